@@ -1,14 +1,15 @@
 //! `weir bucket`: shows and changes the buckets of a running Weir, through its admin listener.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io::Write;
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::admin_flags::TokenArgs;
+use super::block_on;
+use super::exit::{ExitCode, Failure};
 use super::values::parse_duration;
-use super::{ExitCode, could_not_start};
 use crate::listeners::admin::client::{AdminClient, Told, bucket_path};
 
 /// Shows and changes the buckets of a running Weir
@@ -76,45 +77,27 @@ struct Bucket {
 }
 
 /// Calls the admin listener and prints its response.
-pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    let client = args
-        .token
-        .token()
-        .and_then(|token| AdminClient::new(&args.admin, token.as_deref()).map_err(|error| format!("--admin: {error}")));
-    let client = match client {
-        Ok(client) => client,
-        Err(error) => {
-            writeln!(err, "error: {error}")?;
-            return Ok(ExitCode::Usage);
-        }
-    };
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return could_not_start(err, &error),
-    };
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let token = args.token.token().map_err(Failure::usage)?;
+    let client = AdminClient::new(&args.admin, token.as_deref());
+    let client = client.map_err(|error| Failure::usage(format!("--admin: {error}")))?;
     let (method, path, body) = args.action.request();
-    let told = runtime.block_on(client.ask(method, &path, body.as_ref()));
-    // Does not wait for a pending name lookup.
-    runtime.shutdown_background();
-    match told {
-        Ok(Told { status: StatusCode::OK, body }) => {
-            if args.json {
-                writeln!(out, "{body}")?;
-            } else if let Some(blocks) = body["blocks"].as_array() {
-                write!(out, "{}", describe_blocks(blocks))?;
-            } else {
-                write!(out, "{}", describe(&body))?;
-            }
-            Ok(ExitCode::Success)
-        }
-        Ok(Told { status, body }) => {
-            if args.json {
-                writeln!(out, "{body}")?;
-            }
-            writeln!(err, "error: {}", body["detail"].as_str().unwrap_or(status.as_str()))?;
-            Ok(if status.is_server_error() { ExitCode::CouldNotStart } else { ExitCode::BadInput })
-        }
-        Err(error) => could_not_start(err, &error),
+    let answer = block_on(client.ask(method, &path, body.as_ref())).map_err(Failure::could_not_start)?;
+    let Told { status, body } = answer.map_err(Failure::could_not_start)?;
+    if args.json {
+        writeln!(out, "{body}")?;
+    } else if status != StatusCode::OK {
+        // The error is all there is.
+    } else if let Some(blocks) = body["blocks"].as_array() {
+        write!(out, "{}", describe_blocks(blocks))?;
+    } else {
+        write!(out, "{}", describe(&body))?;
+    }
+    let detail = || body["detail"].as_str().unwrap_or(status.as_str());
+    match status {
+        StatusCode::OK => Ok(ExitCode::Success),
+        status if status.is_server_error() => Err(Failure::could_not_start(detail())),
+        _ => Err(Failure::bad_input(detail())),
     }
 }
 

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::ExitCode;
+use super::exit::{ExitCode, Failure};
+use super::print::{counted, joined};
 use crate::clock::Clock;
 use crate::config::{self, Files, Report};
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -25,50 +26,44 @@ pub struct Args {
 
 /// Prints summaries of valid files to `out` and problems to `err`. Returns [`ExitCode::BadInput`] if any file has an
 /// error.
-pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    // These rules serve no requests, so the hash needs no secret.
-    let fingerprinter = Fingerprinter::new((0, 0));
-    let now = Clock::machine().now();
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let mut exit = ExitCode::Success;
-    let files: Vec<Option<&PathBuf>> =
-        if args.files.is_empty() { vec![None] } else { args.files.iter().map(Some).collect() };
+    let files = if args.files.is_empty() { vec![None] } else { args.files.iter().cloned().map(Some).collect() };
     for limits in files {
-        let files = Files {
-            limits: limits.cloned(),
-            overrides: args.overrides.clone(),
-            envoy_ratelimit: args.envoy_ratelimit_config.clone(),
-        };
-        let sources = match files.read() {
-            Ok(sources) => sources,
-            Err(problem) => {
-                write!(err, "{}", Report::of(problem))?;
-                exit = ExitCode::BadInput;
-                continue;
-            }
-        };
-        let named = sources.limits.as_ref().map_or(sources.envoy_ratelimit.as_slice(), std::slice::from_ref);
-        let name = named.iter().map(|source| source.name.as_str()).collect::<Vec<_>>().join(", ");
-        let loaded = config::load(&sources, fingerprinter, now);
-        write!(err, "{}", loaded.report)?;
-        let Some(rules) = loaded.rules else {
-            writeln!(err, "{name}: {}", counted(loaded.report.errors, "error"))?;
-            exit = ExitCode::BadInput;
-            continue;
-        };
-        let limits = rules.limits();
-        let overrides = limits.iter().map(|limit| limit.overrides.len()).sum();
-        let warnings = match loaded.report.warnings {
-            0 => String::new(),
-            warnings => format!(", {}", counted(warnings, "warning")),
-        };
-        let (limits, overrides) = (counted(limits.len(), "limit"), counted(overrides, "override"));
-        writeln!(out, "{name}: ok, {limits}, {overrides}{warnings}")?;
+        let (overrides, envoy_ratelimit) = (args.overrides.clone(), args.envoy_ratelimit_config.clone());
+        match check(&Files { limits, overrides, envoy_ratelimit }, err)? {
+            Some(summary) => writeln!(out, "{summary}")?,
+            None => exit = ExitCode::BadInput,
+        }
     }
     Ok(exit)
 }
 
-fn counted(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+/// Prints the problems of the files. Returns a summary if none is an error.
+fn check(files: &Files, err: &mut dyn Write) -> io::Result<Option<String>> {
+    let sources = match files.read() {
+        Ok(sources) => sources,
+        Err(problem) => {
+            write!(err, "{}", Report::of(problem))?;
+            return Ok(None);
+        }
+    };
+    let named = sources.limits.as_ref().map_or(sources.envoy_ratelimit.as_slice(), std::slice::from_ref);
+    let name = joined(named.iter().map(|source| &source.name), ", ");
+    // These rules serve no requests, so the hash needs no secret.
+    let loaded = config::load(&sources, Fingerprinter::new((0, 0)), Clock::machine().now());
+    write!(err, "{}", loaded.report)?;
+    let Some(rules) = loaded.rules else {
+        writeln!(err, "{name}: {}", counted(loaded.report.errors, "error"))?;
+        return Ok(None);
+    };
+    let overrides = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
+    let (limits, overrides) = (counted(rules.limits().len(), "limit"), counted(overrides, "override"));
+    let warnings = match loaded.report.warnings {
+        0 => String::new(),
+        warnings => format!(", {}", counted(warnings, "warning")),
+    };
+    Ok(Some(format!("{name}: ok, {limits}, {overrides}{warnings}")))
 }
 
 #[cfg(test)]
@@ -80,7 +75,7 @@ mod tests {
 
     /// Checks files with these texts and compares the exit code, and parts of both outputs.
     #[track_caller]
-    fn check(rules: &str, overrides: Option<&str>, exit: ExitCode, out_part: &str, err_part: &str) {
+    fn case(rules: &str, overrides: Option<&str>, exit: ExitCode, out_part: &str, err_part: &str) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits.yaml");
         std::fs::write(&path, rules).unwrap();
@@ -99,17 +94,11 @@ mod tests {
 
     #[test]
     fn good_files_are_counted_and_bad_ones_explained() {
-        check(RULES, None, ExitCode::Success, "limits.yaml: ok, 1 limit, 1 override\n", "");
-        check(RULES, Some("A:10.0.0.2: { deny: true }"), ExitCode::Success, "1 limit, 2 overrides\n", "");
-        check(
-            "limits: {}",
-            None,
-            ExitCode::Success,
-            "0 limits, 0 overrides, 1 warning",
-            "warning: there are no limits",
-        );
-        check("limits: []", None, ExitCode::BadInput, "", "limits.yaml: 1 error\n");
-        check(RULES, Some("A:10.0.0.1: { deny: true }"), ExitCode::BadInput, "", "overrides.yaml:1:1");
+        case(RULES, None, ExitCode::Success, "limits.yaml: ok, 1 limit, 1 override\n", "");
+        case(RULES, Some("A:10.0.0.2: { deny: true }"), ExitCode::Success, "1 limit, 2 overrides\n", "");
+        case("limits: {}", None, ExitCode::Success, "0 limits, 0 overrides, 1 warning", "warning: there are no limits");
+        case("limits: []", None, ExitCode::BadInput, "", "limits.yaml: 1 error\n");
+        case(RULES, Some("A:10.0.0.1: { deny: true }"), ExitCode::BadInput, "", "overrides.yaml:1:1");
     }
 
     #[test]

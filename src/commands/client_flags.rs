@@ -12,6 +12,22 @@ use crate::message::underscores::Underscores;
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Trusted headers")]
 pub(super) struct ClientArgs {
+    #[command(flatten)]
+    pub(super) trust: TrustArgs,
+
+    /// Headers with underscores in their names, which many upstreams read as hyphens: `drop` removes them, `keep` forwards
+    /// them, `reject` answers 400. For decision services, `drop` reads them as the names with hyphens
+    #[arg(long, value_name = "WHAT", env = "WEIR_UNDERSCORES", default_value = "drop")]
+    pub(super) underscores: Underscores,
+
+    /// Headers to remove unless a trusted proxy sends them, such as True-Client-IP
+    #[arg(long, value_name = "NAME", env = "WEIR_DROP_HEADERS", value_delimiter = ',', value_parser = parse_name)]
+    drop_headers: Vec<String>,
+}
+
+/// Whose forwarding headers are trusted.
+#[derive(clap::Args, Debug)]
+pub(super) struct TrustArgs {
     /// Networks of trusted proxies, whose `X-Forwarded-For` or `Forwarded` is believed; `unix` for peers on a unix socket
     #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = parse_network)]
     trusted_proxies: Vec<IpNet>,
@@ -20,22 +36,15 @@ pub(super) struct ClientArgs {
     /// back to the other if missing; or `hops=N`, the Nth address from the right of X-Forwarded-For
     #[arg(long, value_name = "WHERE", env = "WEIR_CLIENT_ADDRESS", default_value = "xff")]
     client_address: AddressSource,
-
-    /// Headers with underscores in their names, which many upstreams read as hyphens: `drop` removes them, `keep` forwards
-    /// them, `reject` answers 400. For decision services, `drop` reads them as the names with hyphens
-    #[arg(long, value_name = "WHAT", env = "WEIR_UNDERSCORES", default_value = "drop")]
-    underscores: Underscores,
-
-    /// Headers to remove unless a trusted proxy sends them, such as True-Client-IP
-    #[arg(long, value_name = "NAME", env = "WEIR_DROP_HEADERS", value_delimiter = ',', value_parser = parse_name)]
-    drop_headers: Vec<String>,
 }
 
-impl ClientArgs {
+impl TrustArgs {
     pub(super) fn trusted_proxies(&self) -> TrustedProxies {
         TrustedProxies::new(self.trusted_proxies.clone()).saying_in(self.client_address)
     }
+}
 
+impl ClientArgs {
     pub(super) fn headers(&self) -> ClientHeaders {
         ClientHeaders { underscores: self.underscores, dropped: self.drop_headers.clone().into() }
     }

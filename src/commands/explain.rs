@@ -1,11 +1,13 @@
 //! `weir explain`: which limits apply to a request, and why.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::fmt::Display;
+use std::io::Write;
 use std::net::IpAddr;
 
-use super::ExitCode;
+use super::client_flags::TrustArgs;
+use super::exit::{ExitCode, Failure};
+use super::print::{detail, in_parentheses, joined};
 use super::rules::RulesArgs;
 use crate::clock::Clock;
 use crate::engine::rules::allowance::Allowance;
@@ -17,7 +19,6 @@ use crate::engine::rules::limit::Limit;
 use crate::engine::rules::matching::{DescriptorMatch, Match, Mismatch, ValueTest};
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
-use crate::message::client_address::{AddressSource, TrustedProxies};
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;
 use crate::message::lossless::shown;
@@ -51,13 +52,8 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     ip: IpAddr,
 
-    /// Networks of trusted proxies, whose forwarding headers are believed
-    #[arg(long, value_name = "CIDR", env = "WEIR_TRUSTED_PROXIES", value_delimiter = ',', value_parser = super::values::parse_network)]
-    trusted_proxies: Vec<ipnet::IpNet>,
-
-    /// Where trusted proxies put the client's address: `xff`, `forwarded` or `hops=N`
-    #[arg(long, value_name = "WHERE", env = "WEIR_CLIENT_ADDRESS", default_value = "xff")]
-    client_address: AddressSource,
+    #[command(flatten)]
+    trust: TrustArgs,
 
     /// The subject of the client's certificate, such as `CN=client 1,O=Acme`
     #[arg(long, value_name = "TEXT")]
@@ -72,31 +68,20 @@ pub struct Args {
 }
 
 /// Prints how each limit treats the request.
-pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let now = Clock::machine().now();
-    let Some(rules) = args.rules.load(Fingerprinter::new((0, 0)), now, err)? else { return Ok(ExitCode::BadInput) };
+    let rules = args.rules.load(Fingerprinter::new((0, 0)), now, err)?;
     // Neither is given with a domain.
     let (method, url) = (args.method.as_deref().unwrap_or("GET"), args.url.as_deref().unwrap_or("/"));
-    let (authority, target) = match split(method, url) {
-        Ok(split) => split,
-        Err(reason) => {
-            writeln!(err, "error: `{method} {url}`: {reason}")?;
-            return Ok(ExitCode::BadInput);
-        }
-    };
+    let wrong = |reason| Failure::bad_input(format!("`{method} {url}`: {reason}"));
+    let (authority, target) = split(method, url).map_err(wrong)?;
     let headers: Headers = args.headers.iter().cloned().collect();
-    let host = authority.map(str::to_owned);
-    let host = host.or_else(|| headers.text("host").map(str::to_owned)).unwrap_or_default();
-    let Some(host) = host_of(&host) else {
-        writeln!(err, "error: invalid host `{host}`")?;
-        return Ok(ExitCode::BadInput);
-    };
+    let host = authority.or_else(|| headers.text("host")).unwrap_or_default();
+    let host = host_of(host).ok_or_else(|| Failure::bad_input(format!("invalid host `{host}`")))?;
     let (path, query) = target::split(&target);
     let path = normalise(path);
-    let trusted = TrustedProxies::new(args.trusted_proxies.clone()).saying_in(args.client_address);
-    let client = trusted.client(args.ip, &headers).address;
-    let descriptor: Vec<DescriptorEntry<'_>> =
-        args.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
+    let client = args.trust.trusted_proxies().client(args.ip, &headers).address;
+    let descriptor: Vec<_> = args.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
     let request = Request {
         method: args.method.as_deref().unwrap_or_default(),
         host: &host,
@@ -119,18 +104,11 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<
             Request { domain: Some(domain), path: "", client: None, ..request }
         }
     };
-    match rules.explain(&request) {
-        Ok(explanations) => {
-            for (limit, explanation) in rules.limits().iter().zip(explanations) {
-                write!(out, "\n{}", describe(&rules, limit, &request, &explanation))?;
-            }
-            Ok(ExitCode::Success)
-        }
-        Err(error) => {
-            writeln!(err, "error: {error}")?;
-            Ok(ExitCode::BadInput)
-        }
+    let explanations = rules.explain(&request).map_err(Failure::bad_input)?;
+    for (limit, explanation) in rules.limits().iter().zip(explanations) {
+        write!(out, "\n{}", describe(&rules, limit, &request, &explanation))?;
     }
+    Ok(ExitCode::Success)
 }
 
 /// The authority of a URL, if it is absolute, and its target.
@@ -146,12 +124,10 @@ fn split<'a>(method: &str, url: &'a str) -> Result<(Option<&'a str>, Cow<'a, str
 }
 
 fn entries(descriptor: &[DescriptorEntry<'_>]) -> String {
-    match descriptor {
-        [] => "without entries".to_owned(),
-        entries => {
-            entries.iter().map(|DescriptorEntry { key, value }| format!("{key}={value}")).collect::<Vec<_>>().join(", ")
-        }
+    if descriptor.is_empty() {
+        return "without entries".to_owned();
     }
+    joined(descriptor.iter().map(|DescriptorEntry { key, value }| format!("{key}={value}")), ", ")
 }
 
 fn parse_entry(text: &str) -> Result<(String, String), String> {
@@ -172,97 +148,102 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
 }
 
 fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> String {
-    let name = &limit.name;
-    match explanation {
-        Explanation::Off => format!("{name}: does not apply\n  because   mode is off\n"),
-        Explanation::Unmatched(mismatch) => {
-            format!("{name}: does not apply\n  because   {}\n", unmatched(&limit.conditions, request, *mismatch))
-        }
-        Explanation::Outranked => {
-            format!(
-                "{name}: does not apply\n  because   a rule for this value or an earlier pattern takes precedence\n"
-            )
-        }
-        Explanation::Undescribed => {
-            format!("{name}: does not apply\n  because   the limit matches neither a domain nor a descriptor\n")
-        }
-        Explanation::NoId(lacking) => {
-            let component = limit.by.get(lacking.component).map_or_else(String::new, source);
-            let why = match lacking.reason {
+    let reason = match explanation {
+        Explanation::Off => "mode is off".to_owned(),
+        Explanation::Unmatched(mismatch) => unmatched(&limit.conditions, request, *mismatch),
+        Explanation::Outranked => "a rule for this value or an earlier pattern takes precedence".to_owned(),
+        Explanation::Undescribed => "the limit matches neither a domain nor a descriptor".to_owned(),
+        Explanation::NoId(error) => {
+            let component = limit.by.get(error.component).map_or_else(String::new, source);
+            match error.reason {
                 ComponentError::Missing => format!("the request has no {component}"),
                 ComponentError::Malformed => {
                     format!("the {component} is malformed, and the limit has `malformed: skip`")
                 }
-            };
-            format!("{name}: does not apply\n  because   {why}\n")
+            }
         }
         Explanation::Applies { id, allowance, given_by, cost, enforced } => {
-            let verb = match allowance {
-                Allowance::Disabled => "does not apply",
-                Allowance::Unlimited => "applies, unlimited",
-                Allowance::Deny if *enforced => "applies, denies",
-                Allowance::Deny => "applies, would deny, in shadow mode",
-                Allowance::Windows(_) | Allowance::Elevated(_) if *enforced => "applies",
-                Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow mode",
-            };
-            let mut text = format!("{name}: {verb}\n");
-            let lacking = |reason: &ComponentError| match reason {
-                ComponentError::Missing => "(missing)",
-                ComponentError::Malformed => "(malformed)",
-            };
-            let is_denied_for = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
-            let fallback = if is_denied_for(ComponentError::Missing, limit.missing) {
-                Some("`missing: deny`")
-            } else if is_denied_for(ComponentError::Malformed, limit.malformed) {
-                Some("`malformed: deny`")
-            } else {
-                None
-            };
-            let id: Vec<&str> =
-                id.iter().map(|component| component.as_ref().map_or_else(lacking, String::as_str)).collect();
-            let _ = writeln!(
-                text,
-                "  id        {}",
-                if id.is_empty() { "(one bucket for all)".into() } else { id.join(":") }
-            );
-            if let Some(windows) = allowance.windows() {
-                for numbers in windows.iter() {
-                    let _ = writeln!(text, "  allows    {numbers}");
-                }
-                if let Some(elevated) = allowance.elevated() {
-                    let _ = writeln!(text, "  elevated  {elevated}");
-                }
-                let _ = writeln!(text, "  cost      {cost}");
-                let most = allowance.elevated().map_or(0, |elevated| elevated.numbers.burst());
-                if windows.iter().any(|numbers| *cost > numbers.burst().max(most)) {
-                    let _ = writeln!(text, "  never     the cost exceeds the burst, so the request can never pass");
-                }
-                let response_cost = limit.response_cost.as_deref();
-                if let Some(field) = response_cost.and_then(|cost| cost.header.as_ref()) {
-                    let _ = writeln!(text, "  settled   by the response header `{field}`");
-                }
-                if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {
-                    let _ = writeln!(
-                        text,
-                        "  spent     if the upstream answers {statuses}, or does not answer after it was sent the request"
-                    );
-                }
-                if limit.drain_over_limit {
-                    let _ = writeln!(text, "  reports   beyond what remains take what remains");
-                }
-            }
-            let given = fallback.map_or_else(|| given(rules, limit, *given_by, allowance), str::to_owned);
-            let _ = writeln!(text, "  given by  {given}");
-            text
+            let mut text = format!("{}: {}\n", limit.name, verb(allowance, *enforced));
+            detail(&mut text, "id", shown_id(id));
+            describe_numbers(limit, allowance, *cost, &mut text);
+            let given = denied_without_id(limit, id).map(str::to_owned);
+            detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, limit, *given_by, allowance)));
+            return text;
         }
+    };
+    let mut text = format!("{}: does not apply\n", limit.name);
+    detail(&mut text, "because", reason);
+    text
+}
+
+const fn verb(allowance: &Allowance, enforced: bool) -> &'static str {
+    match allowance {
+        Allowance::Disabled => "does not apply",
+        Allowance::Unlimited => "applies, unlimited",
+        Allowance::Deny if enforced => "applies, denies",
+        Allowance::Deny => "applies, would deny, in shadow mode",
+        Allowance::Windows(_) | Allowance::Elevated(_) if enforced => "applies",
+        Allowance::Windows(_) | Allowance::Elevated(_) => "applies, in shadow mode",
     }
 }
 
-fn given(rules: &Rules, limit: &Limit, given_by: Option<usize>, allowance: &Allowance) -> String {
+fn shown_id(id: &[Result<String, ComponentError>]) -> String {
+    if id.is_empty() {
+        return "(one bucket for all)".to_owned();
+    }
+    let shown = id.iter().map(|component| match component {
+        Ok(text) => text,
+        Err(ComponentError::Missing) => "(missing)",
+        Err(ComponentError::Malformed) => "(malformed)",
+    });
+    joined(shown, ":")
+}
+
+/// The setting of the limit that denies requests with this id, which lacks a component.
+fn denied_without_id(limit: &Limit, id: &[Result<String, ComponentError>]) -> Option<&'static str> {
+    let is_denied = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
+    if is_denied(ComponentError::Missing, limit.missing) {
+        Some("`missing: deny`")
+    } else if is_denied(ComponentError::Malformed, limit.malformed) {
+        Some("`malformed: deny`")
+    } else {
+        None
+    }
+}
+
+fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut String) {
+    let Some(windows) = allowance.windows() else { return };
+    let elevated = allowance.elevated();
+    for numbers in windows.iter() {
+        detail(text, "allows", numbers);
+    }
+    if let Some(elevated) = elevated {
+        detail(text, "elevated", elevated);
+    }
+    detail(text, "cost", cost);
+    let largest_burst = elevated.map_or(0, |elevated| elevated.numbers.burst());
+    if windows.iter().any(|numbers| cost > numbers.burst().max(largest_burst)) {
+        detail(text, "never", "the cost exceeds the burst, so the request can never pass");
+    }
+    let response_cost = limit.response_cost.as_deref();
+    if let Some(header) = response_cost.and_then(|cost| cost.header.as_ref()) {
+        detail(text, "settled", format_args!("by the response header `{header}`"));
+    }
+    if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {
+        let when = format_args!("if the upstream answers {statuses}, or does not answer after it was sent the request");
+        detail(text, "spent", when);
+    }
+    if limit.drain_over_limit {
+        detail(text, "reports", "beyond what remains take what remains");
+    }
+}
+
+/// Where the numbers come from.
+fn origin(rules: &Rules, limit: &Limit, given_by: Option<usize>, allowance: &Allowance) -> String {
     match (given_by.and_then(|place| limit.overrides.get(place)), allowance) {
         (Some(found), _) => {
-            let comment = found.origin.comment.as_deref().map_or_else(String::new, |comment| format!(" ({comment})"));
-            format!("the override at {}:{}{comment}", rules.file(found.origin.file), found.origin.line)
+            let (file, line) = (rules.file(found.origin.file), found.origin.line);
+            format!("the override at {file}:{line}{}", in_parentheses(found.origin.comment.as_deref()))
         }
         (None, Allowance::Disabled) => "none: the limit has no numbers, and no override matches this id".into(),
         (None, _) => "the limit".into(),
@@ -278,12 +259,11 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
             format!("the host is `{}`, {}", request.host, covered(&conditions.hosts, &conditions.other_hosts))
         }
         Mismatch::Path => {
-            let paths: Vec<String> = conditions.paths.iter().map(ToString::to_string).collect();
             let path = conditions.path_reading.of(request.path);
-            format!("the path is {path}, the limit covers {}", paths.join(", "))
+            format!("the path is {path}, the limit covers {}", joined(&conditions.paths, ", "))
         }
         Mismatch::Header(place) => conditions.headers.get(place).map_or_else(String::new, |header| {
-            let found = list(request.lines(header.name.as_str()).map(|line| format!("`{}`", shown(&line))));
+            let found = values(request.lines(header.name.as_str()));
             format!("the header `{}` is {found}, the limit requires it {}", header.name, wanted_value(&header.test))
         }),
         Mismatch::Domain => {
@@ -299,18 +279,17 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
 }
 
 /// The hosts or networks that a limit covers, or those that it excludes.
-fn covered<T: ToString>(named: &[T], excluded: &[T]) -> String {
-    let join = |all: &[T]| all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+fn covered<T: Display>(named: &[T], excluded: &[T]) -> String {
     match excluded {
-        [] => format!("the limit covers {}", join(named)),
-        excluded => format!("the limit does not cover {}", join(excluded)),
+        [] => format!("the limit covers {}", joined(named, ", ")),
+        excluded => format!("the limit does not cover {}", joined(excluded, ", ")),
     }
 }
 
 /// All values under one name.
-fn list(found: impl Iterator<Item = String>) -> String {
-    let found: Vec<String> = found.collect();
-    if found.is_empty() { "absent".to_owned() } else { found.join(" and ") }
+fn values(found: impl IntoIterator<Item: AsRef<str>>) -> String {
+    let found = joined(found.into_iter().map(|value| format!("`{}`", shown(value.as_ref()))), " and ");
+    if found.is_empty() { "absent".to_owned() } else { found }
 }
 
 fn wanted_value(test: &ValueTest) -> String {
@@ -323,39 +302,31 @@ fn wanted_value(test: &ValueTest) -> String {
         ValueTest::Glob(glob) => format!("to match `{glob}`"),
         ValueTest::Not(excluded) => {
             let presence = if excluded.is_needed { "to be present and " } else { "" };
-            let tests: Vec<_> = excluded.tests.iter().map(|test| format!("not {}", wanted_value(test))).collect();
-            format!("{presence}{}", tests.join(" and "))
+            let tests = excluded.tests.iter().map(|test| format!("not {}", wanted_value(test)));
+            format!("{presence}{}", joined(tests, " and "))
         }
     }
 }
 
 fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: usize) -> String {
     let wanted = conditions.entries().get(place);
-    let found: Vec<&str> = match conditions {
-        DescriptorMatch::Each(_) => wanted.map_or_else(Vec::new, |wanted| request.entries(&wanted.key).collect()),
-        DescriptorMatch::Whole(path) => {
-            let given = request.descriptor.get(place);
-            match (wanted, given) {
-                (None, Some(entry)) => {
-                    return format!("the descriptor continues with `{}` after entry {place}", entry.key);
-                }
-                (Some(wanted), Some(entry)) if wanted.key != entry.key => {
-                    return format!("entry {} is `{}`, the limit requires `{}`", place + 1, entry.key, wanted.key);
-                }
-                (Some(_), Some(entry)) => vec![entry.value],
-                (_, None) => {
-                    return format!(
-                        "the descriptor has {} entries, the limit requires {}",
-                        request.descriptor.len(),
-                        path.len()
-                    );
-                }
-            }
+    let found = match (conditions, wanted, request.descriptor.get(place)) {
+        (DescriptorMatch::Each(_), Some(wanted), _) => request.entries(&wanted.key).collect(),
+        (DescriptorMatch::Each(_), None, _) => Vec::new(),
+        (DescriptorMatch::Whole(path), _, None) => {
+            let (given, wanted) = (request.descriptor.len(), path.len());
+            return format!("the descriptor has {given} entries, the limit requires {wanted}");
         }
+        (DescriptorMatch::Whole(_), None, Some(entry)) => {
+            return format!("the descriptor continues with `{}` after entry {place}", entry.key);
+        }
+        (DescriptorMatch::Whole(_), Some(wanted), Some(entry)) if wanted.key != entry.key => {
+            return format!("entry {} is `{}`, the limit requires `{}`", place + 1, entry.key, wanted.key);
+        }
+        (DescriptorMatch::Whole(_), Some(_), Some(entry)) => vec![entry.value],
     };
     let Some(wanted) = wanted else { return String::new() };
-    let found = list(found.into_iter().map(|value| format!("`{}`", shown(value))));
-    format!("the entry `{}` is {found}, the limit requires it {}", wanted.key, wanted_value(&wanted.test))
+    format!("the entry `{}` is {}, the limit requires it {}", wanted.key, values(found), wanted_value(&wanted.test))
 }
 
 fn source(component: &Component) -> String {

@@ -29,7 +29,7 @@ pub(super) struct GrpcArgs {
         value_delimiter = ',',
         default_value = "external,forwarded"
     )]
-    grpc_client_address: Vec<String>,
+    grpc_client_address: Vec<ClientAddress>,
 
     /// Age at which a gRPC connection is asked to close (within 10 %), so that its client can balance load; 0s for never
     #[arg(long, value_name = "DURATION", env = "WEIR_GRPC_MAX_CONNECTION_AGE", default_value = "30m", value_parser = parse_duration_or_zero)]
@@ -51,39 +51,32 @@ pub(super) struct GrpcArgs {
     /// Calls that a gateway may cancel within a second of sending them, per 10 s; more close the connection. Also applies to
     /// the HTTP check listener
     #[arg(long, value_name = "N", env = "WEIR_GRPC_RESETS", default_value = "100000")]
-    grpc_resets: NonZeroU32,
+    pub(super) grpc_resets: NonZeroU32,
+}
+
+/// `--grpc-client-address`
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientAddress {
+    External,
+    Forwarded,
+    Source,
 }
 
 impl GrpcArgs {
-    pub(super) fn address_sources(&self) -> Result<AddressSources, String> {
-        let mut sources = AddressSources { external: false, forwarded: false };
-        for name in &self.grpc_client_address {
-            match name.as_str() {
-                "external" => sources.external = true,
-                "forwarded" => sources.forwarded = true,
-                "source" => {}
-                other => {
-                    return Err(format!(
-                        "--grpc-client-address: unknown source `{other}`; expected external, forwarded or source"
-                    ));
-                }
-            }
+    fn address_sources(&self) -> AddressSources {
+        AddressSources {
+            external: self.grpc_client_address.contains(&ClientAddress::External),
+            forwarded: self.grpc_client_address.contains(&ClientAddress::Forwarded),
         }
-        Ok(sources)
-    }
-
-    /// How many calls a gateway may cancel.
-    pub(super) const fn resets(&self) -> u32 {
-        self.grpc_resets.get()
     }
 
     pub(super) fn options(
         &self,
         front: FrontendOptions,
         generations: Generations,
-        address_sources: AddressSources,
         readiness: &Arc<Readiness>,
     ) -> EnvoyOptions {
+        let address_sources = self.address_sources();
         let most = Some(self.grpc_max_connection_age).filter(|age| !age.is_zero());
         let connection_age = ConnectionAge { most, grace: self.grpc_max_connection_age_grace };
         let limits = EnvoyLimits {
@@ -107,17 +100,15 @@ mod tests {
         grpc: GrpcArgs,
     }
 
-    fn sources(flags: &[&str]) -> Result<AddressSources, String> {
-        Line::parse_from([&["weir"], flags].concat()).grpc.address_sources()
-    }
-
     #[test]
     fn sources_of_the_address_are_named() {
-        assert_eq!(sources(&[]), Ok(AddressSources::default()));
-        let forwarded = Ok(AddressSources { external: false, forwarded: true });
-        assert_eq!(sources(&["--grpc-client-address", "forwarded"]), forwarded);
-        let neither = Ok(AddressSources { external: false, forwarded: false });
-        assert_eq!(sources(&["--grpc-client-address", "source"]), neither);
-        assert!(sources(&["--grpc-client-address", "xff"]).is_err_and(|error| error.contains("expected external,")));
+        let check = |flags: &[&str], external, forwarded| {
+            let sources = Line::parse_from([&["weir"], flags].concat()).grpc.address_sources();
+            assert_eq!(sources, AddressSources { external, forwarded }, "{flags:?}");
+        };
+        check(&[], true, true);
+        check(&["--grpc-client-address", "forwarded"], false, true);
+        check(&["--grpc-client-address", "source"], false, false);
+        assert!(Line::try_parse_from(["weir", "--grpc-client-address", "xff"]).is_err());
     }
 }

@@ -1,13 +1,14 @@
 //! `weir health`: checks a running Weir, for container probes and scripts.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::Value;
 
-use super::ExitCode;
+use super::block_on;
+use super::exit::{ExitCode, Failure};
 use super::values::parse_duration;
 use crate::listeners::admin::client::{AdminClient, Page};
 
@@ -32,34 +33,13 @@ pub struct Args {
 }
 
 /// Prints one line: the state of the process, or why it is not ready.
-pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    let client = match AdminClient::new(&args.admin, None) {
-        Ok(client) => client,
-        Err(error) => {
-            writeln!(err, "error: --admin: {error}")?;
-            return Ok(ExitCode::Usage);
-        }
-    };
-    match ask(&client, args) {
-        Ok(state) => {
-            writeln!(out, "{state}")?;
-            Ok(ExitCode::Success)
-        }
-        Err(reason) => {
-            writeln!(err, "error: {reason}")?;
-            Ok(ExitCode::BadInput)
-        }
-    }
-}
-
-fn ask(client: &AdminClient, args: &Args) -> Result<String, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let client = AdminClient::new(&args.admin, None).map_err(|error| Failure::usage(format!("--admin: {error}")))?;
     let (path, state): (_, fn(&Page) -> _) = if args.live { ("/healthz", live) } else { ("/readyz", ready) };
-    let page = runtime.block_on(client.read(path, args.timeout));
-    // Does not wait for a pending name lookup.
-    runtime.shutdown_background();
-    state(&page.map_err(|error| error.to_string())?)
+    let page = block_on(client.read(path, args.timeout)).map_err(Failure::bad_input)?;
+    let page = page.map_err(Failure::bad_input)?;
+    writeln!(out, "{}", state(&page).map_err(Failure::bad_input)?)?;
+    Ok(ExitCode::Success)
 }
 
 /// Reads a response of `/healthz`.

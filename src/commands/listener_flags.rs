@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::http2_flags::Http2Args;
-use super::values::parse_duration;
+use super::upstream_flags::UpstreamArgs;
+use super::values::{one_of, parse_duration};
 use crate::http::{HeadLimits, HttpLimits, Timeouts};
 use crate::message::path::EscapedSlashes;
 
@@ -55,9 +56,8 @@ pub(super) struct ListenerArgs {
     #[arg(long, value_name = "N", env = "WEIR_MAX_REQUESTS", default_value_t = 100_000)]
     max_requests: u32,
 
-    /// Paths with `%2F` or `%5C`: `keep` forwards them unchanged and limits do not treat them as slashes; `reject` answers
-    /// 400
-    #[arg(long, value_name = "WHAT", env = "WEIR_ESCAPED_SLASHES", default_value = "keep", value_parser = parse_escaped_slashes)]
+    /// Paths with `%2F` or `%5C`
+    #[arg(long, value_name = "WHAT", env = "WEIR_ESCAPED_SLASHES", default_value = "keep", value_parser = one_of(ESCAPED_SLASHES))]
     escaped_slashes: EscapedSlashes,
 
     #[command(flatten)]
@@ -80,7 +80,7 @@ impl ListenerArgs {
     }
 
     /// The timeouts for clients, with those for upstreams.
-    pub(super) fn timeouts(&self, connect: Duration, response: Duration, upstream_idle: Duration) -> Timeouts {
+    pub(super) fn timeouts(&self, upstream: &UpstreamArgs) -> Timeouts {
         Timeouts {
             first_byte: self.first_byte_timeout,
             header: self.header_timeout,
@@ -88,17 +88,14 @@ impl ListenerArgs {
             idle: self.idle_timeout,
             tunnel: self.tunnel_timeout,
             min_rate: self.min_rate,
-            connect,
-            response,
-            upstream_idle,
+            connect: upstream.connect_timeout,
+            response: upstream.response_timeout,
+            upstream_idle: upstream.upstream_idle_timeout,
         }
     }
 }
 
-fn parse_escaped_slashes(text: &str) -> Result<EscapedSlashes, String> {
-    match text {
-        "keep" => Ok(EscapedSlashes::Keep),
-        "reject" => Ok(EscapedSlashes::Reject),
-        _ => Err("expected `keep` or `reject`".into()),
-    }
-}
+const ESCAPED_SLASHES: &[(&str, &str, EscapedSlashes)] = &[
+    ("keep", "Forward them unchanged; limits do not treat them as slashes", EscapedSlashes::Keep),
+    ("reject", "Answer 400", EscapedSlashes::Reject),
+];

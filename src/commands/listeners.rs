@@ -7,7 +7,6 @@ use crate::engine::answer::headers::Generations;
 use crate::http::{AcceptOptions, Admission, ConnectionLimits, HttpOptions, UpstreamOptions};
 use crate::listeners::ListenerOptions;
 use crate::listeners::admin::Readiness;
-use crate::listeners::grpc::AddressSources;
 use crate::listeners::http::FrontendOptions;
 use crate::listeners::http_check::CheckOptions;
 use crate::listeners::proxy::ProxyOptions;
@@ -15,7 +14,7 @@ use crate::listeners::spoe::SpoeOptions;
 use crate::server::ListenAddress;
 
 /// The error if no listener is configured.
-pub(super) const NO_DOOR: &str = "--upstream is missing; use `--upstream http://127.0.0.1:3000` for the proxy, \
+pub(super) const NO_LISTENER: &str = "--upstream is missing; use `--upstream http://127.0.0.1:3000` for the proxy, \
      `--upstream echo` to try the rules, or another listener: `--grpc 127.0.0.1:9001` for Envoy, \
      `--check 127.0.0.1:9002` for nginx, Traefik, Caddy and applications, `--spoe 127.0.0.1:9003` for HAProxy";
 
@@ -39,13 +38,9 @@ pub(super) struct ListenersArgs {
 }
 
 impl ListenersArgs {
-    /// Whether there is a listener besides the proxy, so that no upstream is needed.
+    /// True if a listener other than the proxy is set, so that no upstream is needed.
     pub(super) const fn has_another(&self) -> bool {
         self.grpc.grpc.is_some() || self.check.is_some() || self.spoe.is_some()
-    }
-
-    pub(super) fn address_sources(&self) -> Result<AddressSources, String> {
-        self.grpc.address_sources()
     }
 
     /// The listeners and their addresses. `front` is the proxy's.
@@ -54,7 +49,6 @@ impl ListenersArgs {
         front: &FrontendOptions,
         upstream: Option<UpstreamOptions>,
         generations: Generations,
-        address_sources: AddressSources,
         readiness: &Arc<Readiness>,
     ) -> Vec<(ListenAddress, ListenerOptions)> {
         // A gateway sends many clients' requests over its own connections, so these are not limited per address, only in
@@ -69,19 +63,17 @@ impl ListenersArgs {
             listeners.push((self.proxy.clone(), ListenerOptions::Proxy(proxy)));
         }
         if let Some(address) = &self.grpc.grpc {
-            let envoy = self.grpc.options(inner.clone(), generations, address_sources, readiness);
+            let envoy = self.grpc.options(inner.clone(), generations, readiness);
             listeners.push((address.clone(), ListenerOptions::Grpc(envoy)));
         }
         if let Some(address) = &self.check {
             let mut front = inner.clone();
-            front.http.limits.http2.max_resets = self.grpc.resets();
+            front.http.limits.http2.max_resets = self.grpc.grpc_resets.get();
             listeners.push((address.clone(), ListenerOptions::Check(CheckOptions { front, generations })));
         }
         if let Some(address) = &self.spoe {
-            listeners.push((
-                address.clone(),
-                ListenerOptions::Spoe(SpoeOptions::new(&inner.http, inner.clock, generations)),
-            ));
+            let spoe = SpoeOptions::new(&inner.http, inner.clock, generations);
+            listeners.push((address.clone(), ListenerOptions::Spoe(spoe)));
         }
         listeners
     }

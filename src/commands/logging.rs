@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
+use super::values::one_of;
 use crate::engine::rules::duration;
 use crate::engine::rules::quote::quoted;
 use crate::engine::rules::suggest::did_you_mean;
@@ -35,8 +36,8 @@ pub(super) struct LogArgs {
     log_denials: Rate,
 
     /// How ids appear in logs and traces; `clear` also shows path, host and client address
-    #[arg(long, value_name = "HOW", env = "WEIR_LOG_IDS", default_value = "hash")]
-    log_ids: LogIds,
+    #[arg(long, value_name = "HOW", env = "WEIR_LOG_IDS", default_value = "hash", value_parser = one_of(ID_FORMATS))]
+    pub(super) log_ids: IdFormat,
 }
 
 /// `--log-format`
@@ -48,32 +49,19 @@ enum LogFormat {
     Json,
 }
 
-/// `--log-ids`
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum LogIds {
-    /// A hash that is stable per limit and id until the process ends
-    Hash,
-    /// Unchanged
-    Clear,
-    /// Not at all
-    None,
-}
+const ID_FORMATS: &[(&str, &str, IdFormat)] = &[
+    ("hash", "A hash that is stable per limit and id until the process ends", IdFormat::Hash),
+    ("clear", "Unchanged", IdFormat::Clear),
+    ("none", "Not at all", IdFormat::None),
+];
 
 /// `--log-denials`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rate(Option<LineRate>);
 
 impl LogArgs {
-    pub(super) const fn ids(&self) -> IdFormat {
-        match self.log_ids {
-            LogIds::Hash => IdFormat::Hash,
-            LogIds::Clear => IdFormat::Clear,
-            LogIds::None => IdFormat::None,
-        }
-    }
-
     pub(super) fn denials(&self) -> DenialLog {
-        DenialLog::new(self.log_denials.0, self.ids())
+        DenialLog::new(self.log_denials.0, self.log_ids)
     }
 }
 

@@ -1,15 +1,18 @@
 //! The commands of the command line.
 
-use std::fmt::Display;
 use std::io::{self, Write};
 
 use clap::{Parser, Subcommand};
+
+pub use self::exit::ExitCode;
+use self::exit::Failure;
 
 mod admin_flags;
 pub mod bucket;
 pub mod check;
 mod client_flags;
 mod config_file;
+mod exit;
 pub mod explain;
 mod grpc_flags;
 pub mod health;
@@ -18,10 +21,10 @@ pub mod import;
 mod listener_flags;
 mod listeners;
 mod logging;
+mod print;
 mod process;
 mod rules;
 mod scenario;
-pub mod schema;
 pub mod serve;
 mod store;
 pub mod test;
@@ -47,58 +50,59 @@ enum Command {
     Explain(explain::Args),
     Health(health::Args),
     Import(import::Args),
-    Schema(schema::Args),
+    /// Prints the JSON schema of limits.yaml
+    Schema,
     #[command(alias = "replay")]
     Test(test::Args),
-}
-
-/// The process's exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExitCode {
-    /// The command succeeded.
-    Success = 0,
-    /// Invalid input (a rules file, a scenario, a request), or the service is not ready.
-    BadInput = 1,
-    /// Invalid command line.
-    Usage = 2,
-    /// The service could not start, or could not be reached.
-    CouldNotStart = 3,
 }
 
 /// Runs the command in `arguments`, whose first element is the program's name.
 ///
 /// Returns errors of writing to `out` or `err`, such as a closed pipe.
 pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    let arguments = match config_file::expand(arguments) {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            write!(err, "{error}")?;
-            return Ok(ExitCode::Usage);
-        }
-    };
+    match run_command(arguments, out, err) {
+        Ok(code) => Ok(code),
+        Err(Failure::Message(code, message)) => err.write_all(message.as_bytes()).map(|()| code),
+        Err(Failure::Output(error)) => Err(error),
+    }
+}
+
+fn run_command(
+    arguments: Vec<std::ffi::OsString>,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> Result<ExitCode, Failure> {
+    let arguments =
+        config_file::expand(arguments).map_err(|report| Failure::Message(ExitCode::Usage, report.to_string()))?;
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
+        Err(error) if error.use_stderr() => return Err(Failure::Message(ExitCode::Usage, error.render().to_string())),
+        // `--help` and `--version`.
         Err(error) => {
-            // `--help` and `--version` are errors too, but belong on standard output.
-            let failed = error.use_stderr();
-            let shown: &mut dyn Write = if failed { err } else { out };
-            write!(shown, "{}", error.render())?;
-            return Ok(if failed { ExitCode::Usage } else { ExitCode::Success });
+            write!(out, "{}", error.render())?;
+            return Ok(ExitCode::Success);
         }
     };
     match cli.command {
         Command::Serve(args) => serve::run(&args, err),
-        Command::Bucket(args) => bucket::run(&args, out, err),
+        Command::Bucket(args) => bucket::run(&args, out),
         Command::Check(args) => check::run(&args, out, err),
         Command::Explain(args) => explain::run(&args, out, err),
-        Command::Health(args) => health::run(&args, out, err),
+        Command::Health(args) => health::run(&args, out),
         Command::Import(args) => import::run(&args, out, err),
-        Command::Schema(args) => schema::run(&args, out),
-        Command::Test(args) => test::run(&args, out, err),
+        Command::Schema => {
+            out.write_all(crate::config::SCHEMA.as_bytes())?;
+            Ok(ExitCode::Success)
+        }
+        Command::Test(args) => test::run(&args, out),
     }
 }
 
-fn could_not_start(err: &mut dyn Write, error: &dyn Display) -> io::Result<ExitCode> {
-    writeln!(err, "error: {error}")?;
-    Ok(ExitCode::CouldNotStart)
+/// Runs a command that calls another process.
+fn block_on<T>(call: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(call);
+    // Does not wait for a pending name lookup.
+    runtime.shutdown_background();
+    Ok(result)
 }

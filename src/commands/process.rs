@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::values::{parse_duration, parse_duration_or_zero};
+use super::values::{one_of, parse_duration, parse_duration_or_zero};
 use crate::http::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS, RESPONSE_MEMORY};
 use crate::message::client_address::TrustedProxies;
 use crate::server::descriptors;
 use crate::telemetry::access_log::{AccessLog, Destination, Format};
 use crate::telemetry::metrics::Metrics;
 
-/// Flags for the process.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Process")]
 pub(super) struct ProcessArgs {
@@ -50,21 +49,16 @@ pub(super) struct ProcessArgs {
     access_log: Option<PathBuf>,
 
     /// Format of the access log
-    #[arg(long, value_name = "FORMAT", env = "WEIR_ACCESS_LOG_FORMAT", default_value = "json")]
-    access_log_format: AccessLogFormat,
+    #[arg(long, value_name = "FORMAT", env = "WEIR_ACCESS_LOG_FORMAT", default_value = "json", value_parser = one_of(FORMATS))]
+    access_log_format: Format,
 }
 
-/// `--access-log-format`
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-enum AccessLogFormat {
-    /// One JSON object per line, with upstream, limit and verdict
-    Json,
-    /// The combined format of Apache and nginx
-    Combined,
-}
+const FORMATS: &[(&str, &str, Format)] = &[
+    ("json", "One JSON object per line, with upstream, limit and verdict", Format::Json),
+    ("combined", "The combined format of Apache and nginx", Format::Combined),
+];
 
 impl ProcessArgs {
-    /// Worker threads.
     pub(super) fn workers(&self) -> NonZeroUsize {
         self.workers.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
     }
@@ -97,11 +91,8 @@ impl ProcessArgs {
             Some("stderr") => Destination::Stderr,
             _ => Destination::File(path.clone()),
         };
-        let format = match self.access_log_format {
-            AccessLogFormat::Json => Format::Json,
-            AccessLogFormat::Combined => Format::Combined,
-        };
         let failed = |error: io::Error| format!("--access-log: cannot open {}: {error}", path.display());
-        AccessLog::start(destination, format, metrics.server.access_log_dropped.clone()).map(Some).map_err(failed)
+        let dropped = metrics.server.access_log_dropped.clone();
+        AccessLog::start(destination, self.access_log_format, dropped).map(Some).map_err(failed)
     }
 }

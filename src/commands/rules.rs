@@ -1,11 +1,12 @@
 //! Flags for the rules files.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 
-use crate::config::{self, Files, Loaded, Report};
+use super::exit::Failure;
+use crate::config::{self, Files};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
@@ -42,18 +43,16 @@ impl RulesArgs {
         }
     }
 
-    /// Reads and compiles the rules and prints all problems; `None` if one is an error.
+    /// Reads and compiles the rules and prints all problems.
     pub(super) fn load(
         &self,
         fingerprinter: Fingerprinter,
         now: Micros,
         err: &mut dyn Write,
-    ) -> io::Result<Option<Rules>> {
-        let loaded = match self.files().read() {
-            Ok(sources) => config::load(&sources, fingerprinter, now),
-            Err(problem) => Loaded::broken(Report::of(problem)),
-        };
+    ) -> Result<Rules, Failure> {
+        let loaded = config::load(&self.files().read()?, fingerprinter, now);
+        let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
         write!(err, "{}", loaded.report)?;
-        Ok(if self.shadow { loaded.rules.map(Rules::in_shadow) } else { loaded.rules })
+        Ok(if self.shadow { rules.in_shadow() } else { rules })
     }
 }

@@ -1,29 +1,32 @@
 //! `weir serve`: the workers' listeners and the admin listener.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::sync::Arc;
 
 use super::admin_flags::AdminArgs;
 use super::client_flags::ClientArgs;
+use super::exit::{ExitCode, Failure};
 use super::listener_flags::ListenerArgs;
-use super::listeners::{ListenersArgs, NO_DOOR};
+use super::listeners::{ListenersArgs, NO_LISTENER};
+use super::logging::{self, LogArgs};
 use super::process::ProcessArgs;
 use super::rules::RulesArgs;
 use super::store::StoreArgs;
 use super::tls_flags::TlsArgs;
 use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
-use super::{ExitCode, could_not_start, logging};
 use crate::clock::Clock;
 use crate::config::Look;
 use crate::engine::answer::headers::Generations;
 use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::http::{ConnectorReloader, HttpOptions, ServerTlsReloader};
+use crate::http::{AcceptOptions, ConnectorReloader, HttpOptions, ServerTlsReloader, UpstreamOptions};
 use crate::limiter;
 use crate::listeners::admin::Readiness;
+use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::http::FrontendOptions;
 use crate::server::reload::{How, Reloaded, Reloader, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
+use crate::store::StorePlan;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
@@ -68,124 +71,113 @@ pub struct Args {
     store: StoreArgs,
 
     #[command(flatten)]
-    log: logging::LogArgs,
+    log: LogArgs,
 
     #[command(flatten)]
     traces: TraceArgs,
 }
 
-impl Args {
-    /// What the rules are for.
-    fn how(&self, has_redis: bool, sees_ends: bool) -> How {
-        How { shadow: self.rules.shadow, has_redis, sees_ends, underscores: self.client.headers().underscores }
-    }
+/// What the flags say, checked before anything starts.
+struct Checked {
+    generations: Generations,
+    upstream: Option<UpstreamOptions>,
+    /// Reloads the certificates for upstreams.
+    connector: Option<ConnectorReloader>,
+    admin_tokens: Tokens,
+    store: StorePlan,
 }
 
 /// Serves until a signal ends it.
-pub fn run(args: &Args, err: &mut dyn Write) -> io::Result<ExitCode> {
-    let checked = logging::start(&args.log).and_then(|log| {
-        let generations = Generations::parse(args.headers.iter().map(String::as_str));
-        let generations = generations.map_err(|error| format!("--headers: {error}"))?;
-        let upstream = args.upstream.options()?;
-        if upstream.is_none() && !args.listeners.has_another() {
-            return Err(NO_DOOR.to_owned());
-        }
-        let address_sources = args.listeners.address_sources()?;
-        let tokens = args.admin.tokens()?;
-        args.tls.check()?;
-        let plan = args.store.plan(Clock::machine(), None).map_err(|error| format!("--store: {error}"))?;
-        Ok((log, generations, upstream, address_sources, tokens, plan))
-    });
-    let (log, generations, upstream, address_sources, admin_tokens, plan) = match checked {
-        Ok(checked) => checked,
-        Err(error) => {
-            writeln!(err, "error: {error}")?;
-            return Ok(ExitCode::Usage);
-        }
-    };
-    let (upstream, upstream_tls) = upstream.map_or((None, None), |(upstream, tls)| (Some(upstream), tls));
+pub fn run(args: &Args, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let log = logging::start(&args.log).map_err(Failure::usage)?;
+    let Checked { generations, upstream, connector, admin_tokens, store } = args.check().map_err(Failure::usage)?;
     let clock = Clock::machine();
-    let how = args.how(plan.as_memory().is_none(), upstream.is_some());
-    let (reloader, loaded) =
-        Reloader::start(args.rules.files(), how, Fingerprinter::new(rand::random()), clock.clone());
+    let how = args.how(store.as_memory().is_none(), upstream.is_some());
+    let fingerprinter = Fingerprinter::new(rand::random());
+    let (reloader, loaded) = Reloader::start(args.rules.files(), how, fingerprinter, clock.clone());
+    let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
     write!(err, "{}", loaded.report)?;
-    let Some(rules) = loaded.rules else { return Ok(ExitCode::BadInput) };
-    let metrics = match Metrics::new() {
-        Ok(metrics) => Arc::new(metrics),
-        Err(error) => return could_not_start(err, &error),
-    };
-    metrics.server.started(seconds(&clock));
-    metrics.store.keys_max.set(i64::try_from(args.store.max_keys()).unwrap_or(i64::MAX));
-    let (accept, tls_reloader) = match args.tls.accept() {
-        Ok(accept) => accept,
-        Err(error) => {
-            writeln!(err, "error: {error}")?;
-            return Ok(ExitCode::BadInput);
-        }
-    };
-    let expiry = tls_reloader.as_ref().and_then(ServerTlsReloader::expiry);
-    expiry.into_iter().for_each(|seconds| metrics.server.set_tls_expiry(seconds));
-    let local = MemoryStore::new(args.store.max_keys());
+
+    let (accept, certificates) = args.tls.accept().map_err(Failure::bad_input)?;
+    let metrics = args.metrics(&clock, certificates.as_ref())?;
+    let local = MemoryStore::new(args.store.max_keys);
     let shared = limiter::Shared::logging(rules, metrics, local, args.log.denials());
-    let shared = Arc::new(shared.bounded(args.store.key_bounds(&plan)));
+    let shared = Arc::new(shared.bounded(args.store.key_bounds(&store)));
+    let access_log = args.process.access_log(shared.metrics()).map_err(Failure::could_not_start)?;
+    let traces = args.traces.start(args.log.log_ids, shared.metrics()).map_err(Failure::usage)?;
+
     let readiness = Arc::new(Readiness::default());
-    let reload = reload(reloader, upstream_tls, tls_reloader, (shared.clone(), readiness.clone()));
-    let make_store: MakeStore = Arc::new(move || Ok(plan.open()));
-    let access_log = match args.process.access_log(shared.metrics()) {
-        Ok(access_log) => access_log,
-        Err(error) => return could_not_start(err, &error),
-    };
-    let traces = match args.traces.start(args.log.ids(), shared.metrics()) {
-        Ok(traces) => traces,
-        Err(error) => {
-            writeln!(err, "error: {error}")?;
-            return Ok(ExitCode::Usage);
-        }
-    };
-    let trusted_proxies = args.client.trusted_proxies();
-    let admission = args.process.admission(&trusted_proxies, shared.metrics());
-    let http = HttpOptions {
-        accept,
-        trusted_proxies,
-        client_headers: args.client.headers(),
-        timeouts: args.listener.timeouts(
-            args.upstream.connect_timeout,
-            args.upstream.response_timeout,
-            args.upstream.upstream_idle_timeout,
-        ),
-        limits: args.listener.limits(),
-        admission: admission.clone(),
-    };
+    let http = args.http(accept, shared.metrics());
+    let admission = http.admission.clone();
     let front = FrontendOptions { http, clock, access_log: access_log.clone(), traces: traces.clone() };
-    let listeners = args.listeners.options(&front, upstream, generations, address_sources, &readiness);
     let options = ServerOptions {
-        listeners,
+        listeners: args.listeners.options(&front, upstream, generations, &readiness),
         admission,
         access_log,
         admin_address: Some(args.admin.admin),
         admin_tokens,
         log: Some(log),
-        clock: front.clock.clone(),
+        clock: front.clock,
         workers: args.process.workers(),
         drain_delay: args.process.drain_delay,
         grace: args.process.grace,
         handle_signals: true,
     };
-    match server::start(&options, &shared, &make_store, &readiness, reload) {
-        Ok(running) => {
-            running.join();
-            traces.iter().for_each(Traces::finish);
-            Ok(ExitCode::Success)
+    let make_store: MakeStore = Arc::new(move || Ok(store.open()));
+    let reload = reload(reloader, connector, certificates, (shared.clone(), readiness.clone()));
+    let running = server::start(&options, &shared, &make_store, &readiness, reload);
+    running.map_err(Failure::could_not_start)?.join();
+    traces.iter().for_each(Traces::finish);
+    Ok(ExitCode::Success)
+}
+
+impl Args {
+    /// Checks the flags that depend on each other or have a syntax of their own.
+    fn check(&self) -> Result<Checked, String> {
+        let generations = Generations::parse(self.headers.iter().map(String::as_str));
+        let generations = generations.map_err(|error| format!("--headers: {error}"))?;
+        let (upstream, connector) = self.upstream.options()?.unzip();
+        if upstream.is_none() && !self.listeners.has_another() {
+            return Err(NO_LISTENER.to_owned());
         }
-        Err(error) => could_not_start(err, &error),
+        let admin_tokens = self.admin.tokens()?;
+        self.tls.check()?;
+        let store = self.store.plan(Clock::machine(), None)?;
+        Ok(Checked { generations, upstream, connector: connector.flatten(), admin_tokens, store })
+    }
+
+    fn how(&self, has_redis: bool, sees_ends: bool) -> How {
+        How { shadow: self.rules.shadow, has_redis, sees_ends, underscores: self.client.underscores }
+    }
+
+    fn metrics(&self, clock: &Clock, certificates: Option<&ServerTlsReloader>) -> Result<Arc<Metrics>, Failure> {
+        let metrics = Metrics::new().map_err(Failure::could_not_start)?;
+        metrics.server.started(seconds(clock));
+        metrics.store.keys_max.set(i64::try_from(self.store.max_keys).unwrap_or(i64::MAX));
+        if let Some(seconds) = certificates.and_then(ServerTlsReloader::expiry) {
+            metrics.server.set_tls_expiry(seconds);
+        }
+        Ok(Arc::new(metrics))
+    }
+
+    fn http(&self, accept: AcceptOptions, metrics: &Metrics) -> HttpOptions {
+        let trusted_proxies = self.client.trust.trusted_proxies();
+        HttpOptions {
+            accept,
+            admission: self.process.admission(&trusted_proxies, metrics),
+            trusted_proxies,
+            client_headers: self.client.headers(),
+            timeouts: self.listener.timeouts(&self.upstream),
+            limits: self.listener.limits(),
+        }
     }
 }
 
-/// What looks at the files of rules and certificates.
+/// Reloads the files of rules and certificates.
 fn reload(
     mut rules: Reloader,
-    mut of_upstreams: Option<ConnectorReloader>,
-    mut of_listeners: Option<ServerTlsReloader>,
+    mut connector: Option<ConnectorReloader>,
+    mut certificates: Option<ServerTlsReloader>,
     (shared, readiness): (Arc<limiter::Shared>, Arc<Readiness>),
 ) -> Reload {
     Box::new(move |asked| {
@@ -194,14 +186,16 @@ fn reload(
             Reloaded::Replaced => readiness.reloaded(None),
             Reloaded::Broken(report) => readiness.reloaded(Some(report.to_string())),
         }
-        if let Some(certificates) = &mut of_upstreams {
-            certificates.reload(asked);
+        if let Some(connector) = &mut connector {
+            connector.reload(asked);
         }
-        if let Some(certificates) = &mut of_listeners
+        if let Some(certificates) = &mut certificates
             && let Some(successful) = certificates.reload(asked)
         {
             shared.metrics().server.tls_reloaded(successful);
-            certificates.expiry().into_iter().for_each(|seconds| shared.metrics().server.set_tls_expiry(seconds));
+            if let Some(seconds) = certificates.expiry() {
+                shared.metrics().server.set_tls_expiry(seconds);
+            }
         }
     })
 }

@@ -45,7 +45,7 @@ pub(super) struct StoreArgs {
     /// Maximum number of buckets in memory, half of them reserved evenly for the limits; beyond it, a limit's new ids share
     /// one bucket. A million buckets take 58 MiB
     #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = DEFAULT_MAX_KEYS, value_parser = parse_at_least_one)]
-    max_keys: usize,
+    pub(super) max_keys: usize,
 
     /// New ids per second that each limit may add to Redis, per worker; beyond it, they share one bucket of the limit
     #[arg(long, value_name = "N", env = "WEIR_MAX_NEW_KEYS", default_value_t = DEFAULT_MAX_NEW_KEYS, value_parser = value_parser!(u64).range(1..))]
@@ -67,11 +67,7 @@ impl StoreArgs {
             queue: self.store_queue,
             clock,
         };
-        StorePlan::remote(&options)
-    }
-
-    pub(super) const fn max_keys(&self) -> usize {
-        self.max_keys
+        StorePlan::remote(&options).map_err(|error| format!("--store: {error}"))
     }
 
     /// The bounds on the number of buckets.

@@ -1,6 +1,6 @@
 //! `weir test`: runs scenarios against a store, with a simulated clock, and compares the answers.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::block_on;
+use super::exit::{ExitCode, Failure};
 use super::scenario::Player;
 use super::store::StoreArgs;
-use super::{ExitCode, could_not_start};
 use crate::clock::Clock;
 
 /// Runs scenarios against a store and prints what differs from the expected answers
@@ -25,37 +26,20 @@ pub struct Args {
 }
 
 /// Runs every scenario of the files. Prints the first difference of each that fails, and `N passed, N failed` last.
-pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return could_not_start(err, &error),
-    };
-    runtime.block_on(test(args, out, err))
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    block_on(test(args, out)).map_err(Failure::could_not_start)?
 }
 
-async fn test(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
+async fn test(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let clock = Arc::new(AtomicU64::new(0));
     // Scenarios are about answers, not about time: a busy machine must not cause timeouts.
-    let plan = match args.store.plan(Clock::Set(Arc::clone(&clock)), Some(Duration::from_secs(2))) {
-        Ok(plan) => plan,
-        Err(error) => {
-            writeln!(err, "error: --store: {error}")?;
-            return Ok(ExitCode::Usage);
-        }
-    };
-    let mut player = match Player::connect(plan.open(), clock).await {
-        Ok(player) => player,
-        Err(error) => return could_not_start(err, &error),
-    };
+    let timeout = Some(Duration::from_secs(2));
+    let plan = args.store.plan(Clock::Set(Arc::clone(&clock)), timeout).map_err(Failure::usage)?;
+    let mut player = Player::connect(plan.open(), clock).await.map_err(Failure::could_not_start)?;
     let (mut passed, mut failed) = (0, 0);
     for file in &args.files {
-        let text = match std::fs::read_to_string(file) {
-            Ok(text) => text,
-            Err(error) => {
-                writeln!(err, "error: cannot read `{}`: {error}", file.display())?;
-                return Ok(ExitCode::BadInput);
-            }
-        };
+        let unreadable = |error| Failure::bad_input(format!("cannot read `{}`: {error}", file.display()));
+        let text = std::fs::read_to_string(file).map_err(unreadable)?;
         for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
             match play(&mut player, line).await {
                 Ok(()) => passed += 1,

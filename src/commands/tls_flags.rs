@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use ipnet::IpNet;
 
-use super::values::{parse_duration, parse_network};
+use super::values::{one_of, parse_duration, parse_network};
 use crate::http::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
 
 /// TLS and the PROXY protocol on client connections.
@@ -32,9 +31,10 @@ pub(super) struct TlsArgs {
         value_name = "HOW",
         env = "WEIR_TLS_CLIENT_AUTH",
         default_value = "require",
-        requires = "tls_client_ca"
+        requires = "tls_client_ca",
+        value_parser = one_of(CLIENT_AUTH)
     )]
-    tls_client_auth: HowClientsAuth,
+    tls_client_auth: ClientAuth,
 
     /// Timeout for a TLS handshake
     #[arg(long, value_name = "DURATION", env = "WEIR_TLS_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
@@ -46,12 +46,10 @@ pub(super) struct TlsArgs {
     proxy_protocol_from: Vec<IpNet>,
 }
 
-/// The values of `--tls-client-auth`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum HowClientsAuth {
-    Require,
-    Request,
-}
+const CLIENT_AUTH: &[(&str, &str, ClientAuth)] = &[
+    ("require", "Reject clients without a certificate", ClientAuth::Require),
+    ("request", "Serve them without a subject", ClientAuth::Request),
+];
 
 impl TlsArgs {
     /// Checks that there are as many keys as certificates. Does not read the files.
@@ -90,13 +88,9 @@ impl TlsArgs {
 
     fn server(&self) -> ServerTlsOptions {
         let pairs = self.tls_cert.iter().zip(&self.tls_key);
-        let client_auth = match self.tls_client_auth {
-            HowClientsAuth::Require => ClientAuth::Require,
-            HowClientsAuth::Request => ClientAuth::Request,
-        };
         ServerTlsOptions {
             certificates: pairs.map(|(certificate, key)| files(certificate, key)).collect(),
-            client_ca: self.tls_client_ca.clone().map(|path| (path, client_auth)),
+            client_ca: self.tls_client_ca.clone().map(|path| (path, self.tls_client_auth)),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ipnet::IpNet;
 
 use crate::engine::rules::duration;
@@ -19,6 +20,17 @@ pub(super) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
         Ok(nanoseconds) => Ok(Duration::from_nanos(nanoseconds)),
         Err((wrong, right)) => Err(format!("{wrong}; {right}")),
     }
+}
+
+/// Parses one of a few words, each with its help and its value.
+pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
+    choices: &'static [(&'static str, &'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    let words = choices.iter().map(|(word, help, _)| PossibleValue::new(*word).help(*help));
+    PossibleValuesParser::new(words).try_map(|given| {
+        let chosen = choices.iter().find(|(word, ..)| *word == given);
+        chosen.map(|(.., value)| *value).ok_or("unknown value")
+    })
 }
 
 /// Parses a network, a single address, or `unix` for peers on a unix socket, which count as 127.0.0.1.

@@ -4,8 +4,7 @@
 use std::collections::HashMap;
 
 use super::amount::Amount;
-use super::document::{Document, Limit, Override, Subject};
-use super::origin;
+use super::document::{Document, Limit, Origin, Override, Subject};
 use super::text::Value;
 use crate::config::foreign::{self, Findings, Key, Mapping, Node, Reported, all, quoted};
 use crate::config::{Report, Source};
@@ -63,7 +62,6 @@ struct Entries {
     overrides: Vec<(String, Origin, Ids, Amount)>,
 }
 
-type Origin = super::document::Origin;
 type Ids = Vec<(String, Option<String>)>;
 
 /// Adds the limits and overrides of the files to the document.
@@ -160,7 +158,7 @@ fn entry(
     places: &mut HashMap<String, String>,
     entries: &mut Entries,
 ) -> Result<(), Reported> {
-    let origin = origin(source, key.place);
+    let origin = Origin::of(source, key.place);
     let has_ids = matches!(&node.value, foreign::Value::Map(fields) if fields.iter().any(|(key, _)| key.text == "ids"));
     if let Some((name, id)) = key.text.split_once(':') {
         let fields = Mapping::of(node, "an override", &DEFAULT_KEYS)?;

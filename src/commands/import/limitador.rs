@@ -8,8 +8,7 @@ use std::collections::HashMap;
 
 use super::amount::Amount;
 use super::condition::{self, Condition};
-use super::document::{Document, Limit};
-use super::origin;
+use super::document::{Document, Limit, Origin};
 use super::text::{Value, piece};
 use crate::config::foreign::{self, Findings, Key, Node, Reported, find};
 use crate::config::{Report, Source};
@@ -63,7 +62,7 @@ fn limit(
     numbers: &mut HashMap<String, usize>,
     document: &mut Document,
 ) -> Result<(), Reported> {
-    let origin = origin(source, node.place);
+    let origin = Origin::of(source, node.place);
     let help = "write `namespace`, `max_value` and `seconds`";
     let given = node.map("a limit", help)?;
     let needed = |name: &str, findings: &mut Findings| {
@@ -89,7 +88,7 @@ fn limit(
     let mut notes = Vec::new();
     for (key, _) in given.iter().filter(|(key, _)| !KNOWN.contains(&key.text.as_str())) {
         let note = format!("{}: no equivalent; left out.", piece(&key.text));
-        notes.push(super::origin(source, key.place).note(note));
+        notes.push(Origin::of(source, key.place).note(note));
     }
     let mut tests: Vec<Condition> = Vec::new();
     let mut is_wider = false;
@@ -98,7 +97,7 @@ fn limit(
         let Some(read) = read else {
             is_wider = true;
             notes.push(
-                super::origin(source, place).note(format!("the condition {} has no equivalent.", piece(expression))),
+                Origin::of(source, place).note(format!("the condition {} has no equivalent.", piece(expression))),
             );
             continue;
         };
@@ -112,7 +111,7 @@ fn limit(
             None => {
                 is_wider = true;
                 let note = format!("the variable {} has no equivalent: its values share a bucket.", piece(expression));
-                notes.push(super::origin(source, place).note(note));
+                notes.push(Origin::of(source, place).note(note));
             }
         }
     }

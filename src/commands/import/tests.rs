@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use clap::Parser;
 use proptest::prelude::*;
 use serde_json::{Map, Value as Json, json};
 
@@ -14,24 +13,17 @@ use crate::engine::rules::request::{DescriptorEntry, Request, sample};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::Headers;
 
-#[derive(Parser)]
-struct Line {
-    #[command(flatten)]
-    args: Args,
-}
-
 /// Runs the command on files with these texts: the exit code and both outputs.
 fn import(format: &str, files: &[&str]) -> (ExitCode, String, String) {
     let directory = tempfile::tempdir().unwrap();
-    let mut line = vec!["import".to_owned(), format.to_owned()];
+    let mut line = vec!["weir".to_owned(), "import".to_owned(), format.to_owned()];
     for (number, text) in (1..).zip(files) {
         let path = directory.path().join(format!("f{number}.yml"));
         std::fs::write(&path, text).unwrap();
         line.push(path.display().to_string());
     }
-    let Line { args } = Line::parse_from(line);
     let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = run(&args, &mut out, &mut err).unwrap();
+    let code = crate::commands::run(line.into_iter().map(Into::into).collect(), &mut out, &mut err).unwrap();
     (code, String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap())
 }
 

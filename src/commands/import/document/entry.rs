@@ -1,9 +1,12 @@
 //! One limit or one override as text.
 
+use std::ffi::OsStr;
 use std::fmt::Write;
+use std::path::Path;
 
 use super::super::amount::{Amount, Elevated};
 use super::super::text::{Value, comment, key};
+use crate::config::{Place, Source};
 
 /// A place in a file that is read.
 #[derive(Clone, Debug)]
@@ -76,6 +79,12 @@ pub(super) enum State {
 }
 
 impl Origin {
+    /// The place in a file, which is named without its folder: only the first comment of the document has the folder.
+    pub(crate) fn of(source: &Source, place: Place) -> Self {
+        let name = Path::new(&source.name).file_name().and_then(OsStr::to_str);
+        Self { file: name.unwrap_or(&source.name).to_owned(), line: place.line }
+    }
+
     /// What a comment about this place says.
     pub(crate) fn note(&self, what: impl AsRef<str>) -> String {
         format!("{}:{}: {}", self.file, self.line, what.as_ref())

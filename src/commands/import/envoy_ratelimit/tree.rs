@@ -2,7 +2,6 @@
 
 use super::super::amount::Amount;
 use super::super::document::Origin;
-use super::super::origin;
 use super::super::text::Value;
 use super::period;
 use crate::config::Source;
@@ -108,10 +107,10 @@ fn branch(source: &Source, node: &Node) -> Branch {
     let rule = find(given, "rate_limit").map(|(key, node)| Rule {
         is_shadow: is_on("shadow_mode"),
         is_quota: is_on("quota_mode"),
-        ..rule(origin(source, key.place), map(node))
+        ..rule(Origin::of(source, key.place), map(node))
     });
     Branch {
-        origin: origin(source, node.place),
+        origin: Origin::of(source, node.place),
         key: text(given, "key").unwrap_or_default(),
         test,
         shares: is_on("share_threshold"),

@@ -6,7 +6,6 @@
 use self::numbers::Numbers;
 use super::amount::{Amount, Elevated};
 use super::document::{Document, Limit, Origin, Override, Subject};
-use super::origin;
 use super::text::{Value, piece};
 use crate::config::foreign::{self, Findings, Key, Node, Reported, find};
 use crate::config::{Place, Report, Source};
@@ -91,7 +90,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
 
 impl Reading<'_, '_> {
     fn origin(&self, place: Place) -> Origin {
-        origin(self.source, place)
+        Origin::of(self.source, place)
     }
 
     fn file(&mut self) -> Result<(), Reported> {
