@@ -1,21 +1,21 @@
-//! Scenarios: cases of what a store answers, with a clock of their own.
+//! Scenarios: requests to a store with a simulated clock, and the expected answers.
 //!
-//! A case is `{case, limits, steps: [{at_ms, op, limit, id, cost, expect}]}`. What `expect` does not name is not
-//! asserted, and a key that it names and this version does not know fails the case.
+//! A scenario is `{case, limits, steps: [{at_ms, op, limit, id, cost, expect}]}`. `expect` asserts only the keys that it has;
+//! an unknown key fails the scenario.
 //!
-//! A step may name the `slot` of a request in flight. A spend without takes one of a new name, as every request does, and a
-//! refund without gives back the one that was taken last.
+//! A step may name the `slot` of a request in flight. Without a name, a spend takes a new slot, as each request does, and a
+//! refund frees the slot that was taken last.
 
-use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value};
+use serde_json::{Value, json};
 
+use super::print::joined;
 use crate::config::{self, Severity};
 use crate::engine::algorithms::charge::{Charge, Input, Mode, Slot};
-use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
+use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::fingerprint::{Fingerprinter, stable};
@@ -25,52 +25,44 @@ use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 use crate::engine::rules::rule_set::Rules;
 use crate::store::{Batch, Store, StoreError};
 
-/// The wall clock at `at_ms: 0`, where a scenario does not care: an instant of 2023, so that the integers are as large
-/// as in production.
-const EPOCH_MS: u64 = 1_700_000_000_000;
-
 /// How long a store may take to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Ids need no secret here.
 const FINGERPRINTER: Fingerprinter = Fingerprinter::new((0, 0));
 
+/// The wall clock at `at_ms: 0` if a scenario does not set it: an instant of 2023, so that the integers are as large as in
+/// production.
+const EPOCH_MS: u64 = 1_700_000_000_000;
+
 /// Plays scenarios on one store.
 pub(super) struct Player {
     store: Store,
     clock: Arc<AtomicU64>,
-    /// Keeps the buckets of cases apart, and those of other runs on the same Redis.
+    /// Keeps the buckets of scenarios apart, and those of other runs on the same Redis.
     run: String,
-    cases: u64,
+    played: u64,
     slots: Slots,
 }
 
-/// The names of slots: how many were given, and those that are held, with the keys of their buckets.
+/// The names of slots.
 #[derive(Default)]
 struct Slots {
-    given: Cell<u64>,
-    held: RefCell<Vec<(String, Slot)>>,
+    named: u64,
+    /// Those that are taken, with the keys of their buckets.
+    taken: Vec<(String, Slot)>,
 }
 
-/// What a step came to.
+/// The answer to a step.
 enum Answer {
-    Decided {
-        decision: Decision,
-        denied_by: Option<String>,
-        elevation: Option<Elevation>,
-    },
-    Counted {
-        allowed: usize,
-        denied: usize,
-    },
-    /// Every limit was disabled or unlimited: no store was asked.
-    Unasked,
-    Mistake(String),
-    Done,
+    /// An object with the keys of `expect`.
+    Values(Value),
+    /// The step is invalid, which a scenario expects with `error: true`.
+    Invalid(String),
 }
 
 impl Player {
-    /// A player on a store that decides by `clock`, once it is connected.
+    /// Waits until the store, which decides by `clock`, is connected.
     pub(super) async fn connect(store: Store, clock: Arc<AtomicU64>) -> Result<Self, String> {
         let deadline = Instant::now() + CONNECT_TIMEOUT;
         while let Err(error) = store.ready() {
@@ -79,12 +71,12 @@ impl Player {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        Ok(Self { store, clock, run: format!("test-{}", std::process::id()), cases: 0, slots: Slots::default() })
+        Ok(Self { store, clock, run: format!("test-{}", std::process::id()), played: 0, slots: Slots::default() })
     }
 
-    /// Plays one case; the error tells the first difference.
+    /// Plays one scenario. The error is the first difference.
     pub(super) async fn play(&mut self, scenario: &Value) -> Result<(), String> {
-        self.cases += 1;
+        self.played += 1;
         let epoch = Micros::from_millis(scenario["epoch_ms"].as_u64().unwrap_or(EPOCH_MS));
         let tolerance = scenario["tolerance_ms"].as_f64().unwrap_or(0.0);
         let mut rules = compile(&scenario["limits"], epoch)?;
@@ -92,16 +84,11 @@ impl Player {
         let mut used = Vec::new();
         let mut result = Ok(());
         for (number, step) in (1..).zip(steps) {
-            let now = at(epoch, step).map_err(|error| format!("step {number}: {error}"))?;
-            self.clock.store(now.0, Ordering::Relaxed);
-            let answer = self.step(&mut rules, step, now, &mut used).await;
+            let answer = self.step(&mut rules, step, epoch, &mut used).await;
             result = answer.and_then(|answer| compare(&answer, &step["expect"], tolerance));
-            if let Err(what) = result {
-                result = Err(format!(
-                    "step {number} ({} at {} ms): {what}",
-                    step["op"].as_str().unwrap_or("no `op`"),
-                    step["at_ms"]
-                ));
+            if let Err(difference) = result {
+                let op = step["op"].as_str().unwrap_or("no `op`");
+                result = Err(format!("step {number} ({op} at {} ms): {difference}", step["at_ms"]));
                 break;
             }
         }
@@ -110,76 +97,71 @@ impl Player {
     }
 
     async fn step(
-        &self,
+        &mut self,
         rules: &mut Rules,
         step: &Value,
-        now: Micros,
+        epoch: Micros,
         used: &mut Vec<Charge>,
     ) -> Result<Answer, String> {
+        let now = epoch.after(micros(&step["at_ms"])?);
+        self.clock.store(now.0, Ordering::Relaxed);
         let op = step["op"].as_str().unwrap_or_default();
-        let modes = |mode: Mode| move |_: &Value| Ok::<_, String>(Some(mode));
-        let single = std::slice::from_ref(step);
-        let charges = step["charges"].as_array().map_or(&[][..], Vec::as_slice);
-        let plan = match op {
+        let mode = match op {
             "limits" => {
                 *rules = compile(&step["limits"], now)?;
-                return Ok(Answer::Done);
+                return Ok(Answer::Values(json!({})));
             }
-            "spend" | "concurrent_spend" => self.plan(rules, single, modes(Mode::Spend)),
-            "check" => self.plan(rules, single, modes(Mode::Check)),
-            "spend_only" => self.plan(rules, single, modes(Mode::SpendOnly)),
-            "refund" => self.plan(rules, single, modes(Mode::Refund)),
-            "reset" => self.plan(rules, single, modes(Mode::Reset)),
-            "batch" => self.plan(rules, charges, mode_of),
-            "batch_refund" => self.plan(rules, charges, modes(Mode::Refund)),
-            "batch_reset" => self.plan(rules, charges, modes(Mode::Reset)),
-            _ => return Err(format!("unknown operation `{op}`")),
+            "batch" => None,
+            "batch_refund" => Some(Mode::Refund),
+            "batch_reset" => Some(Mode::Reset),
+            "concurrent_spend" => Some(Mode::Spend),
+            op => Some(mode_of(op).ok_or_else(|| format!("unknown operation `{op}`"))?),
         };
-        let plan = match plan {
+        let batch = step["charges"].as_array().map_or(&[][..], Vec::as_slice);
+        let charges = if op.starts_with("batch") { batch } else { std::slice::from_ref(step) };
+        let plan = match self.plan(rules, charges, mode) {
             Ok(plan) => plan,
-            Err(mistake) => return Ok(Answer::Mistake(mistake)),
+            Err(reason) => return Ok(Answer::Invalid(reason)),
         };
         used.extend(plan.charges.iter().cloned());
         if op == "concurrent_spend" {
-            return self.at_once(rules, plan, now, step["n"].as_u64().ok_or("`n` must be a number")?).await;
+            let calls = step["n"].as_u64().ok_or("`n` must be a number")?;
+            return self.spend_concurrently(rules, &plan, now, calls).await;
         }
-        if let Some(refused) = plan.denials.first() {
-            let denied_by = rules.limit(refused.limit).map(|limit| limit.name.clone());
-            return Ok(Answer::Decided { decision: Decision::never(), denied_by, elevation: None });
+        if let Some(denial) = plan.denials.first() {
+            return Ok(answer(rules, Some(denial.limit), &Decision::never(), None));
         }
         if plan.charges.is_empty() {
-            return Ok(Answer::Unasked);
+            // No bucket has to be asked.
+            let values = json!({"allowed": true, "remaining": UNLIMITED, "retry_after_ms": 0, "reset_ms": 0});
+            return Ok(Answer::Values(values));
         }
         let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from(), now };
         match self.store.decide(&batch).await {
             Ok(mut decisions) => {
                 self.slots.decided(&plan.charges, &decisions);
                 plan.correct(&mut decisions);
-                Ok(bind(rules, &plan, &decisions))
+                Ok(binding(rules, &plan, &decisions))
             }
-            Err(StoreError::Duplicate) => Ok(Answer::Mistake(StoreError::Duplicate.to_string())),
+            Err(StoreError::Duplicate) => Ok(Answer::Invalid(StoreError::Duplicate.to_string())),
             Err(error) => Err(error.to_string()),
         }
     }
 
-    /// The charges of a step; `None` as a mode is a member that is only there to be allowed. The error is a mistake of
-    /// the caller, which a scenario may expect.
-    fn plan(
-        &self,
-        rules: &Rules,
-        charges: &[Value],
-        mode: impl Fn(&Value) -> Result<Option<Mode>, String>,
-    ) -> Result<Plan, String> {
+    /// Plans charges in this mode, or each in its own. The error is one that a scenario may expect.
+    fn plan(&mut self, rules: &Rules, charges: &[Value], mode: Option<Mode>) -> Result<Plan, String> {
         let mut plan = Plan::default();
         for charge in charges {
             let (Some(name), Some(id)) = (charge["limit"].as_str(), charge["id"].as_str()) else {
                 return Err("a charge needs `limit` and `id`".into());
             };
-            let cost = match &charge["cost"] {
-                Value::Null => 1,
-                cost => cost.as_u64().ok_or_else(|| format!("the cost {cost} is not a whole number of tokens"))?,
+            let cost = charge.get("cost").filter(|cost| !cost.is_null()).map_or(Some(1), Value::as_u64);
+            let cost = cost.ok_or_else(|| format!("the cost {} is not a whole number of tokens", charge["cost"]))?;
+            let mode = match (mode, charge["mode"].as_str().unwrap_or("spend")) {
+                (Some(mode), _) => mode,
+                (None, "allow_only") => continue,
+                (None, word) => mode_of(word).ok_or_else(|| format!("unknown mode `{word}`"))?,
             };
-            let Some(mode) = mode(charge)? else { continue };
             let limit = (0..).zip(rules.limits()).find(|(_, limit)| limit.name == name);
             let Some((place, limit)) = limit else { continue };
             let first = plan.charges.len();
@@ -202,7 +184,7 @@ impl Player {
                 plan.denials.push(LimitDenial { limit: place, enforced: true, reason: DenialReason::Deny });
             }
             allowance => {
-                let bucket = opaque(&format!("{}.{}.{}", self.run, self.cases, limit.short), id, &FINGERPRINTER);
+                let bucket = opaque(&format!("{}.{}.{}", self.run, self.played, limit.short), id, &FINGERPRINTER);
                 let first = plan.charges.len();
                 plan.add_allowance(allowance, bucket, cost, limit.reporting(mode), origin);
                 plan.ask(first, limit);
@@ -210,7 +192,13 @@ impl Player {
         }
     }
 
-    async fn at_once(&self, rules: &Rules, plan: Plan, now: Micros, calls: u64) -> Result<Answer, String> {
+    async fn spend_concurrently(
+        &mut self,
+        rules: &Rules,
+        plan: &Plan,
+        now: Micros,
+        calls: u64,
+    ) -> Result<Answer, String> {
         let mut tasks = tokio::task::JoinSet::new();
         let effective_from = rules.effective_from();
         for _ in 0..calls {
@@ -219,13 +207,12 @@ impl Player {
             self.slots.name(&mut charges, None);
             tasks.spawn(async move { store.decide(&Batch { charges: &charges, effective_from, now }).await });
         }
-        let (mut allowed, mut denied) = (0, 0);
+        let mut denied = 0;
         while let Some(answer) = tasks.join_next().await {
             let decisions = answer.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
-            let refused = decisions.iter().any(Decision::is_denied);
-            *(if refused { &mut denied } else { &mut allowed }) += 1;
+            denied += u64::from(decisions.iter().any(Decision::is_denied));
         }
-        Ok(Answer::Counted { allowed, denied })
+        Ok(Answer::Values(json!({"allowed_count": calls - denied, "denied_count": denied})))
     }
 
     /// Leaves nothing behind in a store that outlives the run.
@@ -245,145 +232,137 @@ impl Player {
 
 impl Slots {
     /// Names the slots of charges that have none.
-    fn name(&self, charges: &mut [Charge], given: Option<&str>) {
+    fn name(&mut self, charges: &mut [Charge], given: Option<&str>) {
         for charge in charges.iter_mut().filter(|charge| charge.numbers.is_slots() && charge.input.is_none()) {
-            let last = |held: &Vec<(String, Slot)>| {
-                held.iter().rev().find(|(key, _)| *key == charge.bucket.key).map(|(_, slot)| *slot)
-            };
-            let name = match given {
+            let slot = match given {
                 Some(given) => Some(Slot(u128::from(stable(given.as_bytes())))),
-                None if charge.mode == Mode::Refund => last(&self.held.borrow()),
+                None if charge.mode == Mode::Refund => {
+                    let last = self.taken.iter().rfind(|(key, _)| *key == charge.bucket.key);
+                    last.map(|(_, slot)| *slot)
+                }
                 None => {
-                    self.given.set(self.given.get() + 1);
-                    Some(Slot(u128::from(self.given.get()) << 64))
+                    self.named += 1;
+                    Some(Slot(u128::from(self.named) << 64))
                 }
             };
-            charge.input = name.map(|name| Box::new(Input::Slot(name)));
+            charge.input = slot.map(|slot| Box::new(Input::Slot(slot)));
         }
     }
 
-    /// Remembers what was taken and given back.
-    fn decided(&self, charges: &[Charge], decisions: &Decisions) {
-        let is_denied = decisions.iter().any(Decision::is_denied);
-        for charge in charges.iter().zip(decisions.iter()).filter(|(_, decision)| decision.outcome == Outcome::Allowed)
-        {
-            if let Some(Input::Slot(slot)) = charge.0.input.as_deref().filter(|_| !is_denied) {
-                let mut held = self.held.borrow_mut();
-                held.retain(|(_, other)| other != slot);
-                if matches!(charge.0.mode, Mode::Spend | Mode::SpendOnly | Mode::SpendUpTo) {
-                    held.push((charge.0.bucket.key.clone(), *slot));
+    /// Remembers which slots were taken and freed.
+    fn decided(&mut self, charges: &[Charge], decisions: &Decisions) {
+        if decisions.iter().any(Decision::is_denied) {
+            return;
+        }
+        for (charge, decision) in charges.iter().zip(decisions.iter()) {
+            if decision.outcome == Outcome::Allowed
+                && let Some(Input::Slot(slot)) = charge.input.as_deref()
+            {
+                self.taken.retain(|(_, other)| other != slot);
+                if matches!(charge.mode, Mode::Spend | Mode::SpendOnly | Mode::SpendUpTo) {
+                    self.taken.push((charge.bucket.key.clone(), *slot));
                 }
             }
         }
     }
 }
 
-/// The instant of a step.
-fn at(epoch: Micros, step: &Value) -> Result<Micros, String> {
-    let millis =
-        step["at_ms"].as_f64().filter(|millis| (0.0..9e12).contains(millis)).ok_or("`at_ms` must be a time")?;
+fn micros(milliseconds: &Value) -> Result<Micros, &'static str> {
+    let milliseconds = milliseconds.as_f64().filter(|milliseconds| (0.0..9e12).contains(milliseconds));
+    let milliseconds = milliseconds.ok_or("`at_ms` must be a time")?;
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the range was checked above")]
-    let span = (millis * 1_000.0).round() as u64;
-    Ok(Micros(epoch.0 + span))
+    Ok(Micros((milliseconds * 1_000.0).round() as u64))
 }
 
 /// Compiles `limits`: JSON is YAML, so a scenario says exactly what a rules file says.
 fn compile(limits: &Value, effective_from: Micros) -> Result<Rules, String> {
-    let text = Value::Object(Map::from_iter([("limits".to_owned(), limits.clone())])).to_string();
-    let source = config::Source { name: "limits".into(), text };
+    let source = config::Source { name: "limits".into(), text: json!({ "limits": limits }).to_string() };
     let sources = config::Sources { limits: Some(source), ..config::Sources::default() };
     let loaded = config::load(&sources, FINGERPRINTER, effective_from);
     loaded.rules.ok_or_else(|| {
         let problems = loaded.report.problems.iter().filter(|problem| problem.severity == Severity::Error);
-        let messages: Vec<&str> = problems.map(|problem| problem.message.as_str()).collect();
-        format!("the limits are invalid: {}", messages.join("; "))
+        format!("the limits are invalid: {}", joined(problems.map(|problem| &problem.message), "; "))
     })
 }
 
-fn mode_of(charge: &Value) -> Result<Option<Mode>, String> {
-    Ok(Some(match charge["mode"].as_str().unwrap_or("spend") {
+fn mode_of(word: &str) -> Option<Mode> {
+    Some(match word {
         "spend" => Mode::Spend,
         "check" => Mode::Check,
         "spend_only" => Mode::SpendOnly,
         "refund" => Mode::Refund,
         "reset" => Mode::Reset,
-        "allow_only" => return Ok(None),
-        other => return Err(format!("unknown mode `{other}`")),
-    }))
+        _ => return None,
+    })
 }
 
-/// The decision that binds: spend-only members have no say beside others, and a refund that found nothing to give back
-/// has none beside one that did.
-fn bind(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
-    let all = || plan.charges.iter().zip(&plan.origins).zip(decisions.iter());
-    let strictest = |members: &mut dyn Iterator<Item = ((&Charge, &ChargeOrigin), &Decision)>| {
-        members.max_by(|a, b| a.1.strictness(b.1)).map(|((_, origin), decision)| (origin.limit, *decision))
-    };
-    let weighty = |member: &((&Charge, &ChargeOrigin), &Decision)| match member.0.0.mode {
-        Mode::SpendOnly | Mode::SpendUpTo => false,
-        Mode::Refund => member.1.outcome == Outcome::Allowed,
-        _ => true,
-    };
-    let Some((limit, decision)) = strictest(&mut all().filter(weighty)).or_else(|| strictest(&mut all())) else {
-        return Answer::Unasked;
-    };
-    let name = rules.limit(limit).map(|limit| limit.name.clone());
-    let mut decision = decision;
+/// The answer by the decision that binds. Spend-only charges do not count beside others, and a refund that found nothing to
+/// give back does not count beside one that did.
+fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     let only_spends = |charge: &Charge| matches!(charge.mode, Mode::SpendOnly | Mode::SpendUpTo);
+    let counts = |charge: &Charge, decision: &Decision| match charge.mode {
+        Mode::Refund => decision.outcome == Outcome::Allowed,
+        _ => !only_spends(charge),
+    };
+    let all = || plan.charges.iter().zip(decisions.iter()).enumerate();
+    let any_counts = all().any(|(_, (charge, decision))| counts(charge, decision));
+    let strictest = all()
+        .filter(|(_, (charge, decision))| !any_counts || counts(charge, decision))
+        .max_by(|(_, (_, one)), (_, (_, other))| one.strictness(other));
+    let Some((place, (_, decision))) = strictest else { return Answer::Values(json!({})) };
+    let mut decision = *decision;
     if decision.outcome == Outcome::Unchanged && plan.charges.iter().all(only_spends) {
         // A spend-only charge that does not fit still lets the request pass.
         decision.outcome = Outcome::Allowed;
     }
-    let place = plan.origins.iter().position(|origin| origin.limit == limit).unwrap_or_default();
-    let elevation = decisions.detail(place).and_then(Detail::elevation);
-    Answer::Decided { decision, denied_by: name.filter(|_| decision.is_denied()), elevation }
+    let limit = plan.origins.get(place).map(|origin| origin.limit);
+    let first_of_limit = plan.origins.iter().position(|origin| Some(origin.limit) == limit).unwrap_or_default();
+    answer(rules, limit, &decision, decisions.detail(first_of_limit))
 }
+
+/// The decision as `expect` has it. A time that never comes is null.
+fn answer(rules: &Rules, limit: Option<u32>, decision: &Decision, detail: Option<&Detail>) -> Answer {
+    let limit = limit.filter(|_| decision.is_denied()).and_then(|limit| rules.limit(limit));
+    let mut values = json!({
+        "allowed": decision.outcome == Outcome::Allowed,
+        "remaining": decision.remaining,
+        "retry_after_ms": decision.retry_after.map(millis),
+        "reset_ms": decision.reset_after.map(millis),
+        "denied_by": limit.map(|limit| &limit.name),
+    });
+    if let Some(elevation) = detail.and_then(Detail::elevation) {
+        values["triggered"] = elevation.triggered.into();
+        values["activated"] = elevation.active.into();
+        // -1 unless this charge has switched the elevated numbers on, as in limitd.
+        values["quota_remaining"] = elevation.activations_left.map_or_else(|| (-1).into(), Value::from);
+    }
+    Answer::Values(values)
+}
+
+/// What remains without a limit; equals any number.
+const UNLIMITED: &str = "unlimited";
 
 fn compare(answer: &Answer, expect: &Value, tolerance: f64) -> Result<(), String> {
     let Some(expect) = expect.as_object() else { return Ok(()) };
-    if let Answer::Mistake(mistake) = answer {
-        let expected = expect.get("error").is_some_and(|error| *error == Value::Bool(true));
-        return if expected { Ok(()) } else { Err(format!("rejected as a mistake: {mistake}")) };
-    }
+    let values = match answer {
+        Answer::Values(values) => values,
+        Answer::Invalid(_) if expect.get("error") == Some(&Value::Bool(true)) => return Ok(()),
+        Answer::Invalid(reason) => return Err(format!("rejected as a mistake: {reason}")),
+    };
     for (key, expected) in expect {
-        let found = found(answer, key)?;
-        if !same(&found, expected, tolerance) {
+        let found = if key == "error" { Some(&Value::Bool(false)) } else { values.get(key) };
+        let found = found.ok_or_else(|| format!("`{key}` cannot be compared here"))?;
+        if !same(found, expected, tolerance) {
             return Err(format!("{key} is {found}, expected {expected}"));
         }
     }
     Ok(())
 }
 
-/// What an answer says of one key of `expect`; null where it says nothing, as of a time that never comes.
-fn found(answer: &Answer, key: &str) -> Result<Value, String> {
-    let time = |span: Option<Micros>| span.map_or(Value::Null, |span| millis(span).into());
-    Ok(match (key, answer) {
-        ("allowed", Answer::Decided { decision, .. }) => (decision.outcome == Outcome::Allowed).into(),
-        ("remaining", Answer::Decided { decision, .. }) => decision.remaining.into(),
-        ("retry_after_ms", Answer::Decided { decision, .. }) => time(decision.retry_after),
-        ("reset_ms", Answer::Decided { decision, .. }) => time(decision.reset_after),
-        ("denied_by", Answer::Decided { denied_by, .. }) => denied_by.clone().into(),
-        ("triggered", Answer::Decided { elevation: Some(elevation), .. }) => elevation.triggered.into(),
-        ("activated", Answer::Decided { elevation: Some(elevation), .. }) => elevation.active.into(),
-        // -1 unless this charge has switched the elevated numbers on, as limitd says it.
-        ("quota_remaining", Answer::Decided { elevation: Some(elevation), .. }) => {
-            elevation.activations_left.map_or_else(|| (-1).into(), Value::from)
-        }
-        ("allowed_count", Answer::Counted { allowed, .. }) => (*allowed).into(),
-        ("denied_count", Answer::Counted { denied, .. }) => (*denied).into(),
-        ("allowed", Answer::Unasked) => true.into(),
-        ("retry_after_ms" | "reset_ms", Answer::Unasked) => 0.into(),
-        // However many tokens a case expects to remain, a bucket without a limit has them.
-        ("remaining", Answer::Unasked) => "unlimited".into(),
-        ("error", _) => false.into(),
-        _ => return Err(format!("`{key}` cannot be compared here")),
-    })
-}
-
 fn same(found: &Value, expected: &Value, tolerance: f64) -> bool {
-    // A time that never comes is written null, or -1 as redis-cell does.
+    // redis-cell writes a time that never comes as -1.
     let never = found.is_null() && expected.as_i64() == Some(-1);
-    let unlimited = found == "unlimited" && expected.is_u64();
+    let unlimited = found == UNLIMITED && expected.is_u64();
     match (found.as_f64(), expected.as_f64()) {
         // Half a nanosecond: doubles hold milliseconds no more finely.
         (Some(found), Some(expected)) => (found - expected).abs() <= tolerance + 5e-7,
