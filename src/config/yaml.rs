@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    pub(super) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
+    pub(crate) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
         self.findings.error(self.place, message, help)
     }
 
@@ -96,7 +96,7 @@ impl Key {
         Node { place: self.place, value, findings: self.findings.clone() }
     }
 
-    pub(super) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
+    pub(crate) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
         self.findings.error(self.place, message, help)
     }
 

@@ -1,11 +1,15 @@
-//! How much a limit or an override allows, as our file says it.
+//! The amount that a limit or an override allows.
 
-use super::text::Value;
+use super::super::print::joined;
+use super::text::map;
 
-/// What a limit or an override allows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Keys of a limit or an override, with their values in flow style.
+pub(super) type Fields = Vec<(&'static str, String)>;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Amount {
-    /// The limit holds only where an override says something.
+    /// The limit applies only to ids with an override.
+    #[default]
     Unsaid,
     /// `unlimited: true`
     Unlimited,
@@ -13,40 +17,37 @@ pub(super) enum Amount {
     Deny,
     /// Never refills.
     Burst(u64),
-    /// `count` tokens come back with each `period`, up to `burst` or else to `count`.
+    /// `burst` defaults to `count`.
     Rate { burst: Option<u64>, count: u64, period: String },
     /// Several of these at once: count and period.
     Rates(Vec<(u64, String)>),
 }
 
-/// The numbers that hold for a while when the bucket is empty.
+/// The numbers that apply for some time after the bucket was empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Elevated {
-    /// What the bucket allows then.
     pub(super) amount: Amount,
-    /// For how long.
+    /// `for`
     pub(super) lasts: String,
-    /// How often in a month.
     pub(super) activations_per_month: u64,
 }
 
 impl Amount {
-    /// Its fields, in the order in which people write them.
-    pub(super) fn fields(&self) -> Vec<(String, Value)> {
-        let rate = |burst: Option<u64>, count: u64, period: &str| {
-            let burst = burst.map(|burst| ("burst".to_owned(), Value::word(&burst)));
-            let rate = [("count".to_owned(), Value::word(&count)), ("period".to_owned(), Value::word(period))];
-            burst.into_iter().chain(rate).collect::<Vec<_>>()
-        };
+    /// The keys and values, in the order in which people write them.
+    pub(super) fn fields(&self) -> Fields {
+        let rate = |count: u64, period: &str| vec![("count", count.to_string()), ("period", period.to_owned())];
+        let burst = |burst: &u64| ("burst", burst.to_string());
         match self {
             Self::Unsaid => Vec::new(),
-            Self::Unlimited => vec![("unlimited".to_owned(), Value::word(&true))],
-            Self::Deny => vec![("deny".to_owned(), Value::word(&true))],
-            Self::Burst(burst) => vec![("burst".to_owned(), Value::word(burst))],
-            Self::Rate { burst, count, period } => rate(*burst, *count, period),
+            Self::Unlimited => vec![("unlimited", "true".to_owned())],
+            Self::Deny => vec![("deny", "true".to_owned())],
+            Self::Burst(tokens) => vec![burst(tokens)],
+            Self::Rate { burst: tokens, count, period } => {
+                tokens.iter().map(burst).chain(rate(*count, period)).collect()
+            }
             Self::Rates(windows) => {
-                let windows = windows.iter().map(|(count, period)| Value::Map(rate(None, *count, period)));
-                vec![("rates".to_owned(), Value::List(windows.collect()))]
+                let windows = windows.iter().map(|(count, period)| map(&rate(*count, period)));
+                vec![("rates", format!("[{}]", joined(windows, ", ")))]
             }
         }
     }
@@ -54,11 +55,11 @@ impl Amount {
 
 impl Elevated {
     /// The value of `elevated`.
-    pub(super) fn value(&self) -> Value {
+    pub(super) fn value(&self) -> String {
         let mut fields = self.amount.fields();
-        fields.push(("for".to_owned(), Value::word(&self.lasts)));
-        fields.push(("activations_per_month".to_owned(), Value::word(&self.activations_per_month)));
-        Value::Map(fields)
+        fields.push(("for", self.lasts.clone()));
+        fields.push(("activations_per_month", self.activations_per_month.to_string()));
+        map(&fields)
     }
 }
 

@@ -1,45 +1,38 @@
-//! The conditions and variables of limitador: those expressions that a `match` of ours can say.
+//! Conditions and variables of limitador that a `match` can express.
 //!
-//! Each is a CEL expression over `descriptors`, or of the older syntax, in which a key of the descriptor stands for its
-//! value. What is more than one test of one entry of the descriptor is not read, and said to be so by the caller.
+//! Each is a CEL expression over `descriptors`, or in the older syntax, where a key of the descriptor stands for its value.
+//! Only tests of single entries are supported.
 
-use super::text::Value;
+use super::text::{map, one_or_list, quoted};
 
 /// A test of one entry of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Condition {
-    /// The key of the entry.
     pub(super) key: String,
-    /// What its value must be.
     pub(super) test: Test,
 }
 
-/// What the value of an entry must be.
+/// A test of an entry's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
-    /// Exactly this.
     Value(String),
-    /// It fits a pattern with `*`.
+    /// A pattern with `*`.
     Glob(String),
-    /// The entry is there.
     Present,
-    /// It is there and none of these.
+    /// The entry is present and has none of these values.
     Not(Vec<String>),
 }
 
 impl Test {
-    /// As a `match` has it.
-    pub(super) fn value(&self) -> Value {
+    /// The test in a `match`.
+    pub(super) fn value(&self) -> String {
         match self {
             Self::Value(value) => exactly(value),
-            Self::Glob(value) => Value::Text(value.clone()),
-            Self::Present => Value::map([("present", Value::word(&true))]),
+            Self::Glob(pattern) => quoted(pattern),
+            Self::Present => "{ present: true }".to_owned(),
             Self::Not(values) => {
-                let excluded = match values.as_slice() {
-                    [only] => exactly(only),
-                    several => Value::List(several.iter().map(|value| exactly(value)).collect()),
-                };
-                Value::map([("not", excluded), ("present", Value::word(&true))])
+                let excluded: Vec<_> = values.iter().map(|value| exactly(value)).collect();
+                map(&[("not", one_or_list(&excluded)), ("present", "true".to_owned())])
             }
         }
     }
@@ -61,137 +54,120 @@ impl Test {
     }
 }
 
-/// A text that stands for itself: a plain one with `*` would be a pattern.
-fn exactly(text: &str) -> Value {
-    let plain = Value::Text(text.to_owned());
-    if text.contains('*') { Value::map([("value", plain)]) } else { plain }
+/// A value to compare with. Plain text with `*` would be a pattern.
+fn exactly(text: &str) -> String {
+    if text.contains('*') { map(&[("value", quoted(text))]) } else { quoted(text) }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Token {
-    Name(String),
-    Text(String),
-    Sign(&'static str),
-}
-
-/// What one expression tests: several entries where it has `&&`. `None` if it says more than a `match` can.
+/// Reads the conditions of an expression, which `&&` joins. Returns `None` if a `match` cannot express it.
 pub(super) fn conditions(expression: &str) -> Option<Vec<Condition>> {
-    let tokens = tokens(expression)?;
-    tokens.split(|token| *token == Token::Sign("&&")).map(condition).collect()
+    let mut rest = expression.trim_start();
+    let mut conditions = vec![condition(&mut rest)?];
+    while !rest.is_empty() {
+        sign(&mut rest, "&&")?;
+        conditions.push(condition(&mut rest)?);
+    }
+    Some(conditions)
 }
 
-/// The key that a variable stands for.
+/// Reads the key that a variable stands for.
 pub(super) fn variable(expression: &str) -> Option<String> {
-    match operand(&tokens(expression)?)? {
-        (key, []) => Some(key),
-        _ => None,
-    }
+    let mut rest = expression.trim_start();
+    key(&mut rest).filter(|_| rest.is_empty())
 }
 
-fn condition(tokens: &[Token]) -> Option<Condition> {
-    if let [Token::Text(key), Token::Name(within), rest @ ..] = tokens
-        && within == "in"
-        && is_descriptor(rest) == Some(&[])
-    {
-        return Some(Condition { key: key.clone(), test: Test::Present });
-    }
-    if let [Token::Text(value), Token::Sign(sign), rest @ ..] = tokens {
-        let (key, rest) = operand(rest)?;
-        let test = compared(sign, value).filter(|_| rest.is_empty())?;
-        return Some(Condition { key, test });
-    }
-    // `key.startsWith` of the older syntax would be a name like any other.
-    let (key, rest) = operand(tokens)?;
-    let test = match rest {
-        [Token::Sign(sign), Token::Text(value)] => compared(sign, value)?,
-        [Token::Sign("."), Token::Name(call), Token::Sign("("), Token::Text(part), Token::Sign(")")]
-            if !part.contains('*') =>
-        {
-            match call.as_str() {
-                "startsWith" => Test::Glob(format!("{part}*")),
-                "endsWith" => Test::Glob(format!("*{part}")),
-                "contains" => Test::Glob(format!("*{part}*")),
-                _ => return None,
-            }
+fn condition(rest: &mut &str) -> Option<Condition> {
+    if let Some(value) = text(rest) {
+        let mut ahead = *rest;
+        if name(&mut ahead) == Some("in") {
+            *rest = ahead;
+            descriptor(rest)?;
+            return Some(Condition { key: value, test: Test::Present });
         }
+        let is_equal = comparison(rest)?;
+        return Some(Condition { key: key(rest)?, test: compared(is_equal, value) });
+    }
+    let key = key(rest)?;
+    if sign(rest, ".").is_none() {
+        let is_equal = comparison(rest)?;
+        return Some(Condition { key, test: compared(is_equal, text(rest)?) });
+    }
+    let call = name(rest)?;
+    sign(rest, "(")?;
+    let part = text(rest).filter(|part| !part.contains('*'))?;
+    sign(rest, ")")?;
+    let pattern = match call {
+        "startsWith" => format!("{part}*"),
+        "endsWith" => format!("*{part}"),
+        "contains" => format!("*{part}*"),
         _ => return None,
     };
-    Some(Condition { key, test })
+    Some(Condition { key, test: Test::Glob(pattern) })
 }
 
-/// A comparison with a text. An entry that is absent is an error in CEL and meets neither.
-fn compared(sign: &str, value: &str) -> Option<Test> {
-    match sign {
-        "==" => Some(Test::Value(value.to_owned())),
-        "!=" => Some(Test::Not(vec![value.to_owned()])),
-        _ => None,
-    }
+/// In CEL, comparing an absent entry is an error, so that it meets neither.
+fn compared(is_equal: bool, value: String) -> Test {
+    if is_equal { Test::Value(value) } else { Test::Not(vec![value]) }
 }
 
-/// What stands behind `descriptors[0]`. The others are those of a request, each of which we judge by itself.
-fn is_descriptor(tokens: &[Token]) -> Option<&[Token]> {
-    match tokens {
-        [Token::Name(name), Token::Sign("["), Token::Name(index), Token::Sign("]"), rest @ ..]
-            if name == "descriptors" && index == "0" =>
-        {
-            Some(rest)
+/// Reads `==` or `!=`.
+fn comparison(rest: &mut &str) -> Option<bool> {
+    let is_equal = sign(rest, "==").is_some();
+    (is_equal || sign(rest, "!=").is_some()).then_some(is_equal)
+}
+
+/// Reads the key of an entry.
+fn key(rest: &mut &str) -> Option<String> {
+    let mut ahead = *rest;
+    if descriptor(&mut ahead).is_some() {
+        *rest = ahead;
+        if sign(rest, ".").is_some() {
+            return name(rest).map(str::to_owned);
         }
-        _ => None,
+        sign(rest, "[")?;
+        let key = text(rest)?;
+        return sign(rest, "]").map(|()| key);
     }
-}
-
-/// The key of an entry, and what follows.
-fn operand(tokens: &[Token]) -> Option<(String, &[Token])> {
-    if let Some(rest) = is_descriptor(tokens) {
-        return match rest {
-            [Token::Sign("["), Token::Text(key), Token::Sign("]"), rest @ ..]
-            | [Token::Sign("."), Token::Name(key), rest @ ..] => Some((key.clone(), rest)),
-            _ => None,
-        };
-    }
-    // The older syntax: a key, which may have dots in it.
-    let [Token::Name(first), rest @ ..] = tokens else { return None };
-    if matches!(first.as_str(), "descriptors" | "limit" | "request") {
-        return None;
-    }
-    let (mut key, mut rest) = (first.clone(), rest);
-    while let [Token::Sign("."), Token::Name(part), after @ ..] = rest
-        && after.first() != Some(&Token::Sign("("))
-    {
+    // The older syntax: a key, which may contain dots.
+    let first = name(rest).filter(|first| !["descriptors", "limit", "request"].contains(first))?;
+    let mut key = first.to_owned();
+    loop {
+        let mut ahead = *rest;
+        let part = sign(&mut ahead, ".").and_then(|()| name(&mut ahead));
+        // A call is not part of the key.
+        let Some(part) = part.filter(|_| !ahead.starts_with('(')) else { return Some(key) };
         key.push('.');
         key.push_str(part);
-        rest = after;
+        *rest = ahead;
     }
-    Some((key, rest))
 }
 
-/// The tokens of an expression; `None` if there is something else in it. A text with an escape is something else, as CEL
-/// and the older syntax differ in what it means.
-fn tokens(expression: &str) -> Option<Vec<Token>> {
-    const SIGNS: [&str; 8] = ["==", "!=", "&&", "[", "]", "(", ")", "."];
-    let is_name = |byte: char| byte.is_ascii_alphanumeric() || byte == '_' || byte == '-';
-    let mut tokens = Vec::new();
-    let mut rest = expression.trim_start();
-    while let Some(first) = rest.chars().next() {
-        if first == '\'' || first == '"' {
-            let (text, after) = rest[1..].split_once(first)?;
-            if text.contains('\\') {
-                return None;
-            }
-            tokens.push(Token::Text(text.to_owned()));
-            rest = after;
-        } else if is_name(first) {
-            let (name, after) = rest.split_at(rest.find(|byte| !is_name(byte)).unwrap_or(rest.len()));
-            tokens.push(Token::Name(name.to_owned()));
-            rest = after;
-        } else {
-            let sign = SIGNS.into_iter().find(|sign| rest.starts_with(sign))?;
-            tokens.push(Token::Sign(sign));
-            rest = &rest[sign.len()..];
-        }
-        rest = rest.trim_start();
-    }
-    Some(tokens)
+/// Reads `descriptors[0]`. The others are those of a request, each of which Weir decides separately.
+fn descriptor(rest: &mut &str) -> Option<()> {
+    name(rest).filter(|name| *name == "descriptors")?;
+    sign(rest, "[")?;
+    name(rest).filter(|index| *index == "0")?;
+    sign(rest, "]")
+}
+
+/// Reads quoted text. CEL and the older syntax differ in the meaning of escapes, so these are not supported.
+fn text(rest: &mut &str) -> Option<String> {
+    let quote = rest.chars().next().filter(|first| matches!(first, '\'' | '"'))?;
+    let (text, after) = rest[1..].split_once(quote)?;
+    *rest = after.trim_start();
+    (!text.contains('\\')).then(|| text.to_owned())
+}
+
+fn name<'e>(rest: &mut &'e str) -> Option<&'e str> {
+    let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
+    let (name, after) = rest.split_at(rest.find(|character| !is_part(character)).unwrap_or(rest.len()));
+    *rest = after.trim_start();
+    (!name.is_empty()).then_some(name)
+}
+
+fn sign(rest: &mut &str, sign: &str) -> Option<()> {
+    *rest = rest.strip_prefix(sign)?.trim_start();
+    Some(())
 }
 
 #[cfg(test)]

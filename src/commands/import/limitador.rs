@@ -1,20 +1,35 @@
 //! The limits of Kuadrant's limitador.
 //!
-//! Its conditions look at the entries of a descriptor as a `match` of ours does: in any order, among any others. What a
-//! `match` cannot say leaves a limit wider than it was. Such a limit is written in shadow: it counts and reports, and
-//! refuses nobody whom the old one would have let pass.
+//! Its conditions test the entries of a descriptor as our `match` does: in any order, among any others. A condition that a
+//! `match` cannot express leaves the limit wider than it was. Such a limit is in shadow mode: it counts and reports, and
+//! denies nothing that the old limit would have allowed.
 
 use std::collections::HashMap;
 
-use super::amount::Amount;
+use super::amount::{Amount, milliseconds};
 use super::condition::{self, Condition};
 use super::document::{Document, Limit, Origin};
-use super::text::{Value, piece};
-use crate::config::foreign::{self, Findings, Key, Node, Reported, find};
-use crate::config::{Report, Source};
+use super::files::read_each;
+use super::text::{by_entries, map, piece, quoted};
+use crate::config::foreign::{self, Key, Node, Reported, all, find};
+use crate::config::{Place, Report, Source};
 
-/// The fields that are read of a limit.
 const KNOWN: [&str; 7] = ["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
+
+const HELP: &str = "write `namespace`, `max_value` and `seconds`";
+
+/// A limit of the file.
+struct Given<'n> {
+    origin: Origin,
+    namespace: &'n str,
+    max_value: u64,
+    /// The window, in milliseconds.
+    window: u64,
+    name: Option<&'n str>,
+    conditions: Vec<(&'n str, Place)>,
+    variables: Vec<(&'n str, Place)>,
+    unknown: Vec<&'n Key>,
+}
 
 /// Adds the limits of the files to the document.
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
@@ -22,135 +37,139 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
         "These limits serve Envoy's rate limit service (`weir serve --grpc 127.0.0.1:9001`); the domain is the \
          namespace. Each descriptor of a request is decided separately.",
     );
-    let mut report = Report::default();
     let mut numbers = HashMap::new();
-    for source in sources {
-        let mut findings = Findings::new(&source.name);
-        // What is wrong is among the findings.
-        let (Ok(()) | Err(Reported)) = file(source, &mut findings, &mut numbers, document);
-        report.add(findings, &source.text);
-    }
-    report
+    read_each(sources, |source, root| file(source, root, &mut numbers, document))
 }
 
 fn file(
     source: &Source,
-    findings: &mut Findings,
+    root: &Node,
     numbers: &mut HashMap<String, usize>,
     document: &mut Document,
 ) -> Result<(), Reported> {
     let help = "write a list of limits, each with `namespace`, `max_value` and `seconds`";
-    let root = foreign::read(&source.text, findings)?;
     // The object that Kuadrant's operator makes the file of has the list in `spec.limits`.
-    let inner = |node: &'_ Node, name: &str| match &node.value {
+    let inner = |node: &Node, name: &str| match &node.value {
         foreign::Value::Map(entries) => find(entries, name).map(|(_, node)| node.clone()),
         _ => None,
     };
-    let list = inner(&root, "spec").and_then(|spec| inner(&spec, "limits")).or_else(|| inner(&root, "limits"));
-    let mut outcome = Ok(());
-    for item in list.as_ref().unwrap_or(&root).list("the file", help)? {
-        // All are read, so that all mistakes are found.
-        outcome = limit(source, item, findings, numbers, document).and(outcome);
-    }
-    outcome
+    let list = inner(root, "spec").and_then(|spec| inner(&spec, "limits")).or_else(|| inner(root, "limits"));
+    let items = list.as_ref().unwrap_or(root).list("the file", help)?;
+    let limits = items.iter().map(|item| {
+        let given = Given::read(source, item)?;
+        let number = numbers.entry(given.namespace.to_owned()).or_insert(0);
+        *number += 1;
+        document.add_limit(given.limit(source, *number));
+        Ok(())
+    });
+    all(limits).map(drop)
 }
 
-fn limit(
-    source: &Source,
-    node: &Node,
-    findings: &mut Findings,
-    numbers: &mut HashMap<String, usize>,
-    document: &mut Document,
-) -> Result<(), Reported> {
-    let origin = Origin::of(source, node.place);
-    let help = "write `namespace`, `max_value` and `seconds`";
-    let given = node.map("a limit", help)?;
-    let needed = |name: &str, findings: &mut Findings| {
-        let missing = || format!("a limit needs `{name}`");
-        find(given, name).map(|(_, node)| node).ok_or_else(missing).map_err(|why| findings.error(node.place, why, help))
-    };
-    let namespace = needed("namespace", findings).and_then(|node| node.text());
-    let most = needed("max_value", findings).and_then(|node| node.whole());
-    let seconds = needed("seconds", findings).and_then(|node| seconds(node, findings));
-    let name = find(given, "name").or_else(|| find(given, "id")).map(|(_, node)| node.text()).transpose();
-    let conditions = list(given, "conditions");
-    let variables = list(given, "variables");
-    let (namespace, most, seconds, name) = (namespace?, most?, seconds?, name?);
-    let (conditions, variables) = (conditions?, variables?);
-
-    // limitador tells limits apart by these and forgets nothing when the others change.
-    let sorted = |items: &[(&str, crate::config::Place)]| {
-        let mut texts: Vec<&str> = items.iter().map(|(text, _)| *text).collect();
-        texts.sort_unstable();
-        texts.join("\n")
-    };
-    let identity = format!("{namespace}\n{seconds}\n{}\n\n{}", sorted(&conditions), sorted(&variables));
-    let mut notes = Vec::new();
-    for (key, _) in given.iter().filter(|(key, _)| !KNOWN.contains(&key.text.as_str())) {
-        let note = format!("{}: no equivalent; left out.", piece(&key.text));
-        notes.push(Origin::of(source, key.place).note(note));
-    }
-    let mut tests: Vec<Condition> = Vec::new();
-    let mut is_wider = false;
-    for (expression, place) in conditions {
-        let read = condition::conditions(expression).and_then(|new| joined(&tests, new));
-        let Some(read) = read else {
-            is_wider = true;
-            notes.push(
-                Origin::of(source, place).note(format!("the condition {} has no equivalent.", piece(expression))),
-            );
-            continue;
+impl<'n> Given<'n> {
+    fn read(source: &Source, node: &'n Node) -> Result<Self, Reported> {
+        let given = node.map("a limit", HELP)?;
+        let needed = |name: &str| match find(given, name) {
+            Some((_, node)) => Ok(node),
+            None => Err(node.error(format!("a limit needs `{name}`"), HELP)),
         };
-        tests = read;
+        let namespace = needed("namespace").and_then(Node::text);
+        let max_value = needed("max_value").and_then(Node::whole);
+        let window = needed("seconds").and_then(seconds);
+        let name = find(given, "name").or_else(|| find(given, "id")).map(|(_, node)| node.text()).transpose();
+        let conditions = list(given, "conditions");
+        let variables = list(given, "variables");
+        Ok(Self {
+            origin: Origin::of(source, node.place),
+            namespace: namespace?,
+            max_value: max_value?,
+            window: window?,
+            name: name?,
+            conditions: conditions?,
+            variables: variables?,
+            unknown: given.iter().map(|(key, _)| key).filter(|key| !KNOWN.contains(&key.text.as_str())).collect(),
+        })
     }
-    let mut keys: Vec<String> = Vec::new();
-    for (expression, place) in variables {
-        match condition::variable(expression) {
-            Some(key) if !keys.contains(&key) => keys.push(key),
-            Some(_) => {}
-            None => {
-                is_wider = true;
-                let note = format!("the variable {} has no equivalent: its values share a bucket.", piece(expression));
-                notes.push(Origin::of(source, place).note(note));
+
+    /// The limit; `number` is its place in the namespace, counted from 1.
+    fn limit(self, source: &Source, number: usize) -> Limit {
+        let left_out =
+            |key: &&Key| Origin::of(source, key.place).note(format!("{}: no equivalent; left out.", piece(&key.text)));
+        let mut notes: Vec<_> = self.unknown.iter().map(left_out).collect();
+        let before = notes.len();
+        let tests = self.tests(source, &mut notes);
+        let keys = self.keys(source, &mut notes);
+        let is_wider = notes.len() > before;
+        if is_wider {
+            notes.push(self.origin.note(
+                "without it the limit covers more requests than before, so it is in shadow mode. Adapt `match` and \
+                 `by`, or have Envoy send an entry that distinguishes these requests, then remove `mode`.",
+            ));
+        }
+        let mut conditions = vec![("domain", quoted(self.namespace))];
+        if !tests.is_empty() {
+            let tests: Vec<_> = tests.iter().map(|test| (&test.key, test.test.value())).collect();
+            conditions.push(("descriptor", map(&tests)));
+        }
+        let mut fields = vec![("match", map(&conditions)), ("by", by_entries(keys.iter().map(String::as_str)))];
+        if is_wider {
+            fields.push(("mode", "shadow".to_owned()));
+        }
+        let amount = if self.max_value == 0 {
+            notes.push(self.origin.note("a `max_value` of 0 denies everything."));
+            Amount::Deny
+        } else {
+            fields.push(("algorithm", "fixed_window".to_owned()));
+            Amount::Rate { burst: None, count: self.max_value, period: milliseconds(self.window) }
+        };
+        let name = self.name.map_or_else(|| format!("{}.{number}", self.namespace), str::to_owned);
+        Limit { name, identity: self.identity(), origin: self.origin, notes, fields, amount, elevated: None }
+    }
+
+    /// What limitador tells limits apart by; it keeps their counters when the others change.
+    fn identity(&self) -> String {
+        let sorted = |items: &[(&str, Place)]| {
+            let mut texts: Vec<&str> = items.iter().map(|(text, _)| *text).collect();
+            texts.sort_unstable();
+            texts.join("\n")
+        };
+        let (namespace, window) = (self.namespace, self.window);
+        format!("{namespace}\n{window}\n{}\n\n{}", sorted(&self.conditions), sorted(&self.variables))
+    }
+
+    /// The conditions that a `match` can express; the others are noted.
+    fn tests(&self, source: &Source, notes: &mut Vec<String>) -> Vec<Condition> {
+        let mut tests = Vec::new();
+        for (expression, place) in &self.conditions {
+            match condition::conditions(expression).and_then(|new| joined(&tests, new)) {
+                Some(joined) => tests = joined,
+                None => {
+                    let note = format!("the condition {} has no equivalent.", piece(expression));
+                    notes.push(Origin::of(source, *place).note(note));
+                }
             }
         }
+        tests
     }
-    if is_wider {
-        notes.push(origin.note(
-            "without it the limit covers more requests than before, so it is in shadow mode. Adapt `match` and `by`, or \
-             have Envoy send an entry that distinguishes these requests, then remove `mode`.",
-        ));
+
+    /// The keys that the variables stand for; variables that stand for something else are noted.
+    fn keys(&self, source: &Source, notes: &mut Vec<String>) -> Vec<String> {
+        let mut keys = Vec::new();
+        for (expression, place) in &self.variables {
+            match condition::variable(expression) {
+                Some(key) if keys.contains(&key) => {}
+                Some(key) => keys.push(key),
+                None => {
+                    let what = piece(expression);
+                    let note = format!("the variable {what} has no equivalent: its values share a bucket.");
+                    notes.push(Origin::of(source, *place).note(note));
+                }
+            }
+        }
+        keys
     }
-    let mut of_request = vec![("domain".to_owned(), Value::Text(namespace.to_owned()))];
-    if !tests.is_empty() {
-        let tests = tests.iter().map(|test| (test.key.clone(), test.test.value())).collect();
-        of_request.push(("descriptor".to_owned(), Value::Map(tests)));
-    }
-    let component = |key: &String| Value::map([("descriptor", Value::Text(key.clone()))]);
-    let by = match keys.as_slice() {
-        [] => Value::word("global"),
-        [only] => component(only),
-        several => Value::List(several.iter().map(component).collect()),
-    };
-    let mut fields = vec![("match", Value::Map(of_request)), ("by", by)];
-    if is_wider {
-        fields.push(("mode", Value::word("shadow")));
-    }
-    let amount = if most == 0 {
-        notes.push(origin.note("a `max_value` of 0 denies everything."));
-        Amount::Deny
-    } else {
-        fields.push(("algorithm", Value::word("fixed_window")));
-        Amount::Rate { burst: None, count: most, period: super::amount::milliseconds(seconds) }
-    };
-    let number = numbers.entry(namespace.to_owned()).or_insert(0);
-    *number += 1;
-    let name = name.map_or_else(|| format!("{namespace}.{number}"), str::to_owned);
-    document.add_limit(Limit { name, identity, origin, notes, fields, amount, elevated: None });
-    Ok(())
 }
 
-/// Adds conditions to those of a `match`, which has one test for each key; `None` if it has no room for one.
+/// Adds conditions to those of a `match`, which has one test per key. Returns `None` if two tests cannot be joined.
 fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
     let mut tests = tests.to_vec();
     for condition in new {
@@ -163,17 +182,15 @@ fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
 }
 
 /// The window, in milliseconds.
-fn seconds(node: &Node, findings: &mut Findings) -> Result<u64, Reported> {
+fn seconds(node: &Node) -> Result<u64, Reported> {
     match node.whole()?.checked_mul(1_000) {
-        Some(0) | None => {
-            Err(findings.error(node.place, "a window must be at least 1 second long", "use seconds, such as 60"))
-        }
+        Some(0) | None => Err(node.error("a window must be at least 1 second long", "use seconds, such as 60")),
         Some(milliseconds) => Ok(milliseconds),
     }
 }
 
 /// The texts of a list that may be absent.
-fn list<'n>(given: &'n [(Key, Node)], name: &str) -> Result<Vec<(&'n str, crate::config::Place)>, Reported> {
+fn list<'n>(given: &'n [(Key, Node)], name: &str) -> Result<Vec<(&'n str, Place)>, Reported> {
     let Some((_, node)) = find(given, name) else { return Ok(Vec::new()) };
     let items = node.list(&format!("`{name}`"), "write `[]` if there are none")?;
     items.iter().map(|item| Ok((item.text()?, item.place))).collect()

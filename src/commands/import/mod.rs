@@ -8,6 +8,7 @@ mod boulder;
 mod condition;
 mod document;
 mod envoy_ratelimit;
+mod files;
 mod limitador;
 mod limitd;
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! YAML as text: values in flow style, quoted where plain text would be read as something else, and comments.
+//! YAML as text: values in flow style, and comments.
 //!
-//! Whatever comes from another file may hold quotes, line breaks or `#`: nothing of it is written but through here.
+//! Text from other files may contain quotes, line breaks or `#`, so all of it is written by these functions.
 
 use std::fmt::Write;
+
+use super::super::print::joined;
 
 /// Comments are wrapped here.
 const WIDEST_COMMENT: usize = 110;
@@ -13,44 +15,23 @@ const LONGEST_PIECE: usize = 300;
 /// The parser looks for the colon of a key within 1024 characters (YAML 1.2, section 7.4.2).
 const LONGEST_KEY: usize = 1_000;
 
-/// A value of our file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
-    /// A number, a duration or a word of ours, written as it is.
-    Word(String),
-    /// Text of another file.
-    Text(String),
-    /// In this order.
-    Map(Vec<(String, Value)>),
-    /// In this order.
-    List(Vec<Value>),
+/// A map in flow style.
+pub(super) fn map<K: AsRef<str>>(entries: &[(K, String)]) -> String {
+    if entries.is_empty() {
+        return "{}".to_owned();
+    }
+    format!("{{ {} }}", joined(entries.iter().map(|(key, value)| format!("{}: {value}", quoted(key.as_ref()))), ", "))
 }
 
-impl Value {
-    /// A word of ours.
-    pub(super) fn word(word: &(impl ToString + ?Sized)) -> Self {
-        Self::Word(word.to_string())
-    }
+/// A list in flow style; of one item, the item itself.
+pub(super) fn one_or_list(items: &[String]) -> String {
+    if let [only] = items { only.clone() } else { format!("[{}]", items.join(", ")) }
+}
 
-    /// A map with keys of ours.
-    pub(super) fn map<const N: usize>(entries: [(&str, Value); N]) -> Self {
-        Self::Map(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
-    }
-
-    /// In flow style, on one line.
-    pub(super) fn flow(&self) -> String {
-        let join = |parts: Vec<String>| parts.join(", ");
-        match self {
-            Self::Word(word) => word.clone(),
-            Self::Text(text) => quoted(text),
-            Self::Map(entries) if entries.is_empty() => "{}".to_owned(),
-            Self::Map(entries) => {
-                let entries = entries.iter().map(|(key, value)| format!("{}: {}", quoted(key), value.flow()));
-                format!("{{ {} }}", join(entries.collect()))
-            }
-            Self::List(items) => format!("[{}]", join(items.iter().map(Self::flow).collect())),
-        }
-    }
+/// The value of `by` for these entries of a descriptor.
+pub(super) fn by_entries<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
+    let components: Vec<_> = keys.into_iter().map(|key| map(&[("descriptor", quoted(key))])).collect();
+    if components.is_empty() { "global".to_owned() } else { one_or_list(&components) }
 }
 
 /// The key `Name:id`, or `None` if it is too long for one.
@@ -62,8 +43,8 @@ pub(super) fn key(name: &str, id: &str) -> Option<String> {
     (key.chars().count() < LONGEST_KEY).then_some(key)
 }
 
-/// Text as a value or a key in flow style: plain where every program reads it as this text, in quotes elsewhere.
-fn quoted(text: &str) -> String {
+/// Text as a value or a key in flow style: plain if every program reads it as this text, otherwise in quotes.
+pub(super) fn quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/@".contains(&byte);
     let begins_well = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_' || first == '/');
     // YAML 1.1, which many programs still read, has more of these than 1.2.
@@ -153,10 +134,10 @@ mod tests {
                 "\"a\\\"b\\\\c\\nd\\x85\\u2028\\x01\\uffff\\U0001fffeé\"",
             ),
         ] {
-            assert_eq!(Value::Text(text.to_owned()).flow(), expected);
+            assert_eq!(quoted(text), expected);
         }
-        let map = Value::map([("by", Value::List(vec![Value::word("ip/48"), Value::Text("*".to_owned())]))]);
-        assert_eq!(map.flow(), "{ by: [ip/48, \"*\"] }");
+        assert_eq!(map(&[("by", one_or_list(&["ip/48".to_owned(), quoted("*")]))]), "{ by: [ip/48, \"*\"] }");
+        assert_eq!(map::<&str>(&[]), "{}");
     }
 
     #[test]

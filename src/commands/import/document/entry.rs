@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
 
-use super::super::amount::{Amount, Elevated};
-use super::super::text::{Value, comment, key};
+use super::super::amount::{Amount, Elevated, Fields};
+use super::super::text::{comment, key, map, quoted};
 use crate::config::{Place, Source};
 
 /// A place in a file that is read.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
     /// The name of the file.
     pub(crate) file: String,
@@ -17,64 +17,55 @@ pub(crate) struct Origin {
     pub(crate) line: u32,
 }
 
-/// A limit to be written.
+/// A limit to write.
 #[derive(Debug)]
 pub(crate) struct Limit {
-    /// The name that it would have if all names were possible.
+    /// The name in the other file, which may be invalid here.
     pub(crate) name: String,
-    /// What the other limiter counts it by, in lines of which the first is for readers. It stays when the limit is renamed
-    /// there.
+    /// What the other limiter counts by, which does not change when the limit is renamed there. The first line is for
+    /// readers.
     pub(crate) identity: String,
-    /// Where it comes from.
     pub(crate) origin: Origin,
-    /// What has no equal.
+    /// Comments on what cannot be expressed.
     pub(crate) notes: Vec<String>,
-    /// All fields that come before how much.
-    pub(crate) fields: Vec<(&'static str, Value)>,
-    /// How much.
+    /// The keys before the amount.
+    pub(crate) fields: Fields,
     pub(crate) amount: Amount,
-    /// `elevated`
     pub(crate) elevated: Option<Elevated>,
 }
 
-/// An override to be written.
+/// An override to write.
 #[derive(Debug)]
 pub(crate) struct Override {
-    /// Which limit, as [`super::Document::add_limit`] has numbered it.
+    /// The index of its limit, from [`super::Document::add_limit`].
     pub(crate) limit: usize,
-    /// Where it comes from.
     pub(crate) origin: Origin,
-    /// What has no equal.
+    /// Comments on what cannot be expressed.
     pub(crate) notes: Vec<String>,
-    /// Whom it is for.
     pub(crate) subject: Subject,
-    /// How much.
     pub(crate) amount: Amount,
-    /// `elevated`
     pub(crate) elevated: Option<Elevated>,
-    /// `until`
     pub(crate) until: Option<String>,
-    /// `comment`
     pub(crate) comment: Option<String>,
 }
 
-/// Whom an override is for.
+/// The ids of an override.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
-    /// These ids, each with its comment.
-    Ids(Vec<(String, Option<String>)>),
-    /// The ids in which a regular expression finds something.
+    /// Ids with their comments.
+    Ids(Ids),
     Regex(String),
 }
 
-/// What becomes of a limit or an override.
+pub(crate) type Ids = Vec<(String, Option<String>)>;
+
+/// The result for a limit or an override.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// It is written.
     Written,
-    /// It is written as a comment, for this reason.
+    /// Written as a comment, for this reason.
     LeftOut(String),
-    /// Nothing of it is left but its notes.
+    /// Only its notes are written.
     Gone,
 }
 
@@ -85,68 +76,68 @@ impl Origin {
         Self { file: name.unwrap_or(&source.name).to_owned(), line: place.line }
     }
 
-    /// What a comment about this place says.
+    /// A comment about this place.
     pub(crate) fn note(&self, what: impl AsRef<str>) -> String {
         format!("{}:{}: {}", self.file, self.line, what.as_ref())
     }
 }
 
-impl Subject {
-    /// How many overrides it makes.
-    pub(super) fn len(&self) -> usize {
-        match self {
-            Self::Ids(ids) => ids.len(),
-            Self::Regex(_) => 1,
-        }
-    }
-}
-
 impl Override {
-    /// Its key with its id in it, if it has one that fits.
+    /// An override without anything else.
+    pub(crate) const fn new(limit: usize, origin: Origin, subject: Subject, amount: Amount) -> Self {
+        let notes = Vec::new();
+        Self { limit, origin, notes, subject, amount, elevated: None, until: None, comment: None }
+    }
+
+    /// The number of overrides in the rules.
+    pub(super) fn len(&self) -> usize {
+        if let Subject::Ids(ids) = &self.subject { ids.len() } else { 1 }
+    }
+
+    /// Its key with the id in it, if it has exactly one and that fits.
     pub(super) fn key(&self, name: &str) -> Option<String> {
         match &self.subject {
-            Subject::Ids(ids) => match ids.as_slice() {
-                [(id, _)] => key(name, id),
-                _ => None,
-            },
-            Subject::Regex(_) => None,
+            Subject::Ids(ids) if ids.len() == 1 => ids.first().and_then(|(id, _)| key(name, id)),
+            _ => None,
         }
     }
 
     pub(super) fn text(&self, name: &str, in_list: bool) -> String {
         let dash = if in_list { "- " } else { "" };
         let mut fields = self.amount.fields();
-        fields.extend(self.elevated.iter().map(|elevated| ("elevated".to_owned(), elevated.value())));
-        fields.extend(self.until.iter().map(|until| ("until".to_owned(), Value::Text(until.clone()))));
-        let comment = |comment: &Option<String>| {
-            comment.as_ref().map(|comment| ("comment".to_owned(), Value::Text(comment.clone())))
-        };
+        fields.extend(self.elevated.iter().map(|elevated| ("elevated", elevated.value())));
+        fields.extend(self.until.iter().map(|until| ("until", quoted(until))));
+        let comment = |comment: &Option<String>| comment.as_deref().map(|comment| ("comment", quoted(comment)));
         match (&self.subject, self.key(name)) {
             (Subject::Ids(ids), Some(key)) => {
-                fields.extend(ids.iter().filter_map(|(_, own)| comment(own)).chain(comment(&self.comment)).take(1));
-                format!("  {dash}{key}: {}\n", Value::Map(fields).flow())
+                let own = ids.first().map_or(&None, |(_, own)| own);
+                fields.extend(comment(if own.is_some() { own } else { &self.comment }));
+                format!("  {dash}{key}: {}\n", map(&fields))
             }
             (Subject::Ids(ids), None) => {
                 fields.extend(comment(&self.comment));
-                let mut text = format!("  {dash}{name}:\n");
+                let mut text = format!(
+                    "  {dash}{name}:
+"
+                );
                 for (name, value) in fields {
-                    let _ = writeln!(text, "      {name}: {}", value.flow());
+                    let _ = writeln!(text, "      {name}: {value}");
                 }
-                text.push_str("      ids:\n");
+                text.push_str(
+                    "      ids:
+",
+                );
                 for (id, own) in ids {
-                    let id = Value::Text(id.clone());
-                    let item = match comment(own) {
-                        None => id,
-                        Some(comment) => Value::Map(vec![("id".to_owned(), id), comment]),
-                    };
-                    let _ = writeln!(text, "        - {}", item.flow());
+                    let id = quoted(id);
+                    let item = own.as_ref().map(|own| map(&[("id", id.clone()), ("comment", quoted(own))]));
+                    let _ = writeln!(text, "        - {}", item.unwrap_or(id));
                 }
                 text
             }
             (Subject::Regex(regex), _) => {
-                fields.insert(0, ("regex".to_owned(), Value::Text(regex.clone())));
+                fields.insert(0, ("regex", quoted(regex)));
                 fields.extend(comment(&self.comment));
-                format!("  {dash}{name}: {}\n", Value::Map(fields).flow())
+                format!("  {dash}{name}: {}\n", map(&fields))
             }
         }
     }
@@ -154,18 +145,16 @@ impl Override {
 
 /// The text of a limit.
 pub(super) fn block(name: &str, limit: &Limit) -> String {
-    let fields = limit.fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
-    let fields = fields.chain(limit.amount.fields());
-    let fields: Vec<_> =
-        fields.chain(limit.elevated.iter().map(|elevated| ("elevated".to_owned(), elevated.value()))).collect();
+    let elevated = limit.elevated.iter().map(|elevated| ("elevated", elevated.value()));
+    let fields: Vec<_> = limit.fields.iter().cloned().chain(limit.amount.fields()).chain(elevated).collect();
     if fields.is_empty() {
         return format!("  {name}: {{}}\n");
     }
-    let lines = fields.iter().map(|(name, value)| format!("    {name}: {}\n", value.flow()));
+    let lines = fields.iter().map(|(key, value)| format!("    {key}: {value}\n"));
     format!("  {name}:\n{}", lines.collect::<String>())
 }
 
-/// Adds an entry with what is said of it; as a comment if it is left out.
+/// Adds an entry with its notes; as a comment if it is left out.
 pub(super) fn entry(notes: &[String], state: &State, text: &str, out: &mut String) {
     for note in notes {
         comment(2, note, out);

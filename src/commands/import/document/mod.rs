@@ -1,13 +1,13 @@
-//! The file that is written: limits, overrides, and a comment for each thing that has no equal among ours.
+//! The rules file: limits, overrides, and comments on what cannot be expressed.
 //!
-//! Each limit and each override is read by our own loader before it is taken. One that the loader refuses is written as a
-//! comment, with the reason, so what is written passes `weir check` whatever the other file says.
+//! Each limit and override is first read by our own loader. If the loader rejects it, it is written as a comment with the
+//! reason, so the result passes `weir check` whatever the other file contains.
 
 use std::collections::{HashMap, HashSet};
 
-pub(super) use self::entry::{Limit, Origin, Override, Subject};
+pub(super) use self::entry::{Ids, Limit, Origin, Override, Subject};
 use self::entry::{State, block, entry};
-use super::text::{Value, comment, piece};
+use super::text::{comment, piece, quoted};
 use crate::config::foreign::MOST_REGEXES;
 use crate::config::{self, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
@@ -26,10 +26,9 @@ const LONGEST_SHORT: usize = 32;
 #[derive(Debug)]
 struct WrittenLimit {
     limit: Limit,
-    /// The name that it has.
+    /// Valid and unique.
     name: String,
     state: State,
-    /// What its ids are made of.
     by: Vec<Component>,
     regexes: usize,
 }
@@ -37,23 +36,23 @@ struct WrittenLimit {
 /// The file under construction.
 #[derive(Debug, Default)]
 pub(super) struct Document {
-    /// What stands above everything, each a comment of its own.
+    /// The comments at the top.
     head: Vec<String>,
     limits: Vec<WrittenLimit>,
     overrides: Vec<(Override, State)>,
-    /// The names that are taken, those in the store included, in lower case.
+    /// The names that are taken, including those in the store, in lower case.
     names: HashSet<String>,
-    /// Which override an id of a limit has.
+    /// The override of each id, by limit.
     ids: HashMap<(usize, Vec<String>), usize>,
 }
 
 impl Document {
-    /// Adds a comment above everything.
+    /// Adds a comment at the top.
     pub(super) fn head(&mut self, text: impl Into<String>) {
         self.head.push(text.into());
     }
 
-    /// Adds a limit and gives its number.
+    /// Adds a limit and returns its index.
     pub(super) fn add_limit(&mut self, mut limit: Limit) -> usize {
         let (name, renamed) = self.name(&limit.name);
         if let Some(why) = renamed {
@@ -64,7 +63,7 @@ impl Document {
             )));
         }
         let short = self.short(&limit.identity, &name);
-        limit.fields.push(("short", Value::Text(short)));
+        limit.fields.push(("short", quoted(&short)));
         let text = format!("limits:\n{}", block(&name, &limit));
         let (state, by) = match checked(&text) {
             Ok(by) => (State::Written, by),
@@ -74,36 +73,28 @@ impl Document {
         self.limits.len() - 1
     }
 
-    /// Adds an override. Of two for the same id the later one is kept.
+    /// Adds an override. If two have the same id, the later one applies.
     pub(super) fn add_override(&mut self, mut given: Override) {
         let index = self.overrides.len();
         let Some(limit) = self.limits.get_mut(given.limit) else { return };
-        let reason = match &mut given.subject {
-            _ if limit.state != State::Written => Some("its limit is left out".to_owned()),
+        let state = match given.subject.clone() {
+            _ if limit.state != State::Written => State::LeftOut("its limit is left out".to_owned()),
             Subject::Regex(_) => {
                 limit.regexes += 1;
-                let too_many = limit.regexes > MOST_REGEXES;
-                too_many.then(|| {
-                    format!("a limit can have at most {MOST_REGEXES} regular expressions; combine them with `|`")
-                })
+                if limit.regexes > MOST_REGEXES {
+                    let most = format!("a limit can have at most {MOST_REGEXES} regular expressions");
+                    State::LeftOut(format!("{most}; combine them with `|`"))
+                } else {
+                    checked(&limit.with(&given)).map_or_else(State::LeftOut, |_| State::Written)
+                }
             }
-            Subject::Ids(_) => None,
+            Subject::Ids(ids) => self.add_ids(ids, index, &mut given),
         };
-        let mut state = reason.map_or(State::Written, State::LeftOut);
-        if state == State::Written {
-            state = match given.subject.clone() {
-                Subject::Regex(_) => match checked(&limit.with(&given)) {
-                    Ok(_) => State::Written,
-                    Err(reason) => State::LeftOut(reason),
-                },
-                Subject::Ids(ids) => self.add_ids(ids, index, &mut given),
-            };
-        }
         self.overrides.push((given, state));
     }
 
-    /// Keeps those of the ids that can be ids of their limit.
-    fn add_ids(&mut self, ids: Vec<(String, Option<String>)>, index: usize, given: &mut Override) -> State {
+    /// Keeps the ids that are valid for their limit.
+    fn add_ids(&mut self, ids: Ids, index: usize, given: &mut Override) -> State {
         let Some(limit) = self.limits.get(given.limit) else { return State::Gone };
         let mut kept = Vec::new();
         let mut refused = Vec::new();
@@ -123,7 +114,7 @@ impl Document {
         for (id, _, reason) in refused {
             given.notes.push(given.origin.note(format!("{} is left out: {reason}", piece(&id))));
         }
-        let mut written: Vec<(String, Option<String>)> = Vec::new();
+        let mut written = Ids::new();
         for (id, comment, canonical) in kept {
             match self.ids.insert((given.limit, canonical.clone()), index) {
                 Some(earlier) if earlier == index => {
@@ -140,7 +131,7 @@ impl Document {
         State::Written
     }
 
-    /// Takes an id away from an override, because a later one is for it too.
+    /// Removes an id from an override, because a later one has it too.
     fn withdraw(&mut self, index: usize, canonical: &[String], later: &Origin) {
         let Some((earlier, state)) = self.overrides.get_mut(index) else { return };
         let by = self.limits.get(earlier.limit).map(|limit| limit.by.as_slice()).unwrap_or_default();
@@ -155,50 +146,48 @@ impl Document {
         earlier.notes.push(earlier.origin.note(what));
     }
 
-    /// A name for a limit that no other has, and why it is another one if it is.
+    /// A valid name that no other limit has, and the reason if it is not the wanted one.
     fn name(&mut self, wanted: &str) -> (String, Option<&'static str>) {
-        let plain = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
-        let mut name: String = wanted.chars().map(|each| if plain(each) { each } else { '-' }).collect();
+        let mut name: String = wanted.chars().map(|each| if is_plain(each) { each } else { '-' }).collect();
         if !name.starts_with(|first: char| first.is_ascii_alphabetic()) {
             name.insert_str(0, "L-");
         }
         name.truncate(LONGEST_NAME);
-        let mut why = (name != wanted)
-            .then_some("names start with a letter and have at most 64 letters, digits, `_`, `.` and `-`.");
-        let first = name.clone();
-        for number in 2.. {
-            if self.names.insert(name.to_ascii_lowercase()) {
-                break;
-            }
-            let suffix = format!("-{number}");
-            name = first.chars().take(LONGEST_NAME - suffix.len()).collect::<String>() + &suffix;
-            why = why.or(Some("another limit already has that name, ignoring case."));
-        }
-        (name, why)
+        let unique = self.unique(&name, LONGEST_NAME);
+        let reason = if name != wanted {
+            Some("names start with a letter and have at most 64 letters, digits, `_`, `.` and `-`.")
+        } else {
+            (unique != name).then_some("another limit already has that name, ignoring case.")
+        };
+        (unique, reason)
     }
 
     /// The name in the store of a limit with this identity. No other limit has it, as its name or in the store.
     fn short(&mut self, identity: &str, name: &str) -> String {
-        let plain = |character: char| character.is_ascii_alphanumeric() || "_.-".contains(character);
-        let is_plain = !identity.is_empty() && identity.len() <= LONGEST_SHORT && identity.chars().all(plain);
-        let first = if is_plain {
+        let is_valid = !identity.is_empty() && identity.len() <= LONGEST_SHORT && identity.chars().all(is_plain);
+        let short = if is_valid {
             identity.to_owned()
         } else {
             let first_line = identity.lines().next().unwrap_or_default();
-            let readable: String = first_line.chars().filter(|each| plain(*each)).take(LONGEST_SHORT - 13).collect();
+            let readable: String = first_line.chars().filter(|each| is_plain(*each)).take(LONGEST_SHORT - 13).collect();
             format!("{readable}.{:012x}", stable(identity.as_bytes()) >> 16)
         };
-        if first.eq_ignore_ascii_case(name) || self.names.insert(first.to_ascii_lowercase()) {
-            return first;
-        }
-        let numbered = (2u32..).map(|number| {
-            let suffix = format!("-{number}");
-            first.chars().take(LONGEST_SHORT - suffix.len()).collect::<String>() + &suffix
-        });
-        numbered.into_iter().find(|short| self.names.insert(short.to_ascii_lowercase())).unwrap_or(first)
+        if short.eq_ignore_ascii_case(name) { short } else { self.unique(&short, LONGEST_SHORT) }
     }
 
-    /// The text of the file, or why our own loader would refuse it.
+    /// Takes a name, with a number if it is taken already, ignoring case.
+    fn unique(&mut self, wanted: &str, longest: usize) -> String {
+        let mut name = wanted.to_owned();
+        let mut number = 1;
+        while !self.names.insert(name.to_ascii_lowercase()) {
+            number += 1;
+            let suffix = format!("-{number}");
+            name = wanted.chars().take(longest - suffix.len()).collect::<String>() + &suffix;
+        }
+        name
+    }
+
+    /// The text of the file. The error is that of our own loader.
     pub(super) fn text(&self) -> Result<String, String> {
         let text = self.rendered();
         checked(&text)?;
@@ -230,7 +219,7 @@ impl Document {
         if written().next().is_some() {
             out.push_str("overrides:\n");
         }
-        // A map is what people write, and has room for one entry without an id for each limit.
+        // A map needs an id in each key; a list does not.
         let in_list = written().any(|(given, _)| given.key(self.name_of(given.limit)).is_none());
         for (given, state) in &self.overrides {
             entry(&given.notes, state, &given.text(self.name_of(given.limit), in_list), &mut out);
@@ -242,11 +231,11 @@ impl Document {
         self.limits.get(limit).map_or("", |limit| limit.name.as_str())
     }
 
-    /// What was written: limits, overrides, and comments on what has no equal.
+    /// The numbers of limits, overrides, and comments on what cannot be expressed.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
         let limits = self.limits.iter().filter(|limit| limit.state == State::Written).count();
         let written = self.overrides.iter().filter(|(_, state)| *state == State::Written);
-        let overrides = written.map(|(given, _)| given.subject.len()).sum();
+        let overrides = written.map(|(given, _)| given.len()).sum();
         let comments = |notes: &[String], state: &State| notes.len() + usize::from(matches!(state, State::LeftOut(_)));
         let of_limits: usize = self.limits.iter().map(|limit| comments(&limit.limit.notes, &limit.state)).sum();
         let of_overrides: usize = self.overrides.iter().map(|(given, state)| comments(&given.notes, state)).sum();
@@ -254,18 +243,22 @@ impl Document {
     }
 }
 
+fn is_plain(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "_.-".contains(character)
+}
+
 impl WrittenLimit {
-    /// A file of the limit and one override.
+    /// A rules file of the limit and one override.
     fn with(&self, given: &Override) -> String {
         let limit = block(&self.name, &self.limit);
         format!("limits:\n{limit}overrides:\n{}", given.text(&self.name, true))
     }
 }
 
-/// What the ids of the first limit of a file are made of, or why our loader refuses the file.
+/// Loads a rules file. Returns the components of its first limit, or the first error.
 fn checked(text: &str) -> Result<Vec<Component>, String> {
     let limits = Some(Source { name: String::new(), text: text.to_owned() });
-    // Nothing is looked up in these rules, so the hash needs no secret, and nothing expires before 1970.
+    // These rules serve no requests, so the hash needs no secret, and nothing expires before 1970.
     let loaded = config::load(&Sources { limits, ..Sources::default() }, Fingerprinter::new((0, 0)), Micros(0));
     match (loaded.rules, loaded.report.problems.first()) {
         (Some(rules), _) => Ok(rules.limits().first().map(|limit| limit.by.clone()).unwrap_or_default()),

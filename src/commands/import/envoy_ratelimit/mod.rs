@@ -1,16 +1,17 @@
 //! The domains of envoyproxy/ratelimit, as plain limits.
 //!
-//! That service looks a descriptor up in a tree: the entries in their order, at each level the value before patterns and
-//! patterns before the key alone, and a limit only where the descriptor ends. A plain limit of ours covers every
-//! descriptor with its entries. What stands beside a key alone becomes an override of its limit, and an entry that only
-//! longer paths have must be absent. What is still wider than it was is written in shadow.
+//! That service looks up a descriptor in a tree: the entries in their order, at each level the value before patterns and
+//! patterns before the key alone, and a limit only where the descriptor ends. A plain limit covers every descriptor that
+//! has its entries. Values and patterns beside a key alone become overrides of its limit, and entries that only longer
+//! paths have must be absent. A limit that is still wider than before is in shadow mode.
 
 use std::collections::BTreeSet;
 
 use self::tree::{Branch, Rule, Test};
-use super::amount::{Amount, milliseconds};
+use super::super::print;
+use super::amount::{Amount, Fields};
 use super::document::{Document, Limit, Override, Subject};
-use super::text::{Value, piece};
+use super::text::{by_entries, map, piece, quoted};
 use crate::config::{self, Report, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -18,7 +19,7 @@ use crate::engine::rules::glob::Glob;
 
 mod tree;
 
-/// Why a limit that is wider than it was is in shadow.
+/// The end of the reason why a limit is in shadow mode.
 const SHADOWED: &str = "so it is in shadow mode. `--envoy-ratelimit-config` serves the file unchanged.";
 
 /// One entry on the way to a limit.
@@ -26,9 +27,9 @@ const SHADOWED: &str = "so it is in shadow mode. `--envoy-ratelimit-config` serv
 struct Step {
     key: String,
     test: Test,
-    /// Whether all values that fit share a counter.
+    /// True if all matching values share a counter.
     shares: bool,
-    /// Whether the service would try something else first for some of the values that fit.
+    /// True if other branches take precedence for some matching values.
     is_second_choice: bool,
 }
 
@@ -65,7 +66,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
 }
 
 impl Writing<'_> {
-    /// Collects what must be known of the whole tree before anything is written.
+    /// Collects the paths of the tree and the limits that others replace.
     fn look_through(&mut self, branches: &[Branch], above: &[String]) {
         for branch in branches {
             let path = [above, std::slice::from_ref(&branch.key)].concat();
@@ -103,102 +104,79 @@ impl Writing<'_> {
     fn alone(&mut self, branch: &Branch, siblings: &[&Branch], above: &[Step]) {
         let path = [above, &[step(branch, siblings)]].concat();
         let Some(rule) = &branch.rule else { return };
-        let notes = unequal(branch, rule, &path);
-        self.add(&path, rule, notes, self.reasons(rule));
+        self.add(&path, rule, unequal(branch, &path), self.reasons(rule));
     }
 
-    /// Writes one limit by a key, the values and patterns of it as overrides.
-    fn together(&mut self, siblings: &[&Branch], above: &[Step]) {
-        let is_base = |branch: &&&Branch| branch.test == Test::Any;
-        let bases: Vec<&Branch> = siblings.iter().filter(is_base).copied().collect();
-        let key = siblings.first().map(|branch| branch.key.clone()).unwrap_or_default();
-        let Some(first) = bases.first().or(siblings.first()) else { return };
-        // The limit itself is for what no value and no pattern is there for.
-        let own = Step { key, test: Test::Any, shares: false, is_second_choice: false };
-        let path = [above, &[own]].concat();
-        let rules: Vec<&Rule> = bases.iter().filter_map(|branch| branch.rule.as_ref()).collect();
-        let (amount, mut notes) = match rules.as_slice() {
-            [] => (Amount::Unsaid, Vec::new()),
-            [first, rest @ ..] => {
-                let notes = bases.iter().filter_map(|branch| Some(unequal(branch, branch.rule.as_ref()?, &path)));
-                let notes = notes.flatten().collect();
-                (rest.iter().fold(first.amount.clone(), |amount, rule| joined(amount, &rule.amount)), notes)
-            }
-        };
-        // An expression for an override sees the whole id, in which the value is only a part if other entries are open.
-        let has_expressions = path.iter().filter(|step| step.is_open()).count() == 1;
-        let is_apart = |branch: &Branch| match &branch.test {
-            Test::Glob(_) => branch.shares || !has_expressions,
-            _ => false,
-        };
-        if !siblings.iter().any(|branch| branch.rule.is_some() && !is_apart(branch)) {
-            for branch in siblings {
-                self.alone(branch, siblings, above);
-            }
+    /// Writes one limit by a key, with its values and patterns as overrides.
+    fn together(&mut self, all: &[&Branch], above: &[Step]) {
+        let siblings = Siblings::new(all, above);
+        if !all.iter().any(|branch| branch.rule.is_some() && !siblings.is_apart(branch)) {
+            all.iter().for_each(|branch| self.alone(branch, all, above));
             return;
         }
-        let all: Vec<&Rule> = siblings.iter().filter_map(|branch| branch.rule.as_ref()).collect();
+        let limit = self.add_key(&siblings);
+        for branch in all.iter().filter(|branch| siblings.is_apart(branch)) {
+            self.alone(branch, all, above);
+        }
+        if let Some(limit) = limit {
+            self.add_values(limit, &siblings);
+        }
+    }
+
+    /// Adds the limit for all values that no value and no pattern covers.
+    fn add_key(&mut self, siblings: &Siblings<'_>) -> Option<usize> {
+        let bases: Vec<&Branch> = siblings.all.iter().filter(|branch| branch.test == Test::Any).copied().collect();
+        let first = bases.first().or(siblings.all.first())?;
+        let rules: Vec<&Rule> = bases.iter().filter_map(|branch| branch.rule.as_ref()).collect();
+        let mut notes: Vec<String> = bases.iter().flat_map(|branch| unequal(branch, &siblings.path)).collect();
+        let all: Vec<&Rule> = siblings.all.iter().filter_map(|branch| branch.rule.as_ref()).collect();
         let is_shadow = rules.first().is_some_and(|rule| rule.is_shadow);
         if all.iter().any(|rule| rule.is_shadow != is_shadow) {
-            notes.push(
-                first.origin.note("`shadow_mode` is set for some of the values; here it applies to all of them."),
-            );
+            let note = "`shadow_mode` is set for some of the values; here it applies to all of them.";
+            notes.push(first.origin.note(note));
         }
-        let values: Vec<&Branch> = siblings.iter().filter(|branch| branch.test != Test::Any).copied().collect();
         let mut reasons: Vec<String> = all.iter().flat_map(|rule| self.reasons(rule)).collect();
-        if let Some(pattern) = values.iter().find(|branch| !has_expressions && is_apart(branch)) {
-            let shown = step(pattern, siblings).shown();
-            let what = format!("values that match {} would count here too, {SHADOWED}", piece(&shown));
+        if let Some(pattern) = siblings.all.iter().find(|branch| !siblings.has_regexes && siblings.is_apart(branch)) {
+            let shown = piece(&step(pattern, siblings.all).shown());
+            let what = format!("values that match {shown} would count here too, {SHADOWED}");
             reasons.push(pattern.origin.note(what));
         }
         let rule = Rule {
+            origin: first.rule.as_ref().map_or(&first.origin, |rule| &rule.origin).clone(),
             name: rules.first().map(|rule| rule.name.clone()).unwrap_or_default(),
-            amount,
+            amount: joined(rules).unwrap_or_default(),
             is_shadow: all.iter().any(|rule| rule.is_shadow),
-            ..Rule::at(first.rule.as_ref().map_or_else(|| first.origin.clone(), |rule| rule.origin.clone()))
+            ..Rule::default()
         };
-        let limit = self.add(&path, &rule, notes, reasons);
-        for branch in values.iter().filter(|branch| is_apart(branch)) {
-            self.alone(branch, siblings, above);
-        }
-        let Some(limit) = limit else { return };
-        // Of branches that say the same value, one for each unit, one override has all windows.
+        self.add(&siblings.path, &rule, notes, reasons)
+    }
+
+    /// Adds the values and patterns of a key as overrides of its limit.
+    fn add_values(&mut self, limit: usize, siblings: &Siblings<'_>) {
+        // Of branches with the same value, one for each unit, one override has all windows.
         let mut done: Vec<&Test> = Vec::new();
-        for branch in values {
+        for branch in siblings.all {
             if done.contains(&&branch.test) {
                 continue;
             }
             done.push(&branch.test);
-            let same = siblings.iter().filter(|other| other.test == branch.test);
-            let amounts = same.filter_map(|other| Some(other.rule.as_ref()?.amount.clone()));
-            let amount = amounts.reduce(|first, next| joined(first, &next));
-            // What has no limit of its own, or one that counts apart, must not be counted by the key.
-            let amount = amount.filter(|_| !is_apart(branch)).unwrap_or(Amount::Unlimited);
-            let mut notes = Vec::new();
-            if let Some(rule) = &branch.rule {
-                notes = unequal(branch, rule, &path);
-            }
             let subject = match &branch.test {
                 Test::Value(value) => Subject::Ids(vec![(as_id(value), None)]),
-                Test::Glob(glob) if has_expressions => Subject::Regex(regex(glob)),
+                Test::Glob(glob) if siblings.has_regexes => Subject::Regex(regex(glob)),
                 Test::Glob(_) | Test::Any => continue,
             };
-            let origin = branch.origin.clone();
+            let same = siblings.all.iter().filter(|other| other.test == branch.test);
+            let amount = joined(same.filter_map(|other| other.rule.as_ref()));
+            // A value without a limit, or with one that counts apart, must not be counted by the key.
+            let amount = amount.filter(|_| !siblings.is_apart(branch)).unwrap_or(Amount::Unlimited);
+            let notes = unequal(branch, &siblings.path);
             let comment = branch.rule.as_ref().map(|rule| rule.name.clone()).filter(|name| !name.is_empty());
-            self.document.add_override(Override {
-                limit,
-                origin,
-                notes,
-                subject,
-                amount,
-                elevated: None,
-                until: None,
-                comment,
-            });
+            let base = Override::new(limit, branch.origin.clone(), subject, amount);
+            self.document.add_override(Override { notes, comment, ..base });
         }
     }
 
-    /// Adds a limit for a path. It is in shadow if there are reasons why it is wider than it was.
+    /// Adds a limit for a path. It is in shadow mode if there are reasons why it is wider than before.
     fn add(&mut self, path: &[Step], rule: &Rule, mut notes: Vec<String>, mut reasons: Vec<String>) -> Option<usize> {
         let keys: Vec<&str> = path.iter().map(|step| step.key.as_str()).collect();
         let origin = &rule.origin;
@@ -245,40 +223,32 @@ impl Writing<'_> {
         Some(self.document.add_limit(limit))
     }
 
-    fn fields(&self, path: &[Step], rule: &Rule, is_wider: bool) -> Vec<(&'static str, Value)> {
+    fn fields(&self, path: &[Step], rule: &Rule, is_wider: bool) -> Fields {
         let keys: Vec<&str> = path.iter().map(|step| step.key.as_str()).collect();
         // Descriptors that go further along another path belong to that one.
         let longer = self.paths.iter().filter(|other| keys.iter().all(|key| other.iter().any(|known| known == key)));
         let absent: BTreeSet<&str> = longer.flatten().map(String::as_str).filter(|key| !keys.contains(key)).collect();
-        let tests = path.iter().filter_map(|step| Some((step.key.clone(), step.test.value()?)));
-        let absent = absent.into_iter().map(|key| (key.to_owned(), Value::map([("present", Value::word(&false))])));
+        let tests = path.iter().filter_map(|step| Some((step.key.as_str(), step.test.value()?)));
+        let absent = absent.into_iter().map(|key| (key, "{ present: false }".to_owned()));
         let entries: Vec<_> = tests.chain(absent).collect();
-        let mut of_request = vec![("domain".to_owned(), Value::Text(self.domain.to_owned()))];
+        let mut conditions = vec![("domain", quoted(self.domain))];
         if !entries.is_empty() {
-            of_request.push(("descriptor".to_owned(), Value::Map(entries)));
+            conditions.push(("descriptor", map(&entries)));
         }
-        // The last entry stands first: its values have overrides, and an id may give its first components alone.
+        // The last entry comes first: its values have overrides, and an id may consist of only the first components.
         let open = path.iter().rev().filter(|step| step.is_open());
-        let components: Vec<Value> =
-            open.map(|step| Value::map([("descriptor", Value::Text(step.key.clone()))])).collect();
-        let by = match components.as_slice() {
-            [] => Value::word("global"),
-            [only] => only.clone(),
-            _ => Value::List(components),
-        };
-        let mut fields = vec![("match", Value::Map(of_request)), ("by", by)];
+        let mut fields = vec![("match", map(&conditions)), ("by", by_entries(open.map(|step| step.key.as_str())))];
         if rule.is_shadow || is_wider {
-            fields.push(("mode", Value::word("shadow")));
+            fields.push(("mode", "shadow".to_owned()));
         }
         if !matches!(rule.amount, Amount::Unlimited | Amount::Deny) {
-            fields.push(("algorithm", Value::word("fixed_window")));
-            fields.push(("aligned", Value::word("clock")));
-            fields.push(("drain_over_limit", Value::word(&true)));
+            let window = [("algorithm", "fixed_window"), ("aligned", "clock"), ("drain_over_limit", "true")];
+            fields.extend(window.map(|(key, value)| (key, value.to_owned())));
         }
         fields
     }
 
-    /// Why a limit is wider than its rule.
+    /// The reasons why a limit is wider than its rule.
     fn reasons(&self, rule: &Rule) -> Vec<String> {
         let quota = rule.is_quota.then(|| format!("`quota_mode` has no equivalent, {SHADOWED}"));
         let is_replaced = !rule.name.is_empty() && self.replaced.contains(&rule.name);
@@ -306,8 +276,33 @@ impl Writing<'_> {
     }
 }
 
+/// The branches of one key at one level.
+struct Siblings<'t> {
+    all: &'t [&'t Branch],
+    /// The path to the key, whose value is open.
+    path: Vec<Step>,
+    /// True if a pattern can be an override. Its expression sees the whole id, of which the value is only a part if other
+    /// entries are open.
+    has_regexes: bool,
+}
+
+impl<'t> Siblings<'t> {
+    fn new(all: &'t [&'t Branch], above: &[Step]) -> Self {
+        let key = all.first().map(|branch| branch.key.clone()).unwrap_or_default();
+        let own = Step { key, test: Test::Any, shares: false, is_second_choice: false };
+        let path = [above, &[own]].concat();
+        let has_regexes = path.iter().filter(|step| step.is_open()).count() == 1;
+        Self { all, path, has_regexes }
+    }
+
+    /// True for a pattern that needs a limit of its own.
+    fn is_apart(&self, branch: &Branch) -> bool {
+        matches!(branch.test, Test::Glob(_)) && (branch.shares || !self.has_regexes)
+    }
+}
+
 impl Step {
-    /// Whether the path leaves its value open, so that each has a bucket of its own.
+    /// True if each value has a bucket of its own.
     fn is_open(&self) -> bool {
         match self.test {
             Test::Any => true,
@@ -324,9 +319,10 @@ impl Step {
     }
 }
 
-/// What has no equal in a rule, except what makes the limit wider.
-fn unequal(branch: &Branch, rule: &Rule, path: &[Step]) -> Vec<String> {
+/// Notes on what cannot be expressed of a rule, except what makes the limit wider.
+fn unequal(branch: &Branch, path: &[Step]) -> Vec<String> {
     let mut notes = Vec::new();
+    let Some(rule) = &branch.rule else { return notes };
     for key in &branch.unused {
         let what = match key.as_str() {
             "metadata" => "`metadata` has no equivalent in a plain limit; left out.".to_owned(),
@@ -335,8 +331,8 @@ fn unequal(branch: &Branch, rule: &Rule, path: &[Step]) -> Vec<String> {
         notes.push(branch.origin.note(what));
     }
     if !rule.replaces.is_empty() {
-        let names: Vec<String> = rule.replaces.iter().map(|name| piece(name)).collect();
-        let what = format!("`replaces` has no equivalent: {} would count as well.", names.join(", "));
+        let names = print::joined(rule.replaces.iter().map(|name| piece(name)), ", ");
+        let what = format!("`replaces` has no equivalent: {names} would count as well.");
         notes.push(rule.origin.note(what));
     }
     if let Some(unit) = rule.unit {
@@ -350,31 +346,32 @@ fn unequal(branch: &Branch, rule: &Rule, path: &[Step]) -> Vec<String> {
     notes
 }
 
-/// The step that a branch is, as those below it and a limit of its own see it.
+/// The step of a branch, for the branches below it and a limit of its own.
 fn step(branch: &Branch, siblings: &[&Branch]) -> Step {
     let goes_before = |other: &&Branch| match (&branch.test, &other.test) {
         (Test::Value(_), _) | (_, Test::Any) => false,
         (Test::Any, _) => true,
         (Test::Glob(glob), Test::Value(value)) => Glob::parse(glob).is_some_and(|glob| glob.matches(value)),
-        // Whether some value fits both is not worked out.
+        // Assumes that some value matches both.
         (Test::Glob(glob), Test::Glob(other)) => glob != other,
     };
     let is_second_choice = siblings.iter().any(goes_before);
     Step { key: branch.key.clone(), test: branch.test.clone(), shares: branch.shares, is_second_choice }
 }
 
-/// Both windows at once.
-fn joined(first: Amount, next: &Amount) -> Amount {
+/// All windows of these rules at once; `None` without rules.
+fn joined<'r>(rules: impl IntoIterator<Item = &'r Rule>) -> Option<Amount> {
     let windows = |amount: &Amount| match amount {
         Amount::Rate { count, period, .. } => vec![(*count, period.clone())],
         Amount::Rates(windows) => windows.clone(),
         _ => Vec::new(),
     };
-    match (&first, next) {
+    let amounts = rules.into_iter().map(|rule| rule.amount.clone());
+    amounts.reduce(|first, next| match (&first, &next) {
         (Amount::Deny, _) | (_, Amount::Unlimited) => first,
-        (_, Amount::Deny) | (Amount::Unlimited, _) => next.clone(),
-        _ => Amount::Rates([windows(&first), windows(next)].concat()),
-    }
+        (_, Amount::Deny) | (Amount::Unlimited, _) => next,
+        _ => Amount::Rates([windows(&first), windows(&next)].concat()),
+    })
 }
 
 /// A value as the first component of an id, whose separator is the colon.
@@ -386,9 +383,4 @@ fn as_id(value: &str) -> String {
 fn regex(glob: &str) -> String {
     let parts: Vec<String> = glob.split('*').map(regex::escape).collect();
     format!("(?s)^{}$", parts.join(".*"))
-}
-
-/// The length of a unit of that service, and whether the calendar has one of this name that is another.
-fn period(seconds: u64) -> String {
-    milliseconds(seconds * 1_000)
 }

@@ -1,20 +1,18 @@
-//! A file of envoyproxy/ratelimit as a tree. It has been checked before, so what cannot be read here is not there.
+//! A file of envoyproxy/ratelimit as a tree. It has been checked before, so whatever cannot be read is absent.
 
-use super::super::amount::Amount;
+use super::super::amount::{Amount, milliseconds};
 use super::super::document::Origin;
-use super::super::text::Value;
-use super::period;
+use super::super::text::quoted;
 use crate::config::Source;
 use crate::config::foreign::{self, Findings, Key, Node, find};
 use crate::engine::rules::descriptors::RateUnit;
 
-/// What the files say of a domain.
 pub(super) struct Domain {
     pub(super) name: String,
     pub(super) branches: Vec<Branch>,
 }
 
-/// One descriptor of the file.
+/// A descriptor of the file.
 pub(super) struct Branch {
     pub(super) origin: Origin,
     pub(super) key: String,
@@ -22,12 +20,12 @@ pub(super) struct Branch {
     /// `share_threshold`
     pub(super) shares: bool,
     pub(super) rule: Option<Rule>,
-    /// Fields that have no equal.
+    /// Keys that cannot be expressed.
     pub(super) unused: Vec<String>,
     pub(super) below: Vec<Branch>,
 }
 
-/// What the value of an entry must be.
+/// The condition on an entry's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Test {
     Any,
@@ -36,6 +34,7 @@ pub(super) enum Test {
 }
 
 /// A `rate_limit`, and the modes of its descriptor.
+#[derive(Default)]
 pub(super) struct Rule {
     pub(super) origin: Origin,
     pub(super) name: String,
@@ -43,31 +42,16 @@ pub(super) struct Rule {
     pub(super) is_shadow: bool,
     pub(super) is_quota: bool,
     pub(super) replaces: Vec<String>,
-    /// The name of its unit, if the calendar has another one of this name.
+    /// The name of its unit, if a calendar period has the same name.
     pub(super) unit: Option<&'static str>,
 }
 
-impl Rule {
-    /// A rule without anything.
-    pub(super) fn at(origin: Origin) -> Self {
-        Self {
-            origin,
-            name: String::new(),
-            amount: Amount::Unsaid,
-            is_shadow: false,
-            is_quota: false,
-            replaces: Vec::new(),
-            unit: None,
-        }
-    }
-}
-
 impl Test {
-    /// As the `match` of a limit has it; what is open needs no test, as it is part of the id.
-    pub(super) fn value(&self) -> Option<Value> {
+    /// The test in a `match`. An open value needs none, as it is part of the id.
+    pub(super) fn value(&self) -> Option<String> {
         match self {
             Self::Any => None,
-            Self::Value(text) | Self::Glob(text) => Some(Value::Text(text.clone())),
+            Self::Value(text) | Self::Glob(text) => Some(quoted(text)),
         }
     }
 }
@@ -127,14 +111,14 @@ fn rule(origin: Origin, given: &[(Key, Node)]) -> Rule {
     let amount = match unit {
         None => Amount::Unlimited,
         Some(_) if requests == 0 => Amount::Deny,
-        Some(unit) => Amount::Rate { burst: None, count: requests, period: period(unit.seconds()) },
+        Some(unit) => Amount::Rate { burst: None, count: requests, period: milliseconds(unit.seconds() * 1_000) },
     };
     let replaces = match find(given, "replaces").map(|(_, node)| &node.value) {
         Some(foreign::Value::List(items)) => items.iter().filter_map(|item| text(map(item), "name")).collect(),
         _ => Vec::new(),
     };
     let unit = unit.filter(|unit| requests > 0 && matches!(unit, RateUnit::Month | RateUnit::Year)).map(RateUnit::name);
-    Rule { name: text(given, "name").unwrap_or_default(), amount, replaces, unit, ..Rule::at(origin) }
+    Rule { origin, name: text(given, "name").unwrap_or_default(), amount, replaces, unit, ..Rule::default() }
 }
 
 fn map(node: &Node) -> &[(Key, Node)] {

@@ -1,16 +1,16 @@
-//! `elevated_limits`: other numbers for a while, when the bucket is empty.
+//! `elevated_limits`: other numbers for some time after the bucket was empty.
 
 use super::super::amount::{Amount, Elevated, milliseconds};
 use super::super::text::piece;
 use super::numbers::Numbers;
-use super::{Entries, KNOWN, Reading};
-use crate::config::foreign::{Reported, find};
+use super::{Entries, KNOWN, Reading, read};
+use crate::config::foreign::{Node, Reported, find};
 
-/// How long elevated limits last where the file does not say it: limitd-redis' own default.
+/// The default of limitd-redis.
 const ACTIVATION_SECONDS: u64 = 900;
 
-impl Reading<'_, '_> {
-    /// `elevated_limits`; what it does not say is as in the bucket.
+impl Reading<'_> {
+    /// `elevated_limits`, which defaults to the numbers of the bucket.
     pub(super) fn elevated(
         &mut self,
         given: Entries<'_>,
@@ -20,28 +20,19 @@ impl Reading<'_, '_> {
         notes: &mut Vec<String>,
     ) -> Result<Option<Elevated>, Reported> {
         let Some((key, node)) = find(given, "elevated_limits") else { return Ok(None) };
-        let origin = self.origin(key.place);
+        let origin = self.origin(key);
         let help = "write `{ size: 100, per_second: 50 }`";
         let fields = node.map("`elevated_limits`", help)?;
         let own = self.numbers(fields, base.rate.map(|(_, interval)| interval), notes)?;
-        let seconds = match find(fields, "erl_activation_period_seconds") {
-            Some((_, node)) => Some(node.whole()?),
-            None => None,
-        };
-        let quota = match find(fields, "quota_per_calendar_month") {
-            Some((_, node)) => Some(node.whole()?),
-            None => None,
-        };
-        let read = ["erl_activation_period_seconds", "quota_per_calendar_month"];
-        for (key, _) in fields
-            .iter()
-            .filter(|(key, _)| !KNOWN[..7].contains(&key.text.as_str()) && !read.contains(&key.text.as_str()))
-        {
+        let seconds = read(fields, "erl_activation_period_seconds", Node::whole)?;
+        let quota = read(fields, "quota_per_calendar_month", Node::whole)?;
+        let known = [&KNOWN[..7], &["erl_activation_period_seconds", "quota_per_calendar_month"]].concat();
+        for (key, _) in fields.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
             let what = match key.text.as_str() {
                 "erl_quota_key" | "erl_is_active_key" => "activations are counted per bucket",
                 _ => "no equivalent",
             };
-            notes.push(self.origin(key.place).note(format!("{}: {what}; it is left out.", piece(&key.text))));
+            notes.push(self.origin(key).note(format!("{}: {what}; it is left out.", piece(&key.text))));
         }
         let rate = own.rate.or(base.rate);
         let size = own.size.or(own.rate.map(|(count, _)| count)).or(base.size);

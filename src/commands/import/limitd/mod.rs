@@ -1,14 +1,15 @@
 //! The buckets of limitd and limitd-redis.
 //!
-//! A caller of limitd names a bucket's type and key itself. That is what the check listener's `POST /json` does, and what the
-//! limits are written for: no request is charged by itself until somebody says which ones are meant.
+//! A client of limitd names a bucket's type and key itself, as clients of the check listener's `POST /json` do. The limits
+//! are written for these calls; they cover no other requests until somebody changes `match`.
 
 use self::numbers::Numbers;
 use super::amount::{Amount, Elevated};
 use super::document::{Document, Limit, Origin, Override, Subject};
-use super::text::{Value, piece};
-use crate::config::foreign::{self, Findings, Key, Node, Reported, find};
-use crate::config::{Place, Report, Source};
+use super::files::read_each;
+use super::text::{by_entries, map, piece, quoted};
+use crate::config::foreign::{self, Key, Node, Reported, all, find};
+use crate::config::{Report, Source};
 
 mod elevated;
 mod numbers;
@@ -16,7 +17,7 @@ mod until;
 
 type Entries<'n> = &'n [(Key, Node)];
 
-/// The fields that are read of a bucket, an override or elevated limits.
+/// The keys of a bucket, an override or elevated limits.
 const KNOWN: [&str; 14] = [
     "size",
     "per_interval",
@@ -34,7 +35,7 @@ const KNOWN: [&str; 14] = [
     "purpose",
 ];
 
-/// What becomes of the settings that stand beside the buckets. Their values are not repeated: some are secrets.
+/// Replacements for the settings beside the buckets. Their values are not repeated: some are secrets.
 const SETTINGS: [(&[&str], &str); 5] = [
     (
         &["uri", "nodes", "host", "hosts", "username", "password", "tls"],
@@ -52,7 +53,7 @@ const SETTINGS: [(&[&str], &str); 5] = [
     ),
 ];
 
-/// What is known of a type when its overrides are read.
+/// A type of buckets, for its overrides.
 struct Base {
     limit: usize,
     numbers: Numbers,
@@ -61,10 +62,9 @@ struct Base {
 }
 
 /// Reads one file.
-struct Reading<'s, 'd> {
-    source: &'s Source,
-    findings: Findings,
-    document: &'d mut Document,
+struct Reading<'a> {
+    source: &'a Source,
+    document: &'a mut Document,
 }
 
 /// Adds the buckets of the files to the document.
@@ -78,23 +78,15 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
         "No other requests are charged. To charge requests from a gateway, replace a limit's `match` and `by`, for \
          example: by: ip, by: { header: x-user }, match: { path: /login }.",
     );
-    let mut report = Report::default();
-    for source in sources {
-        let mut reading = Reading { source, findings: Findings::new(&source.name), document };
-        // What is wrong is among the findings.
-        let (Ok(()) | Err(Reported)) = reading.file();
-        report.add(reading.findings, &source.text);
-    }
-    report
+    read_each(sources, |source, root| Reading { source, document }.file(root))
 }
 
-impl Reading<'_, '_> {
-    fn origin(&self, place: Place) -> Origin {
-        Origin::of(self.source, place)
+impl Reading<'_> {
+    fn origin(&self, key: &Key) -> Origin {
+        Origin::of(self.source, key.place)
     }
 
-    fn file(&mut self) -> Result<(), Reported> {
-        let root = foreign::read(&self.source.text, &mut self.findings)?;
+    fn file(&mut self, root: &Node) -> Result<(), Reported> {
         let help = "write `buckets:` with the types below it";
         let all = root.map("limitd's configuration", help)?;
         let Some((_, buckets)) = find(all, "buckets") else {
@@ -102,7 +94,7 @@ impl Reading<'_, '_> {
             if !all.is_empty() && all.iter().all(|(_, node)| matches!(node.value, foreign::Value::Map(_))) {
                 return self.buckets(all);
             }
-            return Err(self.findings.error(root.place, "the file has no `buckets`", help));
+            return Err(root.error("the file has no `buckets`", help));
         };
         self.settings(all);
         let help = "write `TYPE: { size: 10, per_second: 5 }` below it";
@@ -110,7 +102,7 @@ impl Reading<'_, '_> {
         self.buckets(buckets)
     }
 
-    /// Says what becomes of all that stands beside the buckets.
+    /// Notes what replaces the settings beside the buckets.
     fn settings(&mut self, all: Entries<'_>) {
         let is_of = |keys: &[&str], key: &Key| keys.contains(&key.text.as_str());
         let known = |key: &Key| key.text == "buckets" || SETTINGS.iter().any(|(keys, _)| is_of(keys, key));
@@ -121,30 +113,22 @@ impl Reading<'_, '_> {
         for (keys, what) in groups {
             let Some(first) = keys.first() else { continue };
             let names: Vec<String> = keys.iter().map(|key| piece(&key.text)).collect();
-            let note = self.origin(first.place).note(format!("{}: {what}.", names.join(", ")));
+            let note = self.origin(first).note(format!("{}: {what}.", names.join(", ")));
             self.document.head(note);
         }
     }
 
     fn buckets(&mut self, buckets: Entries<'_>) -> Result<(), Reported> {
-        let mut outcome = Ok(());
-        for (key, node) in buckets {
-            // All are read, so that all mistakes are found.
-            outcome = self.bucket(key, node).and(outcome);
-        }
-        outcome
+        all(buckets.iter().map(|(key, node)| self.bucket(key, node))).map(drop)
     }
 
     fn bucket(&mut self, key: &Key, node: &Node) -> Result<(), Reported> {
-        let origin = self.origin(key.place);
+        let origin = self.origin(key);
         let help = "write `{ size: 10, per_second: 5 }`";
         let bucket = node.map("a bucket", help)?;
-        let mut notes = Vec::new();
-        if let Some((_, purpose)) = find(bucket, "purpose") {
-            notes.push(purpose.text()?.to_owned());
-        }
+        let mut notes: Vec<_> = read(bucket, "purpose", Node::text)?.map(str::to_owned).into_iter().collect();
         let numbers = self.numbers(bucket, None, &mut notes)?;
-        let is_windowed = self.flag(bucket, "fixed_window")? && numbers.rate.is_some() && !numbers.unlimited;
+        let is_windowed = flag(bucket, "fixed_window")? && numbers.rate.is_some() && !numbers.unlimited;
         let amount = self.amount(key, &numbers, &mut notes)?;
         if matches!(amount, Amount::Burst(_)) {
             notes.push(origin.note(
@@ -154,32 +138,27 @@ impl Reading<'_, '_> {
         }
         self.common(bucket, &KNOWN, &mut notes)?;
         let elevated = self.elevated(bucket, &numbers, is_windowed, None, &mut notes)?;
-        let descriptor = Value::map([("type", Value::Text(key.text.clone()))]);
-        let mut fields = vec![
-            ("match", Value::map([("domain", Value::word("limitd")), ("descriptor", descriptor)])),
-            ("by", Value::map([("descriptor", Value::word("key"))])),
-        ];
+        let descriptor = map(&[("type", quoted(&key.text))]);
+        let conditions = map(&[("domain", "limitd".to_owned()), ("descriptor", descriptor)]);
+        let mut fields = vec![("match", conditions), ("by", by_entries(["key"]))];
         if is_windowed {
-            fields.push(("algorithm", Value::word("fixed_window")));
+            fields.push(("algorithm", "fixed_window".to_owned()));
         }
         let name = key.text.clone();
         let identity = name.clone();
         let limit = Limit { name, identity, origin, notes, fields, amount, elevated: elevated.clone() };
         let limit = self.document.add_limit(limit);
         let base = Base { limit, numbers, is_windowed, elevated };
-        let mut outcome = Ok(());
         for name in ["overrides", "override"] {
-            let Some((_, overrides)) = find(bucket, name) else { continue };
             let help = "write `KEY: { size: 100, per_second: 50 }` below it";
-            for (key, node) in overrides.map("overrides", help)? {
-                outcome = self.one_override(key, node, &base).and(outcome);
-            }
+            let overrides = read(bucket, name, |node| node.map("overrides", help))?.unwrap_or_default();
+            all(overrides.iter().map(|(key, node)| self.one_override(key, node, &base)))?;
         }
-        outcome
+        Ok(())
     }
 
     fn one_override(&mut self, key: &Key, node: &Node, base: &Base) -> Result<(), Reported> {
-        let origin = self.origin(key.place);
+        let origin = self.origin(key);
         let help = "write `{ size: 100, per_second: 50 }`";
         let given = node.map("an override", help)?;
         let mut notes = Vec::new();
@@ -196,7 +175,7 @@ impl Reading<'_, '_> {
         if matches!(amount, Amount::Burst(_)) && base.numbers.rate.is_some() {
             notes.push(origin.note("it has no rate and never refills: limitd does not inherit the type's rate."));
         }
-        if find(given, "fixed_window").is_some() && self.flag(given, "fixed_window")? != base.is_windowed {
+        if find(given, "fixed_window").is_some() && flag(given, "fixed_window")? != base.is_windowed {
             notes.push(origin.note(
                 "`fixed_window` differs from the type's; in Weir an override refills the way its limit does. If that \
                  matters, make it a separate limit.",
@@ -204,30 +183,24 @@ impl Reading<'_, '_> {
         }
         self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes)?;
         let elevated = self.elevated(given, &numbers, base.is_windowed, base.elevated.as_ref(), &mut notes)?;
-        let (subject, comment) = match find(given, "match") {
-            // limitd-redis makes each expression with the flag `i`.
-            Some((_, regex)) => {
-                let source = regex.text()?;
-                (Subject::Regex(format!("(?i){source}")), Some(key.text.clone()))
-            }
+        let (subject, comment) = match read(given, "match", Node::text)? {
+            // limitd-redis sets the flag `i` for each expression.
+            Some(regex) => (Subject::Regex(format!("(?i){regex}")), Some(key.text.clone())),
             None => (Subject::Ids(vec![(as_id(&key.text), None)]), None),
         };
-        let until = match find(given, "until") {
-            Some((_, until)) => Some(self.until(until, &origin, &mut notes)?),
-            None => None,
-        };
-        let limit = base.limit;
-        self.document.add_override(Override { limit, origin, notes, subject, amount, elevated, until, comment });
+        let until = find(given, "until").map(|(_, node)| self.until(node, &origin, &mut notes)).transpose()?;
+        let base = Override::new(base.limit, origin, subject, amount);
+        self.document.add_override(Override { notes, elevated, until, comment, ..base });
         Ok(())
     }
 
-    /// Says what has no equal in a bucket or an override.
+    /// Notes the keys of a bucket or an override that cannot be expressed.
     fn common(&mut self, given: Entries<'_>, known: &[&str], notes: &mut Vec<String>) -> Result<(), Reported> {
         if let Some((key, node)) = find(given, "skip_n_calls")
             && node.whole()? > 0
         {
             let what = format!("`skip_n_calls: {}` has no equivalent: every call is counted once.", shown(node));
-            notes.push(self.origin(key.place).note(what));
+            notes.push(self.origin(key).note(what));
         }
         for (key, _) in given.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
             let what = match key.text.as_str() {
@@ -237,14 +210,23 @@ impl Reading<'_, '_> {
                 }
                 _ => "no equivalent",
             };
-            notes.push(self.origin(key.place).note(format!("{}: {what}; left out.", piece(&key.text))));
+            notes.push(self.origin(key).note(format!("{}: {what}; left out.", piece(&key.text))));
         }
         Ok(())
     }
+}
 
-    fn flag(&mut self, given: Entries<'_>, name: &str) -> Result<bool, Reported> {
-        find(given, name).map_or(Ok(false), |(_, node)| node.truth())
-    }
+/// Reads the value of a key, if it is present.
+fn read<'n, T>(
+    given: Entries<'n>,
+    name: &str,
+    read: impl FnOnce(&'n Node) -> Result<T, Reported>,
+) -> Result<Option<T>, Reported> {
+    find(given, name).map(|(_, node)| read(node)).transpose()
+}
+
+fn flag(given: Entries<'_>, name: &str) -> Result<bool, Reported> {
+    Ok(read(given, name, Node::truth)?.unwrap_or_default())
 }
 
 /// A scalar as it is written.

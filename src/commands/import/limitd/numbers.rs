@@ -2,108 +2,76 @@
 
 use super::super::amount::{Amount, milliseconds};
 use super::super::text::piece;
-use super::{Entries, Reading};
+use super::{Entries, Reading, flag, read};
 use crate::config::foreign::{Key, Node, Reported, Value, find, quoted};
 
-/// The rates that need no `interval`, and theirs in milliseconds. limitd takes the last of them that is there.
+/// The rates without an `interval`, and theirs in milliseconds. limitd takes the last one that is present.
 const RATES: [(&str, u64); 4] =
     [("per_second", 1_000), ("per_minute", 60_000), ("per_hour", 3_600_000), ("per_day", 86_400_000)];
 
-/// Numbers with more digits after the point than this are refused.
+/// The maximum number of digits after the point.
 const MOST_DECIMALS: usize = 6;
 
-/// The numbers of a bucket.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Numbers {
-    /// The capacity, in whole tokens.
     pub(super) size: Option<u64>,
     /// Tokens and milliseconds, neither of which is 0.
     pub(super) rate: Option<(u64, u64)>,
-    /// Whether everything passes.
     pub(super) unlimited: bool,
 }
 
-impl Reading<'_, '_> {
-    /// The numbers of a bucket. A rate of 0 is as good as none, to limitd too.
+impl Reading<'_> {
+    /// Reads the numbers of a bucket. A rate of 0 counts as absent, as in limitd.
     pub(super) fn numbers(
         &mut self,
         given: Entries<'_>,
         inherited: Option<u64>,
         notes: &mut Vec<String>,
     ) -> Result<Numbers, Reported> {
-        let unlimited = self.flag(given, "unlimited")?;
+        let unlimited = flag(given, "unlimited")?;
         let mut size = None;
         if let Some((key, node)) = find(given, "size") {
-            let (number, scale) = self.decimal(node)?;
+            let (number, scale) = decimal(node)?;
             if number % scale != 0 {
-                notes.push(self.origin(key.place).note("`size` is not a whole number; it is rounded down."));
+                notes.push(self.origin(key).note("`size` is not a whole number; it is rounded down."));
             }
             size = Some(number / scale);
         }
         let mut rates: Vec<(&Key, (u64, u64), u64)> = Vec::new();
         if let Some((key, node)) = find(given, "per_interval") {
-            let number = self.decimal(node)?;
-            let interval = match find(given, "interval") {
-                Some((_, node)) => node.whole()?,
-                None => match inherited {
-                    Some(interval) => {
-                        let what = format!(
-                            "`interval` is missing; the type's interval, {}, is assumed.",
-                            milliseconds(interval)
-                        );
-                        notes.push(self.origin(key.place).note(what));
-                        interval
-                    }
-                    None if number.0 == 0 => 1,
-                    None => {
-                        let help = "add `interval`, in milliseconds";
-                        return Err(self.findings.error(key.place, "`per_interval` without `interval`", help));
-                    }
-                },
+            let number = decimal(node)?;
+            let interval = match (read(given, "interval", Node::whole)?, inherited) {
+                (Some(0), _) => {
+                    return Err(key.error("`interval` is 0", "use milliseconds, such as 1000"));
+                }
+                (Some(interval), _) => interval,
+                (None, Some(interval)) => {
+                    let shown = milliseconds(interval);
+                    let note = format!("`interval` is missing; the type's interval, {shown}, is assumed.");
+                    notes.push(self.origin(key).note(note));
+                    interval
+                }
+                (None, None) if number.0 == 0 => 1,
+                (None, None) => {
+                    let help = "add `interval`, in milliseconds";
+                    return Err(key.error("`per_interval` without `interval`", help));
+                }
             };
-            if interval == 0 {
-                return Err(self.findings.error(key.place, "`interval` is 0", "use milliseconds, such as 1000"));
-            }
             rates.push((key, number, interval));
         }
         for (name, interval) in RATES {
             if let Some((key, node)) = find(given, name) {
-                rates.push((key, self.decimal(node)?, interval));
+                rates.push((key, decimal(node)?, interval));
             }
         }
         rates.retain(|(_, (number, _), _)| *number > 0);
-        let rate =
-            match rates.as_slice() {
-                [] => None,
-                [.., (key, number, interval)] => {
-                    if rates.len() > 1 {
-                        let what = format!("limitd uses {}, the last of several rates.", piece(&key.text));
-                        notes.push(self.origin(key.place).note(what));
-                    }
-                    let rate = reduced(*number, *interval);
-                    Some(rate.ok_or_else(|| {
-                        self.findings.error(key.place, "the rate is too large", "use a rounder number")
-                    })?)
-                }
-            };
-        Ok(Numbers { size, rate, unlimited })
-    }
-
-    /// A number that may have a point: that many of a scale.
-    fn decimal(&mut self, node: &Node) -> Result<(u64, u64), Reported> {
-        if let Value::Scalar { text, plain: true } = &node.value
-            && let Some((units, decimals)) = text.split_once('.')
-        {
-            let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-            let scale = u32::try_from(decimals.len()).ok().map(|places| 10u64.saturating_pow(places));
-            let number = format!("{units}{decimals}").parse::<u64>().ok();
-            if let (true, Some(scale), Some(number)) =
-                (digits(units) && digits(decimals) && decimals.len() <= MOST_DECIMALS, scale, number)
-            {
-                return Ok((number, scale));
-            }
+        let Some((key, number, interval)) = rates.last() else { return Ok(Numbers { size, rate: None, unlimited }) };
+        if rates.len() > 1 {
+            notes.push(self.origin(key).note(format!("limitd uses {}, the last of several rates.", piece(&key.text))));
         }
-        Ok((node.whole()?, 1))
+        let too_large = || key.error("the rate is too large", "use a rounder number");
+        let rate = Some(reduced(*number, *interval).ok_or_else(too_large)?);
+        Ok(Numbers { size, rate, unlimited })
     }
 
     /// What the numbers allow.
@@ -114,10 +82,10 @@ impl Reading<'_, '_> {
         match (numbers.size, numbers.rate) {
             (None, None) => {
                 let message = format!("{} has neither a size nor a rate", quoted(&key.text));
-                Err(self.findings.error(key.place, message, "add `size` or a rate such as `per_second`"))
+                Err(key.error(message, "add `size` or a rate such as `per_second`"))
             }
             (Some(0), _) => {
-                notes.push(self.origin(key.place).note("a bucket of size 0 denies everything."));
+                notes.push(self.origin(key).note("a bucket of size 0 denies everything."));
                 Ok(Amount::Deny)
             }
             (Some(size), None) => Ok(Amount::Burst(size)),
@@ -126,6 +94,23 @@ impl Reading<'_, '_> {
             }
         }
     }
+}
+
+/// Reads a number that may have a point. Returns it as a fraction.
+fn decimal(node: &Node) -> Result<(u64, u64), Reported> {
+    if let Value::Scalar { text, plain: true } = &node.value
+        && let Some((units, decimals)) = text.split_once('.')
+    {
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let scale = u32::try_from(decimals.len()).ok().map(|places| 10u64.saturating_pow(places));
+        let number = format!("{units}{decimals}").parse::<u64>().ok();
+        if let (true, Some(scale), Some(number)) =
+            (digits(units) && digits(decimals) && decimals.len() <= MOST_DECIMALS, scale, number)
+        {
+            return Ok((number, scale));
+        }
+    }
+    Ok((node.whole()?, 1))
 }
 
 /// `number / scale` in an interval of milliseconds, without the fraction.

@@ -7,13 +7,13 @@ use super::super::document::Origin;
 use super::Reading;
 use crate::config::foreign::{Node, Reported};
 
-impl Reading<'_, '_> {
-    /// The instant of an `until`: as JavaScript reads it, where a date alone is the beginning of its day in UTC.
+impl Reading<'_> {
+    /// The instant of an `until`, as JavaScript reads it: a date alone is the start of its day in UTC.
     pub(super) fn until(&mut self, node: &Node, origin: &Origin, notes: &mut Vec<String>) -> Result<String, Reported> {
         let given = node.text()?;
         if let Some(millis) = given.parse::<u64>().ok().filter(|_| given.bytes().all(|byte| byte.is_ascii_digit())) {
             let help = "use milliseconds since 1970, before the year 10000";
-            return instant(millis).ok_or_else(|| self.findings.error(node.place, "invalid time", help));
+            return instant(millis).ok_or_else(|| node.error("invalid time", help));
         }
         // A `!!timestamp` may have a space there (YAML 1.1).
         let given = &given.replacen(' ', "T", 1);
