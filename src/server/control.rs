@@ -1,10 +1,11 @@
 //! The control thread: the admin listener, signals, and the order of start and stop.
 
-use std::future;
+use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -78,15 +79,14 @@ impl Control {
             Ok(store) => Rc::new(Operator::new(self.shared.clone(), store, self.clock.clone())),
             Err(error) => return report(Err(io::Error::other(error))),
         };
-        // Runs until the end of the drain, so that blocks hold for the requests in flight.
+        // Runs until the end of the drain, so that blocks apply to the requests in flight.
         let _block_sync = AbortOnDropHandle::new(tokio::task::spawn_local(sync_blocks(operator.clone())));
         let started = self.admin.take().map_or(Ok(()), |(socket, admin)| {
             let socket = tokio::net::TcpListener::from_std(socket)?;
             tasks.spawn_local(serve_admin(socket, Admin::new(admin, operator), tasks.clone(), closing.clone()));
             Ok(())
         });
-        let signals = if self.handle_signals { Signals::new().map(Some) } else { Ok(None) };
-        let mut signals = match started.and(signals) {
+        let mut signals = match started.and_then(|()| Signals::new(self.handle_signals)) {
             Ok(signals) => signals,
             Err(error) => return report(Err(error)),
         };
@@ -103,33 +103,47 @@ impl Control {
         tracing::info!("stopped");
     }
 
+    /// Waits for a signal to stop or to hand over, and handles the others.
+    async fn request(&self, signals: &mut Signals) -> Request {
+        loop {
+            let action = signals.next().await;
+            if let SignalAction::End(request) = action {
+                return request;
+            }
+            if let Some(access_log) = &self.access_log {
+                access_log.reopen();
+            }
+            if action == SignalAction::Reload {
+                // Cannot fail: the receiver lives until the last sender is dropped.
+                let _ = self.ask_reload.send(());
+            }
+        }
+    }
+
     /// Handles signals until one ends the process.
-    async fn until_end(&self, signals: &mut Option<Signals>) -> End {
+    async fn until_end(&self, signals: &mut Signals) -> End {
         let mut following = interval(FOLLOW_INTERVAL);
         following.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let signal = tokio::select! {
+            let request = tokio::select! {
                 () = self.stops.leave.cancelled() => return End::Stop,
                 _ = following.tick() => {
                     self.clock.follow();
                     continue;
                 }
-                signal = Signals::next(signals) => signal,
+                request = self.request(signals) => request,
             };
-            match signal {
-                SignalAction::Stop => return End::Stop,
-                SignalAction::HandOver => {
-                    if let Some(end) = self.hand_over(signals).await {
-                        return end;
-                    }
-                }
-                SignalAction::Reload | SignalAction::Reopen => self.refresh(signal),
+            if request == Request::Stop {
+                return End::Stop;
+            }
+            if let Some(end) = self.hand_over(signals).await {
+                return end;
             }
         }
     }
 
     /// Hands the sockets to a new process. Returns `None` if that fails; then this process goes on unchanged.
-    async fn hand_over(&self, signals: &mut Option<Signals>) -> Option<End> {
+    async fn hand_over(&self, signals: &mut Signals) -> Option<End> {
         tracing::info!("handing over to a new process");
         let mut sockets = Vec::new();
         for (listener, of_listener) in &self.sockets {
@@ -143,7 +157,7 @@ impl Control {
         }
         let mut handing = std::pin::pin!(hand_over(sockets));
         loop {
-            let signal = tokio::select! {
+            let request = tokio::select! {
                 handed = &mut handing => match handed {
                     Ok(successor) => {
                         tracing::info!(successor, "handed over");
@@ -156,19 +170,18 @@ impl Control {
                     }
                 },
                 () = self.stops.leave.cancelled() => return Some(End::Stop),
-                signal = Signals::next(signals) => signal,
+                request = self.request(signals) => request,
             };
-            match signal {
+            match request {
                 // Dropping `handing` ends the new process.
-                SignalAction::Stop => return Some(End::Stop),
-                SignalAction::HandOver => tracing::warn!("ignoring SIGUSR2: a new process is already starting"),
-                SignalAction::Reload | SignalAction::Reopen => self.refresh(signal),
+                Request::Stop => return Some(End::Stop),
+                Request::HandOver => tracing::warn!("ignoring SIGUSR2: a new process is already starting"),
             }
         }
     }
 
-    /// Reports that the process is leaving, and goes on accepting while load balancers take notice.
-    async fn leave(&self, signals: &mut Option<Signals>) {
+    /// Reports that the process is leaving, and goes on accepting until load balancers notice.
+    async fn leave(&self, signals: &mut Signals) {
         self.readiness.draining();
         supervisor::notify(supervisor::STOPPING);
         if self.drain_delay.is_zero() {
@@ -177,23 +190,22 @@ impl Control {
         tracing::info!(delay = ?self.drain_delay, "leaving: accepting connections until load balancers take notice");
         let mut delay = std::pin::pin!(sleep(self.drain_delay));
         loop {
-            let signal = tokio::select! {
+            let request = tokio::select! {
                 () = &mut delay => return,
-                signal = Signals::next(signals) => signal,
+                request = self.request(signals) => request,
             };
-            match signal {
-                SignalAction::Stop => {
+            match request {
+                Request::Stop => {
                     tracing::warn!("second signal to stop: draining now");
                     return;
                 }
-                SignalAction::HandOver => tracing::warn!("ignoring SIGUSR2: this process is leaving"),
-                SignalAction::Reload | SignalAction::Reopen => self.refresh(signal),
+                Request::HandOver => tracing::warn!("ignoring SIGUSR2: this process is leaving"),
             }
         }
     }
 
     /// Waits until the workers have drained.
-    async fn until_drained(&mut self, signals: &mut Option<Signals>) {
+    async fn until_drained(&mut self, signals: &mut Signals) {
         let workers = std::mem::take(&mut self.workers);
         let mut joined = tokio::task::spawn_blocking(|| {
             for worker in workers {
@@ -203,34 +215,22 @@ impl Control {
             }
         });
         loop {
-            let signal = tokio::select! {
+            let request = tokio::select! {
                 joined = &mut joined => {
                     if joined.is_err() {
                         tracing::error!("cannot wait for the workers");
                     }
                     return;
                 }
-                signal = Signals::next(signals) => signal,
+                request = self.request(signals) => request,
             };
-            match signal {
-                SignalAction::Stop => {
+            match request {
+                Request::Stop => {
                     tracing::warn!("second signal to stop: cutting off connections");
                     self.stops.quit.cancel();
                 }
-                SignalAction::HandOver => tracing::warn!("ignoring SIGUSR2: this process is draining"),
-                SignalAction::Reload | SignalAction::Reopen => self.refresh(signal),
+                Request::HandOver => tracing::warn!("ignoring SIGUSR2: this process is draining"),
             }
-        }
-    }
-
-    /// Reopens the access log, and reloads the rules on SIGHUP.
-    fn refresh(&self, action: SignalAction) {
-        if let Some(access_log) = &self.access_log {
-            access_log.reopen();
-        }
-        if action == SignalAction::Reload {
-            // Cannot fail: the receiver lives until the last sender is dropped.
-            let _ = self.ask_reload.send(());
         }
     }
 }
@@ -267,47 +267,46 @@ async fn serve_admin(
     }
 }
 
-/// What a signal asks the process to do.
+/// What the operator wants of the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SignalAction {
-    /// SIGTERM, SIGINT: drain; a second one cuts off what is left.
+enum Request {
+    /// Drain; a second signal cuts off what is left.
     Stop,
-    /// SIGHUP: reload the rules and reopen the access log.
-    Reload,
-    /// SIGUSR1: reopen the access log.
-    Reopen,
-    /// SIGUSR2: hand over to a new process.
     HandOver,
 }
 
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-    user_1: Signal,
-    user_2: Signal,
+/// The action for a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SignalAction {
+    End(Request),
+    /// Reload the rules and reopen the access log.
+    Reload,
+    /// Reopen the access log.
+    Reopen,
 }
 
+struct Signals(Vec<(Signal, SignalAction)>);
+
 impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-            user_1: signal(SignalKind::user_defined1())?,
-            user_2: signal(SignalKind::user_defined2())?,
-        })
+    fn new(are_handled: bool) -> io::Result<Self> {
+        let actions = [
+            (SignalKind::terminate(), SignalAction::End(Request::Stop)),
+            (SignalKind::interrupt(), SignalAction::End(Request::Stop)),
+            (SignalKind::hangup(), SignalAction::Reload),
+            (SignalKind::user_defined1(), SignalAction::Reopen),
+            (SignalKind::user_defined2(), SignalAction::End(Request::HandOver)),
+        ];
+        let handled = actions.into_iter().filter(|_| are_handled);
+        handled.map(|(kind, action)| Ok((signal(kind)?, action))).collect::<io::Result<_>>().map(Self)
     }
 
     /// Waits for the next signal; forever if signals are not handled.
-    async fn next(signals: &mut Option<Self>) -> SignalAction {
-        let Some(signals) = signals else { return future::pending().await };
-        tokio::select! {
-            _ = signals.terminate.recv() => SignalAction::Stop,
-            _ = signals.interrupt.recv() => SignalAction::Stop,
-            _ = signals.hang_up.recv() => SignalAction::Reload,
-            _ = signals.user_1.recv() => SignalAction::Reopen,
-            _ = signals.user_2.recv() => SignalAction::HandOver,
-        }
+    async fn next(&mut self) -> SignalAction {
+        poll_fn(|cx| {
+            let arrived =
+                self.0.iter_mut().find_map(|(signal, action)| signal.poll_recv(cx).is_ready().then_some(*action));
+            arrived.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }

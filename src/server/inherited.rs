@@ -1,9 +1,9 @@
-//! Sockets that this process was started with: by systemd, or by a Weir that it takes over from.
+//! Sockets that this process inherited, from systemd or from a Weir that hands over.
 //!
-//! Both come as `sd_listen_fds(3)` says: descriptors from 3 on, `LISTEN_FDS` of them, with names in `LISTEN_FDNAMES`.
-//! systemd puts this process' id in `LISTEN_PID`, so that no child of it takes the sockets for its own. A Weir that hands
-//! over can't know the id before there is the process, so it puts its own id in [`VARIABLE`], which holds for its
-//! children and not for theirs.
+//! Both pass them as `sd_listen_fds(3)` describes: `LISTEN_FDS` descriptors from 3 on, with names in `LISTEN_FDNAMES`.
+//! systemd sets `LISTEN_PID` to this process' id, so that child processes ignore the sockets. A Weir that hands over can't
+//! know the id before it starts the process, so it sets [`VARIABLE`] to its own id, which the new process compares with
+//! its parent's.
 
 use std::env;
 use std::io::Write;
@@ -11,37 +11,35 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::parent_id;
 
 use listenfd::ListenFd;
-use socket2::{Domain, SockRef, Type};
+use socket2::{Domain, Socket, Type};
 
 use super::ServerError;
-use super::listening_socket::ListeningSocket;
 use crate::listeners::ListenerKind;
 
-/// Holds the id of the process that hands its sockets over.
+/// The environment variable with the id of the process that hands over.
 pub(super) const VARIABLE: &str = "WEIR_HANDOVER";
 
-/// The name of the socket on which the one who hands over waits to hear [`READY`].
+/// The name of the socket on which the old process waits for [`READY`].
 pub(super) const READY_NAME: &str = "handover";
 
-/// What the new process says when its listeners are open.
+/// The new process sends this when its listeners are open.
 pub(super) const READY: &[u8] = b"ready";
 
-/// What a name among the handed-over sockets means.
+/// The meaning of a socket's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
     Listener(ListenerKind),
     Ready,
 }
 
-/// The sockets that this process was started with.
 #[derive(Debug, Default)]
 pub(super) struct Inherited {
-    sockets: Vec<(ListenerKind, ListeningSocket)>,
+    sockets: Vec<(ListenerKind, Socket)>,
     ready: Option<UnixStream>,
 }
 
 impl Inherited {
-    /// Takes them, once. None if there are none, or if they are for another process.
+    /// Takes the sockets for this process, once.
     pub(super) fn take() -> Result<Self, ServerError> {
         let variable = |name| env::var(name).unwrap_or_default();
         let is_handover = variable(VARIABLE) == parent_id().to_string() && variable("LISTEN_PID").is_empty();
@@ -69,25 +67,25 @@ impl Inherited {
         Ok(inherited)
     }
 
-    /// The sockets of a listener; from now on they are not in here any more.
-    pub(super) fn of_listener(&mut self, listener: ListenerKind) -> Vec<ListeningSocket> {
+    /// Takes the sockets of a listener.
+    pub(super) fn of_listener(&mut self, listener: ListenerKind) -> Vec<Socket> {
         self.sockets.extract_if(.., |(of, _)| *of == listener).map(|(_, socket)| socket).collect()
     }
 
-    /// Whether another Weir waits to be told that the listeners are open.
+    /// True if another Weir waits until the listeners are open.
     pub(super) const fn is_handover(&self) -> bool {
         self.ready.is_some()
     }
 
-    /// Tells the one who hands over, if there is one, that the listeners are open.
+    /// Tells the Weir that hands over, if there is one, that the listeners are open.
     pub(super) fn ready(self) {
         if let Some(Err(error)) = self.ready.map(|mut ready| ready.write_all(READY)) {
-            tracing::warn!("whoever started this process does not hear that it is ready: {error}");
+            tracing::warn!("cannot tell the old process that this one is ready: {error}");
         }
     }
 }
 
-/// What the sockets are for. One without a name is the proxy's: `systemd-socket-activate` gives none unless told to.
+/// The meaning of each socket. A socket without a name is the proxy's: `systemd-socket-activate` sets no names by default.
 fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
     let Some(names) = names.filter(|names| !names.is_empty()) else {
         return Ok(vec![Meaning::Listener(ListenerKind::Proxy); count]);
@@ -102,23 +100,22 @@ fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
         _ => {
             let listener = ListenerKind::ALL.into_iter().find(|listener| listener.name() == name);
             listener.map(Meaning::Listener).ok_or_else(|| {
-                let listeners =
-                    ListenerKind::ALL.map(|listener| format!("`FileDescriptorName={}`", listener.name())).join(" or ");
-                format!("`{name}` is no listener; write {listeners} in the socket's unit")
+                let names = ListenerKind::ALL.map(|listener| format!("`FileDescriptorName={}`", listener.name()));
+                format!("unknown listener `{name}`; write {} in the socket's unit", names.join(" or "))
             })
         }
     };
     names.into_iter().map(meaning).collect()
 }
 
-fn socket(descriptors: &mut ListenFd, place: usize) -> Result<ListeningSocket, String> {
-    let tcp = descriptors.take_tcp_listener(place).ok().flatten().map(ListeningSocket::Tcp);
-    let unix = || descriptors.take_unix_listener(place).ok().flatten().map(ListeningSocket::Unix);
+fn socket(descriptors: &mut ListenFd, place: usize) -> Result<Socket, String> {
+    let tcp = descriptors.take_tcp_listener(place).ok().flatten().map(Socket::from);
+    let unix = || descriptors.take_unix_listener(place).ok().flatten().map(Socket::from);
     let socket = tcp.or_else(unix).ok_or_else(|| format!("socket {place} is neither TCP nor a unix stream socket"))?;
-    if SockRef::from(&socket).is_listener().unwrap_or(false) {
+    if socket.is_listener().unwrap_or(false) {
         Ok(socket)
     } else {
-        Err(format!("socket {place} does not listen; it may be one of an accepted connection (`Accept=yes`)"))
+        Err(format!("socket {place} does not listen; it may belong to an accepted connection (`Accept=yes`)"))
     }
 }
 

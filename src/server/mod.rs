@@ -1,7 +1,7 @@
 //! Runs the process: workers, sockets, the admin listener, signals, reload and drain.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use self::control::Control;
 use self::inherited::Inherited;
-use self::listening_socket::ListeningSocket;
 use self::sockets::Sockets;
 use self::worker::Worker;
 use crate::clock::Clock;
@@ -88,7 +87,7 @@ pub enum ServerError {
     Inherited(String),
     /// A thread, a runtime or a signal handler could not be created.
     #[error("cannot start the server: {0}")]
-    System(#[source] io::Error),
+    System(#[from] io::Error),
     #[error("cannot start a worker: {0}")]
     Worker(String),
 }
@@ -114,6 +113,20 @@ struct Stops {
 }
 
 impl Running {
+    /// Tells the log, the supervisor and the process that hands over that the listeners are open.
+    fn announce(&self, workers: NonZeroUsize, inherited: Inherited) {
+        for (listener, address) in &self.listeners {
+            tracing::info!(listener = listener.name(), %address, workers, "listening");
+        }
+        if let Some(address) = self.admin {
+            tracing::info!(listener = "admin", %address, "listening");
+        }
+        if !inherited.is_handover() {
+            supervisor::notify(supervisor::READY);
+        }
+        inherited.ready();
+    }
+
     pub fn address(&self, kind: ListenerKind) -> Option<&ListenAddress> {
         self.listeners.iter().find(|(listener, _)| *listener == kind).map(|(_, address)| address)
     }
@@ -143,13 +156,11 @@ pub fn start(
     shared.metrics().server.workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
     let mut inherited = if options.handle_signals { Inherited::take()? } else { Inherited::default() };
     let mut bound = Bound::open(options, &mut inherited)?;
-    let admin_address = bound.admin_socket.as_ref().map(std::net::TcpListener::local_addr).transpose();
-    let admin = admin_address.map_err(ServerError::System)?;
+    let admin = bound.admin_socket.as_ref().map(TcpListener::local_addr).transpose()?;
 
     let stops = Stops::default();
     let stop_on_error = [&stops.quit, &stops.drain, &stops.leave].map(|stop| stop.clone().drop_guard());
     let started = start_workers(options, shared, make_store, &stops)?;
-
     let (ask_reload, asked) = mpsc::channel();
     let reloader = spawn("reload", move || run_reload(reload, &asked))?;
     let shares = bound.shares(workers)?;
@@ -177,31 +188,16 @@ pub fn start(
     };
     // Before the admin listener opens: after a hand-over, no probe may see that this process is only starting.
     readiness.serving();
-    let (reports, report) = mpsc::channel();
-    let control = spawn("control", move || control.run(reloader, |report| drop(reports.send(report))))?;
-    match report.recv() {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => return Err(ServerError::System(error)),
-        Err(_) => return Err(ServerError::Worker("the control thread ended".into())),
-    }
+    let control = start_control(control, reloader)?;
     for (opener, share) in started.openers.into_iter().zip(shares) {
         opener.send(share).map_err(|_| ServerError::Worker("its thread ended".into()))?;
     }
     for guard in stop_on_error {
         guard.disarm();
     }
-    for (listener, address) in &bound.addresses {
-        tracing::info!(listener = listener.name(), %address, workers = options.workers, "listening");
-    }
-    if let Some(address) = admin {
-        tracing::info!(listener = "admin", %address, "listening");
-    }
-    let is_handover = inherited.is_handover();
-    inherited.ready();
-    if !is_handover {
-        supervisor::notify(supervisor::READY);
-    }
-    Ok(Running { listeners: bound.addresses, admin, control, stops })
+    let running = Running { listeners: bound.addresses, admin, control, stops };
+    running.announce(options.workers, inherited);
+    Ok(running)
 }
 
 /// The sockets of all listeners.
@@ -210,7 +206,7 @@ struct Bound {
     listeners: Vec<(ListenerKind, Sockets)>,
     /// The addresses of the workers' listeners.
     addresses: Vec<(ListenerKind, ListenAddress)>,
-    admin_socket: Option<std::net::TcpListener>,
+    admin_socket: Option<TcpListener>,
 }
 
 impl Bound {
@@ -219,7 +215,7 @@ impl Bound {
         let mut addresses = Vec::with_capacity(options.listeners.len());
         for (address, listener) in &options.listeners {
             let sockets = open(listener.kind(), inherited, address, options.workers.get())?;
-            let address = sockets.address().map_err(ServerError::System)?.unwrap_or_else(|| address.clone());
+            let address = sockets.address()?.unwrap_or_else(|| address.clone());
             addresses.push((listener.kind(), address));
             listeners.push((listener.kind(), sockets));
         }
@@ -237,7 +233,7 @@ impl Bound {
         let mut shares: Vec<_> = (0..workers).map(|_| Vec::with_capacity(self.addresses.len())).collect();
         for (place, (_, sockets)) in self.listeners.iter_mut().take(self.addresses.len()).enumerate() {
             sockets.widen(workers);
-            for (share, sockets) in shares.iter_mut().zip(sockets.spread(workers).map_err(ServerError::System)?) {
+            for (share, sockets) in shares.iter_mut().zip(sockets.spread(workers)?) {
                 share.extend(sockets.into_iter().map(|socket| (place, socket)));
             }
         }
@@ -283,6 +279,14 @@ fn start_workers(
     Ok(StartedWorkers { threads, openers, stores })
 }
 
+/// Starts the control thread and waits until it serves.
+fn start_control(control: Control, reloader: JoinHandle<()>) -> Result<JoinHandle<()>, ServerError> {
+    let (reports, report) = mpsc::channel();
+    let control = spawn("control", move || control.run(reloader, |report| drop(reports.send(report))))?;
+    report.recv().map_err(|_| ServerError::Worker("the control thread ended".into()))??;
+    Ok(control)
+}
+
 /// Takes the sockets that were handed over for a listener, or binds new ones.
 fn open(
     listener: ListenerKind,
@@ -301,17 +305,16 @@ fn open(
 }
 
 /// The admin listener's socket.
-fn one_tcp(sockets: &Sockets) -> Result<std::net::TcpListener, ServerError> {
-    let wrong = || ServerError::Inherited("the admin listener needs exactly one TCP socket".into());
-    let shares = sockets.spread(1).map_err(ServerError::System)?;
-    match shares.first().map(Vec::as_slice) {
-        Some([ListeningSocket::Tcp(socket)]) => socket.try_clone().map_err(ServerError::System),
-        _ => Err(wrong()),
+fn one_tcp(sockets: &Sockets) -> Result<TcpListener, ServerError> {
+    let shares = sockets.spread(1)?;
+    match (shares.first().map(Vec::as_slice), sockets.address()?) {
+        (Some([socket]), Some(ListenAddress::Tcp(_))) => Ok(socket.try_clone()?.into()),
+        _ => Err(ServerError::Inherited("the admin listener needs exactly one TCP socket".into())),
     }
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, ServerError> {
-    thread::Builder::new().name(name.to_owned()).spawn(run).map_err(ServerError::System)
+    Ok(thread::Builder::new().name(name.to_owned()).spawn(run)?)
 }
 
 /// Threads per runtime that resolve the names of upstreams. tokio's default would let a hanging resolver start 512.

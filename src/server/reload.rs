@@ -80,36 +80,25 @@ impl Reloader {
 fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
     let loaded = load(sources, fingerprinter, clock.now());
     let Loaded { mut rules, mut report, needs_redis } = if how.has_redis { loaded } else { loaded.in_memory() };
+    let file = sources.limits.as_ref().map_or("", |source| &source.name);
     let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !how.sees_ends && limit.counts_in_flight());
     if let Some(limit) = unseen {
-        report.problems.insert(
-            0,
-            Problem {
-                severity: Severity::Error,
-                file: sources.limits.as_ref().map_or_else(String::new, |source| source.name.clone()),
-                place: None,
-                message: format!(
-                    "`{}` counts requests in flight, but no listener of this process sees a request end",
-                    limit.name
-                ),
-                help: "open the proxy with `--upstream`, or limit by a rate".to_owned(),
-                source_line: None,
-            },
-        );
+        let message =
+            format!("`{}` counts requests in flight, but no listener of this process sees a request end", limit.name);
+        let help = "open the proxy with `--upstream`, or limit by a rate";
+        report.problems.insert(0, Problem::of_file(file, message, help));
         report.errors += 1;
         rules = None;
-    }
-    if how.underscores != Underscores::Keep {
-        let file = sources.limits.as_ref().map_or_else(String::new, |source| source.name.clone());
-        let unseen = rules.iter().flat_map(Rules::limits).filter_map(|limit| underscored(limit, &file));
-        let unseen: Vec<_> = unseen.collect();
-        report.warnings += unseen.len();
-        report.problems.extend(unseen);
+    } else if how.underscores != Underscores::Keep {
+        let unread = rules.iter().flat_map(Rules::limits).filter_map(|limit| underscored(limit, file));
+        let before = report.problems.len();
+        report.problems.extend(unread);
+        report.warnings += report.problems.len() - before;
     }
     Loaded { rules: if how.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
 }
 
-/// Warns of a limit that reads a header with an underscore in its name: such headers are dropped or rejected before.
+/// Warns of a limit that reads a header with an underscore in its name: such headers never reach the rules.
 fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
     let by = limit.by.iter().filter_map(|component| match &component.source {
         ComponentSource::Header(name) => Some(name),
@@ -118,14 +107,9 @@ fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
     let matched = limit.conditions.headers.iter().map(|header| &header.name);
     let cost = if let Cost::Header(name) = &limit.cost { Some(name) } else { None };
     let name = by.chain(matched).chain(cost).find(|name| name.as_str().contains('_'))?;
-    Some(Problem {
-        severity: Severity::Warning,
-        file: file.to_owned(),
-        place: None,
-        message: format!("`{}` reads `{name}`, but headers with underscores never reach the rules", limit.name),
-        help: "use hyphens in the header's name, or start with `--underscores keep`".to_owned(),
-        source_line: None,
-    })
+    let message = format!("`{}` reads `{name}`, but headers with underscores never reach the rules", limit.name);
+    let help = "use hyphens in the header's name, or start with `--underscores keep`";
+    Some(Problem { severity: Severity::Warning, ..Problem::of_file(file, message, help) })
 }
 
 /// Returns the wall time in seconds since the Unix epoch.

@@ -1,41 +1,42 @@
-//! The listening sockets of a listener, and which worker accepts from which.
+//! The sockets of a listener, and their distribution over the workers.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::listening_socket::{self, ListenAddress, ListeningSocket};
+use socket2::Socket;
 
-/// The sockets of a listener, each once. The workers have copies that are the same sockets to the system, and so has a
-/// process that takes over.
+use super::listening_socket::{self, ListenAddress};
+
+/// The sockets of a listener. The workers, and a process that takes over, have duplicates of their descriptors.
 ///
-/// A socket that is closed resets the connections in its queue, even if others listen at its address. So no socket that
-/// was taken over is ever left out, whatever the number of workers is now.
+/// Closing a socket resets the connections in its queue, even if others listen at its address. So every inherited socket
+/// is used, whatever the number of workers is.
 #[derive(Debug)]
 pub(super) struct Sockets {
-    sockets: Vec<ListeningSocket>,
+    sockets: Vec<Socket>,
 }
 
 impl Sockets {
-    /// Binds one for each of the workers, or one for all where the system can't spread connections over several.
+    /// Binds a socket per worker, or one for all if the system can't spread connections over several.
     pub(super) fn bind(address: &ListenAddress, workers: usize) -> io::Result<Self> {
         Ok(Self { sockets: listening_socket::bind(address, workers)? })
     }
 
-    /// Takes sockets that another process has bound and set up, well or not.
-    pub(super) fn adopt(sockets: Vec<ListeningSocket>) -> io::Result<Self> {
+    /// Takes sockets that another process has bound.
+    pub(super) fn adopt(sockets: Vec<Socket>) -> io::Result<Self> {
         for socket in &sockets {
             listening_socket::prepare(socket)?;
         }
         Ok(Self { sockets })
     }
 
-    /// Where the listener listens; the first place, if there are several.
+    /// The address; the first one, if there are several.
     pub(super) fn address(&self) -> io::Result<Option<ListenAddress>> {
-        self.sockets.first().map(ListeningSocket::address).transpose()
+        self.sockets.first().map(listening_socket::address).transpose()
     }
 
-    /// Adds sockets until each worker has one of its own, if the system lets it. To be called as late as can be: a
-    /// connection that comes to a new socket is lost if the process does not start after all.
+    /// Adds sockets until each worker has its own, if the system allows that. Call it as late as possible: if the process
+    /// fails to start, the connections in the queue of a new socket are lost.
     pub(super) fn widen(&mut self, workers: usize) {
         while self.sockets.len() < workers {
             match self.sockets.first().map(listening_socket::bind_another) {
@@ -49,8 +50,8 @@ impl Sockets {
         }
     }
 
-    /// The sockets of each worker: every socket has one, and every worker has one.
-    pub(super) fn spread(&self, workers: usize) -> io::Result<Vec<Vec<ListeningSocket>>> {
+    /// The sockets of each worker: each socket has a worker, and each worker has a socket.
+    pub(super) fn spread(&self, workers: usize) -> io::Result<Vec<Vec<Socket>>> {
         let mut shares: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
         let count = self.sockets.len().max(workers);
         for (place, socket) in self.sockets.iter().cycle().take(count).enumerate() {
@@ -61,7 +62,7 @@ impl Sockets {
         Ok(shares)
     }
 
-    /// Copies for another process.
+    /// Duplicates for another process.
     pub(super) fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         self.sockets.iter().map(|socket| socket.as_fd().try_clone_to_owned()).collect()
     }
@@ -87,10 +88,7 @@ mod tests {
         drop(adopted);
         // The system chooses the socket, so many connections reach all of them.
         let clients: Vec<_> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
-        let accept = |socket: &ListeningSocket| match socket {
-            ListeningSocket::Tcp(socket) => std::iter::from_fn(|| socket.accept().ok()).count(),
-            ListeningSocket::Unix(_) => 0,
-        };
+        let accept = |socket: &Socket| std::iter::from_fn(|| socket.accept().ok()).count();
         assert_eq!(shares.iter().flatten().map(accept).sum::<usize>(), clients.len());
     }
 
@@ -104,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_socket_that_cannot_be_bound_twice_is_shared() {
-        let alone = ListeningSocket::Tcp(TcpListener::bind("127.0.0.1:0").unwrap());
+        let alone = Socket::from(TcpListener::bind("127.0.0.1:0").unwrap());
         let mut sockets = Sockets::adopt(vec![alone]).unwrap();
         sockets.widen(2);
         assert_eq!(sockets.sockets.len(), 1);

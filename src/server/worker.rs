@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use socket2::Socket;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::listening_socket::{AsyncSocket, ListeningSocket};
+use super::listening_socket::AsyncSocket;
 use super::{MakeStore, build_runtime};
 use crate::http::{Admission, ConnectionPermit, Stream};
 use crate::limiter::{Limiter, Shared};
@@ -36,7 +37,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The sockets of one worker, each with its listener's index.
-pub(super) type Share = Vec<(usize, ListeningSocket)>;
+pub(super) type Share = Vec<(usize, Socket)>;
 
 /// A worker that has not started.
 pub(super) struct Worker {
@@ -143,9 +144,8 @@ impl AcceptLoop {
     fn new(sockets: Share, listeners: &[Listener]) -> Self {
         let sockets = sockets.into_iter().filter_map(|(place, socket)| {
             // Fails only if the system is out of memory: the descriptors exist already.
-            let socket =
-                socket.into_async().inspect_err(|error| tracing::error!("cannot poll a socket: {error}")).ok()?;
-            Some((listeners.get(place)?.clone(), socket))
+            let socket = AsyncSocket::new(socket).inspect_err(|error| tracing::error!("cannot poll a socket: {error}"));
+            Some((listeners.get(place)?.clone(), socket.ok()?))
         });
         Self { all: sockets.collect(), next: 0, in_a_row: 0 }
     }
