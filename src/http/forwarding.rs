@@ -39,16 +39,18 @@ fn is_hop_by_hop(name: &[u8]) -> bool {
 
 /// Returns whether a header claims who the client is or how its request came here. Only proxies may send
 /// `X-Forwarded-*`: frameworks build links from `-Prefix` and trust `-Ssl`.
-fn is_claim(name: &[u8]) -> bool {
+pub(super) fn is_claim(name: &[u8]) -> bool {
     begins_with(name, b"x-forwarded-")
         || (name.len() == 9 && (name.eq_ignore_ascii_case(b"x-real-ip") || name.eq_ignore_ascii_case(b"forwarded")))
 }
 
 /// Returns whether a header reports the state of limits or a queue entry. Only we send these.
 fn is_of_limits(name: &[u8]) -> bool {
-    begins_with(name, b"ratelimit")
-        || begins_with(name, b"x-ratelimit-")
-        || name.eq_ignore_ascii_case(QUEUE_ENTRY.as_bytes())
+    is_rate_limit(name) || name.eq_ignore_ascii_case(QUEUE_ENTRY.as_bytes())
+}
+
+pub(super) fn is_rate_limit(name: &[u8]) -> bool {
+    begins_with(name, b"ratelimit") || begins_with(name, b"x-ratelimit-")
 }
 
 /// Returns whether the proxy itself writes, removes or replaces a header.

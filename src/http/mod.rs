@@ -42,7 +42,7 @@ use std::rc::Rc;
 use tokio_util::sync::CancellationToken;
 
 use self::forwarding::Peer;
-use self::transport::{Opened, Protocol};
+use self::transport::{OpenedConnection, Protocol};
 
 pub(crate) mod activity;
 mod admission;
@@ -82,7 +82,7 @@ pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 /// was on its way.
 pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
     let Some(opened) = service.server().acceptor.open(stream, peer, &drain).await else { return };
-    let Opened { stream, source, tls, protocol, permit } = opened;
+    let OpenedConnection { stream, source, tls, protocol, permit } = opened;
     let peer = Rc::new(Peer::new(source, &service.server().trusted_proxies, tls));
     match protocol {
         Protocol::Http1 => http1::serve(service, stream, peer, drain).await,

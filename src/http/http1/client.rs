@@ -13,7 +13,7 @@ use std::time::Instant;
 use bytes::BytesMut;
 use http::{Method, StatusCode};
 
-use super::decode::{Decoded, Decoder, Framing};
+use super::decode::{BodyPart, Decoder, Framing};
 use super::encode::{self, Outbox};
 use super::head::{self, ResponseHead};
 use crate::http::activity::Activity;
@@ -54,7 +54,7 @@ pub(crate) struct Connection<L> {
     /// True if bytes have arrived since the request began.
     has_received: bool,
     /// Set while a response's body is read.
-    reading: Option<(L, Rc<Activity>)>,
+    response: Option<(L, Rc<Activity>)>,
 }
 
 /// Why a request's body did not arrive.
@@ -76,7 +76,7 @@ impl<L: KeepAlive> Connection<L> {
             is_persistent: true,
             has_taken: false,
             has_received: false,
-            reading: None,
+            response: None,
         })
     }
 
@@ -144,12 +144,12 @@ impl<L: KeepAlive> Connection<L> {
         };
         self.upload = (!body.is_end()).then_some(body);
         (self.has_taken, self.has_received) = (false, false);
-        self.outbox.begin();
-        encode::request_head(self.outbox.text(), &request.method, &request.target, &request.headers, self.encoding);
+        self.outbox.total = 0;
+        encode::request_head(&mut self.outbox.text, &request.method, &request.target, &request.headers, self.encoding);
     }
 
     fn failed(self: Box<Self>, error: UpstreamError, mut request: Request, lease: L) -> Box<SendFailed<L>> {
-        let was_sent = self.outbox.total() > 0;
+        let was_sent = self.outbox.total > 0;
         let is_whole = !self.has_taken && !self.has_received;
         request.body = self.upload.unwrap_or_default();
         Box::new(SendFailed { error, lease, request: is_whole.then_some(request), was_sent })
@@ -219,7 +219,7 @@ impl<L: KeepAlive> Connection<L> {
         let ResponseHead { status, headers, framing, is_persistent } = head;
         self.decoder = Decoder::new(framing);
         self.is_persistent &= is_persistent;
-        self.reading = Some((lease, activity.clone()));
+        self.response = Some((lease, activity.clone()));
         Response { status, headers: headers.into(), body: ResponseBody::download(self) }
     }
 
@@ -251,15 +251,15 @@ impl<L: KeepAlive> Download for Connection<L> {
         }
         let error = loop {
             match self.decoder.decode(&mut self.input) {
-                Ok(Decoded::Data(data)) => {
-                    if let Some((_, activity)) = &self.reading {
+                Ok(BodyPart::Data(data)) => {
+                    if let Some((_, activity)) = &self.response {
                         activity.moved();
                     }
                     return Poll::Ready(Some(Ok(Piece::Data(data))));
                 }
-                Ok(Decoded::Trailers(trailers)) => return Poll::Ready(Some(Ok(Piece::Trailers(trailers)))),
-                Ok(Decoded::End) => return Poll::Ready(None),
-                Ok(Decoded::More) => {}
+                Ok(BodyPart::Trailers(trailers)) => return Poll::Ready(Some(Ok(Piece::Trailers(trailers)))),
+                Ok(BodyPart::End) => return Poll::Ready(None),
+                Ok(BodyPart::More) => {}
                 Err(error) => break error,
             }
             let expected = self.decoder.expected();
@@ -274,7 +274,7 @@ impl<L: KeepAlive> Download for Connection<L> {
             }
         };
         self.end();
-        if let Some((lease, activity)) = &self.reading {
+        if let Some((lease, activity)) = &self.response {
             lease.cut_off(&error, activity.now());
         }
         Poll::Ready(Some(Err(error)))
@@ -297,7 +297,7 @@ impl<L: KeepAlive> Download for Connection<L> {
     }
 
     fn release(mut self: Box<Self>) {
-        if let Some((lease, activity)) = self.reading.take()
+        if let Some((lease, activity)) = self.response.take()
             && self.is_reusable()
         {
             lease.keep(self, activity.now());

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::decode::{Decoded, Decoder, Framing};
+use super::decode::{BodyPart, Decoder, Framing};
 use super::encode::{self, Outbox};
 use crate::http::activity::Activity;
 use crate::http::message::{BodyError, Piece, Upload};
@@ -73,9 +73,9 @@ impl ClientIo {
     /// Writes what is waiting to be written.
     pub(super) fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut outbox = self.outbox.borrow_mut();
-        let before = outbox.total();
+        let before = outbox.total;
         let flushed = outbox.poll_flush(&mut *self.stream.borrow_mut(), cx);
-        let written = outbox.total() - before;
+        let written = outbox.total - before;
         if written > 0 {
             self.activity.downloaded(written);
         }
@@ -103,9 +103,9 @@ impl ClientIo {
 impl Downstream for ClientIo {
     fn send_interim(&self, status: StatusCode, headers: &Headers) {
         let mut outbox = self.outbox.borrow_mut();
-        if self.takes_interim.get() && outbox.text().len() < MOST_INTERIM {
-            encode::response_start(outbox.text(), status, headers);
-            outbox.text().extend_from_slice(b"\r\n");
+        if self.takes_interim.get() && outbox.text.len() < MOST_INTERIM {
+            encode::response_start(&mut outbox.text, status, headers);
+            outbox.text.extend_from_slice(b"\r\n");
         }
     }
 
@@ -123,7 +123,7 @@ impl Upload for ClientIo {
             let decoded = decoder.decode(&mut self.input.borrow_mut());
             self.decoder.set(decoder);
             match decoded {
-                Ok(Decoded::Data(data)) => {
+                Ok(BodyPart::Data(data)) => {
                     let length = data.len() as u64;
                     let Some(left) = self.allowance.get().checked_sub(length) else {
                         return Poll::Ready(Some(Err(BodyError::TooLong(self.most))));
@@ -135,19 +135,19 @@ impl Upload for ClientIo {
                     }
                     return Poll::Ready(Some(Ok(Piece::Data(data))));
                 }
-                Ok(Decoded::Trailers(trailers)) => {
+                Ok(BodyPart::Trailers(trailers)) => {
                     self.activity.upload_ended();
                     return Poll::Ready(Some(Ok(Piece::Trailers(trailers))));
                 }
-                Ok(Decoded::End) => {
+                Ok(BodyPart::End) => {
                     self.activity.upload_ended();
                     return Poll::Ready(None);
                 }
-                Ok(Decoded::More) => {}
+                Ok(BodyPart::More) => {}
                 Err(error) => return Poll::Ready(Some(Err(error))),
             }
             if self.awaits_continue.take() {
-                self.outbox.borrow_mut().text().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                self.outbox.borrow_mut().text.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             }
             if !self.outbox.borrow().is_empty()
                 && let Poll::Ready(Err(error)) = self.poll_flush(cx)

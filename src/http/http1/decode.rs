@@ -54,7 +54,7 @@ pub(super) enum Decoder {
 
 /// The next part of a body.
 #[derive(Debug)]
-pub(super) enum Decoded {
+pub(super) enum BodyPart {
     Data(Bytes),
     /// At least one trailer. The body ends with them.
     Trailers(Headers),
@@ -101,44 +101,44 @@ impl Decoder {
     }
 
     /// Takes the next part out of the buffer and leaves what follows the body.
-    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<Decoded, BodyError> {
+    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<BodyPart, BodyError> {
         loop {
             match *self {
-                Self::Ended => return Ok(Decoded::End),
-                _ if buffer.is_empty() => return Ok(Decoded::More),
-                Self::UntilClose => return Ok(Decoded::Data(take(buffer, u64::MAX))),
+                Self::Ended => return Ok(BodyPart::End),
+                _ if buffer.is_empty() => return Ok(BodyPart::More),
+                Self::UntilClose => return Ok(BodyPart::Data(take(buffer, u64::MAX))),
                 Self::Length(left) => {
                     let data = take(buffer, left);
                     let left = left - data.len() as u64;
                     *self = if left == 0 { Self::Ended } else { Self::Length(left) };
-                    return Ok(Decoded::Data(data));
+                    return Ok(BodyPart::Data(data));
                 }
                 Self::Chunk(left) => {
                     let data = take(buffer, left);
                     let left = left - data.len() as u64;
                     *self = if left == 0 { Self::ChunkEnd } else { Self::Chunk(left) };
-                    return Ok(Decoded::Data(data));
+                    return Ok(BodyPart::Data(data));
                 }
                 Self::ChunkEnd => match buffer[..] {
                     [b'\r', b'\n', ..] => {
                         buffer.advance(2);
                         *self = Self::ChunkSize;
                     }
-                    [b'\r'] => return Ok(Decoded::More),
+                    [b'\r'] => return Ok(BodyPart::More),
                     _ => return Err(malformed("expected CR LF after a chunk")),
                 },
                 Self::ChunkSize => {
-                    let Some((size, length)) = chunk_size(buffer)? else { return Ok(Decoded::More) };
+                    let Some((size, length)) = chunk_size(buffer)? else { return Ok(BodyPart::More) };
                     buffer.advance(length);
                     *self = if size == 0 { Self::Trailers } else { Self::Chunk(size) };
                 }
                 Self::Trailers => {
                     let trailers = head::trailers(buffer, &TRAILERS);
                     let trailers = trailers.map_err(|error| malformed(format!("invalid trailers: {error}")))?;
-                    let Some((headers, length)) = trailers else { return Ok(Decoded::More) };
+                    let Some((headers, length)) = trailers else { return Ok(BodyPart::More) };
                     buffer.advance(length);
                     *self = Self::Ended;
-                    return Ok(if headers.is_empty() { Decoded::End } else { Decoded::Trailers(headers) });
+                    return Ok(if headers.is_empty() { BodyPart::End } else { BodyPart::Trailers(headers) });
                 }
             }
         }
@@ -207,10 +207,10 @@ mod tests {
         let mut pieces = text.chunks(step);
         loop {
             match decoder.decode(&mut buffer)? {
-                Decoded::Data(data) => body.extend_from_slice(&data),
-                Decoded::Trailers(headers) => trailers += headers.len(),
-                Decoded::End => break,
-                Decoded::More => match pieces.next() {
+                BodyPart::Data(data) => body.extend_from_slice(&data),
+                BodyPart::Trailers(headers) => trailers += headers.len(),
+                BodyPart::End => break,
+                BodyPart::More => match pieces.next() {
                     Some(piece) => buffer.extend_from_slice(piece),
                     None => break,
                 },

@@ -26,12 +26,13 @@ const KEPT: usize = 8 * 1024;
 /// Bytes to be written: heads and small parts, then at most one large part and the end of its chunk.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    text: Vec<u8>,
+    /// The buffer for heads. It must not be added to behind a large part, which is flushed first.
+    pub(super) text: Vec<u8>,
     written: usize,
     large: Bytes,
     tail: Bytes,
     /// Bytes of the current message that the system has accepted.
-    total: u64,
+    pub(super) total: u64,
 }
 
 const CRLF: &[u8] = b"\r\n";
@@ -41,23 +42,9 @@ impl Outbox {
         self.written == self.text.len() && self.large.is_empty() && self.tail.is_empty()
     }
 
-    /// Starts counting a new message's bytes.
-    pub(super) const fn begin(&mut self) {
-        self.total = 0;
-    }
-
-    pub(super) const fn total(&self) -> u64 {
-        self.total
-    }
-
     /// Drops what was not written, because the receiver takes no more.
     pub(super) fn discard(&mut self) {
         *self = Self { total: self.total, ..Self::default() };
-    }
-
-    /// The buffer for heads. It must not be added to behind a large part, which is flushed first.
-    pub(super) const fn text(&mut self) -> &mut Vec<u8> {
-        &mut self.text
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -174,7 +161,7 @@ impl Framing {
                 // An empty chunk would end the body.
                 if !data.is_empty() {
                     // Writing to a vector cannot fail.
-                    let _ = write!(outbox.text(), "{:x}\r\n", data.len());
+                    let _ = write!(outbox.text, "{:x}\r\n", data.len());
                     outbox.data(data, CRLF);
                 }
             }
@@ -188,7 +175,7 @@ impl Framing {
             Self::Empty | Self::Length(0) | Self::UntilClose => Ok(()),
             Self::Length(_) => Err(wrong_length()),
             Self::Chunked => {
-                let text = outbox.text();
+                let text = &mut outbox.text;
                 text.extend_from_slice(b"0\r\n");
                 trailers.write(text);
                 text.extend_from_slice(CRLF);

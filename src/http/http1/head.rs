@@ -13,6 +13,7 @@ use httparse::{Error, Header, Status};
 
 use super::decode::Framing;
 use crate::http::failure::HeadError;
+use crate::http::forwarding;
 use crate::http::limits::HeadLimits;
 use crate::http::message::{Request, RequestBody};
 use crate::message::headers::{self, Headers};
@@ -211,7 +212,7 @@ fn http_version(minor: u8) -> Version {
 
 /// Headers, and what they say about framing and the connection.
 #[derive(Default)]
-struct Read {
+struct ParsedHeaders {
     headers: Headers,
     close: bool,
     keep_alive: bool,
@@ -222,9 +223,9 @@ struct Read {
     has_coding: bool,
 }
 
-fn read_headers(lines: &[Header<'_>], head: &[u8]) -> Result<Read, HeadError> {
+fn read_headers(lines: &[Header<'_>], head: &[u8]) -> Result<ParsedHeaders, HeadError> {
     let parts = lines.iter().map(|line| (line.name.as_bytes(), line.value));
-    let mut read = Read { headers: Headers::of_head(head, parts, ROOM), ..Read::default() };
+    let mut read = ParsedHeaders { headers: Headers::of_head(head, parts, ROOM), ..ParsedHeaders::default() };
     for line in lines {
         let (name, value) = (line.name, line.value);
         // The length alone rules out nearly all names.
@@ -241,26 +242,17 @@ fn read_headers(lines: &[Header<'_>], head: &[u8]) -> Result<Read, HeadError> {
 /// Space for the lines and bytes that a proxy usually adds to a message.
 const ROOM: (usize, usize) = (8, 256);
 
-/// Headers that a `Connection` header must not name. Removing them would change the message's destination or length, or
-/// what we say about the client ("hop-by-hop abuse").
+/// Returns whether a `Connection` header must not name this header. Removing it would change the message's destination or
+/// length, or what we say about the client ("hop-by-hop abuse").
 fn is_protected(name: &str) -> bool {
-    const NAMES: [&str; 9] = [
-        "host",
-        "content-length",
-        "transfer-encoding",
-        "content-type",
-        "authorization",
-        "cookie",
-        "via",
-        "forwarded",
-        "x-real-ip",
-    ];
-    let begins = |with: &str| name.get(..with.len()).is_some_and(|start| start.eq_ignore_ascii_case(with));
+    const NAMES: [&str; 7] =
+        ["host", "content-length", "transfer-encoding", "content-type", "authorization", "cookie", "via"];
     NAMES.iter().any(|protected| name.eq_ignore_ascii_case(protected))
-        || ["x-forwarded-", "ratelimit", "x-ratelimit-"].into_iter().any(begins)
+        || forwarding::is_claim(name.as_bytes())
+        || forwarding::is_rate_limit(name.as_bytes())
 }
 
-impl Read {
+impl ParsedHeaders {
     fn connection(&mut self, value: &[u8]) -> Result<(), HeadError> {
         const MALFORMED: HeadError = HeadError::Malformed("`Connection` must not name this header");
         // Nearly all lines consist of one of these.

@@ -6,7 +6,7 @@
 use bytes::{Bytes, BytesMut};
 use http::Method;
 
-use super::decode::{Decoded, Decoder, Framing};
+use super::decode::{BodyPart, Decoder, Framing};
 use super::encode::{self, Outbox};
 use super::head;
 use crate::http::forwarding;
@@ -94,7 +94,7 @@ pub(crate) fn chunks(bytes: &[u8]) {
     }
     let trailers: Headers = whole.trailers.iter().map(|(name, value)| (name, value)).collect();
     framing.end(&trailers, &mut outbox).unwrap();
-    let again = decode(outbox.text(), usize::MAX).unwrap();
+    let again = decode(&outbox.text, usize::MAX).unwrap();
     assert_eq!((again.body, again.trailers, again.is_end, again.rest), (whole.body, whole.trailers, true, Vec::new()));
 }
 
@@ -113,15 +113,15 @@ fn decode(text: &[u8], step: usize) -> Result<Read, BodyError> {
     let mut pieces = text.chunks(step);
     loop {
         match decoder.decode(&mut buffer)? {
-            Decoded::Data(data) => {
+            BodyPart::Data(data) => {
                 assert!(!data.is_empty(), "a piece of nothing would end the body where it is sent on");
                 read.body.extend_from_slice(&data);
             }
-            Decoded::Trailers(headers) => {
+            BodyPart::Trailers(headers) => {
                 read.trailers = headers.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
             }
-            Decoded::End => break,
-            Decoded::More => match pieces.next() {
+            BodyPart::End => break,
+            BodyPart::More => match pieces.next() {
                 Some(piece) => buffer.extend_from_slice(piece),
                 None => break,
             },

@@ -224,7 +224,7 @@ impl<S: Service> Connection<'_, S> {
         let mut is_written = bodiless;
         {
             let mut outbox = self.io.outbox.borrow_mut();
-            let text = outbox.text();
+            let text = &mut outbox.text;
             self.write_head(text, request, &response, (!bodiless).then_some(framing), stays);
             // A short response of our own is sent together with its head.
             if let ResponseBody::Text(body) = body
@@ -337,8 +337,8 @@ impl<S: Service> Connection<'_, S> {
         let ResponseBody::Tunnel(tunnel) = response.body else { return Ok(false) };
         {
             let mut outbox = self.io.outbox.borrow_mut();
-            encode::response_start(outbox.text(), response.status, &response.headers);
-            outbox.text().extend_from_slice(b"connection: upgrade\r\n\r\n");
+            encode::response_start(&mut outbox.text, response.status, &response.headers);
+            outbox.text.extend_from_slice(b"connection: upgrade\r\n\r\n");
         }
         poll_fn(|cx| self.io.poll_flush(cx)).await?;
         let _open = self.server.tunnel();

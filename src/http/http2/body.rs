@@ -23,7 +23,7 @@ use crate::message::headers::Headers;
 /// The sender's window is reopened when the next part is requested, which is when the previous one has been forwarded.
 /// So a slow receiver holds up at most one window.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct ReceivedBody {
     stream: RecvStream,
     /// Bytes of the last part, not yet returned to the sender's window.
     owed: usize,
@@ -38,7 +38,7 @@ enum Phase {
     Ended,
 }
 
-impl Incoming {
+impl ReceivedBody {
     pub(super) fn new(stream: RecvStream, map: &HeaderMap) -> Self {
         let length = map.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let phase = if stream.is_end_stream() { Phase::Ended } else { Phase::Data };
@@ -105,26 +105,14 @@ impl Incoming {
 /// A client's request body.
 #[derive(Debug)]
 pub(super) struct ClientBody {
-    incoming: RefCell<Incoming>,
-    activity: Rc<Activity>,
+    pub(super) incoming: RefCell<ReceivedBody>,
+    pub(super) activity: Rc<Activity>,
     /// Bytes that may still come.
-    allowed: Cell<u64>,
+    pub(super) allowed: Cell<u64>,
     /// The limit for the whole body.
-    limit: u64,
+    pub(super) limit: u64,
     /// Where to send a `100 Continue` if the client waits for one before it sends the body.
-    awaits_continue: RefCell<Option<Rc<Responder>>>,
-}
-
-impl ClientBody {
-    pub(super) fn new(
-        incoming: Incoming,
-        activity: Rc<Activity>,
-        limit: u64,
-        awaits_continue: Option<Rc<Responder>>,
-    ) -> Self {
-        let (incoming, awaits_continue) = (RefCell::new(incoming), RefCell::new(awaits_continue));
-        Self { incoming, activity, allowed: Cell::new(limit), limit, awaits_continue }
-    }
+    pub(super) awaits_continue: RefCell<Option<Rc<Responder>>>,
 }
 
 impl Upload for ClientBody {
@@ -201,7 +189,7 @@ impl Source<'_> {
 
 /// A body that is sent.
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct SentBody {
     stream: SendStream<Bytes>,
     /// The rest of a part, waiting for the receiver's window.
     rest: Bytes,
@@ -211,7 +199,7 @@ pub(super) struct Outgoing {
 
 /// Why a body is not sent any further.
 #[derive(Debug)]
-pub(super) enum Halt {
+pub(super) enum SendError {
     /// The receiver reset the stream, or the connection is closed.
     Gone,
     /// The source failed.
@@ -222,21 +210,21 @@ pub(super) enum Halt {
 /// need no second poll.
 const SMALL: usize = 16 * 1024;
 
-impl Outgoing {
+impl SentBody {
     pub(super) const fn new(stream: SendStream<Bytes>) -> Self {
         Self { stream, rest: Bytes::new(), has_begun: false }
     }
 
     /// Sends as much as there is and as the receiver takes. Ready at the end of the body.
-    pub(super) fn poll_send(&mut self, mut source: Source<'_>, cx: &mut Context<'_>) -> Poll<Result<(), Halt>> {
-        let gone = |_| Halt::Gone;
+    pub(super) fn poll_send(&mut self, mut source: Source<'_>, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        let gone = |_| SendError::Gone;
         loop {
             while !self.rest.is_empty() {
                 let Poll::Ready(room) = self.poll_room(cx) else {
                     source.stalled(cx);
                     return Poll::Pending;
                 };
-                let part = self.rest.split_to(room.ok_or(Halt::Gone)?.min(self.rest.len()));
+                let part = self.rest.split_to(room.ok_or(SendError::Gone)?.min(self.rest.len()));
                 source.sent(part.len());
                 let is_last = self.rest.is_empty() && source.is_end();
                 self.stream.send_data(part, is_last).map_err(gone)?;
@@ -263,9 +251,9 @@ impl Outgoing {
                     let trailers = convert::header_map(&headers, 0, |_| true);
                     return Poll::Ready(self.stream.send_trailers(trailers).map_err(gone));
                 }
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Halt::Body(error))),
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(SendError::Body(error))),
                 Poll::Ready(None) => return Poll::Ready(self.stream.send_data(Bytes::new(), true).map_err(gone)),
-                Poll::Pending if self.stream.poll_reset(cx).is_ready() => return Poll::Ready(Err(Halt::Gone)),
+                Poll::Pending if self.stream.poll_reset(cx).is_ready() => return Poll::Ready(Err(SendError::Gone)),
                 Poll::Pending => return Poll::Pending,
             }
         }

@@ -13,7 +13,7 @@ use h2::{Reason, RecvStream};
 use http::{HeaderValue, Uri, Version, header};
 use tokio::task::AbortHandle;
 
-use super::body::{Halt, Incoming, Outgoing, Source};
+use super::body::{ReceivedBody, SendError, SentBody, Source};
 use super::convert;
 use super::drive::drive;
 use super::watch::{Traffic, WatchedStream};
@@ -112,44 +112,28 @@ impl Connection {
             }
         };
         drop(sender);
-        let active = Active::new(self.shared.clone());
+        let active = ActiveRequest::new(self.shared.clone());
         let body = std::mem::take(&mut request.body);
-        let mut upload = Pump { outgoing: Outgoing::new(stream), body, is_done: is_end };
+        let mut upload = Upload { outgoing: SentBody::new(stream), body, is_done: is_end };
         let mut interim = 0;
         let received = poll_fn(|cx| {
             if let Err(error) = upload.poll(cx) {
-                return Poll::Ready(Err(Fault::Error(UpstreamError::Upload(error))));
+                return Poll::Ready(Err((UpstreamError::Upload(error), true)));
             }
             if let Poll::Ready(received) = poll_response(&mut response, &mut interim, context, cx) {
                 return Poll::Ready(received);
             }
-            match context.activity.overdue() {
-                Some(error) => Poll::Ready(Err(Fault::Error(error))),
-                None => Poll::Pending,
-            }
+            context.activity.overdue().map_or(Poll::Pending, |error| Poll::Ready(Err((error, true))))
         })
         .await;
         match received {
             Ok(response) => Ok(respond(response, upload, context.activity.clone(), lease, active)),
-            Err(fault) => {
-                let (error, was_sent) = match fault {
-                    Fault::Error(error) => (error, true),
-                    Fault::Stream(error) => {
-                        let was_sent = !is_unprocessed(&error);
-                        (UpstreamError::Closed(io_error(error)), was_sent)
-                    }
-                };
+            Err((error, was_sent)) => {
                 let again = upload.untouched().filter(|_| interim == 0).map(|body| Request { body, ..request });
                 Err(failed(error, lease, again, was_sent))
             }
         }
     }
-}
-
-/// Why there is no response.
-enum Fault {
-    Error(UpstreamError),
-    Stream(h2::Error),
 }
 
 fn failed<L>(error: UpstreamError, lease: L, request: Option<Request>, was_sent: bool) -> Box<SendFailed<L>> {
@@ -189,48 +173,53 @@ fn head(request: &Request, context: &RequestContext) -> Result<http::Request<()>
     Ok(head)
 }
 
+/// The error comes with whether the upstream may have processed the request.
 fn poll_response(
     response: &mut ResponseFuture,
     interim: &mut usize,
     context: &RequestContext,
     cx: &mut Context<'_>,
-) -> Poll<Result<http::Response<RecvStream>, Fault>> {
+) -> Poll<Result<http::Response<RecvStream>, (UpstreamError, bool)>> {
     while let Poll::Ready(Some(Ok(head))) = response.poll_informational(cx) {
         *interim += 1;
         let headers = convert::headers(head.headers());
-        context.forward_interim(*interim, head.status(), headers).map_err(Fault::Error)?;
+        context.forward_interim(*interim, head.status(), headers).map_err(|error| (error, true))?;
     }
-    let response = ready!(Pin::new(response).poll(cx)).map_err(Fault::Stream)?;
-    convert::check_response(response.headers()).map_err(|error| Fault::Error(UpstreamError::Head(error)))?;
+    let response = ready!(Pin::new(response).poll(cx)).map_err(|error| {
+        let was_sent = !is_unprocessed(&error);
+        (UpstreamError::Closed(io_error(error)), was_sent)
+    })?;
+    convert::check_response(response.headers()).map_err(|error| (UpstreamError::Head(error), true))?;
     Poll::Ready(Ok(response))
 }
 
 fn respond<L: Lease>(
     response: http::Response<RecvStream>,
-    upload: Pump,
+    upload: Upload,
     activity: Rc<Activity>,
     lease: L,
-    active: Active,
+    active: ActiveRequest,
 ) -> Response {
     let (head, body) = response.into_parts();
     let headers = convert::headers(&head.headers);
-    let incoming = Incoming::new(body, &head.headers);
-    let body = ResponseBody::download(Box::new(Reading { incoming, upload, activity, lease, _active: active }));
+    let incoming = ReceivedBody::new(body, &head.headers);
+    let body =
+        ResponseBody::download(Box::new(ResponseBodyStream { incoming, upload, activity, lease, _active: active }));
     Response { status: head.status, headers: headers.into(), body }
 }
 
 /// Counts a request as active.
 #[derive(Debug)]
-struct Active(Rc<Shared>);
+struct ActiveRequest(Rc<Shared>);
 
-impl Active {
+impl ActiveRequest {
     fn new(shared: Rc<Shared>) -> Self {
         shared.active.set(shared.active.get() + 1);
         Self(shared)
     }
 }
 
-impl Drop for Active {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         self.0.active.set(self.0.active.get() - 1);
     }
@@ -239,13 +228,13 @@ impl Drop for Active {
 /// A request's body in transit. It continues while the response arrives, because the server may answer each part by
 /// itself (gRPC's bidirectional streams).
 #[derive(Debug)]
-struct Pump {
-    outgoing: Outgoing,
+struct Upload {
+    outgoing: SentBody,
     body: RequestBody,
     is_done: bool,
 }
 
-impl Pump {
+impl Upload {
     /// Sends as much as possible. Fails only if the client's body does: if the upstream stops reading, its response
     /// tells why.
     fn poll(&mut self, cx: &mut Context<'_>) -> Result<(), BodyError> {
@@ -254,8 +243,8 @@ impl Pump {
         }
         match self.outgoing.poll_send(Source::Request(&mut self.body), cx) {
             Poll::Pending => return Ok(()),
-            Poll::Ready(Ok(()) | Err(Halt::Gone)) => self.is_done = true,
-            Poll::Ready(Err(Halt::Body(error))) => {
+            Poll::Ready(Ok(()) | Err(SendError::Gone)) => self.is_done = true,
+            Poll::Ready(Err(SendError::Body(error))) => {
                 self.is_done = true;
                 // The stream must not end as if the body were complete.
                 self.outgoing.reset(Reason::CANCEL);
@@ -273,17 +262,17 @@ impl Pump {
 
 /// A response whose body is being read.
 #[derive(Debug)]
-struct Reading<L> {
-    incoming: Incoming,
-    upload: Pump,
+struct ResponseBodyStream<L> {
+    incoming: ReceivedBody,
+    upload: Upload,
     activity: Rc<Activity>,
     /// Held until the response is dropped.
     lease: L,
-    _active: Active,
+    _active: ActiveRequest,
 }
 
 /// It is never released: the server may end its response while it still reads the request.
-impl<L: Lease> Download for Reading<L> {
+impl<L: Lease> Download for ResponseBodyStream<L> {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         if let Err(error) = self.upload.poll(cx) {
             return Poll::Ready(Some(Err(error)));

@@ -25,7 +25,7 @@ fn is_of_connection(name: &[u8]) -> bool {
 pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Request, HeadError> {
     let request::Parts { method, uri, headers: map, .. } = head;
     let target = target(&method, &uri).map_err(HeadError::Malformed)?;
-    let known = Known::of(&map);
+    let known = KnownHeaders::of(&map);
     if target.len() > limits.target {
         return Err(HeadError::Target);
     } else if known.bytes > limits.bytes {
@@ -76,7 +76,7 @@ pub(super) fn check_response(map: &HeaderMap) -> Result<(), HeadError> {
 
 /// The headers that are examined, found in one pass: each lookup in the map costs a hash.
 #[derive(Default)]
-struct Known<'a> {
+struct KnownHeaders<'a> {
     hosts: SmallVec<[&'a HeaderValue; 1]>,
     lengths: SmallVec<[&'a HeaderValue; 1]>,
     crumbs: SmallVec<[&'a HeaderValue; 1]>,
@@ -84,7 +84,7 @@ struct Known<'a> {
     bytes: usize,
 }
 
-impl<'a> Known<'a> {
+impl<'a> KnownHeaders<'a> {
     fn of(map: &'a HeaderMap) -> Self {
         let mut known = Self::default();
         for (name, value) in map {
@@ -197,7 +197,7 @@ mod tests {
         let uri: Uri = uri.parse().unwrap();
         let map: HeaderMap = host_header.iter().map(|host| (HOST, host.parse().unwrap())).collect();
         let given = target(&method.parse().unwrap(), &uri).and_then(|target| {
-            let host = host(&uri, &Known::of(&map).hosts)?;
+            let host = host(&uri, &KnownHeaders::of(&map).hosts)?;
             Ok((target, String::from_utf8(host.to_vec()).unwrap()))
         });
         match expected {

@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::LINGER;
-use super::stream::{self, Ended, Opened};
+use super::stream::{self, NewStream, StreamEnd};
 use super::tasks::{Mailbox, Tasks, Wakeups};
 use super::watch::{PREFACE, Resets, Traffic, WatchedStream};
 use crate::http::activity::Alarm;
@@ -53,24 +53,26 @@ pub(crate) async fn serve<S: Service>(
     let limits = server.limits.http2;
     let traffic = Traffic::new(PREFACE);
     let handshake = builder(&limits, &server.limits.head).handshake(WatchedStream::new(stream, traffic.clone()));
-    let connection = match timeout(server.timeouts.first_byte, handshake).await {
+    let mut connection = match timeout(server.timeouts.first_byte, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),
         Err(_) => return server.limit_reached(HttpLimit::FirstByteTimeout),
     };
-    let streams = |streams: Rc<Mailbox<Opened, Ended>>| {
-        let connection = stream::Connection { service: &*service, peer: &peer, traffic: &traffic };
+    let streams = |streams: Rc<Mailbox<NewStream, StreamEnd>>| {
+        let (service, peer, traffic) = (&*service, &peer, &traffic);
         async move {
             let mut alarm = Alarm::default();
             loop {
                 let opened = streams.receive().await;
-                streams.done(connection.serve(opened, &mut alarm).await);
+                streams.done(stream::serve(service, peer, traffic, opened, &mut alarm).await);
             }
         }
     };
     let wakeups = Arc::new(Wakeups::default());
     let session = Session {
-        wire: Wire::new(connection),
+        pings: connection.ping_pong(),
+        connection,
+        pinged: None,
         socket: wakeups.socket(),
         tasks: Tasks::new(wakeups.clone(), streams),
         open: permit.streams(),
@@ -109,10 +111,13 @@ fn builder(limits: &Http2Limits, head: &HeadLimits) -> h2::server::Builder {
 }
 
 struct Session<'p, F, M> {
-    wire: Wire,
+    connection: Connection<WatchedStream, Bytes>,
+    pings: Option<PingPong>,
+    /// When the last PING was sent.
+    pinged: Option<Instant>,
     /// Wakes the connection itself.
     socket: Waker,
-    tasks: Tasks<Opened, Ended, F, M>,
+    tasks: Tasks<NewStream, StreamEnd, F, M>,
     /// The running streams, counted for the client's address.
     open: Streams<'p>,
     wakeups: Arc<Wakeups>,
@@ -136,16 +141,9 @@ enum Phase {
     Closing(Instant),
 }
 
-/// The connection and its PINGs.
-struct Wire {
-    connection: Connection<WatchedStream, Bytes>,
-    pings: Option<PingPong>,
-    sent: Option<Instant>,
-}
-
 /// What to do at a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
+enum DeadlineAction {
     /// Close the connection without a frame.
     Drop,
     /// Tell the client that the connection is over.
@@ -163,7 +161,7 @@ enum Due {
 impl<F, M> Session<'_, F, M>
 where
     F: Future<Output = ()>,
-    M: Fn(Rc<Mailbox<Opened, Ended>>) -> F,
+    M: Fn(Rc<Mailbox<NewStream, StreamEnd>>) -> F,
 {
     async fn run(mut self, server: &Server, drain: &CancellationToken) {
         let mut drained = pin!(drain.cancelled());
@@ -197,9 +195,9 @@ where
             Poll::Pending
         })
         .await;
-        let Self { wire, mut tasks, wakeups, traffic, .. } = self;
+        let Self { connection, mut tasks, wakeups, traffic, .. } = self;
         // Its streams notice. Those that have not been charged yet continue until they are.
-        drop(wire);
+        drop(connection);
         let rest = poll_fn(|cx| {
             traffic.wake();
             wakeups.run(cx.waker());
@@ -220,7 +218,7 @@ where
         let socket = self.socket.clone();
         let mut cx = Context::from_waker(&socket);
         loop {
-            match self.wire.connection.poll_accept(&mut cx) {
+            match self.connection.poll_accept(&mut cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => {
                     self.requests += 1;
                     if self.requests == server.limits.requests && self.phase == Phase::Open {
@@ -271,7 +269,7 @@ where
         let mut done = 0;
         self.tasks.turn(|ended| {
             done += 1;
-            is_attack |= ended == Ended::RapidReset && self.resets.count(self.limits.max_resets, now);
+            is_attack |= ended == StreamEnd::RapidReset && self.resets.count(self.limits.max_resets, now);
         });
         self.open.end(done);
         if !was_empty && self.tasks.is_empty() {
@@ -285,7 +283,7 @@ where
     /// Tells the client to open no more streams (RFC 9113 section 6.8).
     fn drain(&mut self) {
         self.phase = Phase::Draining(self.traffic.now());
-        self.wire.connection.graceful_shutdown();
+        self.connection.graceful_shutdown();
         self.wakeups.wake_socket();
     }
 
@@ -299,28 +297,46 @@ where
 
     fn close(&mut self, reason: Reason) {
         self.phase = Phase::Closing(self.traffic.now());
-        self.wire.connection.abrupt_shutdown(reason);
+        self.connection.abrupt_shutdown(reason);
         self.wakeups.wake_socket();
     }
 
     /// Returns the next deadline and what to do then.
-    fn deadline(&self, server: &Server) -> (Instant, Due) {
+    fn deadline(&self, server: &Server) -> (Instant, DeadlineAction) {
         let timeouts = &server.timeouts;
         let after = |since: Instant, patience: Duration| {
             since.checked_add(patience).unwrap_or_else(|| since + Duration::from_hours(87_600))
         };
         if let Phase::Closing(since) = self.phase {
-            return (after(since, LINGER), Due::Drop);
+            return (after(since, LINGER), DeadlineAction::Drop);
         }
-        let incomplete = self.traffic.incomplete_since().map(|since| (after(since, timeouts.header), Due::Incomplete));
+        let incomplete =
+            self.traffic.incomplete_since().map(|since| (after(since, timeouts.header), DeadlineAction::Incomplete));
         let next = match self.phase {
-            _ if !self.tasks.is_empty() => self.wire.deadline(&self.limits, &self.traffic),
+            _ if !self.tasks.is_empty() => self.ping_deadline(),
             // The library waits for an answer to the PING that it sends with the GOAWAY.
-            Phase::Draining(since) => (after(since.max(self.idle_since), LINGER), Due::Close),
+            Phase::Draining(since) => (after(since.max(self.idle_since), LINGER), DeadlineAction::Close),
             // A connection is not idle while a frame is incomplete.
-            _ => incomplete.unwrap_or_else(|| (after(self.idle_since, timeouts.idle), Due::Idle)),
+            _ => incomplete.unwrap_or_else(|| (after(self.idle_since, timeouts.idle), DeadlineAction::Idle)),
         };
         incomplete.filter(|incomplete| incomplete.0 < next.0).unwrap_or(next)
+    }
+
+    /// Anything that the client sends shows that it is there, not only the answer to a PING.
+    fn ping_deadline(&self) -> (Instant, DeadlineAction) {
+        let heard = self.traffic.heard();
+        match self.pinged.filter(|pinged| heard <= *pinged) {
+            Some(pinged) => (pinged + self.limits.ping_timeout, DeadlineAction::Dead),
+            None => (heard + self.limits.ping_interval, DeadlineAction::Ping),
+        }
+    }
+
+    fn ping(&mut self) {
+        let Some(pings) = &mut self.pings else { return };
+        // Takes the last PING's answer, if it has come. If not, something else has arrived since.
+        let _ = pings.poll_pong(&mut Context::from_waker(Waker::noop()));
+        let _ = pings.send_ping(Ping::opaque());
+        self.pinged = Some(self.traffic.now());
     }
 
     /// Handles missed deadlines. Ready at the end of the connection.
@@ -331,42 +347,19 @@ where
                 return Poll::Pending;
             }
             match due {
-                Due::Drop => return Poll::Ready(()),
-                Due::Dead => {
+                DeadlineAction::Drop => return Poll::Ready(()),
+                DeadlineAction::Dead => {
                     server.limit_reached(HttpLimit::Http2PingTimeout);
                     return Poll::Ready(());
                 }
-                Due::Incomplete => self.calm(server, HttpLimit::HeaderTimeout),
-                Due::Idle => {
+                DeadlineAction::Incomplete => self.calm(server, HttpLimit::HeaderTimeout),
+                DeadlineAction::Idle => {
                     server.limit_reached(HttpLimit::IdleTimeout);
                     self.drain();
                 }
-                Due::Close => self.close(Reason::NO_ERROR),
-                Due::Ping => self.wire.send(&self.traffic),
+                DeadlineAction::Close => self.close(Reason::NO_ERROR),
+                DeadlineAction::Ping => self.ping(),
             }
         }
-    }
-}
-
-impl Wire {
-    fn new(mut connection: Connection<WatchedStream, Bytes>) -> Self {
-        let pings = connection.ping_pong();
-        Self { connection, pings, sent: None }
-    }
-
-    /// Anything that the client sends shows that it is there, not only the answer to a PING.
-    fn deadline(&self, limits: &Http2Limits, traffic: &Traffic) -> (Instant, Due) {
-        match self.sent.filter(|sent| traffic.heard() <= *sent) {
-            Some(sent) => (sent + limits.ping_timeout, Due::Dead),
-            None => (traffic.heard() + limits.ping_interval, Due::Ping),
-        }
-    }
-
-    fn send(&mut self, traffic: &Traffic) {
-        let Some(pings) = &mut self.pings else { return };
-        // Takes the last PING's answer, if it has come. If not, something else has arrived since.
-        let _ = pings.poll_pong(&mut Context::from_waker(Waker::noop()));
-        let _ = pings.send_ping(Ping::opaque());
-        self.sent = Some(traffic.now());
     }
 }

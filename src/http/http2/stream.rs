@@ -14,7 +14,7 @@ use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
 use http::{Method, Request, StatusCode, Version, request};
 use tokio::time::timeout;
 
-use super::body::{ClientBody, Halt, Incoming, Outgoing, Source};
+use super::body::{ClientBody, ReceivedBody, SendError, SentBody, Source};
 use super::convert;
 use super::watch::Traffic;
 use crate::http::activity::{Activity, Alarm, Phase};
@@ -35,7 +35,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const OWN_HEADERS: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum StreamEnd {
     /// Regularly, or by the upstream's fault.
     Answered,
     /// The client cancelled it soon, before there was a response.
@@ -85,35 +85,31 @@ impl Downstream for Responder {
 }
 
 /// A stream that a client has opened.
-pub(super) type Opened = (Request<RecvStream>, SendResponse<Bytes>);
+pub(super) type NewStream = (Request<RecvStream>, SendResponse<Bytes>);
 
-/// The connection that a stream belongs to.
-pub(super) struct Connection<'a, S> {
-    pub(super) service: &'a S,
-    pub(super) peer: &'a Rc<Peer>,
-    pub(super) traffic: &'a Traffic,
-}
-
-impl<S: Service> Connection<'_, S> {
-    /// Answers a stream's request. `alarm` is reused from earlier streams.
-    pub(super) async fn serve(&self, (request, respond): Opened, alarm: &mut Alarm) -> Ended {
-        let Self { service, peer, traffic } = *self;
-        let (head, body) = request.into_parts();
-        let server = service.server();
-        let activity = Rc::new(Activity::new(traffic.now(), server.slow_readers.clone()));
-        activity.exchange(!body.is_end_stream());
-        let responder = Rc::new(Responder::new(respond));
-        let context = Context::new(activity.clone(), peer.clone(), Rc::downgrade(&responder) as _);
-        let stream = Stream { service, context: &context, responder: &responder };
-        let overdue = |limit| server.limit_reached(limit);
-        let work = pin!(stream.serve(head, body));
-        // A stream that is dropped before the end of its response is reset with CANCEL.
-        activity.watch(&server.timeouts, alarm, || traffic.now(), work, overdue).await.unwrap_or(Ended::Broken)
-    }
+/// Answers a stream's request. `alarm` is reused from earlier streams.
+pub(super) async fn serve<S: Service>(
+    service: &S,
+    peer: &Rc<Peer>,
+    traffic: &Traffic,
+    (request, respond): NewStream,
+    alarm: &mut Alarm,
+) -> StreamEnd {
+    let (head, body) = request.into_parts();
+    let server = service.server();
+    let activity = Rc::new(Activity::new(traffic.now(), server.slow_readers.clone()));
+    activity.exchange(!body.is_end_stream());
+    let responder = Rc::new(Responder::new(respond));
+    let context = Context::new(activity.clone(), peer.clone(), Rc::downgrade(&responder) as _);
+    let stream = Stream { service, context: &context, responder: &responder };
+    let overdue = |limit| server.limit_reached(limit);
+    let work = pin!(stream.serve(head, body));
+    // A stream that is dropped before the end of its response is reset with CANCEL.
+    activity.watch(&server.timeouts, alarm, || traffic.now(), work, overdue).await.unwrap_or(StreamEnd::Broken)
 }
 
 /// A response and the rest of its request.
-struct Answered<E> {
+struct Answer<E> {
     response: Response,
     /// `None` if the request's head was rejected.
     exchange: Option<E>,
@@ -128,7 +124,7 @@ struct Stream<'a, S> {
 }
 
 impl<S: Service> Stream<'_, S> {
-    async fn serve(&self, head: request::Parts, body: RecvStream) -> Ended {
+    async fn serve(&self, head: request::Parts, body: RecvStream) -> StreamEnd {
         let activity = &self.context.activity;
         let began = activity.now();
         let is_head = head.method == Method::HEAD;
@@ -145,9 +141,9 @@ impl<S: Service> Stream<'_, S> {
             }
         })
         .await;
-        let Some(Answered { response, exchange, upload }) = answered else {
+        let Some(Answer { response, exchange, upload }) = answered else {
             let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
-            return if is_rapid { Ended::RapidReset } else { Ended::Broken };
+            return if is_rapid { StreamEnd::RapidReset } else { StreamEnd::Broken };
         };
         let Response { status, headers, mut body } = response;
         if matches!(body, ResponseBody::Stream(_)) {
@@ -159,23 +155,23 @@ impl<S: Service> Stream<'_, S> {
         // A request whose response was sent is not in flight, even if its upload continues.
         exchange.iter().for_each(S::Exchange::ended);
         drop(exchange);
-        if ended == Ended::Answered && !matches!(body, ResponseBody::Stream(_)) {
+        if ended == StreamEnd::Answered && !matches!(body, ResponseBody::Stream(_)) {
             drop(body);
             let _ = timeout(LINGER, discard(upload)).await;
         }
         ended
     }
 
-    async fn answer(&self, head: request::Parts, body: RecvStream) -> Answered<S::Exchange> {
+    async fn answer(&self, head: request::Parts, body: RecvStream) -> Answer<S::Exchange> {
         let Self { service, context, responder } = self;
         let server = service.server();
-        let incoming = (!body.is_end_stream()).then(|| Incoming::new(body, &head.headers));
+        let incoming = (!body.is_end_stream()).then(|| ReceivedBody::new(body, &head.headers));
         let mut request = match convert::request(head, &server.limits.head) {
             Ok(request) => request,
             Err(error) => {
                 let response = server.reject(error);
                 service.rejected(context, Version::HTTP_2, error, &response);
-                return Answered { response, exchange: None, upload: RequestBody::Empty };
+                return Answer { response, exchange: None, upload: RequestBody::Empty };
             }
         };
         // Held here as well: if the service drops an unread body, the stream must not be reset while the response is
@@ -183,15 +179,20 @@ impl<S: Service> Stream<'_, S> {
         let mut upload = RequestBody::Empty;
         if let Some(incoming) = incoming {
             let awaits_continue = request.headers.contains("expect").then(|| Rc::clone(responder));
-            let (activity, limit) = (context.activity.clone(), server.limits.body_bytes);
-            let body = Rc::new(ClientBody::new(incoming, activity, limit, awaits_continue));
+            let body = Rc::new(ClientBody {
+                incoming: RefCell::new(incoming),
+                activity: context.activity.clone(),
+                allowed: Cell::new(server.limits.body_bytes),
+                limit: server.limits.body_bytes,
+                awaits_continue: RefCell::new(awaits_continue),
+            });
             request.body = RequestBody::Upload(body.clone());
             upload = RequestBody::Upload(body);
         }
         let mut exchange = service.begin(context, &request);
         let response = service.answer(context, request, &mut exchange).await;
         exchange.answered(context, &response);
-        Answered { response, exchange: Some(exchange), upload }
+        Answer { response, exchange: Some(exchange), upload }
     }
 
     async fn respond(
@@ -201,7 +202,7 @@ impl<S: Service> Stream<'_, S> {
         body: &mut ResponseBody,
         is_head: bool,
         exchange: Option<&S::Exchange>,
-    ) -> Ended {
+    ) -> StreamEnd {
         // These have no content, whatever their headers say (RFC 9110 section 6.4.1).
         let is_end = is_head || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) || body.is_end();
         let mut head = http::Response::new(());
@@ -212,25 +213,25 @@ impl<S: Service> Stream<'_, S> {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!("a response was not sent: {error}");
-                return Ended::Broken;
+                return StreamEnd::Broken;
             }
         };
         if is_end {
-            return Ended::Answered;
+            return StreamEnd::Answered;
         }
-        let mut outgoing = Outgoing::new(stream);
+        let mut outgoing = SentBody::new(stream);
         let exchange = exchange.map(|exchange| exchange as &dyn Exchange);
         let activity = &self.context.activity;
         match poll_fn(|cx| outgoing.poll_send(Source::Response(body, activity, exchange), cx)).await {
-            Ok(()) => Ended::Answered,
-            Err(Halt::Gone) => Ended::Broken,
-            Err(Halt::Body(error)) => {
+            Ok(()) => StreamEnd::Answered,
+            Err(SendError::Gone) => StreamEnd::Broken,
+            Err(SendError::Body(error)) => {
                 // The client must not take the part that it received for the whole (RFC 9113 section 8.1). On a reset
                 // the library drops what it has not written, so the socket gets a turn first.
                 tracing::debug!("a response broke off: {error}");
                 next_turn().await;
                 outgoing.reset(Reason::INTERNAL_ERROR);
-                Ended::Answered
+                StreamEnd::Answered
             }
         }
     }

@@ -106,11 +106,11 @@ where
 /// Which parts of a connection were woken: streams, the socket, the shutdown token.
 #[derive(Debug, Default)]
 pub(super) struct Wakeups {
-    woken: Mutex<Woken>,
+    woken: Mutex<WakeupState>,
 }
 
 #[derive(Debug, Default)]
-struct Woken {
+struct WakeupState {
     places: Vec<usize>,
     signals: Signals,
     /// True while the connection's task runs. It checks for wake-ups before it waits.
@@ -142,7 +142,7 @@ impl Wakeups {
     }
 
     fn waker(self: &Arc<Self>, place: usize) -> Waker {
-        Waker::from(Arc::new(Woke { wakeups: self.clone(), place }))
+        Waker::from(Arc::new(StreamWaker { wakeups: self.clone(), place }))
     }
 
     /// The connection's task runs. Wake-ups until [`Self::pause`] are found without waking the task.
@@ -201,12 +201,12 @@ impl Wakeups {
 }
 
 #[derive(Debug)]
-struct Woke {
+struct StreamWaker {
     wakeups: Arc<Wakeups>,
     place: usize,
 }
 
-impl Wake for Woke {
+impl Wake for StreamWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

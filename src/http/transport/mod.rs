@@ -1,12 +1,12 @@
 //! Connections of clients up to the start of HTTP, and the streams of both sides.
 
-mod accept;
+mod acceptor;
 pub(super) mod proxy_protocol;
 mod stream;
 mod tls;
 
-pub use accept::AcceptOptions;
-pub(super) use accept::{Acceptor, Opened, Protocol};
+pub use acceptor::AcceptOptions;
+pub(super) use acceptor::{Acceptor, OpenedConnection, Protocol};
 pub(crate) use proxy_protocol::Source;
 pub(super) use stream::Address;
 pub use stream::Stream;

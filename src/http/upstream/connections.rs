@@ -22,7 +22,7 @@ const MAX_IDLE: usize = 256;
 
 /// A connection to send a request on.
 #[derive(Debug)]
-pub(super) enum Connected {
+pub(super) enum ReadyConnection {
     /// For one request at a time.
     Http1(Connection),
     /// Shared with other requests.
@@ -46,7 +46,7 @@ impl Connector {
         endpoint: &Endpoint,
         now: Instant,
         may_share: bool,
-    ) -> Result<(Connected, bool), UpstreamError> {
+    ) -> Result<(ReadyConnection, bool), UpstreamError> {
         let may_share = may_share || endpoint.server.scheme == Scheme::H2c;
         if let Some(known) = known(endpoint, now, may_share) {
             return Ok((known, true));
@@ -58,7 +58,7 @@ impl Connector {
         }
     }
 
-    async fn connect(&self, endpoint: &Endpoint, now: Instant, may_share: bool) -> io::Result<(Connected, bool)> {
+    async fn connect(&self, endpoint: &Endpoint, now: Instant, may_share: bool) -> io::Result<(ReadyConnection, bool)> {
         let is_http1 =
             || !may_share || endpoint.server.scheme == Scheme::Http || endpoint.speaks.get() == Some(Protocol::Http1);
         let mut turn = None;
@@ -76,11 +76,11 @@ impl Connector {
             endpoint.speaks.set(Some(protocol));
         }
         let connected = match protocol {
-            Protocol::Http1 => Connected::Http1(http1::Connection::new(stream)),
+            Protocol::Http1 => ReadyConnection::Http1(http1::Connection::new(stream)),
             Protocol::Http2 => {
                 let connection = http2::Connection::connect(stream).await?;
                 endpoint.share(connection.clone());
-                Connected::Http2(connection)
+                ReadyConnection::Http2(connection)
             }
         };
         drop(turn);
@@ -112,14 +112,14 @@ pub(super) fn is_own(error: &io::Error) -> bool {
 
 /// Returns an existing connection: the shared one, or an idle one that is still good. If the server has closed one,
 /// that is usually visible already.
-fn known(endpoint: &Endpoint, now: Instant, may_share: bool) -> Option<Connected> {
+fn known(endpoint: &Endpoint, now: Instant, may_share: bool) -> Option<ReadyConnection> {
     if may_share && let Some(shared) = endpoint.shared() {
-        return Some(Connected::Http2(shared));
+        return Some(ReadyConnection::Http2(shared));
     }
     loop {
         let mut idle = endpoint.pool.take(now)?;
         if idle.is_quiet() {
-            return Some(Connected::Http1(idle));
+            return Some(ReadyConnection::Http1(idle));
         }
     }
 }

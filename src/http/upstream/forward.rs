@@ -9,7 +9,7 @@ use http::Method;
 use tokio::time::timeout;
 
 use super::cluster::Cluster;
-use super::connections::{Connected, Connector};
+use super::connections::{Connector, ReadyConnection};
 use super::endpoint::{Endpoint, EndpointLease};
 use super::resolve::Resolution;
 use crate::http::failure::SendFailed;
@@ -31,7 +31,7 @@ pub(crate) struct Forwarder {
 }
 
 /// A failed try.
-struct Failed {
+struct FailedAttempt {
     error: UpstreamError,
     /// The request, if nothing of its body was taken and nothing of a response has come.
     request: Option<Request>,
@@ -71,16 +71,15 @@ impl Forwarder {
         let start = activity.now();
         let mut failed_at: Option<Rc<Endpoint>> = None;
         loop {
-            let lease = match self.lease(failed_at.as_ref(), context).await {
-                Ok(lease) => lease,
-                Err(error) => return Err(self.no_endpoint(error)),
-            };
+            let lease = self.lease(failed_at.as_ref(), context).await.inspect_err(|error| {
+                error.reason().inspect(|reason| self.observer.failed(None, reason, error));
+            })?;
             let endpoint = lease.endpoint().clone();
             if !request.headers.contains("host") {
                 request.headers.append("host", endpoint.server.authority());
             }
             context.attempts.borrow_mut().begin(&endpoint.address, activity.now());
-            let Failed { error, request: again, progress } = match self.try_once(request, lease, context).await {
+            let FailedAttempt { error, request: again, progress } = match self.try_once(request, lease, context).await {
                 Ok(response) => {
                     self.cluster.answered(&endpoint, response.status, activity.now());
                     self.observer.answered(activity.now() - start);
@@ -117,14 +116,6 @@ impl Forwarder {
         }
     }
 
-    /// Reports a request for which no endpoint was found.
-    fn no_endpoint(&self, error: UpstreamError) -> UpstreamError {
-        if let Some(reason) = error.reason() {
-            self.observer.failed(None, reason, &error);
-        }
-        error
-    }
-
     /// Leases an endpoint other than `avoid`, if there is one.
     async fn lease(&self, avoid: Option<&Rc<Endpoint>>, context: &Context) -> Result<EndpointLease, UpstreamError> {
         let patience = self.connector.timeout;
@@ -141,7 +132,12 @@ impl Forwarder {
     }
 
     /// Sends a request once, within the timeout of a try.
-    async fn try_once(&self, request: Request, lease: EndpointLease, context: &Context) -> Result<Response, Failed> {
+    async fn try_once(
+        &self,
+        request: Request,
+        lease: EndpointLease,
+        context: &Context,
+    ) -> Result<Response, FailedAttempt> {
         let Some(limit) = self.try_timeout else { return self.exchange(request, lease, context).await };
         // A try that times out does not return the request, so a copy is kept.
         let copy = request.body.is_end().then(|| Request {
@@ -153,7 +149,9 @@ impl Forwarder {
         });
         match timeout(limit, self.exchange(request, lease, context)).await {
             Ok(outcome) => outcome,
-            Err(_) => Err(Failed { error: UpstreamError::TryTimeout(limit), request: copy, progress: Progress::Late }),
+            Err(_) => {
+                Err(FailedAttempt { error: UpstreamError::TryTimeout(limit), request: copy, progress: Progress::Late })
+            }
         }
     }
 
@@ -163,7 +161,7 @@ impl Forwarder {
         mut request: Request,
         mut lease: EndpointLease,
         context: &Context,
-    ) -> Result<Response, Failed> {
+    ) -> Result<Response, FailedAttempt> {
         let mut was_refused = false;
         // HTTP/2 does not have upgrades (RFC 9113 section 8.6).
         let may_share = forwarding::upgrade(&request).is_none();
@@ -171,13 +169,15 @@ impl Forwarder {
             let (connected, was_reused) =
                 match self.connector.connection(lease.endpoint(), context.activity.now(), may_share).await {
                     Ok(connected) => connected,
-                    Err(error) => return Err(Failed { error, request: Some(request), progress: Progress::Unsent }),
+                    Err(error) => {
+                        return Err(FailedAttempt { error, request: Some(request), progress: Progress::Unsent });
+                    }
                 };
-            let is_http2 = matches!(connected, Connected::Http2(_));
+            let is_http2 = matches!(connected, ReadyConnection::Http2(_));
             let was_sent_before = std::mem::replace(&mut context.attempts.borrow_mut().was_sent, true);
             let sent = match connected {
-                Connected::Http1(connection) => connection.send(request, context, lease).await,
-                Connected::Http2(connection) => connection.send(request, context, lease).await,
+                ReadyConnection::Http1(connection) => connection.send(request, context, lease).await,
+                ReadyConnection::Http2(connection) => connection.send(request, context, lease).await,
             };
             let SendFailed { error, lease: returned, request: again, was_sent } = match sent {
                 Ok(response) => return Ok(response),
@@ -198,7 +198,7 @@ impl Forwarder {
                     was_refused = is_http2;
                     (request, lease) = (again, returned);
                 }
-                again => return Err(Failed { error, request: again, progress }),
+                again => return Err(FailedAttempt { error, request: again, progress }),
             }
         }
     }

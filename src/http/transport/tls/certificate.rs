@@ -92,10 +92,8 @@ struct Extension<'a> {
 /// The parts of a certificate that are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Certificate {
-    /// Host names in lower case.
-    pub(super) exact: Vec<String>,
-    /// The part of wildcards after the star, with its dot: `.example.com`.
-    pub(super) wildcards: Vec<String>,
+    /// Host names in lower case; of wildcards, the part after the star with its dot: `.example.com`.
+    pub(super) hosts: Vec<String>,
     /// Host addresses.
     pub(super) addresses: Vec<IpAddr>,
     /// Valid from, in seconds since the Unix epoch.
@@ -111,8 +109,7 @@ impl Certificate {
     pub(super) fn parse(der: &[u8]) -> Option<Self> {
         let ToBeSigned { validity, subject, extensions, .. } = asn1::parse_single::<Signed<'_>>(der).ok()?.certificate;
         let mut certificate = Self {
-            exact: Vec::new(),
-            wildcards: Vec::new(),
+            hosts: Vec::new(),
             addresses: Vec::new(),
             not_before: validity.not_before.seconds()?,
             not_after: validity.not_after.seconds()?,
@@ -134,9 +131,10 @@ impl Certificate {
             ([0x82], text) => {
                 let Ok(text) = str::from_utf8(text) else { return };
                 let text = text.to_ascii_lowercase();
-                match text.strip_prefix('*') {
-                    Some(suffix) if suffix.starts_with('.') => self.wildcards.push(suffix.to_owned()),
-                    _ => self.exact.push(text),
+                match text.strip_prefix('*').filter(|suffix| suffix.starts_with('.')) {
+                    Some(suffix) => self.hosts.push(suffix.to_owned()),
+                    None if text.starts_with('.') => {}
+                    None => self.hosts.push(text),
                 }
             }
             // iPAddress
@@ -155,15 +153,14 @@ impl Certificate {
         if let Ok(address) = host.parse::<IpAddr>() {
             return self.addresses.contains(&address);
         }
-        self.exact.iter().any(|name| name == host)
-            || wildcard_of(host).is_some_and(|suffix| self.wildcards.iter().any(|wildcard| wildcard == suffix))
+        let wildcard = wildcard_of(host);
+        self.hosts.iter().any(|name| if name.starts_with('.') { wildcard == Some(name) } else { name == host })
     }
 
     /// Returns its names for a message.
     pub(super) fn names(&self) -> String {
-        let wildcards = self.wildcards.iter().map(|suffix| format!("*{suffix}"));
-        let addresses = self.addresses.iter().map(ToString::to_string);
-        self.exact.iter().cloned().chain(wildcards).chain(addresses).collect::<Vec<_>>().join(", ")
+        let hosts = self.hosts.iter().map(|host| if host.starts_with('.') { format!("*{host}") } else { host.clone() });
+        hosts.chain(self.addresses.iter().map(ToString::to_string)).collect::<Vec<_>>().join(", ")
     }
 }
 

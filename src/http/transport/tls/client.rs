@@ -13,7 +13,7 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, TlsStream};
 
-use super::files::{Content, FileError, NamedFile, Watched, load, pair};
+use super::files::{FileContent, FileError, NamedFile, WatchedFiles, load, pair};
 use super::{ALPN, HTTP_2, KeyPairFiles};
 use crate::http::transport::Stream;
 
@@ -47,7 +47,7 @@ pub struct Connector {
 /// Reloads the files when they change. It blocks, so it needs its own thread.
 pub struct ConnectorReloader {
     current: Arc<ArcSwap<ClientConfig>>,
-    files: Watched,
+    files: WatchedFiles,
     has_ca: bool,
 }
 
@@ -69,7 +69,7 @@ impl Connector {
         let flags = ["--upstream-cert", "--upstream-key"];
         named.extend(options.certificate.iter().flat_map(|files| pair(files, flags)));
         let has_ca = options.ca.is_some();
-        let mut files = Watched::new(named);
+        let mut files = WatchedFiles::new(named);
         let made = files.poll(true, |contents| make(contents, has_ca));
         let config = made.unwrap_or_else(|| Err(FileError::none("--upstream-ca")))?;
         let current = Arc::new(ArcSwap::from_pointee(config));
@@ -116,7 +116,7 @@ fn server_name(host: &str) -> Option<ServerName<'static>> {
 }
 
 /// Builds the configuration from the files: the authorities if `has_ca`, then a certificate and key if there are more.
-fn make(contents: &[Content], has_ca: bool) -> Result<ClientConfig, FileError> {
+fn make(contents: &[FileContent], has_ca: bool) -> Result<ClientConfig, FileError> {
     let provider = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(default_provider()));
     let (ca, certificate) = contents.split_at(usize::from(has_ca));
     let roots = match ca {

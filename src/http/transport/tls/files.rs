@@ -44,7 +44,7 @@ pub(super) struct NamedFile {
 
 /// The content of a file that a flag names.
 #[derive(Clone)]
-pub(super) struct Content {
+pub(super) struct FileContent {
     pub(super) file: NamedFile,
     bytes: Vec<u8>,
 }
@@ -54,7 +54,7 @@ pub(super) struct Content {
 /// They are read in full each time. They are few and small, and timestamps would miss changes within a tick of the file
 /// system's clock.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct WatchedFiles {
     files: Vec<NamedFile>,
     /// The contents that [`Self::poll`] last reported on.
     known: Option<ContentsHash>,
@@ -65,7 +65,7 @@ pub(super) struct Watched {
 /// A hash of the files' contents, or why they could not be read.
 type ContentsHash = Result<u64, FileError>;
 
-impl Watched {
+impl WatchedFiles {
     pub(super) const fn new(files: Vec<NamedFile>) -> Self {
         Self { files, known: None, suspect: None }
     }
@@ -77,7 +77,7 @@ impl Watched {
     pub(super) fn poll<T>(
         &mut self,
         is_asked: bool,
-        make: impl FnOnce(&[Content]) -> Result<T, FileError>,
+        make: impl FnOnce(&[FileContent]) -> Result<T, FileError>,
     ) -> Option<Result<T, FileError>> {
         let contents: Result<Vec<_>, _> = self.files.iter().map(NamedFile::read).collect();
         let hash = Some(contents.as_deref().map(hash).map_err(FileError::clone));
@@ -96,7 +96,7 @@ impl Watched {
 }
 
 /// 64 bits without a secret are enough: nobody gains from a collision, and a restart forgets the value.
-fn hash(contents: &[Content]) -> u64 {
+fn hash(contents: &[FileContent]) -> u64 {
     let mut hasher = DefaultHasher::new();
     for content in contents {
         content.bytes.hash(&mut hasher);
@@ -109,7 +109,7 @@ impl NamedFile {
         FileError { flag: self.flag, path: self.path.clone(), reason: reason.into() }
     }
 
-    fn read(&self) -> Result<Content, FileError> {
+    fn read(&self) -> Result<FileContent, FileError> {
         let mut bytes = Vec::new();
         let file = File::open(&self.path);
         let read = file.and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
@@ -117,11 +117,11 @@ impl NamedFile {
         if u64::try_from(bytes.len()).is_ok_and(|length| length > MAX_FILE) {
             return Err(self.error("the file is longer than 1 MiB; expected PEM"));
         }
-        Ok(Content { file: self.clone(), bytes })
+        Ok(FileContent { file: self.clone(), bytes })
     }
 }
 
-impl Content {
+impl FileContent {
     /// Returns the certificates, at least one.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, FileError> {
         let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&self.bytes).collect();
@@ -187,7 +187,7 @@ fn find(bytes: &[u8], part: &[u8]) -> bool {
 
 /// A certificate that can be presented.
 #[derive(Debug)]
-pub(super) struct Loaded {
+pub(super) struct LoadedCertificate {
     pub(super) certified: Arc<CertifiedKey>,
     pub(super) says: Certificate,
     /// The file that it is from.
@@ -195,7 +195,11 @@ pub(super) struct Loaded {
 }
 
 /// Builds a certificate and its key from their files.
-pub(super) fn load(certificate: &Content, key: &Content, provider: &CryptoProvider) -> Result<Loaded, FileError> {
+pub(super) fn load(
+    certificate: &FileContent,
+    key: &FileContent,
+    provider: &CryptoProvider,
+) -> Result<LoadedCertificate, FileError> {
     let chain = certificate.certificates()?;
     let private = key.private_key()?;
     let no_certificate = || certificate.file.error("the first certificate in the file is invalid");
@@ -208,11 +212,11 @@ pub(super) fn load(certificate: &Content, key: &Content, provider: &CryptoProvid
         Err(rustls::Error::InconsistentKeys(_)) => return Err(mismatch(certificate, key, certified)),
         Err(error) => return Err(certificate.file.error(format!("the certificate cannot be used: {error}"))),
     }
-    Ok(Loaded { certified: Arc::new(certified), says, file: certificate.file.clone() })
+    Ok(LoadedCertificate { certified: Arc::new(certified), says, file: certificate.file.clone() })
 }
 
 /// Explains why a key does not match the first certificate of a file: often another certificate comes before its own.
-fn mismatch(certificate: &Content, key: &Content, certified: CertifiedKey) -> FileError {
+fn mismatch(certificate: &FileContent, key: &FileContent, certified: CertifiedKey) -> FileError {
     let CertifiedKey { cert: chain, key: private, .. } = certified;
     for (number, own) in (1..).zip(&chain).skip(1) {
         if CertifiedKey::new(vec![own.clone()], Arc::clone(&private)).keys_match().is_ok() {
@@ -228,7 +232,7 @@ fn mismatch(certificate: &Content, key: &Content, certified: CertifiedKey) -> Fi
     ))
 }
 
-impl Loaded {
+impl LoadedCertificate {
     /// Returns why clients will reject it, if they will. It is used all the same: our clock may be wrong, and some
     /// clients do not check.
     pub(super) fn warning(&self, now: SystemTime) -> Option<FileError> {

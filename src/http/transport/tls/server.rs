@@ -18,7 +18,7 @@ use rustls::{HandshakeKind, ProtocolVersion, ServerConfig, SignatureScheme};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use super::certificate::{Certificate, wildcard_of};
-use super::files::{Content, FileError, Loaded, NamedFile, Watched, load, pair};
+use super::files::{FileContent, FileError, LoadedCertificate, NamedFile, WatchedFiles, load, pair};
 use super::{ALPN, HTTP_2, KeyPairFiles};
 use crate::http::transport::Stream;
 
@@ -44,11 +44,11 @@ pub struct ServerTlsOptions {
 /// TLS to clients, shared by all workers.
 #[derive(Debug)]
 pub struct ServerTls {
-    current: ArcSwap<Current>,
+    current: ArcSwap<CurrentConfig>,
 }
 
 /// The configuration of new connections.
-struct Current {
+struct CurrentConfig {
     acceptor: TlsAcceptor,
     certificates: Arc<Certificates>,
 }
@@ -56,8 +56,8 @@ struct Current {
 /// Reloads the files when they change. It blocks, so it needs its own thread.
 pub struct ServerTlsReloader {
     tls: Arc<ServerTls>,
-    files: Watched,
-    maker: Maker,
+    files: WatchedFiles,
+    maker: ConfigMaker,
 }
 
 impl ServerTls {
@@ -66,12 +66,12 @@ impl ServerTls {
         files.extend(options.certificates.iter().flat_map(|files| pair(files, ["--tls-cert", "--tls-key"])));
         let client_ca = options.client_ca.as_ref();
         files.extend(client_ca.map(|(path, _)| NamedFile { flag: "--tls-client-ca", path: path.clone() }));
-        let mut maker = Maker {
+        let mut maker = ConfigMaker {
             pairs: options.certificates.len(),
             client_auth: client_ca.map(|(_, client_auth)| *client_auth),
             tickets: None,
         };
-        let mut files = Watched::new(files);
+        let mut files = WatchedFiles::new(files);
         // Nothing is known yet, so whatever is found is new.
         let made = files.poll(true, |contents| maker.make(contents));
         let current = made.unwrap_or_else(|| Err(FileError::none("--tls-cert")))?;
@@ -126,7 +126,7 @@ impl ServerTlsReloader {
     }
 }
 
-impl Current {
+impl CurrentConfig {
     /// Logs the certificates and warnings about them.
     fn report(&self) {
         let now = SystemTime::now();
@@ -140,14 +140,14 @@ impl Current {
     }
 }
 
-impl fmt::Debug for Current {
+impl fmt::Debug for CurrentConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Current").field("certificates", &self.certificates).finish_non_exhaustive()
+        f.debug_struct("CurrentConfig").field("certificates", &self.certificates).finish_non_exhaustive()
     }
 }
 
 /// Builds the configuration of new connections from the files.
-struct Maker {
+struct ConfigMaker {
     /// The number of certificate and key pairs, which come first in the files.
     pairs: usize,
     /// Whether the client authorities' file follows them, and what for.
@@ -164,8 +164,8 @@ struct Tickets {
     authorities: Vec<CertificateDer<'static>>,
 }
 
-impl Maker {
-    fn make(&mut self, contents: &[Content]) -> Result<Current, FileError> {
+impl ConfigMaker {
+    fn make(&mut self, contents: &[FileContent]) -> Result<CurrentConfig, FileError> {
         let provider = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(default_provider()));
         let (pairs, client_ca) = contents.split_at(2 * self.pairs);
         let all = pairs.chunks_exact(2).map(|pair| load(&pair[0], &pair[1], &provider));
@@ -187,10 +187,10 @@ impl Maker {
         config.ticketer = self.ticketer(authorities.map(|(content, _)| content)).map_err(unusable)?;
         // Tickets are stored by clients and work with every worker. A session cache would be a lock for all of them.
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        Ok(Current { acceptor: TlsAcceptor::from(Arc::new(config)), certificates })
+        Ok(CurrentConfig { acceptor: TlsAcceptor::from(Arc::new(config)), certificates })
     }
 
-    fn ticketer(&mut self, client_ca: Option<&Content>) -> Result<Arc<dyn ProducesTickets>, rustls::Error> {
+    fn ticketer(&mut self, client_ca: Option<&FileContent>) -> Result<Arc<dyn ProducesTickets>, rustls::Error> {
         let authorities = client_ca.and_then(|content| content.certificates().ok()).unwrap_or_default();
         if let Some(tickets) = &self.tickets
             && tickets.authorities == authorities
@@ -204,7 +204,7 @@ impl Maker {
 }
 
 fn verifier(
-    content: &Content,
+    content: &FileContent,
     client_auth: ClientAuth,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>, FileError> {
@@ -219,40 +219,31 @@ fn verifier(
 /// All certificates by host.
 #[derive(Debug)]
 struct Certificates {
-    all: Vec<Loaded>,
-    /// Indexes into `all` by host name. There may be several, with different kinds of keys.
-    exact: HashMap<String, Vec<usize>>,
-    /// Indexes into `all` by the part after a wildcard's star.
-    wildcards: HashMap<String, Vec<usize>>,
+    all: Vec<LoadedCertificate>,
+    /// Indexes into `all` by [`Certificate::hosts`]. There may be several, with different kinds of keys.
+    hosts: HashMap<String, Vec<usize>>,
 }
 
 impl Certificates {
-    fn new(all: Vec<Loaded>) -> Self {
-        let (mut exact, mut wildcards) = (HashMap::new(), HashMap::new());
-        for (place, certificate) in all.iter().enumerate() {
-            for (names, places) in
-                [(&certificate.says.exact, &mut exact), (&certificate.says.wildcards, &mut wildcards)]
-            {
-                for name in names {
-                    places.entry(name.clone()).or_insert_with(Vec::new).push(place);
-                }
+    fn new(all: Vec<LoadedCertificate>) -> Self {
+        let mut hosts: HashMap<_, Vec<_>> = HashMap::new();
+        for (index, certificate) in all.iter().enumerate() {
+            for host in &certificate.says.hosts {
+                hosts.entry(host.clone()).or_default().push(index);
             }
         }
-        Self { all, exact, wildcards }
+        Self { all, hosts }
     }
 
     /// Returns the certificates for a host, most preferred first; the first certificate of all if none matches.
-    fn for_host(&self, name: Option<&str>) -> impl Iterator<Item = &Loaded> {
+    fn for_host(&self, name: Option<&str>) -> impl Iterator<Item = &LoadedCertificate> {
         let name = name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
-        let places = name.and_then(|name| {
-            let by_wildcard = || self.wildcards.get(wildcard_of(&name)?);
-            self.exact.get(&name).or_else(by_wildcard)
-        });
-        places.map_or(&[0][..], Vec::as_slice).iter().filter_map(|place| self.all.get(*place))
+        let indexes = name.and_then(|name| self.hosts.get(&name).or_else(|| self.hosts.get(wildcard_of(&name)?)));
+        indexes.map_or(&[0][..], Vec::as_slice).iter().filter_map(|index| self.all.get(*index))
     }
 
-    fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&Loaded> {
-        let fits = |certificate: &&Loaded| certificate.certified.key.choose_scheme(schemes).is_some();
+    fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&LoadedCertificate> {
+        let fits = |certificate: &&LoadedCertificate| certificate.certified.key.choose_scheme(schemes).is_some();
         self.for_host(name).find(fits).or_else(|| self.for_host(name).next())
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rcgen::{CertificateParams, date_time_ymd};
 
-use super::super::files::{Watched, load, pair};
+use super::super::files::{WatchedFiles, load, pair};
 use super::super::{ClientAuth, Connector, ConnectorOptions, KeyPairFiles, ServerTls, ServerTlsOptions};
 use super::Authority;
 
@@ -16,7 +16,7 @@ fn certificates_that_clients_refuse_are_shown_with_a_warning() {
     let warning = |hosts: &[&str], change: fn(&mut CertificateParams)| {
         let pair = pair(&authority.sign_with("a", hosts, change), ["--tls-cert", "--tls-key"]);
         let provider = rustls::crypto::aws_lc_rs::default_provider();
-        let made = Watched::new(pair.to_vec()).poll(true, |contents| load(&contents[0], &contents[1], &provider));
+        let made = WatchedFiles::new(pair.to_vec()).poll(true, |contents| load(&contents[0], &contents[1], &provider));
         made.unwrap().unwrap().warning(now).map(|warning| warning.to_string())
     };
     assert_eq!(warning(&["a.example"], |_| {}), None);

@@ -49,7 +49,7 @@ impl Default for AcceptOptions {
 
 /// A connection that is ready for HTTP.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedConnection {
     /// Nothing of HTTP has been read from it.
     pub(crate) stream: Stream,
     /// The peer, or what a load balancer says in its PROXY header.
@@ -127,7 +127,12 @@ impl Acceptor {
     /// without a byte end soon, and others continue.
     ///
     /// A plain HTTP/1.1 connection costs one `recv` that peeks at its first bytes.
-    pub(crate) async fn open(&self, stream: Stream, peer: IpAddr, drain: &CancellationToken) -> Option<Opened> {
+    pub(crate) async fn open(
+        &self,
+        stream: Stream,
+        peer: IpAddr,
+        drain: &CancellationToken,
+    ) -> Option<OpenedConnection> {
         let error = match self.try_open(stream, peer, drain).await {
             Ok(opened) => {
                 if let Some(tls) = &opened.tls {
@@ -147,7 +152,12 @@ impl Acceptor {
         None
     }
 
-    async fn try_open(&self, mut stream: Stream, peer: IpAddr, drain: &CancellationToken) -> Result<Opened, OpenError> {
+    async fn try_open(
+        &self,
+        mut stream: Stream,
+        peer: IpAddr,
+        drain: &CancellationToken,
+    ) -> Result<OpenedConnection, OpenError> {
         let AcceptOptions { proxy_protocol_from, tls, handshake_timeout } = &self.options;
         let has_header = proxy_protocol_from.iter().any(|network| network.contains(&peer));
         let source = if has_header { self.proxied(&mut stream, drain).await? } else { Source::Address(peer) };
@@ -156,7 +166,7 @@ impl Acceptor {
         let permit = self.admission.admit_address(client).ok_or(OpenError::TooMany)?;
         let Some(tls) = tls else {
             let protocol = self.detect_protocol(&stream, drain).await?;
-            return Ok(Opened { stream, source, tls: None, protocol, permit });
+            return Ok(OpenedConnection { stream, source, tls: None, protocol, permit });
         };
         // A method starts with a letter, usually in upper case; a TLS record starts with 22 (RFC 8446 section 5.1).
         let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
@@ -168,7 +178,7 @@ impl Acceptor {
         let accepted = accepted.map_err(|_| OpenError::HandshakeTimeout(*handshake_timeout))?;
         let (stream, info) = accepted.map_err(OpenError::Handshake)?;
         let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
-        Ok(Opened { stream, source, tls: Some(info), protocol, permit })
+        Ok(OpenedConnection { stream, source, tls: Some(info), protocol, permit })
     }
 
     /// Reads a PROXY header and returns where the connection comes from.
