@@ -10,10 +10,9 @@
 --
 -- Reply: { 'allow' or 'deny', { LIMIT, seconds until the window ends, requests left } }, all as text.
 --
--- A bucket is the number of requests that were used, so that another LIMIT holds at once, and the key expires with the
--- window. What differs from the original: the seconds are rounded up and never 0, a refused request writes nothing, a
--- LIMIT of 0 refuses the first request too, and an argument that is none, or a server that cannot write, is an error
--- rather than a request that passes.
+-- A bucket is the number of requests used, so that another LIMIT applies at once. The key expires with the window. Unlike in the
+-- original, the seconds are rounded up and never 0, a denied request writes nothing, and a LIMIT of 0 denies the first request,
+-- too. An invalid argument, or a server that cannot write, is an error: the original lets the request pass.
 
 local key, limit, window = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2])
 local function whole(number)
@@ -29,7 +28,7 @@ if not used then
 end
 local left = redis.call('PTTL', key)
 if left < 0 then
-  -- There is no window yet, or one that somebody has made to last for ever.
+  -- There is no window yet, or somebody has removed the expiry.
   used, left = 0, window * 1000
 end
 

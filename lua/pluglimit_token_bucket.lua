@@ -8,18 +8,18 @@
 --   args: [15, 60, 3]
 --   headers: [x-ratelimit-limit, x-ratelimit-reset, x-ratelimit-remaining, retry-after]
 --
--- The first request begins a window. The bucket begins with BURST tokens, never has more, and LIMIT - BURST come back
--- evenly in the course of the window; with its end everything begins anew.
+-- The first request begins a window. The bucket starts with BURST tokens and never has more. LIMIT - BURST tokens come back
+-- evenly during the window. When it ends, everything starts over.
 --
 -- Reply: { 'allow' or 'deny', { "LIMIT LIMIT;w=WINDOW;burst=BURST;policy=token_bucket", seconds until the window ends,
--- LIMIT less what was used in the window, seconds until the next token } }, all as text; the last one is there if no
--- token is left, also in the answer to the request that took the last one.
+-- LIMIT less the tokens used in the window, seconds until the next token } }, all as text. The last value is there only if no
+-- token is left, also in the reply to the request that took the last one.
 --
--- A bucket is a hash: `used` in this window, and `parts`, what was taken of the bucket and has not come back at `at`, in
--- parts of a token: one token is WINDOW million parts, and LIMIT - BURST parts come back each microsecond. All of that
--- is whole numbers. The key expires with the window. What differs from the original: a bucket that idles holds no more
--- than BURST, the wait counts the part of a token that is there and is never "inf", seconds are rounded up and never 0,
--- a refused request writes nothing, and a server that cannot write is an error rather than a request that passes.
+-- A bucket is a hash: `used`, the tokens used in this window, and `parts`, those that have not come back at `at`, in parts of
+-- a token. One token is WINDOW million parts, and LIMIT - BURST parts come back per microsecond, so all numbers are integers.
+-- The key expires with the window. Unlike in the original, an idle bucket holds at most BURST tokens, the wait counts the part
+-- of a token that is there and is never "inf", seconds are rounded up and never 0, a denied request writes nothing, and a
+-- server that cannot write is an error, where the original lets the request pass.
 
 local key, limit, window, burst = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local function whole(number)
@@ -28,7 +28,7 @@ end
 if not key or not whole(limit) or not whole(window) or not whole(burst) or limit < burst then
   return redis.error_reply('ERR usage: KEY , LIMIT WINDOW BURST: whole numbers, a BURST of at most LIMIT')
 end
--- Below 2^53 every number is exact. What has come back may be more, but then it is more than any bucket holds.
+-- Numbers below 2^53 are exact. A larger number of parts that came back exceeds what any bucket holds.
 local token, back = window * 1000000, limit - burst
 if limit >= 1e15 or (burst + 1) * token >= 9007199254740992 then
   return redis.error_reply('ERR BURST * WINDOW is too large')
@@ -63,7 +63,7 @@ local values = {
 }
 local missing = parts + token - burst * token
 if missing > 0 or used >= limit then
-  -- In microseconds; nothing comes back after the window's last token, or if LIMIT is BURST.
+  -- In microseconds. If LIMIT is BURST, or the window's last token was used, nothing comes back before the window ends.
   local wait = back > 0 and used < limit and math.ceil(missing / back) or left * 1000
   values[4] = seconds(math.min(math.ceil(wait / 1000), left))
 end

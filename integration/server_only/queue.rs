@@ -352,7 +352,7 @@ fn the_workers_of_the_readme_work() {
 
 #[test]
 fn a_server_that_asks_for_acl_rules_needs_no_more_than_keys_and_scripting() {
-    let lines = vec!["user weir on >secret ~weir:* +@all -@dangerous -@admin".into()];
+    let lines = vec!["user weir on >secret ~weir:{0}:* +@all -@dangerous -@admin".into()];
     let redis = RedisServer::start(&RedisConfig { lines, ..RedisConfig::default() });
     let url = redis.url().replace("redis://", "redis://weir:secret@");
     let weir =

@@ -21,7 +21,7 @@ pub(crate) struct RedisConfig {
     pub(crate) sentinel: bool,
     /// Its certificate is self-signed and marked as an authority's.
     pub(crate) own_authority: bool,
-    /// Lines of redis.conf, such as `user weir on >secret ~weir:* +@all`.
+    /// Lines of redis.conf, such as `user weir on >secret ~weir:{0}:* +@all`.
     pub(crate) lines: Vec<String>,
 }
 

@@ -1,6 +1,6 @@
 //! GCRA: a token bucket that refills at a constant rate.
 //!
-//! `lua/gcra.lua` does the same arithmetic; a property test compares the two.
+//! `lua/levels.lua` does the same arithmetic; a property test compares the two.
 
 use super::algorithm::Algorithm;
 use super::charge::Charge;

@@ -119,5 +119,5 @@ pub(super) fn is_over(since: Micros, full: Option<Micros>, now: Micros, changed:
     !is_in_doubt || now.since(full) >= full.since(since).min(LONGEST_RETENTION)
 }
 
-/// `lua/decide.lua` has the same time.
+/// The same as `RETENTION` in `lua/prelude.lua`.
 const LONGEST_RETENTION: Micros = Micros(60_000_000);
