@@ -1,4 +1,4 @@
-//! What a listener asks the limiter, and what it gets back.
+//! A listener's question to the limiter, and the reply.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -25,7 +25,7 @@ pub struct Ask<'a> {
     pub mode: Mode,
     /// The cost for each limit of a request, if it is not the limit's own.
     pub cost: Option<u64>,
-    /// Whether a cost of 0 asks if anything is left, of limits with `drain_over_limit`.
+    /// For limits with `drain_over_limit`: a cost of 0 asks whether anything is left.
     pub can_probe: bool,
     /// Whether the caller can answer 202 to a request that a queue has taken.
     pub can_accept: bool,
@@ -52,7 +52,7 @@ pub enum AskSubject<'a> {
     Descriptors(&'a DescriptorRequest<'a>),
 }
 
-/// Why an ask cannot be decided.
+/// An ask that cannot be decided.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     #[error(transparent)]
@@ -67,7 +67,7 @@ pub enum AskError {
     Accept(String),
 }
 
-/// A verdict with the rules that it comes from, and what the request holds until its end.
+/// A verdict, the rules that it comes from, and the slots and the settlement that the request holds until its end.
 pub struct Ruling {
     pub view: Rc<View>,
     /// For descriptors: of all of them together.
@@ -106,7 +106,7 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// Whether this decides about a request and counts as a decision: a look or a refund does not.
+    /// Returns whether this counts as a decision about a request. A check or a refund does not.
     pub(super) fn is_decision(&self) -> bool {
         match self.subject {
             AskSubject::Descriptors(question) => question.purpose != DescriptorMode::Report,

@@ -45,7 +45,7 @@ impl View {
         }
     }
 
-    /// Publishes what this worker has counted, and logs what nobody else will.
+    /// Publishes this worker's counts, and logs the number of denials without a line.
     pub(super) fn flush_denials(&self, at_end: bool) {
         self.snapshot.denials.add(&self.suppressed);
         self.snapshot.denials.flush(self.rules().names(), at_end);

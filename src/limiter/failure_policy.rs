@@ -1,4 +1,4 @@
-//! The answer when the store gives none: each limit's `on_store_error`, or rejection if the store is overloaded.
+//! The decision without an answer from the store: each limit's `on_store_error`, or rejection if the store is overloaded.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::engine::rules::limit::StoreErrorPolicy;
 use crate::engine::rules::plan::{ChargeOrigin, Plan};
 use crate::store::StoreError;
 
-/// What the failure policy adds to a verdict.
+/// The failure policy's part of a verdict.
 #[derive(Debug, Default)]
 pub(super) struct Failure {
     unanswered: Vec<Unanswered>,
@@ -37,8 +37,8 @@ impl Failure {
 }
 
 impl Limiter {
-    /// Returns the decisions of limits with `on_store_error: local`, which are all that stay in the plan unless another
-    /// limit denies the request.
+    /// Decides by each limit's `on_store_error`. Returns the decisions of limits with `local`; only those stay in the plan,
+    /// unless another limit denies the request.
     #[cold]
     pub(super) fn without_store(
         &self,
@@ -57,7 +57,7 @@ impl Limiter {
             // A limit denies the request without the store, and nothing was to be charged.
             return (Decisions::default(), failure);
         }
-        // By `on_store_error: allow`, a flood could switch limits off.
+        // With `on_store_error: allow`, a flood could switch limits off.
         failure.is_overload =
             matches!(error, StoreError::Busy { .. }) && plan.origins.iter().any(|origin| origin.enforced);
         let is_overload = failure.is_overload;
@@ -85,8 +85,7 @@ impl Limiter {
         (decisions, failure)
     }
 
-    /// Counts that the store gave no answer, and logs what nothing else logs: errors and overload. The store's own task logs
-    /// a lost connection.
+    /// Counts the failure, and logs errors and overload. A lost connection is logged by the store's own task.
     fn note_failure(&self, error: &StoreError) {
         self.shared.metrics.store.errors.inc(error.kind());
         let is_overload = matches!(error, StoreError::Busy { .. });

@@ -1,4 +1,4 @@
-//! How many buckets limits may have: the bounds, and each limit's share of a table in memory.
+//! Bounds on the number of buckets, and the limits that share a table in memory.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use crate::engine::rules::rule_set::Rules;
 use crate::store::memory::{LimitKeys, MemoryStore, Reserve};
 use crate::telemetry::metrics::Metrics;
 
-/// The default of [`KeyBounds::max_new_keys`]. A remote store decides some 100,000 requests per second in all. A limit with
-/// a tenth of that in ids that a worker has not seen lately is being flooded.
+/// The default of [`KeyBounds::max_new_keys`]. A remote store decides some 100,000 requests per second in all. If a worker sees
+/// a tenth of that in new ids of one limit, the limit is being flooded.
 pub const DEFAULT_MAX_NEW_KEYS: u64 = 10_000;
 
 #[derive(Clone)]

@@ -1,7 +1,7 @@
-//! When to empty the memory that replaces a failed store.
+//! Empties the memory that replaces a failed store, once the store has answered for a minute.
 //!
-//! Not as soon as the store answers again: with a store that fails every second, each failure would be worth a full burst.
-//! But not never: a limit that hardly refills would start the next outage with the usage of the last one.
+//! If it were emptied at once, each failure of a store that fails every second would be worth a full burst. If it were never
+//! emptied, a limit that hardly refills would start the next outage with the usage of the last one.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
-//! From a request to its verdict: every listener asks here.
+//! From a request to its verdict. Every listener uses it.
 //!
 //! [`Limiter::decide`] plans the charges, asks the store once, applies `on_store_error` if that fails, and counts the
-//! decisions. The limiter also holds the slots of requests in flight, settles what responses tell of costs, and does what
-//! operators do with buckets.
+//! decisions. The limiter also holds the slots of requests in flight, settles costs that responses report, and reads and changes
+//! buckets for operators.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -42,7 +42,7 @@ pub use slots::HeldSlots;
 use slots::SlotTable;
 pub use view::View;
 
-/// A worker's limiter: the shared rules, and a connection to the store of its own.
+/// A worker's limiter: the shared rules, and the worker's own connection to the store.
 pub struct Limiter {
     shared: Arc<Shared>,
     store: Store,
@@ -50,9 +50,9 @@ pub struct Limiter {
     view: RefCell<CachedView>,
     blocks: RefCell<Cache<Arc<ArcSwap<Blocks>>, Arc<Blocks>>>,
     slots: Rc<SlotTable>,
-    /// What this worker has charged in a remote store.
+    /// The keys that this worker has charged in a remote store.
     recent: Option<RecentKeys>,
-    /// Renews slots, from the first request on that can hold one.
+    /// Renews slots. Started by the first request that can hold one.
     keeper: OnceCell<AbortOnDropHandle<()>>,
     /// The durations since [`Self::flush`], in the order of [`DecisionListener::ALL`]. Adding to the shared histogram takes
     /// 40 ns of atomics.
@@ -88,8 +88,8 @@ impl Limiter {
         }
     }
 
-    /// Publishes what was timed and counted, drops rules that are no longer in force, and has the scripts of new ones
-    /// compiled. Must be called about once a second.
+    /// Publishes durations and counts, drops old rules, and has the scripts of new ones compiled. Must be called about once a
+    /// second.
     pub fn flush(&self) {
         self.seconds.iter().for_each(LocalTimer::flush);
         self.note_store();

@@ -1,4 +1,4 @@
-//! What all workers share: the rules in force, the blocks, the metrics, and the memory that replaces a failed store.
+//! The state that workers share: the rules in force, the blocks, the metrics, and the memory that replaces a failed store.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -16,7 +16,6 @@ use crate::store::memory::MemoryStore;
 use crate::telemetry::denials::{DenialLog, DenialSampler, IdFormat};
 use crate::telemetry::metrics::{LimitMetrics, Metrics, SettlementMetrics};
 
-/// The state that all workers share.
 pub struct Shared {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) blocks: Arc<ArcSwap<Blocks>>,
@@ -29,13 +28,13 @@ pub struct Shared {
     pub(super) bounds: KeyBounds,
 }
 
-/// Rules, and per limit, in their order, what is counted of it.
+/// Rules, and the counters of each limit in their order.
 pub(super) struct Snapshot {
     pub(super) rules: Rules,
     pub(super) limits: Vec<LimitMetrics>,
     /// Charges to the bucket that a limit's excess ids share.
     pub(super) limited: Vec<Arc<AtomicU64>>,
-    /// Of limits that settle by responses.
+    /// For limits that settle by responses.
     pub(super) settlements: Vec<Option<SettlementMetrics>>,
     pub(super) denials: DenialSampler,
     /// Whether a worker has had the scripts of the rules compiled.

@@ -1,4 +1,4 @@
-//! What a store decides in one call.
+//! The charges that a store decides in one call.
 
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;

@@ -1,4 +1,4 @@
-//! What an operator does with buckets: show, reset, refund and set them, and block their ids.
+//! Operators' commands on buckets: show, reset, refund and set them, and block their ids.
 //!
 //! A process has one operator, on the control thread, with a store connection of its own.
 

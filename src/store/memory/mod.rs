@@ -1,4 +1,4 @@
-//! Buckets in this process' memory: a sharded table of fingerprints, bounded.
+//! Buckets in this process's memory: a sharded, bounded table of fingerprints.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ mod shares;
 mod states;
 mod table;
 
-/// The default bound on the buckets that are held.
+/// The default maximum number of buckets.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
 
-/// The buckets of a shard. It takes some 600 KiB, which is what one doubling of a shard moves at a time, and two threads
-/// rarely meet in one of so many shards.
+/// The buckets of a shard. They take some 600 KiB, which is the most that growing a shard moves at once. With shards of this
+/// size, two threads rarely meet in one.
 const KEYS_PER_SHARD: usize = 13_000;
 
 pub struct MemoryStore {
@@ -50,10 +50,10 @@ pub struct Usage {
 }
 
 impl MemoryStore {
-    /// A table of `max_keys` buckets (at least 1), and beyond that bound one for each window of a limit.
+    /// A table of `max_keys` buckets (at least 1), and one more for each window of a limit that is at the bound.
     ///
-    /// Ids fall on shards by chance. A shard takes four standard deviations more than its fair share, so that none turns
-    /// an id away before the whole table is at its bound.
+    /// Ids are spread over shards by chance. A shard takes four standard deviations more than its fair share, so that none
+    /// rejects an id before the whole table is at its bound.
     pub fn new(max_keys: usize) -> Self {
         let shards = max_keys.div_ceil(KEYS_PER_SHARD).max(1);
         let fair = max_keys.div_ceil(shards).max(1);
@@ -63,8 +63,8 @@ impl MemoryStore {
         Self { shards, max_keys, keys_per_shard, overflow: Mutex::default() }
     }
 
-    /// Divides the table among the limits of rules that took effect at `changed`; before the first call, any limit may take
-    /// all of it. The buckets of other limits stay until they are full.
+    /// Divides the table among the limits of rules that took effect at `changed`. Before the first call, any limit may use all
+    /// of it. The buckets of other limits stay until they are full.
     pub fn set_limits(&self, limits: &[LimitKeys], changed: Micros) {
         let mut shards: Vec<MutexGuard<'_, Shard>> = self.shards.iter().map(Mutex::lock).collect();
         let Some(first) = shards.first() else { return };
@@ -74,7 +74,7 @@ impl MemoryStore {
         }
     }
 
-    /// Forgets all buckets.
+    /// Removes all buckets.
     pub fn clear(&self) {
         let mut shards: Vec<MutexGuard<'_, Shard>> = self.shards.iter().map(Mutex::lock).collect();
         for shard in &mut shards {
@@ -97,7 +97,7 @@ impl MemoryStore {
         locked.decide_levels(batch).map_or_else(|| locked.decide(batch), Ok)
     }
 
-    /// Decides a single charge that keeps a level, as most requests make.
+    /// Decides a single charge that keeps a level, the most common request.
     fn decide_one(&self, charge: &Charge, now: Micros, effective_from: Micros) -> Decisions {
         let mut shard = self.shards[self.shard_number(charge)].lock();
         let place = shard.place(charge, now, self.keys_per_shard, &[]);

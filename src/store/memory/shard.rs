@@ -12,17 +12,17 @@ use crate::engine::algorithms::level::{Level, LevelChange};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::state::{Edit, State};
 
-/// Slots that the insertion of a bucket looks at, to drop those that are full again. Each insertion frees what it passes,
-/// so buckets leave at least as fast as they come, and no insertion pays for a whole sweep.
+/// The slots that each insertion sweeps for full buckets. So buckets leave at least as fast as they come, and no insertion pays
+/// for a whole sweep.
 const SWEEP: usize = 8;
 
-/// Slots that a new bucket looks at when its shard is at the bound, before it goes to the overflow bucket. A sixteenth of a
-/// shard: long enough to find room under churn, short enough (some 10 us) for one request to wait for.
+/// The slots that are swept for a new bucket when its shard is at the bound, before it goes to the overflow bucket. A sixteenth of
+/// a shard: enough to find room under churn, and short enough (some 10 us) for one request to wait for.
 const FULL_SWEEP: usize = 1_024;
 
 pub(super) struct Shard {
     pub(super) table: Table,
-    /// The buckets that keep more than a level. They count towards the same bound.
+    /// The buckets that are more than a level. They count towards the same bound.
     pub(super) states: States,
     /// The same in all shards.
     pub(super) shares: Arc<Shares>,
@@ -102,8 +102,8 @@ impl Shard {
         if let Some(tag) = room(self) {
             return Place::New(tag);
         }
-        // Only a full bucket may go. Any other would leave its owner a full one, and an attacker would only have to send
-        // enough new ids to be rid of a denial.
+        // Only a full bucket may go. Removing any other would fill it, and an attacker could end a denial by sending enough new
+        // ids.
         let shares = &self.shares;
         self.evicted += self.table.sweep(now, FULL_SWEEP, shares) + self.states.sweep(now, FULL_SWEEP, shares);
         if let Some(tag) = room(self) {

@@ -1,8 +1,8 @@
-//! How many of a table's buckets each limit may hold.
+//! Each limit's share of a table.
 //!
-//! Half of the table is divided evenly among the limits; nobody else can take that from them. The other half goes to
-//! whoever comes first. So one who makes up ids for one limit fills that limit's share and the open half, and all other
-//! limits keep theirs. Buckets are never taken back, as only a full one may leave: that is why the shares are reserved.
+//! Half of the table is reserved for the limits, in even shares. The other half is open: first come, first served. A client that
+//! makes up ids for one limit fills that limit's share and the open half; all other limits keep their shares. Shares must be
+//! reserved, because buckets cannot be taken back: only a full bucket may leave.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,53 +11,51 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 
-/// Limits that are told apart, and one more for all the others: as many as the 12 bits tell that an entry has for them.
+/// The number of tags. The first one is that of all limits without a tag of their own.
 const MOST_TAGS: usize = 1 << TAG_BITS;
 
-/// The bits of a [`Tag`].
+/// The bits of a [`Tag`] in an entry.
 pub(super) const TAG_BITS: u32 = 12;
 
-/// What is reserved for a limit whose requests have one id: room for its windows.
+/// The buckets reserved for a limit with a single id: room for its windows.
 const WINDOWS: u64 = 16;
 
-/// Stands for a limit in its entries.
+/// The number of a limit in its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(pub(super) u16);
 
-/// What a table has to know of a limit.
+/// A limit, as a table needs to know it.
 #[derive(Clone, Debug)]
 pub struct LimitKeys {
-    /// Its name in keys.
+    /// The limit's name in keys.
     pub short: String,
-    /// The buckets it may hold at most; `None` if only the table bounds them.
+    /// The most buckets that it may hold; `None` if only the table bounds them.
     pub max_keys: Option<u64>,
-    /// What of the table is kept for it.
     pub reserve: Reserve,
-    /// Counts the charges to the bucket that its ids share beyond the bound.
+    /// Counts charges to the bucket that its ids share beyond the bound.
     pub limited: Arc<AtomicU64>,
 }
 
-/// What of a table is kept for a limit.
+/// The part of a table that is reserved for a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserve {
     /// An even share of one half.
     Share,
-    /// The buckets of one id: its requests have no others.
+    /// The buckets of one id: the limit has no others.
     OneId,
-    /// Nothing.
     Nothing,
 }
 
-/// The shares of all limits. They are replaced as a whole while nobody uses the table.
+/// The shares of all limits. Replaced as a whole while all shards are locked.
 pub(super) struct Shares {
     tags: HashMap<Box<str>, Tag>,
-    /// By their tags. The first is that of all limits that the table was not told of; nothing is reserved for them.
+    /// By tag. The first share is that of all limits without a tag of their own; nothing is reserved for them.
     limits: Vec<Share>,
-    /// The buckets that are reserved for no limit.
+    /// The number of buckets that are not reserved.
     open: u64,
-    /// What limits hold of them: of each what is above its reserve.
+    /// The number of those that limits hold, beyond what is reserved for them.
     open_held: AtomicU64,
-    /// When the rules took effect.
+    /// The instant at which the rules took effect.
     pub(super) changed: Micros,
 }
 
@@ -69,7 +67,7 @@ struct Share {
 }
 
 impl Shares {
-    /// Those of a table that was told of no limit.
+    /// The shares of a table without limits: all of it is open.
     pub(super) fn of_none(max_keys: usize) -> Self {
         Self {
             tags: HashMap::new(),
@@ -80,7 +78,8 @@ impl Shares {
         }
     }
 
-    /// Those of `limits` of rules that took effect at `changed`, with what each holds now. A limit that is gone keeps its buckets until they are full.
+    /// The shares of `limits`, of rules that took effect at `changed`, with what each holds now. A removed limit keeps its buckets
+    /// until they are full.
     pub(super) fn renewed(&self, limits: &[LimitKeys], max_keys: usize, changed: Micros) -> Self {
         let held = |tag: usize| self.limits[tag].held.load(Ordering::Relaxed);
         let mut shares: Vec<Share> = (0..self.limits.len()).map(|tag| Share::unbounded(held(tag))).collect();
@@ -121,7 +120,7 @@ impl Shares {
         Self { tags, limits: shares, open: (max_keys as u64).saturating_sub(reserved), open_held, changed }
     }
 
-    /// Counts that the table is empty.
+    /// Notes that the table is empty.
     pub(super) fn clear(&self) {
         let held = self.limits.iter().map(|share| &share.held);
         held.chain([&self.open_held]).for_each(|held| held.store(0, Ordering::Relaxed));
@@ -132,8 +131,8 @@ impl Shares {
         self.tags.get(short_of(&charge.bucket.key)).copied().unwrap_or(Tag(0))
     }
 
-    /// Whether a limit may have another bucket. The request at hand has already found room for `same` of the same limit
-    /// and for `new` in all.
+    /// Returns whether a limit may have another bucket. The request has already found room for `new` buckets, `same` of them of
+    /// this limit.
     pub(super) fn has_room(&self, tag: Tag, same: u64, new: u64) -> bool {
         let share = self.share(tag);
         let held = share.held.load(Ordering::Relaxed) + same;
@@ -141,7 +140,7 @@ impl Shares {
         held < share.most && (held < share.reserved || is_open())
     }
 
-    /// Counts a bucket of a limit. Threads that find room at the same moment may exceed a bound by as many as they are.
+    /// Counts a new bucket of a limit. Threads that find room at the same moment can each exceed a bound by one.
     pub(super) fn take(&self, tag: Tag) {
         let share = self.share(tag);
         if share.held.fetch_add(1, Ordering::Relaxed) >= share.reserved {
@@ -149,7 +148,7 @@ impl Shares {
         }
     }
 
-    /// Counts that one is gone.
+    /// Counts a bucket that is gone.
     pub(super) fn free(&self, tag: Tag) {
         let share = self.share(tag);
         if share.held.fetch_sub(1, Ordering::Relaxed) > share.reserved {

@@ -1,4 +1,4 @@
-//! The buckets of a shard that keep more than a level.
+//! The buckets of a shard that are more than a level.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,19 +6,19 @@ use super::shares::{Shares, Tag};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::state::{Edit, State};
 
-/// The entries that a bucket may have on average before its oldest are merged. With all buckets of a store at this bound
-/// they take some 130 bytes each, a little more than twice as much as a level.
+/// The entries per bucket, on average over the shard, beyond which the oldest are merged. At this bound a bucket takes some 130
+/// bytes, a little more than twice as much as a level.
 const ENTRIES_PER_BUCKET: usize = 8;
 
-/// The fingerprints of removed buckets that the order may have, beyond twice the number of buckets.
+/// The most fingerprints in the order beyond twice the number of buckets.
 const MOST_STALE: usize = 64;
 
 pub(super) struct States {
     /// By fingerprint.
     buckets: HashMap<u64, (Tag, State)>,
-    /// The order of sweeps. A bucket that was removed otherwise stays in it until a sweep passes.
+    /// The order of sweeps. A bucket that is removed between sweeps stays in it until the next one.
     order: VecDeque<u64>,
-    /// The entries of all of them.
+    /// The number of entries of all buckets.
     entries: usize,
     most_entries: usize,
 }
@@ -42,7 +42,7 @@ impl States {
         self.buckets.get(&fingerprint).map(|(_, state)| state)
     }
 
-    /// Dates a bucket now if it is held and dated too far ahead.
+    /// Dates a bucket now if it is dated too far ahead.
     pub(super) fn redate(&mut self, fingerprint: u64, now: Micros) {
         if let Some((_, state)) = self.buckets.get_mut(&fingerprint) {
             let before = state.entries();
@@ -81,7 +81,7 @@ impl States {
         if held.is_none() {
             self.order.push_back(fingerprint);
             if self.order.len() > 2 * self.buckets.len() + MOST_STALE {
-                // A bucket that is filled and used over and over is in it as often.
+                // A bucket that is removed and added again and again is in it as often.
                 self.order = self.buckets.keys().copied().collect();
             }
         }

@@ -1,10 +1,9 @@
-//! A hash table of buckets with a final size: open addressing, linear probing, entries in the order of their home slots
+//! A hash table of buckets with a maximum size: open addressing, linear probing, entries in the order of their home slots
 //! (Robin Hood hashing).
 //!
-//! A lookup is all cache misses: with a million buckets the entries are far larger than any core's cache. Here
-//! fingerprint and level lie side by side, so it misses once, where a table with control bytes of its own misses twice,
-//! the second time only when the first is answered. A removal moves the followers back and leaves no mark, so churn
-//! neither slows the table down nor makes it grow.
+//! Cache misses dominate the cost of a lookup: a million buckets are far larger than any core's cache. Fingerprint and level lie
+//! side by side, so a lookup misses once. A table with separate control bytes misses twice, one after the other. A removal moves
+//! the followers back and leaves no mark, so churn neither slows the table down nor makes it grow.
 
 use super::shares::{Shares, TAG_BITS, Tag};
 use crate::engine::algorithms::level::Level;
@@ -17,14 +16,14 @@ const SMALLEST: usize = 16;
 /// A bucket. 40 bytes, at most 7 of 10 slots taken: 57 bytes a bucket when a table is at its bound.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The upper bits are of the bucket's fingerprint, the lower ones the tag of its limit; 0 in a vacant slot. Among a
-    /// million buckets two are mistaken for one another in one of 700,000 such tables, and a longer fingerprint would
-    /// cost every lookup a fifth more memory to look at.
+    /// The upper bits are the bucket's fingerprint, the lower ones its limit's tag; 0 in a vacant slot. Two of a million buckets
+    /// are mistaken for each other in one of 700,000 such tables. A longer fingerprint would make every lookup read a fifth more
+    /// memory.
     fingerprint: u64,
     level: Level,
 }
 
-/// The bits of the tag.
+/// The mask of the tag.
 const TAG: u64 = (1 << TAG_BITS) - 1;
 
 const VACANT: Entry =
@@ -40,24 +39,23 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table for at most `bound` buckets; to insert more is a mistake of the caller.
+    /// A table for at most `bound` buckets. The caller must not insert more.
     pub(super) const fn new(bound: usize) -> Self {
         Self { slots: Vec::new(), held: 0, bound, cursor: 0 }
     }
 
-    /// Buckets held.
     pub(super) const fn len(&self) -> usize {
         self.held
     }
 
-    /// The level of a bucket, if it is held, and its slot, for [`Self::update`].
+    /// Returns the slot and the level of a bucket if the table has it.
     #[inline]
     pub(super) fn find(&self, fingerprint: u64) -> Option<(usize, Level)> {
         self.locate(key(fingerprint)).ok().map(|slot| (slot, self.slots[slot].level))
     }
 
-    /// Reads where a bucket would be and says nothing of use: for one who is about to look for several, so that the
-    /// memory of all of them is under way at once.
+    /// Reads the home slot of a bucket, to load it into the cache. A caller that is about to look for several buckets touches all
+    /// of them first, so that their cache misses overlap.
     #[inline]
     pub(super) fn touch(&self, fingerprint: u64) -> u64 {
         let fingerprint = key(fingerprint);
@@ -77,7 +75,7 @@ impl Table {
         }
     }
 
-    /// Adds a bucket of the limit with this tag, or sets the level of one that is held; whether it is new.
+    /// Adds a bucket of the limit with this tag, or sets its level. Returns true if it is new.
     pub(super) fn insert(&mut self, fingerprint: u64, tag: Tag, level: Level) -> bool {
         let fingerprint = key(fingerprint);
         let slot = match self.locate(fingerprint) {
@@ -91,14 +89,14 @@ impl Table {
         true
     }
 
-    /// Adds an entry that belongs into `slot`.
+    /// Adds an entry at `slot`.
     fn add(&mut self, mut slot: usize, mut moved: Entry) {
         if self.held >= capacity(self.slots.len()) {
             self.grow();
             slot = self.locate(moved.fingerprint).unwrap_or_else(|slot| slot);
         }
         debug_assert!(self.held < self.bound, "the caller has checked the bound");
-        // Whatever stands here and behind moves on by one, so the order of home slots is kept.
+        // The entries from here on move by one, which keeps the order of home slots.
         while moved.fingerprint != VACANT.fingerprint {
             std::mem::swap(&mut self.slots[slot], &mut moved);
             slot = self.next(slot);
@@ -106,7 +104,7 @@ impl Table {
         self.held += 1;
     }
 
-    /// Forgets a bucket, if it is held.
+    /// Removes a bucket if the table has it.
     pub(super) fn remove(&mut self, fingerprint: u64, shares: &Shares) {
         if let Ok(slot) = self.locate(key(fingerprint)) {
             shares.free(tag(&self.slots[slot]));
@@ -114,12 +112,12 @@ impl Table {
         }
     }
 
-    /// Forgets the buckets that are full at `now` among the next `slots` slots; how many they were.
+    /// Removes the buckets that are full at `now` among the next `slots` slots, and returns their number.
     pub(super) fn sweep(&mut self, now: Micros, slots: usize, shares: &Shares) -> u64 {
         let mut dropped = 0;
         for _ in 0..slots.min(self.slots.len()) {
             self.cursor = self.next(self.cursor);
-            // A follower may have moved into the slot; it is looked at in its turn.
+            // A follower may have moved into the slot. The next sweep looks at it.
             if let Some(entry) = self.slots.get(self.cursor)
                 && entry.fingerprint != VACANT.fingerprint
                 && entry.level.is_over(now, shares.changed)
@@ -132,7 +130,7 @@ impl Table {
         dropped
     }
 
-    /// The slot of a fingerprint, or else the one that it has to go to.
+    /// Returns the slot of a fingerprint, or else the slot to insert it at.
     #[inline]
     fn locate(&self, fingerprint: u64) -> Result<usize, usize> {
         if self.slots.is_empty() {
@@ -144,7 +142,7 @@ impl Table {
             if is_of(entry, fingerprint) {
                 return Ok(slot);
             }
-            // One that is nearer to its home than we would be here has a later home: ours is not behind it.
+            // An entry that is nearer to its home than ours would be here has a later home, so ours does not follow.
             if entry.fingerprint == VACANT.fingerprint || self.distance(slot, entry) < distance {
                 return Err(slot);
             }
@@ -180,13 +178,13 @@ impl Table {
         }
     }
 
-    /// Where an entry belongs: its fingerprint without the tag, scaled.
+    /// Returns the home slot of an entry: its fingerprint without the tag, scaled.
     #[expect(clippy::cast_possible_truncation, reason = "the product is below the length")]
     fn home(&self, fingerprint: u64) -> usize {
         ((u128::from(fingerprint & !TAG) * self.slots.len() as u128) >> 64) as usize
     }
 
-    /// How far behind its home the entry in `slot` stands.
+    /// Returns the distance between the entry in `slot` and its home.
     fn distance(&self, slot: usize, entry: &Entry) -> usize {
         let home = self.home(entry.fingerprint);
         if slot >= home { slot - home } else { slot + self.slots.len() - home }
@@ -196,36 +194,34 @@ impl Table {
         if slot + 1 < self.slots.len() { slot + 1 } else { 0 }
     }
 
-    /// The slots that it has memory for.
     #[cfg(test)]
     pub(super) fn slots(&self) -> usize {
         self.slots.len()
     }
 }
 
-/// The fingerprint under which a bucket is filed, with room for a tag; that of a vacant slot is taken.
+/// Returns the fingerprint without the bits of the tag, and never that of a vacant slot.
 const fn key(fingerprint: u64) -> u64 {
     let fingerprint = fingerprint & !TAG;
     if fingerprint == VACANT.fingerprint { TAG + 1 } else { fingerprint }
 }
 
-/// Whether an entry is that of a fingerprint, whatever its tag.
+/// Returns whether an entry has this fingerprint, with any tag.
 #[inline]
 const fn is_of(entry: &Entry, fingerprint: u64) -> bool {
     (entry.fingerprint ^ fingerprint) & !TAG == 0
 }
 
-/// The tag of an entry.
 const fn tag(entry: &Entry) -> Tag {
     Tag((entry.fingerprint & TAG) as u16)
 }
 
-/// The entries that a table of so many slots takes: 7 of 10, at which a lookup looks at two slots on average.
+/// Returns the most entries for this many slots: 7 of 10, where a lookup reads two slots on average.
 const fn capacity(slots: usize) -> usize {
     slots / 10 * 7
 }
 
-/// The least slots that take `entries`.
+/// Returns the fewest slots that take `entries`.
 pub(super) const fn slots_for(entries: usize) -> usize {
     let slots = entries.div_ceil(7) * 10;
     if slots < SMALLEST { SMALLEST } else { slots }

@@ -56,7 +56,7 @@ impl SharedBlocks<'_> {
         is_changed(&self.call(&["block", &most, &left, &block.key, &note(block), &known]).await?)
     }
 
-    /// Ends the block with this key. The new version is greater than `known`. Returns false if there is none.
+    /// Ends the block with this key. The new version is greater than `known`. Returns false if no such block exists.
     pub async fn unblock(self, key: &str, known: u64) -> Result<bool, StoreError> {
         is_changed(&self.call(&["unblock", key, &known.to_string()]).await?)
     }
@@ -132,7 +132,7 @@ fn left(block: &Block, now: Micros) -> String {
     block.until.since(now).0.to_string()
 }
 
-/// What people and other gateways need to know of a block, as JSON.
+/// Returns the rest of a block, as JSON for people and other gateways.
 fn note(block: &Block) -> String {
     json!({ "bucket": block.bucket, "reason": block.reason, "by": block.by }).to_string()
 }
