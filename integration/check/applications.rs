@@ -290,9 +290,9 @@ fn mistakes_are_told_with_their_places() {
         ),
         (
             json!({ "limits": [{ "limit": "Logins", "id": 1 }, { "limit": 2 }], "op": "burn" }),
-            &[("#/op", "write one of `spend`"), ("#/limits/0/id", "this is 1"), ("#/limits/1/limit", "is text")],
+            &[("#/op", "expected one of `spend`"), ("#/limits/0/id", "found 1"), ("#/limits/1/limit", "expected text")],
         ),
-        (json!({ "request": { "url": "https://a.example/" } }), &[("#/request", "nothing says the client's address")]),
+        (json!({ "request": { "url": "https://a.example/" } }), &[("#/request", "the client's address is missing")]),
         (json!({ "request": { "url": "/", "ip": "192.0.2.1" } }), &[("#/request", "`Host` is missing")]),
         (json!({ "request": { "url": "a.example/", "ip": "192.0.2.1" } }), &[("#/request", "is not an `http://`")]),
         (json!({ "request": { "url": "http://a/\\", "ip": "192.0.2.1" } }), &[("#/request", "backslash")]),
@@ -319,7 +319,7 @@ fn mistakes_are_told_with_their_places() {
         "application/json; charset=utf-8",
         "{\"limit\": \"Logins\", \"limit\": \"Logins\"}",
         400,
-        "comes twice at line 1",
+        "duplicate key `limit` at line 1",
     );
     told("Application/JSON", "nope", 400, "no JSON");
     told("text/plain", &good, 415, "Content-Type: application/json");

@@ -32,15 +32,15 @@ fn a_gateway_that_asks_wrongly_is_told_what_is_wrong() {
         ("/nginx", nginx(&[], "x-original-uri"), "`X-Original-URI` is missing; write `proxy_set_header"),
         ("/nginx", nginx(&[], "x-original-method"), "`X-Original-Method` is missing"),
         ("/nginx", nginx(&[], "x-original-host"), "`X-Original-Host` is missing"),
-        ("/nginx", nginx(&[], "x-real-ip"), "nothing says the client's address, and PerAddress goes by it"),
-        ("/nginx", nginx(&[("x-real-ip", "unix:")], "x-real-ip"), "no IP address"),
+        ("/nginx", nginx(&[], "x-real-ip"), "the client's address is missing, and PerAddress needs it"),
+        ("/nginx", nginx(&[("x-real-ip", "unix:")], "x-real-ip"), "not an IP address"),
         // The client's copy beside the gateway's header.
         ("/nginx", nginx(&[("X-Original-Uri", "/free")], ""), "`X-Original-URI` comes twice"),
         ("/nginx", nginx(&[("X-Real-Ip", "192.0.2.9")], ""), "`X-Real-IP` comes twice"),
         ("/nginx", nginx(&[("X-Original-Url", "http://a.example/free")], ""), "contradict each other"),
         ("/forward", vec![("host", "limiter"), ("x-forwarded-for", "192.0.2.1")], "`X-Forwarded-Method` is missing"),
         ("/haproxy", vec![("host", "a.example")], "HAProxy with `http-request set-header`"),
-        ("/envoy/", vec![("host", "a.example")], "nothing says the client's address"),
+        ("/envoy/", vec![("host", "a.example")], "the client's address is missing"),
         ("/envoy", vec![("host", "a.example"), ("x-forwarded-for", "192.0.2.1")], "path_prefix: /envoy"),
     ] {
         let answer = send(&mut wire, "GET", target, &headers);

@@ -143,7 +143,7 @@ fn changes_take_a_token() {
         assert_eq!((status, asked_for), (401, challenge()), "{headers:?}: {text}");
     }
     assert_eq!(weir.metric("weir_admin_writes_total{op=\"reset\",result=\"unauthorized\"}"), 5);
-    weir.until_logged("a change of a bucket was rejected");
+    weir.until_logged("a change was rejected");
     let passed = format!("bearer {TOKEN}");
     assert_eq!(rejected(&weir, &[("authorization", &passed)]).0, 200);
 
@@ -201,21 +201,21 @@ fn mistakes_say_what_would_be_right() {
             400,
             "`remaining` must be at most 10, which is all that Even:7 holds",
         ),
-        ("PUT", "/buckets/Even:7", "", 400, "`remaining` is a whole number of tokens, and is missing"),
-        ("PUT", "/buckets/Even:7", r#"{"remaining": 1, "remaining": 2}"#, 400, "comes twice"),
-        ("PUT", "/buckets/Even:7", "[]", 400, "the body is an object, this is a list"),
-        ("PUT", "/buckets/Even:7", "{", 400, "no JSON"),
-        ("PUT", "/buckets/Even:7", &long, 413, "at most 16384 bytes"),
+        ("PUT", "/buckets/Even:7", "", 400, "`remaining` is missing; it must be a whole number of tokens"),
+        ("PUT", "/buckets/Even:7", r#"{"remaining": 1, "remaining": 2}"#, 400, "duplicate key"),
+        ("PUT", "/buckets/Even:7", "[]", 400, "expected an object, found a list"),
+        ("PUT", "/buckets/Even:7", "{", 400, "invalid JSON"),
+        ("PUT", "/buckets/Even:7", &long, 413, "longer than 16384 bytes"),
         ("POST", "/buckets/Even:7/refund", r#"{"cost": 0}"#, 400, "`cost` must be at least 1"),
-        ("POST", "/buckets/Even:7/reset", r#"{"cost": 1}"#, 400, "no member is wanted, this has `cost`"),
+        ("POST", "/buckets/Even:7/reset", r#"{"cost": 1}"#, 400, "unknown member `cost`; expected no members"),
         ("PUT", "/buckets/Even:7/block", r#"{"for": "1y"}"#, 400, "unknown unit `y`"),
         ("PUT", "/buckets/Even:7/block", r#"{"for": "400d"}"#, 400, "at most 366 days"),
         ("PUT", "/buckets/Off:7/block", r#"{"for": "1h"}"#, 409, "`mode: off`"),
         ("DELETE", "/buckets/Even:7/block", "", 404, "Even:7 is not blocked"),
-        ("DELETE", "/buckets/Even:7", "", 405, "asked with GET, HEAD, PUT"),
-        ("GET", "/buckets/Even:7/reset", "", 405, "asked with POST"),
-        ("POST", "/buckets/Even:7/block", "", 405, "asked with PUT, DELETE"),
-        ("POST", "/blocks", "", 405, "asked with GET"),
+        ("DELETE", "/buckets/Even:7", "", 405, "use GET, HEAD, PUT"),
+        ("GET", "/buckets/Even:7/reset", "", 405, "use POST"),
+        ("POST", "/buckets/Even:7/block", "", 405, "use PUT, DELETE"),
+        ("POST", "/blocks", "", 405, "use GET"),
         ("PUT", "/buckets/Even:7/limit", "", 404, "written %2F"),
         ("GET", &deep, "", 414, "at most 4096 bytes"),
     ] {

@@ -138,9 +138,10 @@ fn options(proxy: &str) -> ServerOptions {
         admission: admission.clone(),
     };
     let clock = weir::clock::Clock::machine();
-    let front = FrontendOptions { http, clock, access_log: None, traces: None };
+    let generations = weir::engine::answer::headers::Generations::default();
+    let front = FrontendOptions { http, clock, generations, access_log: None, traces: None };
     let upstream = UpstreamOptions::new(Routes::parse(&["echo"]).unwrap());
-    let options = ProxyOptions { front, upstream, generations: weir::engine::answer::headers::Generations::default() };
+    let options = ProxyOptions { front, upstream };
     ServerOptions {
         listeners: vec![(proxy.parse().unwrap(), ListenerOptions::Proxy(options))],
         admission,

@@ -227,7 +227,7 @@ fn applications_add_and_give_back_entries_by_name() {
     for (wrong, pointer, part) in [
         (json!({ "op": "reset", "limit": "Jobs" }), "#/limit", "only its workers remove entries"),
         (json!({ "limit": "Jobs", "fields": { "who": "x" } }), "#/fields", "unknown field `who`"),
-        (json!({ "limit": "Jobs", "fields": ["x"] }), "#/fields", "are an object"),
+        (json!({ "limit": "Jobs", "fields": ["x"] }), "#/fields", "expected an object"),
         (json!({ "op": "refund", "limit": "Jobs", "entry": "1" }), "#/entry", "1795305600000-0"),
         (json!({ "limit": "Jobs", "burst": 1, "count": 1, "period": "1s" }), "#/count", "per_call"),
     ] {

@@ -20,7 +20,6 @@ use weir::listeners::admin::Readiness;
 use weir::listeners::admin::tokens::Tokens;
 use weir::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use weir::listeners::http::FrontendOptions;
-use weir::listeners::http_check::CheckOptions;
 use weir::listeners::proxy::ProxyOptions;
 use weir::listeners::{ListenerKind, ListenerOptions};
 use weir::message::client_address::{AddressSource, TrustedProxies};
@@ -114,18 +113,23 @@ impl Setup {
             admission: admission.clone(),
         };
         let access_log = self.access_log.clone();
-        let front = FrontendOptions { http, clock: clock.clone(), access_log, traces: None };
+        let front = FrontendOptions {
+            http,
+            clock: clock.clone(),
+            generations: Generations::default(),
+            access_log,
+            traces: None,
+        };
         let envoy = EnvoyOptions {
             front: front.clone(),
-            generations: Generations::default(),
             address_sources: AddressSources::default(),
             connection_age: self.connection_age,
             limits: self.envoy,
             readiness: readiness.clone(),
         };
-        let check = CheckOptions { front: front.clone(), generations: Generations::default() };
-        let check = self.check.then(|| ("127.0.0.1:0".parse().unwrap(), ListenerOptions::Check(check)));
-        let proxy = ProxyOptions { front, upstream, generations: Generations::default() };
+        let check = ListenerOptions::Check(front.clone());
+        let check = self.check.then(|| ("127.0.0.1:0".parse().unwrap(), check));
+        let proxy = ProxyOptions { front, upstream };
         let anywhere: ListenAddress = "127.0.0.1:0".parse().unwrap();
         let options = ServerOptions {
             listeners: [(anywhere.clone(), ListenerOptions::Proxy(proxy)), (anywhere, ListenerOptions::Grpc(envoy))]

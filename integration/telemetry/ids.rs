@@ -114,11 +114,8 @@ fn log(filter: &str, ids: &str) -> String {
 #[test]
 fn a_gateway_that_is_wrong_is_told_without_its_client() {
     for (headers, part) in [
-        (format!("x-real-ip: {MARK}"), "wrongly: `X-Real-IP` is no IP address"),
-        (
-            format!("x-original-method: GET\r\nx-original-url: {MARK}"),
-            "wrongly: what comes as a URL is not an `http://`",
-        ),
+        (format!("x-real-ip: {MARK}"), "wrong: a value in `X-Real-IP` is not an IP address"),
+        (format!("x-original-method: GET\r\nx-original-url: {MARK}"), "wrong: a value is not an `http://`"),
     ] {
         let weir = Weir::serve(LIMITS, &["--check", "127.0.0.1:0"]);
         let mut wire = Wire::connect(weir.listener("check"));

@@ -10,7 +10,7 @@ use super::admin_flags::TokenArgs;
 use super::block_on;
 use super::exit::{ExitCode, Failure};
 use super::values::parse_duration;
-use crate::listeners::admin::client::{AdminClient, Told, bucket_path};
+use crate::listeners::admin::client::{AdminClient, JsonPage, bucket_path};
 
 /// Shows and changes the buckets of a running Weir
 #[derive(clap::Args, Debug)]
@@ -83,7 +83,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     let client = client.map_err(|error| Failure::usage(format!("--admin: {error}")))?;
     let (method, path, body) = args.action.request();
     let answer = block_on(client.ask(method, &path, body.as_ref())).map_err(Failure::could_not_start)?;
-    let Told { status, body } = answer.map_err(Failure::could_not_start)?;
+    let JsonPage { status, body } = answer.map_err(Failure::could_not_start)?;
     if args.json {
         writeln!(out, "{body}")?;
     } else if status != StatusCode::OK {

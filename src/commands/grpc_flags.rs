@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::values::{parse_duration, parse_duration_or_zero};
-use crate::engine::answer::headers::Generations;
 use crate::listeners::admin::Readiness;
 use crate::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use crate::listeners::http::FrontendOptions;
@@ -70,12 +69,7 @@ impl GrpcArgs {
         }
     }
 
-    pub(super) fn options(
-        &self,
-        front: FrontendOptions,
-        generations: Generations,
-        readiness: &Arc<Readiness>,
-    ) -> EnvoyOptions {
+    pub(super) fn options(&self, front: FrontendOptions, readiness: &Arc<Readiness>) -> EnvoyOptions {
         let address_sources = self.address_sources();
         let most = Some(self.grpc_max_connection_age).filter(|age| !age.is_zero());
         let connection_age = ConnectionAge { most, grace: self.grpc_max_connection_age_grace };
@@ -84,7 +78,7 @@ impl GrpcArgs {
             resets: self.grpc_resets.get(),
             message: usize::try_from(self.grpc_max_message).unwrap_or(usize::MAX),
         };
-        EnvoyOptions { front, generations, address_sources, connection_age, limits, readiness: readiness.clone() }
+        EnvoyOptions { front, address_sources, connection_age, limits, readiness: readiness.clone() }
     }
 }
 

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use super::grpc_flags::GrpcArgs;
-use crate::engine::answer::headers::Generations;
 use crate::http::{AcceptOptions, Admission, ConnectionLimits, HttpOptions, UpstreamOptions};
 use crate::listeners::ListenerOptions;
 use crate::listeners::admin::Readiness;
 use crate::listeners::http::FrontendOptions;
-use crate::listeners::http_check::CheckOptions;
 use crate::listeners::proxy::ProxyOptions;
 use crate::listeners::spoe::SpoeOptions;
 use crate::server::ListenAddress;
@@ -48,7 +46,6 @@ impl ListenersArgs {
         &self,
         front: &FrontendOptions,
         upstream: Option<UpstreamOptions>,
-        generations: Generations,
         readiness: &Arc<Readiness>,
     ) -> Vec<(ListenAddress, ListenerOptions)> {
         // A gateway sends many clients' requests over its own connections, so these are not limited per address, only in
@@ -59,20 +56,20 @@ impl ListenersArgs {
         let inner = FrontendOptions { http, ..front.clone() };
         let mut listeners = Vec::new();
         if let Some(upstream) = upstream {
-            let proxy = ProxyOptions { front: front.clone(), upstream, generations };
+            let proxy = ProxyOptions { front: front.clone(), upstream };
             listeners.push((self.proxy.clone(), ListenerOptions::Proxy(proxy)));
         }
         if let Some(address) = &self.grpc.grpc {
-            let envoy = self.grpc.options(inner.clone(), generations, readiness);
+            let envoy = self.grpc.options(inner.clone(), readiness);
             listeners.push((address.clone(), ListenerOptions::Grpc(envoy)));
         }
         if let Some(address) = &self.check {
             let mut front = inner.clone();
             front.http.limits.http2.max_resets = self.grpc.grpc_resets.get();
-            listeners.push((address.clone(), ListenerOptions::Check(CheckOptions { front, generations })));
+            listeners.push((address.clone(), ListenerOptions::Check(front)));
         }
         if let Some(address) = &self.spoe {
-            let spoe = SpoeOptions::new(&inner.http, inner.clock, generations);
+            let spoe = SpoeOptions::from(&inner);
             listeners.push((address.clone(), ListenerOptions::Spoe(spoe)));
         }
         listeners

@@ -109,9 +109,9 @@ pub fn run(args: &Args, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let readiness = Arc::new(Readiness::default());
     let http = args.http(accept, shared.metrics());
     let admission = http.admission.clone();
-    let front = FrontendOptions { http, clock, access_log: access_log.clone(), traces: traces.clone() };
+    let front = FrontendOptions { http, clock, generations, access_log: access_log.clone(), traces: traces.clone() };
     let options = ServerOptions {
-        listeners: args.listeners.options(&front, upstream, generations, &readiness),
+        listeners: args.listeners.options(&front, upstream, &readiness),
         admission,
         access_log,
         admin_address: Some(args.admin.admin),

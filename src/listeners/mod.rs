@@ -1,46 +1,48 @@
-//! The protocols through which requests come. A listener that limits them fills a
-//! [`Request`](crate::engine::rules::request::Request), asks the [`Limiter`] and turns the verdict into its protocol's answer; it
-//! knows no limit. The admin listener is for the operator and limits nothing.
+//! The listeners: the protocols by which requests arrive.
+//!
+//! Each turns a message of its protocol into a [`Request`](crate::engine::rules::request::Request), asks the [`Limiter`], and
+//! turns the verdict into an answer of its protocol. None knows a limit. The admin listener is for operators and limits
+//! nothing.
 
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use ::http::{Method, StatusCode};
 use tokio_util::sync::CancellationToken;
 
 use self::grpc::{Envoy, EnvoyOptions};
-use self::http_check::{Check, CheckOptions};
+use self::http::FrontendOptions;
+use self::http_check::Check;
 use self::proxy::{Proxy, ProxyOptions};
 use self::spoe::{Spoe, SpoeOptions};
-use crate::http::Stream;
+use crate::http::{Stream, serve};
 use crate::limiter::Limiter;
+use crate::message::client_address::ClientAddress;
+use crate::message::reply::{Reply, problem};
+use crate::telemetry::metrics::DecisionListener;
 
 pub mod admin;
 pub mod grpc;
 pub mod http;
 pub mod http_check;
+mod json;
 pub mod proxy;
 pub mod spoe;
 
-/// What a listening socket is for.
+/// The protocol of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenerKind {
-    /// The reverse proxy.
     Proxy,
-    /// Envoy's external authorization and rate limit service, by gRPC.
     Grpc,
-    /// Checks over HTTP, for gateways and applications.
     Check,
-    /// The agent of `HAProxy`'s Stream Processing Offload Engine.
     Spoe,
-    /// Metrics and health, for the operator.
     Admin,
 }
 
 impl ListenerKind {
-    /// Every kind.
     pub const ALL: [Self; 5] = [Self::Proxy, Self::Grpc, Self::Check, Self::Spoe, Self::Admin];
 
-    /// Its name in the log, in systemd's units and among handed-over sockets.
+    /// The name in the log, in systemd's units and among handed-over sockets.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Proxy => "proxy",
@@ -52,21 +54,16 @@ impl ListenerKind {
     }
 }
 
-/// How a listener of the workers is set up.
+/// The options of a worker's listener.
 #[derive(Clone, Debug)]
 pub enum ListenerOptions {
-    /// The reverse proxy.
     Proxy(ProxyOptions),
-    /// Envoy's external authorization and rate limit service, by gRPC.
     Grpc(EnvoyOptions),
-    /// Checks over HTTP.
-    Check(CheckOptions),
-    /// The agent of `HAProxy`'s Stream Processing Offload Engine.
+    Check(FrontendOptions),
     Spoe(SpoeOptions),
 }
 
 impl ListenerOptions {
-    /// What it is.
     pub const fn kind(&self) -> ListenerKind {
         match self {
             Self::Proxy(_) => ListenerKind::Proxy,
@@ -80,18 +77,14 @@ impl ListenerOptions {
 /// A worker's listener.
 #[derive(Clone)]
 pub enum Listener {
-    /// The reverse proxy.
     Proxy(Rc<Proxy>),
-    /// Envoy's external authorization and rate limit service, by gRPC.
     Grpc(Rc<Envoy>),
-    /// Checks over HTTP.
     Check(Rc<Check>),
-    /// The agent of `HAProxy`'s Stream Processing Offload Engine.
     Spoe(Rc<Spoe>),
 }
 
 impl Listener {
-    /// A listener that asks `limiter`. To be called inside the worker's runtime.
+    /// Must be called inside the worker's runtime.
     pub fn new(limiter: Rc<Limiter>, options: &ListenerOptions) -> Self {
         match options {
             ListenerOptions::Proxy(options) => Self::Proxy(Proxy::new(limiter, options)),
@@ -101,26 +94,40 @@ impl Listener {
         }
     }
 
-    /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered and the connection
-    /// closed.
+    /// Serves a client's connection to its end. When `drain` is cancelled, open requests are answered, and over HTTP one
+    /// more that was on its way.
     pub async fn serve_connection(self, stream: Stream, peer: IpAddr, drain: CancellationToken) {
         match self {
-            Self::Proxy(proxy) => proxy.serve_connection(stream, peer, drain).await,
+            Self::Proxy(proxy) => serve(proxy, stream, peer, drain).await,
             Self::Grpc(envoy) => envoy.serve_connection(stream, peer, drain).await,
-            // On the heap, so that a connection of the proxy has no room in it for what these need.
-            Self::Check(check) => Box::pin(check.serve_connection(stream, peer, drain)).await,
+            // On the heap, so that the proxy's connections have no room for these.
+            Self::Check(check) => Box::pin(serve(check, stream, peer, drain)).await,
             Self::Spoe(spoe) => Box::pin(spoe.serve_connection(stream, peer, drain)).await,
         }
     }
 
-    /// Does what has to be done about once a second.
+    /// Must be called about once a second.
     pub fn reap(&self) {
         match self {
             Self::Proxy(proxy) => proxy.reap(),
-            Self::Grpc(envoy) => envoy.reap(),
-            Self::Check(check) => check.reap(),
-            // It keeps nothing that grows old: what is timed is the limiter's.
+            Self::Grpc(envoy) => envoy.front.flush(),
+            Self::Check(check) => check.front.flush(),
             Self::Spoe(_) => {}
         }
     }
+}
+
+/// Returns the client's address for limits, and counts one that its proxies contradict.
+fn client_address(limiter: &Limiter, listener: DecisionListener, client: Option<ClientAddress>) -> Option<IpAddr> {
+    if client.is_some_and(|client| client.is_disputed) {
+        limiter.shared().metrics().listeners.client_conflicts.inc(listener.label());
+    }
+    client.map(|client| client.address)
+}
+
+/// Replies to a request with another method.
+fn method_not_allowed(method: &Method, allowed: &str) -> Reply {
+    let mut reply = problem(StatusCode::METHOD_NOT_ALLOWED, &format!("use {allowed} instead of {method}"));
+    reply.headers.append("allow", allowed);
+    reply
 }

@@ -1,113 +1,81 @@
-//! The bodies of what operators ask: an object of a few members, and what is wrong with it.
+//! The bodies of operators' requests.
 
 use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::timeout;
 
-use super::buckets::Rejection;
+use super::change::Rejection;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::duration;
-use crate::engine::rules::quote::quoted;
 use crate::http::simple::{self, Incoming, LengthLimitError};
-use crate::listeners::http_check::json::Json;
+use crate::listeners::json::{Json, Mistakes, Object};
 
-/// A body has two members, one of them a sentence.
-const MOST_BYTES: usize = 16 * 1024;
+const MAX_BYTES: usize = 16 * 1024;
 
-/// How long a body may take to come.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a reason may have, in characters.
-const LONGEST_REASON: usize = 200;
+/// In characters.
+const MAX_REASON: usize = 200;
 
-/// The body as an object; an empty one is an object without members.
-pub(super) async fn read(body: Incoming) -> Result<Json, Rejection> {
-    let collected = timeout(BODY_TIMEOUT, simple::read(body, MOST_BYTES)).await;
-    let late = |_| Rejection::new(StatusCode::REQUEST_TIMEOUT, "the body did not come in time");
-    let bytes = match collected.map_err(late)? {
-        Ok(bytes) => bytes,
-        Err(error) if error.is::<LengthLimitError>() => {
-            let detail = format!("the body has at most {MOST_BYTES} bytes");
-            return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, detail));
+/// Reads a body: an object with at most these members. An empty body is an empty object.
+pub(super) async fn read<T>(
+    body: Incoming,
+    keys: &[&str],
+    read: impl FnOnce(&Object<'_>) -> Option<T>,
+) -> Result<T, Rejection> {
+    let late = |_| Rejection::new(StatusCode::REQUEST_TIMEOUT, "the body took too long");
+    let bytes = timeout(BODY_TIMEOUT, simple::read(body, MAX_BYTES)).await.map_err(late)?.map_err(|error| {
+        if error.is::<LengthLimitError>() {
+            let detail = format!("the body is longer than {MAX_BYTES} bytes");
+            return Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, detail);
         }
-        Err(error) => return Err(Rejection::bad(format!("the body cannot be read: {error}"))),
-    };
-    if bytes.is_empty() {
-        return Ok(Json::Map(Vec::new()));
-    }
-    match Json::parse(&bytes) {
-        Ok(body @ Json::Map(_)) => Ok(body),
-        Ok(other) => Err(Rejection::bad(format!("the body is an object, this is {}", other.describe()))),
-        Err(error) => Err(Rejection::bad(format!("the body is no JSON: {error}"))),
-    }
+        Rejection::bad(format!("the body cannot be read: {error}"))
+    })?;
+    parse(if bytes.is_empty() { b"{}" } else { &bytes }, keys, read).map_err(Rejection::bad)
 }
 
-/// Whether a body has no other members.
-pub(super) fn members(body: &Json, known: &[&str]) -> Result<(), Rejection> {
-    let Json::Map(members) = body else { return Ok(()) };
-    match members.iter().find(|(key, _)| !known.contains(&key.as_str())) {
-        None => Ok(()),
-        Some((key, _)) if known.is_empty() => {
-            Err(Rejection::bad(format!("no member is wanted, this has {}", quoted(key))))
-        }
-        Some((key, _)) => {
-            let known: Vec<String> = known.iter().map(|key| format!("`{key}`")).collect();
-            Err(Rejection::bad(format!("there is no member {}; there are {}", quoted(key), known.join(" and "))))
-        }
-    }
+fn parse<T>(text: &[u8], keys: &[&str], read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, String> {
+    let json = Json::parse(text).map_err(|error| format!("invalid JSON: {error}"))?;
+    let mistakes = Mistakes::default();
+    let value = Object::root(&json, &mistakes).and_then(|object| {
+        object.known(keys);
+        read(&object)
+    });
+    mistakes.check(value).map_err(|mistakes| match &mistakes[..] {
+        [first, ..] if first.pointer.is_empty() => first.detail.clone(),
+        [first, ..] => format!("`{}`: {}", first.pointer.trim_start_matches('/'), first.detail),
+        [] => String::new(),
+    })
 }
 
-/// A member that is a number of tokens.
-pub(super) fn number(body: &Json, key: &str) -> Result<u64, Rejection> {
-    let wrong = |given: &str| Rejection::bad(format!("`{key}` is a whole number of tokens, {given}"));
-    match body.get(key) {
-        None => Err(wrong("and is missing")),
-        Some(Json::Number(number)) => number.as_u64().ok_or_else(|| wrong(&format!("this is {number}"))),
-        Some(other) => Err(wrong(&format!("this is {}", other.describe()))),
-    }
+/// Reads a number of tokens.
+pub(super) fn tokens(body: &Object<'_>, key: &str) -> Option<u64> {
+    body.require(key, "it must be a whole number of tokens");
+    body.whole(key, 0)
 }
 
-/// `for`: how long, and at most how long; `otherwise` says what to do who wants longer.
-pub(super) fn span(body: &Json, longest: Micros, otherwise: &str) -> Result<Micros, Rejection> {
-    let text = match body.get("for") {
-        Some(Json::Text(text)) => text,
-        None => return Err(Rejection::bad("`for` is missing: how long, as in {\"for\": \"1h\"}")),
-        Some(other) => {
-            return Err(Rejection::bad(format!("`for` is a duration in text, this is {}", other.describe())));
-        }
-    };
-    let nanoseconds =
-        duration::parse(text).map_err(|(wrong, right)| Rejection::bad(format!("`for`: {wrong}; {right}")))?;
-    match Micros(nanoseconds.div_ceil(1_000)) {
-        Micros(0) => Err(Rejection::bad("`for` must be longer than 0")),
-        span if span > longest => {
-            let days = longest.0 / 86_400_000_000;
-            Err(Rejection::bad(format!("`for` is at most {days} days; {otherwise}")))
-        }
-        span => Ok(span),
+/// Reads `for`. `alternative` is advice for longer times.
+pub(super) fn span(body: &Object<'_>, longest: Micros, alternative: &str) -> Option<Micros> {
+    body.require("for", "give a duration, as in {\"for\": \"1h\"}");
+    let span = Micros(body.duration("for")?.div_ceil(1_000));
+    if span == Micros(0) {
+        body.wrong("/for", "must be longer than 0");
+    } else if span > longest {
+        body.wrong("/for", &format!("must be at most {} days; {alternative}", longest.0 / 86_400_000_000));
     }
+    Some(span)
 }
 
-/// A member that is text and must be there; `wanted` says what it is.
-pub(super) fn text<'a>(body: &'a Json, key: &str, wanted: &str) -> Result<&'a str, Rejection> {
-    match body.get(key) {
-        Some(Json::Text(text)) => Ok(text),
-        None => Err(Rejection::bad(format!("`{key}` is missing: {wanted}"))),
-        Some(other) => Err(Rejection::bad(format!("`{key}` is text, this is {}: {wanted}", other.describe()))),
+/// Reads `reason`, which is optional.
+pub(super) fn reason(body: &Object<'_>) -> Option<String> {
+    if body.get("reason") == Some(&Json::Null) {
+        return None;
     }
-}
-
-/// `reason`, if there is one.
-pub(super) fn reason(body: &Json) -> Result<Option<String>, Rejection> {
-    match body.get("reason") {
-        None | Some(Json::Null) => Ok(None),
-        Some(Json::Text(text)) if text.chars().count() > LONGEST_REASON || text.contains(char::is_control) => {
-            Err(Rejection::bad(format!("`reason` has at most {LONGEST_REASON} characters, and no control characters")))
-        }
-        Some(Json::Text(text)) => Ok(Some(text.clone()).filter(|text| !text.is_empty())),
-        Some(other) => Err(Rejection::bad(format!("`reason` is text, this is {}", other.describe()))),
+    let reason = body.text("reason").filter(|reason| !reason.is_empty())?;
+    if reason.chars().count() > MAX_REASON || reason.contains(char::is_control) {
+        body.wrong("/reason", &format!("must have at most {MAX_REASON} characters and no control characters"));
     }
+    Some(reason.to_owned())
 }
 
 #[cfg(test)]
@@ -115,43 +83,45 @@ mod tests {
     use super::*;
     use crate::engine::rules::blocks::LONGEST_BLOCK;
 
+    #[track_caller]
+    fn check(text: &str, keys: &[&str], read: impl FnOnce(&Object<'_>) -> Option<String>, expected: &str) {
+        let found = parse(text.as_bytes(), keys, read).unwrap_or_else(|error| error);
+        assert!(found.contains(expected), "{text}: {found}");
+    }
+
     #[test]
-    fn bodies_say_what_would_be_right() {
-        let parse = |text: &str| Json::parse(text.as_bytes()).unwrap();
-        let told = |result: Result<String, Rejection>| result.unwrap_or_else(|rejection| rejection.detail);
+    fn mistakes_say_what_would_be_right() {
         for (text, expected) in [
             (r#"{"for": "1h30m"}"#, "5400000000"),
             (r#"{"for": "1ns"}"#, "1"),
             (r"{}", "`for` is missing"),
-            (r#"{"for": 3600}"#, "a duration in text, this is 3600"),
+            (r#"{"for": 3600}"#, "`for`: expected text, found 3600"),
             (r#"{"for": "90"}"#, "has no unit"),
             (r#"{"for": "0s"}"#, "longer than 0"),
             (r#"{"for": "367d"}"#, "at most 366 days"),
         ] {
-            let found = told(span(&parse(text), LONGEST_BLOCK, "").map(|span| span.0.to_string()));
-            assert!(found.contains(expected), "{text}: {found}");
+            check(text, &["for"], |body| span(body, LONGEST_BLOCK, "").map(|span| span.0.to_string()), expected);
         }
         for (text, expected) in [
             (r#"{"cost": 3}"#, "3"),
             (r"{}", "is missing"),
-            (r#"{"cost": -1}"#, "this is -1"),
-            (r#"{"cost": 1.5}"#, "this is 1.5"),
-            (r#"{"cost": "3"}"#, "this is the text `3`"),
+            (r#"{"cost": -1}"#, "found -1"),
+            (r#"{"cost": 1.5}"#, "found 1.5"),
+            (r#"{"cost": "3"}"#, "found the text `3`"),
         ] {
-            let found = told(number(&parse(text), "cost").map(|number| number.to_string()));
-            assert!(found.contains(expected), "{text}: {found}");
+            check(text, &["cost"], |body| tokens(body, "cost").map(|number| number.to_string()), expected);
         }
         for (text, expected) in [
             (r"{}", "None"),
+            (r#"{"reason": null}"#, "None"),
             (r#"{"reason": ""}"#, "None"),
             (r#"{"reason": "scraping"}"#, "scraping"),
             (r#"{"reason": "a\nb"}"#, "no control characters"),
-            (r#"{"reason": 1}"#, "is text"),
+            (r#"{"reason": 1}"#, "expected text"),
         ] {
-            let found = told(reason(&parse(text)).map(|reason| format!("{reason:?}")));
-            assert!(found.contains(expected), "{text}: {found}");
+            check(text, &["reason"], |body| Some(format!("{:?}", reason(body))), expected);
         }
-        let found = told(members(&parse(r#"{"until": 1}"#), &["for", "reason"]).map(|()| String::new()));
-        assert_eq!(found, "there is no member `until`; there are `for` and `reason`");
+        let unknown = "`until`: unknown member `until`; expected `for`, `reason`";
+        check(r#"{"until": 1}"#, &["for", "reason"], |_| Some(String::new()), unknown);
     }
 }

@@ -1,4 +1,4 @@
-//! A client of the admin listener: what `weir bucket` and `weir health` ask with.
+//! A client of the admin listener, for `weir bucket` and `weir health`.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -12,18 +12,17 @@ use tokio::time::timeout;
 
 use crate::http::simple::exchange;
 
-/// How long a connection may take, name lookup included.
+/// Includes the name lookup.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long an answer may take: the listener waits for a store, for a second at most.
+/// The listener waits for a store, for a second at most.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The longest answer: a list of all blocks that there may be, with a reason each.
-const MOST_BYTES: usize = 16 * 1024 * 1024;
+/// The longest answer lists all blocks that there may be, with a reason each.
+const MAX_BYTES: usize = 16 * 1024 * 1024;
 
-const PORT: u16 = 9090;
+const DEFAULT_PORT: u16 = 9090;
 
-/// An admin listener somewhere.
 #[derive(Debug)]
 pub struct AdminClient {
     /// `host:port`.
@@ -31,51 +30,46 @@ pub struct AdminClient {
     token: Option<HeaderValue>,
 }
 
-/// What it says.
+/// A page about buckets.
 #[derive(Debug)]
-pub struct Told {
-    /// The status.
+pub struct JsonPage {
     pub status: StatusCode,
-    /// The body.
     pub body: Value,
 }
 
-/// One of its pages for machines that watch.
+/// A page of the listener.
 #[derive(Debug)]
 pub struct Page {
-    /// The status.
     pub status: StatusCode,
-    /// The body, whatever it is.
     pub body: Bytes,
 }
 
-/// Why it cannot be asked.
+/// No answer came, or none of an admin listener.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot ask the admin listener at {authority}: {reason}")]
-pub struct Unreachable {
+pub struct AdminClientError {
     authority: String,
     reason: String,
 }
 
 impl AdminClient {
-    /// A client of the listener at `address`, `http://host:port` or `host:port`, with a token for changes. The error says what
-    /// would be right.
+    /// `address` is `http://host:port` or `host:port`. Changes need a token.
     pub fn new(address: &str, token: Option<&str>) -> Result<Self, String> {
-        let wrong = |why: &str| Err(format!("`{address}` is no admin listener: {why}; write `http://127.0.0.1:9090`"));
+        let wrong = |why: &str| Err(format!("invalid admin address `{address}`: {why}; write `http://127.0.0.1:9090`"));
         let rest = match address.split_once("://") {
             Some(("http", rest)) => rest,
-            Some(_) => return wrong("it speaks http:// and nothing else"),
+            Some(_) => return wrong("only http:// is supported"),
             None => address,
         };
         let authority = match rest.trim_end_matches('/').parse::<http::uri::Authority>() {
-            Ok(authority) if authority.as_str().contains('@') => return wrong("it takes a token and no user"),
+            Ok(authority) if authority.as_str().contains('@') => return wrong("it must not have a user"),
             Ok(authority) => {
                 let port = match authority.port_u16() {
                     Some(port) => port,
-                    None if authority.as_str() == authority.host() => PORT,
-                    None => return wrong("a port is a number up to 65535"),
+                    None if authority.as_str() == authority.host() => DEFAULT_PORT,
+                    None => return wrong("a port must be a number up to 65535"),
                 };
-                // A listener that listens on all addresses of a machine is asked on one that nobody else answers at.
+                // A listener on all addresses is asked on loopback, where no other machine answers.
                 let host = match authority.host() {
                     "0.0.0.0" => "127.0.0.1",
                     "[::]" => "[::1]",
@@ -86,40 +80,49 @@ impl AdminClient {
             Err(error) => return wrong(&error.to_string()),
         };
         let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose();
-        let mut token = token.map_err(|_| "the token cannot be sent: it has control characters".to_owned())?;
+        let mut token = token.map_err(|_| "the token must not have control characters".to_owned())?;
         if let Some(token) = &mut token {
             token.set_sensitive(true);
         }
         Ok(Self { authority, token })
     }
 
-    /// Reads a page. An answer of any status is one; the error says why there is none within `deadline`.
-    pub async fn read(&self, path: &str, deadline: Duration) -> Result<Page, Unreachable> {
-        let unreachable = |reason: String| Unreachable { authority: self.authority.clone(), reason };
-        let request = self.request(Method::GET, path, None).map_err(|error| unreachable(error.to_string()))?;
-        let reading = async {
-            let stream = TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())?;
-            page(stream, request).await
-        };
-        match timeout(deadline, reading).await {
-            Ok(page) => page.map_err(unreachable),
-            Err(_) => Err(unreachable(format!("no answer within {deadline:?}"))),
-        }
+    /// Reads a page with any status.
+    pub async fn read(&self, path: &str, deadline: Duration) -> Result<Page, AdminClientError> {
+        let reading = async { self.exchange(self.connect().await?, Method::GET, path, None).await };
+        let read = timeout(deadline, reading).await;
+        read.unwrap_or_else(|_| Err(format!("no answer within {deadline:?}"))).map_err(|reason| self.error(reason))
     }
 
-    /// Asks for a path. An answer of any status is one; the error says why there is none.
-    pub async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Told, Unreachable> {
-        let unreachable = |reason: String| Unreachable { authority: self.authority.clone(), reason };
-        let request = self.request(method, path, body).map_err(|error| unreachable(error.to_string()))?;
-        let connecting = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.authority)).await;
-        let stream = connecting.map_err(|_| unreachable(format!("no connection within {CONNECT_TIMEOUT:?}")))?;
-        let stream = stream.map_err(|error| unreachable(error.to_string()))?;
-        match timeout(ANSWER_TIMEOUT, page(stream, request)).await {
-            Ok(page) => page.and_then(told).map_err(unreachable),
-            Err(_) => {
-                Err(unreachable(format!("no answer within {ANSWER_TIMEOUT:?}; it may have been done all the same")))
-            }
-        }
+    /// Sends a request about buckets, and returns the reply with any status.
+    pub async fn ask(&self, method: Method, path: &str, body: Option<&Value>) -> Result<JsonPage, AdminClientError> {
+        let asking = async {
+            let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
+            let stream = connected.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}"))??;
+            let answered = timeout(ANSWER_TIMEOUT, self.exchange(stream, method, path, body)).await;
+            answered.map_err(|_| format!("no answer within {ANSWER_TIMEOUT:?}; the change may have been made"))??.json()
+        };
+        asking.await.map_err(|reason| self.error(reason))
+    }
+
+    fn error(&self, reason: String) -> AdminClientError {
+        AdminClientError { authority: self.authority.clone(), reason }
+    }
+
+    async fn connect(&self) -> Result<TcpStream, String> {
+        TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())
+    }
+
+    async fn exchange(
+        &self,
+        stream: TcpStream,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Page, String> {
+        let request = self.request(method, path, body).map_err(|error| error.to_string())?;
+        let response = exchange(stream, request, MAX_BYTES).await.map_err(|error| error.to_string())?;
+        Ok(Page { status: response.status(), body: response.into_body() })
     }
 
     fn request(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Request<Bytes>, http::Error> {
@@ -137,23 +140,19 @@ impl AdminClient {
     }
 }
 
-async fn page(stream: TcpStream, request: Request<Bytes>) -> Result<Page, String> {
-    let (head, body) = exchange(stream, request, MOST_BYTES).await.map_err(|error| error.to_string())?.into_parts();
-    Ok(Page { status: head.status, body })
-}
-
-/// What it says about buckets.
-fn told(Page { status, body }: Page) -> Result<Told, String> {
-    match serde_json::from_slice::<Value>(&body) {
-        Ok(body) if ["bucket", "blocks", "detail"].iter().any(|member| body.get(member).is_some()) => {
-            Ok(Told { status, body })
+impl Page {
+    fn json(self) -> Result<JsonPage, String> {
+        match serde_json::from_slice::<Value>(&self.body) {
+            Ok(body) if ["bucket", "blocks", "detail"].iter().any(|member| body.get(member).is_some()) => {
+                Ok(JsonPage { status: self.status, body })
+            }
+            // Something else listens there, such as the proxy.
+            _ => Err(format!("its answer with status {} is not an admin listener's", self.status)),
         }
-        // Something else listens there, such as the proxy.
-        _ => Err(format!("it answers {status}, and not as an admin listener does")),
     }
 }
 
-/// The path of a bucket: its name as one segment.
+/// Returns the path of a bucket, with its name as one segment.
 pub fn bucket_path(name: &str, below: &str) -> String {
     let mut path = String::from("/buckets/");
     for byte in name.bytes() {
@@ -179,13 +178,13 @@ mod tests {
             ("[::1]:9091", Ok("[::1]:9091")),
             ("0.0.0.0:9091", Ok("127.0.0.1:9091")),
             ("[::]:9090", Ok("[::1]:9090")),
-            ("http://a:b", Err("is no admin listener")),
-            ("a:65536", Err("is no admin listener")),
-            ("a:", Err("is no admin listener")),
-            ("https://127.0.0.1:9090", Err("http:// and nothing else")),
-            ("http://u:p@127.0.0.1:9090", Err("no user")),
-            ("http://127.0.0.1:9090/admin", Err("is no admin listener")),
-            ("", Err("is no admin listener")),
+            ("http://a:b", Err("invalid admin address")),
+            ("a:65536", Err("invalid admin address")),
+            ("a:", Err("invalid admin address")),
+            ("https://127.0.0.1:9090", Err("only http://")),
+            ("http://u:p@127.0.0.1:9090", Err("must not have a user")),
+            ("http://127.0.0.1:9090/admin", Err("invalid admin address")),
+            ("", Err("invalid admin address")),
         ] {
             match (AdminClient::new(address, None), expected) {
                 (Ok(client), Ok(expected)) => assert_eq!(client.authority, expected),

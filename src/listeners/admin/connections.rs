@@ -1,7 +1,7 @@
 //! The connections of the admin listener: enough for a few scrapers, probes and operators.
 //!
-//! One more closes an older one. A probe sends its request with its first packet, so silent connections, however
-//! many, keep none waiting.
+//! One more closes an older one. A probe sends its request with its first packet, so any number of silent connections
+//! keeps none waiting.
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -9,82 +9,66 @@ use std::rc::Rc;
 
 use tokio_util::sync::CancellationToken;
 
-/// Connections at once: of this machine, and as many again of others, who so cannot keep the former out.
+/// For local peers, and again for remote ones, which so cannot keep local ones out.
 const MAX_CONNECTIONS: usize = 64;
 
-/// The connections that are open.
+/// The open connections, oldest first.
 #[derive(Debug, Default)]
 pub struct Connections {
-    /// In the order in which they came.
-    local: RefCell<Vec<Rc<Visit>>>,
-    /// The same of other machines.
-    others: RefCell<Vec<Rc<Visit>>>,
+    local: RefCell<Vec<Rc<Connection>>>,
+    remote: RefCell<Vec<Rc<Connection>>>,
 }
 
-/// A connection.
 #[derive(Debug, Default)]
-pub struct Visit {
-    stage: Cell<Stage>,
-    /// Cancelled when another takes its place.
+pub(super) struct Connection {
+    pub(super) stage: Cell<Stage>,
+    /// Cancelled when another connection takes its place.
     pub(super) replaced: CancellationToken,
 }
 
-/// How far a connection has come; the first are closed first.
+/// The progress of a connection. Connections in the lowest stage are closed first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     /// No request has come.
     #[default]
     Silent,
-    /// A request was answered.
     Idle,
-    /// A request is being answered.
     Answering,
 }
 
-/// A connection's place, until it is dropped.
+/// Counts a connection until it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub struct ConnectionGuard {
     connections: Rc<Connections>,
     is_local: bool,
-    /// The connection.
-    pub visit: Rc<Visit>,
+    pub(super) connection: Rc<Connection>,
 }
 
 impl Connections {
-    /// Gives a new connection a place; another one loses its own if there are too many.
-    pub fn enter(self: &Rc<Self>, peer: IpAddr) -> Place {
+    /// Adds a connection. Closes another one if there are too many.
+    pub fn enter(self: &Rc<Self>, peer: IpAddr) -> ConnectionGuard {
         let is_local = peer.to_canonical().is_loopback();
-        let visit = Rc::new(Visit::default());
-        let mut visits = self.of(is_local).borrow_mut();
-        if visits.len() >= MAX_CONNECTIONS {
+        let connection = Rc::new(Connection::default());
+        let mut connections = self.of(is_local).borrow_mut();
+        if connections.len() >= MAX_CONNECTIONS {
             // Of several the first, which is the oldest.
-            let least = visits.iter().enumerate().min_by_key(|(_, visit)| visit.stage()).map(|(place, _)| place);
-            if let Some(place) = least {
-                visits.remove(place).replaced.cancel();
+            let least = connections.iter().enumerate().min_by_key(|(_, connection)| connection.stage.get());
+            if let Some(index) = least.map(|(index, _)| index) {
+                connections.remove(index).replaced.cancel();
             }
         }
-        visits.push(visit.clone());
-        Place { connections: self.clone(), is_local, visit }
+        connections.push(connection.clone());
+        ConnectionGuard { connections: self.clone(), is_local, connection }
     }
 
-    fn of(&self, is_local: bool) -> &RefCell<Vec<Rc<Visit>>> {
-        if is_local { &self.local } else { &self.others }
-    }
-}
-
-impl Visit {
-    pub(super) fn stage(&self) -> Stage {
-        self.stage.get()
-    }
-
-    pub(super) fn is_at(&self, stage: Stage) {
-        self.stage.set(stage);
+    fn of(&self, is_local: bool) -> &RefCell<Vec<Rc<Connection>>> {
+        if is_local { &self.local } else { &self.remote }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.connections.of(self.is_local).borrow_mut().retain(|visit| !Rc::ptr_eq(visit, &self.visit));
+        self.connections.of(self.is_local).borrow_mut().retain(|other| !Rc::ptr_eq(other, &self.connection));
     }
 }
 
@@ -100,24 +84,25 @@ mod tests {
         let connections = Rc::new(Connections::default());
         let stages = [Stage::Answering, Stage::Idle, Stage::Silent, Stage::Silent];
         let first = stages.map(|stage| {
-            let place = connections.enter(OTHER);
-            place.visit.is_at(stage);
-            place
+            let guard = connections.enter(OTHER);
+            guard.connection.stage.set(stage);
+            guard
         });
-        let mut rest: Vec<Place> = (4..MAX_CONNECTIONS).map(|_| connections.enter(OTHER)).collect();
-        for place in &rest {
-            place.visit.is_at(Stage::Idle);
+        let mut rest: Vec<ConnectionGuard> = (4..MAX_CONNECTIONS).map(|_| connections.enter(OTHER)).collect();
+        for guard in &rest {
+            guard.connection.stage.set(Stage::Idle);
         }
-        let replaced = |places: &[Place; 4]| places.each_ref().map(|place| place.visit.replaced.is_cancelled());
+        let replaced =
+            |guards: &[ConnectionGuard; 4]| guards.each_ref().map(|guard| guard.connection.replaced.is_cancelled());
         rest.push(connections.enter(LOCAL));
-        assert_eq!(replaced(&first), [false; 4], "this machine has places of its own");
+        assert_eq!(replaced(&first), [false; 4], "local peers are counted apart");
         for expected in [[false, false, true, false], [false, false, true, true], [false, true, true, true]] {
-            let place = connections.enter(OTHER);
-            place.visit.is_at(Stage::Idle);
-            rest.push(place);
+            let guard = connections.enter(OTHER);
+            guard.connection.stage.set(Stage::Idle);
+            rest.push(guard);
             assert_eq!(replaced(&first), expected);
         }
         drop((first, rest));
-        assert_eq!(connections.others.borrow().len() + connections.local.borrow().len(), 0);
+        assert_eq!(connections.remote.borrow().len() + connections.local.borrow().len(), 0);
     }
 }

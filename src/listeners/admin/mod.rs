@@ -1,9 +1,8 @@
-//! The admin listener: metrics, whether the process is well and ready, what operators do with buckets ([`buckets`]), and what is
-//! logged ([`log`]). Not for clients.
+//! The admin listener: metrics, health, operations on buckets ([`buckets`]) and the log's filter ([`log`]). Not for
+//! clients.
 
 use std::cell::RefCell;
 use std::future;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +20,16 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use self::buckets::Target;
+use self::change::AdminRequest;
 use self::connections::Stage;
-pub use self::connections::{Connections, Place};
+pub use self::connections::{ConnectionGuard, Connections};
 use self::log::LogFilter;
 use self::tokens::Tokens;
 use crate::http::simple::{self, Incoming};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
+use crate::listeners::method_not_allowed;
 use crate::message::address;
 use crate::message::host::host_of;
 use crate::message::reply::{Reply, problem};
@@ -37,20 +39,21 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::throttle::Throttle;
 
 mod body;
-pub mod buckets;
+mod buckets;
+mod change;
 pub mod client;
 mod connections;
 pub mod log;
 mod replies;
 pub mod tokens;
 
-/// For the head of the first request.
-const FIRST_REQUEST: Duration = Duration::from_secs(5);
+/// For the head of a connection's first request.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For the head of another one: a scraper that keeps its connection comes every 15 s or so.
+/// For the head of a further request. Scrapers keep their connections for intervals of 15 s or so.
 const HEADER_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How far the process has come.
+/// The phase of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
     /// The listeners are not up yet.
@@ -58,11 +61,11 @@ pub enum Phase {
     Starting,
     /// Connections are taken.
     Serving,
-    /// It takes no new connections, or soon will not.
+    /// New connections are no longer taken, or soon will not be.
     Draining,
 }
 
-/// What the process knows of its own readiness.
+/// The readiness of the process.
 #[derive(Debug, Default)]
 pub struct Readiness {
     phase: watch::Sender<Phase>,
@@ -70,7 +73,7 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// The listeners are up.
+    /// Ends the start. A process that drains already stays in that phase.
     pub fn serving(&self) {
         self.phase.send_if_modified(|phase| {
             let is_new = *phase == Phase::Starting;
@@ -81,108 +84,98 @@ impl Readiness {
         });
     }
 
-    /// The process takes no new connections.
     pub fn draining(&self) {
         self.phase.send_replace(Phase::Draining);
     }
 
-    /// How far the process has come.
     pub fn phase(&self) -> Phase {
         *self.phase.borrow()
     }
 
-    /// How far it has come, now and later.
+    /// Follows the phase.
     pub fn phases(&self) -> watch::Receiver<Phase> {
         self.phase.subscribe()
     }
 
-    /// How the last reload of the rules went: `None`, or what is wrong with the files.
+    /// Sets the result of the last reload: the error, if any.
     pub fn reloaded(&self, error: Option<String>) {
         *self.reload_error.lock() = error;
     }
 }
 
-/// What the admin listener is made of.
 #[derive(Clone)]
 pub struct AdminOptions {
-    /// Whether requests are taken.
     pub readiness: Arc<Readiness>,
-    /// What the workers share: the metrics, and what is kept here while the store is away.
     pub shared: Arc<Shared>,
     /// The stores of all workers.
     pub stores: Arc<[Store]>,
-    /// Who may change buckets.
+    /// The tokens for changes.
     pub tokens: Tokens,
-    /// What is logged, if that can be changed.
+    /// The log's filter, if it can be changed.
     pub log: Option<LogFilter>,
-    /// Whether only this machine can reach the listener. Then it answers to this machine's own names: a page in a browser here
-    /// could have its name resolved to 127.0.0.1 and ask under that (DNS rebinding).
+    /// Whether the listener is on loopback. It then answers only to loopback names: a page in a local browser could have
+    /// its own name resolve to 127.0.0.1 (DNS rebinding).
     pub is_local: bool,
 }
 
 /// The admin listener.
 pub struct Admin {
-    readiness: Arc<Readiness>,
-    shared: Arc<Shared>,
-    metrics: Arc<Metrics>,
-    stores: Arc<[Store]>,
-    tokens: Tokens,
+    options: AdminOptions,
     operator: Rc<Operator>,
-    log: Option<LogFilter>,
-    is_local: bool,
-    /// Puts the log's filter of the flag in force again.
-    returning: RefCell<Option<AbortOnDropHandle<()>>>,
-    /// Of changes that nobody may make who asks for them.
-    complaints: Throttle,
+    /// Resets the log's filter when a temporary one expires.
+    log_reset: RefCell<Option<AbortOnDropHandle<()>>>,
+    rejection_log: Throttle,
 }
 
 impl Admin {
-    /// An admin listener, and what does what it is asked to do with buckets.
     pub fn new(options: AdminOptions, operator: Rc<Operator>) -> Rc<Self> {
-        let AdminOptions { readiness, shared, stores, tokens, log, is_local } = options;
-        let metrics = shared.metrics().clone();
-        let (returning, complaints) = (RefCell::default(), Throttle::default());
-        Rc::new(Self { readiness, shared, metrics, stores, tokens, operator, log, is_local, returning, complaints })
+        Rc::new(Self { options, operator, log_reset: RefCell::default(), rejection_log: Throttle::default() })
     }
 
-    /// Serves one connection to its end. When `closing` is cancelled, what runs is answered and nothing after it.
-    pub async fn serve_connection(self: Rc<Self>, stream: TcpStream, place: Place, closing: CancellationToken) {
+    /// Serves a connection to its end. When `closing` is cancelled, the current request is answered and no other one.
+    pub async fn serve_connection(
+        self: Rc<Self>,
+        stream: TcpStream,
+        guard: ConnectionGuard,
+        closing: CancellationToken,
+    ) {
         let peer = stream.peer_addr().ok();
-        let visit = place.visit.clone();
-        let answer = async |request| {
-            visit.is_at(Stage::Answering);
-            let response = self.answer(request, peer).await;
-            visit.is_at(Stage::Idle);
+        let connection = guard.connection.clone();
+        let answer = async |request: Request<Incoming>| {
+            connection.stage.set(Stage::Answering);
+            let (head, body) = request.into_parts();
+            let response = self.answer(AdminRequest { head, body, peer }).await;
+            connection.stage.set(Stage::Idle);
             response
         };
         let silent = async {
-            sleep(FIRST_REQUEST).await;
-            if visit.stage() != Stage::Silent {
+            sleep(FIRST_REQUEST_TIMEOUT).await;
+            if connection.stage.get() != Stage::Silent {
                 future::pending::<()>().await;
             }
         };
         let served = tokio::select! {
             served = simple::serve(stream, HEADER_TIMEOUT, &closing, answer) => served,
-            () = silent => return tracing::debug!("an admin connection had no request in time"),
-            () = place.visit.replaced.cancelled() => return tracing::debug!("an admin connection gave way to another"),
+            () = silent => return tracing::debug!("an admin connection sent no request in time"),
+            () = connection.replaced.cancelled() => return tracing::debug!("an admin connection was closed for a new one"),
         };
         if let Err(error) = served {
             tracing::debug!("an admin connection ended: {error}");
         }
     }
 
-    async fn answer(self: &Rc<Self>, request: Request<Incoming>, peer: Option<SocketAddr>) -> Response<Full<Bytes>> {
-        let (head, body) = request.into_parts();
-        if self.is_local && !is_addressed(&head) {
-            let detail = "this listener is on loopback: ask for localhost, or for a loopback address";
-            return own(problem(StatusCode::MISDIRECTED_REQUEST, detail));
+    async fn answer(self: &Rc<Self>, request: AdminRequest) -> Response<Full<Bytes>> {
+        let path = request.head.uri.path().to_owned();
+        if self.options.is_local && !is_addressed(&request.head) {
+            let detail = "this listener is on loopback: use localhost or a loopback address";
+            return convert(problem(StatusCode::MISDIRECTED_REQUEST, detail));
         }
-        if let ("/log", Some(filter)) = (head.uri.path(), &self.log) {
-            return own(self.answer_log(filter, &head.method, &head.headers, body, peer).await);
+        if let ("/log", Some(filter)) = (path.as_str(), &self.options.log) {
+            return convert(self.answer_log(filter, request).await);
         }
-        match buckets::asked(head.uri.path()) {
-            Some(asked) => own(self.answer_operator(&asked, &head.method, &head.headers, body, peer).await),
-            None => self.answer_page(&head.method, head.uri.path()),
+        match Target::parse(&path) {
+            Some(target) => convert(self.answer_buckets(&target, request).await),
+            None => self.answer_page(&request.head.method, &path),
         }
     }
 
@@ -192,17 +185,12 @@ impl Admin {
             "/healthz" => Self::health_page,
             "/readyz" => Self::ready_page,
             _ => {
-                let problem = problem(
-                    StatusCode::NOT_FOUND,
-                    "there are /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks",
-                );
-                return own(problem);
+                let detail = "there are /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks";
+                return convert(problem(StatusCode::NOT_FOUND, detail));
             }
         };
         if !matches!(*method, Method::GET | Method::HEAD) {
-            let mut problem = problem(StatusCode::METHOD_NOT_ALLOWED, "this page is only for reading");
-            problem.headers.append("allow", "GET, HEAD");
-            return own(problem);
+            return convert(method_not_allowed(method, "GET, HEAD"));
         }
         let (status, kind, text) = page(self);
         // hyper leaves the body out for HEAD and keeps its length.
@@ -217,27 +205,28 @@ impl Admin {
         (StatusCode::OK, "text/plain; charset=utf-8", b"ok\n".to_vec())
     }
 
-    /// A store that is away does not make the process unready: each limit's `on_store_error` says what happens then, and
-    /// all processes would become unready at once.
+    /// Losing the store does not make the process unready: each limit has its `on_store_error`, and all processes would
+    /// become unready at once.
     fn ready_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
-        let standing = Standing::of(&self.stores);
-        let reload_error = self.readiness.reload_error.lock().clone();
-        let is_degraded = standing.connected < self.stores.len() || standing.failing > 0 || reload_error.is_some();
-        let (code, status) = match self.readiness.phase() {
+        let stores = &self.options.stores;
+        let health = StoresHealth::of(stores);
+        let reload_error = self.options.readiness.reload_error.lock().clone();
+        let is_degraded = health.connected < stores.len() || health.failing > 0 || reload_error.is_some();
+        let (code, status) = match self.options.readiness.phase() {
             Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
             Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
             Phase::Serving if is_degraded => (StatusCode::OK, "degraded"),
             Phase::Serving => (StatusCode::OK, "ready"),
         };
-        let store = match standing.connected {
-            connected if connected == self.stores.len() && standing.failing == 0 => "up",
-            connected if connected > 0 && connected == standing.failing => "failing",
+        let store = match health.connected {
+            connected if connected == stores.len() && health.failing == 0 => "up",
+            connected if connected > 0 && connected == health.failing => "failing",
             0 => "down",
             _ => "partly up",
         };
         let mut page =
             json!({ "status": status, "store": store, "config": if reload_error.is_some() { "error" } else { "ok" } });
-        if let Some(error) = standing.error {
+        if let Some(error) = health.error {
             page["store_error"] = error.into();
         }
         if let Some(error) = reload_error {
@@ -247,11 +236,11 @@ impl Admin {
     }
 
     fn metrics_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
-        let standing = Standing::of(&self.stores);
+        let AdminOptions { stores, shared, .. } = &self.options;
         // The workers share one table.
-        let in_memory = self.stores.iter().find_map(Store::as_memory).map(MemoryStore::usage);
-        standing.publish(&self.metrics, &in_memory.unwrap_or_else(|| self.shared.local.usage()));
-        match self.metrics.render() {
+        let in_memory = stores.iter().find_map(Store::as_memory).map(MemoryStore::usage);
+        StoresHealth::of(stores).publish(shared.metrics(), &in_memory.unwrap_or_else(|| shared.local.usage()));
+        match shared.metrics().render() {
             Ok(text) => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
             Err(error) => {
                 tracing::error!("cannot render the metrics: {error}");
@@ -265,7 +254,7 @@ impl Admin {
     }
 }
 
-/// Whether a request at a listener on loopback is meant for it. A probe may ask under any name whether the process is well.
+/// Returns whether a request to a listener on loopback names it. Probes may use any name.
 fn is_addressed(head: &Parts) -> bool {
     let is_own = |host: &HeaderValue| {
         let host = host.to_str().ok().and_then(host_of);
@@ -277,8 +266,8 @@ fn is_addressed(head: &Parts) -> bool {
     matches!(head.uri.path(), "/healthz" | "/readyz") || head.headers.get_all(HOST).iter().all(is_own)
 }
 
-/// A reply of ours. A line whose name or value the library does not take is left out; the engine makes none such.
-fn own(Reply { status, headers, body }: Reply) -> Response<Full<Bytes>> {
+/// Converts a reply. Headers that the library does not take are left out; replies have none.
+fn convert(Reply { status, headers, body }: Reply) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     for (name, value) in headers.iter() {
@@ -289,35 +278,35 @@ fn own(Reply { status, headers, body }: Reply) -> Response<Full<Bytes>> {
     response
 }
 
-/// How the stores of all workers stand.
+/// The health of all workers' stores.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Standing {
+struct StoresHealth {
     connected: usize,
-    /// Connected stores whose last answers were errors.
+    /// Connected stores whose last replies were errors.
     failing: usize,
     breakers_open: usize,
     /// In the order of [`Fault::LABELS`].
     faults: [u64; Fault::LABELS.len()],
     corrupt_values: u64,
-    /// Why one of those that cannot decide cannot.
+    /// The error of a store that cannot decide.
     error: Option<String>,
 }
 
-impl Standing {
+impl StoresHealth {
     fn of(stores: &[Store]) -> Self {
-        let mut standing = Self::default();
+        let mut all = Self::default();
         for store in stores {
             let health = store.health();
-            standing.connected += usize::from(health.connected);
-            standing.breakers_open += usize::from(health.breaker_open);
-            standing.failing += usize::from(health.connected && health.fault.is_some());
+            all.connected += usize::from(health.connected);
+            all.breakers_open += usize::from(health.breaker_open);
+            all.failing += usize::from(health.connected && health.fault.is_some());
             if let Some(fault) = health.fault {
-                standing.faults[fault as usize] += 1;
+                all.faults[fault as usize] += 1;
             }
-            standing.corrupt_values += health.corrupt_values;
-            standing.error = health.last_error.or(standing.error);
+            all.corrupt_values += health.corrupt_values;
+            all.error = health.last_error.or(all.error);
         }
-        standing
+        all
     }
 
     /// `usage` is that of the buckets in memory.

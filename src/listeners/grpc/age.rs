@@ -1,24 +1,23 @@
-//! How long a connection of gRPC is kept.
+//! The age of gRPC connections.
 //!
-//! A client of gRPC keeps its connection for as long as it can, so a process that joins later would be asked nothing.
-//! Therefore each connection ends some time, politely: the client is told to open another, which the load balancer may
-//! give to somebody else.
+//! gRPC clients keep a connection for as long as they can, so a process that joins later would get no calls. Therefore a
+//! connection ends at some age: the client is told to open another one, which the load balancer may give to another
+//! process.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// The share by which an age differs from connection to connection, up or down: those that were opened together are not
-/// closed together. As much as gRPC's own servers have (proposal A9).
+/// The deviation of ages, up or down, so that connections opened together are not closed together. The same as in gRPC's
+/// own servers (proposal A9).
 const JITTER_PERCENT: u32 = 10;
 
-/// How long connections are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionAge {
-    /// Until the client is told to open another; `None` for ever.
+    /// `None` if connections may live forever.
     pub most: Option<Duration>,
-    /// How long its calls may go on after that.
+    /// How long calls may continue after that.
     pub grace: Duration,
 }
 
@@ -28,39 +27,29 @@ impl Default for ConnectionAge {
     }
 }
 
-/// The ages of a worker's connections.
-#[derive(Debug)]
-pub(super) struct Age {
-    options: ConnectionAge,
-}
-
-impl Age {
-    pub(super) const fn new(options: ConnectionAge) -> Self {
-        Self { options }
-    }
-
-    /// Runs what `serve` makes, to its end or to the end of its age and grace. The token that `serve` is given is
-    /// cancelled with `drain` and when the age is over.
+impl ConnectionAge {
+    /// Runs a connection until it, or its age and grace, ends. The token for `serve` is cancelled with `drain` and at the
+    /// end of the age.
     pub(super) async fn limit<F: Future<Output = ()>>(
-        &self,
+        self,
         drain: &CancellationToken,
         serve: impl FnOnce(CancellationToken) -> F,
     ) {
         let over = drain.child_token();
-        // In a box, or its 10 KB would be moved with every future around it.
+        // Boxed, or its 10 KB would be moved with every future around it.
         let mut serving = Box::pin(serve(over.clone()));
-        let Some(most) = self.options.most else { return serving.await };
+        let Some(most) = self.most else { return serving.await };
         if timeout(jittered(most, rand::random_range(0..=JITTER_PARTS)), &mut serving).await.is_err() {
             over.cancel();
-            let _ = timeout(self.options.grace, serving).await;
+            let _ = timeout(self.grace, serving).await;
         }
     }
 }
 
-/// Twice the jitter.
+/// The steps of the jitter.
 const JITTER_PARTS: u32 = 2_000;
 
-/// The span, shortened by the jitter, plus 0 to [`JITTER_PARTS`] parts of twice the jitter.
+/// Returns the span less the jitter, plus 0 to [`JITTER_PARTS`] parts of twice the jitter.
 fn jittered(span: Duration, parts: u32) -> Duration {
     let jitter = span / 100 * JITTER_PERCENT;
     span.saturating_sub(jitter) + jitter / (JITTER_PARTS / 2) * parts
@@ -89,7 +78,7 @@ mod tests {
             over.cancelled().await;
             sleep(after).await;
         };
-        Age::new(options).limit(&drain, serve).await;
+        options.limit(&drain, serve).await;
         start.elapsed()
     }
 
@@ -108,8 +97,7 @@ mod tests {
     async fn a_drain_is_told_at_once() {
         let (drain, options) = (CancellationToken::new(), ConnectionAge::default());
         drain.cancel();
-        let age = Age::new(options);
-        let told = age.limit(&drain, |over| async move { over.cancelled().await });
+        let told = options.limit(&drain, |over| async move { over.cancelled().await });
         // Without the drain it is told after half an hour.
         assert!(timeout(Duration::from_secs(10), told).await.is_ok());
     }

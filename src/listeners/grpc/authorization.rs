@@ -1,7 +1,5 @@
-//! External authorization: what Envoy says of a request becomes the view that rules have of one, and the verdict becomes
-//! what Envoy is to do.
-//!
-//! How Envoy behaves is in the comments where it decides something; all of it was measured on Envoy 1.40.
+//! External authorization: Envoy's description of a request becomes a [`Request`](request::Request), and the verdict
+//! becomes Envoy's instructions. Comments on Envoy's behaviour were measured on Envoy 1.40.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -12,7 +10,7 @@ use super::messages::authorization::{
 };
 use super::messages::{BoolValue, HeaderValue, Kind, MapEntry, Status as RpcStatus, Struct, make_text, text};
 use super::protocol::{Code, Status};
-use super::{Caller, Envoy};
+use super::{CallContext, Envoy};
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers, is_list};
 use crate::engine::answer::problem::denial;
@@ -21,7 +19,8 @@ use crate::engine::rules::request::{self, DescriptorEntry};
 use crate::engine::rules::rule_set::Rules;
 use crate::http::subject_of_pem;
 use crate::limiter::{Ask, AskSubject};
-use crate::listeners::http::Passage;
+use crate::listeners::client_address;
+use crate::listeners::http::ActiveRequest;
 use crate::message::address;
 use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers, QUEUE_ENTRY};
@@ -35,13 +34,13 @@ use crate::message::underscores::Underscores;
 use crate::telemetry::denials::hash;
 use crate::telemetry::metrics::DecisionListener;
 
-/// Where the client's address is looked for before Envoy's own `source.address`, in this order.
+/// The sources of the client's address before Envoy's own `source.address`, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressSources {
-    /// `x-envoy-external-address`, which an Envoy with `use_remote_address` sets or replaces. One without passes on what
-    /// the client sends.
+    /// `x-envoy-external-address`, which an Envoy with `use_remote_address` sets or replaces. One without passes on the
+    /// client's.
     pub external: bool,
-    /// `X-Forwarded-For` and `Forwarded`, as far as they were written by trusted proxies.
+    /// `X-Forwarded-For` and `Forwarded`, as far as trusted proxies wrote them.
     pub forwarded: bool,
 }
 
@@ -58,49 +57,46 @@ impl Envoy {
     pub(super) async fn check(
         &self,
         request: CheckRequest,
-        caller: &Caller<'_>,
-        passage: &mut Passage,
+        call: &CallContext<'_>,
+        active: &mut ActiveRequest,
     ) -> Result<CheckResponse, Status> {
         let server = &self.front.server;
         let attributes = request.attributes.unwrap_or_default();
-        let read =
-            Asked::read(attributes, self.address_sources, &server.trusted_proxies, server.limits.escaped_slashes);
-        let read = read.and_then(|asked| asked.folded(server.client_headers.underscores));
-        let asked = match read {
-            Ok(asked) => asked,
-            Err(Unfit::Call(status)) => return Err(status),
-            Err(Unfit::Request(reply)) => return Ok(bad_request(reply)),
+        let slashes = server.limits.escaped_slashes;
+        let read = CheckedRequest::read(attributes, self.address_sources, &server.trusted_proxies, slashes);
+        let request = match read.and_then(|request| request.folded(server.client_headers.underscores)) {
+            Ok(request) => request,
+            Err(InvalidCheck::Call(status)) => return Err(status),
+            Err(InvalidCheck::Request(reply)) => return Ok(denied(Code::InvalidArgument, reply)),
         };
-        if asked.client.is_some_and(|client| client.is_disputed) {
-            self.limiter.shared().metrics().listeners.client_conflicts.inc(DecisionListener::ExtAuthz.label());
-        }
-        let (path, query) = target::split(&asked.target);
+        let (path, query) = target::split(&request.target);
         let view = request::Request {
-            method: &asked.method,
-            host: &asked.host,
+            method: &request.method,
+            host: &request.host,
             path: &path::normalise(path),
             query,
-            headers: &asked.headers,
-            client: asked.client.map(|client| client.address),
-            tls_subject: asked.subject.as_deref(),
+            headers: &request.headers,
+            client: client_address(&self.front.limiter, DecisionListener::ExtAuthz, request.client),
+            tls_subject: request.subject.as_deref(),
             domain: None,
-            descriptor: &asked.descriptor(),
+            descriptor: &request.descriptor(),
             now: self.front.clock.now(),
         };
-        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::ExtAuthz, caller.start);
-        let ruling = match self.limiter.decide(Ask { deadline: caller.deadline, ..ask }).await {
-            Ok(ruling) => ruling,
-            Err(error) => return Ok(bad_request(problem(StatusCode::BAD_REQUEST, &error.to_string()))),
-        };
-        passage.decided(&ruling, caller.start, Some(&view));
-        caller.context.ready_to_answer().await;
-        Ok(answer(ruling.view.rules(), &ruling.verdict, self.generations, asked.headers.is_grpc()))
+        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::ExtAuthz, call.start);
+        let ask = Ask { deadline: call.deadline, ..ask };
+        Ok(match active.decide(&self.front.limiter, ask, call.context).await {
+            Ok(ruling) => {
+                let (view, verdict) = (&ruling.view, &ruling.verdict);
+                answer(view.rules(), verdict, self.front.generations, request.headers.is_grpc())
+            }
+            Err(error) => denied(Code::InvalidArgument, problem(StatusCode::BAD_REQUEST, &error.to_string())),
+        })
     }
 }
 
-/// A request at Envoy, read.
+/// A request at Envoy.
 #[derive(Debug)]
-struct Asked {
+struct CheckedRequest {
     method: String,
     host: String,
     target: String,
@@ -110,52 +106,50 @@ struct Asked {
     extensions: Vec<MapEntry>,
 }
 
-/// Why there is nothing for the rules to look at.
+/// Why a check cannot be decided.
 #[derive(Debug)]
-enum Unfit {
+enum InvalidCheck {
     /// Envoy's configuration is wrong: the call fails.
     Call(Status),
-    /// The client's request is wrong: Envoy passes the answer on.
+    /// The client's request is invalid: Envoy passes the reply on.
     Request(Reply),
 }
 
-impl Asked {
-    /// Reads what Envoy says of a request.
+impl CheckedRequest {
     fn read(
         attributes: AttributeContext,
         sources: AddressSources,
         trusted: &TrustedProxies,
         slashes: EscapedSlashes,
-    ) -> Result<Self, Unfit> {
+    ) -> Result<Self, InvalidCheck> {
         let AttributeContext { source, request, context_extensions: mut extensions } = attributes;
         for entry in &mut extensions {
             make_text(&mut entry.key);
             make_text(&mut entry.value);
         }
         let Some(http) = request.and_then(|request| request.http) else {
-            let message = "the check has no attributes.request.http; only HTTP requests are limited, so ask from \
-                           envoy.filters.http.ext_authz";
-            return Err(Unfit::Call(Status::new(Code::InvalidArgument, message)));
+            let message = "the check has no attributes.request.http: use envoy.filters.http.ext_authz";
+            return Err(InvalidCheck::Call(Status::new(Code::InvalidArgument, message)));
         };
         let source = source.unwrap_or_default();
-        let headers = headers_of(&http).ok_or_else(|| bad("a header's value has control characters"))?;
+        let headers = headers_of(&http).ok_or_else(|| bad("a header value must not contain control characters"))?;
         let client = client(&source, &headers, sources, trusted);
         let HttpRequest { method, path, host, .. } = http;
         let [method, path, host] = [method, path, host].map(|bytes| lossless::text(&bytes).into_owned());
         // CONNECT has no path.
         let target = if path.is_empty() && method == "CONNECT" { "/".to_owned() } else { path };
         target::check(&method, &target, slashes).map_err(bad)?;
-        let host = host_of(&host).ok_or_else(|| bad("the `Host` header is no host"))?.into_owned();
+        let host = host_of(&host).ok_or_else(|| bad("the `Host` header is not a host"))?.into_owned();
         Ok(Self { method, host, target, headers, client, subject: subject(&source), extensions })
     }
 
-    /// With the headers as the rules see them.
-    fn folded(mut self, underscores: Underscores) -> Result<Self, Unfit> {
+    /// Handles header names with underscores.
+    fn folded(mut self, underscores: Underscores) -> Result<Self, InvalidCheck> {
         underscores.fold(&mut self.headers).map_err(bad)?;
         Ok(self)
     }
 
-    /// What the route says of the request beside it.
+    /// Returns the route's context extensions.
     fn descriptor(&self) -> Vec<DescriptorEntry<'_>> {
         self.extensions
             .iter()
@@ -164,24 +158,22 @@ impl Asked {
     }
 }
 
-/// A request that no rule can be applied to, and why.
-fn bad(detail: &str) -> Unfit {
-    Unfit::Request(problem(StatusCode::BAD_REQUEST, detail))
+fn bad(detail: &str) -> InvalidCheck {
+    InvalidCheck::Request(problem(StatusCode::BAD_REQUEST, detail))
 }
 
-/// The headers that rules see of a request at Envoy, if they see it at all.
+/// Returns the headers of a valid check.
 #[cfg(any(test, fuzzing))]
-pub(super) fn seen(request: CheckRequest) -> Option<Headers> {
+pub(super) fn checked_headers(request: CheckRequest) -> Option<Headers> {
     let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().ok()?]);
     let attributes = request.attributes?;
-    let asked = Asked::read(attributes, AddressSources::default(), &trusted, EscapedSlashes::Keep).ok()?;
-    asked.descriptor();
-    Some(asked.headers)
+    let request = CheckedRequest::read(attributes, AddressSources::default(), &trusted, EscapedSlashes::Keep).ok()?;
+    request.descriptor();
+    Some(request.headers)
 }
 
-/// The headers of the client's request. Envoy has the pseudo-headers of HTTP/2 among them, also of a request of HTTP/1;
-/// `:authority` is the `Host` here as at every listener. `None` if a value cannot be one: left out, it would hide what proxies
-/// have added to it.
+/// Returns the headers of the client's request, with `:authority` as `Host`. Envoy adds the pseudo-headers of HTTP/2 even to
+/// HTTP/1 requests. `None` if a value is invalid: without it, the values that proxies have added would be lost, too.
 fn headers_of(http: &HttpRequest) -> Option<Headers> {
     let raw = http.header_map.as_ref().map_or(&[][..], |map| &map.headers);
     let raw = raw.iter().map(|line| (&line.key, if line.raw_value.is_empty() { &line.value } else { &line.raw_value }));
@@ -192,7 +184,7 @@ fn headers_of(http: &HttpRequest) -> Option<Headers> {
         headers.append("host", &http.host);
     }
     for (name, value) in lines {
-        // A colon is no part of a token, so the pseudo-headers go with the rest.
+        // A name with a colon is invalid, so the pseudo-headers are left out.
         if headers::is_name(name) && !name.eq_ignore_ascii_case(b"host") {
             if !headers::is_value(value) {
                 return None;
@@ -203,10 +195,9 @@ fn headers_of(http: &HttpRequest) -> Option<Headers> {
     Some(headers)
 }
 
-/// The client's address. The metadata of the call has an `x-forwarded-for` too, but that is Envoy's own address.
+/// Returns the client's address. The call's metadata has an `x-forwarded-for` too, but that is Envoy's own address.
 ///
-/// A source that is no IP address is a unix socket or another listener of the same Envoy; without a header that says more
-/// there is no address then.
+/// A source that is not an IP address is a unix socket or another listener of the same Envoy.
 fn client(
     source: &Peer,
     headers: &Headers,
@@ -224,8 +215,7 @@ fn client(
     Some(if sources.forwarded { trusted.client(source, headers) } else { source.into() })
 }
 
-/// The subject of the client's certificate, as at the other listeners if Envoy sends the certificate; else the name of it that
-/// Envoy chose.
+/// Returns the subject of the client's certificate if Envoy sends the certificate, else the name that Envoy chose from it.
 fn subject(source: &Peer) -> Option<String> {
     if !source.certificate.is_empty()
         && let Some(subject) = subject_of_pem(&decode(text(&source.certificate)))
@@ -235,19 +225,18 @@ fn subject(source: &Peer) -> Option<String> {
     Some(lossless::text(&source.principal).into_owned()).filter(|principal| !principal.is_empty())
 }
 
-/// What Envoy is to do.
 fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> CheckResponse {
     let response = match verdict.standing {
         Standing::Allowed => match accepted::accepted(rules, verdict, generations) {
-            // For Envoy it is a denial like others: what is not OK has the status and the body that come with it.
+            // Envoy sends the status and body of a denial to the client.
             Some(accepted) => denied(Code::Cancelled, accepted),
             None => allowed(rules, verdict, generations),
         },
         Standing::Denied => denied(Code::ResourceExhausted, envoy_denial(rules, verdict, generations, is_grpc)),
-        // A denial and no error, which Envoy might let pass: a flood must not switch limits off.
+        // Not an error, which Envoy may let pass: a flood must not switch limits off.
         Standing::Overloaded => denied(Code::Unavailable, envoy_denial(rules, verdict, generations, is_grpc)),
-        // Envoy's `failure_mode_allow` decides over an error, as it does if nobody answers at all. Envoy before 1.37 does
-        // not know the answer and denies with 403.
+        // Envoy's `failure_mode_allow` decides, as without an answer. Envoy before 1.37 does not know this response and
+        // denies with 403.
         Standing::Unavailable => CheckResponse {
             status: Some(rpc_status(Code::Unavailable)),
             http_response: Some(HttpResponse::Error(denied_response(envoy_denial(
@@ -262,8 +251,8 @@ fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: b
     CheckResponse { dynamic_metadata: metadata(rules, verdict), ..response }
 }
 
-/// The denial that the proxy would send. For a client of gRPC, Envoy makes one of gRPC of what it is told: the body
-/// becomes the message, and the header the code, which would be 14 without it.
+/// The denial that the proxy would send. For gRPC clients, Envoy converts it: the body becomes the message and the
+/// `grpc-status` header the code, which would be 14 without it.
 fn envoy_denial(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
     let mut reply = denial(rules, verdict, generations, false);
     if is_grpc {
@@ -275,11 +264,6 @@ fn envoy_denial(rules: &Rules, verdict: &Verdict, generations: Generations, is_g
     reply
 }
 
-/// An answer to a request that no rule can be applied to.
-fn bad_request(reply: Reply) -> CheckResponse {
-    denied(Code::InvalidArgument, reply)
-}
-
 fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> CheckResponse {
     let mut headers = Headers::new();
     add_headers(rules, verdict, generations, &mut headers);
@@ -288,7 +272,7 @@ fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> CheckR
         options.map(|(is_list, header)| if is_list { appended(header) } else { replaced(header) }).collect();
     let mut entries = Headers::new();
     accepted::add_entries(rules, verdict, &mut entries);
-    // What the client has sent of that name is replaced or, where there is nothing to say, removed.
+    // A client's header of that name is replaced or removed.
     let may_be_forged = rules.has_queues() && entries.is_empty();
     let headers_to_remove = if may_be_forged { vec![QUEUE_ENTRY.to_owned()] } else { Vec::new() };
     let first = HeaderValue::list(&entries).map(replaced).take(1);
@@ -320,21 +304,20 @@ fn rpc_status(code: Code) -> RpcStatus {
     RpcStatus { code: i32::from(code as u8), message: String::new() }
 }
 
-/// A header that replaces one of its name. Of the two ways to say so, which one counts differs from version to version of
-/// Envoy and from list to list, so both are given.
+/// A header that replaces one of its name. Which of the two ways to say so counts depends on Envoy's version and on the
+/// list, so both are given.
 fn replaced(header: HeaderValue) -> HeaderValueOption {
     let append = Some(BoolValue { value: false });
     HeaderValueOption { header: Some(header), append, append_action: AppendAction::OverwriteIfExistsOrAdd.into() }
 }
 
-/// A header that stands beside one of its name: a list goes on in another line (RFC 9110 section 5.3).
+/// A header beside one of its name: a list continues in another line (RFC 9110 section 5.3).
 fn appended(header: HeaderValue) -> HeaderValueOption {
     let append = Some(BoolValue { value: true });
     HeaderValueOption { header: Some(header), append, append_action: AppendAction::AppendIfExistsOrAdd.into() }
 }
 
-/// The limit that binds, for Envoy's access log and the filters after this one: its name, whose bucket it was without
-/// saying who that is, and what is left in it.
+/// The binding limit, for Envoy's access log and the next filters: its name, a hash of the id, and what is left.
 fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
     let binding = verdict.binding()?;
     let mut members = vec![("limit", Kind::Text(rules.limit(binding.limit)?.name.clone()))];
@@ -396,9 +379,9 @@ mod tests {
         }
     }
 
-    fn read(attributes: AttributeContext, sources: AddressSources) -> Result<Asked, Unfit> {
+    fn read(attributes: AttributeContext, sources: AddressSources) -> Result<CheckedRequest, InvalidCheck> {
         let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
-        Asked::read(attributes, sources, &trusted, EscapedSlashes::Keep)
+        CheckedRequest::read(attributes, sources, &trusted, EscapedSlashes::Keep)
     }
 
     #[track_caller]
@@ -454,7 +437,9 @@ mod tests {
             (Some(IpAddr::from([10, 0, 0, 1]).into()), Some("1"))
         );
         assert_eq!(asked().folded(Underscores::Keep).unwrap().headers.text("x-api-key"), None);
-        assert!(matches!(asked().folded(Underscores::Reject), Err(Unfit::Request(reply)) if reply.status == 400));
+        assert!(
+            matches!(asked().folded(Underscores::Reject), Err(InvalidCheck::Request(reply)) if reply.status == 400)
+        );
     }
 
     #[test]
@@ -470,15 +455,18 @@ mod tests {
             ("GET", "", "a", "a target must be a path"),
             ("G T", "/", "a", "token"),
             ("", "/", "a", "token"),
-            ("GET", "/", "a b", "no host"),
+            ("GET", "/", "a b", "not a host"),
         ] {
             let given = HttpRequest { host: host.to_owned().into(), ..http(method, path, &[]) };
-            let Err(Unfit::Request(reply)) = read(attributes(peer("192.0.2.1"), given), AddressSources::default())
+            let Err(InvalidCheck::Request(reply)) =
+                read(attributes(peer("192.0.2.1"), given), AddressSources::default())
             else {
                 panic!("{method} {path} passes")
             };
             assert!(reply.status == 400 && reply.body.contains(part), "{reply:?}");
-            let Some(HttpResponse::Denied(denied)) = bad_request(reply).http_response else { panic!("no denial") };
+            let Some(HttpResponse::Denied(denied)) = denied(Code::InvalidArgument, reply).http_response else {
+                panic!("no denial")
+            };
             assert_eq!(denied.status, Some(HttpStatus { code: 400 }));
         }
         let connect = read(attributes(peer("192.0.2.1"), http("CONNECT", "", &[])), AddressSources::default()).unwrap();
@@ -487,7 +475,7 @@ mod tests {
 
     #[test]
     fn a_check_without_a_request_of_http_is_envoys_mistake() {
-        let Err(Unfit::Call(status)) = read(AttributeContext::default(), AddressSources::default()) else {
+        let Err(InvalidCheck::Call(status)) = read(AttributeContext::default(), AddressSources::default()) else {
             panic!("it passes")
         };
         assert_eq!(status.code, Code::InvalidArgument);

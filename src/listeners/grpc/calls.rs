@@ -1,13 +1,12 @@
-//! The calls of the listener: which there are, how they are counted, and how many may go on for long.
+//! The methods of the listener, their counters, and the bound on streams.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::protocol::{Code, Status};
 use crate::telemetry::metrics::Metrics;
 
-/// The services, as their health is asked for.
+/// The services that the health service knows.
 pub(super) const SERVICES: [&str; 4] = [
     "envoy.service.auth.v3.Authorization",
     "envoy.service.ratelimit.v3.RateLimitService",
@@ -15,33 +14,24 @@ pub(super) const SERVICES: [&str; 4] = [
     "kuadrant.service.ratelimit.v1.RateLimitService",
 ];
 
-/// Watches of the health service that a worker serves at once. Each takes some hundred bytes and a stream of its
-/// connection; a gateway needs one.
+/// Concurrent watches of the health service per worker. Each takes some hundred bytes and a stream of its connection; a
+/// gateway needs one.
 const MAX_STREAMS: usize = 256;
 
-/// A method of the listener's services.
+/// A method, in the order of [`GRPC_METHODS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
-    /// `envoy.service.auth.v3.Authorization/Check`
     Check,
-    /// `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`
     ShouldRateLimit,
-    /// `kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit`
     CheckRateLimit,
-    /// `kuadrant.service.ratelimit.v1.RateLimitService/Report`
     Report,
-    /// `grpc.health.v1.Health/Check`
     HealthCheck,
-    /// `grpc.health.v1.Health/List`
     HealthList,
-    /// `grpc.health.v1.Health/Watch`
     HealthWatch,
-    /// None of these.
     Unknown,
 }
 
 impl Method {
-    /// The method of a path.
     pub(super) fn of(path: &str) -> Self {
         match path {
             "/envoy.service.auth.v3.Authorization/Check" => Self::Check,
@@ -56,7 +46,7 @@ impl Method {
     }
 }
 
-/// What a worker's listener counts.
+/// The counters of a worker's calls.
 pub(super) struct Calls {
     metrics: Arc<Metrics>,
 }
@@ -66,7 +56,7 @@ impl Calls {
         Self { metrics }
     }
 
-    /// Counts a call. One that lasts is counted when it begins.
+    /// Counts a call. A stream is counted when it begins.
     pub(super) fn count(&self, method: Method, code: Code) {
         let place = Code::ALL.iter().position(|known| *known == code);
         let counter = place.and_then(|place| self.metrics.listeners.grpc_calls.get(method as usize)?.get(place));
@@ -76,32 +66,24 @@ impl Calls {
     }
 }
 
-/// The calls of a worker that last.
+/// A worker's open streams.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    open: Rc<Cell<usize>>,
+    open: Rc<()>,
 }
 
-/// A place among the calls that last, until it is dropped.
+/// Counts an open stream until it is dropped.
 #[derive(Debug)]
 pub(super) struct StreamPermit {
-    open: Rc<Cell<usize>>,
+    _open: Rc<()>,
 }
 
 impl Streams {
-    /// Takes a place.
     pub(super) fn begin(&self) -> Result<StreamPermit, Status> {
-        if self.open.get() >= MAX_STREAMS {
-            return Err(Status::new(Code::ResourceExhausted, "there are too many calls that last; come back later"));
+        if Rc::strong_count(&self.open) > MAX_STREAMS {
+            return Err(Status::new(Code::ResourceExhausted, "too many open streams; retry later"));
         }
-        self.open.set(self.open.get() + 1);
-        Ok(StreamPermit { open: self.open.clone() })
-    }
-}
-
-impl Drop for StreamPermit {
-    fn drop(&mut self) {
-        self.open.set(self.open.get() - 1);
+        Ok(StreamPermit { _open: self.open.clone() })
     }
 }
 

@@ -1,7 +1,6 @@
-//! gRPC's health service: what `/readyz` says, for those who ask by gRPC.
+//! gRPC's health service, the equivalent of `/readyz`. All services share one status.
 //!
-//! A process that starts or ends is not serving; one whose store is away is, because its limits' `on_store_error` says
-//! what happens then. All services share one status.
+//! A process that starts or drains is not serving. Losing the store does not matter, because limits have `on_store_error`.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -16,7 +15,6 @@ use super::protocol::{Code, Status, frame};
 use crate::http::message::{BodyError, BodyStream, Piece};
 use crate::listeners::admin::{Phase, Readiness};
 
-/// The status of a phase.
 const fn status(phase: Phase) -> ServingStatus {
     match phase {
         Phase::Serving => ServingStatus::Serving,
@@ -33,7 +31,7 @@ pub(super) fn check(readiness: &Readiness, request: &HealthCheckRequest) -> Resu
     if is_known(&request.service) {
         Ok(response(status(readiness.phase())))
     } else {
-        Err(Status::new(Code::NotFound, format!("there is no service `{}`", shortened(&request.service))))
+        Err(Status::new(Code::NotFound, format!("unknown service `{}`", shortened(&request.service))))
     }
 }
 
@@ -71,7 +69,7 @@ impl Watch {
 impl BodyStream for Watch {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         loop {
-            // The health protocol has a watch of an unknown service go on, for it may come to be.
+            // The protocol keeps a watch of an unknown service open, because the service may come.
             let now = if self.is_known { status(self.phases.now) } else { ServingStatus::ServiceUnknown };
             if self.said != Some(now) {
                 self.said = Some(now);
@@ -92,7 +90,7 @@ impl std::fmt::Debug for Watch {
     }
 }
 
-/// The phases of the process, one after the other.
+/// Follows the phase of the process.
 pub(super) struct Phases {
     pub(super) now: Phase,
     next: Pin<Box<dyn Future<Output = (Phase, Receiver<Phase>)>>>,
@@ -105,7 +103,6 @@ impl Phases {
         Self { now, next: Box::pin(next_phase(phases)) }
     }
 
-    /// Waits until the phase has changed.
     pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (now, phases) = ready!(self.next.as_mut().poll(cx));
         self.now = now;
@@ -116,7 +113,7 @@ impl Phases {
 
 async fn next_phase(mut phases: Receiver<Phase>) -> (Phase, Receiver<Phase>) {
     if phases.changed().await.is_err() {
-        // Whoever knew it is gone, and the process with it.
+        // The sender is dropped at the end of the process.
         return (Phase::Draining, phases);
     }
     let now = *phases.borrow_and_update();

@@ -1,8 +1,8 @@
-//! The gRPC listener: what Envoy asks, as external authorization and as a rate limit service, what Kuadrant asks, and what gRPC
-//! itself wants of a server.
+//! The gRPC listener: Envoy's external authorization and rate limit service, Kuadrant's rate limit service, and gRPC's
+//! health service.
 //!
-//! A call comes by HTTP/2 as any request does ([`crate::http`]). [`protocol`] takes the message out of its body,
-//! [`calls`] tells which method is meant, and each service has a module; what they say to each other is in [`messages`].
+//! Calls are HTTP/2 requests ([`crate::http`]). [`protocol`] reads the message in a body, [`calls`] names the methods,
+//! [`messages`] has the messages, and each service has a module.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -14,18 +14,16 @@ use bytes::Bytes;
 use http::{Method as HttpMethod, StatusCode, Version};
 use tokio_util::sync::CancellationToken;
 
-use self::age::Age;
 use self::calls::{Calls, Method, Streams};
 use self::protocol::{Code, Deframer, Status, decode, frame};
-use crate::engine::answer::headers::Generations;
 use crate::engine::rules::descriptors::DescriptorMode;
 use crate::http::Context;
-use crate::http::failure::HeadError;
 use crate::http::message::{Message, Piece, Request, RequestBody, Response, ResponseBody};
-use crate::http::{Server, Service, Stream, serve};
+use crate::http::{Stream, serve};
 use crate::limiter::Limiter;
 use crate::listeners::admin::Readiness;
-use crate::listeners::http::{Frontend, FrontendOptions, Passage};
+use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService};
+use crate::listeners::method_not_allowed;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
 use crate::telemetry::metrics::HttpListener;
@@ -44,24 +42,24 @@ pub use age::ConnectionAge;
 pub use authorization::AddressSources;
 pub use protocol::DEFAULT_MAX_MESSAGE;
 
-/// The part of a caller's patience that is kept for the way back: the store has the rest. Envoy waits 20 ms for its rate
-/// limit service and 200 ms for an authorization, so this is 2.5 ms or 25 ms.
-const WAY_BACK: u32 = 8;
+/// The divisor of a caller's timeout that gives the time for the answer's way back; the store has the rest. Envoy waits
+/// 20 ms for its rate limit service and 200 ms for an authorization, so this is 2.5 ms or 25 ms.
+const RETURN_SHARE: u32 = 8;
 
 const CONTENT_TYPE: &str = "content-type";
 const GRPC: &str = "application/grpc";
 
-/// Messages of the greatest length that the unfinished ones of a worker may take together. Gateways send them whole, so
-/// there are few at a time.
+/// Messages of the greatest length that a worker's unfinished messages may take together. Gateways send messages whole, so
+/// few are unfinished at a time.
 const MESSAGES_AT_ONCE: usize = 16;
 
-/// What a gateway may take. It brings the calls of many clients over few connections, and to cut one off loses the calls
-/// of all of them, so this is more than the proxy gives to a client.
+/// The limits for gateways. They are higher than the proxy's for clients: a gateway's connection carries the calls of many
+/// clients, and closing it loses all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EnvoyLimits {
-    /// Calls at once on a connection.
+    /// Concurrent calls on a connection.
     pub streams: u32,
-    /// Calls that may be cancelled within 10 s, each within a second of its coming. A gateway cancels one whenever its
+    /// Calls that may be cancelled within 10 s, each within a second of its start. A gateway cancels a call whenever its
     /// client leaves.
     pub resets: u32,
     /// Bytes of a message; a longer one ends the call with `RESOURCE_EXHAUSTED`.
@@ -74,133 +72,120 @@ impl Default for EnvoyLimits {
     }
 }
 
-/// How the listener is set up.
 #[derive(Clone, Debug)]
 pub struct EnvoyOptions {
-    /// How it takes connections and calls.
     pub front: FrontendOptions,
-    /// Which rate limit headers are sent.
-    pub generations: Generations,
-    /// Where the client's address is looked for.
     pub address_sources: AddressSources,
-    /// How long connections are kept.
     pub connection_age: ConnectionAge,
-    /// What a gateway may take, in place of the limits of `front`.
+    /// In place of the limits of `front`.
     pub limits: EnvoyLimits,
-    /// What the health service says.
+    /// What the health service reports.
     pub readiness: Arc<Readiness>,
 }
 
 /// A worker's gRPC listener.
 pub struct Envoy {
-    front: Frontend,
-    limiter: Rc<Limiter>,
-    generations: Generations,
+    pub(super) front: Frontend,
     address_sources: AddressSources,
-    age: Age,
+    connection_age: ConnectionAge,
     readiness: Arc<Readiness>,
     calls: Calls,
     streams: Streams,
-    messages: Messages,
+    messages: MessageBuffers,
 }
 
-/// The unfinished messages of a worker.
-struct Messages {
+/// Bounds a worker's unfinished messages.
+struct MessageBuffers {
     /// Bytes of one.
-    most: usize,
-    /// Bytes that are kept of all of them.
-    buffered: Cell<usize>,
+    max: usize,
+    /// Bytes of all.
+    total: Cell<usize>,
 }
 
-/// What is kept of an unfinished message.
-struct Buffered<'m> {
-    messages: &'m Messages,
+/// The bytes of an unfinished message.
+struct MessageBuffer<'m> {
+    all: &'m MessageBuffers,
     bytes: usize,
 }
 
-impl Buffered<'_> {
-    /// It has so many bytes now; an error if that is too much with what all others have.
-    fn grown(&mut self, bytes: usize) -> Result<(), Status> {
-        let all = self.messages.buffered.get() - self.bytes + bytes;
-        self.messages.buffered.set(all);
+impl MessageBuffer<'_> {
+    fn resize(&mut self, bytes: usize) -> Result<(), Status> {
+        let total = self.all.total.get() - self.bytes + bytes;
+        self.all.total.set(total);
         self.bytes = bytes;
-        if all > self.messages.most.saturating_mul(MESSAGES_AT_ONCE) {
+        if total > self.all.max.saturating_mul(MESSAGES_AT_ONCE) {
             return Err(Status::new(Code::ResourceExhausted, "there are too many long messages at once"));
         }
         Ok(())
     }
 }
 
-impl Drop for Buffered<'_> {
+impl Drop for MessageBuffer<'_> {
     fn drop(&mut self) {
-        self.messages.buffered.set(self.messages.buffered.get() - self.bytes);
+        self.all.total.set(self.all.total.get() - self.bytes);
     }
 }
 
-/// Who calls, and for how long they wait.
-struct Caller<'a> {
+/// The surroundings of a call.
+struct CallContext<'a> {
     context: &'a Context,
-    /// When the call came.
     start: Instant,
     /// When the store must have answered.
     deadline: Option<Instant>,
 }
 
 impl Envoy {
-    /// A worker's listener.
     pub fn new(limiter: Rc<Limiter>, options: &EnvoyOptions) -> Rc<Self> {
-        let metrics = limiter.shared().metrics().clone();
+        let calls = Calls::new(limiter.shared().metrics().clone());
         let mut front = options.front.clone();
-        // Connections end by their age, and a call is too small for a bound on how many a connection may have. Its body is
-        // bounded as a message.
+        // Connections end by age instead of a number of calls, and the messages are bounded instead of the bodies.
         let limits = &mut front.http.limits;
         limits.requests = u32::MAX;
         limits.body_bytes = u64::MAX;
         limits.http2.max_streams = options.limits.streams;
         limits.http2.max_resets = options.limits.resets;
         Rc::new(Self {
-            front: Frontend::new(&front, HttpListener::Grpc, limiter.shared()),
-            limiter,
-            generations: options.generations,
+            front: Frontend::new(&front, HttpListener::Grpc, limiter),
             address_sources: options.address_sources,
-            age: Age::new(options.connection_age),
+            connection_age: options.connection_age,
             readiness: options.readiness.clone(),
-            calls: Calls::new(metrics),
+            calls,
             streams: Streams::default(),
-            messages: Messages { most: options.limits.message, buffered: Cell::new(0) },
+            messages: MessageBuffers { max: options.limits.message, total: Cell::new(0) },
         })
     }
 
-    /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more call that
+    /// Serves a connection until it or its age ends. When `drain` is cancelled, open calls are answered, and one more that
     /// was on its way.
     pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
-        let listener = self.clone();
-        // On the heap: with the messages of a call in it it takes 19 KiB, and the tasks of all listeners are one type.
-        self.age.limit(&drain, |drain| Box::pin(serve(listener, stream, peer, drain))).await;
+        let age = self.connection_age;
+        // On the heap: it takes 19 KiB with the messages of a call, and the tasks of all listeners are one type.
+        age.limit(&drain, |drain| Box::pin(serve(self, stream, peer, drain))).await;
     }
 
-    /// Tells the metrics what was timed. To be called about once a second.
-    pub fn reap(&self) {
-        self.front.flush();
-    }
-
-    /// The answer to a call: a message, or a body that goes on.
-    async fn call(&self, method: Method, context: &Context, request: &mut Request, passage: &mut Passage) -> Answered {
+    /// Returns a message, or a body that goes on.
+    async fn call(
+        &self,
+        method: Method,
+        context: &Context,
+        request: &mut Request,
+        active: &mut ActiveRequest,
+    ) -> Result<ResponseBody, Status> {
         if method == Method::Unknown {
             let name = request.target.chars().take(80).collect::<String>();
-            return Err(Status::new(Code::Unimplemented, format!("there is no method {name}")));
+            return Err(Status::new(Code::Unimplemented, format!("unknown method {name}")));
         }
         let start = context.activity.now();
         let patience =
-            protocol::timeout(&request.headers)?.map(|patience| patience.saturating_sub(patience / WAY_BACK));
+            protocol::timeout(&request.headers)?.map(|patience| patience.saturating_sub(patience / RETURN_SHARE));
         let deadline = patience.and_then(|patience| start.checked_add(patience));
-        let caller = Caller { context, start, deadline };
+        let call = CallContext { context, start, deadline };
         let message = self.messages.next(&mut request.body).await?;
         let answer = match method {
-            Method::Check => frame(&self.check(decode(message)?, &caller, passage).await?),
-            Method::ShouldRateLimit => self.rate_limit(DescriptorMode::Decide, message, &caller, passage).await?,
-            Method::CheckRateLimit => self.rate_limit(DescriptorMode::Check, message, &caller, passage).await?,
-            Method::Report => self.rate_limit(DescriptorMode::Report, message, &caller, passage).await?,
+            Method::Check => frame(&self.check(decode(message)?, &call, active).await?),
+            Method::ShouldRateLimit => self.rate_limit(DescriptorMode::Decide, message, &call, active).await?,
+            Method::CheckRateLimit => self.rate_limit(DescriptorMode::Check, message, &call, active).await?,
+            Method::Report => self.rate_limit(DescriptorMode::Report, message, &call, active).await?,
             Method::HealthCheck => frame(&health::check(&self.readiness, &decode(message)?)?),
             Method::HealthList => frame(&health::list(&self.readiness)),
             Method::HealthWatch => {
@@ -215,34 +200,26 @@ impl Envoy {
     }
 }
 
-type Answered = Result<ResponseBody, Status>;
-
-impl Service for Envoy {
-    type Exchange = Passage;
-
-    fn server(&self) -> &Server {
-        &self.front.server
+impl HttpService for Envoy {
+    fn front(&self) -> &Frontend {
+        &self.front
     }
 
-    fn begin(&self, context: &Context, request: &Request) -> Passage {
-        self.front.begin(context, request)
-    }
-
-    async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
-        if let Err(reply) = is_call(&request) {
+    async fn respond(&self, context: &Context, mut request: Request, active: &mut ActiveRequest) -> Response {
+        if let Err(reply) = check_call(&request) {
             return self.front.own(reply);
         }
         let method = Method::of(&request.target);
-        let answered = self.call(method, context, &mut request, passage).await;
+        let body = self.call(method, context, &mut request, active).await;
         self.front.answered(StatusCode::OK);
-        let code = answered.as_ref().map_or_else(|status| status.code, |_| Code::Ok);
+        let code = body.as_ref().map_or_else(|status| status.code, |_| Code::Ok);
         self.calls.count(method, code);
         if method != Method::Unknown {
-            passage.trace.called(&request.target, code.text());
+            active.trace.called(&request.target, code.text());
         }
         let mut headers = Headers::with_capacity(4, 128);
         headers.append(CONTENT_TYPE, GRPC);
-        let body = answered.unwrap_or_else(|status| {
+        let body = body.unwrap_or_else(|status| {
             status.write(&mut headers);
             if status.code == Code::Unimplemented {
                 headers.append("grpc-accept-encoding", "identity");
@@ -251,36 +228,30 @@ impl Service for Envoy {
         });
         Response { status: StatusCode::OK, headers: headers.into(), body }
     }
-
-    fn rejected(&self, context: &Context, version: Version, error: HeadError, response: &Response) {
-        self.front.rejected(context, version, error, response);
-    }
 }
 
-/// Whether a request is a call of gRPC; if not, the answer to it, in words of HTTP.
-fn is_call(request: &Request) -> Result<(), Reply> {
+/// Checks that a request is a gRPC call; the error is the answer in HTTP.
+fn check_call(request: &Request) -> Result<(), Reply> {
     if !protocol::is_grpc(request.headers.get(CONTENT_TYPE)) {
-        let mut reply =
-            problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, "this port speaks gRPC, with `content-type: application/grpc`");
+        let detail = "this port speaks gRPC, with `content-type: application/grpc`";
+        let mut reply = problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail);
         reply.headers.append("accept-post", GRPC);
         return Err(reply);
     }
     if request.version != Version::HTTP_2 {
-        return Err(problem(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "gRPC goes by HTTP/2"));
+        return Err(problem(StatusCode::HTTP_VERSION_NOT_SUPPORTED, "gRPC needs HTTP/2"));
     }
     if request.method != HttpMethod::POST {
-        let mut reply = problem(StatusCode::METHOD_NOT_ALLOWED, "a call of gRPC is a POST");
-        reply.headers.append("allow", "POST");
-        return Err(reply);
+        return Err(method_not_allowed(&request.method, "POST"));
     }
     Ok(())
 }
 
-impl Messages {
-    /// The one message of a request.
+impl MessageBuffers {
+    /// Reads the message of a request.
     async fn next(&self, body: &mut RequestBody) -> Result<Bytes, Status> {
-        let mut deframer = Deframer::new(self.most);
-        let mut buffered = Buffered { messages: self, bytes: 0 };
+        let mut deframer = Deframer::new(self.max);
+        let mut buffered = MessageBuffer { all: self, bytes: 0 };
         let mut found = None;
         loop {
             let mut data = match body.piece().await {
@@ -294,12 +265,12 @@ impl Messages {
             };
             while let Some(message) = deframer.next(&mut data)? {
                 if found.replace(message).is_some() {
-                    return Err(Status::new(Code::Unimplemented, "the method takes one message, and more came"));
+                    return Err(Status::new(Code::Unimplemented, "the method takes one message, but more came"));
                 }
             }
-            buffered.grown(deframer.buffered())?;
+            buffered.resize(deframer.buffered())?;
         }
         deframer.finish()?;
-        found.ok_or_else(|| Status::new(Code::Unimplemented, "the method takes one message, and none came"))
+        found.ok_or_else(|| Status::new(Code::Unimplemented, "the method takes one message, but none came"))
     }
 }

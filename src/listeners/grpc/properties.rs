@@ -1,5 +1,4 @@
-//! What must hold of everything that the gRPC listener parses, whatever it is given. The proptests below and
-//! `integration/fuzz.sh` look for what it does not hold of.
+//! Properties of the gRPC listener's parsers, for the proptests below and `integration/fuzz.sh`.
 
 #![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
 
@@ -45,7 +44,7 @@ fn again<M: Message + Default + PartialEq>(bytes: &[u8]) -> Option<M> {
 /// Whatever Envoy says of a request, the rules see headers that are some.
 fn grpc_check(bytes: &[u8]) {
     let Some(request) = again::<CheckRequest>(bytes) else { return };
-    if let Some(seen) = authorization::seen(request) {
+    if let Some(seen) = authorization::checked_headers(request) {
         assert!(seen.iter().all(|(name, value)| headers::is_name(name) && headers::is_value(value)), "{seen:?}");
         assert!(seen.all("host").count() <= 1, "{seen:?}");
     }

@@ -1,6 +1,5 @@
-//! gRPC over HTTP/2: messages with a prefix of their length, statuses and deadlines.
-//!
-//! The source is gRPC's `doc/PROTOCOL-HTTP2.md`; which code is for which mistake is in its `doc/statuscodes.md`.
+//! gRPC over HTTP/2: length-prefixed messages, statuses and timeouts (gRPC's `doc/PROTOCOL-HTTP2.md` and
+//! `doc/statuscodes.md`).
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,13 +10,13 @@ use prost::Message;
 
 use crate::message::headers::Headers;
 
-/// A flag and the length of what follows.
+/// Bytes of a message's prefix: a flag and the length.
 const PREFIX: usize = 5;
 
-/// Bytes of a message that is taken unless something else is said: as many as libraries of gRPC take.
+/// Bytes of a message by default, as in gRPC's libraries.
 pub const DEFAULT_MAX_MESSAGE: usize = 4 * 1024 * 1024;
 
-/// The codes of gRPC; the numbers are those on the wire.
+/// The status codes in use, with their numbers on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Code {
@@ -32,12 +31,11 @@ pub(super) enum Code {
     Unavailable = 14,
 }
 
-/// How a call ends that has no message for an answer.
+/// The end of a call without a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{code:?}: {message}")]
 pub(super) struct Status {
     pub(super) code: Code,
-    /// For people.
     pub(super) message: Cow<'static, str>,
 }
 
@@ -54,19 +52,10 @@ impl Code {
         Self::Unavailable,
     ];
 
-    /// As it stands in `grpc-status`.
+    /// Returns the value of `grpc-status`.
     pub(super) const fn text(self) -> &'static str {
-        match self {
-            Self::Ok => "0",
-            Self::Cancelled => "1",
-            Self::InvalidArgument => "3",
-            Self::DeadlineExceeded => "4",
-            Self::NotFound => "5",
-            Self::ResourceExhausted => "8",
-            Self::Unimplemented => "12",
-            Self::Internal => "13",
-            Self::Unavailable => "14",
-        }
+        const TEXTS: [&str; 15] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14"];
+        TEXTS[self as usize]
     }
 }
 
@@ -75,56 +64,54 @@ impl Status {
         Self { code, message: message.into() }
     }
 
-    /// The end of a call that goes on for as long as the process.
+    /// The end of a stream when the process ends.
     pub(super) fn ending() -> Self {
-        Self::new(Code::Unavailable, "this process ends")
+        Self::new(Code::Unavailable, "the process is shutting down")
     }
 
-    /// The headers that say it, after the messages of a call.
+    /// Returns the trailers of a stream.
     pub(super) fn headers(&self) -> Headers {
         let mut headers = Headers::new();
         self.write(&mut headers);
         headers
     }
 
-    /// Adds the headers that say it.
     pub(super) fn write(&self, headers: &mut Headers) {
         headers.append("grpc-status", self.code.text());
         headers.append_with("grpc-message", |value| escape(&self.message, value));
     }
 }
 
-/// What takes messages apart that come in pieces. A message that comes in one piece is a part of that piece.
+/// Splits a stream of pieces into messages. A message within one piece is not copied.
 #[derive(Debug)]
 pub(super) struct Deframer {
     /// The beginning of a message.
     buffer: BytesMut,
-    /// Bytes of a message; a longer one ends the call.
-    most: usize,
+    /// Bytes of a message.
+    max: usize,
 }
 
 impl Deframer {
-    /// Takes messages of up to `most` bytes apart.
-    pub(super) fn new(most: usize) -> Self {
-        Self { buffer: BytesMut::new(), most }
+    pub(super) fn new(max: usize) -> Self {
+        Self { buffer: BytesMut::new(), max }
     }
 
-    /// Bytes of a message that is not complete.
+    /// Returns the bytes of an incomplete message.
     pub(super) fn buffered(&self) -> usize {
         self.buffer.len()
     }
 
-    /// The next message that `data` completes, which is taken from it. `None` if more is needed; then `data` is empty.
+    /// Takes the next message from `data`. `None` if it is incomplete; then all of `data` was taken.
     pub(super) fn next(&mut self, data: &mut Bytes) -> Result<Option<Bytes>, Status> {
         if self.buffer.is_empty()
-            && let Some(length) = length(data, self.most)?
+            && let Some(length) = length(data, self.max)?
             && data.len() >= PREFIX + length
         {
             data.advance(PREFIX);
             return Ok(Some(data.split_to(length)));
         }
         self.fill(PREFIX, data);
-        let Some(length) = length(&self.buffer, self.most)? else { return Ok(None) };
+        let Some(length) = length(&self.buffer, self.max)? else { return Ok(None) };
         self.fill(PREFIX + length, data);
         if self.buffer.len() < PREFIX + length {
             return Ok(None);
@@ -134,65 +121,64 @@ impl Deframer {
         Ok(Some(message))
     }
 
-    /// Takes from `data` what the buffer lacks to so many bytes. It grows by what has come, not by what was announced.
+    /// Fills the buffer up to `wanted` bytes. It grows by what has come, not by what was announced.
     fn fill(&mut self, wanted: usize, data: &mut Bytes) {
         let missing = wanted.saturating_sub(self.buffer.len()).min(data.len());
         self.buffer.extend_from_slice(&data.split_to(missing));
     }
 
-    /// The sender has ended: an error if that was in the middle of a message.
+    /// Checks that the stream does not end within a message.
     pub(super) fn finish(&self) -> Result<(), Status> {
         if self.buffer.is_empty() {
             return Ok(());
         }
-        Err(Status::new(Code::Internal, "the request ends in the middle of a message"))
+        Err(Status::new(Code::Internal, "the request ends within a message"))
     }
 }
 
-/// The length of the message that begins here, if its prefix is complete.
-fn length(bytes: &[u8], most: usize) -> Result<Option<usize>, Status> {
+/// Returns the length of the message that begins here, if its prefix is complete.
+fn length(bytes: &[u8], max: usize) -> Result<Option<usize>, Status> {
     let [flag, length @ ..] = bytes else { return Ok(None) };
     match flag {
         0 => {}
-        1 => return Err(Status::new(Code::Unimplemented, "the message is compressed; the only encoding is identity")),
-        _ => return Err(Status::new(Code::Internal, "a message begins with a byte that is 0 or 1")),
+        1 => return Err(Status::new(Code::Unimplemented, "compressed messages are not supported")),
+        _ => return Err(Status::new(Code::Internal, "the first byte of a message must be 0 or 1")),
     }
     let Some(length) = length.first_chunk().map(|bytes| u32::from_be_bytes(*bytes)) else { return Ok(None) };
     match usize::try_from(length) {
-        Ok(length) if length <= most => Ok(Some(length)),
-        _ => Err(Status::new(Code::ResourceExhausted, format!("the message has {length} bytes, more than {most}"))),
+        Ok(length) if length <= max => Ok(Some(length)),
+        _ => Err(Status::new(Code::ResourceExhausted, format!("the message has {length} bytes, more than {max}"))),
     }
 }
 
-/// A message with its prefix, as it is sent.
+/// Returns a message with its prefix.
 pub(super) fn frame(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut bytes = BytesMut::with_capacity(PREFIX + length);
     bytes.extend_from_slice(&[0]);
     bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
-    // It fails only where there is no room, and a buffer of this kind grows.
+    // It fails only without room, and this buffer grows.
     let _ = message.encode(&mut bytes);
     bytes.freeze()
 }
 
-/// Reads a message.
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
     M::decode(bytes).map_err(|error| Status::new(Code::Internal, format!("the message cannot be read: {error}")))
 }
 
-/// How long the caller waits for the answer: `grpc-timeout`, and what Envoy says of its own timeout, whichever is less.
+/// Returns the caller's timeout: the lesser of `grpc-timeout` and Envoy's own header.
 pub(super) fn timeout(headers: &Headers) -> Result<Option<Duration>, Status> {
     let given = match headers.get("grpc-timeout") {
         Some(value) => Some(duration(value).ok_or_else(|| {
             let given = String::from_utf8_lossy(value).chars().take(20).collect::<String>();
             Status::new(
                 Code::InvalidArgument,
-                format!("`grpc-timeout` is up to 8 digits and one of H, M, S, m, u and n, not `{given}`"),
+                format!("`grpc-timeout` must be up to 8 digits and one of H, M, S, m, u and n, found `{given}`"),
             )
         })?),
         None => None,
     };
-    // It is Envoy's and no part of gRPC, so a value that is no number is nobody's mistake that a caller could mend.
+    // Not part of gRPC, so an invalid value is ignored.
     let expected = headers.text("x-envoy-expected-rq-timeout-ms").and_then(|value| value.trim().parse().ok());
     let expected = expected.map(Duration::from_millis);
     Ok(match (given, expected) {
@@ -201,7 +187,7 @@ pub(super) fn timeout(headers: &Headers) -> Result<Option<Duration>, Status> {
     })
 }
 
-/// The value of `grpc-timeout`.
+/// Parses `grpc-timeout`.
 fn duration(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
     if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
@@ -219,7 +205,7 @@ fn duration(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// Writes text as `grpc-message` has it: all but printable ASCII is percent-encoded, and `%` itself.
+/// Writes a `grpc-message`: everything but printable ASCII is percent-encoded, and `%`.
 fn escape(text: &str, to: &mut Vec<u8>) {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -232,7 +218,7 @@ fn escape(text: &str, to: &mut Vec<u8>) {
     to.extend_from_slice(escaped.trim_end().as_bytes());
 }
 
-/// Whether a content type is one of gRPC with protocol buffers.
+/// Returns whether a content type is gRPC with protocol buffers.
 pub(super) fn is_grpc(content_type: Option<&[u8]>) -> bool {
     content_type.and_then(|kind| kind.strip_prefix(b"application/grpc")).is_some_and(|rest| {
         let rest = rest.strip_prefix(b"+proto").unwrap_or(rest);
@@ -240,7 +226,7 @@ pub(super) fn is_grpc(content_type: Option<&[u8]>) -> bool {
     })
 }
 
-/// The messages that come of these pieces of a stream, and the code at its end.
+/// Returns the messages in the pieces of a stream, and the code at its end.
 #[cfg(any(test, fuzzing))]
 pub(super) fn deframe(pieces: &[&[u8]]) -> (Vec<Bytes>, Code) {
     let (mut deframer, mut messages) = (Deframer::new(DEFAULT_MAX_MESSAGE), Vec::new());

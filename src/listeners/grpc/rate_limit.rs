@@ -1,9 +1,7 @@
-//! The rate limit service: what Envoy and Kuadrant's gateways ask about descriptors, and what they are told.
+//! The rate limit service, for Envoy and for Kuadrant's gateways: descriptors and their statuses.
 //!
-//! A limit of `limits.yaml` whose period is none of the service's units is told in the unit `UNKNOWN`, which keeps Envoy
-//! from naming a window in `X-RateLimit-Limit`.
-
-use std::time::Instant;
+//! A limit of `limits.yaml` whose period is not one of the service's units has the unit `UNKNOWN`. Envoy then names no
+//! window in `X-RateLimit-Limit`.
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -13,7 +11,7 @@ use super::messages::rate_limit::{
 };
 use super::messages::{Duration, HeaderValue, Kind, ListValue, Struct, StructField, text};
 use super::protocol::{Code, Status, decode, frame};
-use super::{Caller, Envoy};
+use super::{CallContext, Envoy};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::descriptors::DescriptorVerdict;
@@ -26,114 +24,92 @@ use crate::engine::rules::descriptors::{
 use crate::engine::rules::limit::LimitMode;
 use crate::engine::rules::request::DescriptorEntry;
 use crate::engine::rules::rule_set::Rules;
-use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
-use crate::listeners::http::Passage;
+use crate::limiter::{Ask, AskSubject, Ruling};
+use crate::listeners::http::ActiveRequest;
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::{DecisionListener, RateLimitAnswer};
 
-/// Descriptors in one request. Each is a bucket that the store decides in the same call; Envoy sends one for each rate
-/// limit of a route, of which nobody has a dozen.
-const MOST_DESCRIPTORS: usize = 100;
+/// Descriptors in one request. The store decides a bucket for each in one call; Envoy sends one per rate limit of a route,
+/// which has a few.
+const MAX_DESCRIPTORS: usize = 100;
 
-/// Entries of one descriptor: Envoy makes one for each action, and rules look through all of them.
-const MOST_ENTRIES: usize = 100;
+/// Entries of one descriptor. Envoy makes one per action, and rules search all of them.
+const MAX_ENTRIES: usize = 100;
 
-/// When a request came, and until when its answer is of use.
-#[derive(Clone, Copy, Debug)]
-struct Moment {
-    /// The wall clock.
-    now: Micros,
-    /// From when on the time that the answer takes is counted.
-    start: Instant,
-    /// When the store must have answered.
-    deadline: Option<Instant>,
-}
+/// The units of the service and the engine.
+const UNITS: [(messages::Unit, RateUnit); 7] = [
+    (messages::Unit::Second, RateUnit::Second),
+    (messages::Unit::Minute, RateUnit::Minute),
+    (messages::Unit::Hour, RateUnit::Hour),
+    (messages::Unit::Day, RateUnit::Day),
+    (messages::Unit::Week, RateUnit::Week),
+    (messages::Unit::Month, RateUnit::Month),
+    (messages::Unit::Year, RateUnit::Year),
+];
 
 impl Envoy {
-    /// A call of the rate limit service: `ShouldRateLimit`, `CheckRateLimit` or `Report`.
+    /// Answers `ShouldRateLimit`, `CheckRateLimit` or `Report`.
     pub(super) async fn rate_limit(
         &self,
-        purpose: DescriptorMode,
+        mode: DescriptorMode,
         message: Bytes,
-        caller: &Caller<'_>,
-        passage: &mut Passage,
+        call: &CallContext<'_>,
+        active: &mut ActiveRequest,
     ) -> Result<Bytes, Status> {
         let mut request: RateLimitRequest = decode(message)?;
         request.make_text();
-        let moment = Moment { now: self.front.clock.now(), start: caller.start, deadline: caller.deadline };
-        let asked = Asked { request: &request, purpose, moment };
-        let response = rate_limit(&self.limiter, self.generations, asked, Some(passage)).await;
-        caller.context.ready_to_answer().await;
-        Ok(frame(&response?))
-    }
-}
-
-/// A request, and what it is for.
-#[derive(Clone, Copy, Debug)]
-struct Asked<'r> {
-    request: &'r RateLimitRequest,
-    purpose: DescriptorMode,
-    moment: Moment,
-}
-
-/// Answers one request; `generations` are those of the headers for the client.
-async fn rate_limit(
-    limiter: &Limiter,
-    generations: Generations,
-    asked: Asked<'_>,
-    passage: Option<&mut Passage>,
-) -> Result<RateLimitResponse, Status> {
-    let outcome = answer(limiter, generations, asked, passage).await;
-    let counted = match &outcome {
-        Ok((answer, _)) => *answer,
-        Err(Status { code: Code::Unavailable, .. }) => RateLimitAnswer::Unavailable,
-        Err(_) => RateLimitAnswer::Invalid,
-    };
-    limiter.shared().metrics().listeners.rate_limit_answers[counted as usize].inc();
-    outcome.map(|(_, response)| response)
-}
-
-async fn answer(
-    limiter: &Limiter,
-    generations: Generations,
-    Asked { request, purpose, moment }: Asked<'_>,
-    passage: Option<&mut Passage>,
-) -> Result<(RateLimitAnswer, RateLimitResponse), Status> {
-    check(request)?;
-    let entries: SmallVec<[SmallVec<[DescriptorEntry<'_>; 4]>; 2]> =
-        request.descriptors.iter().map(|descriptor| descriptor.entries.iter().map(entry).collect()).collect();
-    let hits = match u64::from(request.hits_addend) {
-        // Nothing is said, or what many say of every request.
-        0 | 1 if purpose != DescriptorMode::Report => Hits::Take(1),
-        hits => Hits::TakeOrDrain(hits.max(1)),
-    };
-    let descriptors: SmallVec<[Descriptor<'_>; 2]> =
-        request.descriptors.iter().zip(&entries).map(|(asked, entries)| descriptor(asked, entries, hits)).collect();
-    let question =
-        DescriptorRequest { domain: text(&request.domain), descriptors: &descriptors, purpose, now: moment.now };
-    let ask = Ask::new(AskSubject::Descriptors(&question), DecisionListener::RateLimit, moment.start);
-    let ruling = limiter.decide(Ask { deadline: moment.deadline, ..ask }).await;
-    let ruling = ruling.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
-    if let Some(passage) = passage {
-        passage.decided(&ruling, moment.start, None);
-    }
-    let mut response = respond(request, &ruling, &descriptors, generations)?;
-    if purpose == DescriptorMode::Report {
-        // The statuses tell what is left.
-        response = RateLimitResponse {
-            overall_code: messages::Code::Ok.into(),
-            statuses: response.statuses,
-            ..RateLimitResponse::default()
+        let answered = self.decide_descriptors(mode, &request, call, active).await;
+        let counted = match &answered {
+            Ok((answer, _)) => *answer,
+            Err(Status { code: Code::Unavailable, .. }) => RateLimitAnswer::Unavailable,
+            Err(_) => RateLimitAnswer::Invalid,
         };
-        return Ok((RateLimitAnswer::Ok, response));
+        self.front.limiter.shared().metrics().listeners.rate_limit_answers[counted as usize].inc();
+        answered.map(|(_, response)| frame(&response))
     }
-    let answer = match ruling.verdict.standing {
-        Standing::Allowed if !ruling.view.rules().knows_domain(question.domain) => RateLimitAnswer::UnknownDomain,
-        Standing::Allowed => RateLimitAnswer::Ok,
-        Standing::Overloaded => RateLimitAnswer::Unavailable,
-        _ => RateLimitAnswer::OverLimit,
-    };
-    Ok((answer, response))
+
+    async fn decide_descriptors(
+        &self,
+        mode: DescriptorMode,
+        request: &RateLimitRequest,
+        call: &CallContext<'_>,
+        active: &mut ActiveRequest,
+    ) -> Result<(RateLimitAnswer, RateLimitResponse), Status> {
+        check(request)?;
+        let entries: SmallVec<[SmallVec<[DescriptorEntry<'_>; 4]>; 2]> =
+            request.descriptors.iter().map(|descriptor| descriptor.entries.iter().map(entry).collect()).collect();
+        let hits = match u64::from(request.hits_addend) {
+            // Not set, or 1, which many callers always send.
+            0 | 1 if mode != DescriptorMode::Report => Hits::Take(1),
+            hits => Hits::TakeOrDrain(hits.max(1)),
+        };
+        let descriptors: SmallVec<[Descriptor<'_>; 2]> =
+            request.descriptors.iter().zip(&entries).map(|(given, entries)| descriptor(given, entries, hits)).collect();
+        let now = self.front.clock.now();
+        let question =
+            DescriptorRequest { domain: text(&request.domain), descriptors: &descriptors, purpose: mode, now };
+        let ask = Ask::new(AskSubject::Descriptors(&question), DecisionListener::RateLimit, call.start);
+        let ask = Ask { deadline: call.deadline, ..ask };
+        let ruling = active.decide(&self.front.limiter, ask, call.context).await;
+        let ruling = ruling.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+        let response = respond(request, &ruling, &descriptors, self.front.generations)?;
+        if mode == DescriptorMode::Report {
+            // Only the statuses, which tell what is left.
+            let RateLimitResponse { statuses, .. } = response;
+            let overall_code = messages::Code::Ok.into();
+            return Ok((
+                RateLimitAnswer::Ok,
+                RateLimitResponse { overall_code, statuses, ..RateLimitResponse::default() },
+            ));
+        }
+        let answer = match ruling.verdict.standing {
+            Standing::Allowed if !ruling.view.rules().knows_domain(question.domain) => RateLimitAnswer::UnknownDomain,
+            Standing::Allowed => RateLimitAnswer::Ok,
+            Standing::Overloaded => RateLimitAnswer::Unavailable,
+            _ => RateLimitAnswer::OverLimit,
+        };
+        Ok((answer, response))
+    }
 }
 
 fn check(request: &RateLimitRequest) -> Result<(), Status> {
@@ -142,14 +118,14 @@ fn check(request: &RateLimitRequest) -> Result<(), Status> {
         return invalid("the domain is empty; give the filter a `domain`".into());
     }
     if request.descriptors.is_empty() {
-        return invalid("there are no descriptors; give the route a `rate_limits` whose actions find a value".into());
+        return invalid("there are no descriptors; give the route `rate_limits` whose actions yield a value".into());
     }
-    if request.descriptors.len() > MOST_DESCRIPTORS {
-        return invalid(format!("there are {} descriptors, more than {MOST_DESCRIPTORS}", request.descriptors.len()));
+    if request.descriptors.len() > MAX_DESCRIPTORS {
+        return invalid(format!("there are {} descriptors, more than {MAX_DESCRIPTORS}", request.descriptors.len()));
     }
     match request.descriptors.iter().map(|descriptor| descriptor.entries.len()).max() {
-        Some(longest) if longest > MOST_ENTRIES => {
-            invalid(format!("a descriptor has {longest} entries, more than {MOST_ENTRIES}"))
+        Some(longest) if longest > MAX_ENTRIES => {
+            invalid(format!("a descriptor has {longest} entries, more than {MAX_ENTRIES}"))
         }
         _ => Ok(()),
     }
@@ -159,48 +135,31 @@ fn entry(entry: &messages::Entry) -> DescriptorEntry<'_> {
     DescriptorEntry { key: text(&entry.key), value: text(&entry.value) }
 }
 
-/// `hits` is what the request says of all its descriptors.
-fn descriptor<'a>(asked: &RateLimitDescriptor, entries: &'a [DescriptorEntry<'a>], hits: Hits) -> Descriptor<'a> {
-    let hits = match asked.hits_addend.as_ref().map(|hits| hits.value) {
+/// `hits` are those of the request.
+fn descriptor<'a>(given: &RateLimitDescriptor, entries: &'a [DescriptorEntry<'a>], hits: Hits) -> Descriptor<'a> {
+    let hits = match given.hits_addend.as_ref().map(|hits| hits.value) {
         None => hits,
         Some(0) => Hits::Take(0),
         Some(more) => Hits::TakeOrDrain(more),
     };
     let hits = match hits {
-        Hits::Take(hits) | Hits::TakeOrDrain(hits) if asked.is_negative_hits => Hits::GiveBack(hits),
+        Hits::Take(hits) | Hits::TakeOrDrain(hits) if given.is_negative_hits => Hits::GiveBack(hits),
         hits => hits,
     };
-    let carried = asked.limit.as_ref().and_then(|limit| {
-        // A unit that this version does not know must neither deny everything nor lift the limits of the rules.
+    let carried = given.limit.as_ref().and_then(|limit| {
+        // A unit that this version does not know neither denies everything nor lifts the limits of the rules.
         Some(PerUnit { requests: limit.requests_per_unit, unit: unit(limit.unit)? })
     });
     Descriptor { entries, hits, carried }
 }
 
 fn unit(number: i32) -> Option<RateUnit> {
-    Some(match messages::Unit::try_from(number).ok()? {
-        messages::Unit::Unknown => return None,
-        messages::Unit::Second => RateUnit::Second,
-        messages::Unit::Minute => RateUnit::Minute,
-        messages::Unit::Hour => RateUnit::Hour,
-        messages::Unit::Day => RateUnit::Day,
-        messages::Unit::Week => RateUnit::Week,
-        messages::Unit::Month => RateUnit::Month,
-        messages::Unit::Year => RateUnit::Year,
-    })
+    UNITS.iter().find(|(known, _)| i32::from(*known) == number).map(|(_, unit)| *unit)
 }
 
-const fn number(unit: Option<RateUnit>) -> messages::Unit {
-    match unit {
-        None => messages::Unit::Unknown,
-        Some(RateUnit::Second) => messages::Unit::Second,
-        Some(RateUnit::Minute) => messages::Unit::Minute,
-        Some(RateUnit::Hour) => messages::Unit::Hour,
-        Some(RateUnit::Day) => messages::Unit::Day,
-        Some(RateUnit::Week) => messages::Unit::Week,
-        Some(RateUnit::Month) => messages::Unit::Month,
-        Some(RateUnit::Year) => messages::Unit::Year,
-    }
+fn unit_number(unit: Option<RateUnit>) -> i32 {
+    let found = UNITS.iter().find(|(_, known)| Some(*known) == unit);
+    found.map_or(messages::Unit::Unknown, |(number, _)| *number).into()
 }
 
 fn respond(
@@ -229,16 +188,14 @@ fn respond(
         response.statuses.push(status);
     }
     match whole.standing {
-        // Envoy goes by its `failure_mode_deny` then.
-        Standing::Unavailable => {
-            return Err(Status::new(Code::Unavailable, "the limits cannot be counted at the moment"));
-        }
+        // Envoy's `failure_mode_deny` decides.
+        Standing::Unavailable => return Err(Status::new(Code::Unavailable, "the limits cannot be counted now")),
         Standing::Allowed => {
             let mut headers = Headers::new();
             add_headers(rules, whole, generations, &mut headers);
             response.response_headers_to_add = HeaderValue::list(&headers).collect();
         }
-        // Envoy lets pass what gets an error, unless it says `failure_mode_deny`: a flood must not switch limits off.
+        // Not an error for overload, because Envoy passes requests on errors by default: a flood must not switch limits off.
         Standing::Denied | Standing::Overloaded => {
             let denial = denial(rules, whole, generations, false);
             response.overall_code = messages::Code::OverLimit.into();
@@ -250,34 +207,32 @@ fn respond(
     Ok(response)
 }
 
-/// What Envoy is told of one descriptor.
 fn status(rules: &Rules, given: &DescriptorVerdict, descriptor: &Descriptor<'_>) -> DescriptorStatus {
-    // The answer that makes the code comes first, then one that a client may be told of.
-    let telling = given.verdict.answers.iter().max_by(|a, b| {
+    // The answer that determines the code comes first, then an enforced one.
+    let chosen = given.verdict.answers.iter().max_by(|a, b| {
         let rank = |answer: &Answer| (is_over(rules, answer), answer.enforced);
         rank(a).cmp(&rank(b)).then_with(|| a.decision.strictness(&b.decision))
     });
-    let Some(answer) = telling else {
+    let Some(answer) = chosen else {
         let limit_remaining = if given.unlimited.is_empty() { 0 } else { u32::MAX };
         return DescriptorStatus { code: messages::Code::Ok.into(), limit_remaining, ..DescriptorStatus::default() };
     };
     let is_short = answer.is_short();
     let decision = &answer.decision;
-    // While something is left it is of interest when all is there again; when nothing is, when something is.
+    // Until the quota is whole again or, if nothing is left, until something is.
     let until = if is_short { decision.retry_after.or(decision.reset_after) } else { decision.reset_after };
     let code = if is_over(rules, answer) { messages::Code::OverLimit } else { messages::Code::Ok };
     DescriptorStatus {
         code: code.into(),
         current_limit: current_limit(rules, answer, descriptor),
-        // Envoy advertises the status with the least left: the one that denies must be it, whatever is left for
-        // requests that ask for less.
+        // Envoy advertises the status with the least left. That must be the one that denies, even if a smaller cost fits.
         limit_remaining: if is_short { 0 } else { u32::try_from(decision.remaining).unwrap_or(u32::MAX) },
         duration_until_reset: until.map(duration),
     }
 }
 
-/// Whether a limit is exceeded, as its status tells. One in shadow tells nothing of it, but one that denies nothing
-/// because none does, or because another quota is left, does: the overall code alone decides.
+/// Returns whether the status of a limit is "over limit". One in shadow mode hides that. One that denies nothing because
+/// no limit does, or because another quota is left, shows it: only the overall code decides.
 fn is_over(rules: &Rules, answer: &Answer) -> bool {
     let Some(limit) = rules.limit(answer.limit).filter(|_| answer.is_short()) else { return false };
     let is_quota = limit.rule.as_deref().is_some_and(|rule| rule.is_quota);
@@ -287,25 +242,25 @@ fn is_over(rules: &Rules, answer: &Answer) -> bool {
 fn current_limit(rules: &Rules, answer: &Answer, descriptor: &Descriptor<'_>) -> Option<RateLimit> {
     let limit = rules.limit(answer.limit)?;
     if let Some(rule) = limit.rule.as_deref() {
-        return Some(told(rule.per_unit?, rule.name.clone()));
+        return Some(rate_limit(rule.per_unit?, rule.name.clone()));
     }
     match (rules.is_carried(answer.limit), descriptor.carried) {
-        (true, Some(carried)) => Some(told(carried, String::new())),
+        (true, Some(carried)) => Some(rate_limit(carried, String::new())),
         _ => answer.numbers.as_ref().map(|numbers| rate(numbers, &limit.name)),
     }
 }
 
-fn told(per_unit: PerUnit, name: String) -> RateLimit {
-    RateLimit { name, requests_per_unit: per_unit.requests, unit: number(Some(per_unit.unit)).into() }
+fn rate_limit(per_unit: PerUnit, name: String) -> RateLimit {
+    RateLimit { name, requests_per_unit: per_unit.requests, unit: unit_number(Some(per_unit.unit)) }
 }
 
-/// A limit of `limits.yaml`: its count, which is what comes back in a period, or the burst of one that never refills.
+/// The rate of a limit of `limits.yaml`: its count, or the burst of one that never refills.
 fn rate(numbers: &Numbers, name: &str) -> RateLimit {
     let requests = if numbers.count() == 0 { numbers.burst() } else { numbers.count() };
     RateLimit {
         name: name.to_owned(),
         requests_per_unit: u32::try_from(requests).unwrap_or(u32::MAX),
-        unit: number(RateUnit::of(numbers)).into(),
+        unit: unit_number(RateUnit::of(numbers)),
     }
 }
 
@@ -314,7 +269,7 @@ fn duration(span: Micros) -> Duration {
     Duration { seconds: i64::try_from(span.0 / 1_000_000).unwrap_or(i64::MAX), nanos }
 }
 
-/// The metadata of all limits that a descriptor touches, in the order of the rules.
+/// The metadata of a descriptor's limits, in the order of the rules.
 fn metadata_of<'a>(rules: &'a Rules, given: &'a DescriptorVerdict) -> impl Iterator<Item = &'a Metadata> {
     let mut limits: SmallVec<[u32; 4]> = given.verdict.answers.iter().map(|answer| answer.limit).collect();
     limits.extend_from_slice(&given.unlimited);
@@ -323,8 +278,7 @@ fn metadata_of<'a>(rules: &'a Rules, given: &'a DescriptorVerdict) -> impl Itera
     limits.into_iter().filter_map(|limit| rules.limit(limit)?.rule.as_deref()?.metadata.as_ref())
 }
 
-/// The metadata of the limits that let the request pass, in the shape that envoyproxy/ratelimit gives it: below `metadata`,
-/// beside what was asked.
+/// The metadata of the limits that allow the request, as envoyproxy/ratelimit has it: below `metadata`, beside the request.
 fn dynamic_metadata(request: &RateLimitRequest, metadata: Metadata) -> Struct {
     #[expect(clippy::cast_precision_loss, reason = "JSON has no other numbers")]
     let number = |number: u64| Metadata::Number(number as f64);

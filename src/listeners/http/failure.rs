@@ -7,7 +7,7 @@ use crate::http::message::BodyError;
 use crate::http::observer::HttpLimit;
 use crate::message::reply::{Reply, problem};
 
-/// Why a request is answered by Weir although no limit denies it.
+/// A request that no limit denies and no upstream answers.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// It cannot be forwarded.
@@ -16,20 +16,19 @@ pub(crate) enum Failure {
     /// Its method is for a tunnel or for debugging.
     #[error("{0}")]
     Method(&'static str),
-    #[error("the only expectation that is understood is `100-continue`")]
+    #[error("the only supported expectation is `100-continue`")]
     Expectation,
     #[error("the body is longer than {0} bytes")]
     TooLong(u64),
-    /// Its host is not one that the TLS connection was made for.
+    /// The TLS connection was made for other hosts.
     #[error("this connection is for another host")]
     Misdirected,
-    /// A load balancer did not name the client's address, and a limit needs it.
-    #[error("the load balancer does not say who the client is")]
-    Nameless,
-    #[error("this request has come by here before")]
+    /// A load balancer did not send the client's address, and a limit needs it.
+    #[error("the load balancer did not send the client's address")]
+    UnknownClient,
+    #[error("this request has come by here too often")]
     Loop,
-    /// No `--upstream` matches it.
-    #[error("no route leads there")]
+    #[error("no route matches this request")]
     NoRoute,
     /// The limiter cannot decide it, for example because the cost that it names is invalid.
     #[error("{0}")]
@@ -38,26 +37,23 @@ pub(crate) enum Failure {
     Upstream(#[from] UpstreamError),
 }
 
-/// The methods that may pass, for `Allow`. Others may pass too; these are the registered ones that make sense.
+/// The common registered methods, for `Allow`. Others may pass, too.
 pub(crate) const ALLOWED: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
 impl Failure {
     pub(crate) fn reply(&self) -> Reply {
-        let (status, detail) = match self {
-            Self::Malformed(detail) => (StatusCode::BAD_REQUEST, *detail),
-            Self::Method(detail) => (StatusCode::METHOD_NOT_ALLOWED, *detail),
-            Self::Expectation => {
-                (StatusCode::EXPECTATION_FAILED, "the only expectation that is understood is `100-continue`")
-            }
+        let status = match self {
+            Self::Malformed(_) | Self::InvalidRequest(_) => StatusCode::BAD_REQUEST,
+            Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Expectation => StatusCode::EXPECTATION_FAILED,
             Self::TooLong(_) => return BodyError::too_long(),
-            Self::Misdirected => (StatusCode::MISDIRECTED_REQUEST, "this connection is for another host"),
-            Self::Nameless => (StatusCode::FORBIDDEN, "the load balancer does not say who the client is"),
-            Self::Loop => (StatusCode::LOOP_DETECTED, "this request has come by here too often"),
-            Self::NoRoute => (StatusCode::NOT_FOUND, "no route leads there"),
-            Self::InvalidRequest(reason) => return problem(StatusCode::BAD_REQUEST, reason),
+            Self::Misdirected => StatusCode::MISDIRECTED_REQUEST,
+            Self::UnknownClient => StatusCode::FORBIDDEN,
+            Self::Loop => StatusCode::LOOP_DETECTED,
+            Self::NoRoute => StatusCode::NOT_FOUND,
             Self::Upstream(error) => return error.reply(),
         };
-        let mut reply = problem(status, detail);
+        let mut reply = problem(status, &self.to_string());
         match self {
             Self::Method(_) => reply.headers.append("allow", ALLOWED),
             Self::Malformed(_) => reply.headers.append("connection", "close"),
@@ -66,7 +62,7 @@ impl Failure {
         reply
     }
 
-    /// The limit of the listener that was reached.
+    /// Returns the listener's limit that was reached, if any.
     pub(super) const fn limit(&self) -> Option<HttpLimit> {
         match self {
             Self::TooLong(_) => Some(HttpLimit::BodyBytes),

@@ -4,10 +4,11 @@ use std::rc::Rc;
 
 use http::{StatusCode, Version};
 
-use super::counting::Route;
+use super::ActiveRequest;
 use super::failure::Failure;
-use super::passage::Passage;
+use super::observers::RouteObserver;
 use crate::clock::Clock;
+use crate::engine::answer::headers::Generations;
 use crate::http::Context;
 use crate::http::failure::HeadError;
 use crate::http::forwarding::Peer;
@@ -15,7 +16,7 @@ use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::observer::UpstreamObserver;
 use crate::http::upstream::EndpointCounts;
 use crate::http::{HttpOptions, Server};
-use crate::limiter::Shared;
+use crate::limiter::Limiter;
 use crate::message::client_address::ClientAddress;
 use crate::message::headers::Headers;
 use crate::telemetry::RequestHead;
@@ -25,23 +26,23 @@ use crate::telemetry::http_counters::Counters;
 use crate::telemetry::metrics::HttpListener;
 use crate::telemetry::traces::{Trace, Traces};
 
-/// How a listener that speaks HTTP is set up.
 #[derive(Clone, Debug)]
 pub struct FrontendOptions {
-    /// How connections and requests are taken.
     pub http: HttpOptions,
-    /// The time of each request: what the memory store decides by and overrides expire by.
+    /// The time of requests.
     pub clock: Clock,
-    /// The log of requests, if there is one.
+    /// The rate limit headers to send.
+    pub generations: Generations,
     pub access_log: Option<AccessLog>,
-    /// Where spans go, if anywhere.
     pub traces: Option<Traces>,
 }
 
-/// What the connections of a worker's listener share.
+/// The state that a listener's connections share.
 pub(crate) struct Frontend {
     pub(crate) server: Server,
+    pub(crate) limiter: Rc<Limiter>,
     pub(crate) clock: Clock,
+    pub(crate) generations: Generations,
     access_log: Option<Rc<WorkerLog>>,
     traces: Option<Traces>,
     listener: HttpListener,
@@ -49,12 +50,14 @@ pub(crate) struct Frontend {
 }
 
 impl Frontend {
-    pub(crate) fn new(options: &FrontendOptions, listener: HttpListener, shared: &Shared) -> Self {
-        let counters = Counters::new(shared.metrics().clone(), listener);
-        let logs_peers = shared.denial_log.ids == IdFormat::Clear;
+    pub(crate) fn new(options: &FrontendOptions, listener: HttpListener, limiter: Rc<Limiter>) -> Self {
+        let counters = Counters::new(limiter.shared().metrics().clone(), listener);
+        let logs_peers = limiter.shared().denial_log.ids == IdFormat::Clear;
         Self {
             server: Server::new(&options.http, counters.clone(), logs_peers),
+            limiter,
             clock: options.clock.clone(),
+            generations: options.generations,
             access_log: options.access_log.as_ref().map(AccessLog::for_worker),
             traces: options.traces.clone(),
             listener,
@@ -62,23 +65,21 @@ impl Frontend {
         }
     }
 
-    /// Adds what was timed to the metrics. Call it about once per second.
+    /// Adds measured times to the metrics. Must be called about once a second.
     pub(crate) fn flush(&self) {
         self.counters.flush();
     }
 
-    /// Makes an observer of a route.
     pub(crate) fn route(&self) -> Rc<dyn UpstreamObserver> {
-        Route::new(self.counters.clone())
+        RouteObserver::new(self.counters.clone())
     }
 
-    /// Counts this worker's endpoints.
     pub(crate) fn count_endpoints(&self, counts: EndpointCounts) {
         let EndpointCounts { healthy, ejected, unhealthy } = counts;
         self.counters.set_endpoints([healthy, ejected, unhealthy]);
     }
 
-    /// Counts a response that an upstream or a service has given.
+    /// Counts a response of an upstream or a service.
     pub(crate) fn answered(&self, status: StatusCode) {
         self.counters.answered(status, false);
     }
@@ -98,16 +99,15 @@ impl Frontend {
         self.own(failure.reply())
     }
 
-    /// Starts the passage of a request.
-    pub(crate) fn begin(&self, context: &Context, request: &Request) -> Passage {
+    pub(crate) fn begin(&self, context: &Context, request: &Request) -> ActiveRequest {
         let Request { method, target, version, headers, .. } = request;
         let head = RequestHead { method, target, version: *version, headers };
         let trace = Trace::begin(self.traces.as_ref(), self.listener, &head, context.peer.tls.is_some());
         let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, &head, &trace))));
-        Passage::new(self.counters.in_flight(), trace, entry)
+        ActiveRequest::new(self.counters.in_flight(), trace, entry)
     }
 
-    /// What the access log says of a request, as far as it is known at its beginning.
+    /// Starts the record for the access log.
     fn record(&self, context: &Context, request: &RequestHead, trace: &Trace) -> Record {
         let client = self.client(&context.peer, request.headers).map(|client| client.address);
         let record = Record::new(self.clock.now(), client, context.peer.subject(), request);
@@ -127,7 +127,7 @@ impl Frontend {
         }
     }
 
-    /// The client of a peer's request; `None` if a load balancer did not name the peer.
+    /// Returns the client of a peer's request; `None` if a load balancer did not name the peer.
     pub(crate) fn client(&self, peer: &Peer, headers: &Headers) -> Option<ClientAddress> {
         peer.address().map(|address| self.server.trusted_proxies.client(address, headers))
     }

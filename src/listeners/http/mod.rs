@@ -1,10 +1,13 @@
-//! What the listeners that speak HTTP add to [`crate::http`]: metrics, the access log, traces, slots, and their own errors.
+//! The common part of listeners that speak HTTP: reading bodies, deciding, metrics, the access log, traces and errors.
 
-mod counting;
+mod active_request;
+pub(super) mod body;
 pub(super) mod failure;
 mod frontend;
-mod passage;
+mod observers;
+mod service;
 
+pub(crate) use self::active_request::ActiveRequest;
 pub(crate) use self::frontend::Frontend;
 pub use self::frontend::FrontendOptions;
-pub(crate) use self::passage::Passage;
+pub(crate) use self::service::HttpService;

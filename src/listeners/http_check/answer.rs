@@ -1,10 +1,9 @@
-//! What the check listener answers.
+//! The answers of the check listener.
 
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::call::Mistake;
-use super::{Answer, Asked, OPENAPI};
+use super::{Answer, OPENAPI};
 use crate::engine::algorithms::decision::{Detail, Elevation, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::{ScriptOutput, ScriptValue};
@@ -14,14 +13,17 @@ use crate::engine::answer::problem::{RESOURCE_EXHAUSTED, denial, retry_after};
 use crate::engine::answer::verdict::{self, Standing, Verdict};
 use crate::engine::rules::rule_set::Rules;
 use crate::limiter::Ruling;
+use crate::listeners::json::Mistake;
+use crate::listeners::method_not_allowed;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
+use crate::message::target;
 use crate::telemetry::metrics::CheckResult;
 
 const CONTENT_TYPE: &str = "content-type";
 
-/// The true status, where a gateway can only be told 403.
-const TRUE_STATUS: &str = "x-ratelimit-status";
+/// The status for the client, where the gateway only knows 403.
+const CLIENT_STATUS: &str = "x-ratelimit-status";
 
 /// The answer to a gateway: 200 with the rate limit headers, or the denial for the client.
 pub(super) fn to_gateway(ruling: &Ruling, generations: Generations) -> Answer {
@@ -42,7 +44,7 @@ pub(super) fn to_gateway(ruling: &Ruling, generations: Generations) -> Answer {
 /// Adapts a reply to nginx, which passes requests at 2xx, denies them at 403, and takes anything else for a failed check.
 pub(super) fn for_nginx(mut reply: Reply) -> Reply {
     if reply.status != StatusCode::OK {
-        reply.headers.append(TRUE_STATUS, reply.status.as_str());
+        reply.headers.append(CLIENT_STATUS, reply.status.as_str());
         reply.status = StatusCode::FORBIDDEN;
     }
     reply
@@ -57,18 +59,18 @@ pub(super) fn for_envoy_and_grpc(mut reply: Reply) -> Reply {
     reply
 }
 
-/// The answer to an application: what every limit says, with the status and the headers that a client would get.
+/// The answer to an application: every limit's decision, with the status and headers that a client would get.
 pub(super) fn to_application(ruling: &Ruling, generations: Generations) -> Answer {
     let (mut reply, result) = to_gateway(ruling, generations);
     if reply.status == StatusCode::ACCEPTED {
-        // The application knows what a queue is, and has the id in the body.
+        // The application gets the entry's id in the body.
         reply.status = StatusCode::OK;
     }
     reply.headers.set(CONTENT_TYPE, "application/json");
     if !reply.headers.contains("cache-control") {
         reply.headers.append("cache-control", "no-store");
     }
-    reply.body = format!("{}\n", told(ruling.view.rules(), &ruling.verdict));
+    reply.body = format!("{}\n", verdict_json(ruling.view.rules(), &ruling.verdict));
     (reply, result)
 }
 
@@ -80,8 +82,8 @@ fn result(verdict: &Verdict) -> CheckResult {
     }
 }
 
-/// A verdict as JSON. Spans are whole milliseconds, rounded up; null is never.
-fn told(rules: &Rules, verdict: &Verdict) -> Value {
+/// A verdict as JSON. Times are whole milliseconds, rounded up; null means never.
+fn verdict_json(rules: &Rules, verdict: &Verdict) -> Value {
     let name = |limit: u32| rules.name(limit);
     let unanswered = verdict.unanswered.iter();
     json!({
@@ -106,9 +108,9 @@ fn exact_wait(verdict: &Verdict) -> Option<u64> {
 
 fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
     let decision = &answer.decision;
-    // What a script allows is nobody's knowledge but its own.
+    // Only the script knows its numbers.
     let known = |number: u64| Some(number).filter(|_| !answer.is_script());
-    let mut told = json!({
+    let mut json = json!({
         "name": rules.name(answer.limit),
         "window": answer.window,
         "outcome": match decision.outcome {
@@ -124,9 +126,9 @@ fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
         "reset_after_ms": decision.reset_after.map(milliseconds),
     });
     let detail = verdict.details.iter().find(|(limit, _)| *limit == answer.limit).map(|(_, detail)| detail);
-    match (detail, told.as_object_mut()) {
+    match (detail, json.as_object_mut()) {
         (Some(Detail::Entry(id)), Some(members)) => drop(members.insert("entry".into(), id.as_str().into())),
-        (Some(Detail::Script(said)), Some(members)) => drop(members.insert("script".into(), script(said))),
+        (Some(Detail::Script(output)), Some(members)) => drop(members.insert("script".into(), script(output))),
         (Some(Detail::Elevated(elevation)), Some(members)) => {
             let Elevation { triggered, active, activations_left } = elevation;
             let elevated = json!({ "triggered": triggered, "active": active, "activations_left": activations_left });
@@ -134,23 +136,22 @@ fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
         }
         _ => {}
     }
-    told
+    json
 }
 
-/// What a script has said: values, of which a pair has a name, and whatever else there is.
-fn script(said: &ScriptOutput) -> Value {
+fn script(output: &ScriptOutput) -> Value {
     let value = |value: &ScriptValue| match &value.name {
         Some(name) => json!([name, value.text]),
         None => json!(value.text),
     };
-    json!({ "values": said.values.iter().map(value).collect::<Vec<_>>(), "extras": said.extras })
+    json!({ "values": output.values.iter().map(value).collect::<Vec<_>>(), "extras": output.extras })
 }
 
 fn milliseconds(span: Micros) -> u64 {
     span.0.div_ceil(1_000)
 }
 
-/// The answer to a call with mistakes: a problem (RFC 9457) that lists them.
+/// The answer to an invalid call: a problem (RFC 9457) that lists the mistakes.
 pub(super) fn mistaken(mistakes: &[Mistake]) -> Reply {
     let errors: Vec<Value> = mistakes
         .iter()
@@ -168,31 +169,21 @@ pub(super) fn mistaken(mistakes: &[Mistake]) -> Reply {
     Reply { status: StatusCode::BAD_REQUEST, headers, body: format!("{body}\n") }
 }
 
-/// The answer to what is no check.
-pub(super) fn elsewhere(asked: Option<&Asked<'_>>, method: &Method) -> Reply {
-    match asked {
-        Some(Asked::Openapi) if matches!(*method, Method::GET | Method::HEAD) => {
-            let headers = Headers::from_iter([(CONTENT_TYPE, "application/json")]);
-            Reply { status: StatusCode::OK, headers, body: OPENAPI.to_owned() }
-        }
-        Some(Asked::Openapi) => not_with(method, "GET, HEAD"),
-        Some(_) => not_with(method, "POST"),
-        None => {
-            let detail = "there are /envoy, /nginx, /forward, /haproxy, /json and /openapi.json";
-            problem(StatusCode::NOT_FOUND, detail)
-        }
+/// The answer to a request that is not a check.
+pub(super) fn page(target: &str, method: &Method) -> Reply {
+    if target::split(target).0 != "/openapi.json" {
+        let detail = "there are /envoy, /nginx, /forward, /haproxy, /json and /openapi.json";
+        return problem(StatusCode::NOT_FOUND, detail);
     }
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        return method_not_allowed(method, "GET, HEAD");
+    }
+    let headers = Headers::from_iter([(CONTENT_TYPE, "application/json")]);
+    Reply { status: StatusCode::OK, headers, body: OPENAPI.to_owned() }
 }
 
-fn not_with(method: &Method, allowed: &str) -> Reply {
-    let detail = format!("this is asked with {allowed}, not {method}");
-    let mut reply = problem(StatusCode::METHOD_NOT_ALLOWED, &detail);
-    reply.headers.append("allow", allowed);
-    reply
-}
-
-/// Whether a body is said to be JSON. A page that a browser shows can post text to any address without asking first
-/// (Fetch, CORS-safelisted request headers), and this is what keeps it from spending and resetting what is not its own.
+/// Returns whether the content type is JSON. A web page can post text to any address without a preflight (Fetch,
+/// CORS-safelisted request headers); requiring JSON keeps it from charging and resetting buckets.
 pub(super) fn is_json(headers: &Headers) -> bool {
     let kind = headers.text(CONTENT_TYPE).and_then(|kind| kind.split(';').next()).unwrap_or_default().trim();
     kind.eq_ignore_ascii_case("application/json")

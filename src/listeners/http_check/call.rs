@@ -1,33 +1,26 @@
-//! What an application asks for: charges by name, or a judgement of a request that it describes. Every mistake in it is
-//! found at once, and each says where it is.
+//! Calls of applications: charges by name, or a request that they describe. All mistakes are found at once, each with
+//! its place.
 
 use std::net::IpAddr;
 
-use super::json::Json;
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::algorithms::micros::{EXACT, Micros};
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::queue::EntryId;
-use crate::engine::rules::duration;
 use crate::engine::rules::named::{ChargeMember, NamedCharge, NamedChargeError};
 use crate::engine::rules::named_id::GivenId;
-use crate::engine::rules::quote::{quoted, shown};
+use crate::engine::rules::quote::quoted;
 use crate::limiter::AskError;
+use crate::listeners::json::{Json, Mistake, Mistakes, Object, list, path_of};
 use crate::message::address;
 use crate::message::headers::{Headers, is_name, is_value};
 
-/// Charges of one call. They are decided together, in Redis by one script, which nobody else's call can interrupt.
-pub(super) const MOST_CHARGES: usize = 32;
+/// Charges of one call. In Redis, one script decides all of them and blocks all other clients meanwhile.
+const MAX_CHARGES: usize = 32;
 
-/// How long a bucket of numbers that a caller gives may take to be full again: it cannot be forgotten before, and nobody
-/// has approved of these numbers in a file.
+/// The longest time until a bucket with a call's own numbers is full. It is kept for that long, and no file has
+/// approved the numbers.
 const LONGEST_REFILL: Micros = Micros(366 * 86_400 * 1_000_000);
-
-/// More mistakes than anybody reads.
-const MOST_MISTAKES: usize = 20;
-
-/// Of what a mistake says; ids may be long.
-const LONGEST_DETAIL: usize = 300;
 
 const OPS: [(&str, Mode); 5] = [
     ("spend", Mode::Spend),
@@ -40,27 +33,24 @@ const OPS: [(&str, Mode); 5] = [
 const CHARGE_KEYS: [&str; 8] = ["limit", "id", "cost", "burst", "count", "period", "fields", "entry"];
 const REQUEST_KEYS: [&str; 4] = ["method", "url", "ip", "headers"];
 
-/// A call.
 #[derive(Debug)]
 pub(super) struct Call {
-    /// What becomes of the buckets.
     pub(super) mode: Mode,
-    /// What is charged.
     pub(super) subject: Subject,
 }
 
 /// What a call is about.
 #[derive(Debug)]
 pub(super) enum Subject {
-    /// Limits by name; `in_list` if they stand in `limits`.
+    /// Limits by name; `in_list` if they were given as `limits`.
     Named { charges: Vec<NamedCharge>, in_list: bool },
-    /// A request, and what it costs every limit if that is not what the limits say.
-    Request { request: Described, cost: Option<u64> },
+    /// A request, and its cost for every limit if that is given.
+    Request { request: DescribedRequest, cost: Option<u64> },
 }
 
-/// A request as an application describes it.
+/// A request that an application describes.
 #[derive(Debug)]
-pub(super) struct Described {
+pub(super) struct DescribedRequest {
     pub(super) method: String,
     /// Absolute, or a path; then `Host` is among the headers.
     pub(super) url: String,
@@ -68,20 +58,7 @@ pub(super) struct Described {
     pub(super) headers: Headers,
 }
 
-/// Something wrong in a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mistake {
-    /// Where, as a JSON Pointer (RFC 6901); empty for the whole.
-    pub(super) pointer: String,
-    /// What, and what would be right.
-    pub(super) detail: String,
-}
-
 impl Mistake {
-    pub(super) fn new(pointer: impl Into<String>, detail: &str) -> Self {
-        Self { pointer: pointer.into(), detail: shown(detail, LONGEST_DETAIL) }
-    }
-
     pub(super) fn of_ask(error: &AskError, in_list: bool) -> Self {
         match error {
             AskError::Charge(error) => Self::of_charge(error, in_list),
@@ -90,326 +67,180 @@ impl Mistake {
     }
 
     pub(super) fn of_charge(error: &NamedChargeError, in_list: bool) -> Self {
-        let place = if in_list { format!("/limits/{}", error.charge) } else { String::new() };
+        let charge = if in_list { format!("/limits/{}", error.charge) } else { String::new() };
         let member = match error.member {
-            ChargeMember::Limit => "/limit".to_owned(),
-            ChargeMember::Id(None) => "/id".to_owned(),
-            ChargeMember::Id(Some(component)) => format!("/id/{component}"),
-            ChargeMember::Numbers => "/count".to_owned(),
-            ChargeMember::Fields => "/fields".to_owned(),
-            ChargeMember::Entry => "/entry".to_owned(),
+            ChargeMember::Limit => "limit",
+            ChargeMember::Id(None) => "id",
+            ChargeMember::Id(Some(component)) => &format!("id/{component}"),
+            ChargeMember::Numbers => "count",
+            ChargeMember::Fields => "fields",
+            ChargeMember::Entry => "entry",
         };
-        Self::new(place + &member, &error.reason)
+        Self::new(format!("{charge}/{member}"), &error.reason)
     }
 }
 
-/// Reads a call.
 pub(super) fn parse(text: &[u8]) -> Result<Call, Vec<Mistake>> {
-    let json = Json::parse(text).map_err(|error| vec![Mistake::new("", &format!("this is no JSON: {error}"))])?;
-    let mut mistakes = Mistakes::default();
-    let call = call(&json, &mut mistakes);
-    match call {
-        Some(call) if mistakes.0.is_empty() => Ok(call),
-        _ => Err(mistakes.0),
-    }
+    let json = Json::parse(text).map_err(|error| vec![Mistake::new("", &format!("invalid JSON: {error}"))])?;
+    let mistakes = Mistakes::default();
+    let call = Object::root(&json, &mistakes).and_then(|body| read(&body));
+    mistakes.check(call)
 }
 
-fn call(json: &Json, mistakes: &mut Mistakes) -> Option<Call> {
-    let what = "give `limit` and `id`, or `limits`, or `request`";
-    let Json::Map(members) = json else {
-        mistakes.add("", &format!("a call is an object, this is {}; {what}", json.describe()));
-        return None;
-    };
-    let is = |key: &str| members.iter().any(|(given, _)| given == key);
-    let chosen: Vec<&str> = ["limit", "limits", "request"].into_iter().filter(|key| is(key)).collect();
-    let [chosen] = chosen[..] else {
-        let detail =
-            if chosen.is_empty() { what.to_owned() } else { format!("{} contradict each other", list(&chosen)) };
-        mistakes.add("", &detail);
-        return None;
-    };
-    let known: &[&[&str]] = match chosen {
-        "limit" => &[&["op"], &CHARGE_KEYS],
-        "limits" => &[&["op", "limits"]],
-        _ => &[&["op", "request", "cost"]],
-    };
-    mistakes.unknown("", json, &known.concat());
-    let mode = match json.get("op") {
-        None => Some(Mode::Spend),
-        Some(op) => mode(op, mistakes),
-    };
-    let subject = match chosen {
-        "limit" => charge("", json, mistakes).map(|charge| Subject::Named { charges: vec![charge], in_list: false }),
-        "limits" => charges(json.get("limits")?, mistakes).map(|charges| Subject::Named { charges, in_list: true }),
-        _ => {
-            let cost = mistakes.whole("", json, "cost", 0);
-            described(json.get("request")?, mistakes).map(|request| Subject::Request { request, cost })
+fn read(body: &Object<'_>) -> Option<Call> {
+    let mut subjects = vec!["limit", "limits", "request"];
+    subjects.retain(|key| body.get(key).is_some());
+    let [subject] = subjects[..] else {
+        match subjects[..] {
+            [] => body.wrong("", "give `limit` and `id`, or `limits`, or `request`"),
+            _ => body.wrong("", &format!("{} contradict each other", list(&subjects))),
         }
+        return None;
     };
-    Some(Call { mode: mode?, subject: subject? })
+    body.known(&match subject {
+        "limit" => [&["op"], &CHARGE_KEYS[..]].concat(),
+        "limits" => vec!["op", "limits"],
+        _ => vec!["op", "request", "cost"],
+    });
+    let mode = mode(body);
+    let subject = match subject {
+        "limit" => Subject::Named { charges: vec![charge(body)], in_list: false },
+        "limits" => Subject::Named { charges: charges(body), in_list: true },
+        _ => Subject::Request { cost: body.whole("cost", 0), request: request(&body.object("request")?) },
+    };
+    Some(Call { mode: mode?, subject })
 }
 
-fn mode(op: &Json, mistakes: &mut Mistakes) -> Option<Mode> {
-    let found = OPS.iter().find(|(name, _)| matches!(op, Json::Text(given) if given == name)).map(|(_, mode)| *mode);
+fn mode(body: &Object<'_>) -> Option<Mode> {
+    let Some(op) = body.get("op") else { return Some(Mode::Spend) };
+    let found = OPS.iter().find(|(name, _)| matches!(op, Json::Text(given) if given == name));
     if found.is_none() {
-        let names: Vec<&str> = OPS.iter().map(|(name, _)| *name).collect();
-        mistakes.add("/op", &format!("write one of {}, this is {}", list(&names), op.describe()));
+        body.expected("/op", &format!("one of {}", list(&OPS.map(|(name, _)| name))), op);
     }
-    found
+    found.map(|(_, mode)| *mode)
 }
 
-fn charges(json: &Json, mistakes: &mut Mistakes) -> Option<Vec<NamedCharge>> {
-    let Json::List(items) = json else {
-        mistakes.add("/limits", &format!("`limits` is a list, this is {}", json.describe()));
-        return None;
-    };
-    if items.is_empty() || items.len() > MOST_CHARGES {
-        mistakes.add("/limits", &format!("give 1 to {MOST_CHARGES} limits, these are {}", items.len()));
-        return None;
-    }
-    // All are looked at, so that all mistakes are found.
-    let charges: Vec<_> = (0..).zip(items).map(|(place, item)| listed(place, item, mistakes)).collect();
-    charges.into_iter().collect()
-}
-
-fn listed(place: usize, item: &Json, mistakes: &mut Mistakes) -> Option<NamedCharge> {
-    let place = format!("/limits/{place}");
-    if !matches!(item, Json::Map(_)) {
-        mistakes.add(&place, &format!("each of the `limits` is an object, this is {}", item.describe()));
-        return None;
-    }
-    mistakes.unknown(&place, item, &CHARGE_KEYS);
-    charge(&place, item, mistakes)
-}
-
-fn charge(place: &str, json: &Json, mistakes: &mut Mistakes) -> Option<NamedCharge> {
-    let limit = match json.get("limit") {
-        Some(Json::Text(limit)) => Some(limit.clone()),
-        Some(other) => {
-            let detail = format!("the name of a limit is text, this is {}", other.describe());
-            mistakes.add(&format!("{place}/limit"), &detail);
-            None
-        }
-        None => {
-            mistakes.add(place, "`limit` is missing: which one is charged?");
-            None
-        }
-    };
-    let id = id(place, json.get("id"), mistakes);
-    let cost = mistakes.whole(place, json, "cost", 0);
-    let numbers = numbers(place, json, mistakes);
-    let fields = work(place, json.get("fields"), mistakes);
-    let entry = entry(place, json.get("entry"), mistakes);
-    Some(NamedCharge { limit: limit?, id: id?, cost, numbers, fields: fields?, entry })
-}
-
-/// What an entry of a queue says.
-fn work(place: &str, json: Option<&Json>, mistakes: &mut Mistakes) -> Option<Vec<(String, String)>> {
-    let members = match json {
-        None => return Some(Vec::new()),
-        Some(Json::Map(members)) => members,
-        Some(other) => {
-            let detail = format!("the fields of an entry are an object, this is {}", other.describe());
-            mistakes.add(&format!("{place}/fields"), &detail);
-            return None;
-        }
-    };
-    let text = |(name, value): &(String, Json)| match value {
-        Json::Text(text) => Some((name.clone(), text.clone())),
-        other => {
-            let detail = format!("a field of an entry is text, this is {}", other.describe());
-            mistakes.add(&format!("{place}/fields/{}", escaped(name)), &detail);
-            None
-        }
-    };
-    let fields: Vec<_> = members.iter().map(text).collect();
-    fields.into_iter().collect()
-}
-
-/// The entry of a queue that is given back, if one is.
-fn entry(place: &str, json: Option<&Json>, mistakes: &mut Mistakes) -> Option<EntryId> {
-    let given = json?;
-    let id = if let Json::Text(text) = given { EntryId::parse(text) } else { None };
-    if id.is_none() {
-        let detail = format!("the id of an entry is text such as \"1795305600000-0\", this is {}", given.describe());
-        mistakes.add(&format!("{place}/entry"), &detail);
-    }
-    id
-}
-
-fn id(place: &str, json: Option<&Json>, mistakes: &mut Mistakes) -> Option<GivenId> {
-    let wrong = "an id is text, or a list of texts, one for each component of the limit's `by`";
-    match json {
-        None => Some(GivenId::Absent),
-        Some(Json::Text(text)) => Some(GivenId::Text(text.clone())),
+fn charges(body: &Object<'_>) -> Vec<NamedCharge> {
+    let items = match body.get("limits") {
+        Some(Json::List(items)) if (1..=MAX_CHARGES).contains(&items.len()) => items,
         Some(Json::List(items)) => {
-            let text = |(place_of_item, item): (usize, &Json)| match item {
+            body.wrong("/limits", &format!("expected 1 to {MAX_CHARGES} limits, found {}", items.len()));
+            return Vec::new();
+        }
+        other => {
+            body.expected("/limits", "a list", other.unwrap_or(&Json::Null));
+            return Vec::new();
+        }
+    };
+    let charge = |(index, item)| {
+        let item = body.nested(&format!("/limits/{index}"), item)?;
+        item.known(&CHARGE_KEYS);
+        Some(charge(&item))
+    };
+    (0..).zip(items).filter_map(charge).collect()
+}
+
+fn charge(body: &Object<'_>) -> NamedCharge {
+    body.require("limit", "name the limit to charge");
+    NamedCharge {
+        limit: body.text("limit").unwrap_or_default().to_owned(),
+        id: id(body),
+        cost: body.whole("cost", 0),
+        numbers: numbers(body),
+        fields: body.object("fields").map(|fields| entry_fields(&fields)).unwrap_or_default(),
+        entry: entry(body),
+    }
+}
+
+fn id(body: &Object<'_>) -> GivenId {
+    const EXPECTED: &str = "text, or a list of texts, one for each component of the limit's `by`";
+    match body.get("id") {
+        None => GivenId::Absent,
+        Some(Json::Text(text)) => GivenId::Text(text.clone()),
+        Some(Json::List(items)) => {
+            let text = |(index, item): (usize, &Json)| match item {
                 Json::Text(text) => Some(text.clone()),
                 other => {
-                    mistakes
-                        .add(&format!("{place}/id/{place_of_item}"), &format!("{wrong}; this is {}", other.describe()));
+                    body.expected(&format!("/id/{index}"), EXPECTED, other);
                     None
                 }
             };
-            let texts: Vec<_> = items.iter().enumerate().map(text).collect();
-            texts.into_iter().collect::<Option<Vec<_>>>().map(GivenId::Components)
+            GivenId::Components(items.iter().enumerate().filter_map(text).collect())
         }
         // A number is not taken for its text: 12345678901234567890123 would be charged to 1.2345678901234568e22.
         Some(other) => {
-            mistakes.add(&format!("{place}/id"), &format!("{wrong}; this is {}", other.describe()));
-            None
+            body.expected("/id", EXPECTED, other);
+            GivenId::Absent
         }
     }
 }
 
-/// The numbers of a call, if it gives any.
-fn numbers(place: &str, json: &Json, mistakes: &mut Mistakes) -> Option<Numbers> {
-    let before = mistakes.0.len();
-    let burst = mistakes.whole(place, json, "burst", 1);
-    let count = mistakes.whole(place, json, "count", 1);
-    let period = match json.get("period") {
-        None => None,
-        Some(Json::Text(text)) => match duration::parse(text) {
-            Ok(nanoseconds) => Some(nanoseconds),
-            Err((wrong, right)) => {
-                mistakes.add(&format!("{place}/period"), &format!("{wrong}; {right}"));
-                None
-            }
-        },
-        Some(other) => {
-            let detail = format!("a period is text such as \"60s\", this is {}", other.describe());
-            mistakes.add(&format!("{place}/period"), &detail);
-            None
-        }
-    };
-    if mistakes.0.len() > before {
-        return None;
+/// Reads a call's own numbers.
+fn numbers(body: &Object<'_>) -> Option<Numbers> {
+    let (burst, count, period) = (body.whole("burst", 1), body.whole("count", 1), body.duration("period"));
+    let is_given = |key| body.get(key).is_some();
+    if is_given("count") != is_given("period") || is_given("burst") && !is_given("count") {
+        body.wrong("", "give `count` and `period` together; `burst` defaults to `count`");
     }
-    let (count, period) = match (count, period) {
-        (Some(count), Some(period)) => (count, period),
-        (None, None) if burst.is_none() => return None,
-        _ => {
-            mistakes.add(place, "the numbers of a call are `count` and `period` together, and `burst` if it differs");
-            return None;
-        }
-    };
-    let numbers = match Numbers::new(burst.unwrap_or(count), count, period) {
-        Ok(numbers) => numbers,
-        Err(error) => {
-            mistakes.add(&format!("{place}/count"), &error.to_string());
-            return None;
-        }
-    };
+    let (count, period) = (count?, period?);
+    let numbers = Numbers::new(burst.unwrap_or(count), count, period);
+    let numbers = numbers.map_err(|error| body.wrong("/count", &error.to_string())).ok()?;
     if numbers.time_for(numbers.capacity()).is_none_or(|span| span > LONGEST_REFILL) {
-        mistakes.add(&format!("{place}/period"), "a bucket of a call's own numbers is full again within 366 days");
-        return None;
+        body.wrong("/period", "a bucket with a call's own numbers must be full again within 366 days");
     }
     Some(numbers)
 }
 
-fn described(json: &Json, mistakes: &mut Mistakes) -> Option<Described> {
-    if !matches!(json, Json::Map(_)) {
-        mistakes.add("/request", &format!("`request` is an object, this is {}", json.describe()));
-        return None;
-    }
-    mistakes.unknown("/request", json, &REQUEST_KEYS);
-    let mut text = |key: &str| match json.get(key) {
-        None => Some(None),
-        Some(Json::Text(text)) => Some(Some(text.clone())),
-        Some(other) => {
-            mistakes.add(&format!("/request/{key}"), &format!("`{key}` is text, this is {}", other.describe()));
-            None
-        }
-    };
-    let (method, url, ip) = (text("method"), text("url"), text("ip"));
-    if url == Some(None) {
-        mistakes.add("/request", "`url` is missing: \"https://api.example.com/v1/orders?limit=10\"");
-    }
-    let client = match ip {
-        Some(Some(ip)) => {
-            let address = address::parse(&ip).ok();
-            if address.is_none() {
-                mistakes.add("/request/ip", &format!("{} is no IP address", quoted(&ip)));
-            }
-            address.map(Some)
-        }
-        Some(None) => Some(None),
-        None => None,
-    };
-    let headers = json.get("headers").map_or(Some(Headers::new()), |value| headers(value, mistakes));
-    let method = method?.unwrap_or_else(|| "GET".to_owned());
-    Some(Described { method, url: url??, client: client?, headers: headers? })
+/// Reads the content of a queue's entry.
+fn entry_fields(fields: &Object<'_>) -> Vec<(String, String)> {
+    fields.members.iter().filter_map(|(name, _)| Some((name.clone(), fields.text(name)?.to_owned()))).collect()
 }
 
-fn headers(json: &Json, mistakes: &mut Mistakes) -> Option<Headers> {
-    let Json::Map(members) = json else {
-        mistakes.add("/request/headers", &format!("`headers` is an object, this is {}", json.describe()));
-        return None;
+/// Reads the id of a queue's entry that is given back.
+fn entry(body: &Object<'_>) -> Option<EntryId> {
+    let given = body.text("entry")?;
+    let id = EntryId::parse(given);
+    if id.is_none() {
+        body.wrong("/entry", &format!("expected the id of an entry such as 1795305600000-0, found {}", quoted(given)));
+    }
+    id
+}
+
+fn request(request: &Object<'_>) -> DescribedRequest {
+    request.known(&REQUEST_KEYS);
+    let method = request.text("method").unwrap_or("GET").to_owned();
+    request.require("url", "for example \"https://api.example.com/v1/orders?limit=10\"");
+    let url = request.text("url").unwrap_or_default().to_owned();
+    let parse = |ip: &str| {
+        let invalid = |_| request.wrong("/ip", &format!("invalid IP address {}", quoted(ip)));
+        address::parse(ip).map_err(invalid).ok()
     };
+    let client = request.text("ip").and_then(parse);
+    DescribedRequest {
+        method,
+        url,
+        client,
+        headers: request.object("headers").map(|h| headers(&h)).unwrap_or_default(),
+    }
+}
+
+fn headers(object: &Object<'_>) -> Headers {
     let mut headers = Headers::new();
-    let before = mistakes.0.len();
-    for (name, value) in members {
-        let place = format!("/request/headers/{}", escaped(name));
+    for (name, value) in object.members {
+        let path = path_of(name);
         if !is_name(name.as_bytes()) || name.len() > usize::from(u16::MAX) {
-            mistakes.add(&place, &format!("{} is no name of a header", quoted(name)));
+            object.wrong(&path, &format!("invalid header name {}", quoted(name)));
             continue;
         }
-        let values = if let Json::List(values) = value { values.as_slice() } else { std::slice::from_ref(value) };
-        for value in values {
+        for value in if let Json::List(values) = value { values.as_slice() } else { std::slice::from_ref(value) } {
             match value {
                 Json::Text(text) if is_value(text.trim().as_bytes()) => headers.append(name, text.trim()),
-                Json::Text(_) => mistakes.add(&place, "the value of a header has no control characters"),
-                other => {
-                    let detail =
-                        format!("the value of a header is text or a list of texts, this is {}", other.describe());
-                    mistakes.add(&place, &detail);
-                }
+                Json::Text(_) => object.wrong(&path, "a header value must not contain control characters"),
+                other => object.expected(&path, "text or a list of texts", other),
             }
         }
     }
-    (mistakes.0.len() == before).then_some(headers)
-}
-
-/// A key as a part of a JSON Pointer (RFC 6901 section 3).
-fn escaped(key: &str) -> String {
-    shown(key, LONGEST_DETAIL).replace('~', "~0").replace('/', "~1")
-}
-
-fn list(words: &[&str]) -> String {
-    words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
-}
-
-#[derive(Default)]
-struct Mistakes(Vec<Mistake>);
-
-impl Mistakes {
-    fn add(&mut self, pointer: &str, detail: &str) {
-        if self.0.len() < MOST_MISTAKES {
-            self.0.push(Mistake::new(pointer, detail));
-        }
-    }
-
-    /// Complains of members that nobody knows.
-    fn unknown(&mut self, place: &str, json: &Json, known: &[&str]) {
-        let Json::Map(members) = json else { return };
-        for (key, _) in members.iter().filter(|(key, _)| !known.contains(&key.as_str())) {
-            let detail = format!("there is no member {}; there are {}", quoted(key), list(known));
-            self.add(&format!("{place}/{}", escaped(key)), &detail);
-        }
-    }
-
-    /// A member that is a whole number, if it is there.
-    fn whole(&mut self, place: &str, json: &Json, key: &str, least: u64) -> Option<u64> {
-        let value = json.get(key)?;
-        let number = if let Json::Number(number) = value { number.as_u64() } else { None };
-        let fits = number.filter(|number| (least..EXACT).contains(number));
-        if fits.is_none() {
-            let detail =
-                format!("`{key}` is a whole number from {least} to {}, this is {}", EXACT - 1, value.describe());
-            self.add(&format!("{place}/{key}"), &detail);
-        }
-        fits
-    }
+    headers
 }
 
 #[cfg(test)]
@@ -464,47 +295,47 @@ mod tests {
     #[test]
     fn mistakes_say_what_and_where() {
         for (text, expected) in [
-            ("{", vec![("", "no JSON: EOF")]),
-            (r#"{"limit": "L", "limit": "M"}"#, vec![("", "the key `limit` comes twice")]),
-            ("[]", vec![("", "a call is an object, this is a list")]),
+            ("{", vec![("", "invalid JSON: EOF")]),
+            (r#"{"limit": "L", "limit": "M"}"#, vec![("", "duplicate key `limit`")]),
+            ("[]", vec![("", "expected an object, found a list")]),
             ("{}", vec![("", "give `limit` and `id`, or")]),
             (r#"{"limit": "L", "request": {}}"#, vec![("", "`limit`, `request` contradict")]),
-            (r#"{"limit": 1, "id": 7}"#, vec![("/limit", "is text, this is 1"), ("/id", "this is 7")]),
-            (r#"{"limit": "L", "id": null}"#, vec![("/id", "this is null")]),
-            (r#"{"limit": "L", "Cost": 1}"#, vec![("/Cost", "there is no member `Cost`; there are `op`, `limit`")]),
-            (r#"{"limit": "L", "cost": -1}"#, vec![("/cost", "from 0 to 9007199254740991, this is -1")]),
-            (r#"{"limit": "L", "cost": 1.5}"#, vec![("/cost", "this is 1.5")]),
+            (r#"{"limit": 1, "id": 7}"#, vec![("/limit", "expected text, found 1"), ("/id", "found 7")]),
+            (r#"{"limit": "L", "id": null}"#, vec![("/id", "found null")]),
+            (r#"{"limit": "L", "Cost": 1}"#, vec![("/Cost", "unknown member `Cost`; expected `op`, `limit`")]),
+            (r#"{"limit": "L", "cost": -1}"#, vec![("/cost", "from 0 to 9007199254740991, found -1")]),
+            (r#"{"limit": "L", "cost": 1.5}"#, vec![("/cost", "found 1.5")]),
             (r#"{"limit": "L", "cost": 9007199254740992}"#, vec![("/cost", "whole number")]),
-            (r#"{"limit": "L", "cost": "1"}"#, vec![("/cost", "this is the text `1`")]),
-            (r#"{"limit": "L", "op": "drop"}"#, vec![("/op", "write one of `spend`, `check`")]),
+            (r#"{"limit": "L", "cost": "1"}"#, vec![("/cost", "found the text `1`")]),
+            (r#"{"limit": "L", "op": "drop"}"#, vec![("/op", "expected one of `spend`, `check`")]),
             (r#"{"limit": "L", "burst": 1}"#, vec![("", "`count` and `period` together")]),
             (r#"{"limit": "L", "count": 1}"#, vec![("", "`count` and `period` together")]),
             (r#"{"limit": "L", "count": 0, "period": "1x"}"#, vec![("/count", "from 1"), ("/period", "unknown unit")]),
-            (r#"{"limit": "L", "count": 1, "period": 60}"#, vec![("/period", "text such as")]),
+            (r#"{"limit": "L", "count": 1, "period": 60}"#, vec![("/period", "expected text")]),
             (r#"{"limit": "L", "count": 1, "period": "0s"}"#, vec![("/count", "period must be longer")]),
             (r#"{"limit": "L", "count": 1, "period": "367d"}"#, vec![("/period", "366 days")]),
-            (r#"{"limits": {}}"#, vec![("/limits", "is a list")]),
+            (r#"{"limits": {}}"#, vec![("/limits", "expected a list")]),
             (r#"{"limits": []}"#, vec![("/limits", "1 to 32")]),
             (
                 r#"{"limits": [{"limit": "L"}, 1, {"id": [1, "a"], "op": "check"}]}"#,
                 vec![
-                    ("/limits/1", "is an object, this is 1"),
-                    ("/limits/2/op", "no member"),
+                    ("/limits/1", "expected an object, found 1"),
+                    ("/limits/2/op", "unknown member"),
                     ("/limits/2", "`limit` is missing"),
                     ("/limits/2/id/0", "one for each component"),
                 ],
             ),
-            (r#"{"request": []}"#, vec![("/request", "is an object")]),
+            (r#"{"request": []}"#, vec![("/request", "expected an object")]),
             (
                 r#"{"request": {"ip": "x", "method": 1, "headers": {"a b": "", "c/~": 1, "d": "\n-\u0000"}, "uri": ""}}"#,
                 vec![
-                    ("/request/uri", "no member `uri`"),
-                    ("/request/method", "is text"),
+                    ("/request/uri", "unknown member `uri`"),
+                    ("/request/method", "expected text"),
                     ("/request", "`url` is missing"),
-                    ("/request/ip", "`x` is no IP address"),
-                    ("/request/headers/a b", "no name of a header"),
-                    ("/request/headers/c~1~0", "no name of a header"),
-                    ("/request/headers/d", "no control characters"),
+                    ("/request/ip", "invalid IP address `x`"),
+                    ("/request/headers/a b", "invalid header name"),
+                    ("/request/headers/c~1~0", "invalid header name"),
+                    ("/request/headers/d", "must not contain control characters"),
                 ],
             ),
         ] {
@@ -515,7 +346,7 @@ mod tests {
                 assert!(mistake.detail.contains(part), "{mistake:?}");
             }
         }
-        let many: Vec<String> = (0..=MOST_CHARGES).map(|id| format!(r#"{{"limit": "L", "id": "{id}"}}"#)).collect();
+        let many: Vec<String> = (0..=MAX_CHARGES).map(|id| format!(r#"{{"limit": "L", "id": "{id}"}}"#)).collect();
         assert!(parse(format!(r#"{{"limits": [{}]}}"#, many.join(",")).as_bytes()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! The check listener: gateways ask over HTTP whether a request may pass, each in its own way, and so do applications.
+//! The check listener: gateways and applications ask over HTTP whether a request is allowed.
 //!
 //! | path | caller | source of the original request | allowed | denied |
 //! |---|---|---|---|---|
@@ -21,25 +21,22 @@
 //! Every caller is trusted as a gateway: its description of the original request and of the client's address is believed.
 //! `--trusted-proxies` are the proxies in front of the gateway, whose entries in `X-Forwarded-For` are skipped.
 
-use std::net::IpAddr;
 use std::rc::Rc;
 
-use http::{Method, StatusCode, Version};
-use tokio_util::sync::CancellationToken;
+use http::{Method, StatusCode};
 
-use self::call::{Call, Mistake, Subject};
-use self::original::{Original, Unusable};
+use self::call::{Call, Subject};
+use self::original::{InvalidRequest, Original};
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::answer::headers::Generations;
 use crate::engine::rules::request;
 use crate::http::Context;
-use crate::http::failure::HeadError;
 use crate::http::forwarding;
 use crate::http::message::{Request, Response};
-use crate::http::{self as connections, Server, Service, Stream};
 use crate::limiter::{Ask, AskError, AskSubject, Limiter, Ruling};
 use crate::listeners::http::failure::Failure;
-use crate::listeners::http::{Frontend, FrontendOptions, Passage};
+use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService, body};
+use crate::listeners::json::Mistake;
+use crate::listeners::{client_address, method_not_allowed};
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
 use crate::message::{path, target};
@@ -48,84 +45,50 @@ use crate::telemetry::metrics::{CheckResult, Convention, DecisionListener, HttpL
 use crate::telemetry::throttle::Throttle;
 
 mod answer;
-mod body;
 mod call;
-pub(super) mod json;
 mod original;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
 
-/// The description of `/json`, for machines (`OpenAPI` 3.1).
+/// The `OpenAPI` 3.1 description of `/json`.
 const OPENAPI: &str = include_str!("openapi.json");
 
-/// How the check listener is set up.
-#[derive(Clone, Debug)]
-pub struct CheckOptions {
-    /// How it takes connections and requests.
-    pub front: FrontendOptions,
-    /// Which rate limit headers are sent.
-    pub generations: Generations,
-}
+/// The longest body of a call: 32 charges whose ids are URLs of 2 KB.
+const MAX_BODY: usize = 64 * 1024;
 
 /// A worker's check listener.
 pub struct Check {
-    front: Frontend,
-    limiter: Rc<Limiter>,
-    generations: Generations,
-    complaints: Throttle,
+    pub(super) front: Frontend,
+    log: Throttle,
 }
 
-/// How a request is charged.
+/// The charge for a request.
 #[derive(Clone, Copy)]
-struct Charging {
+struct Charge {
     mode: Mode,
     /// `None` for the limits' own.
     cost: Option<u64>,
     can_accept: bool,
 }
 
-/// What a target of this listener asks for.
-#[derive(Debug, PartialEq, Eq)]
-enum Asked<'a> {
-    /// By Envoy: what follows `/envoy`.
-    Envoy(&'a str),
-    Nginx,
-    Forward,
-    Haproxy,
-    Json,
-    Openapi,
-}
-
-/// An answer, and as what it is counted.
+/// A reply with the result that it counts as.
 type Answer = (Reply, CheckResult);
 
 impl Check {
-    /// A check listener.
-    pub fn new(limiter: Rc<Limiter>, options: &CheckOptions) -> Rc<Self> {
-        let front = Frontend::new(&options.front, HttpListener::Check, limiter.shared());
-        Rc::new(Self { front, limiter, generations: options.generations, complaints: Throttle::default() })
+    pub fn new(limiter: Rc<Limiter>, options: &FrontendOptions) -> Rc<Self> {
+        let front = Frontend::new(options, HttpListener::Check, limiter);
+        Rc::new(Self { front, log: Throttle::default() })
     }
 
-    /// Serves a gateway's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
-    /// that was on its way.
-    pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
-        connections::serve(self, stream, peer, drain).await;
-    }
-
-    /// Tells the metrics what was timed. To be called about once a second.
-    pub fn reap(&self) {
-        self.front.flush();
-    }
-
-    /// Answers a gateway that asks about a request of its client.
+    /// Answers a gateway about a client's request. `rest` is the part of the target after `/envoy`.
     async fn answer_gateway(
         &self,
         convention: Convention,
         rest: &str,
         context: &Context,
         request: &mut Request,
-        passage: &mut Passage,
-    ) -> Reply {
+        active: &mut ActiveRequest,
+    ) -> Answer {
         forwarding::strip_named(&mut request.headers);
         let is_grpc = request.headers.is_grpc();
         let server = &self.front.server;
@@ -137,194 +100,172 @@ impl Check {
         };
         let ruling = match original {
             Ok(original) => {
-                // Where any 2xx lets pass, one that says "accepted" would be a request that is done twice.
+                // The other gateways would forward a request that a queue has accepted, and it would be done twice.
                 let can_accept = matches!(convention, Convention::Envoy | Convention::Nginx);
-                let charging = Charging { mode: Mode::Spend, cost: None, can_accept };
-                self.decide(&original, &mut request.headers, charging, context, passage).await
+                let charge = Charge { mode: Mode::Spend, cost: None, can_accept };
+                self.decide(&original, &mut request.headers, charge, context, active).await
             }
-            Err(unusable) => Err(unusable),
+            Err(error) => Err(error),
         };
         let (reply, result) = match ruling {
-            Ok(ruling) => answer::to_gateway(&ruling, self.generations),
-            Err(Unusable::Client(reason)) => (problem(StatusCode::BAD_REQUEST, &reason), CheckResult::Malformed),
-            Err(unusable) => {
-                self.complain(convention, &unusable);
-                self.count(convention, CheckResult::Misconfigured);
-                return problem(StatusCode::BAD_REQUEST, &format!("the gateway's configuration is wrong: {unusable}"));
+            Ok(ruling) => answer::to_gateway(&ruling, self.front.generations),
+            Err(InvalidRequest::Client(reason)) => (problem(StatusCode::BAD_REQUEST, &reason), CheckResult::Malformed),
+            Err(error) => {
+                self.log_misconfiguration(convention, &error);
+                let detail = format!("the gateway's configuration is wrong: {error}");
+                return (problem(StatusCode::BAD_REQUEST, &detail), CheckResult::Misconfigured);
             }
         };
-        self.count(convention, result);
-        match convention {
+        let reply = match convention {
             Convention::Nginx => answer::for_nginx(reply),
             Convention::Envoy if is_grpc => answer::for_envoy_and_grpc(reply),
             _ => reply,
-        }
+        };
+        (reply, result)
     }
 
-    /// Decides a request, whose headers become those of the original. The error is the client's or the gateway's.
+    /// Decides a request. `headers` become those of the original.
     async fn decide(
         &self,
         original: &Original,
         headers: &mut Headers,
-        Charging { mode, cost, can_accept }: Charging,
+        Charge { mode, cost, can_accept }: Charge,
         context: &Context,
-        passage: &mut Passage,
-    ) -> Result<Ruling, Unusable> {
+        active: &mut ActiveRequest,
+    ) -> Result<Ruling, InvalidRequest> {
         if headers.text("host") != Some(&original.authority) {
             headers.set("host", &original.authority);
         }
         let underscores = self.front.server.client_headers.underscores;
-        underscores.fold(headers).map_err(|reason| Unusable::Client(reason.into()))?;
+        underscores.fold(headers).map_err(|reason| InvalidRequest::Client(reason.into()))?;
         let (path, query) = target::split(&original.target);
         let path = path::normalise(path);
         if original.client.is_none()
-            && let Some(limit) = self.limiter.view().rules().needs_client()
+            && let Some(limit) = self.front.limiter.view().rules().needs_client()
         {
-            let reason = format!("nothing says the client's address, and {} goes by it", limit.name);
-            return Err(Unusable::Gateway(reason));
+            let reason = format!("the client's address is missing, and {} needs it", limit.name);
+            return Err(InvalidRequest::Gateway(reason));
         }
-        if original.client.is_some_and(|client| client.is_disputed) {
-            self.limiter.shared().metrics().listeners.client_conflicts.inc(DecisionListener::Check.label());
-        }
+        let client = client_address(&self.front.limiter, DecisionListener::Check, original.client);
         let view = request::Request {
             method: &original.method,
             host: &original.host,
             path: &path,
             query,
             headers,
-            client: original.client.map(|client| client.address),
+            client,
             tls_subject: None,
             domain: None,
             descriptor: &[],
             now: self.front.clock.now(),
         };
-        let start = context.activity.now();
-        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Check, start);
-        let ruling = self.limiter.decide(Ask { mode, cost, can_accept, can_probe: true, ..ask }).await;
-        let ruling = ruling.map_err(|error| match error {
-            AskError::Accept(_) => Unusable::Gateway(error.to_string()),
-            _ => Unusable::Client(error.to_string().into()),
-        })?;
-        passage.decided(&ruling, start, Some(&view));
-        context.ready_to_answer().await;
-        Ok(ruling)
+        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Check, context.activity.now());
+        let ask = Ask { mode, cost, can_accept, can_probe: true, ..ask };
+        active.decide(&self.front.limiter, ask, context).await.map_err(|error| match error {
+            AskError::Accept(_) => InvalidRequest::Gateway(error.to_string()),
+            _ => InvalidRequest::Client(error.to_string().into()),
+        })
     }
 
-    /// Answers an application. The error is an answer that no call was made by.
+    /// Answers an application.
     async fn answer_application(
         &self,
         context: &Context,
         request: &mut Request,
-        passage: &mut Passage,
+        active: &mut ActiveRequest,
     ) -> Result<Answer, Failure> {
         if !answer::is_json(&request.headers) {
-            let detail = "the body of a call is JSON: send `Content-Type: application/json`";
+            let detail = "a call must be JSON: send `Content-Type: application/json`";
             return Ok((problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));
         }
-        let text = body::read(&mut request.body, &context.activity).await?;
+        let text = body::read(&mut request.body, &context.activity, MAX_BODY).await?;
         let ruling = match call::parse(&text) {
-            Ok(call) => self.decide_call(call, context, passage).await,
+            Ok(call) => self.decide_call(call, context, active).await,
             Err(mistakes) => Err(mistakes),
         };
         Ok(match ruling {
-            Ok(ruling) => answer::to_application(&ruling, self.generations),
+            Ok(ruling) => answer::to_application(&ruling, self.front.generations),
             Err(mistakes) => (answer::mistaken(&mistakes), CheckResult::Malformed),
         })
     }
 
-    async fn decide_call(&self, call: Call, context: &Context, passage: &mut Passage) -> Result<Ruling, Vec<Mistake>> {
+    async fn decide_call(
+        &self,
+        call: Call,
+        context: &Context,
+        active: &mut ActiveRequest,
+    ) -> Result<Ruling, Vec<Mistake>> {
         match call.subject {
             Subject::Named { charges, in_list } => {
-                let (now, start) = (self.front.clock.now(), context.activity.now());
-                let ask = Ask::new(AskSubject::Named { charges: &charges, now }, DecisionListener::Check, start);
-                let ruling = self.limiter.decide(Ask { mode: call.mode, ..ask }).await;
-                let ruling = ruling.map_err(|error| vec![Mistake::of_ask(&error, in_list)])?;
-                passage.decided(&ruling, start, None);
-                context.ready_to_answer().await;
-                Ok(ruling)
+                let subject = AskSubject::Named { charges: &charges, now: self.front.clock.now() };
+                let ask = Ask::new(subject, DecisionListener::Check, context.activity.now());
+                let ruling = active.decide(&self.front.limiter, Ask { mode: call.mode, ..ask }, context).await;
+                ruling.map_err(|error| vec![Mistake::of_ask(&error, in_list)])
             }
             Subject::Request { mut request, cost } => {
-                let wrong = |unusable: Unusable| vec![Mistake::new("/request", &unusable.to_string())];
-                let original =
-                    Original::described(&request, self.front.server.limits.escaped_slashes).map_err(wrong)?;
-                let charging = Charging { mode: call.mode, cost, can_accept: true };
-                self.decide(&original, &mut request.headers, charging, context, passage).await.map_err(wrong)
+                let invalid = |error: InvalidRequest| vec![Mistake::new("/request", &error.to_string())];
+                let slashes = self.front.server.limits.escaped_slashes;
+                let original = Original::described(&request, slashes).map_err(invalid)?;
+                let charge = Charge { mode: call.mode, cost, can_accept: true };
+                self.decide(&original, &mut request.headers, charge, context, active).await.map_err(invalid)
             }
         }
     }
 
-    fn count(&self, convention: Convention, result: CheckResult) {
-        self.limiter.shared().metrics().listeners.check_requests[convention as usize][result as usize].inc();
-    }
-
-    /// Tells the operator what the gateway's operator has to mend.
-    fn complain(&self, convention: Convention, unusable: &Unusable) {
-        if let Some(suppressed) = self.complaints.pass() {
-            let reason = match self.limiter.shared().denial_log.ids {
-                IdFormat::Clear => unusable.to_string(),
-                IdFormat::Hash | IdFormat::None => unusable.hidden(),
+    fn log_misconfiguration(&self, convention: Convention, error: &InvalidRequest) {
+        if let Some(suppressed) = self.log.pass() {
+            let reason = match self.front.limiter.shared().denial_log.ids {
+                IdFormat::Clear => error.to_string(),
+                IdFormat::Hash | IdFormat::None => error.without_value(),
             };
-            tracing::warn!(convention = convention.label(), suppressed, "a gateway asks wrongly: {reason}");
+            tracing::warn!(convention = convention.label(), suppressed, "a gateway's configuration is wrong: {reason}");
         }
     }
 }
 
-impl Service for Check {
-    type Exchange = Passage;
-
-    fn server(&self) -> &Server {
-        &self.front.server
+impl HttpService for Check {
+    fn front(&self) -> &Frontend {
+        &self.front
     }
 
-    fn begin(&self, context: &Context, request: &Request) -> Passage {
-        self.front.begin(context, request)
-    }
-
-    async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
-        let asked_for = std::mem::take(&mut request.target);
-        let (convention, rest) = match asked(&asked_for) {
-            Some(Asked::Envoy(rest)) => (Convention::Envoy, rest),
-            Some(Asked::Nginx) => (Convention::Nginx, ""),
-            Some(Asked::Forward) => (Convention::Forward, ""),
-            Some(Asked::Haproxy) => (Convention::Haproxy, ""),
-            Some(Asked::Json) if request.method == Method::POST => {
-                return match self.answer_application(context, &mut request, passage).await {
-                    Ok((reply, result)) => {
-                        self.count(Convention::Json, result);
-                        self.front.own(reply)
-                    }
-                    Err(failure) => {
-                        self.count(Convention::Json, CheckResult::Malformed);
-                        self.front.failed(&failure)
-                    }
-                };
-            }
-            other => return self.front.own(answer::elsewhere(other.as_ref(), &request.method)),
+    async fn respond(&self, context: &Context, mut request: Request, active: &mut ActiveRequest) -> Response {
+        let target = std::mem::take(&mut request.target);
+        let Some((convention, rest)) = convention(&target) else {
+            return self.front.own(answer::page(&target, &request.method));
         };
-        let reply = self.answer_gateway(convention, rest, context, &mut request, passage).await;
-        self.front.own(reply)
-    }
-
-    fn rejected(&self, context: &Context, version: Version, error: HeadError, response: &Response) {
-        self.front.rejected(context, version, error, response);
+        let answered = match convention {
+            Convention::Json if request.method != Method::POST => {
+                return self.front.own(method_not_allowed(&request.method, "POST"));
+            }
+            Convention::Json => self.answer_application(context, &mut request, active).await,
+            _ => Ok(self.answer_gateway(convention, rest, context, &mut request, active).await),
+        };
+        let result = answered.as_ref().map_or(CheckResult::Malformed, |(_, result)| *result);
+        let requests = &self.front.limiter.shared().metrics().listeners.check_requests;
+        requests[convention as usize][result as usize].inc();
+        match answered {
+            Ok((reply, _)) => self.front.own(reply),
+            Err(failure) => self.front.failed(&failure),
+        }
     }
 }
 
-/// What is asked for; Caddy puts the original query behind our path, and it means nothing there.
-fn asked(target: &str) -> Option<Asked<'_>> {
+/// Returns the convention of a target and, for Envoy, the part after `/envoy`. Caddy adds the original query to our path,
+/// where it means nothing.
+fn convention(target: &str) -> Option<(Convention, &str)> {
     if let Some(rest) = target.strip_prefix("/envoy")
         && (rest.is_empty() || rest.starts_with(['/', '?', '*']))
     {
-        return Some(Asked::Envoy(rest));
+        return Some((Convention::Envoy, rest));
     }
-    match target::split(target).0 {
-        "/nginx" => Some(Asked::Nginx),
-        "/forward" => Some(Asked::Forward),
-        "/haproxy" => Some(Asked::Haproxy),
-        "/json" => Some(Asked::Json),
-        "/openapi.json" => Some(Asked::Openapi),
-        _ => None,
-    }
+    let convention = match target::split(target).0 {
+        "/nginx" => Convention::Nginx,
+        "/forward" => Convention::Forward,
+        "/haproxy" => Convention::Haproxy,
+        "/json" => Convention::Json,
+        _ => return None,
+    };
+    Some((convention, ""))
 }
 
 #[cfg(test)]
@@ -334,25 +275,25 @@ mod tests {
     #[test]
     fn each_convention_has_its_path() {
         for (target, expected) in [
-            ("/envoy/x%2f?q=1", Some(Asked::Envoy("/x%2f?q=1"))),
-            ("/envoy//", Some(Asked::Envoy("//"))),
-            ("/envoy", Some(Asked::Envoy(""))),
-            ("/envoy?q", Some(Asked::Envoy("?q"))),
-            ("/envoy*", Some(Asked::Envoy("*"))),
+            ("/envoy/x%2f?q=1", Some((Convention::Envoy, "/x%2f?q=1"))),
+            ("/envoy//", Some((Convention::Envoy, "//"))),
+            ("/envoy", Some((Convention::Envoy, ""))),
+            ("/envoy?q", Some((Convention::Envoy, "?q"))),
+            ("/envoy*", Some((Convention::Envoy, "*"))),
             ("/envoyx", None),
-            ("/nginx", Some(Asked::Nginx)),
+            ("/nginx", Some((Convention::Nginx, ""))),
             ("/nginx/", None),
-            ("/forward?q=1&/json", Some(Asked::Forward)),
-            ("/haproxy", Some(Asked::Haproxy)),
-            ("/json", Some(Asked::Json)),
-            ("/openapi.json", Some(Asked::Openapi)),
+            ("/forward?q=1&/json", Some((Convention::Forward, ""))),
+            ("/haproxy", Some((Convention::Haproxy, ""))),
+            ("/json", Some((Convention::Json, ""))),
+            ("/openapi.json", None),
             ("/Nginx", None),
             ("/%6eginx", None),
             ("/", None),
             ("*", None),
             ("", None),
         ] {
-            assert_eq!(asked(target), expected, "{target}");
+            assert_eq!(convention(target), expected, "{target}");
         }
     }
 }

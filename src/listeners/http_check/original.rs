@@ -1,13 +1,12 @@
-//! The request that a gateway asks about, as each convention tells of it.
+//! The original request behind a gateway's question, in each convention.
 //!
-//! Whoever can reach this listener is a gateway, so what it says of the original request is believed. What must not be
-//! believed is what a client has slipped in beside it: a header that may come once and comes twice, or two headers of the
-//! gateway that contradict each other, is an error and never a choice.
+//! The gateway is trusted, its client is not. A header that the client may have added, one that comes twice or contradicts
+//! another one of the gateway, is an error and never a choice.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use super::call::Described;
+use super::call::DescribedRequest;
 use crate::engine::rules::quote::quoted;
 use crate::http::message::Request;
 use crate::message::client_address::{ClientAddress, TrustedProxies};
@@ -17,81 +16,74 @@ use crate::message::path::EscapedSlashes;
 use crate::message::target::UrlError;
 use crate::message::{address, target};
 
-/// A request that may be judged.
+/// A valid request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Original {
-    /// The method, as the client sent it.
     pub(super) method: String,
-    /// The target in origin form as the client sent it, or `*`.
+    /// In origin form, or `*`, as the client sent it.
     pub(super) target: String,
-    /// The authority, as `Host` has it.
+    /// As in `Host`.
     pub(super) authority: String,
     /// [`Self::authority`] without its port, in lower case.
     pub(super) host: String,
-    /// The client, if the gateway says who it is.
+    /// `None` if the gateway does not send it.
     pub(super) client: Option<ClientAddress>,
 }
 
-/// Why a request cannot be judged.
+/// Why a request cannot be decided.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Unusable {
-    /// The gateway does not say what it should: its configuration is wrong.
+pub(super) enum InvalidRequest {
+    /// The gateway's configuration is wrong.
     #[error("{0}")]
     Gateway(String),
-    /// As [`Self::Gateway`], for a value that may be the client's, which is not for every log.
-    #[error("{told}")]
-    Value {
-        /// What is wrong, with the value.
-        told: String,
-        /// The same without it.
-        hidden: String,
-    },
-    /// The client's request is none that all servers read alike.
+    /// The gateway's configuration is wrong, and the message quotes a value that may be the client's.
+    #[error("{value} {problem}")]
+    GatewayValue { value: String, problem: String },
+    /// Servers would read the client's request in different ways.
     #[error("{0}")]
     Client(Cow<'static, str>),
 }
 
-impl Unusable {
-    /// What a log is told that does not name clients.
-    pub(super) fn hidden(&self) -> String {
+impl InvalidRequest {
+    /// Returns the message without a value of the client's.
+    pub(super) fn without_value(&self) -> String {
         match self {
-            Self::Value { hidden, .. } => hidden.clone(),
+            Self::GatewayValue { problem, .. } => format!("a value {problem}"),
             other => other.to_string(),
         }
     }
 }
 
 impl Original {
-    /// Checks what a gateway says of a request.
     pub(super) fn new(
         method: &str,
         target: &str,
         authority: &str,
         client: Option<ClientAddress>,
         slashes: EscapedSlashes,
-    ) -> Result<Self, Unusable> {
-        target::check(method, target, slashes).map_err(|reason| Unusable::Client(reason.into()))?;
-        let host = host_of(authority).ok_or(Unusable::Client("the host is none".into()))?.into_owned();
+    ) -> Result<Self, InvalidRequest> {
+        target::check(method, target, slashes).map_err(|reason| InvalidRequest::Client(reason.into()))?;
+        let host = host_of(authority).ok_or(InvalidRequest::Client("the host is invalid".into()))?.into_owned();
         let (method, target, authority) = (method.to_owned(), target.to_owned(), authority.to_owned());
         Ok(Self { method, target, authority, host, client })
     }
 
-    /// Envoy's `ext_authz` over HTTP: the request itself, its path behind ours. `rest` is what follows ours in the target.
+    /// Envoy's `ext_authz` over HTTP sends the request itself. `rest` is its target, which Envoy appends to our path.
     ///
-    /// `X-Envoy-External-Address` is Envoy's own word only with `use_remote_address`; it comes here only if
-    /// `allowed_headers` lets it, as any header does.
+    /// `X-Envoy-External-Address` comes from Envoy only with `use_remote_address`, and is sent only if `allowed_headers`
+    /// lists it, like any header.
     pub(super) fn envoy(
         request: &Request,
         rest: &str,
         trusted: &TrustedProxies,
         slashes: EscapedSlashes,
-    ) -> Result<Self, Unusable> {
+    ) -> Result<Self, InvalidRequest> {
         if rest.is_empty() || rest.starts_with('?') {
             let reason = "the original path is missing: write `path_prefix: /envoy`, and no `path_override`";
-            return Err(Unusable::Gateway(reason.to_owned()));
+            return Err(InvalidRequest::Gateway(reason.to_owned()));
         }
         let headers = &request.headers;
-        let host = required(headers, "Host", "Envoy sends it by itself")?;
+        let host = required(headers, "Host", "Envoy always sends it")?;
         let client = match address(headers, "X-Envoy-External-Address")? {
             Some(client) => Some(client.into()),
             None => trusted.client_of_gateway(headers),
@@ -100,18 +92,18 @@ impl Original {
     }
 
     /// nginx' `auth_request`: `X-Original-Method`, `-URI` and `-Host` and `X-Real-IP`, as our example sets them; or
-    /// `X-Original-URL` with all in one, as ingress-nginx does; or `Method` and `Path` beside the original `Host`, as
-    /// NGINX Gateway Fabric does.
+    /// `X-Original-URL`, as ingress-nginx sends it; or `Method`, `Path` and the original `Host`, as NGINX Gateway Fabric
+    /// sends them.
     ///
-    /// A client of the one may send what the other sets, so `Method` and `Path` count only where there is no `X-Original-*`,
-    /// and where `X-Original-URI` and `-URL` are both there they must say the same.
+    /// A client of one may send the headers of another. So `Method` and `Path` count only without `X-Original-*`, and
+    /// `X-Original-URI` and `-URL` must agree if both are there.
     pub(super) fn nginx(
         headers: &Headers,
         trusted: &TrustedProxies,
         slashes: EscapedSlashes,
-    ) -> Result<Self, Unusable> {
+    ) -> Result<Self, InvalidRequest> {
         let client = match address(headers, "X-Real-IP")? {
-            // The address that nginx has from the socket, or from its realip module: it stands for a socket's peer here.
+            // From nginx' socket or its realip module: it stands for the socket's peer.
             Some(peer) => Some(trusted.client(peer, headers)),
             None => trusted.client_of_gateway(headers),
         };
@@ -119,8 +111,8 @@ impl Original {
         if uri.is_none() && url.is_none() {
             let set = "write `proxy_set_header X-Original-URI $request_uri;`";
             let Some(path) = only(headers, "Path")? else { return Err(missing("X-Original-URI", set)) };
-            let method = required(headers, "Method", "it comes with `Path`")?;
-            let host = required(headers, "Host", "it comes with `Path`")?;
+            let method = required(headers, "Method", "it belongs to `Path`")?;
+            let host = required(headers, "Host", "it belongs to `Path`")?;
             return Self::new(method, path, host, client, slashes);
         }
         let method = "write `proxy_set_header X-Original-Method $request_method;`";
@@ -145,8 +137,8 @@ impl Original {
         Self::new(method, target, host, client, slashes)
     }
 
-    /// A request as an application describes it, by its URL or by its path and a `Host`.
-    pub(super) fn described(request: &Described, slashes: EscapedSlashes) -> Result<Self, Unusable> {
+    /// A request that an application describes.
+    pub(super) fn described(request: &DescribedRequest, slashes: EscapedSlashes) -> Result<Self, InvalidRequest> {
         if request.url.starts_with('/') {
             let host = required(&request.headers, "Host", "give an absolute `url`, or `host` among the `headers`")?;
             return Self::new(&request.method, &request.url, host, request.client.map(ClientAddress::from), slashes);
@@ -161,8 +153,8 @@ impl Original {
         headers: &Headers,
         trusted: &TrustedProxies,
         slashes: EscapedSlashes,
-    ) -> Result<Self, Unusable> {
-        const SET: &str = "Traefik and Caddy send it by themselves, HAProxy with `http-request set-header`";
+    ) -> Result<Self, InvalidRequest> {
+        const SET: &str = "Traefik and Caddy always send it, HAProxy with `http-request set-header`";
         let method = required(headers, "X-Forwarded-Method", SET)?;
         let target = required(headers, "X-Forwarded-Uri", SET)?;
         let host = required(headers, "X-Forwarded-Host", SET)?;
@@ -170,59 +162,58 @@ impl Original {
     }
 }
 
-/// The value of a header that comes once at most; an empty one counts as absent, as nginx makes of it what is not set.
-fn single<'a>(headers: &'a Headers, name: &'static str) -> Result<Option<&'a [u8]>, Unusable> {
+/// Returns the value of a header that may come once. An empty one counts as absent: nginx sends unset variables so.
+fn single<'a>(headers: &'a Headers, name: &'static str) -> Result<Option<&'a [u8]>, InvalidRequest> {
     let mut values = headers.all(name);
     let (first, second) = (values.next(), values.next());
     if second.is_some() {
-        let reason =
-            format!("`{name}` comes twice; let the gateway replace what the client sends of it, not add to it");
-        return Err(Unusable::Gateway(reason));
+        let reason = format!("`{name}` comes twice; let the gateway replace the client's header, not add to it");
+        return Err(InvalidRequest::Gateway(reason));
     }
     Ok(first.map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()))
 }
 
-/// As [`single`], of a part of the client's request.
-fn only<'a>(headers: &'a Headers, name: &'static str) -> Result<Option<&'a str>, Unusable> {
-    let text = |value| headers::text(value).ok_or(Unusable::Client(NOT_TEXT.into()));
+/// Like [`single`], for a part of the client's request.
+fn only<'a>(headers: &'a Headers, name: &'static str) -> Result<Option<&'a str>, InvalidRequest> {
+    let text = |value| headers::text(value).ok_or(InvalidRequest::Client(NOT_TEXT.into()));
     single(headers, name)?.map(text).transpose()
 }
 
-const NOT_TEXT: &str = "a request has printable ASCII in its target and its host";
+const NOT_TEXT: &str = "the target and the host must be printable ASCII";
 
-/// As [`single`], of an address that the gateway says.
-fn address(headers: &Headers, name: &'static str) -> Result<Option<IpAddr>, Unusable> {
+/// Like [`single`], for an address.
+fn address(headers: &Headers, name: &'static str) -> Result<Option<IpAddr>, InvalidRequest> {
     let parse = |value: &[u8]| {
         let text = String::from_utf8_lossy(value);
-        address::parse(&text).map_err(|_| Unusable::Value {
-            told: format!("`{name}` is {}, which is no IP address", quoted(&text)),
-            hidden: format!("`{name}` is no IP address"),
+        address::parse(&text).map_err(|_| InvalidRequest::GatewayValue {
+            value: quoted(&text),
+            problem: format!("in `{name}` is not an IP address"),
         })
     };
     single(headers, name)?.map(parse).transpose()
 }
 
-fn required<'a>(headers: &'a Headers, name: &'static str, help: &str) -> Result<&'a str, Unusable> {
+fn required<'a>(headers: &'a Headers, name: &'static str, help: &str) -> Result<&'a str, InvalidRequest> {
     only(headers, name)?.ok_or_else(|| missing(name, help))
 }
 
-fn missing(name: &str, help: &str) -> Unusable {
-    Unusable::Gateway(format!("`{name}` is missing; {help}"))
+fn missing(name: &str, help: &str) -> InvalidRequest {
+    InvalidRequest::Gateway(format!("`{name}` is missing; {help}"))
 }
 
-fn contradiction(one: &str, other: &str) -> Unusable {
+fn contradiction(one: &str, other: &str) -> InvalidRequest {
     let reason = format!("`{one}` and `{other}` contradict each other; let the gateway set or remove both");
-    Unusable::Gateway(reason)
+    InvalidRequest::Gateway(reason)
 }
 
-/// The authority and the target of an absolute URL.
-fn split_url<'a>(method: &str, url: &'a str) -> Result<(&'a str, Cow<'a, str>), Unusable> {
+/// Splits an absolute URL into its authority and target.
+fn split_url<'a>(method: &str, url: &'a str) -> Result<(&'a str, Cow<'a, str>), InvalidRequest> {
     target::split_url(method, url).map_err(|error| match error {
-        UrlError::Form => Unusable::Value {
-            told: format!("{} is not an `http://` or `https://` URL", quoted(url)),
-            hidden: "what comes as a URL is not an `http://` or `https://` URL".to_owned(),
+        UrlError::Form => InvalidRequest::GatewayValue {
+            value: quoted(url),
+            problem: "is not an `http://` or `https://` URL".to_owned(),
         },
-        UrlError::Authority => Unusable::Client(error.reason().into()),
+        UrlError::Authority => InvalidRequest::Client(error.reason().into()),
     })
 }
 
@@ -236,13 +227,13 @@ mod tests {
     type Lines<'a> = &'a [(&'a str, &'a str)];
 
     /// What a convention makes of headers, as `METHOD target authority client`.
-    fn shown(original: Result<Original, Unusable>) -> String {
+    fn shown(original: Result<Original, InvalidRequest>) -> String {
         match original {
             Ok(Original { method, target, authority, client, .. }) => {
                 let client = client.map_or_else(|| "-".to_owned(), |client| client.address.to_string());
                 format!("{method} {target} {authority} {client}")
             }
-            Err(Unusable::Client(reason)) => format!("client: {reason}"),
+            Err(InvalidRequest::Client(reason)) => format!("client: {reason}"),
             Err(unusable) => format!("gateway: {unusable}"),
         }
     }
@@ -252,7 +243,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(found: Result<Original, Unusable>, expected: &str) {
+    fn check(found: Result<Original, InvalidRequest>, expected: &str) {
         let found = shown(found);
         // What begins with a blame is a part of the reason.
         let (blame, part) = expected.split_once(": ").unwrap_or(("", expected));
@@ -304,9 +295,9 @@ mod tests {
         behind.extend([("X-Real-IP", "10.0.0.1"), ("X-Forwarded-For", "9.9.9.9, 198.51.100.1, 10.0.0.2")]);
         check_nginx(&behind, "POST /x%2e%2e//y?q=1 A.example 198.51.100.1");
         behind[4].1 = "unix:";
-        check_nginx(&behind, "gateway: `X-Real-IP` is `unix:`, which is no IP address");
+        check_nginx(&behind, "gateway: `unix:` in `X-Real-IP` is not an IP address");
         behind[4].1 = "10.0.0.\u{e9}";
-        check_nginx(&behind, "gateway: which is no IP address");
+        check_nginx(&behind, "gateway: is not an IP address");
         // A byte of the client's does not hide what its proxies have added.
         behind[4..]
             .copy_from_slice(&[("X-Real-IP", "10.0.0.1"), ("X-Forwarded-For", "\u{e9}, 198.51.100.1, 10.0.0.2")]);
@@ -403,7 +394,7 @@ mod tests {
         envoy("GET", "?q=1", &[host], "gateway: path_override");
         envoy("GET", "/", &[], "gateway: `Host` is missing");
         envoy("GET", "/", &[host, lines[2], lines[2]], "gateway: comes twice");
-        envoy("GET", "/", &[host, ("x-envoy-external-address", "x")], "gateway: no IP address");
+        envoy("GET", "/", &[host, ("x-envoy-external-address", "x")], "gateway: not an IP address");
     }
 
     #[test]

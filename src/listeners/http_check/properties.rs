@@ -1,5 +1,4 @@
-//! What must hold of everything that the check listener is told, whatever it is. The proptests below and
-//! `integration/fuzz.sh` look for what it does not hold of.
+//! Properties of the check listener's parsers, for the proptests below and `integration/fuzz.sh`.
 
 #![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
 
@@ -16,6 +15,7 @@ use crate::engine::rules::limit::Limit;
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::rules::value_type::ValueType;
 use crate::http::properties::Property;
+use crate::listeners::json::Mistake;
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;
@@ -100,7 +100,7 @@ fn check_call(bytes: &[u8]) {
                 assert_eq!(keys.len(), plan.charges.len(), "one bucket is charged twice");
                 assert!(keys.iter().all(|key| key.len() < 600 && !key.contains(['{', '}', ' '])), "{keys:?}");
             }
-            Err(error) => assert!(call::Mistake::of_charge(&error, in_list).pointer.starts_with('/')),
+            Err(error) => assert!(Mistake::of_charge(&error, in_list).pointer.starts_with('/')),
         },
         Subject::Request { request, .. } => {
             if let Ok(original) = Original::described(&request, EscapedSlashes::Keep) {

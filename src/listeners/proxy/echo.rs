@@ -1,27 +1,19 @@
-//! The built-in upstream: it answers with what it received, so that rules can be tried without a server.
-
-use std::future::poll_fn;
-use std::task::Poll;
+//! The built-in upstream, which answers with what it received: rules can be tried without a server.
 
 use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
-use crate::http::message::{Piece, Request, Response, ResponseBody};
+use crate::http::message::{Request, Response, ResponseBody};
+use crate::listeners::http::body;
 use crate::message::headers::Headers;
 
-/// Answers with the method, the target, the headers and the length of the body, as JSON.
+/// Answers with the request's method, target, headers and body length as JSON.
 pub(super) async fn answer(mut request: Request, activity: &Activity) -> Result<Response, UpstreamError> {
     let mut length: u64 = 0;
-    let mut next = poll_fn(|cx| match request.body.poll_piece(cx) {
-        Poll::Pending if activity.is_late() => Poll::Ready(Some(Err(UpstreamError::UploadStalled))),
-        polled => polled.map(|piece| piece.map(|piece| piece.map_err(UpstreamError::Upload))),
-    });
-    while let Some(piece) = (&mut next).await {
-        if let Piece::Data(data) = piece? {
-            length += data.len() as u64;
-        }
+    while let Some(data) = body::next(&mut request.body, activity).await? {
+        length += data.len() as u64;
     }
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
     let headers: Vec<Value> = request.headers.iter().map(|(name, value)| json!([text(name), text(value)])).collect();

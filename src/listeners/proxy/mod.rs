@@ -1,35 +1,32 @@
-//! The proxy: requests come in, each is decided once before its body is read, and what passes goes to an upstream.
+//! The reverse proxy. Each request is decided once, before its body is read; allowed ones go to an upstream.
 //!
-//! A request passes through [`target`] (can it be forwarded at all), the limiter (may it pass),
-//! [`forwarding`] (what a proxy takes away and adds) and [`upstream`](crate::http::upstream); what goes wrong on the way
-//! becomes a reply in [`failure`].
+//! [`target`] checks that a request can be forwarded, the limiter decides it, [`forwarding`] removes and adds what a proxy
+//! must, and [`upstream`](crate::http::upstream) gets the response. Errors on the way become replies in [`failure`].
 
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::{StatusCode, Version};
-use tokio_util::sync::CancellationToken;
+use http::StatusCode;
 
 use crate::engine::answer::accepted;
-use crate::engine::answer::headers::{Generations, add_headers};
+use crate::engine::answer::headers::add_headers;
 use crate::engine::rules::request;
 use crate::http::Context;
-use crate::http::failure::HeadError;
 use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::upstream::{Destination, Upstreams};
-use crate::http::{self as connections, Server, Service, Source, Stream, UpstreamOptions};
-use crate::limiter::{Ask, AskSubject, Limiter, Ruling, Settlement};
+use crate::http::{Server, Source, UpstreamOptions};
+use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
+use crate::listeners::client_address;
 use crate::listeners::http::failure::{self, Failure};
-use crate::listeners::http::{Frontend, FrontendOptions, Passage};
+use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService};
 use crate::message::headers::Headers;
 use crate::message::path;
 use crate::message::reply::Reply;
 use crate::message::target::split;
 use crate::telemetry::metrics::{DecisionListener, HttpListener};
 use crate::telemetry::throttle::Throttle;
-use crate::telemetry::traces::Trace;
 
 mod denials;
 mod echo;
@@ -39,59 +36,52 @@ mod target;
 use self::denials::DenialReplies;
 use self::settling::Orphans;
 
-/// How the proxy is set up.
 #[derive(Clone, Debug)]
 pub struct ProxyOptions {
-    /// How it takes connections and requests.
     pub front: FrontendOptions,
-    /// Where requests go.
     pub upstream: UpstreamOptions,
-    /// Which rate limit headers are sent.
-    pub generations: Generations,
 }
 
 /// A worker's proxy.
 pub struct Proxy {
     front: Frontend,
-    limiter: Rc<Limiter>,
     upstreams: Upstreams,
-    generations: Generations,
     denials: DenialReplies,
     orphans: Orphans,
-    complaints: Throttle,
+    log: Throttle,
+}
+
+/// What to do with a decided request.
+enum NextStep<'a> {
+    /// It was denied, or a queue has accepted it.
+    Answer(Response),
+    Forward(Option<&'a Destination>, Ruling),
 }
 
 impl Proxy {
-    /// A proxy with its own connections to the upstream. To be called inside the worker's runtime.
+    /// Must be called inside the worker's runtime.
     pub fn new(limiter: Rc<Limiter>, options: &ProxyOptions) -> Rc<Self> {
-        let front = Frontend::new(&options.front, HttpListener::Proxy, limiter.shared());
+        let front = Frontend::new(&options.front, HttpListener::Proxy, limiter);
         let timeouts = &options.front.http.timeouts;
         let upstreams = Upstreams::new(&options.upstream, timeouts, || front.route());
-        let (generations, denials) = (options.generations, DenialReplies::new(options.generations));
-        let orphans = Orphans::new(timeouts.response);
-        Rc::new(Self { front, limiter, upstreams, generations, denials, orphans, complaints: Throttle::default() })
+        let denials = DenialReplies::new(front.generations);
+        Rc::new(Self { front, upstreams, denials, orphans: Orphans::new(timeouts.response), log: Throttle::default() })
     }
 
-    /// Serves a client's connection to its end. When `drain` is cancelled, what runs is answered, and one more request
-    /// that was on its way.
-    pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
-        connections::serve(self, stream, peer, drain).await;
-    }
-
-    /// Closes connections to upstreams that have been idle for too long, and tells the metrics what was timed. To be
-    /// called about once a second.
+    /// Closes upstream connections that have been idle for too long, and adds measured times to the metrics. Must be called
+    /// about once a second.
     pub fn reap(&self) {
         self.front.count_endpoints(self.upstreams.reap(Instant::now()));
         self.front.flush();
     }
 
-    /// Whether a request can be forwarded and may pass. This is its one charge, made before its body is read.
+    /// Checks and charges a request, before its body is read.
     async fn decide(
         &self,
         context: &Context,
         request: &mut Request,
-        passage: &mut Passage,
-    ) -> Result<Ruled<'_>, Failure> {
+        active: &mut ActiveRequest,
+    ) -> Result<NextStep<'_>, Failure> {
         let Server { limits, client_headers, .. } = &self.front.server;
         target::check(request, &context.peer, limits.escaped_slashes)?;
         client_headers.strip(&mut request.headers, context.peer.is_trusted).map_err(Failure::Malformed)?;
@@ -106,7 +96,7 @@ impl Proxy {
         let client = self.client(&context.peer, &request.headers)?;
         let (path, query) = split(&request.target);
         let path = path::normalise(path);
-        let way = self.upstreams.pick(&host, &path);
+        let destination = self.upstreams.pick(&host, &path);
         let view = request::Request {
             method: request.method.as_str(),
             host: &host,
@@ -120,76 +110,41 @@ impl Proxy {
             now: self.front.clock.at(context.activity.now()),
         };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
-        let ruling = self.limiter.decide(Ask { sees_response: true, ..ask }).await;
-        let mut ruling = ruling.map_err(|error| Failure::InvalidRequest(error.to_string()))?;
-        passage.slots = ruling.slots.take().into();
-        let settlement = ruling.settlement.take();
-        passage.decided(&ruling, context.activity.now(), Some(&view));
-        context.ready_to_answer().await;
-        let rules = ruling.view.rules();
-        if let Some(accepted) = accepted::accepted(rules, &ruling.verdict, self.generations) {
-            return Ok(Ruled::Answered(accepted.into()));
-        }
-        if ruling.verdict.is_allowed() {
-            return Ok(Ruled::Passed(way, ruling, settlement));
-        }
-        let is_grpc = request.headers.is_grpc();
-        Ok(Ruled::Answered(self.denials.response(ruling, is_grpc)))
+        let ruling = active.decide(&self.front.limiter, Ask { sees_response: true, ..ask }, context).await;
+        let ruling = ruling.map_err(|error| Failure::InvalidRequest(error.to_string()))?;
+        let accepted = accepted::accepted(ruling.view.rules(), &ruling.verdict, self.front.generations);
+        Ok(match accepted {
+            Some(accepted) => NextStep::Answer(accepted.into()),
+            None if ruling.verdict.is_allowed() => NextStep::Forward(destination, ruling),
+            None => NextStep::Answer(self.denials.response(ruling, request.headers.is_grpc())),
+        })
     }
 
-    /// The address that limits go by. A request that a load balancer passes on without one is rejected if that would let
-    /// it past a limit; the balancer's own, its health checks, are not.
+    /// Returns the client's address for limits. If the load balancer did not send one, the request is rejected when it would
+    /// evade a limit; the balancer's own health checks are not.
     fn client(&self, peer: &Peer, headers: &Headers) -> Result<Option<IpAddr>, Failure> {
-        let client = self.front.client(peer, headers);
-        if client.is_some_and(|client| client.is_disputed) {
-            self.limiter.shared().metrics().listeners.client_conflicts.inc(DecisionListener::Proxy.label());
-        }
+        let limiter = &self.front.limiter;
+        let client = client_address(limiter, DecisionListener::Proxy, self.front.client(peer, headers));
         if peer.source == Source::Unknown
-            && let Some(limit) = self.limiter.view().rules().evaded_without_client()
+            && let Some(limit) = limiter.view().rules().evaded_without_client()
         {
-            if let Some(suppressed) = self.complaints.pass() {
-                tracing::warn!(
-                    suppressed,
-                    limit = limit.name,
-                    "a load balancer does not say whose connection it passes on"
-                );
+            if let Some(suppressed) = self.log.pass() {
+                tracing::warn!(suppressed, limit = limit.name, "a load balancer did not send the client's address");
             }
-            return Err(Failure::Nameless);
+            return Err(Failure::UnknownClient);
         }
-        Ok(client.map(|client| client.address))
-    }
-
-    /// Gets the answer to a request that may pass.
-    async fn pass(
-        &self,
-        context: &Context,
-        request: Request,
-        way: Option<&Destination>,
-        ruling: &Ruling,
-        settlement: Option<Box<Settlement>>,
-        trace: &mut Trace,
-    ) -> Response {
-        let mut response = match self.forward(context, request, way, ruling, settlement, trace).await {
-            Ok(response) => {
-                self.front.answered(response.status);
-                response
-            }
-            Err(failure) => self.front.failed(&failure),
-        };
-        add_headers(ruling.view.rules(), &ruling.verdict, self.generations, &mut response.headers);
-        response
+        Ok(client)
     }
 
     async fn forward(
         &self,
         context: &Context,
         mut request: Request,
-        way: Option<&Destination>,
-        ruling: &Ruling,
-        settlement: Option<Box<Settlement>>,
-        trace: &mut Trace,
+        destination: Option<&Destination>,
+        ruling: &mut Ruling,
+        active: &mut ActiveRequest,
     ) -> Result<Response, Failure> {
-        let way = way.ok_or(Failure::NoRoute)?;
+        let destination = destination.ok_or(Failure::NoRoute)?;
         if target::count_down(&mut request) == Some(0) {
             return Ok(last_hop());
         }
@@ -197,12 +152,12 @@ impl Proxy {
         forwarding::strip(&mut request.headers);
         context.peer.forward(request.version, &mut request.headers);
         accepted::add_entries(ruling.view.rules(), &ruling.verdict, &mut request.headers);
-        trace.pass_on(&mut request.headers);
+        active.trace.pass_on(&mut request.headers);
         if let Some(protocol) = upgrade {
             request.headers.append("connection", "upgrade");
             request.headers.append("upgrade", protocol);
         }
-        let mut response = match (way, settlement) {
+        let mut response = match (destination, ruling.settlement.take()) {
             (Destination::Servers(forwarder), None) => forwarder.send(request, context).await?,
             (Destination::Servers(forwarder), Some(settlement)) => {
                 settling::exchange(forwarder.clone(), request, context, settlement, &self.orphans).await?
@@ -229,40 +184,30 @@ impl Proxy {
     }
 }
 
-impl Service for Proxy {
-    type Exchange = Passage;
-
-    fn server(&self) -> &Server {
-        &self.front.server
+impl HttpService for Proxy {
+    fn front(&self) -> &Frontend {
+        &self.front
     }
 
-    fn begin(&self, context: &Context, request: &Request) -> Passage {
-        self.front.begin(context, request)
-    }
-
-    async fn answer(&self, context: &Context, mut request: Request, passage: &mut Passage) -> Response {
-        match self.decide(context, &mut request, passage).await {
-            Ok(Ruled::Answered(response)) => self.front.own(response),
-            Ok(Ruled::Passed(way, ruling, settlement)) => {
-                self.pass(context, request, way, &ruling, settlement, &mut passage.trace).await
+    async fn respond(&self, context: &Context, mut request: Request, active: &mut ActiveRequest) -> Response {
+        let (destination, mut ruling) = match self.decide(context, &mut request, active).await {
+            Ok(NextStep::Forward(destination, ruling)) => (destination, ruling),
+            Ok(NextStep::Answer(response)) => return self.front.own(response),
+            Err(failure) => return self.front.failed(&failure),
+        };
+        let mut response = match self.forward(context, request, destination, &mut ruling, active).await {
+            Ok(response) => {
+                self.front.answered(response.status);
+                response
             }
             Err(failure) => self.front.failed(&failure),
-        }
-    }
-
-    fn rejected(&self, context: &Context, version: Version, error: HeadError, response: &Response) {
-        self.front.rejected(context, version, error, response);
+        };
+        add_headers(ruling.view.rules(), &ruling.verdict, self.front.generations, &mut response.headers);
+        response
     }
 }
 
-/// What became of a request at the limiter.
-enum Ruled<'a> {
-    /// Denied, or taken by a queue.
-    Answered(Response),
-    Passed(Option<&'a Destination>, Ruling, Option<Box<Settlement>>),
-}
-
-/// The answer to an OPTIONS request that was meant for us (RFC 9110 section 7.6.2).
+/// Answers an OPTIONS request whose `Max-Forwards` ends here (RFC 9110 section 7.6.2).
 fn last_hop() -> Response {
     let headers = Headers::from_iter([("allow", failure::ALLOWED)]);
     Reply { status: StatusCode::NO_CONTENT, headers, body: String::new() }.into()

@@ -1,7 +1,7 @@
-//! What the upstream's answer tells of the cost of a request, handed to the limiter.
+//! Exchanges with upstreams whose responses settle the cost of their requests.
 //!
-//! A client that is gone does not get around its cost: the exchange goes on without it until the headers of the response
-//! have come, among the [`Orphans`] of the worker. Where that cannot be, what was sent is charged as without a response.
+//! Clients cannot evade the cost by leaving: the exchange goes on without them, among the worker's [`Orphans`], until the
+//! response's headers have come. Otherwise the request is charged as one without a response.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -23,34 +23,34 @@ use crate::http::upstream::Forwarder;
 use crate::limiter::Settlement;
 use crate::message::headers::Headers;
 
-/// Exchanges that a worker carries on without their clients, and as many that wait for their turn. Each occupies a
-/// connection to the upstream; with more than that clients leave on purpose, and their requests are charged at once.
-const MOST_ORPHANS: usize = 64;
+/// Exchanges that a worker continues without their clients, and again as many that wait for their turn. Each occupies an
+/// upstream connection. Beyond that, requests are charged at once.
+const MAX_ORPHANS: usize = 64;
 
-/// An exchange with an upstream, settled by its response. One that is given up is charged, if any of it may have reached
-/// the upstream.
+/// An exchange with an upstream, settled by its response. If dropped, it is charged if any of it may have reached the
+/// upstream.
 struct Exchange {
     sending: Pin<Box<dyn Future<Output = Result<Response, UpstreamError>>>>,
     context: Rc<Context>,
-    /// `None` once there is a response, or none will come.
+    /// `None` once settled.
     settlement: Option<Box<Settlement>>,
 }
 
-/// Exchanges of a worker whose clients are gone.
+/// A worker's exchanges whose clients have left.
 pub(super) struct Orphans {
-    found: mpsc::Sender<Exchange>,
+    sender: mpsc::Sender<Exchange>,
     /// Ends with the proxy.
-    _keeper: AbortOnDropHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
-/// Leaves an exchange that did not come to its end to the orphans.
+/// Leaves an unfinished exchange to the orphans.
 struct Guard<'a> {
     exchange: Option<Exchange>,
     activity: &'a Activity,
     orphans: &'a Orphans,
 }
 
-/// Sends a request and settles by its response, even if the client does not wait for it.
+/// Sends a request and settles by its response, even if the client leaves.
 pub(super) async fn exchange(
     forwarder: Rc<Forwarder>,
     request: Request,
@@ -70,8 +70,8 @@ pub(super) async fn exchange(
     sent
 }
 
-/// Settles by an upstream's response, or by there being none. What only its trailers can tell is settled when they come,
-/// or when its body ends without them.
+/// Settles by an upstream's response or its absence. A cost in the trailers is settled when they come, or at the body's
+/// end.
 pub(super) fn settle(
     mut settlement: Box<Settlement>,
     sent: Result<Response, UpstreamError>,
@@ -125,37 +125,37 @@ impl Drop for Exchange {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         let Some(exchange) = self.exchange.take() else { return };
-        // Without the rest of its body a request comes to no answer, and one that was not sent need not be any more. Those
-        // are dropped, as are those beyond the bound.
+        // A request without the rest of its body gets no answer, and one that was not sent needs none. These are dropped,
+        // and those beyond the bound.
         if !self.activity.is_uploading() && exchange.context.attempts.borrow().was_sent {
-            let _ = self.orphans.found.try_send(exchange);
+            let _ = self.orphans.sender.try_send(exchange);
         }
     }
 }
 
 impl Orphans {
-    /// None yet. Each will be carried on for `patience` at most.
+    /// Exchanges end after `patience`.
     pub(super) fn new(patience: Duration) -> Self {
-        let (found, orphans) = mpsc::channel(MOST_ORPHANS);
-        Self { found, _keeper: AbortOnDropHandle::new(spawn_local(keep(orphans, patience))) }
+        let (sender, orphans) = mpsc::channel(MAX_ORPHANS);
+        Self { sender, _task: AbortOnDropHandle::new(spawn_local(run(orphans, patience))) }
     }
 }
 
-/// Carries exchanges on until nobody can leave any more.
-async fn keep(mut orphans: mpsc::Receiver<Exchange>, patience: Duration) {
+/// Runs exchanges until the sender is dropped.
+async fn run(mut orphans: mpsc::Receiver<Exchange>, patience: Duration) {
     let mut running = JoinSet::new();
     loop {
         tokio::select! {
             Some(_) = running.join_next() => {}
-            orphan = orphans.recv(), if running.len() < MOST_ORPHANS => match orphan {
-                Some(orphan) => drop(running.spawn_local(carry_on(orphan, patience))),
+            orphan = orphans.recv(), if running.len() < MAX_ORPHANS => match orphan {
+                Some(orphan) => drop(running.spawn_local(finish(orphan, patience))),
                 None => return,
             },
         }
     }
 }
 
-/// Nobody reads the body of the response; without a reader the upstream knows that it need not go on.
-async fn carry_on(exchange: Exchange, patience: Duration) {
+/// Drops the response with its body unread, which tells the upstream to stop.
+async fn finish(exchange: Exchange, patience: Duration) {
     let _ = timeout(patience, exchange).await;
 }

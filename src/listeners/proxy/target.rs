@@ -1,4 +1,4 @@
-//! Whether a request is one that can be forwarded, and whom it is for (RFC 9112 section 3.2, RFC 9110 section 7.2).
+//! Checks that a request can be forwarded, and finds its host (RFC 9112 section 3.2, RFC 9110 section 7.2).
 
 use std::rc::Rc;
 
@@ -10,25 +10,24 @@ use crate::listeners::http::failure::Failure;
 use crate::message::path::EscapedSlashes;
 use crate::message::target;
 
-/// How often a request may come by here: more proxies of this kind in a row than anybody has, and few turns of a loop.
-const MOST_HOPS: usize = 5;
+/// `Via` entries of Weir in a request: more than chains of proxies have, and few turns of a loop.
+const MAX_HOPS: usize = 5;
 
-/// Checks a request, and makes its target the origin form and its `Host` the target's. Whether that is a host is for
-/// [`host`] to say.
+/// Checks a request, and brings its target to origin form. The authority of an absolute target replaces `Host`.
 pub(super) fn check(request: &mut Request, peer: &Peer, slashes: EscapedSlashes) -> Result<(), Failure> {
     match request.method {
-        Method::CONNECT => return Err(Failure::Method("this proxy opens no tunnels")),
-        Method::TRACE => return Err(Failure::Method("requests are not echoed: they may carry credentials")),
+        Method::CONNECT => return Err(Failure::Method("this proxy does not open tunnels")),
+        Method::TRACE => return Err(Failure::Method("TRACE is not supported: requests may carry credentials")),
         _ => {}
     }
     if request.headers.all("expect").any(|expected| !expected.eq_ignore_ascii_case(b"100-continue")) {
         return Err(Failure::Expectation);
     }
-    if request.headers.contains("via") && forwarding::hops(&request.headers) >= MOST_HOPS {
+    if request.headers.contains("via") && forwarding::hops(&request.headers) >= MAX_HOPS {
         return Err(Failure::Loop);
     }
     if request.headers.all("host").count() > 1 {
-        return Err(Failure::Malformed("a request has one `Host` header"));
+        return Err(Failure::Malformed("a request must have one `Host` header"));
     }
     if !request.target.starts_with('/') && request.target != "*" {
         absolute(request, peer)?;
@@ -36,18 +35,18 @@ pub(super) fn check(request: &mut Request, peer: &Peer, slashes: EscapedSlashes)
     target::check(request.method.as_str(), &request.target, slashes).map_err(Failure::Malformed)
 }
 
-/// The host of a request that was checked, without its port and in lower case; empty if an HTTP/1.0 request names none.
+/// Returns the host of a checked request without its port, in lower case. It is empty for HTTP/1.0 without `Host`.
 pub(super) fn host(request: &Request, peer: &Peer) -> Result<Rc<str>, Failure> {
     match request.headers.get("host") {
-        Some(host) => peer.host(host).ok_or(Failure::Malformed("the `Host` header is no host")),
+        Some(host) => peer.host(host).ok_or(Failure::Malformed("the `Host` header is not a host")),
         None if request.version < Version::HTTP_11 => Ok("".into()),
-        None => Err(Failure::Malformed("an HTTP/1.1 request has a `Host` header")),
+        None => Err(Failure::Malformed("an HTTP/1.1 request must have a `Host` header")),
     }
 }
 
-/// A target in absolute form: its authority counts and `Host` is ignored and replaced.
+/// Splits a target in absolute form.
 fn absolute(request: &mut Request, peer: &Peer) -> Result<(), Failure> {
-    // `Host` has to be one all the same.
+    // An invalid `Host` is an error even if it is replaced.
     host(request, peer)?;
     let split = target::split_url(request.method.as_str(), &request.target);
     let (authority, target) = split.map_err(|error| Failure::Malformed(error.reason()))?;
@@ -57,8 +56,7 @@ fn absolute(request: &mut Request, peer: &Peer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What RFC 9110 section 7.6.2 says of `Max-Forwards`: for how many more hops an OPTIONS request is. `None` if it says
-/// nothing; otherwise it is counted down, and `Some(0)` is a request for us.
+/// Returns and decrements the `Max-Forwards` of an OPTIONS request (RFC 9110 section 7.6.2). `Some(0)` must be answered here.
 pub(super) fn count_down(request: &mut Request) -> Option<u64> {
     if request.method != Method::OPTIONS {
         return None;
@@ -113,18 +111,18 @@ mod tests {
     fn invalid_requests_are_rejected() {
         let host: Lines = &[("host", "a")];
         let cases: [(&str, &str, Lines, &str); 23] = [
-            ("GET", "/", &[], "has a `Host`"),
-            ("GET", "http://a/", &[], "has a `Host`"),
+            ("GET", "/", &[], "must have a `Host`"),
+            ("GET", "http://a/", &[], "must have a `Host`"),
             ("GET", "/", &[("host", "a"), ("Host", "a")], "one `Host`"),
-            ("GET", "/", &[("host", "a/b")], "no host"),
-            ("GET", "/", &[("host", "user@a")], "no host"),
+            ("GET", "/", &[("host", "a/b")], "not a host"),
+            ("GET", "/", &[("host", "user@a")], "not a host"),
             ("CONNECT", "a.example:443", &[("host", "a.example:443")], "tunnels"),
-            ("TRACE", "/", host, "echoed"),
+            ("TRACE", "/", host, "TRACE"),
             ("POST", "/", &[("host", "a"), ("expect", "200-ok")], "100-continue"),
             ("POST", "/", &[("host", "a"), ("expect", "100-continue"), ("expect", "tea")], "100-continue"),
             ("get", "/", host, "upper case"),
             ("Options", "*", host, "upper case"),
-            ("GET", "http://a/", &[("host", "a/b")], "no host"),
+            ("GET", "http://a/", &[("host", "a/b")], "not a host"),
             ("GET", "*", host, "OPTIONS"),
             ("GET", "a.example:443", host, "a target must be a path"),
             ("GET", "ftp://a/", host, "a target must be a path"),
@@ -139,7 +137,7 @@ mod tests {
                 "GET",
                 "/",
                 &[("host", "a"), ("via", "1.1 weir, 1.1 weir, 1.1 weir"), ("via", "2 weir, 1.1 weir")],
-                "before",
+                "too often",
             ),
         ];
         for (method, target, lines, part) in cases {

@@ -1,7 +1,7 @@
-//! The message `check`: the arguments that say what a request is, made into the view that rules see.
+//! The message `check`, read into the request that rules see.
 //!
-//! What makes no sense here was sent by a client of `HAProxy`'s, whose request it costs and not the connection, which has
-//! the requests of others on it.
+//! An invalid argument comes from a client of `HAProxy`'s. It costs that client's request, but not the connection, which
+//! carries the requests of others.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -9,21 +9,20 @@ use std::str;
 
 use smallvec::SmallVec;
 
+use super::SpoeOptions;
 use super::data::{Data, Reader};
 use super::frame::Arguments;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::request;
 use crate::engine::rules::request::{DescriptorEntry, Request};
-use crate::message::client_address::{ClientAddress, TrustedProxies};
+use crate::message::client_address::ClientAddress;
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;
 use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
 use crate::message::target::UrlError;
-use crate::message::underscores::Underscores;
 use crate::message::{address, target};
 
-/// What the arguments say of a request.
+/// A request, as the arguments describe it.
 #[derive(Debug)]
 pub(super) struct Check<'a> {
     method: &'a str,
@@ -31,41 +30,20 @@ pub(super) struct Check<'a> {
     path: Cow<'a, str>,
     query: Option<&'a str>,
     headers: Headers,
-    /// Who `HAProxy` saw, unless that is a trusted proxy.
     pub(super) client: Option<ClientAddress>,
     tls_subject: Option<Cow<'a, str>>,
     /// Arguments of other names.
     entries: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
-    /// What is wrong with the configuration that made the message.
-    pub(super) mistake: Option<Mistake>,
+    /// What is wrong with `HAProxy`'s configuration.
+    pub(super) mistake: Option<&'static str>,
 }
 
-/// What is wrong with a configuration, whatever the request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mistake {
-    /// An argument has no name.
-    Unnamed,
-    /// Nothing says what the client's address is.
-    NoSource,
-}
-
-impl Mistake {
-    pub(super) const fn text(self) -> &'static str {
-        match self {
-            Self::Unnamed => "an argument of the message `check` has no name and is not read; write `path=path`",
-            Self::NoSource => "the message `check` has no `src=src`, so limits by address do not apply",
-        }
-    }
-}
+const UNNAMED: &str = "an argument of the message `check` has no name and is ignored; write `path=path`";
+const NO_SOURCE: &str = "the message `check` has no `src=src`, so limits by address do not apply";
 
 impl<'a> Check<'a> {
     /// Reads the arguments. The error is for the client.
-    pub(super) fn read(
-        arguments: &Arguments<'a>,
-        trusted: &TrustedProxies,
-        slashes: EscapedSlashes,
-        underscores: Underscores,
-    ) -> Result<Self, &'static str> {
+    pub(super) fn read(arguments: &Arguments<'a>, options: &SpoeOptions) -> Result<Self, &'static str> {
         let mut check = Self {
             method: "",
             host: Cow::Borrowed(""),
@@ -81,39 +59,39 @@ impl<'a> Check<'a> {
         let mut is_pathless = false;
         for (name, value) in arguments {
             match *name {
-                b"method" => method = text(*value, "the method is no text")?,
+                b"method" => method = text(*value, "the method must be text")?,
                 b"path" | b"uri" => {
-                    uri = text(*value, "the path is no text")?;
+                    uri = text(*value, "the path must be text")?;
                     is_pathless = uri.is_none();
                 }
-                b"query" => query = text(*value, "the query is no text")?,
-                b"host" => host = text(*value, "the host is no text")?,
+                b"query" => query = text(*value, "the query must be text")?,
+                b"host" => host = text(*value, "the host must be text")?,
                 b"src" => peer = source(*value),
-                b"headers" => check.headers = read_headers(*value).ok_or("a header is none")?,
+                b"headers" => check.headers = read_headers(*value).ok_or("invalid header")?,
                 b"tls_subject" => {
-                    let subject = bytes(*value, "the subject is no text")?.filter(|subject| !subject.is_empty());
+                    let subject = bytes(*value, "the subject must be text")?.filter(|subject| !subject.is_empty());
                     check.tls_subject = subject.map(lossless::text);
                 }
-                b"" => check.mistake = Some(Mistake::Unnamed),
-                name => check.entries.extend(str::from_utf8(name).ok().zip(words(*value))),
+                b"" => check.mistake = Some(UNNAMED),
+                name => check.entries.extend(str::from_utf8(name).ok().zip(entry_text(*value))),
             }
         }
-        // HAProxy finds no path in the target `*`.
+        // HAProxy sends a null path for the target `*`.
         let pathless = if is_pathless && method == Some("OPTIONS") { "*" } else { "/" };
         check.method = method.unwrap_or_default();
-        // A message need not have the method; no limit with `methods` covers its request then.
-        check.read_target(method.unwrap_or("GET"), uri.unwrap_or(pathless), query, slashes)?;
+        // Without a method no limit with `methods` covers the request.
+        check.read_target(method.unwrap_or("GET"), uri.unwrap_or(pathless), query, options.escaped_slashes)?;
         check.read_host(host)?;
         match peer {
-            Some(peer) => check.client = Some(trusted.client(peer, &check.headers)),
-            None => check.mistake = Some(Mistake::NoSource),
+            Some(peer) => check.client = Some(options.trusted_proxies.client(peer, &check.headers)),
+            None => check.mistake = Some(NO_SOURCE),
         }
-        underscores.fold(&mut check.headers)?;
+        options.underscores.fold(&mut check.headers)?;
         Ok(check)
     }
 
-    /// Reads a path, with its query or without, or an absolute URL, whose host counts more than any other (RFC 9112
-    /// section 3.2.2). HTTP/2 requests have such a one as their `url`.
+    /// Reads a path with or without its query, or an absolute URL, whose host has precedence (RFC 9112 section 3.2.2).
+    /// `HAProxy`'s `url` is absolute for HTTP/2.
     fn read_target(
         &mut self,
         method: &str,
@@ -141,7 +119,7 @@ impl<'a> Check<'a> {
         let mut lines = self.headers.all("host");
         let line = lines.next();
         if lines.next().is_some() {
-            return Err("a request has one `Host` header");
+            return Err("a request must have one `Host` header");
         }
         let host = match (given, line) {
             _ if !self.host.is_empty() => return Ok(()),
@@ -149,24 +127,28 @@ impl<'a> Check<'a> {
             (None, Some(line)) => str::from_utf8(line).ok().and_then(host_of).map(|host| Cow::Owned(host.into_owned())),
             (None, None) => return Ok(()),
         };
-        self.host = host.ok_or("the `Host` header is no host")?;
+        self.host = host.ok_or("the `Host` header is not a host")?;
         Ok(())
     }
 
-    /// The arguments of other names, as entries of a descriptor.
+    /// Returns the arguments of other names.
     pub(super) fn entries(&self) -> SmallVec<[DescriptorEntry<'_>; 4]> {
         self.entries.iter().map(|(key, value)| DescriptorEntry { key, value }).collect()
     }
 
-    /// The view that rules see.
-    pub(super) fn view<'b>(&'b self, entries: &'b [DescriptorEntry<'b>], now: Micros) -> request::Request<'b> {
+    pub(super) fn view<'b>(
+        &'b self,
+        client: Option<IpAddr>,
+        entries: &'b [DescriptorEntry<'b>],
+        now: Micros,
+    ) -> Request<'b> {
         Request {
             method: self.method,
             host: &self.host,
             path: &self.path,
             query: self.query,
             headers: &self.headers,
-            client: self.client.map(|client| client.address),
+            client,
             tls_subject: self.tls_subject.as_deref(),
             domain: None,
             descriptor: entries,
@@ -174,18 +156,16 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Whether the client speaks gRPC and needs a denial in its protocol.
     pub(super) fn is_grpc(&self) -> bool {
-        self.headers.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
+        self.headers.is_grpc()
     }
 }
 
-/// A value as text, or `mistake`. What `HAProxy` could not find is there as null.
+/// Returns a value's text, or `mistake`. `HAProxy` sends null for what it could not find.
 fn text<'a>(value: Data<'a>, mistake: &'static str) -> Result<Option<&'a str>, &'static str> {
     bytes(value, mistake)?.map(|text| str::from_utf8(text).map_err(|_| mistake)).transpose()
 }
 
-/// A value's bytes, or `mistake`.
 fn bytes<'a>(value: Data<'a>, mistake: &'static str) -> Result<Option<&'a [u8]>, &'static str> {
     match value {
         Data::Null => Ok(None),
@@ -194,8 +174,8 @@ fn bytes<'a>(value: Data<'a>, mistake: &'static str) -> Result<Option<&'a [u8]>,
     }
 }
 
-/// Any value in words, as an entry has it; `None` for what is null.
-fn words(value: Data<'_>) -> Option<Cow<'_, str>> {
+/// Returns a value as an entry's text; `None` for null.
+fn entry_text(value: Data<'_>) -> Option<Cow<'_, str>> {
     Some(match value {
         Data::Null => return None,
         Data::Bool(value) => Cow::Borrowed(if value { "true" } else { "false" }),
@@ -268,8 +248,7 @@ mod tests {
     }
 
     fn read<'a>(arguments: &Arguments<'a>) -> Result<Check<'a>, &'static str> {
-        let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
-        Check::read(arguments, &trusted, EscapedSlashes::Keep, Underscores::Drop)
+        Check::read(arguments, &SpoeOptions::sample())
     }
 
     /// What rules see of a request, in a line: `METHOD host path?query client subject key=value,...`.
@@ -278,7 +257,7 @@ mod tests {
         let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
         let found = read(&arguments).map(|check| {
             let entries = check.entries();
-            let view = check.view(&entries, Micros(0));
+            let view = check.view(check.client.map(|client| client.address), &entries, Micros(0));
             let query = view.query.map(|query| format!("?{query}")).unwrap_or_default();
             let client = view.client.map_or("-".to_owned(), |client| client.to_string());
             let entries: Vec<_> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
@@ -387,13 +366,13 @@ mod tests {
         }
         check(&[("method", text(""))], Err("a method must be a token"));
         check(&[("method", text("G T"))], Err("a method must be a token"));
-        check(&[("path", Data::Text(b"/\xff"))], Err("the path is no text"));
-        check(&[("path", Data::Unsigned(7))], Err("the path is no text"));
+        check(&[("path", Data::Text(b"/\xff"))], Err("the path must be text"));
+        check(&[("path", Data::Unsigned(7))], Err("the path must be text"));
         check(&[("uri", text("http://a b/"))], Err("the target's authority is not a host"));
         check(&[("uri", text("/?a b"))], Err("a query must be printable ASCII without a fragment"));
-        check(&[("host", text("a b"))], Err("the `Host` header is no host"));
-        check(&[("headers", Data::Binary(&two))], Err("a request has one `Host` header"));
-        check(&[("headers", Data::Binary(b"\x04host"))], Err("a header is none"));
+        check(&[("host", text("a b"))], Err("the `Host` header is not a host"));
+        check(&[("headers", Data::Binary(&two))], Err("a request must have one `Host` header"));
+        check(&[("headers", Data::Binary(b"\x04host"))], Err("invalid header"));
         check(&[("method", text("get"))], Err("a standard method must be in upper case"));
     }
 
@@ -402,8 +381,8 @@ mod tests {
         let source = ("src", text("192.0.2.7"));
         for (arguments, expected) in [
             (vec![source], None),
-            (vec![source, ("", text("/"))], Some(Mistake::Unnamed)),
-            (vec![("path", text("/"))], Some(Mistake::NoSource)),
+            (vec![source, ("", text("/"))], Some(UNNAMED)),
+            (vec![("path", text("/"))], Some(NO_SOURCE)),
         ] {
             let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
             assert_eq!(read(&arguments).unwrap().mistake, expected);

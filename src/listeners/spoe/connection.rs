@@ -1,9 +1,8 @@
-//! A connection of `HAProxy`'s: the handshake, and rounds of questions and answers until one side has had enough.
+//! A connection from `HAProxy`: the handshake, then rounds of questions and answers.
 //!
-//! A round is what has come by the time that the last one was answered. Its questions are decided side by side, so that
-//! Redis is asked once for all of them, and their answers leave in one write, in the order of the questions. `HAProxy`
-//! takes them in any order (SPOE.txt section 3.2.1); a question that comes during a round waits for its end, which is
-//! within the store's timeout.
+//! A round is everything that has come since the last one. Its questions are decided concurrently, so that Redis gets one
+//! call, and answered in one write, in order. `HAProxy` accepts any order (SPOE.txt section 3.2.1). A question that comes
+//! during a round waits for its end, within the store's timeout.
 
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
@@ -20,36 +19,34 @@ use super::Spoe;
 use super::frame::{Frame, Hello, LENGTH_BYTES, MAX_FRAME, Notify, write_disconnect};
 use super::status::Status;
 
-/// Questions of one round: as many as one call to Redis takes, and three times what `HAProxy` lets wait on a connection
-/// (`max-waiting-frames`).
+/// Questions of one round: as many as one call to Redis takes, and three times `HAProxy`'s `max-waiting-frames`.
 const MAX_ROUND: usize = 64;
 
-/// What is read at once, at least. A question has some hundred bytes, so this is a round.
+/// Free bytes for each read. A question has some hundred bytes, so this is a round.
 const READ_BYTES: usize = 16 * 1024;
 
-/// How long the last bytes of a connection may take. `HAProxy` reads at once.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// For the last bytes of a connection. `HAProxy` reads at once.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is read after the farewell, and thrown away: what was on its way. A socket that is closed with bytes unread
-/// resets its connection, and the peer may lose the farewell.
+/// Bytes that are discarded after the last frame. Closing a socket with unread bytes resets the connection, and the peer
+/// may lose that frame.
 const MAX_DISCARDED: usize = 64 * 1024;
 
-/// A connection, and what was read and not yet looked at: never more than a frame and a read.
+/// A connection. The input never exceeds a frame and a read.
 pub(super) struct Connection<'a, S> {
     spoe: &'a Spoe,
     stream: S,
     peer: IpAddr,
     input: BytesMut,
     output: Vec<u8>,
-    /// The longest frame of either side, in bytes.
+    /// The longest frame for either side, in bytes.
     max_frame: u32,
 }
 
-/// How a connection ends.
+/// The end of a connection.
 enum End {
-    /// The peer is gone, or needs no farewell.
+    /// The peer has left, or needs no AGENT-DISCONNECT.
     Closed,
-    /// We say farewell, for this reason.
     Disconnect(Status),
 }
 
@@ -58,23 +55,22 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Self { spoe, stream, peer, input: BytesMut::new(), output: Vec::new(), max_frame: MAX_FRAME }
     }
 
-    /// Serves it to its end.
     pub(super) async fn serve(mut self, drain: &CancellationToken) {
         let Err(end) = self.converse(drain).await else { return };
         if let End::Disconnect(status) = end {
             self.spoe.disconnects(self.peer, status);
             write_disconnect(&mut self.output, status);
-            let _ = timeout(FAREWELL, self.part()).await;
+            let _ = timeout(CLOSE_TIMEOUT, self.close()).await;
         }
     }
 
     async fn converse(&mut self, drain: &CancellationToken) -> Result<(), End> {
-        let timeouts = self.spoe.timeouts;
+        let timeouts = self.spoe.options.timeouts;
         let hello = self.handshake(drain).await?;
         hello.answer(&mut self.output);
         self.flush().await?;
         if hello.is_healthcheck {
-            let _ = timeout(FAREWELL, self.part()).await;
+            let _ = timeout(CLOSE_TIMEOUT, self.close()).await;
             return Err(End::Closed);
         }
         self.max_frame = hello.max_frame;
@@ -87,7 +83,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 
     async fn handshake(&mut self, drain: &CancellationToken) -> Result<Hello, End> {
-        self.fill(self.spoe.timeouts.hello, drain).await?;
+        self.fill(self.spoe.options.timeouts.hello, drain).await?;
         let (frame, length) = next(&self.input, self.max_frame).map_err(End::Disconnect)?.ok_or(End::Closed)?;
         let Frame::Hello(hello) = Frame::parse(frame).map_err(End::Disconnect)? else {
             return Err(End::Disconnect(Status::Invalid));
@@ -96,11 +92,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         Ok(hello)
     }
 
-    /// Reads until there is a whole frame, or one that is none. Its first byte may take as long as `patience`, and the
-    /// rest as long as a frame may. Nobody who is idle is waited for when the process ends.
+    /// Reads a whole frame, or an invalid one. The first byte may take `patience`, the rest the frame timeout. A drain ends
+    /// idle connections.
     async fn fill(&mut self, patience: Duration, drain: &CancellationToken) -> Result<(), End> {
         let begun = |input: &BytesMut| !input.is_empty();
-        let mut deadline = Instant::now() + if begun(&self.input) { self.spoe.timeouts.frame } else { patience };
+        let mut deadline =
+            Instant::now() + if begun(&self.input) { self.spoe.options.timeouts.frame } else { patience };
         while matches!(next(&self.input, self.max_frame), Ok(None)) {
             let was_begun = begun(&self.input);
             self.input.reserve(READ_BYTES);
@@ -114,13 +111,13 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
                 return Err(End::Closed);
             }
             if !was_begun {
-                deadline = Instant::now() + self.spoe.timeouts.frame;
+                deadline = Instant::now() + self.spoe.options.timeouts.frame;
             }
         }
         Ok(())
     }
 
-    /// Answers what has come. If something among it ends the connection, what came before is answered all the same.
+    /// Answers what has come, up to a frame that ends the connection.
     async fn round(&mut self) -> Result<(), End> {
         let received = Instant::now();
         let mut questions: Vec<Notify<'_>> = Vec::new();
@@ -137,7 +134,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             match frame {
                 Ok(Frame::Notify(notify)) => questions.push(notify),
                 Ok(Frame::Disconnect { code, message }) => {
-                    self.spoe.disconnected(self.peer, code, message);
+                    self.spoe.log_disconnect(self.peer, code, message);
                     ended = Err(End::Disconnect(Status::Normal));
                 }
                 Ok(Frame::Hello(_)) => ended = Err(End::Disconnect(Status::Invalid)),
@@ -158,15 +155,15 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
         ended
     }
 
-    /// Sends the output. A peer that does not take it is as good as gone.
+    /// Sends the output.
     async fn flush(&mut self) -> Result<(), End> {
-        let sent = timeout(self.spoe.timeouts.frame, self.stream.write_all(&self.output)).await;
+        let sent = timeout(self.spoe.options.timeouts.frame, self.stream.write_all(&self.output)).await;
         self.output.clear();
         if matches!(sent, Ok(Ok(()))) { Ok(()) } else { Err(End::Closed) }
     }
 
-    /// Sends the output as the last there is, and waits until the peer closes.
-    async fn part(&mut self) {
+    /// Sends the last output and waits until the peer closes.
+    async fn close(&mut self) {
         if self.stream.write_all(&self.output).await.is_err() || self.stream.shutdown().await.is_err() {
             return;
         }
@@ -176,7 +173,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
     }
 }
 
-/// The first frame in `input`, and how many bytes it takes with its length; `None` if its end is still to come.
+/// Returns the first frame in `input` and its length with the prefix; `None` if it is incomplete.
 pub(super) fn next(input: &[u8], max_frame: u32) -> Result<Option<(&[u8], usize)>, Status> {
     let Some((length, rest)) = input.split_first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
     let length = u32::from_be_bytes(*length);
@@ -187,10 +184,10 @@ pub(super) fn next(input: &[u8], max_frame: u32) -> Result<Option<(&[u8], usize)
     Ok(rest.get(..length).map(|frame| (frame, LENGTH_BYTES + length)))
 }
 
-/// What comes of futures that run side by side, in their order.
+/// Runs futures concurrently and returns their outputs in order.
 async fn all<F: Future>(mut futures: Vec<Pin<Box<F>>>) -> Vec<F::Output> {
     let mut outputs: Vec<Option<F::Output>> = futures.iter().map(|_| None).collect();
-    // All of them wait for one call to the store as a rule, and so wake this task together.
+    // They usually wait for one call to the store, and so wake this task together.
     poll_fn(|cx| {
         let mut is_ready = true;
         for (future, output) in futures.iter_mut().zip(&mut outputs) {

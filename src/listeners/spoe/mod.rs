@@ -1,36 +1,35 @@
-//! `HAProxy`'s Stream Processing Offload Engine: it asks about its requests over connections that stay, and is told the
-//! verdict in variables.
+//! `HAProxy`'s Stream Processing Offload Engine: questions about requests over lasting connections, answered with
+//! variables.
 //!
-//! The protocol is that of `doc/SPOE.txt` in `HAProxy`'s sources. It is written here, as far as an agent for one message
-//! needs it, because the library that reads it best, spop 0.13, does not say why a frame is none, so that no status code
-//! could be told, changes text that is not UTF-8, and copies each argument.
+//! The protocol is in `doc/SPOE.txt` of `HAProxy`'s sources. It is implemented here, as far as an agent for one message
+//! needs it, because the best library, spop 0.13, does not say why a frame is invalid (so the status code is unknown), changes
+//! text that is not UTF-8, and copies each argument.
 //!
 //! # The message
 //!
-//! `check`, with any of these arguments; all others are entries of the request's descriptor by their names.
+//! `check`, with any of these arguments. All others become entries of the request's descriptor.
 //!
-//! | argument | sample | what it is |
+//! | argument | sample | meaning |
 //! |---|---|---|
 //! | `method` | `method` | the method |
-//! | `path` or `uri` | `path`, `pathq`, `url` | the path, with its query or without, or the whole URL; none is that of `OPTIONS *` |
+//! | `path` or `uri` | `path`, `pathq`, `url` | the path, with or without its query, or the URL; null for `OPTIONS *` |
 //! | `query` | `query` | the query |
-//! | `host` | `req.hdr(host)` | the host; `headers` have it too |
+//! | `host` | `req.hdr(host)` | the host, unless `headers` have it |
 //! | `src` | `src` | the client's address |
 //! | `headers` | `req.hdrs_bin`, `req.hdrs` | the headers |
-//! | `tls_subject` | `ssl_c_s_dn(,0,rfc2253)` | the subject of a client's certificate that `HAProxy` has verified |
+//! | `tls_subject` | `ssl_c_s_dn(,0,rfc2253)` | the subject of the client's certificate, verified by `HAProxy` |
 //!
 //! # The variables
 //!
-//! All are of the transaction, behind `HAProxy`'s own prefix.
+//! Their scope is the transaction, and `HAProxy` adds its prefix.
 //!
-//! | variable | what it is |
+//! | variable | meaning |
 //! |---|---|
 //! | `deny` | whether to deny the request; not set if Weir did not answer |
 //! | `status` | of a denial: 429, 503 if the store is down and the limit fails closed, 400 if the request is invalid; 202 if a queue has taken it |
 //! | `retry_after`, `ratelimit`, `ratelimit_policy`, ... | the headers of the response, each by its name with `_` for `-` |
 //! | `body` | of a denial: the problem as JSON; of a 202: the entry's id |
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -38,7 +37,7 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 use tokio_util::sync::CancellationToken;
 
-use self::check::{Check, Mistake};
+use self::check::Check;
 use self::connection::Connection;
 use self::data::Data;
 use self::frame::{Ack, Notify};
@@ -47,8 +46,11 @@ use crate::clock::Clock;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
-use crate::http::{HttpOptions, Stream};
+use crate::engine::rules::quote::shown;
+use crate::http::Stream;
 use crate::limiter::{Ask, AskSubject, Limiter};
+use crate::listeners::client_address;
+use crate::listeners::http::FrontendOptions;
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
@@ -67,30 +69,28 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-/// How the listener is set up.
+/// Of a peer's text in the log, in characters.
+const MAX_SHOWN: usize = 60;
+
 #[derive(Clone, Debug)]
 pub struct SpoeOptions {
-    /// Peers of `HAProxy` whose word on the client's address is taken.
+    /// `HAProxy`'s peers whose claims about the client's address are accepted.
     pub trusted_proxies: TrustedProxies,
-    /// Which rate limit headers there are variables for.
+    /// The rate limit headers that become variables.
     pub generations: Generations,
-    /// The time of each request: what the memory store decides by and overrides expire by.
+    /// The time of requests.
     pub clock: Clock,
-    /// What `%2F` and `%5C` in a path mean.
     pub escaped_slashes: EscapedSlashes,
-    /// What becomes of headers whose names have underscores.
     pub underscores: Underscores,
-    /// How long to wait for what.
     pub timeouts: SpoeTimeouts,
 }
 
-impl SpoeOptions {
-    /// As the other listeners take requests and connections.
-    pub fn new(http: &HttpOptions, clock: Clock, generations: Generations) -> Self {
+impl From<&FrontendOptions> for SpoeOptions {
+    fn from(FrontendOptions { http, clock, generations, .. }: &FrontendOptions) -> Self {
         Self {
             trusted_proxies: http.trusted_proxies.clone(),
-            generations,
-            clock,
+            generations: *generations,
+            clock: clock.clone(),
             escaped_slashes: http.limits.escaped_slashes,
             underscores: http.client_headers.underscores,
             timeouts: SpoeTimeouts {
@@ -102,14 +102,28 @@ impl SpoeOptions {
     }
 }
 
-/// How long the listener waits for `HAProxy`.
+#[cfg(any(test, fuzzing))]
+impl SpoeOptions {
+    /// Options that trust peers in 10.0.0.0/8.
+    fn sample() -> Self {
+        Self {
+            trusted_proxies: TrustedProxies::new("10.0.0.0/8".parse().into_iter().collect()),
+            generations: Generations::default(),
+            clock: Clock::set(crate::engine::algorithms::micros::Micros(0)),
+            escaped_slashes: EscapedSlashes::Keep,
+            underscores: Underscores::Drop,
+            timeouts: SpoeTimeouts::default(),
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpoeTimeouts {
     /// For the first byte of a connection.
     pub hello: Duration,
-    /// For the rest of a frame that has begun, and for an answer to be taken.
+    /// For the rest of a frame, and for writing one.
     pub frame: Duration,
-    /// For the next question.
+    /// For the next frame.
     pub idle: Duration,
 }
 
@@ -118,74 +132,54 @@ impl Default for SpoeTimeouts {
         Self {
             hello: Duration::from_secs(10),
             frame: Duration::from_secs(10),
-            // HAProxy ends idle connections by its own `timeout idle`, minutes as a rule. It had better be the one who
-            // does: a question that crosses our farewell has no answer.
+            // Longer than HAProxy's own `timeout idle`, usually minutes: a question that crosses our disconnect gets no
+            // answer.
             idle: Duration::from_mins(10),
         }
     }
 }
 
-/// A worker's listener.
+/// A worker's SPOE listener.
 pub struct Spoe {
     limiter: Rc<Limiter>,
-    trusted_proxies: TrustedProxies,
-    generations: Generations,
-    clock: Clock,
-    escaped_slashes: EscapedSlashes,
-    underscores: Underscores,
-    timeouts: SpoeTimeouts,
-    /// What is logged of connections, and of configurations. One line a second each.
+    options: SpoeOptions,
     connection_log: Throttle,
-    message_log: Throttle,
+    configuration_log: Throttle,
 }
 
 impl Spoe {
-    /// A listener that asks `limiter`.
     pub fn new(limiter: Rc<Limiter>, options: &SpoeOptions) -> Rc<Self> {
-        Rc::new(Self {
-            limiter,
-            trusted_proxies: options.trusted_proxies.clone(),
-            generations: options.generations,
-            clock: options.clock.clone(),
-            escaped_slashes: options.escaped_slashes,
-            underscores: options.underscores,
-            timeouts: options.timeouts,
-            connection_log: Throttle::default(),
-            message_log: Throttle::default(),
-        })
+        let (connection_log, configuration_log) = (Throttle::default(), Throttle::default());
+        Rc::new(Self { limiter, options: options.clone(), connection_log, configuration_log })
     }
 
-    /// Serves a connection of `HAProxy`'s to its end. When `drain` is cancelled, what has come is answered first.
+    /// Serves a connection to its end. When `drain` is cancelled, what has come is answered first.
     pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
         Connection::new(&self, stream, peer).serve(&drain).await;
     }
 
-    /// The ACK for a NOTIFY. The time that it takes is counted from `received`.
+    /// Returns the ACK for a NOTIFY. The decision is timed from `received`.
     async fn answer(&self, notify: &Notify<'_>, max_frame: u32, received: Instant) -> Vec<u8> {
         let mut ack = Ack::new(notify, max_frame);
         if let Some(name) = notify.unknown {
             let name = String::from_utf8_lossy(name);
-            self.misconfigured(&format!("the message `{}` is not known; name it `check`", shown(&name)));
+            self.log_misconfiguration(&format!("unknown message `{}`; name it `check`", shown(&name, MAX_SHOWN)));
         }
         let Some(arguments) = &notify.check else { return ack.finish() };
-        match Check::read(arguments, &self.trusted_proxies, self.escaped_slashes, self.underscores) {
-            Ok(check) => {
-                if let Some(mistake) = check.mistake {
-                    self.misconfigured(Mistake::text(mistake));
-                }
-                if check.client.is_some_and(|client| client.is_disputed) {
-                    self.limiter.shared().metrics().listeners.client_conflicts.inc(DecisionListener::Spoe.label());
-                }
-                self.decide(&check, &mut ack, received).await;
-            }
+        match Check::read(arguments, &self.options) {
+            Ok(check) => self.decide(&check, &mut ack, received).await,
             Err(detail) => deny(&problem(StatusCode::BAD_REQUEST, detail), &mut ack),
         }
         ack.finish()
     }
 
     async fn decide(&self, check: &Check<'_>, ack: &mut Ack, received: Instant) {
-        let entries = check.entries();
-        let view = check.view(&entries, self.clock.now());
+        if let Some(mistake) = check.mistake {
+            self.log_misconfiguration(mistake);
+        }
+        let client = client_address(&self.limiter, DecisionListener::Spoe, check.client);
+        let (entries, generations) = (check.entries(), self.options.generations);
+        let view = check.view(client, &entries, self.options.clock.now());
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Spoe, received);
         let ruling = match self.limiter.decide(ask).await {
             Ok(ruling) => ruling,
@@ -193,39 +187,37 @@ impl Spoe {
         };
         ruling.log_denials(Some(&view), None);
         let rules = ruling.view.rules();
-        if let Some(accepted) = accepted::accepted(rules, &ruling.verdict, self.generations) {
+        if let Some(accepted) = accepted::accepted(rules, &ruling.verdict, generations) {
             deny(&accepted, ack);
         } else if ruling.verdict.is_allowed() {
             let mut headers = Headers::new();
-            add_headers(rules, &ruling.verdict, self.generations, &mut headers);
+            add_headers(rules, &ruling.verdict, generations, &mut headers);
             accepted::add_entries(rules, &ruling.verdict, &mut headers);
             ack.set("deny", Data::Bool(false));
             set_headers(&headers, ack);
         } else {
-            deny(&denial(rules, &ruling.verdict, self.generations, check.is_grpc()), ack);
+            deny(&denial(rules, &ruling.verdict, generations, check.is_grpc()), ack);
         }
     }
 
-    /// Logs what is wrong with the messages of a configuration.
-    fn misconfigured(&self, mistake: &str) {
-        if let Some(suppressed) = self.message_log.pass() {
+    fn log_misconfiguration(&self, mistake: &str) {
+        if let Some(suppressed) = self.configuration_log.pass() {
             tracing::warn!(suppressed, "HAProxy's configuration: {mistake}");
         }
     }
 
-    /// Logs that `HAProxy` ends a connection because of us.
-    fn disconnected(&self, peer: IpAddr, code: u64, message: &[u8]) {
-        // It says so too when it has nothing more to ask, or has waited long enough for that.
+    /// Logs that `HAProxy` ends a connection, unless it is idle.
+    fn log_disconnect(&self, peer: IpAddr, code: u64, message: &[u8]) {
         if code == Status::Normal.code() || code == Status::Timeout.code() {
             return;
         }
         if let Some(suppressed) = self.connection_log.pass() {
             let message = String::from_utf8_lossy(message);
-            tracing::warn!(%peer, code, suppressed, "HAProxy ended a connection: {}", shown(&message));
+            tracing::warn!(%peer, code, suppressed, "HAProxy ended a connection: {}", shown(&message, MAX_SHOWN));
         }
     }
 
-    /// Logs that we end a connection because of `HAProxy`, and counts it.
+    /// Counts and logs that we end a connection.
     fn disconnects(&self, peer: IpAddr, status: Status) {
         self.limiter.shared().metrics().listeners.spoe_disconnects.inc(status.label());
         if status != Status::Normal
@@ -236,7 +228,7 @@ impl Spoe {
     }
 }
 
-/// The variables of a request that goes no further.
+/// Sets the variables of a request that goes no further.
 fn deny(reply: &Reply, ack: &mut Ack) {
     ack.set("deny", Data::Bool(true));
     ack.set("status", Data::Unsigned(reply.status.as_u16().into()));
@@ -246,21 +238,12 @@ fn deny(reply: &Reply, ack: &mut Ack) {
     }
 }
 
-/// A variable for each header.
+/// Sets a variable for each header.
 fn set_headers(headers: &Headers, ack: &mut Ack) {
     for (name, value) in headers.iter() {
-        // Names of ours, in lower case, or of a script; a variable's name has letters, digits and `_`.
+        // A script may name the header; a variable's name has letters, digits and `_`.
         let plain = |byte: &u8| if byte.is_ascii_alphanumeric() { char::from(byte.to_ascii_lowercase()) } else { '_' };
         let name: String = name.iter().map(plain).collect();
         ack.set(&name, Data::Text(value));
     }
-}
-
-/// What a peer has written, as far as a log needs it and without what steers a terminal.
-fn shown(text: &str) -> Cow<'_, str> {
-    const MOST: usize = 60;
-    if text.len() <= MOST && !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    Cow::Owned(text.chars().take(MOST).filter(|letter| !letter.is_control()).collect())
 }

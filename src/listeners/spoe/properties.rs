@@ -1,17 +1,14 @@
-//! What must hold of what `HAProxy` sends, whatever the bytes are. The proptests below and `integration/fuzz.sh` look for
-//! bytes of which it does not.
+//! Properties of the SPOE parsers, for the proptests below and `integration/fuzz.sh`.
 
 #![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
 
+use super::SpoeOptions;
 use super::check::Check;
 use super::connection::next;
 use super::data::{Data, write_data, write_integer, write_string};
 use super::frame::{Ack, Frame, LENGTH_BYTES, MAX_FRAME, Notify, write_disconnect};
 use crate::engine::algorithms::micros::Micros;
-use crate::message::client_address::TrustedProxies;
 use crate::message::headers;
-use crate::message::path::EscapedSlashes;
-use crate::message::underscores::Underscores;
 
 /// Each of a connection's frames is read or rejected with a reason, and none is longer than was agreed.
 ///
@@ -71,11 +68,9 @@ fn again(notify: &Notify<'_>) {
 /// What rules see of a question is what they may see.
 fn asked(notify: &Notify<'_>) {
     let Some(arguments) = &notify.check else { return };
-    let Ok(check) = Check::read(arguments, &TrustedProxies::default(), EscapedSlashes::Keep, Underscores::Drop) else {
-        return;
-    };
+    let Ok(check) = Check::read(arguments, &SpoeOptions::sample()) else { return };
     let entries = check.entries();
-    let view = check.view(&entries, Micros(0));
+    let view = check.view(check.client.map(|client| client.address), &entries, Micros(0));
     assert!(view.path.starts_with('/') && !view.host.bytes().any(|byte| byte.is_ascii_uppercase()));
     assert!(view.headers.iter().all(|(name, value)| headers::is_name(name) && headers::is_value(value)));
     assert!(!view.headers.has_underscores());

@@ -36,14 +36,7 @@ fn spoe(timeouts: SpoeTimeouts) -> Rc<Spoe> {
     let store = || MemoryStore::new(1_000);
     let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), store());
     let limiter = Rc::new(Limiter::new(Arc::new(shared), Store::Memory(Arc::new(store()))));
-    let options = SpoeOptions {
-        trusted_proxies: TrustedProxies::default(),
-        generations: Generations::default(),
-        clock: Clock::set(Micros(0)),
-        escaped_slashes: EscapedSlashes::Keep,
-        underscores: Underscores::Drop,
-        timeouts,
-    };
+    let options = SpoeOptions { timeouts, ..SpoeOptions::sample() };
     Spoe::new(limiter, &options)
 }
 

@@ -1,52 +1,64 @@
-//! A request's way through a listener.
+//! A request from its headers to the end of its response.
 
 use std::cell::RefCell;
-use std::time::Instant;
 
-use crate::engine::rules::request;
+use crate::engine::rules::request::Request;
 use crate::http::Context;
 use crate::http::Exchange;
 use crate::http::message::Response;
-use crate::limiter::{HeldSlots, Ruling};
+use crate::limiter::{Ask, AskError, AskSubject, HeldSlots, Limiter, Ruling};
 use crate::telemetry::access_log::{Entry, UpstreamUse};
 use crate::telemetry::http_counters::InFlight;
 use crate::telemetry::metrics::DecisionListener;
 use crate::telemetry::traces::Trace;
 
-/// A request from its headers until the last byte of its response was handed over. It counts as in flight, and is logged
+/// A request until the last byte of its response was handed over. It counts as in flight, holds its slots, and is logged
 /// at the end.
 #[derive(Debug)]
-pub(crate) struct Passage {
+pub(crate) struct ActiveRequest {
     _in_flight: InFlight,
     pub(crate) trace: Trace,
     /// Boxed because it is large and usually absent.
     entry: Option<Box<Entry>>,
-    /// The slots that it holds of concurrency limits.
-    pub(crate) slots: RefCell<Option<Box<HeldSlots>>>,
+    slots: RefCell<Option<Box<HeldSlots>>>,
 }
 
-impl Passage {
+impl ActiveRequest {
     pub(super) fn new(in_flight: InFlight, trace: Trace, entry: Option<Box<Entry>>) -> Self {
         Self { _in_flight: in_flight, trace, entry, slots: RefCell::default() }
     }
 
-    /// Records a ruling that took from `start` on. `request` is what the limits saw of the request; `None` if only
-    /// descriptors or ids.
-    pub(crate) fn decided(&mut self, ruling: &Ruling, start: Instant, request: Option<&request::Request<'_>>) {
+    /// Decides the request and records the ruling in the access log, the trace and the log of denials. Returns when the
+    /// answer may be sent.
+    pub(crate) async fn decide(
+        &mut self,
+        limiter: &Limiter,
+        ask: Ask<'_>,
+        context: &Context,
+    ) -> Result<Ruling, AskError> {
+        let mut ruling = limiter.decide(ask).await?;
+        self.slots = ruling.slots.take().into();
+        let request = if let AskSubject::Request(request) = ask.subject { Some(request) } else { None };
+        self.record(&ruling, &ask, request);
+        context.ready_to_answer().await;
+        Ok(ruling)
+    }
+
+    fn record(&mut self, ruling: &Ruling, ask: &Ask<'_>, request: Option<&Request<'_>>) {
         let (rules, verdict) = (ruling.view.rules(), &ruling.verdict);
         // The log has one limit per line, and a call may ask for many.
-        if let Some(entry) = self.entry.as_mut().filter(|_| ruling.listener != DecisionListener::RateLimit) {
+        if let Some(entry) = self.entry.as_mut().filter(|_| ask.listener != DecisionListener::RateLimit) {
             entry.record.judged(rules, verdict);
         }
-        self.trace.judged(rules, verdict, ruling.listener, start, request);
+        self.trace.judged(rules, verdict, ask.listener, ask.start, request);
         ruling.log_denials(request, self.trace.id());
     }
 }
 
-impl Exchange for Passage {
+impl Exchange for ActiveRequest {
     fn answered(&mut self, context: &Context, response: &Response) {
         let received = self.entry.as_ref().map(|entry| entry.received()).or_else(|| self.trace.began());
-        // Nobody asks without a log and a trace.
+        // Without a log and a trace nobody needs the rest.
         let Some(received) = received else { return };
         let used = context.attempts.borrow().summary(received);
         let used = used.map(|(address, time, attempts)| UpstreamUse { address, time, attempts });

@@ -1,4 +1,4 @@
-//! JSON as it was written: what says a thing twice says nothing.
+//! JSON bodies: values as they were written, and readers of objects.
 
 use std::fmt;
 
@@ -7,8 +7,12 @@ use serde_json::Number;
 
 use crate::engine::rules::quote::quoted;
 
-/// A value. Members keep their order; a key that comes twice is an error, because which one counts differs from reader to
-/// reader (RFC 8259 section 4).
+mod object;
+
+pub(crate) use object::{Mistake, Mistakes, Object, list, path_of};
+
+/// A value. Members keep their order. Duplicate keys are errors, because parsers differ on which one counts (RFC 8259
+/// section 4).
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Json {
     Null,
@@ -20,18 +24,11 @@ pub(crate) enum Json {
 }
 
 impl Json {
-    /// Reads a text. The error says what is wrong and where.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
         serde_json::from_slice(text).map_err(|error| error.to_string())
     }
 
-    /// The member of a map that has this key.
-    pub(crate) fn get(&self, key: &str) -> Option<&Self> {
-        let Self::Map(members) = self else { return None };
-        members.iter().find(|(given, _)| given == key).map(|(_, value)| value)
-    }
-
-    /// What it is, in words, for messages.
+    /// Describes the value for messages.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
@@ -94,12 +91,12 @@ impl<'de> Visitor<'de> for Reader {
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
         let mut members: Vec<(String, Json)> = Vec::new();
         while let Some(key) = entries.next_key::<String>()? {
-            // Objects have a handful of members; `MOST_MEMBERS` keeps this from taking the square of a long one.
-            if members.len() == MOST_MEMBERS {
-                return Err(A::Error::custom(format_args!("an object has more than {MOST_MEMBERS} members")));
+            // The search below is quadratic, so the number of members is bounded.
+            if members.len() == MAX_MEMBERS {
+                return Err(A::Error::custom(format_args!("an object has more than {MAX_MEMBERS} members")));
             }
             if members.iter().any(|(given, _)| *given == key) {
-                return Err(A::Error::custom(format_args!("the key {} comes twice", quoted(&key))));
+                return Err(A::Error::custom(format_args!("duplicate key {}", quoted(&key))));
             }
             members.push((key, entries.next_value()?));
         }
@@ -107,19 +104,19 @@ impl<'de> Visitor<'de> for Reader {
     }
 }
 
-/// The most members of an object: as many as a request may have headers at most.
-const MOST_MEMBERS: usize = 256;
+/// Members of an object: no fewer than the headers of a request.
+const MAX_MEMBERS: usize = 256;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_read_as_they_were_written() {
+    fn values_are_read_as_they_were_written() {
         for (text, expected) in [
             (r#"{"b": 1, "a": [null, true, -1.5, "x"]}"#, Ok(())),
-            (r#"{"a": 1, "b": 2, "a": 1}"#, Err("the key `a` comes twice at line 1")),
-            (r#"{"a": {"b": 2, "b": 1}}"#, Err("the key `b` comes twice")),
+            (r#"{"a": 1, "b": 2, "a": 1}"#, Err("duplicate key `a` at line 1")),
+            (r#"{"a": {"b": 2, "b": 1}}"#, Err("duplicate key `b`")),
             ("{\"a\": 1\n,}", Err("at line 2")),
             ("", Err("EOF")),
             ("{} {}", Err("trailing characters")),
@@ -134,8 +131,7 @@ mod tests {
         }
         let value = Json::parse(br#"{"b": 1, "a": "x"}"#).unwrap();
         assert_eq!(value, Json::Map(vec![("b".into(), Json::Number(1.into())), ("a".into(), Json::Text("x".into()))]));
-        assert_eq!(value.get("a"), Some(&Json::Text("x".into())));
-        let many: Vec<String> = (0..=MOST_MEMBERS).map(|key| format!("\"{key}\": 0")).collect();
+        let many: Vec<String> = (0..=MAX_MEMBERS).map(|key| format!("\"{key}\": 0")).collect();
         assert!(Json::parse(format!("{{{}}}", many.join(",")).as_bytes()).unwrap_err().contains("more than 256"));
         assert!(Json::parse(b"\"\xff\"").is_err());
     }

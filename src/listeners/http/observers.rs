@@ -1,4 +1,4 @@
-//! Counts and logs what [`crate::http`] reports.
+//! Observers of [`crate::http`] that count and log its events.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -31,20 +31,20 @@ impl Observer for Counters {
     }
 }
 
-/// Counts and logs what happens between a route and its servers.
+/// Observes a route and its servers.
 #[derive(Debug)]
-pub(super) struct Route {
+pub(super) struct RouteObserver {
     counters: Rc<Counters>,
     log: Throttle,
 }
 
-impl Route {
+impl RouteObserver {
     pub(super) fn new(counters: Rc<Counters>) -> Rc<Self> {
         Rc::new(Self { counters, log: Throttle::default() })
     }
 }
 
-impl UpstreamObserver for Route {
+impl UpstreamObserver for RouteObserver {
     fn answered(&self, time: Duration) {
         self.counters.upstream_answered(time);
     }
