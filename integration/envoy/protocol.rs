@@ -8,8 +8,8 @@ use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest};
 use http::{HeaderMap, Method, Request};
 use prost::Message;
 use tokio::net::TcpStream;
-use weir::listeners::grpc::messages::authorization as ours;
-use weir::listeners::grpc::messages::rate_limit::{Entry, RateLimitDescriptor, RateLimitRequest};
+use weir::listeners::grpc::messages::rate_limit::{RateLimitDescriptor, RateLimitRequest};
+use weir::listeners::grpc::messages::{MapEntry, authorization as ours};
 use weir::listeners::grpc::{ConnectionAge, EnvoyLimits};
 
 use crate::support::becomes;
@@ -174,7 +174,7 @@ async fn bytes_that_are_not_utf8_are_read_as_they_are() {
         assert_eq!(answer.code, "0", "{what:?}: {}", answer.message);
     }
     for (value, answer, count) in [(&b"\xff"[..], "ok", 1), (b"\xff", "over_limit", 1), (b"\xfe", "ok", 2)] {
-        let entry = Entry { key: "k".into(), value: Bytes::copy_from_slice(value) };
+        let entry = MapEntry { key: "k".into(), value: Bytes::copy_from_slice(value) };
         let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
         let request =
             RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], ..RateLimitRequest::default() };

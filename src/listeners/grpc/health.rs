@@ -50,11 +50,15 @@ fn shortened(name: &str) -> String {
     name.chars().take(80).collect()
 }
 
-/// `Watch`: the status now, and again whenever it changes, until the process ends.
+/// `Watch`: the status now and after each change, until the process ends.
 pub(super) struct Watch {
-    phases: Phases,
+    next: Pin<Box<dyn Future<Output = (Option<Piece>, WatchState)>>>,
+}
+
+struct WatchState {
+    phases: Receiver<Phase>,
     is_known: bool,
-    said: Option<ServingStatus>,
+    sent: Option<ServingStatus>,
     has_ended: bool,
     _permit: StreamPermit,
 }
@@ -62,62 +66,43 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(readiness: &Readiness, request: &HealthCheckRequest, permit: StreamPermit) -> Self {
         let is_known = is_known(&request.service);
-        Self { phases: Phases::of(readiness), is_known, said: None, has_ended: false, _permit: permit }
+        let phases = readiness.phases();
+        Self { next: Box::pin(WatchState { phases, is_known, sent: None, has_ended: false, _permit: permit }.next()) }
+    }
+}
+
+impl WatchState {
+    async fn next(mut self) -> (Option<Piece>, Self) {
+        let mut is_closed = false;
+        loop {
+            // The sender is dropped at the end of the process.
+            let phase = if is_closed { Phase::Draining } else { *self.phases.borrow_and_update() };
+            // The protocol keeps a watch of an unknown service open, because the service may come.
+            let status = if self.is_known { status(phase) } else { ServingStatus::ServiceUnknown };
+            if self.sent.replace(status) != Some(status) {
+                return (Some(Piece::Data(frame(&response(status)))), self);
+            }
+            if phase == Phase::Draining {
+                let is_last = !std::mem::replace(&mut self.has_ended, true);
+                return (is_last.then(|| Piece::Trailers(Status::ending().headers())), self);
+            }
+            is_closed = self.phases.changed().await.is_err();
+        }
     }
 }
 
 impl BodyStream for Watch {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        loop {
-            // The protocol keeps a watch of an unknown service open, because the service may come.
-            let now = if self.is_known { status(self.phases.now) } else { ServingStatus::ServiceUnknown };
-            if self.said != Some(now) {
-                self.said = Some(now);
-                return Poll::Ready(Some(Ok(Piece::Data(frame(&response(now))))));
-            }
-            if self.phases.now == Phase::Draining {
-                let is_last = !std::mem::replace(&mut self.has_ended, true);
-                return Poll::Ready(is_last.then(|| Ok(Piece::Trailers(Status::ending().headers()))));
-            }
-            ready!(self.phases.poll_next(cx));
-        }
+        let (piece, state) = ready!(self.next.as_mut().poll(cx));
+        self.next = Box::pin(state.next());
+        Poll::Ready(piece.map(Ok))
     }
 }
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Watch").field("said", &self.said).finish_non_exhaustive()
+        formatter.debug_struct("Watch").finish_non_exhaustive()
     }
-}
-
-/// Follows the phase of the process.
-pub(super) struct Phases {
-    pub(super) now: Phase,
-    next: Pin<Box<dyn Future<Output = (Phase, Receiver<Phase>)>>>,
-}
-
-impl Phases {
-    pub(super) fn of(readiness: &Readiness) -> Self {
-        let mut phases = readiness.phases();
-        let now = *phases.borrow_and_update();
-        Self { now, next: Box::pin(next_phase(phases)) }
-    }
-
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (now, phases) = ready!(self.next.as_mut().poll(cx));
-        self.now = now;
-        self.next = Box::pin(next_phase(phases));
-        Poll::Ready(())
-    }
-}
-
-async fn next_phase(mut phases: Receiver<Phase>) -> (Phase, Receiver<Phase>) {
-    if phases.changed().await.is_err() {
-        // The sender is dropped at the end of the process.
-        return (Phase::Draining, phases);
-    }
-    let now = *phases.borrow_and_update();
-    (now, phases)
 }
 
 #[cfg(test)]

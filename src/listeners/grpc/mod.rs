@@ -15,7 +15,7 @@ use http::{Method as HttpMethod, StatusCode, Version};
 use tokio_util::sync::CancellationToken;
 
 use self::calls::{Calls, Method, Streams};
-use self::protocol::{Code, Deframer, Status, decode, frame};
+use self::protocol::{Code, MessageReader, Status, decode, frame};
 use crate::engine::rules::descriptors::DescriptorMode;
 use crate::http::Context;
 use crate::http::message::{Message, Piece, Request, RequestBody, Response, ResponseBody};
@@ -250,27 +250,16 @@ fn check_call(request: &Request) -> Result<(), Reply> {
 impl MessageBuffers {
     /// Reads the message of a request.
     async fn next(&self, body: &mut RequestBody) -> Result<Bytes, Status> {
-        let mut deframer = Deframer::new(self.max);
-        let mut buffered = MessageBuffer { all: self, bytes: 0 };
-        let mut found = None;
-        loop {
-            let mut data = match body.piece().await {
-                Some(Ok(Piece::Data(data))) => data,
-                Some(Ok(Piece::Trailers(_))) => continue,
-                // Nobody reads the answer then.
-                Some(Err(error)) => {
-                    return Err(Status::new(Code::Cancelled, format!("the request broke off: {error}")));
-                }
-                None => break,
-            };
-            while let Some(message) = deframer.next(&mut data)? {
-                if found.replace(message).is_some() {
-                    return Err(Status::new(Code::Unimplemented, "the method takes one message, but more came"));
-                }
+        let mut reader = MessageReader::new(self.max);
+        let mut buffer = MessageBuffer { all: self, bytes: 0 };
+        while let Some(piece) = body.piece().await {
+            // Nobody reads the answer then.
+            let piece =
+                piece.map_err(|error| Status::new(Code::Cancelled, format!("the request broke off: {error}")))?;
+            if let Piece::Data(data) = piece {
+                buffer.resize(reader.push(data)?)?;
             }
-            buffered.resize(deframer.buffered())?;
         }
-        deframer.finish()?;
-        found.ok_or_else(|| Status::new(Code::Unimplemented, "the method takes one message, but none came"))
+        reader.finish()
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use prost::Message;
 
 use crate::message::headers::Headers;
@@ -82,57 +82,45 @@ impl Status {
     }
 }
 
-/// Splits a stream of pieces into messages. A message within one piece is not copied.
+/// Collects the one message of a unary call. A message within one piece is not copied.
 #[derive(Debug)]
-pub(super) struct Deframer {
-    /// The beginning of a message.
-    buffer: BytesMut,
+pub(super) struct MessageReader {
+    bytes: Bytes,
     /// Bytes of a message.
     max: usize,
 }
 
-impl Deframer {
+impl MessageReader {
     pub(super) fn new(max: usize) -> Self {
-        Self { buffer: BytesMut::new(), max }
+        Self { bytes: Bytes::new(), max }
     }
 
-    /// Returns the bytes of an incomplete message.
-    pub(super) fn buffered(&self) -> usize {
-        self.buffer.len()
-    }
-
-    /// Takes the next message from `data`. `None` if it is incomplete; then all of `data` was taken.
-    pub(super) fn next(&mut self, data: &mut Bytes) -> Result<Option<Bytes>, Status> {
-        if self.buffer.is_empty()
-            && let Some(length) = length(data, self.max)?
-            && data.len() >= PREFIX + length
-        {
-            data.advance(PREFIX);
-            return Ok(Some(data.split_to(length)));
+    /// Adds a piece, and returns the number of bytes that are kept. It grows by what has come, not by what was announced.
+    pub(super) fn push(&mut self, piece: Bytes) -> Result<usize, Status> {
+        if self.bytes.is_empty() {
+            self.bytes = piece;
+        } else {
+            let mut bytes = BytesMut::from(std::mem::take(&mut self.bytes));
+            bytes.extend_from_slice(&piece);
+            self.bytes = bytes.freeze();
         }
-        self.fill(PREFIX, data);
-        let Some(length) = length(&self.buffer, self.max)? else { return Ok(None) };
-        self.fill(PREFIX + length, data);
-        if self.buffer.len() < PREFIX + length {
-            return Ok(None);
+        match length(&self.bytes, self.max)? {
+            Some(length) if self.bytes.len() > PREFIX + length => {
+                Err(Status::new(Code::Unimplemented, "the method takes one message, but more came"))
+            }
+            _ => Ok(self.bytes.len()),
         }
-        let mut message = self.buffer.split().freeze();
-        message.advance(PREFIX);
-        Ok(Some(message))
     }
 
-    /// Fills the buffer up to `wanted` bytes. It grows by what has come, not by what was announced.
-    fn fill(&mut self, wanted: usize, data: &mut Bytes) {
-        let missing = wanted.saturating_sub(self.buffer.len()).min(data.len());
-        self.buffer.extend_from_slice(&data.split_to(missing));
-    }
-
-    /// Checks that the stream does not end within a message.
-    pub(super) fn finish(&self) -> Result<(), Status> {
-        if self.buffer.is_empty() {
-            return Ok(());
+    /// Returns the message at the end of the request.
+    pub(super) fn finish(mut self) -> Result<Bytes, Status> {
+        if self.bytes.is_empty() {
+            return Err(Status::new(Code::Unimplemented, "the method takes one message, but none came"));
         }
-        Err(Status::new(Code::Internal, "the request ends within a message"))
+        match length(&self.bytes, self.max)? {
+            Some(length) if self.bytes.len() == PREFIX + length => Ok(self.bytes.split_off(PREFIX)),
+            _ => Err(Status::new(Code::Internal, "the request ends within a message")),
+        }
     }
 }
 
@@ -226,22 +214,12 @@ pub(super) fn is_grpc(content_type: Option<&[u8]>) -> bool {
     })
 }
 
-/// Returns the messages in the pieces of a stream, and the code at its end.
+/// Returns the message in the pieces of a stream.
 #[cfg(any(test, fuzzing))]
-pub(super) fn deframe(pieces: &[&[u8]]) -> (Vec<Bytes>, Code) {
-    let (mut deframer, mut messages) = (Deframer::new(DEFAULT_MAX_MESSAGE), Vec::new());
-    for piece in pieces {
-        let mut data = Bytes::copy_from_slice(piece);
-        loop {
-            match deframer.next(&mut data) {
-                Ok(Some(message)) => messages.push(message),
-                Ok(None) => break,
-                Err(status) => return (messages, status.code),
-            }
-        }
-        assert!(data.is_empty(), "something was left");
-    }
-    (messages, deframer.finish().map_or_else(|status| status.code, |()| Code::Ok))
+pub(super) fn read_message(pieces: &[&[u8]]) -> Result<Bytes, Code> {
+    let mut reader = MessageReader::new(DEFAULT_MAX_MESSAGE);
+    let pushed = pieces.iter().try_for_each(|piece| reader.push(Bytes::copy_from_slice(piece)).map(drop));
+    pushed.and_then(|()| reader.finish()).map_err(|status| status.code)
 }
 
 #[cfg(test)]
@@ -251,32 +229,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_taken_apart() {
+    fn a_request_has_one_message() {
         let whole = [0, 0, 0, 0, 2, 7, 8];
-        for (pieces, messages, code) in [
-            (&[&whole[..]][..], vec![&[7, 8][..]], Code::Ok),
-            (&[&whole[..3], &whole[3..6], &whole[6..]], vec![&[7, 8]], Code::Ok),
-            (&[&[0, 0, 0, 0, 0]], vec![&[]], Code::Ok),
-            (&[&[0, 0, 0, 0, 1, 5, 0, 0, 0, 0, 1, 6]], vec![&[5], &[6]], Code::Ok),
-            (&[], vec![], Code::Ok),
-            (&[&whole[..6]], vec![], Code::Internal),
-            (&[&whole[..2]], vec![], Code::Internal),
-            (&[&[1, 0, 0, 0, 0]], vec![], Code::Unimplemented),
-            (&[&[1]], vec![], Code::Unimplemented),
-            (&[&[2, 0, 0, 0, 0]], vec![], Code::Internal),
-            (&[&[0, 0, 64, 0, 1]], vec![], Code::ResourceExhausted),
-            (&[&[0, 255, 255, 255, 255]], vec![], Code::ResourceExhausted),
-            (&[&[0, 0, 64, 0, 0]], vec![], Code::Internal),
+        for (pieces, expected) in [
+            (&[&whole[..]][..], Ok(&[7, 8][..])),
+            (&[&whole[..3], &whole[3..6], &whole[6..]], Ok(&[7, 8])),
+            (&[&[0, 0, 0, 0, 0]], Ok(&[])),
+            (&[&[0, 0, 0, 0, 1, 5, 0, 0, 0, 0, 1, 6]], Err(Code::Unimplemented)),
+            (&[&whole, &whole], Err(Code::Unimplemented)),
+            (&[], Err(Code::Unimplemented)),
+            (&[&whole[..6]], Err(Code::Internal)),
+            (&[&whole[..2]], Err(Code::Internal)),
+            (&[&[1, 0, 0, 0, 0]], Err(Code::Unimplemented)),
+            (&[&[1]], Err(Code::Unimplemented)),
+            (&[&[2, 0, 0, 0, 0]], Err(Code::Internal)),
+            (&[&[0, 0, 64, 0, 1]], Err(Code::ResourceExhausted)),
+            (&[&[0, 255, 255, 255, 255]], Err(Code::ResourceExhausted)),
+            (&[&[0, 0, 64, 0, 0]], Err(Code::Internal)),
         ] {
-            assert_eq!(deframe(pieces), (messages.into_iter().map(Bytes::from).collect(), code), "{pieces:?}");
+            assert_eq!(read_message(pieces), expected.map(Bytes::copy_from_slice), "{pieces:?}");
         }
     }
 
     proptest! {
-        /// However a stream of messages is cut, the same messages come of it.
+        /// However a stream of messages is cut, the same comes of it.
         #[test]
         fn cuts_change_nothing(
-            lengths in prop::collection::vec(0_usize..40, 0..5),
+            lengths in prop::collection::vec(0_usize..40, 0..4),
             cuts in prop::collection::vec(0_usize..200, 0..6),
         ) {
             let messages: Vec<Bytes> = lengths.iter().map(|length| vec![7_u8; *length].into()).collect();
@@ -287,7 +266,8 @@ mod tests {
             cuts.extend([0, stream.len()]);
             cuts.sort_unstable();
             let pieces: Vec<_> = cuts.windows(2).map(|pair| &stream[pair[0]..pair[1]]).collect();
-            prop_assert_eq!(deframe(&pieces), (messages, Code::Ok));
+            let expected = if let [message] = &messages[..] { Ok(message.clone()) } else { Err(Code::Unimplemented) };
+            prop_assert_eq!(read_message(&pieces), expected);
         }
     }
 

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::messages::rate_limit::{
     self as messages, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use super::messages::{Duration, HeaderValue, Kind, ListValue, Struct, StructField, text};
+use super::messages::{Duration, HeaderValue, Kind, ListValue, MapEntry, Struct, StructField, text};
 use super::protocol::{Code, Status, decode, frame};
 use super::{CallContext, Envoy};
 use crate::engine::algorithms::micros::Micros;
@@ -131,7 +131,7 @@ fn check(request: &RateLimitRequest) -> Result<(), Status> {
     }
 }
 
-fn entry(entry: &messages::Entry) -> DescriptorEntry<'_> {
+fn entry(entry: &MapEntry) -> DescriptorEntry<'_> {
     DescriptorEntry { key: text(&entry.key), value: text(&entry.value) }
 }
 
@@ -283,7 +283,7 @@ fn dynamic_metadata(request: &RateLimitRequest, metadata: Metadata) -> Struct {
     #[expect(clippy::cast_precision_loss, reason = "JSON has no other numbers")]
     let number = |number: u64| Metadata::Number(number as f64);
     let descriptor = |descriptor: &RateLimitDescriptor| {
-        let entry = |entry: &messages::Entry| Metadata::Text(format!("{}={}", text(&entry.key), text(&entry.value)));
+        let entry = |entry: &MapEntry| Metadata::Text(format!("{}={}", text(&entry.key), text(&entry.value)));
         let mut members = vec![("entries".to_owned(), Metadata::List(descriptor.entries.iter().map(entry).collect()))];
         if let Some(limit) = &descriptor.limit {
             let unit = unit(limit.unit).map_or("unknown", RateUnit::name).to_ascii_uppercase();

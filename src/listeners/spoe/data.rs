@@ -1,6 +1,6 @@
-//! The data of the protocol: integers of variable length, strings and typed values (SPOE.txt section 3.1).
+//! Integers of variable length, strings and typed values (SPOE.txt section 3.1).
 //!
-//! What is read is borrowed from its frame, so that a frame makes nothing larger than itself.
+//! Values borrow from their frame, so a frame allocates nothing larger than itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,12 +14,12 @@ pub(super) enum Data<'a> {
     Signed(i64),
     Unsigned(u64),
     Address(IpAddr),
-    /// Text, which `HAProxy` does not check: it may be anything that a client sent.
+    /// Any bytes that a client sent: `HAProxy` does not check them.
     Text(&'a [u8]),
     Binary(&'a [u8]),
 }
 
-/// The types, in the lower half of a value's first byte. The upper half has flags, of which a boolean uses one.
+/// The types, in the lower half of a value's first byte. The upper half has flags; a boolean uses one.
 const NULL: u8 = 0;
 const BOOL: u8 = 1;
 const INT32: u8 = 2;
@@ -33,17 +33,16 @@ const BINARY: u8 = 9;
 const TYPE_MASK: u8 = 0x0f;
 const TRUE: u8 = 0x10;
 
-/// The first byte of an integer that more bytes follow.
+/// From this first byte on, an integer has more bytes.
 const LONG: u8 = 0xf0;
 
-/// Set in a further byte of an integer that another one follows.
+/// Set in a further byte of an integer if another one follows.
 const MORE: u8 = 0x80;
 
-/// The shift of the last byte that a number of 64 bits can have: four bits come with the first byte, seven with each one
-/// that follows.
+/// The shift of the last byte of a 64-bit number: the first byte has four bits, each further one seven.
 const LAST_SHIFT: u32 = 60;
 
-/// Reads from the start of some bytes. What is not there or is none of the known makes the frame an invalid one.
+/// Reads a frame. Missing bytes and unknown types make it invalid.
 #[derive(Clone, Debug)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -86,7 +85,7 @@ impl<'a> Reader<'a> {
         Err(Status::Invalid)
     }
 
-    /// Bytes with their length before them.
+    /// Length-prefixed bytes.
     pub(super) fn string(&mut self) -> Result<&'a [u8], Status> {
         let length = usize::try_from(self.integer()?).map_err(|_| Status::Invalid)?;
         let (string, rest) = self.rest.split_at_checked(length).ok_or(Status::Invalid)?;
@@ -94,7 +93,6 @@ impl<'a> Reader<'a> {
         Ok(string)
     }
 
-    /// A typed value.
     pub(super) fn data(&mut self) -> Result<Data<'a>, Status> {
         let first = self.byte()?;
         Ok(match first & TYPE_MASK {
@@ -141,7 +139,7 @@ pub(super) fn write_data(to: &mut Vec<u8>, data: Data<'_>) {
             write_integer(to, value.cast_unsigned());
         }
         Data::Unsigned(value) => {
-            // HAProxy takes the sizes that its handshake asks for, which are 32 bits, in no other type.
+            // HAProxy accepts the 32-bit sizes of its handshake only in this type.
             to.push(if u32::try_from(value).is_ok() { UINT32 } else { UINT64 });
             write_integer(to, value);
         }

@@ -1,25 +1,25 @@
-//! The frames of the protocol (SPOE.txt section 3.2): those of `HAProxy` read, those of an agent written.
+//! Frames (SPOE.txt section 3.2): reads `HAProxy`'s, writes an agent's.
 
 use std::str;
 
 use super::data::{Data, Reader, write_data, write_integer, write_string};
 use super::status::Status;
 
-/// Bytes of the length that each frame begins with. It does not count itself.
+/// Bytes of a frame's length prefix, which does not count itself.
 pub(super) const LENGTH_BYTES: usize = 4;
 
-/// The smallest `max-frame-size` that a peer may name (section 3.2).
+/// The smallest valid `max-frame-size` (section 3.2).
 const MIN_FRAME: u32 = 256;
 
-/// The largest frame that is taken or sent. `HAProxy` names the size of its buffers less four bytes, 16380 unless
-/// `tune.bufsize` was raised, and a frame has no more than the head of a request in it.
+/// The largest frame. `HAProxy` offers the size of its buffers less four bytes, by default 16380, and a frame has at most
+/// the head of a request.
 pub(super) const MAX_FRAME: u32 = 65_532;
 
-/// The only version: `HAProxy` has spoken no other one since 1.8.
+/// `HAProxy`'s only version since 1.8.
 const VERSION: &str = "2.0";
 
-/// The only capability that both sides must have to use it. Without it `HAProxy` waits for each ACK before the next
-/// NOTIFY of a connection, so it is no more than told.
+/// The only capability that both sides need. Without it `HAProxy` waits for each ACK before the next NOTIFY, so the agent
+/// only announces it.
 const PIPELINING: &str = "pipelining";
 
 const FRAGMENT: u8 = 0;
@@ -30,34 +30,29 @@ const AGENT_HELLO: u8 = 101;
 const AGENT_DISCONNECT: u8 = 102;
 const ACK: u8 = 103;
 
-/// The flag of a frame that is no fragment, or the last one. Other flags say nothing of such a frame.
+/// The flag of a complete frame, or of the last fragment. Other flags do not concern complete frames.
 const FIN: u32 = 1;
 
 const SET_VARIABLE: u8 = 1;
 const SET_VARIABLE_ARGUMENTS: u8 = 3;
 
-/// The scope of what is set: the transaction, which is a request and its response.
+/// The scope of variables: a request and its response.
 const TRANSACTION: u8 = 2;
 
-/// The message that is answered.
 const CHECK: &[u8] = b"check";
 
-/// The arguments of a message by their names, in their order. One that has no name has an empty one.
+/// The arguments of a message in order. Unnamed ones have an empty name.
 pub(super) type Arguments<'a> = Vec<(&'a [u8], Data<'a>)>;
 
 /// A frame of `HAProxy`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
     Hello(Hello),
-    /// It ends the connection, for this reason.
-    Disconnect {
-        code: u64,
-        message: &'a [u8],
-    },
+    Disconnect { code: u64, message: &'a [u8] },
     Notify(Notify<'a>),
 }
 
-/// What `HAProxy` opens a connection with, as far as both sides agree on it.
+/// The negotiated parts of a HAPROXY-HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The longest frame for either side, in bytes.
@@ -66,15 +61,15 @@ pub(super) struct Hello {
     is_pipelining: bool,
 }
 
-/// What `HAProxy` asks.
+/// A question.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Notify<'a> {
-    /// Which of its streams asks, and which of the stream's questions it is: an ACK has the same numbers.
+    /// The ACK has the same stream and frame numbers.
     pub(super) stream: u64,
     pub(super) frame: u64,
     /// The arguments of the message `check`.
     pub(super) check: Option<Arguments<'a>>,
-    /// The name of a message that nobody here knows.
+    /// The name of an unknown message.
     pub(super) unknown: Option<&'a [u8]>,
 }
 
@@ -85,7 +80,7 @@ impl<'a> Frame<'a> {
         let kind = reader.byte()?;
         let flags = u32::from_be_bytes(reader.array()?);
         let (stream, frame) = (reader.integer()?, reader.integer()?);
-        // No fragments are asked for in the HELLO, so HAProxy sends none.
+        // The HELLO does not offer fragmentation.
         if kind == FRAGMENT || flags & FIN == 0 {
             return Err(Status::Fragmented);
         }
@@ -111,7 +106,7 @@ impl Hello {
         let versions = list(versions).ok_or(Status::NoVersion)?;
         let Some(Data::Unsigned(max_frame)) = max_frame else { return Err(Status::NoFrameSize) };
         let mut capabilities = list(capabilities).ok_or(Status::NoCapabilities)?;
-        // Who has a version has all that came before it with the same first number (section 3.2.4).
+        // A version includes earlier ones with the same major number (section 3.2.4).
         if !versions.into_iter().any(|version| version.split('.').next() == VERSION.split('.').next()) {
             return Err(Status::BadVersion);
         }
@@ -152,7 +147,7 @@ impl<'a> Notify<'a> {
             for _ in 0..count {
                 arguments.push((reader.string()?, reader.data()?));
             }
-            // A configuration has one message of a name, so another one is no frame of HAProxy's.
+            // A configuration cannot have two messages of one name.
             if notify.check.replace(arguments).is_some() {
                 return Err(Status::Invalid);
             }
@@ -161,36 +156,32 @@ impl<'a> Notify<'a> {
     }
 }
 
-/// An ACK that is being written. Variables that make it longer than was agreed are left out, so the important ones come
-/// first.
+/// An ACK that is being written. Variables that make it longer than negotiated are left out, so important ones come first.
 #[derive(Debug)]
 pub(super) struct Ack {
     bytes: Vec<u8>,
-    start: usize,
     max_frame: usize,
 }
 
 impl Ack {
     pub(super) fn new(notify: &Notify<'_>, max_frame: u32) -> Self {
         let mut bytes = Vec::with_capacity(256);
-        let start = begin(&mut bytes, ACK, notify.stream, notify.frame);
-        Self { bytes, start, max_frame: max_frame as usize }
+        begin(&mut bytes, ACK, notify.stream, notify.frame);
+        Self { bytes, max_frame: max_frame as usize }
     }
 
-    /// Sets a variable, which `HAProxy` puts its prefix before.
+    /// Sets a variable. `HAProxy` adds its prefix to the name.
     pub(super) fn set(&mut self, name: &str, value: Data<'_>) {
         let before = self.bytes.len();
         self.bytes.extend_from_slice(&[SET_VARIABLE, SET_VARIABLE_ARGUMENTS, TRANSACTION]);
-        write_string(&mut self.bytes, name.as_bytes());
-        write_data(&mut self.bytes, value);
-        if self.bytes.len() - self.start - LENGTH_BYTES > self.max_frame {
+        write_item(&mut self.bytes, name, value);
+        if self.bytes.len() - LENGTH_BYTES > self.max_frame {
             self.bytes.truncate(before);
         }
     }
 
-    /// The whole frame.
     pub(super) fn finish(mut self) -> Vec<u8> {
-        end(&mut self.bytes, self.start);
+        end(&mut self.bytes, 0);
         self.bytes
     }
 }
@@ -203,19 +194,19 @@ pub(super) fn write_disconnect(to: &mut Vec<u8>, status: Status) {
     end(to, start);
 }
 
-/// Reads a list of names and values to its end, and gives the values of these names; of several the last.
+/// Reads a list of names and values, and returns the last values of these names.
 fn items<'a, const N: usize>(mut reader: Reader<'a>, names: [&str; N]) -> Result<[Option<Data<'a>>; N], Status> {
     let mut values = [None; N];
     while !reader.is_empty() {
         let (name, value) = (reader.string()?, reader.data()?);
-        if let Some(place) = names.iter().position(|known| known.as_bytes() == name) {
-            values[place] = Some(value);
+        if let Some(index) = names.iter().position(|known| known.as_bytes() == name) {
+            values[index] = Some(value);
         }
     }
     Ok(values)
 }
 
-/// The members of a list that is separated by commas.
+/// Splits a comma-separated list.
 fn list(value: Option<Data<'_>>) -> Option<impl Iterator<Item = &str>> {
     let Some(Data::Text(text)) = value else { return None };
     Some(str::from_utf8(text).ok()?.split(',').map(str::trim))
@@ -226,7 +217,7 @@ fn write_item(to: &mut Vec<u8>, name: &str, value: Data<'_>) {
     write_data(to, value);
 }
 
-/// Begins a frame that is no fragment; returns where it starts.
+/// Begins a frame, and returns its start.
 fn begin(to: &mut Vec<u8>, kind: u8, stream: u64, frame: u64) -> usize {
     let start = to.len();
     to.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -237,12 +228,12 @@ fn begin(to: &mut Vec<u8>, kind: u8, stream: u64, frame: u64) -> usize {
     start
 }
 
-/// Ends the frame that started there: writes its length.
+/// Writes the length of the frame that starts there.
 fn end(to: &mut [u8], start: usize) {
     // At most `MAX_FRAME`, see `Ack::set`.
     let length = u32::try_from(to.len() - start - LENGTH_BYTES).unwrap_or(u32::MAX);
-    if let Some(place) = to.get_mut(start..start + LENGTH_BYTES) {
-        place.copy_from_slice(&length.to_be_bytes());
+    if let Some(prefix) = to.get_mut(start..start + LENGTH_BYTES) {
+        prefix.copy_from_slice(&length.to_be_bytes());
     }
 }
 

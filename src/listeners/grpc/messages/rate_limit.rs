@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Duration, HeaderValue, Struct, UInt64Value, make_text};
+use super::{Duration, HeaderValue, MapEntry, Struct, UInt64Value, make_text};
 
 /// What Envoy asks.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -23,7 +23,7 @@ pub struct RateLimitRequest {
 pub struct RateLimitDescriptor {
     /// Keys and values in the order of Envoy's actions.
     #[prost(message, repeated, tag = "1")]
-    pub entries: Vec<Entry>,
+    pub entries: Vec<MapEntry>,
     /// A limit that stands in for the configured one.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
@@ -33,17 +33,6 @@ pub struct RateLimitDescriptor {
     /// Whether the hits are given back.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
-}
-
-/// `RateLimitDescriptor.Entry`. Clients choose values, and Envoy passes on bytes that are not UTF-8.
-#[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct Entry {
-    /// The key.
-    #[prost(bytes = "bytes", tag = "1")]
-    pub key: Bytes,
-    /// The value.
-    #[prost(bytes = "bytes", tag = "2")]
-    pub value: Bytes,
 }
 
 impl RateLimitRequest {

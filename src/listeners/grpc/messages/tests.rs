@@ -56,7 +56,7 @@ fn known(name: &str) -> Option<(Again, Option<Again>)> {
         "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor":
             rate_limit::RateLimitDescriptor, descriptors::RateLimitDescriptor;
         "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry":
-            rate_limit::Entry, descriptors::rate_limit_descriptor::Entry;
+            basics::MapEntry, descriptors::rate_limit_descriptor::Entry;
         "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride":
             rate_limit::RateLimitOverride, descriptors::rate_limit_descriptor::RateLimitOverride;
         "envoy.config.core.v3.HeaderValue": basics::HeaderValue, core::HeaderValue;
