@@ -104,7 +104,7 @@ fn with_overrides(mut limit: Limit, count: u32) -> Limit {
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
         let id = Id::parse(&limit.by, &address.to_string()).unwrap();
         let given = Override { allowance: other.clone(), until: None, origin: OverrideOrigin::default() };
-        limit.overrides.add_id(id.len(), id.fingerprint(&limit.short, &FINGERPRINTER), given).unwrap();
+        limit.overrides.add_id(id.components.len(), id.fingerprint(&limit.short, &FINGERPRINTER), given).unwrap();
     }
     limit.overrides.finish().unwrap();
     limit
@@ -152,6 +152,6 @@ impl Requests {
             descriptor: &[],
             now: Micros(1_800_000_000_000_000),
         };
-        rules.charges(black_box(&request)).unwrap()
+        rules.charges(black_box(&request), None).unwrap()
     }
 }

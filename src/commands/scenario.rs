@@ -136,7 +136,7 @@ impl Player {
             let values = json!({"allowed": true, "remaining": UNLIMITED, "retry_after_ms": 0, "reset_ms": 0});
             return Ok(Answer::Values(values));
         }
-        let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from(), now };
+        let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from, now };
         match self.store.decide(&batch).await {
             Ok(mut decisions) => {
                 self.slots.decided(&plan.charges, &decisions);
@@ -200,7 +200,7 @@ impl Player {
         calls: u64,
     ) -> Result<Answer, String> {
         let mut tasks = tokio::task::JoinSet::new();
-        let effective_from = rules.effective_from();
+        let effective_from = rules.effective_from;
         for _ in 0..calls {
             let (store, mut charges) = (self.store.clone(), plan.charges.clone());
             charges.iter_mut().for_each(|charge| charge.input = None);

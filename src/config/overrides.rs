@@ -201,7 +201,7 @@ impl Target<'_> {
         let parsed = Id::parse(&limit.by, id)
             .map_err(|why| node.error(format!("{} is not a valid id for {}", quoted(id), quoted(&limit.name)), why))?;
         let fingerprint = parsed.fingerprint(&limit.short, &self.context.fingerprinter);
-        let added = limit.overrides.add_id(parsed.len(), fingerprint, given);
+        let added = limit.overrides.add_id(parsed.components.len(), fingerprint, given);
         added.map_err(|first| self.report_duplicate(first, node, &parsed.to_string()))
     }
 

@@ -206,7 +206,7 @@ fn header_id(value: &[u8]) {
     let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
     let headers = Headers::from_iter([("x-id", value)]);
     let request = Request { headers: &headers, ..REQUEST };
-    let plan = rules.charges(&request).unwrap();
+    let plan = rules.charges(&request, None).unwrap();
     let bucket = &plan.charges[0].bucket;
     let encoded = bucket.key.strip_prefix("L:").unwrap();
     if !encoded.starts_with('~') {

@@ -72,7 +72,7 @@ impl Limiter {
             AskSubject::Request(request) => {
                 // A refund of what was taken before a block is not denied by it.
                 let blocks = blocks.filter(|_| ask.mode.can_deny());
-                let mut plan = rules.charges_but(request, blocks.as_deref())?;
+                let mut plan = rules.charges(request, blocks.as_deref())?;
                 if !ask.can_accept
                     && let Some(limit) = plan.accepting(rules)
                 {
@@ -84,7 +84,7 @@ impl Limiter {
                 }
                 Ok(plan)
             }
-            AskSubject::Named { charges, now } => Ok(rules.named_but(charges, ask.mode, now, blocks.as_deref())?),
+            AskSubject::Named { charges, now } => Ok(rules.named(charges, ask.mode, now, blocks.as_deref())?),
             AskSubject::Descriptors(question) => Ok(rules.plan(question, blocks.as_deref())?),
         }
     }
@@ -94,7 +94,7 @@ impl Limiter {
         if !ask.sees_response {
             return None;
         }
-        let effective_from = view.rules().effective_from();
+        let effective_from = view.rules().effective_from;
         let slots = self.slots.name(&mut plan.charges, effective_from, ask.now(), ask.start)?;
         self.keeper.get_or_init(|| AbortOnDropHandle::new(spawn_local(self.slots.clone().keep())));
         Some(slots)
@@ -112,7 +112,7 @@ impl Limiter {
         let counting = charges.filter(|charge| charge.counts_denied());
         let charges: Vec<Charge> = counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() }).collect();
         if !charges.is_empty() {
-            let effective_from = view.rules().effective_from();
+            let effective_from = view.rules().effective_from;
             self.settler.run(Job { charges, effective_from, now, counters: Vec::new() }, is_local);
         }
     }

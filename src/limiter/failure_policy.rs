@@ -80,7 +80,7 @@ impl Limiter {
         plan.retain(is_local);
         let decisions = self.ask_local(view, plan, now);
         if let Some(slots) = slots {
-            slots.decided_locally(&plan.charges, &decisions, view.rules().effective_from());
+            slots.decided_locally(&plan.charges, &decisions, view.rules().effective_from);
         }
         (decisions, failure)
     }

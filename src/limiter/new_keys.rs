@@ -77,7 +77,7 @@ impl Limiter {
         let key = std::mem::take(&mut charges[index].bucket.key);
         // No two charges of a request may have the same bucket.
         let bucket = (0..=charges.len())
-            .map(|number| of_newcomers(&key, number, &rules.fingerprinter()))
+            .map(|number| of_newcomers(&key, number, &rules.fingerprinter))
             .find(|bucket| charges.iter().all(|other| other.bucket.fingerprint != bucket.fingerprint));
         if let Some(bucket) = bucket {
             charges[index].bucket = bucket;

@@ -144,7 +144,7 @@ impl Settlement {
         // The rules may have changed: charges under older numbers would cut the bucket to their burst.
         let current = settler.shared.snapshot.load();
         let has_changed = !Arc::ptr_eq(&current, &view.snapshot);
-        let effective_from = current.rules.effective_from();
+        let effective_from = current.rules.effective_from;
         let mut job = Job { charges: Vec::new(), effective_from, now, counters: Vec::new() };
         self.owed.retain(|owed| {
             let report = report(owed);

@@ -51,7 +51,7 @@ impl Shared {
 
     pub fn logging(rules: Rules, metrics: Arc<Metrics>, local: MemoryStore, log: DenialLog) -> Self {
         let denial_log = Arc::new(log);
-        local.set_limits(&limit_keys(&rules, &metrics), rules.effective_from());
+        local.set_limits(&limit_keys(&rules, &metrics), rules.effective_from);
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, &metrics, &denial_log)));
         let (blocks, store_failed, bounds) = (Arc::default(), Mutex::default(), KeyBounds::default());
         Self { snapshot, blocks, metrics, denial_log, local, store_failed, bounds }
@@ -68,7 +68,7 @@ impl Shared {
     fn divide_keys(&self, rules: &Rules) {
         let keys = limit_keys(rules, &self.metrics);
         for table in self.bounds.memory.as_deref().into_iter().chain([&self.local]) {
-            table.set_limits(&keys, rules.effective_from());
+            table.set_limits(&keys, rules.effective_from);
         }
     }
 

@@ -55,7 +55,7 @@ impl Limiter {
 
 /// The plan's charges, and its reports.
 fn batches<'p>(view: &View, plan: &'p Plan, now: Micros) -> [Batch<'p>; 2] {
-    let effective_from = view.rules().effective_from();
+    let effective_from = view.rules().effective_from;
     let reported = plan.joint.as_ref().map_or(&[][..], |joint| &joint.reported);
     [&plan.charges, reported].map(|charges| Batch { charges, effective_from, now })
 }

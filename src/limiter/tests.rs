@@ -140,7 +140,7 @@ fn without_store(policies: &[StoreErrorPolicy]) -> [usize; 3] {
     let mut counts = [0; 3];
     for _ in 0..10 {
         let view = limiter.view();
-        let mut plan = view.rules().charges(&request("GET", &Headers::new())).unwrap();
+        let mut plan = view.rules().charges(&request("GET", &Headers::new()), None).unwrap();
         let (decisions, failure) = limiter.without_store(&view, &mut plan, Micros(0), &StoreError::Down, None);
         counts[failure.apply(Verdict::decided(&plan, &decisions)).standing as usize] += 1;
     }

@@ -108,7 +108,7 @@ impl TrustedProxies {
     ///
     /// If that peer is not trusted, it is the client, and `Forwarded` is not read: no such gateway writes it.
     pub fn client_of_gateway(&self, headers: &Headers) -> Option<ClientAddress> {
-        Some(self.client(last_hop(headers)?, headers))
+        Some(self.client(hops(headers, false).next()??, headers))
     }
 
     /// The client according to one header: the first untrusted hop from the right, or else the last readable one.
@@ -127,11 +127,6 @@ impl TrustedProxies {
         }
         client
     }
-}
-
-/// The peer of the hop that wrote `X-Forwarded-For` last.
-fn last_hop(headers: &Headers) -> Option<IpAddr> {
-    hops(headers, false).next()?
 }
 
 /// The elements of a header from right to left; `None` for an element that is not an address.

@@ -131,20 +131,14 @@ impl Headers {
     /// The values of all lines of this name, in order.
     pub fn all<'a, 'n>(&'a self, name: &'n str) -> impl DoubleEndedIterator<Item = &'a [u8]> + Clone + use<'a, 'n> {
         let name = name.as_bytes();
-        let lines = self.suspects(name).iter().filter(move |line| line.name(&self.text).eq_ignore_ascii_case(name));
+        let lines: &[Line] = if self.marks & mark(name) == 0 { &[] } else { &self.lines };
+        let lines = lines.iter().filter(move |line| line.name(&self.text).eq_ignore_ascii_case(name));
         lines.map(|line| line.value(&self.text))
-    }
-
-    /// The lines that may have this name.
-    fn suspects(&self, name: &[u8]) -> &[Line] {
-        if self.marks & mark(name) == 0 { &[] } else { &self.lines }
     }
 
     /// The value of the first line of this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
-        let name = name.as_bytes();
-        let line = self.suspects(name).iter().find(|line| line.name(&self.text).eq_ignore_ascii_case(name))?;
-        Some(line.value(&self.text))
+        self.all(name).next()
     }
 
     /// As [`Self::get`], if the value is printable ASCII.

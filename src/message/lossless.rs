@@ -22,16 +22,12 @@ pub fn text(bytes: &[u8]) -> Cow<'_, str> {
 
 /// As [`text`], for bytes that are valid UTF-8: unchanged unless it has stand-ins.
 pub fn keep(text: &str) -> Cow<'_, str> {
-    if memchr::memchr(LEAD, text.as_bytes()).is_none() {
-        Cow::Borrowed(text)
-    } else {
-        Cow::Owned(carried(text.as_bytes()))
-    }
+    if may_have_bytes(text) { Cow::Owned(carried(text.as_bytes())) } else { Cow::Borrowed(text) }
 }
 
 /// The inverse of [`text`].
 pub fn bytes(text: &str) -> Cow<'_, [u8]> {
-    if memchr::memchr(LEAD, text.as_bytes()).is_none() {
+    if !may_have_bytes(text) {
         return Cow::Borrowed(text.as_bytes());
     }
     let mut bytes = Vec::with_capacity(text.len());
@@ -47,7 +43,7 @@ pub fn bytes(text: &str) -> Cow<'_, [u8]> {
 /// The text for people: stand-ins as escapes, `%E9`.
 pub fn shown(text: &str) -> Cow<'_, str> {
     use std::fmt::Write;
-    if memchr::memchr(LEAD, text.as_bytes()).is_none() {
+    if !may_have_bytes(text) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len());
@@ -64,7 +60,11 @@ pub fn shown(text: &str) -> Cow<'_, str> {
 
 /// Whether a text has stand-ins.
 pub fn has_bytes(text: &str) -> bool {
-    memchr::memchr(LEAD, text.as_bytes()).is_some() && text.chars().any(|character| byte(character).is_some())
+    may_have_bytes(text) && text.chars().any(|character| byte(character).is_some())
+}
+
+fn may_have_bytes(text: &str) -> bool {
+    memchr::memchr(LEAD, text.as_bytes()).is_some()
 }
 
 #[cold]

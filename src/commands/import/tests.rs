@@ -267,7 +267,7 @@ fn counted(rules: &Rules, descriptor: &[(&str, &str)]) -> Counted {
         descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
     let headers = Headers::new();
     let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };
-    let plan = rules.charges(&request).unwrap();
+    let plan = rules.charges(&request, None).unwrap();
     let mut counted = Counted { enforced: BTreeMap::new(), in_shadow: BTreeSet::new(), is_refused: (false, false) };
     for (charge, origin) in plan.charges.iter().zip(&plan.origins) {
         let numbers = (charge.numbers.count(), charge.numbers.period());

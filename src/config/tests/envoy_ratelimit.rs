@@ -73,10 +73,13 @@ descriptors:
     let headers = Headers::new();
     let entries = [DescriptorEntry { key: "path", value: "/v1/x" }, DescriptorEntry { key: "user", value: "u" }];
     let request = Request { domain: Some("test-domain"), descriptor: &entries, client: None, ..sample(&headers) };
-    assert_eq!(rules.charges(&request).unwrap().unlimited, [1]);
+    assert_eq!(rules.charges(&request, None).unwrap().unlimited, [1]);
     // The limits of limits.yaml are for requests, and those of a domain for that domain.
-    assert!(rules.charges(&Request { domain: Some("other"), ..request }).unwrap().unlimited.is_empty());
-    assert_eq!(rules.charges(&Request { domain: None, descriptor: &[], ..sample(&headers) }).unwrap().charges.len(), 1);
+    assert!(rules.charges(&Request { domain: Some("other"), ..request }, None).unwrap().unlimited.is_empty());
+    assert_eq!(
+        rules.charges(&Request { domain: None, descriptor: &[], ..sample(&headers) }, None).unwrap().charges.len(),
+        1
+    );
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn what_several_files_and_documents_say_of_a_domain_holds_together() {
         for (value, expected) in [("a", 1), ("b", 2)] {
             let entries = [DescriptorEntry { key: "k", value }];
             let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };
-            let charges = rules.charges(&request).unwrap().charges;
+            let charges = rules.charges(&request, None).unwrap().charges;
             assert_eq!(
                 charges.iter().map(|charge| charge.numbers.burst()).collect::<Vec<_>>(),
                 [expected],

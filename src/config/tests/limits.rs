@@ -54,7 +54,7 @@ overrides:
     assert_eq!(full.conditions.methods, ["POST", "PUT"]);
     let hosts = [HostPattern::Exact("api.example.com".into()), HostPattern::Below(".example.org".into())];
     assert_eq!(full.conditions.hosts, hosts);
-    assert!(full.conditions.paths[0].is_open() && full.conditions.paths[0].matches("/v1/a/b/c"));
+    assert!(full.conditions.paths[0].is_open && full.conditions.paths[0].matches("/v1/a/b/c"));
     let tests: Vec<String> =
         full.conditions.headers.iter().map(|header| format!("{} {:?}", header.name, header.test)).collect();
     let expected =
@@ -91,7 +91,7 @@ overrides:
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
     let headers = Headers::new();
     let request = Request { client: "192.0.2.9".parse().ok(), now: NOW, ..sample(&headers) };
-    assert_eq!(rules.charges(&request).unwrap().unlimited, [1], "the folded address is found");
+    assert_eq!(rules.charges(&request, None).unwrap().unlimited, [1], "the folded address is found");
 
     assert_eq!((fixed.by.len(), fixed.mode), (0, LimitMode::Off));
     assert_eq!(fixed.allowance, Allowance::Windows([Numbers::fixed(3).unwrap()].into()));

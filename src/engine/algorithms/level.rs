@@ -54,11 +54,7 @@ impl Level {
     /// Returns an instant at which the bucket is full; `None` if it never is. With a calendar it may be full some days
     /// earlier, because only the window of the last write is known.
     pub fn full_at(&self) -> Option<Micros> {
-        match (self.refill.windows(), self.refill.drain()) {
-            (Some(windows), _) => Some(windows.after(self.since, self.used.div_ceil(self.weight))),
-            (None, 0) => None,
-            (None, drain) => Some(self.since.after(Micros(self.used.div_ceil(drain)))),
-        }
+        self.refill.full_at(self.since, self.used, self.weight)
     }
 
     /// Returns true if the numbers of the last write count in the same way.
@@ -79,7 +75,6 @@ impl Level {
             return CarriedOver { used, weight: self.weight, window_start: changed };
         };
         // As in Redis, the bucket knows only the length of one calendar window.
-        let windows = windows.extrapolated();
         let [first, last] = [self.since, changed].map(|at| windows.number(self.since, at));
         let used = self.used.saturating_sub((last - first).saturating_mul(self.weight));
         CarriedOver { used, weight: 1, window_start: windows.start(self.since, last) }

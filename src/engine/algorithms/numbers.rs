@@ -7,7 +7,7 @@ use super::algorithm::Algorithm;
 use super::calendar::{Calendar, MOST_WINDOWS_AHEAD};
 use super::concurrency::DEFAULT_LEASE;
 use super::micros::Micros;
-use super::windows::{Refill, Windows, WrittenWindows};
+use super::windows::{Refill, Windows};
 
 /// The numbers of one window of a limit, checked and reduced.
 ///
@@ -131,11 +131,7 @@ impl Numbers {
     /// The windows in which the bucket refills; `None` if it does not refill in windows.
     #[inline]
     pub fn windows(&self) -> Option<Windows<'_>> {
-        match self.refill.windows()? {
-            WrittenWindows::First(period) => Some(Windows::First(period)),
-            WrittenWindows::Clock(period) => Some(Windows::Clock(period)),
-            WrittenWindows::Calendar(_) => self.calendar.as_deref().map(Windows::Calendar),
-        }
+        self.calendar.as_deref().map(Windows::Calendar).or_else(|| self.refill.windows())
     }
 
     /// Replaces the calendar with the one that `share` returns, so that equal calendars are in memory once.

@@ -63,15 +63,6 @@ const VALUE: u64 = !KIND;
 const LENGTH_BITS: u32 = 32;
 const LENGTH: u64 = (1 << LENGTH_BITS) - 1;
 
-/// The windows that a bucket was written in, as far as its [`Refill`] describes them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WrittenWindows {
-    First(u64),
-    Clock(u64),
-    /// A window of a calendar, of this many microseconds.
-    Calendar(u64),
-}
-
 impl Refill {
     /// The level falls by `drain` every microsecond; 0 for never.
     pub const fn evenly(drain: u64) -> Self {
@@ -119,42 +110,38 @@ impl Refill {
         self.0 & KIND == EVENLY
     }
 
+    /// Returns the windows; `None` if the bucket does not refill in windows. Those of a calendar are taken to be as long as the
+    /// one that the bucket was written in.
     #[inline]
-    pub(crate) const fn windows(self) -> Option<WrittenWindows> {
+    pub(super) const fn windows(self) -> Option<Windows<'static>> {
         let value = self.0 & VALUE;
         match self.0 & KIND {
-            FIRST => Some(WrittenWindows::First(value)),
-            CLOCK => Some(WrittenWindows::Clock(value)),
-            CALENDAR => Some(WrittenWindows::Calendar((value & LENGTH) * 1_000_000)),
+            FIRST => Some(Windows::First(value)),
+            CLOCK => Some(Windows::Clock(value)),
+            CALENDAR if value & LENGTH == 0 => Some(Windows::First(1)),
+            CALENDAR => Some(Windows::First((value & LENGTH) * 1_000_000)),
             _ => None,
         }
+    }
+
+    /// Returns an instant at which a bucket is full that had used `used` levels at `since`; `None` if it never is. In windows,
+    /// each adds `weight` levels. For a calendar it is the latest possible instant.
+    pub(super) fn full_at(self, since: Micros, used: u64, weight: u64) -> Option<Micros> {
+        let windows = match (self.windows(), self.drain()) {
+            (Some(windows), _) => windows,
+            (None, 0) => return None,
+            (None, drain) => return Some(since.after(Micros(used.div_ceil(drain)))),
+        };
+        let count = used.div_ceil(weight);
+        if self.0 & KIND != CALENDAR {
+            return Some(windows.after(since, count));
+        }
+        let first = windows.after(since, count.min(1));
+        let longest = if first.since(since).0 > LONGEST_MONTH { LONGEST_YEAR } else { LONGEST_MONTH };
+        Some(first.after(Micros(count.saturating_sub(1).saturating_mul(longest))))
     }
 }
 
 /// The longest month and the longest year, plus a day in case a time zone crosses the date line.
 const LONGEST_MONTH: u64 = 32 * 86_400_000_000;
 const LONGEST_YEAR: u64 = 367 * 86_400_000_000;
-
-impl WrittenWindows {
-    /// Returns an instant at which at least `count` windows have begun since the one that began at `start`. For a calendar it
-    /// is the latest possible.
-    pub(crate) const fn after(self, start: Micros, count: u64) -> Micros {
-        match self {
-            Self::First(period) | Self::Clock(period) => start.after(Micros(count.saturating_mul(period))),
-            Self::Calendar(length) => {
-                let longest = if length > LONGEST_MONTH { LONGEST_YEAR } else { LONGEST_MONTH };
-                let later = count.saturating_sub(1).saturating_mul(longest);
-                start.after(Micros(if count == 0 { 0 } else { length })).after(Micros(later))
-            }
-        }
-    }
-
-    /// Returns the windows if later ones are as long as the one that the bucket was written in.
-    pub(crate) const fn extrapolated(self) -> Windows<'static> {
-        match self {
-            Self::First(period) => Windows::First(period),
-            Self::Clock(period) => Windows::Clock(period),
-            Self::Calendar(length) => Windows::First(if length == 0 { 1 } else { length }),
-        }
-    }
-}

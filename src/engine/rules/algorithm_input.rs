@@ -1,19 +1,10 @@
 //! The input of charges whose algorithm needs more than numbers: the entry of a queue, the call of a script.
 
 use super::limit::Limit;
-use super::plan::{InvalidInput, Plan};
-use super::request::Request;
+use super::plan::Plan;
+use super::queue::Queue;
 use crate::engine::algorithms::charge::{Charge, Input, Mode};
-use crate::engine::algorithms::queue::{EntryId, EntryTooLong, LONGEST_ENTRY, QueueEntry, Work};
-
-/// The input of a charge by name.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QueueInput<'a> {
-    /// The fields of the entry.
-    pub(crate) fields: &'a [(String, String)],
-    /// The entry that a refund removes.
-    pub(crate) entry: Option<&'a EntryId>,
-}
+use crate::engine::algorithms::queue::{EntryId, QueueEntry, Work};
 
 /// An operation that a limit's algorithm does not support.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,48 +20,28 @@ pub enum UnsupportedOperation {
 }
 
 impl Plan {
-    /// Adds the input that the algorithm of `limit` needs to its charges, which begin at `first`.
-    pub(super) fn add_input(&mut self, first: usize, limit: &Limit, request: &Request<'_>) -> Result<(), InvalidInput> {
-        let Some(queue) = &limit.queue else {
-            self.add_script(first, limit);
-            return Ok(());
-        };
-        let entry = queue.entry(request).map_err(|EntryTooLong(bytes)| InvalidInput {
-            origin: format!("the queue entry of {}", limit.name),
-            wanted: "at most 8192 bytes",
-            value: format!("{bytes} bytes"),
-        })?;
-        self.add_entry(first, limit, &entry, None);
-        Ok(())
-    }
-
-    /// As [`Self::add_input`], for a charge by name. The error is for the caller.
-    pub(super) fn add_named_input(&mut self, first: usize, limit: &Limit, input: QueueInput<'_>) -> Result<(), String> {
-        let Some(queue) = &limit.queue else {
-            self.add_script(first, limit);
-            return Ok(());
-        };
-        let entry = queue.entry_of(input.fields)?;
-        self.add_entry(first, limit, &entry, input.entry);
-        Ok(())
-    }
-
-    fn add_entry(&mut self, first: usize, limit: &Limit, entry: &QueueEntry, removed: Option<&EntryId>) {
-        let Some(queue) = &limit.queue else { return };
+    /// Adds the input that the algorithm of `limit` needs to its charges, which begin at `first`. `entry` makes the entry of a
+    /// queue, and `given_back` is the one that a refund removes.
+    pub(super) fn add_input<E>(
+        &mut self,
+        first: usize,
+        limit: &Limit,
+        entry: impl FnOnce(&Queue) -> Result<QueueEntry, E>,
+        given_back: Option<&EntryId>,
+    ) -> Result<(), E> {
+        let entry = limit.queue.as_ref().map(|queue| entry(queue)).transpose()?;
         for charge in self.charges.iter_mut().skip(first) {
-            charge.bucket.key.push_str(queue.storage.mark());
-            let work = Work { storage: queue.storage, entry: entry.clone(), given_back: removed.cloned() };
-            charge.input = Some(Box::new(Input::Queue(work)));
+            if let (Some(queue), Some(entry)) = (&limit.queue, &entry) {
+                charge.bucket.key.push_str(queue.storage.mark());
+                let (storage, entry) = (queue.storage, entry.clone());
+                let work = Work { storage, entry, given_back: given_back.cloned() };
+                charge.input = Some(Box::new(Input::Queue(work)));
+            } else if let Some(script) = &limit.script {
+                charge.input = Some(Box::new(Input::Script(script.run(charge.numbers.count()))));
+            }
             charge.bound_cost();
         }
-    }
-
-    fn add_script(&mut self, first: usize, limit: &Limit) {
-        let Some(script) = &limit.script else { return };
-        for charge in self.charges.iter_mut().skip(first) {
-            charge.input = Some(Box::new(Input::Script(script.run(charge.numbers.count()))));
-            charge.bound_cost();
-        }
+        Ok(())
     }
 }
 
@@ -96,5 +67,3 @@ impl Charge {
         }
     }
 }
-
-const _: () = assert!(LONGEST_ENTRY == 8192, "the message says so");

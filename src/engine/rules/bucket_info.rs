@@ -1,6 +1,5 @@
 //! The bucket that an operator names, `Name:id`, as far as the rules know it.
 
-use super::algorithm_input::QueueInput;
 use super::component::{Component, ComponentSource};
 use super::ids::{self, Id, meant};
 use super::limit::{Cost, Limit, LimitMode};
@@ -8,7 +7,7 @@ use super::named_id::{CanonicalComponent, canonical_component, split_first};
 use super::overrides::{OverrideLookup, OverrideOrigin};
 use super::plan::{ChargeOrigin, Plan};
 use super::quote::quoted;
-use super::rule_set::{Rules, in_share};
+use super::rule_set::Rules;
 use super::suggest::nearest;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
@@ -72,7 +71,7 @@ impl Rules {
         let (given, changed) = limit.overrides.find_since(&subject);
         let given = given.map(|(_, given)| given);
         let allowance = given.map_or(&limit.allowance, |given| &given.allowance);
-        let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+        let enforced = limit.is_enforced_for(&identified.bucket.key);
         let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { 1 };
         let mut plan = Plan::default();
         let key = identified.bucket.key.clone();
@@ -80,9 +79,8 @@ impl Rules {
             let origin = ChargeOrigin { limit: place, window: 0, enforced };
             plan.add_allowance(allowance, identified.bucket, 0, Mode::Check, origin);
             plan.changed_at(0, changed);
-            let nothing = QueueInput { fields: &[], entry: None };
             // Only the script knows the state of its bucket.
-            if limit.script.is_some() || plan.add_named_input(0, limit, nothing).is_err() {
+            if limit.script.is_some() || plan.add_input(0, limit, |queue| queue.entry_of(&[]), None).is_err() {
                 plan = Plan::default();
             }
         }
@@ -175,7 +173,7 @@ mod tests {
             let id = Id::parse(&accounts.by, id).unwrap();
             let origin = OverrideOrigin { line: 3, ..OverrideOrigin::default() };
             let given = Override { allowance, until: None, origin };
-            accounts.overrides.add_id(id.len(), id.fingerprint("Accounts", &HASH), given).unwrap();
+            accounts.overrides.add_id(id.components.len(), id.fingerprint("Accounts", &HASH), given).unwrap();
         }
         let limits = vec![
             limit("PerAddress", vec![ip(64)]),

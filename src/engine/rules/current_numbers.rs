@@ -27,7 +27,7 @@ impl Rules {
     fn in_force(&self, charge: &Charge, older: &Limit, now: Micros) -> Option<Charge> {
         // Keys have the short name, which stays when a limit is renamed.
         let limit = self.limits().iter().find(|limit| limit.short == older.short && limit.by == older.by)?;
-        let hash = self.fingerprinter();
+        let hash = self.fingerprinter;
         // The algorithm and the window follow after `#`, which is escaped in ids.
         let plain = charge.bucket.key.split('#').next()?;
         let id = plain.strip_prefix(limit.short.as_str())?;
@@ -100,8 +100,8 @@ mod tests {
         let older = rules(&[even(10), even(100)], |_| {});
         let headers = Headers::new();
         let request = Request { client: client.parse().ok(), path: "/a:b/%20", ..sample(&headers) };
-        let charges = older.charges(&request).unwrap().charges;
-        let expected_charges = newer.charges(&request).unwrap().charges;
+        let charges = older.charges(&request, None).unwrap().charges;
+        let expected_charges = newer.charges(&request, None).unwrap().charges;
         let found: Vec<u64> = charges
             .iter()
             .map(|charge| {

@@ -9,7 +9,7 @@ use super::matching::{DescriptorMatch, Mismatch};
 use super::overrides::OverrideLookup;
 use super::plan::InvalidInput;
 use super::request::Request;
-use super::rule_set::{Rules, cost, in_share, is_enforced_without_id};
+use super::rule_set::{Rules, cost, is_enforced_without_id};
 use crate::engine::rules::allowance::Allowance;
 use crate::message::lossless::shown;
 
@@ -81,7 +81,7 @@ impl Rules {
             allowance: given.map_or_else(|| limit.allowance.clone(), |(_, given)| given.allowance.clone()),
             given_by: given.map(|(place, _)| place),
             cost: cost(limit, request)?,
-            enforced: limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key),
+            enforced: limit.is_enforced_for(&identified.bucket.key),
             id,
         })
     }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use super::component::{Component, ComponentError, ComponentSource};
 use super::fingerprint::Fingerprinter;
 use super::key::BucketKey;
+use super::limit::Limit;
 use super::request::Request;
 use crate::engine::algorithms::charge::Bucket;
 
@@ -34,13 +35,6 @@ pub enum Fallback {
     Shared,
 }
 
-/// The treatment of requests without a usable value for a component.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fallbacks {
-    pub missing: Fallback,
-    pub malformed: Fallback,
-}
-
 /// Why a request has no id for a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdError {
@@ -51,17 +45,16 @@ pub struct IdError {
     pub is_denied: bool,
 }
 
-/// Returns the id of `request` for a limit by these components. If several components have no value, one that denies the
+/// Returns the id of `request` for a limit. If several components have no value, one that denies the
 /// request takes precedence over one that leaves it uncharged, and that over a shared bucket.
 pub fn identify(
-    by: &[Component],
-    short: &str,
+    limit: &Limit,
     request: &Request<'_>,
-    fallbacks: Fallbacks,
     with_prefixes: bool,
     fingerprinter: &Fingerprinter,
 ) -> Result<Identity, IdError> {
-    let mut key = BucketKey::new(short, fingerprinter);
+    let by = &limit.by;
+    let mut key = BucketKey::new(&limit.short, fingerprinter);
     let mut prefixes = Vec::with_capacity(if with_prefixes { by.len() } else { 0 });
     let mut skipped = None;
     for (component, part) in by.iter().enumerate() {
@@ -77,8 +70,8 @@ pub fn identify(
             Ok(text) => key.push(&text),
             Err(reason) => {
                 let (fallback, mark) = match reason {
-                    ComponentError::Missing => (fallbacks.missing, MISSING),
-                    ComponentError::Malformed => (fallbacks.malformed, MALFORMED),
+                    ComponentError::Missing => (limit.missing, MISSING),
+                    ComponentError::Malformed => (limit.malformed, MALFORMED),
                 };
                 match fallback {
                     Fallback::Deny => return Err(IdError { component, reason, is_denied: true }),
@@ -96,8 +89,7 @@ pub fn identify(
     if let Some(skipped) = skipped {
         return Err(skipped);
     }
-    let fingerprint = prefixes.last().copied().unwrap_or_else(|| key.fingerprint());
-    Ok(Identity { bucket: key.bucket(fingerprint), prefixes })
+    Ok(Identity { bucket: key.into_bucket(), prefixes })
 }
 
 /// The canonical components of the id of `request`.
@@ -129,8 +121,18 @@ mod tests {
 
     const HASH: Fingerprinter = Fingerprinter::new((1, 2));
 
-    const SKIP: Fallbacks = Fallbacks { missing: Fallback::Skip, malformed: Fallback::Skip };
-    const SHARE: Fallbacks = Fallbacks { missing: Fallback::Shared, malformed: Fallback::Shared };
+    const SKIP: [Fallback; 2] = [Fallback::Skip; 2];
+    const SHARE: [Fallback; 2] = [Fallback::Shared; 2];
+
+    /// The bucket of a request's id, by the treatments of missing and malformed components.
+    fn identify(
+        by: &[Component],
+        request: &Request<'_>,
+        [missing, malformed]: [Fallback; 2],
+    ) -> Result<Identity, IdError> {
+        let limit = Limit { by: by.to_vec(), missing, malformed, ..Limit::new("L") };
+        super::identify(&limit, request, true, &HASH)
+    }
 
     fn header(form: ValueType) -> Component {
         Component::new(ComponentSource::Header(HeaderName::from_static("x-id")), form)
@@ -148,9 +150,7 @@ mod tests {
     fn keys_cannot_be_forged_by_user_text() {
         let headers = Headers::from_iter([("x-id", "a:b{c}*!")]);
         let request = Request { client: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), ..sample(&headers) };
-        let Ok(found) = identify(&[header(ValueType::Text), ip(64)], "L", &request, SKIP, true, &HASH) else {
-            panic!("no id")
-        };
+        let Ok(found) = identify(&[header(ValueType::Text), ip(64)], &request, SKIP) else { panic!("no id") };
         assert_eq!(found.bucket.key, "L:a%3Ab%7Bc%7D%2A%21:127.0.0.1");
         let whole = Id::parse(&[header(ValueType::Text), ip(64)], "a%3Ab{c}*!:127.0.0.1").unwrap();
         assert_eq!(whole.fingerprint("L", &HASH), found.bucket.fingerprint);
@@ -159,14 +159,14 @@ mod tests {
 
         let missing = Some(lacking(0, ComponentError::Missing, false));
         let by = [Component::new(ComponentSource::Cookie("sid".into()), ValueType::Text)];
-        assert_eq!(identify(&by, "L", &request, SKIP, true, &HASH).err(), missing);
-        let shared = identify(&by, "L", &request, SHARE, true, &HASH).map(|found| found.bucket.key);
+        assert_eq!(identify(&by, &request, SKIP).err(), missing);
+        let shared = identify(&by, &request, SHARE).map(|found| found.bucket.key);
         assert_eq!(shared.ok().as_deref(), Some("L:*"));
 
         let by = [Component::new(ComponentSource::TlsSubject, ValueType::Text)];
-        assert_eq!(identify(&by, "L", &request, SKIP, true, &HASH).err(), missing);
+        assert_eq!(identify(&by, &request, SKIP).err(), missing);
         let request = Request { tls_subject: Some("CN=client 1,O=Acme"), ..request };
-        let found = identify(&by, "L", &request, SKIP, true, &HASH).map(|found| found.bucket);
+        let found = identify(&by, &request, SKIP).map(|found| found.bucket);
         let whole = Id::parse(&by, "CN=client 1,O=Acme").unwrap();
         assert_eq!(found.map(|bucket| bucket.fingerprint).ok(), Some(whole.fingerprint("L", &HASH)));
     }
@@ -174,7 +174,7 @@ mod tests {
     /// The key of a request with these lines of `x-id`, for a limit by it in this form.
     fn key(form: ValueType, lines: &[&[u8]]) -> Result<String, IdError> {
         let headers: Headers = lines.iter().map(|line| ("x-id", line)).collect();
-        identify(&[header(form)], "L", &sample(&headers), SHARE, false, &HASH).map(|found| found.bucket.key)
+        identify(&[header(form)], &sample(&headers), SHARE).map(|found| found.bucket.key)
     }
 
     #[test]
@@ -220,8 +220,7 @@ mod tests {
         let malformed = || Component::new(ComponentSource::Descriptor("k".into()), ValueType::Text);
         let missing = || Component::new(ComponentSource::Query("q".into()), ValueType::Text);
         let check = |by: [Component; 2], missing, malformed| {
-            let fallbacks = Fallbacks { missing, malformed };
-            identify(&by, "L", &request, fallbacks, true, &HASH).map(|found| found.bucket.key)
+            identify(&by, &request, [missing, malformed]).map(|found| found.bucket.key)
         };
         assert_eq!(check([malformed(), missing()], Shared, Shared).as_deref(), Ok("L:!:*"));
         for (by, first) in [([malformed(), missing()], true), ([missing(), malformed()], false)] {

@@ -18,7 +18,7 @@ use crate::message::percent::decode;
 /// The id of an override: the first components of `by`, or all of them, as canonical text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Id {
-    components: Vec<String>,
+    pub components: Vec<String>,
 }
 
 impl Id {
@@ -42,20 +42,6 @@ impl Id {
             }
         }
         Err(reason.unwrap_or_default())
-    }
-
-    /// The number of components.
-    pub fn len(&self) -> usize {
-        self.components.len()
-    }
-
-    pub fn into_components(self) -> Vec<String> {
-        self.components
-    }
-
-    /// Always false for a parsed id.
-    pub fn is_empty(&self) -> bool {
-        self.components.is_empty()
     }
 
     /// The fingerprint of a request with this id.

@@ -76,28 +76,18 @@ impl Index {
 
     fn insert_plain(&mut self, limit: u32, conditions: &Match) {
         if !conditions.paths.is_empty() {
-            let reading = conditions.path_reading;
-            let place = self.paths.iter().position(|(given, _)| *given == reading).unwrap_or_else(|| {
-                self.paths.push((reading, Node::default()));
-                self.paths.len() - 1
-            });
-            for pattern in &conditions.paths {
-                self.paths[place].1.insert(pattern, limit);
-            }
+            let tree = entry(&mut self.paths, &conditions.path_reading);
+            conditions.paths.iter().for_each(|pattern| tree.insert(pattern, limit));
         } else if !conditions.hosts.is_empty() {
             for host in &conditions.hosts {
                 let (table, name) = match host {
                     HostPattern::Exact(name) => (&mut self.hosts, name),
                     HostPattern::Below(name) => (&mut self.domains, name),
                 };
-                file(table, name.clone(), limit);
+                file(table, name, limit);
             }
         } else if let Some((name, value)) = exact_header(conditions) {
-            let place = self.headers.iter().position(|(given, _)| given == name).unwrap_or_else(|| {
-                self.headers.push((name.clone(), HashMap::new()));
-                self.headers.len() - 1
-            });
-            file(&mut self.headers[place].1, value.clone(), limit);
+            file(entry(&mut self.headers, name), value, limit);
         } else if !conditions.networks.is_empty() {
             for network in &conditions.networks {
                 self.networks.entry(*network).or_default().push(limit);
@@ -106,7 +96,7 @@ impl Index {
             self.everywhere.push(limit);
         } else {
             for method in &conditions.methods {
-                file(&mut self.methods, method.clone(), limit);
+                file(&mut self.methods, method, limit);
             }
         }
     }
@@ -134,9 +124,8 @@ impl Index {
             tree.collect(&path, found);
         }
         let mut add = |filed: Option<&Vec<u32>>| found.extend_from_slice(filed.map_or(&[], Vec::as_slice));
-        if !self.hosts.is_empty() {
-            add(self.hosts.get(request.host));
-        }
+        // The lookup in an empty table does not hash the key.
+        add(self.hosts.get(request.host));
         if !self.domains.is_empty() {
             for (dot, _) in request.host.match_indices('.').filter(|(dot, _)| *dot > 0) {
                 add(self.domains.get(&request.host[dot..]));
@@ -150,9 +139,7 @@ impl Index {
         if let Some(client) = request.client {
             self.networks.containing(client).for_each(|filed| add(Some(filed)));
         }
-        if !self.methods.is_empty() {
-            add(self.methods.get(request.method));
-        }
+        add(self.methods.get(request.method));
     }
 }
 
@@ -187,12 +174,12 @@ impl DescriptorIndex {
         });
         let needed = needed.or(by.filter(|_| limit.missing == Fallback::Skip));
         if let Some((key, value)) = exact {
-            file(self.entries.entry(key.clone()).or_default(), value.clone(), place);
+            file(self.entries.entry(key.clone()).or_default(), value, place);
         } else if let Some(key) = needed {
-            file(&mut self.keys, key.clone(), place);
+            file(&mut self.keys, key, place);
         } else if !conditions.domains.is_empty() {
             for domain in &conditions.domains {
-                file(&mut self.domains, domain.clone(), place);
+                file(&mut self.domains, domain, place);
             }
         } else if by.is_some() || !entries.is_empty() {
             self.everywhere.push(place);
@@ -206,21 +193,15 @@ impl DescriptorIndex {
     fn candidates(&self, request: &Request<'_>, found: &mut Candidates) {
         found.extend_from_slice(&self.everywhere);
         if let Some(domain) = request.domain {
-            if !self.domains.is_empty() {
-                found.extend_from_slice(self.domains.get(domain).map_or(&[], Vec::as_slice));
-            }
+            found.extend_from_slice(self.domains.get(domain).map_or(&[], Vec::as_slice));
             if let Some(tree) = self.trees.get(domain) {
                 tree.find(request.descriptor, found);
             }
         }
         let mut add = |filed: Option<&Vec<u32>>| found.extend_from_slice(filed.map_or(&[], Vec::as_slice));
         for entry in request.descriptor {
-            if !self.entries.is_empty() {
-                add(self.entries.get(entry.key).and_then(|values| values.get(entry.value)));
-            }
-            if !self.keys.is_empty() {
-                add(self.keys.get(entry.key));
-            }
+            add(self.entries.get(entry.key).and_then(|values| values.get(entry.value)));
+            add(self.keys.get(entry.key));
         }
     }
 }
@@ -228,13 +209,13 @@ impl DescriptorIndex {
 impl Node {
     fn insert(&mut self, pattern: &PathPattern, limit: u32) {
         let mut node = self;
-        for segment in pattern.segments() {
+        for segment in &pattern.segments {
             node = match segment {
                 Segment::Literal(literal) => node.literals.entry(literal.clone()).or_default(),
                 Segment::Parameter(_) => node.parameter.get_or_insert_default(),
             };
         }
-        let list = if pattern.is_open() { &mut node.below } else { &mut node.here };
+        let list = if pattern.is_open { &mut node.below } else { &mut node.here };
         list.push(limit);
     }
 
@@ -261,8 +242,17 @@ fn exact_header(conditions: &Match) -> Option<(&HeaderName, &String)> {
     })
 }
 
-fn file<K: std::hash::Hash + Eq>(table: &mut HashMap<K, Vec<u32>>, key: K, limit: u32) {
-    table.entry(key).or_default().push(limit);
+fn file(table: &mut HashMap<String, Vec<u32>>, key: &str, limit: u32) {
+    table.entry(key.to_owned()).or_default().push(limit);
+}
+
+/// Returns the value of a key in a list that is searched from its start, and adds the key if it is new.
+pub(super) fn entry<'l, K: PartialEq + Clone, V: Default>(list: &'l mut Vec<(K, V)>, key: &K) -> &'l mut V {
+    let place = list.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
+        list.push((key.clone(), V::default()));
+        list.len() - 1
+    });
+    &mut list[place].1
 }
 
 #[cfg(test)]

@@ -19,8 +19,7 @@ const NEWCOMERS: &str = "~new";
 pub fn opaque(short: &str, id: &str, fingerprinter: &Fingerprinter) -> Bucket {
     let mut key = BucketKey::new(short, fingerprinter);
     key.push(id);
-    let fingerprint = key.fingerprint();
-    key.bucket(fingerprint)
+    key.into_bucket()
 }
 
 /// The shared bucket of this number that replaces the one under `key` when its limit has more new ids than it may. No id
@@ -34,8 +33,7 @@ pub fn of_newcomers(key: &str, number: usize, fingerprinter: &Fingerprinter) -> 
         let _ = write!(key.text, ".{number}");
     }
     key.text.push_str(mark);
-    let fingerprint = key.fingerprint();
-    key.bucket(fingerprint)
+    key.into_bucket()
 }
 
 /// The fingerprint of a bucket's key, or of a prefix of it that ends with a component.
@@ -49,26 +47,29 @@ pub(crate) fn fingerprint_of(text: &str, fingerprinter: &Fingerprinter) -> u128 
 pub(crate) struct BucketKey {
     text: String,
     hash: PartialFingerprint,
-    /// The length of the text that is in the fingerprint. Hashing many small parts one by one would take longer than
-    /// hashing them together.
+    /// The length of the text in `fingerprint`. Hashing small parts one by one would take longer than hashing them together.
     hashed: usize,
+    fingerprint: u128,
 }
 
 impl BucketKey {
     pub(crate) fn new(short: &str, fingerprinter: &Fingerprinter) -> Self {
         let mut text = String::with_capacity(short.len() + 32);
         text.push_str(short);
-        Self { text, hash: fingerprinter.start(), hashed: 0 }
+        Self { text, hash: fingerprinter.start(), hashed: 0, fingerprint: 0 }
     }
 
     /// The fingerprint of the text so far.
     pub(crate) fn fingerprint(&mut self) -> u128 {
-        self.hash.write(&self.text.as_bytes()[self.hashed..]);
-        self.hashed = self.text.len();
-        self.hash.finish()
+        if self.hashed < self.text.len() {
+            self.hash.write(&self.text.as_bytes()[self.hashed..]);
+            (self.hashed, self.fingerprint) = (self.text.len(), self.hash.finish());
+        }
+        self.fingerprint
     }
 
-    pub(crate) fn bucket(self, fingerprint: u128) -> Bucket {
+    pub(crate) fn into_bucket(mut self) -> Bucket {
+        let fingerprint = self.fingerprint();
         Bucket { key: self.text, fingerprint }
     }
 

@@ -7,7 +7,8 @@ use http::header::HeaderName;
 use super::allowance::Allowance;
 use super::component::{Component, ComponentSource};
 use super::descriptors::DescriptorRule;
-use super::identity::{Fallback, Fallbacks};
+use super::fingerprint::stable;
+use super::identity::Fallback;
 use super::matching::Match;
 use super::overrides::Overrides;
 use super::queue::Queue;
@@ -124,17 +125,25 @@ impl Limit {
         }
     }
 
-    pub const fn fallbacks(&self) -> Fallbacks {
-        Fallbacks { missing: self.missing, malformed: self.malformed }
-    }
-
-    /// Whether it counts requests in flight, which needs a listener that sees them end.
+    /// Returns true if it counts requests in flight, which needs a listener that sees them end.
     pub fn counts_in_flight(&self) -> bool {
         self.algorithm == Algorithm::Concurrency && self.mode != LimitMode::Off
     }
 
-    /// Whether it can deny; `enforce_for` may still exempt an id.
+    /// Returns true if it can deny. `enforce_for` may still exempt an id.
     pub fn is_enforced(&self) -> bool {
         self.mode == LimitMode::Enforce && !self.is_shadowed
+    }
+
+    /// Returns true if it can deny the id with this key. All gateways agree on the share of `enforce_for`, and a larger share
+    /// includes the ids of a smaller one.
+    pub fn is_enforced_for(&self, key: &str) -> bool {
+        let is_in_share = || stable(key.as_bytes()) % u64::from(WHOLE_SHARE) < u64::from(self.enforce_for);
+        self.is_enforced() && (self.enforce_for >= WHOLE_SHARE || is_in_share())
+    }
+
+    /// Returns true if its ids have the client's address.
+    pub fn is_by_client(&self) -> bool {
+        self.by.iter().any(|component| matches!(component.source, ComponentSource::Ip { .. }))
     }
 }

@@ -1,13 +1,12 @@
 //! Charges by name: an application gives the limit and the id itself, because it knows its users better than a gateway.
 
-use super::algorithm_input::QueueInput;
 use super::blocks::Blocks;
 use super::limit::{Cost, Limit, LimitMode};
 use super::named_id::{GivenId, NamedIdentity};
 use super::overrides::OverrideLookup;
 use super::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 use super::quote::quoted;
-use super::rule_set::{Rules, in_share};
+use super::rule_set::Rules;
 use crate::engine::algorithms::charge::{Mode, NUMBERS_OF_THE_CALL};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
@@ -53,13 +52,8 @@ pub enum ChargeMember {
 
 impl Rules {
     /// Returns the plan for charges by name. The limits' `match` is ignored, because the caller has chosen the limit;
-    /// `mode` and overrides apply as for requests.
-    pub fn named(&self, charges: &[NamedCharge], mode: Mode, now: Micros) -> Result<Plan, NamedChargeError> {
-        self.named_but(charges, mode, now, None)
-    }
-
-    /// As [`Self::named`] with blocks: charges of blocked ids are denied, but refunds and resets are done.
-    pub fn named_but(
+    /// `mode` and overrides apply as for requests. Charges of blocked ids are denied, but refunds and resets are done.
+    pub fn named(
         &self,
         charges: &[NamedCharge],
         mode: Mode,
@@ -97,14 +91,14 @@ impl Rules {
             let charge = NamedCharge { numbers, ..charge.clone() };
             let left = blocks.and_then(|all| all.left(identified.bucket.fingerprint, &identified.prefixes, now));
             if let Some(left) = left.filter(|_| limit.mode != LimitMode::Off) {
-                let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+                let enforced = limit.is_enforced_for(&identified.bucket.key);
                 plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Blocked(left) });
                 continue;
             }
             let first = plan.charges.len();
             add(&mut plan, place, limit, &charge, identified, mode, now);
-            let input = QueueInput { fields: &charge.fields, entry: charge.entry.as_ref() };
-            plan.add_named_input(first, limit, input).map_err(|reason| wrong(ChargeMember::Fields, reason))?;
+            plan.add_input(first, limit, |queue| queue.entry_of(&charge.fields), charge.entry.as_ref())
+                .map_err(|reason| wrong(ChargeMember::Fields, reason))?;
             plan.ask(first, limit);
         }
         Ok(plan)
@@ -145,7 +139,7 @@ fn add(
     let (given, changed) = limit.overrides.find_since(&subject);
     let given = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
     let first = plan.charges.len();
-    let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+    let enforced = limit.is_enforced_for(&identified.bucket.key);
     // A limit in shadow must neither deny nor prevent charges to enforced limits.
     let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { limit.reporting(mode) };
     let cost = charge.cost.unwrap_or(match limit.cost {
@@ -226,7 +220,7 @@ mod tests {
     /// The key of the bucket that an id of a limit with these components has, or what is wrong with it.
     fn key(by: &[Component], id: GivenId) -> Result<String, String> {
         let rules = rules(vec![limit("L", by.to_vec())]);
-        let plan = rules.named(&[charge("L", id)], Mode::Spend, Micros(0)).map_err(|error| error.reason)?;
+        let plan = rules.named(&[charge("L", id)], Mode::Spend, Micros(0), None).map_err(|error| error.reason)?;
         Ok(plan.charges[0].bucket.key.clone())
     }
 
@@ -279,8 +273,9 @@ mod tests {
         let rules = rules(vec![limit("L", by)]);
         let headers = Headers::from_iter([("x-id", "a{b}:c")]);
         let request = Request { client: "2001:db8::9".parse().ok(), ..sample(&headers) };
-        let asked = rules.charges(&request).unwrap();
-        let named = rules.named(&[charge("L", list(&["a{b}:c", "2001:db8::1"]))], Mode::Spend, Micros(0)).unwrap();
+        let asked = rules.charges(&request, None).unwrap();
+        let named =
+            rules.named(&[charge("L", list(&["a{b}:c", "2001:db8::1"]))], Mode::Spend, Micros(0), None).unwrap();
         assert_eq!(asked.charges, named.charges);
     }
 
@@ -288,7 +283,7 @@ mod tests {
         let mut limit = limit;
         let id = Id::parse(&limit.by, id).unwrap();
         let given = Override { allowance, until: None, origin: OverrideOrigin::default() };
-        limit.overrides.add_id(id.len(), id.fingerprint(&limit.short, &HASH), given).unwrap();
+        limit.overrides.add_id(id.components.len(), id.fingerprint(&limit.short, &HASH), given).unwrap();
         limit
     }
 
@@ -321,7 +316,7 @@ mod tests {
         let ask = |limit: &str, id: &str, numbers: Option<u64>, mode| {
             let numbers = numbers.map(|burst| Numbers::fixed(burst).unwrap());
             let charge = NamedCharge { numbers, ..charge(limit, text(id)) };
-            let plan = rules.named(&[charge], mode, Micros(0)).unwrap();
+            let plan = rules.named(&[charge], mode, Micros(0), None).unwrap();
             let charges = plan.charges.iter().map(|charge| (charge.numbers.burst(), charge.cost, charge.mode)).next();
             (charges, plan.denials.len(), plan.unlimited.len())
         };
@@ -358,7 +353,7 @@ mod tests {
         };
         let blocks = Blocks::new(vec![block("L:a"), block("Off:a")], &HASH);
         let ask = |limit: &str, id: &str, mode| {
-            let plan = rules.named_but(&[charge(limit, text(id))], mode, Micros(10), Some(&blocks)).unwrap();
+            let plan = rules.named(&[charge(limit, text(id))], mode, Micros(10), Some(&blocks)).unwrap();
             (plan.charges.len(), plan.denials.first().map(|refused| (refused.enforced, refused.reason)))
         };
         let refused = (0, Some((true, DenialReason::Blocked(Micros(20)))));
@@ -377,7 +372,7 @@ mod tests {
         let rules = rules(vec![open]);
         let ask = |numbers: Numbers| {
             let charge = NamedCharge { numbers: Some(numbers), ..charge("Open", GivenId::Absent) };
-            rules.named(&[charge], Mode::Spend, Micros(0)).map(|plan| plan.charges[0].numbers.clone())
+            rules.named(&[charge], Mode::Spend, Micros(0), None).map(|plan| plan.charges[0].numbers.clone())
         };
         let minute = 60_000_000_000;
         let windows = Numbers::fixed_window(9, 3, minute, Aligned::Clock).unwrap();
@@ -400,7 +395,7 @@ mod tests {
             (good(), ChargeMember::Id(None), "charged twice"),
             (NamedCharge { numbers, ..charge("Logins", text("b")) }, ChargeMember::Numbers, "per_call"),
         ] {
-            let error = rules.named(&[good(), second], Mode::Spend, Micros(0)).unwrap_err();
+            let error = rules.named(&[good(), second], Mode::Spend, Micros(0), None).unwrap_err();
             assert_eq!((error.charge, error.member), (1, member), "{error}");
             assert!(error.reason.contains(part), "{error}");
         }
@@ -412,7 +407,7 @@ mod tests {
         let rules = rules(vec![shut, limit("L", Vec::new())]);
         let both = [charge("Shut", GivenId::Absent), charge("L", GivenId::Absent)];
         let adjust = |mode, cost| {
-            let mut plan = rules.named(&both, Mode::Spend, Micros(0)).unwrap();
+            let mut plan = rules.named(&both, Mode::Spend, Micros(0), None).unwrap();
             plan.adjust(&rules, mode, cost);
             (plan.charges[0].mode, plan.charges[0].cost, plan.denials.len())
         };

@@ -47,17 +47,16 @@ impl Rules {
 
     /// The id of these components. The last ones may be missing.
     pub(crate) fn identify_components(&self, limit: &Limit, components: &[CanonicalComponent<'_>]) -> NamedIdentity {
-        let fingerprinter = self.fingerprinter();
+        let fingerprinter = self.fingerprinter;
         let mut key = BucketKey::new(&limit.short, &fingerprinter);
         let mut prefixes = Vec::with_capacity(components.len());
         for component in components {
             key.push(&component.text);
             prefixes.push(key.fingerprint());
         }
-        let fingerprint = key.fingerprint();
         let texts: Vec<&str> = components.iter().map(|component| component.text.as_ref()).collect();
         NamedIdentity {
-            bucket: key.bucket(fingerprint),
+            bucket: key.into_bucket(),
             prefixes,
             text: texts.join(":"),
             client: components.iter().find_map(|component| component.address),
@@ -117,7 +116,7 @@ pub(crate) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<Canoni
         ));
     }
     let id = Id::parse(by, text)?;
-    let canonical = by.iter().zip(id.into_components()).map(|(component, text)| {
+    let canonical = by.iter().zip(id.components).map(|(component, text)| {
         let network = text.split_once('/').map_or(text.as_str(), |(address, _)| address);
         let is_address = matches!(component.source, ComponentSource::Ip { .. });
         CanonicalComponent {

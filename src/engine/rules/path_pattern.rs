@@ -34,8 +34,9 @@ impl PathReading {
 /// the path before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPattern {
-    segments: Vec<Segment>,
-    open: bool,
+    pub segments: Vec<Segment>,
+    /// True if it ends with `/**`.
+    pub is_open: bool,
 }
 
 /// One segment of a pattern.
@@ -54,7 +55,7 @@ impl PathPattern {
         if text.contains('?') || text.contains('#') {
             return Err("a path pattern cannot have a query or fragment".into());
         }
-        let (body, open) = match text.strip_suffix("/**") {
+        let (body, is_open) = match text.strip_suffix("/**") {
             Some(body) => (body, true),
             None => (text, false),
         };
@@ -69,7 +70,7 @@ impl PathPattern {
                 return Err(format!("`{{{name}}}` appears twice in the pattern"));
             }
         }
-        Ok(Self { segments, open })
+        Ok(Self { segments, is_open })
     }
 
     fn segment(part: &str) -> Result<Segment, String> {
@@ -109,15 +110,6 @@ impl PathPattern {
         Ok(self)
     }
 
-    pub fn segments(&self) -> &[Segment] {
-        &self.segments
-    }
-
-    /// Whether it ends with `/**`.
-    pub const fn is_open(&self) -> bool {
-        self.open
-    }
-
     /// The index of the segment `{name}`.
     pub fn parameter(&self, name: &str) -> Option<usize> {
         self.segments.iter().position(|segment| matches!(segment, Segment::Parameter(given) if given == name))
@@ -138,7 +130,7 @@ impl PathPattern {
             (Segment::Parameter(_), Some(_)) => true,
             (_, None) => false,
         });
-        fits && (self.open || given.next().is_none())
+        fits && (self.is_open || given.next().is_none())
     }
 }
 
@@ -153,7 +145,7 @@ impl fmt::Display for PathPattern {
                 Segment::Parameter(name) => write!(f, "/{{{name}}}")?,
             }
         }
-        match (self.open, self.segments.is_empty()) {
+        match (self.is_open, self.segments.is_empty()) {
             (true, _) => f.write_str("/**"),
             (false, true) => f.write_str("/"),
             (false, false) => Ok(()),

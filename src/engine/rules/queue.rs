@@ -1,6 +1,7 @@
 //! `algorithm: queue`: the fields of an entry, and what follows for the request.
 
 use super::component::Component;
+use super::plan::InvalidInput;
 use super::quote::quoted;
 use super::request::Request;
 use crate::engine::algorithms::queue::{EntryTooLong, LONGEST_ENTRY, QueueEntry, Storage};
@@ -26,9 +27,14 @@ pub enum FollowUp {
 
 impl Queue {
     /// The entry of a request. Missing and malformed fields are empty, so that all entries have the same fields.
-    pub fn entry(&self, request: &Request<'_>) -> Result<QueueEntry, EntryTooLong> {
+    pub fn entry(&self, limit: &str, request: &Request<'_>) -> Result<QueueEntry, InvalidInput> {
         let value = |component: &Component| component.of(request).unwrap_or_default();
-        QueueEntry::of(self.fields.iter().map(|(name, component)| (name.as_str(), value(component))))
+        let entry = QueueEntry::of(self.fields.iter().map(|(name, component)| (name.as_str(), value(component))));
+        entry.map_err(|EntryTooLong(bytes)| InvalidInput {
+            origin: format!("the queue entry of {limit}"),
+            wanted: "at most 8192 bytes",
+            value: format!("{bytes} bytes"),
+        })
     }
 
     /// The entry of a charge by name. Fields that are not given are empty.
@@ -44,6 +50,8 @@ impl Queue {
         })
     }
 }
+
+const _: () = assert!(LONGEST_ENTRY == 8192, "the message says so");
 
 #[cfg(test)]
 mod tests {
@@ -65,9 +73,9 @@ mod tests {
     #[track_caller]
     fn check(user: Option<&str>, path: &str, expected: Result<&str, usize>) {
         let headers: Headers = user.map(|user| ("x-user", user)).into_iter().collect();
-        let entry = queue().entry(&Request { path, ..sample(&headers) });
-        let entry = entry.as_ref().map(QueueEntry::as_str).map_err(|EntryTooLong(bytes)| *bytes);
-        assert_eq!(entry, expected);
+        let entry = queue().entry("Jobs", &Request { path, ..sample(&headers) });
+        let entry = entry.as_ref().map(QueueEntry::as_str).map_err(|error| error.value.clone());
+        assert_eq!(entry, expected.map_err(|bytes| format!("{bytes} bytes")));
     }
 
     #[test]

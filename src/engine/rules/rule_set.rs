@@ -4,9 +4,8 @@ use std::collections::HashMap;
 
 use super::algorithm_input::UnsupportedOperation;
 use super::blocks::Blocks;
-use super::component::ComponentSource;
 use super::descriptors::Tree;
-use super::fingerprint::{Fingerprinter, stable};
+use super::fingerprint::Fingerprinter;
 use super::identity::{Fallback, IdError, Identity, describe, identify, readable};
 use super::index::Index;
 use super::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
@@ -30,9 +29,11 @@ pub struct Rules {
     /// Stands for limits carried by requests. Its index is that after the last of `limits`.
     carried: Limit,
     index: Index,
-    has_queues: bool,
-    fingerprinter: Fingerprinter,
-    effective_from: Micros,
+    /// True if a limit has `algorithm: queue`.
+    pub has_queues: bool,
+    pub fingerprinter: Fingerprinter,
+    /// When the numbers took effect.
+    pub effective_from: Micros,
     files: Vec<String>,
 }
 
@@ -109,7 +110,7 @@ impl Rules {
     pub fn needs_client(&self) -> Option<&Limit> {
         let goes_by_it = |limit: &&Limit| {
             limit.mode != LimitMode::Off
-                && (limit.by.iter().any(|component| matches!(component.source, ComponentSource::Ip { .. }))
+                && (limit.is_by_client()
                     || !limit.conditions.networks.is_empty()
                     || !limit.conditions.other_networks.is_empty()
                     || limit.overrides.has_networks())
@@ -122,22 +123,11 @@ impl Rules {
     pub fn evaded_without_client(&self) -> Option<&Limit> {
         let is_evaded = |limit: &&Limit| {
             limit.mode == LimitMode::Enforce
-                && (limit.missing == Fallback::Skip
-                    && limit.by.iter().any(|component| matches!(component.source, ComponentSource::Ip { .. }))
+                && (limit.missing == Fallback::Skip && limit.is_by_client()
                     || !limit.conditions.networks.is_empty()
                     || limit.overrides.has_networks())
         };
         self.limits.iter().find(is_evaded)
-    }
-
-    /// Whether a limit has `algorithm: queue`.
-    pub const fn has_queues(&self) -> bool {
-        self.has_queues
-    }
-
-    /// When the numbers took effect.
-    pub const fn effective_from(&self) -> Micros {
-        self.effective_from
     }
 
     /// Checks that the algorithms of all limits of a plan support charges of this mode and cost.
@@ -146,23 +136,13 @@ impl Rules {
         limits.try_for_each(|limit| limit.check_mode(mode, cost))
     }
 
-    /// The hash of the fingerprints in these rules.
-    pub const fn fingerprinter(&self) -> Fingerprinter {
-        self.fingerprinter
-    }
-
     /// The file name of an override's origin.
     pub fn file(&self, index: u16) -> &str {
         self.files.get(usize::from(index)).map_or("", String::as_str)
     }
 
-    /// Returns the plan for `request`.
-    pub fn charges(&self, request: &Request<'_>) -> Result<Plan, InvalidInput> {
-        self.charges_but(request, None)
-    }
-
-    /// As [`Self::charges`] with blocks: limits deny blocked ids, whatever the limits allow.
-    pub fn charges_but(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, InvalidInput> {
+    /// Returns the plan for `request`. Blocked ids are denied, whatever the limits allow.
+    pub fn charges(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, InvalidInput> {
         let mut plan = Plan::default();
         for place in self.candidates(request) {
             let Some(limit) = self.limit(place) else { continue };
@@ -201,7 +181,7 @@ impl Rules {
         let blocked =
             blocks.and_then(|blocks| blocks.left(identified.bucket.fingerprint, &identified.prefixes, request.now));
         if let Some(left) = blocked {
-            let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+            let enforced = limit.is_enforced_for(&identified.bucket.key);
             plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Blocked(left) });
             return Ok(());
         }
@@ -210,7 +190,7 @@ impl Rules {
             OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
         let (given, changed) = limit.overrides.find_since(&subject);
         let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
-        let enforced = limit.is_enforced() && in_share(limit.enforce_for, &identified.bucket.key);
+        let enforced = limit.is_enforced_for(&identified.bucket.key);
         match allowance {
             Allowance::Disabled => {}
             Allowance::Unlimited => plan.unlimited.push(place),
@@ -233,7 +213,7 @@ impl Rules {
                 let origin = ChargeOrigin { limit: place, window: 0, enforced };
                 plan.add_allowance(allowance, identified.bucket, cost, mode, origin);
                 plan.changed_at(first, changed);
-                plan.add_input(first, limit, request)?;
+                plan.add_input(first, limit, |queue| queue.entry(&limit.name, request), None)?;
             }
         }
         Ok(())
@@ -246,7 +226,7 @@ impl Rules {
         with_prefixes: bool,
     ) -> Result<Identity, IdError> {
         let with_prefixes = with_prefixes || !limit.overrides.is_empty();
-        identify(&limit.by, &limit.short, request, limit.fallbacks(), with_prefixes, &self.fingerprinter)
+        identify(limit, request, with_prefixes, &self.fingerprinter)
     }
 
     /// The readable id of `request` for a limit, and its fingerprint; `None` if it has no id.
@@ -266,17 +246,13 @@ impl Plan {
     }
 }
 
-/// Whether an id belongs to the share for which a limit is enforced. All gateways agree, and a larger share includes the
-/// ids of a smaller one.
-pub(crate) fn in_share(share: u32, key: &str) -> bool {
-    share >= WHOLE_SHARE || stable(key.as_bytes()) % u64::from(WHOLE_SHARE) < u64::from(share)
-}
-
 /// Whether a limit is enforced for a request without an id. The share is then one of client addresses; a request without
 /// an address belongs to the whole share only.
 pub(super) fn is_enforced_without_id(limit: &Limit, request: &Request<'_>) -> bool {
-    let of_client = |client| in_share(limit.enforce_for, &format!("{}:{client}", limit.short));
-    limit.is_enforced() && (limit.enforce_for >= WHOLE_SHARE || request.client.is_some_and(of_client))
+    match request.client {
+        Some(client) => limit.is_enforced_for(&format!("{}:{client}", limit.short)),
+        None => limit.is_enforced() && limit.enforce_for >= WHOLE_SHARE,
+    }
 }
 
 pub(super) fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, InvalidInput> {
@@ -304,7 +280,7 @@ mod tests {
     use super::*;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::rules::blocks::Block;
-    use crate::engine::rules::component::Component;
+    use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::explanation::Explanation;
     use crate::engine::rules::identity::Fallback;
     use crate::engine::rules::ids::Id;
@@ -337,7 +313,7 @@ mod tests {
 
     fn with_override(mut limit: Limit, id: &str, over: Override) -> Limit {
         let id = Id::parse(&limit.by, id).unwrap();
-        limit.overrides.add_id(id.len(), id.fingerprint(&limit.short, &HASH), over).unwrap();
+        limit.overrides.add_id(id.components.len(), id.fingerprint(&limit.short, &HASH), over).unwrap();
         limit
     }
 
@@ -348,7 +324,7 @@ mod tests {
         for limit in &mut limits {
             limit.overrides.finish().unwrap();
         }
-        Rules::new(limits, HASH, Micros(0), Vec::new()).charges(&request)
+        Rules::new(limits, HASH, Micros(0), Vec::new()).charges(&request, None)
     }
 
     const FIELDS: [(&str, &str); 2] = [("x-account", "7"), ("x-zone", "eu")];
@@ -388,7 +364,8 @@ mod tests {
     fn an_id_has_one_override() {
         let mut limit = with_override(limit("L"), "7", given(windows(&[20]), None));
         let id = Id::parse(&limit.by, "7").unwrap();
-        let again = limit.overrides.add_id(id.len(), id.fingerprint("L", &HASH), given(windows(&[21]), None));
+        let again =
+            limit.overrides.add_id(id.components.len(), id.fingerprint("L", &HASH), given(windows(&[21]), None));
         assert_eq!(again, Err(0));
     }
 
@@ -432,7 +409,7 @@ mod tests {
             let rules = Rules::new(vec![limit], HASH, Micros(0), Vec::new());
             let client = client.map(|address| std::net::Ipv4Addr::from_bits(address).into());
             let request = Request { client, ..sample(&headers) };
-            let refused = rules.charges(&request).unwrap().denials[0];
+            let refused = rules.charges(&request, None).unwrap().denials[0];
             let explained = rules.explain(&request).unwrap();
             assert!(matches!(explained[0], Explanation::Applies { enforced, .. } if enforced == refused.enforced));
             refused.enforced
@@ -485,7 +462,7 @@ mod tests {
         let blocks = Blocks::new(blocks.iter().map(block).collect(), &HASH);
         let headers = FIELDS.into_iter().collect();
         let request = Request { now: Micros(10), ..sample(&headers) };
-        let plan = Rules::new(vec![limit], HASH, Micros(0), Vec::new()).charges_but(&request, Some(&blocks)).unwrap();
+        let plan = Rules::new(vec![limit], HASH, Micros(0), Vec::new()).charges(&request, Some(&blocks)).unwrap();
         let left = plan.denials.first().map(|refused| match refused.reason {
             DenialReason::Blocked(left) => left.0,
             other => panic!("{other:?}"),
@@ -510,7 +487,10 @@ mod tests {
 
     #[test]
     fn a_share_of_ids_is_stable_and_grows() {
-        let inside = |share: u32| (0..10_000).filter(|id| in_share(share, &format!("L:{id}"))).collect::<Vec<_>>();
+        let inside = |enforce_for: u32| {
+            let limit = Limit { enforce_for, ..Limit::new("L") };
+            (0..10_000).filter(|id| limit.is_enforced_for(&format!("L:{id}"))).collect::<Vec<_>>()
+        };
         let (tenth, half) = (inside(WHOLE_SHARE / 10), inside(WHOLE_SHARE / 2));
         assert!((800..1_200).contains(&tenth.len()) && (4_700..5_300).contains(&half.len()));
         assert!(tenth.iter().all(|id| half.contains(id)), "an id left when the share grew");

@@ -356,7 +356,7 @@ mod tests {
             ..Limit::new("L")
         };
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-        rules.charges(&sample(&Headers::new())).unwrap()
+        rules.charges(&sample(&Headers::new()), None).unwrap()
     }
 
     #[test]

@@ -157,6 +157,6 @@ impl Operator {
     }
 
     fn apply(&self, list: Vec<Block>) {
-        self.limiter.shared.block(Blocks::new(list, &self.limiter.view().rules().fingerprinter()));
+        self.limiter.shared.block(Blocks::new(list, &self.limiter.view().rules().fingerprinter));
     }
 }

@@ -112,7 +112,7 @@ impl Operator {
         };
         steps.push(each(Mode::Check, 0));
         steps.push(each(Mode::Check, found.cost));
-        let effective_from = self.limiter.view().rules().effective_from();
+        let effective_from = self.limiter.view().rules().effective_from;
         let batches: Vec<Batch<'_>> = steps.iter().map(|charges| Batch { charges, effective_from, now }).collect();
         let decided = self.limiter.store.decide_in_turn(&batches).await?;
         if change.is_some() && self.limiter.store.is_remote() {

@@ -273,7 +273,7 @@ fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> CheckR
     let mut entries = Headers::new();
     accepted::add_entries(rules, verdict, &mut entries);
     // A client's header of that name is replaced or removed.
-    let may_be_forged = rules.has_queues() && entries.is_empty();
+    let may_be_forged = rules.has_queues && entries.is_empty();
     let headers_to_remove = if may_be_forged { vec![QUEUE_ENTRY.to_owned()] } else { Vec::new() };
     let first = HeaderValue::list(&entries).map(replaced).take(1);
     let headers = first.chain(HeaderValue::list(&entries).skip(1).map(appended)).collect();
@@ -511,7 +511,7 @@ mod tests {
         let request = request::Request { client, ..request::sample(&headers) };
         let store = MemoryStore::new(100);
         let decide = |_| {
-            let plan = rules.charges(&request).unwrap();
+            let plan = rules.charges(&request, None).unwrap();
             let batch = Batch { charges: &plan.charges, effective_from: Micros(0), now: Micros(1_000_000) };
             Verdict::decided(&plan, &store.decide(&batch).unwrap())
         };
@@ -580,7 +580,7 @@ mod tests {
         let limit = Limit { allowance, by: Vec::new(), queue: Some(Box::new(queue)), ..Limit::new("Q") };
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
         let headers = Headers::new();
-        let plan = rules.charges(&request::sample(&headers)).unwrap();
+        let plan = rules.charges(&request::sample(&headers), None).unwrap();
         let decision = Decision {
             outcome: Outcome::Allowed,
             limit: 3,

@@ -91,7 +91,7 @@ fn check_call(bytes: &[u8]) {
     };
     let Call { mode, subject } = call;
     match subject {
-        Subject::Named { charges, in_list } => match rules().named(&charges, mode, Micros(0)) {
+        Subject::Named { charges, in_list } => match rules().named(&charges, mode, Micros(0), None) {
             Ok(plan) => {
                 assert!(plan.charges.len() <= charges.len() * 2);
                 let mut keys: Vec<_> = plan.charges.iter().map(|charge| &charge.bucket.key).collect();

@@ -100,7 +100,7 @@ impl Document {
         let mut refused = Vec::new();
         for (id, comment) in ids {
             given.subject = Subject::Ids(vec![(id.clone(), comment.clone())]);
-            let canonical = Id::parse(&limit.by, &id).map(Id::into_components);
+            let canonical = Id::parse(&limit.by, &id).map(|id| id.components);
             match checked(&limit.with(given)).and(canonical) {
                 Ok(canonical) => kept.push((id, comment, canonical)),
                 Err(reason) => refused.push((id, comment, reason)),
@@ -136,7 +136,7 @@ impl Document {
         let Some((earlier, state)) = self.overrides.get_mut(index) else { return };
         let by = self.limits.get(earlier.limit).map(|limit| limit.by.as_slice()).unwrap_or_default();
         let Subject::Ids(ids) = &mut earlier.subject else { return };
-        let is_it = |id: &str| Id::parse(by, id).is_ok_and(|id| id.into_components() == canonical);
+        let is_it = |id: &str| Id::parse(by, id).is_ok_and(|id| id.components == canonical);
         let Some(place) = ids.iter().position(|(id, _)| is_it(id)) else { return };
         let (id, _) = ids.remove(place);
         if ids.is_empty() {

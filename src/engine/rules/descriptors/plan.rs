@@ -69,7 +69,7 @@ impl Rules {
             let request = request(question, descriptor, &headers);
             found.push(match descriptor.carried.filter(|_| self.knows_domain(question.domain)) {
                 Some(carried) => self.plan_carried(question.domain, descriptor, carried),
-                None => self.charges_but(&request, blocks.filter(|_| question.denies(descriptor)))?,
+                None => self.charges(&request, blocks.filter(|_| question.denies(descriptor)))?,
             });
         }
         self.drop_replaced(&mut found);
@@ -86,15 +86,14 @@ impl Rules {
             plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny });
             return plan;
         };
-        let mut key = BucketKey::new(&limit.short, &self.fingerprinter());
+        let mut key = BucketKey::new(&limit.short, &self.fingerprinter);
         key.push(domain);
         key.push(carried.unit.name());
         for entry in descriptor.entries {
             key.push(entry.key);
             key.push(entry.value);
         }
-        let fingerprint = key.fingerprint();
-        let charge = Charge::new(key.bucket(fingerprint), numbers, 1, Mode::Spend);
+        let charge = Charge::new(key.into_bucket(), numbers, 1, Mode::Spend);
         plan.charges.push(Charge { changed: NUMBERS_OF_THE_CALL, ..charge });
         plan.origins.push(ChargeOrigin { limit: place, window: 0, enforced });
         plan
