@@ -1,7 +1,7 @@
 //! The log of denied requests: a few lines per limit and period, each with the number of denials skipped before it.
 //!
-//! A flood of denials must not cost disk space or request time. A denial without a line costs a comparison and a count that
-//! belongs to the worker; the workers' counts are added up once a second. Lines and skipped denials add up to all denials.
+//! A flood of denials must not cost disk space or request time. A denial without a line costs a comparison and a worker's own
+//! count; workers' counts are added up once per second. Lines and skipped denials add up to all denials.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use crate::engine::rules::request::Request;
 /// Methods that are logged as they are. Any other could be arbitrary text from the client.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];
 
-/// In place of any other method, in logs and traces.
+/// Any other method in logs and traces.
 pub const OTHER_METHOD: &str = "_OTHER";
 
 /// The maximum length of what a client has chosen, in characters.
@@ -51,7 +51,7 @@ pub struct DenialLog {
     began: Instant,
 }
 
-/// A rate, in nanoseconds.
+/// A [`LineRate`] as a token bucket, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     /// From one line to the next.
@@ -75,17 +75,17 @@ impl Pace {
     }
 }
 
-/// The lines of one limit, as all workers share them.
+/// The lines of one limit, shared by all workers.
 #[derive(Debug, Default)]
 struct Sampler {
     /// The theoretical arrival time of the next line, in nanoseconds since the log began.
     paid: AtomicU64,
-    /// Denials without a line, as far as workers have added them.
+    /// Denials without a line that workers have added.
     suppressed: AtomicU64,
 }
 
 impl Sampler {
-    /// Whether a line may be written now. Of several workers that ask at once, one may.
+    /// Returns whether a line may be written now. If several workers ask at once, one may.
     fn pass(&self, now: u64, pace: Pace) -> bool {
         let paid = self.paid.load(Ordering::Relaxed);
         if now.saturating_add(pace.tolerance) < paid {
@@ -136,11 +136,11 @@ impl DenialSampler {
             return None;
         }
         let suppressed = suppressed.take() + sampler.suppressed.swap(0, Ordering::Relaxed);
-        // Skipped because the level is off: nobody wants them later, either.
+        // If the level is off, they are not reported later, either.
         tracing::enabled!(tracing::Level::INFO).then_some(suppressed)
     }
 
-    /// Adds what a worker has counted for each limit.
+    /// Adds a worker's count for each limit.
     pub fn add(&self, suppressed: &[Cell<u64>]) {
         for (sampler, counted) in self.limits.iter().zip(suppressed) {
             let counted = counted.take();
@@ -158,7 +158,7 @@ impl DenialSampler {
             if sampler.suppressed.load(Ordering::Relaxed) == 0 {
                 continue;
             }
-            // While denials go on, the next one gets the line, which says more.
+            // While denials go on, the next one gets a line, which has more detail.
             let now = *now.get_or_insert_with(|| nanoseconds(self.log.began.elapsed()));
             let is_over = now.saturating_sub(pace.interval) > sampler.paid.load(Ordering::Relaxed);
             if at_end || (is_over && sampler.pass(now, pace)) {
@@ -210,12 +210,12 @@ impl DenialLine<'_> {
     }
 }
 
-/// An id as a hash.
+/// Formats a fingerprint as the hash of an id.
 pub fn hash(fingerprint: u128) -> String {
     format!("{:016x}", fingerprint >> 64)
 }
 
-/// A method as it is logged and traced.
+/// Returns a method for logs and traces.
 pub fn method(method: &str) -> &'static str {
     METHODS.into_iter().find(|known| *known == method).unwrap_or(OTHER_METHOD)
 }

@@ -48,9 +48,9 @@ impl ActiveRequest {
         let (rules, verdict) = (ruling.view.rules(), &ruling.verdict);
         // The log has one limit per line, and a call may ask for many.
         if let Some(entry) = self.entry.as_mut().filter(|_| ask.listener != DecisionListener::RateLimit) {
-            entry.record.judged(rules, verdict);
+            entry.record.decided(rules, verdict);
         }
-        self.trace.judged(rules, verdict, ask.listener, ask.start, request);
+        self.trace.decided(rules, verdict, ask.listener, ask.start, request);
         ruling.log_denials(request, self.trace.id());
     }
 }

@@ -119,9 +119,15 @@ impl Frontend {
         self.counters.answered(response.status, true);
         let Some(log) = &self.access_log else { return };
         let peer = &context.peer;
-        let record = Record::rejected(self.clock.now(), peer.address(), peer.subject(), version, error.to_string());
-        let mut entry = log.begin(record);
-        entry.record.status = response.status.as_u16();
+        let entry = log.begin(Record {
+            received: self.clock.now(),
+            client: peer.address(),
+            subject: peer.subject().map(Box::from),
+            version,
+            status: response.status.as_u16(),
+            rejected: Some(error.to_string().into()),
+            ..Record::default()
+        });
         if let ResponseBody::Text(text) = &response.body {
             entry.sent(text.len());
         }

@@ -1,7 +1,7 @@
-//! The access log: one line for each request, at its end.
+//! The access log: one line per request, at its end.
 //!
-//! A worker makes the line ([`mod@line`]) and hands it to the one thread that writes ([`writer`]). It never waits for that
-//! thread: when the disk is slower than the requests, lines are dropped and counted.
+//! A worker formats the line ([`mod@line`]) and passes it to the one thread that writes ([`writer`]). It never waits for that
+//! thread: if the disk is slower than the requests, lines are dropped and counted.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -12,37 +12,33 @@ use std::time::Instant;
 
 use prometheus::IntCounter;
 
-use self::line::Writer as LineWriter;
+use self::line::LineFormatter;
 use self::writer::Queue;
 
 mod line;
+mod record;
 mod writer;
 
-pub(crate) use self::line::{Record, UpstreamUse};
-#[cfg(feature = "otel")]
-pub(crate) use self::line::{VerdictResult, ruling};
+pub(crate) use self::record::{Record, UpstreamUse};
 
-/// How a line looks.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// One JSON object with all that is known.
+    /// A JSON object with the whole record.
     Json,
-    /// The combined format of Apache and nginx, for programs that read it.
+    /// The combined format of Apache and nginx.
     Combined,
 }
 
-/// Where the lines go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// To the end of a file, which is opened again when asked to, so that it can be moved away.
+    /// Appended to a file, which can be rotated; see [`AccessLog::reopen`].
     File(PathBuf),
-    /// To standard output.
     Stdout,
-    /// To standard error, among the lines of the process' own log.
     Stderr,
 }
 
-/// The access log of the process. Its copies are one log.
+/// The process's access log. Clones share it.
 #[derive(Clone, Debug)]
 pub struct AccessLog {
     queue: Arc<Queue>,
@@ -50,59 +46,55 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the log and starts the thread that writes it. `dropped` counts lines that could not be kept or written.
-    /// The error says that the file cannot be opened, or that there is no thread to be had.
+    /// Opens the destination and starts the thread that writes to it. `dropped` counts lost lines.
     pub fn start(destination: Destination, format: Format, dropped: IntCounter) -> io::Result<Self> {
         Ok(Self { queue: Queue::start(destination, dropped)?, format })
     }
 
-    /// Opens the file again: it was moved away.
+    /// Opens the file again after it was moved away.
     pub fn reopen(&self) {
         self.queue.reopen();
     }
 
-    /// Writes what is left and ends the thread; waits for it, but no longer than a moment if nothing can be written.
+    /// Writes the remaining lines and ends the thread. Waits at most 2 s if nothing can be written.
     pub fn finish(&self) {
         self.queue.finish();
     }
 
-    /// The log for one worker.
     pub(crate) fn for_worker(&self) -> Rc<WorkerLog> {
-        Rc::new(WorkerLog { queue: self.queue.clone(), line: RefCell::new(LineWriter::new(self.format)) })
+        Rc::new(WorkerLog { queue: self.queue.clone(), line: RefCell::new(LineFormatter::new(self.format)) })
     }
 }
 
-/// A worker's access to the log.
+/// A worker's side of the log.
 #[derive(Debug)]
 pub(crate) struct WorkerLog {
     queue: Arc<Queue>,
-    line: RefCell<LineWriter>,
+    line: RefCell<LineFormatter>,
 }
 
 impl WorkerLog {
-    /// Begins the line of a request that was received just now, on the wall clock at `record.received`.
+    /// Starts the line of a request that was received just now.
     pub(crate) fn begin(self: &Rc<Self>, record: Record) -> Entry {
         Entry { log: self.clone(), began: Instant::now(), sent: Cell::new(0), record }
     }
 }
 
-/// A request that will be logged when this is dropped, so one whose connection broke is logged as well.
+/// Logs a request when it is dropped, so requests whose connection broke are logged, too.
 #[derive(Debug)]
 pub(crate) struct Entry {
     log: Rc<WorkerLog>,
     began: Instant,
     sent: Cell<u64>,
-    /// What is known so far.
     pub(crate) record: Record,
 }
 
 impl Entry {
-    /// When the request was received.
     pub(crate) const fn received(&self) -> Instant {
         self.began
     }
 
-    /// So many more bytes of the answer's body were handed over.
+    /// Counts bytes of the response's body that went to the client.
     pub(crate) fn sent(&self, bytes: usize) {
         self.sent.set(self.sent.get() + bytes as u64);
     }
@@ -112,9 +104,9 @@ impl Drop for Entry {
     fn drop(&mut self) {
         self.record.duration = self.began.elapsed();
         self.record.sent = self.sent.get();
-        // Held for no longer than this line takes, and nothing in between comes back here.
+        // Always free: nothing that formats a line drops an entry.
         if let Ok(mut line) = self.log.line.try_borrow_mut() {
-            self.log.queue.push(line.write(&self.record));
+            self.log.queue.push(line.format(&self.record));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that writes the access log, and the queue before it.
+//! The thread that writes the access log, and its queue.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -13,21 +13,20 @@ use prometheus::IntCounter;
 
 use super::Destination;
 
-/// Bytes that wait to be written: 40,000 lines of 200 bytes, so that at 50,000 requests a second a disk may hesitate for
-/// most of a second. The memory is touched only as far as it is used; the thread has as much again in its hands.
+/// The maximum of bytes that wait to be written: 40,000 lines of 200 bytes, so at 50,000 requests per second a disk may stall
+/// for most of a second. Unused memory is never touched. The thread has a second buffer of this size.
 const MAX_PENDING: usize = 8 * 1024 * 1024;
 
-/// How long lines are gathered before they are written: one `write` for all of a moment, and still soon enough for
-/// somebody who watches.
+/// Gathers lines for this long for one `write`; short enough for `tail -f`.
 const GATHER: Duration = Duration::from_millis(50);
 
-/// How long [`Queue::finish`] waits for a disk, or a pipe's reader, that takes nothing.
+/// The maximum wait of [`Queue::finish`] for a disk or a pipe's reader that does not respond.
 const FINISH: Duration = Duration::from_secs(2);
 
-/// Errors are said this often, not for each write.
-const SAID_EVERY: Duration = Duration::from_secs(10);
+/// Errors are logged this often, not for each write.
+const ERROR_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Lines between the workers and the thread.
+/// Lines on their way from the workers to the thread.
 #[derive(Debug)]
 pub(super) struct Queue {
     state: Mutex<State>,
@@ -36,14 +35,11 @@ pub(super) struct Queue {
 }
 
 #[derive(Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a word between the workers and the thread, and all may be said at once"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent signals between the workers and the thread")]
 struct State {
     lines: Vec<u8>,
     count: u64,
-    /// The thread sleeps until there is something to do.
+    /// The thread waits for lines or a signal.
     is_idle: bool,
     reopen: bool,
     finish: bool,
@@ -63,12 +59,12 @@ impl Queue {
             has_ended: false,
         };
         let queue = Arc::new(Self { state: Mutex::new(state), changed: Condvar::new(), dropped });
-        let thread = Thread { queue: queue.clone(), destination, file, is_torn: false, said: None };
+        let thread = Thread { queue: queue.clone(), destination, file, is_torn: false, last_error: None };
         thread::Builder::new().name("access-log".into()).spawn(move || thread.run())?;
         Ok(queue)
     }
 
-    /// Takes a line, or drops it if there is no room. The lock is held to copy some hundred bytes.
+    /// Queues a line, or drops it if the queue is full. Holds the lock while it copies some hundred bytes.
     pub(super) fn push(&self, line: &[u8]) {
         let mut state = self.state.lock();
         if state.finish || state.lines.len() + line.len() > MAX_PENDING {
@@ -95,11 +91,11 @@ impl Queue {
         let end = Instant::now() + FINISH;
         while !state.has_ended && !self.changed.wait_until(&mut state, end).timed_out() {}
         if !state.has_ended {
-            tracing::warn!("the access log takes nothing: its last lines are lost");
+            tracing::warn!("cannot write the access log in time; its last lines are lost");
         }
     }
 
-    /// Waits for something to do, then a moment for more, and takes all there is in exchange for `lines`.
+    /// Waits for lines or a signal, gathers more for [`GATHER`], and swaps all lines with the empty `lines`.
     fn take(&self, lines: &mut Vec<u8>) -> Work {
         let mut state = self.state.lock();
         while state.lines.is_empty() && !state.reopen && !state.finish {
@@ -118,7 +114,7 @@ impl Queue {
     }
 }
 
-/// What the thread has to do besides to write.
+/// The signals that came with lines, and the number of lines.
 struct Work {
     count: u64,
     reopen: bool,
@@ -129,9 +125,9 @@ struct Thread {
     queue: Arc<Queue>,
     destination: Destination,
     file: File,
-    /// The last write ended within a line.
+    /// The last write ended in the middle of a line.
     is_torn: bool,
-    said: Option<Instant>,
+    last_error: Option<Instant>,
 }
 
 impl Thread {
@@ -141,14 +137,14 @@ impl Thread {
             let work = self.queue.take(&mut lines);
             if let Err(error) = self.write(&lines) {
                 self.queue.dropped.inc_by(work.count);
-                self.say("cannot write the access log", &error);
+                self.report("cannot write the access log", &error);
             }
             lines.clear();
-            // After the lines that were there before: whoever moved the file away wants them in it.
+            // Lines from before the signal belong into the file that was moved away.
             if work.reopen {
                 match open(&self.destination) {
                     Ok(file) => (self.file, self.is_torn) = (file, false),
-                    Err(error) => self.say("cannot open the access log again, the old file is written on", &error),
+                    Err(error) => self.report("cannot reopen the access log; still writing to the old file", &error),
                 }
             }
             if work.finish {
@@ -159,7 +155,7 @@ impl Thread {
         self.queue.changed.notify_all();
     }
 
-    /// Writes all of it. After a failure in the midst of a line, the next one begins a line of its own.
+    /// Writes all lines. Ends the torn line of an earlier failure first.
     fn write(&mut self, lines: &[u8]) -> io::Result<()> {
         if lines.is_empty() {
             return Ok(());
@@ -184,15 +180,15 @@ impl Thread {
         Ok(())
     }
 
-    fn say(&mut self, what: &str, error: &io::Error) {
-        if self.said.is_none_or(|said| said.elapsed() > SAID_EVERY) {
-            self.said = Some(Instant::now());
+    fn report(&mut self, what: &str, error: &io::Error) {
+        if self.last_error.is_none_or(|last| last.elapsed() > ERROR_INTERVAL) {
+            self.last_error = Some(Instant::now());
             tracing::error!("{what}: {error}");
         }
     }
 }
 
-/// Standard output is opened anew, so that neither its lock nor its buffer is shared with what the command prints.
+/// Duplicates standard output, to share neither its lock nor its buffer with what the command prints.
 fn open(destination: &Destination) -> io::Result<File> {
     match destination {
         Destination::File(path) => OpenOptions::new().append(true).create(true).open(path),

@@ -19,7 +19,7 @@ label! {
 }
 
 label! {
-    /// How a gateway asks the check listener: the label `convention` of `weir_check_requests_total`, and the path at the
+    /// A way to ask the check listener: the label `convention` of `weir_check_requests_total`, and the path at the
     /// listener.
     pub enum Convention {
         /// Envoy's `ext_authz` over HTTP.

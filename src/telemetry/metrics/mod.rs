@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// How many calls missed a caller's timeout can be read off only where a bucket ends.
+    /// Calls that missed a caller's timeout can be counted only if a bucket ends there.
     #[test]
     fn callers_deadlines_are_edges_of_buckets() {
         let text = text();

@@ -1,4 +1,4 @@
-//! No traces: what there is in a build without the feature `otel`.
+//! Stands in for traces in a build without the feature `otel`.
 
 use std::time::Instant;
 
@@ -11,30 +11,23 @@ use crate::telemetry::access_log::UpstreamUse;
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::{DecisionListener, HttpListener, Metrics};
 
-/// The traces of the process, of which there are none.
 #[derive(Clone, Debug)]
 pub enum Traces {}
 
 impl Traces {
-    /// Says that there are none to be had, if some are wanted.
+    /// Fails if an endpoint is given.
     pub fn start(endpoint: Option<&str>, _: IdFormat, _: &Metrics) -> Result<Option<Self>, String> {
-        match endpoint {
-            None => Ok(None),
-            Some(_) => {
-                Err("--otlp-endpoint: this binary exports no traces; build it with `--features otel`".to_owned())
-            }
-        }
+        let error = "--otlp-endpoint: this binary cannot export traces; build it with `--features otel`";
+        if endpoint.is_some() { Err(error.to_owned()) } else { Ok(None) }
     }
 
-    /// Ends the export.
     pub fn finish(&self) {}
 }
 
-/// The trace of a request.
 #[derive(Debug)]
 pub(crate) struct Trace;
 
-#[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "it stands for one that does something")]
+#[expect(clippy::unused_self, clippy::needless_pass_by_ref_mut, reason = "the signatures are those with the feature")]
 impl Trace {
     pub(crate) const fn begin(_: Option<&Traces>, _: HttpListener, _: &RequestHead, _: bool) -> Self {
         Self
@@ -44,7 +37,7 @@ impl Trace {
         None
     }
 
-    pub(crate) const fn judged(
+    pub(crate) const fn decided(
         &mut self,
         _: &Rules,
         _: &Verdict,

@@ -1,9 +1,8 @@
-//! Sends spans to the collector by the SDK's batch processor, which has a bounded queue and a thread of its own.
+//! Sends spans to the collector with the SDK's batch processor, which has a bounded queue and its own thread.
 //!
-//! No request waits for either: a span that finds the queue full is dropped and counted, and so are those of a batch that the
-//! collector does not take in time.
+//! No request waits for either. Spans are dropped and counted if the queue is full, or if the collector does not accept their
+//! batch in time.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -23,10 +22,9 @@ use super::settings::Settings;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::throttle::Throttle;
 
-/// How long [`Exporter::finish`] waits for a collector that takes nothing.
+/// The maximum wait of [`Exporter::finish`] for a collector that does not respond.
 const FINISH: Duration = Duration::from_secs(2);
 
-/// Takes spans that have ended.
 #[derive(Debug)]
 pub(super) struct Exporter {
     processor: BatchSpanProcessor,
@@ -36,7 +34,7 @@ pub(super) struct Exporter {
 }
 
 impl Exporter {
-    /// Starts the thread, which ends with [`Self::finish`]. The error says what is wrong with the settings.
+    /// Starts the thread, which [`Self::finish`] ends.
     pub(super) fn start(
         settings: &Settings,
         metrics: &Metrics,
@@ -48,10 +46,10 @@ impl Exporter {
             .with_endpoint(settings.endpoint.to_string())
             .with_timeout(settings.timeout)
             .build()
-            .map_err(|error| format!("traces cannot be exported: {error}"))?;
+            .map_err(|error| format!("cannot export traces: {error}"))?;
         exporter.set_resource(&settings.resource());
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
-        let runtime = runtime.map_err(|error: io::Error| format!("traces cannot be exported: {error}"))?;
+        let runtime = runtime.map_err(|error| format!("cannot export traces: {error}"))?;
         let [exported, dropped, failed] = metrics.spans.clone();
         let queued = Arc::new(AtomicUsize::new(0));
         let sender = Sender {
@@ -61,18 +59,18 @@ impl Exporter {
             queued: queued.clone(),
             exported,
             failed,
-            complaints: Mutex::default(),
+            log: Mutex::default(),
         };
         let batches = BatchConfigBuilder::default()
-            .with_max_queue_size(settings.batches.queued)
-            .with_max_export_batch_size(settings.batches.largest)
-            .with_scheduled_delay(settings.batches.delay)
+            .with_max_queue_size(settings.max_queued)
+            .with_max_export_batch_size(settings.max_batch)
+            .with_scheduled_delay(settings.batch_delay)
             .build();
         let processor = BatchSpanProcessor::new(sender, batches);
-        Ok(Self { processor, queued, max_queued: settings.batches.queued, dropped })
+        Ok(Self { processor, queued, max_queued: settings.max_queued, dropped })
     }
 
-    /// Takes a span, or drops it if there is no room. The processor has the same bound, but does not tell what it drops.
+    /// Queues a span, or drops it if the queue is full. The processor has the same bound, but does not count what it drops.
     pub(super) fn push(&self, span: SpanData) {
         if self.queued.fetch_add(1, Ordering::Relaxed) >= self.max_queued {
             self.queued.fetch_sub(1, Ordering::Relaxed);
@@ -81,10 +79,10 @@ impl Exporter {
         self.processor.on_end(span);
     }
 
-    /// Sends what is left and ends the thread; waits for it, but no longer than a moment if the collector takes nothing.
+    /// Sends the remaining spans and ends the thread. Waits at most 2 s.
     pub(super) fn finish(&self) {
         if let Err(OTelSdkError::Timeout(_)) = self.processor.shutdown_with_timeout(FINISH) {
-            tracing::warn!("the collector takes no traces: the process ends");
+            tracing::warn!("the collector does not respond; the last traces are lost");
         }
     }
 }
@@ -93,13 +91,13 @@ impl Exporter {
 #[derive(Debug)]
 struct Sender {
     exporter: SpanExporter,
-    /// Present until it is dropped.
+    /// `None` once it is dropped.
     runtime: Option<Runtime>,
     timeout: Duration,
     queued: Arc<AtomicUsize>,
     exported: IntCounter,
     failed: IntCounter,
-    complaints: Mutex<Throttle>,
+    log: Mutex<Throttle>,
 }
 
 impl Export for Sender {
@@ -107,15 +105,15 @@ impl Export for Sender {
         let Some(runtime) = &self.runtime else { return Err(OTelSdkError::AlreadyShutdown) };
         let count = batch.len();
         self.queued.fetch_sub(count, Ordering::Relaxed);
-        // The processor's thread does nothing else, and has no runtime.
+        // The processor's thread has no runtime and does nothing else.
         let sent = runtime.block_on(async { timeout(self.timeout, self.exporter.export(batch)).await });
         let sent = sent.unwrap_or(Err(OTelSdkError::Timeout(self.timeout)));
         match &sent {
             Ok(()) => self.exported.inc_by(count as u64),
             Err(error) => {
                 self.failed.inc_by(count as u64);
-                if let Some(suppressed) = self.complaints.lock().pass() {
-                    tracing::warn!(spans = count, suppressed, "the collector takes no traces: {error}");
+                if let Some(suppressed) = self.log.lock().pass() {
+                    tracing::warn!(spans = count, suppressed, "cannot export traces: {error}");
                 }
             }
         }
@@ -124,7 +122,7 @@ impl Export for Sender {
 }
 
 impl Drop for Sender {
-    /// A name that is being resolved is not waited for: that can take the resolver half a minute.
+    /// Does not wait for a DNS lookup, which can take half a minute.
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();

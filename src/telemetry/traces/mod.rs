@@ -1,11 +1,10 @@
-//! Traces: what became of a request, as spans of the trace that it belongs to, by OpenTelemetry's protocol.
+//! Traces, exported over OpenTelemetry's protocol.
 //!
-//! A request that says in `traceparent` which trace it belongs to (W3C Trace Context) goes on with it, and one that does not
-//! begins one, as the sampler says. Of those that are sampled there is a span for the request, one for the decision of its
-//! limits and, at the proxy, one for the upstream, which is told that span as its parent. Of all others there is none, and
-//! what they say of their trace is passed on untouched.
+//! A request with a `traceparent` header (W3C Trace Context) continues that trace; others start one if the sampler says so. A
+//! sampled request has a span for itself, one for its verdict and, at the proxy, one for the upstream, which receives that
+//! span as its parent. The trace headers of requests that are not sampled are forwarded unchanged.
 //!
-//! All of it is behind the cargo feature `otel`; without it there is nothing to start, and a [`Trace`] has no size.
+//! Needs the cargo feature `otel`. Without it, a [`Trace`] has no size.
 
 #[cfg(not(feature = "otel"))]
 mod absent;

@@ -1,4 +1,4 @@
-//! How traces are exported: what the flag and OpenTelemetry's environment variables say.
+//! The settings of traces: a flag, and OpenTelemetry's environment variables.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,8 +14,8 @@ use crate::engine::rules::quote::quoted;
 use crate::engine::rules::suggest::did_you_mean;
 use crate::message::trace_context::TraceContext;
 
-/// Spans that may wait at most, whatever is asked: of 1 KiB each.
-const MOST_QUEUED: usize = 1_000_000;
+/// The maximum of `OTEL_BSP_MAX_QUEUE_SIZE`. A span takes 1 KiB.
+const MAX_QUEUED: usize = 1_000_000;
 
 const SAMPLERS: [&str; 6] = [
     "always_on",
@@ -26,45 +26,35 @@ const SAMPLERS: [&str; 6] = [
     "parentbased_traceidratio",
 ];
 
-/// How traces are exported.
 #[derive(Debug)]
 pub(super) struct Settings {
-    /// The whole URL.
     pub(super) endpoint: Uri,
-    /// The authorities of the collector's certificate in PEM; the public ones unless given.
+    /// Authorities for the collector's certificate in PEM; defaults to the public ones.
     pub(super) certificate: Option<PathBuf>,
-    /// How long an export may take, with all that is tried again.
+    /// For an export with all its retries.
     pub(super) timeout: Duration,
     pub(super) sampler: Sampler,
-    pub(super) batches: Batches,
-    /// Whether somebody has said what the service is called.
+    /// Spans beyond these are dropped.
+    pub(super) max_queued: usize,
+    pub(super) max_batch: usize,
+    /// The maximum wait of a span for others.
+    pub(super) batch_delay: Duration,
+    /// True if a variable names the service.
     is_named: bool,
-    /// Whether spans are wanted compressed, which the specification lets us pass over.
+    /// Compression was asked for, which the specification makes optional.
     pub(super) wants_compression: bool,
-}
-
-/// How spans are gathered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Batches {
-    /// Spans that wait; those beyond are dropped.
-    pub(super) queued: usize,
-    /// Spans that are sent at once.
-    pub(super) largest: usize,
-    /// How long the first of them waits for others.
-    pub(super) delay: Duration,
 }
 
 /// Which requests are traced.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    /// Decides on those that belong to no trace yet.
+    /// For requests without a trace.
     root: Root,
-    /// Whether those of a trace go by what it says.
+    /// True if a request's trace context decides, if it has one.
     by_parent: bool,
 }
 
 impl Sampler {
-    /// Whether a request of this trace is traced.
     pub(super) fn samples(&self, parent: Option<&TraceContext>, trace: TraceId) -> bool {
         match parent {
             Some(parent) if self.by_parent => parent.is_sampled(),
@@ -80,7 +70,7 @@ impl Sampler {
             Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(Root::TraceIdRatioBased(ratio)),
             _ => {
                 let argument = quoted(argument.unwrap_or_default());
-                Err(format!("OTEL_TRACES_SAMPLER_ARG: {argument} is no share; write a number from 0 to 1, as in 0.01"))
+                Err(format!("OTEL_TRACES_SAMPLER_ARG: {argument} is not a number from 0 to 1, such as 0.01"))
             }
         };
         let (root, by_parent) = match name {
@@ -92,7 +82,7 @@ impl Sampler {
             "parentbased_traceidratio" => (ratio()?, true),
             other => {
                 let help = did_you_mean(other, SAMPLERS);
-                return Err(format!("OTEL_TRACES_SAMPLER: {} is no sampler: {help}", quoted(other)));
+                return Err(format!("OTEL_TRACES_SAMPLER: unknown sampler {}: {help}", quoted(other)));
             }
         };
         Ok(Self { root, by_parent })
@@ -100,44 +90,45 @@ impl Sampler {
 }
 
 impl Settings {
-    /// Reads them; `None` if nothing says where spans should go, or that they should not.
+    /// Returns `None` if there is no endpoint, or if a variable disables traces.
     pub(super) fn read(flag: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let is_disabled = variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"));
         match variable("OTEL_TRACES_EXPORTER").as_deref() {
-            _ if is_disabled => return Ok(None),
             Some("none") => return Ok(None),
+            _ if is_disabled => return Ok(None),
             None | Some("otlp") => {}
             Some(other) => {
-                return Err(format!("OTEL_TRACES_EXPORTER: {} is not known; write `otlp` or `none`", quoted(other)));
+                return Err(format!(
+                    "OTEL_TRACES_EXPORTER: unknown exporter {}; write `otlp` or `none`",
+                    quoted(other)
+                ));
             }
         }
-        // Each may be given for traces alone, which beats what is given for all.
+        // The variable for traces takes precedence over the one for all signals.
         let of_traces = |name: &str| {
             let own = format!("OTEL_EXPORTER_OTLP_TRACES_{name}");
             let common = format!("OTEL_EXPORTER_OTLP_{name}");
             variable(&own).map(|value| (own, value)).or_else(|| variable(&common).map(|value| (common, value)))
         };
         let (origin, endpoint) = match (flag, of_traces("ENDPOINT")) {
-            (Some(flag), _) => ("--otlp-endpoint".to_owned(), below(flag)),
+            (Some(flag), _) => ("--otlp-endpoint".to_owned(), traces_url(flag)),
             (None, Some((origin, value))) if origin.contains("TRACES") => (origin, value),
-            (None, Some((origin, value))) => (origin, below(&value)),
+            (None, Some((origin, value))) => (origin, traces_url(&value)),
             (None, None) => return Ok(None),
         };
         let endpoint =
-            url(&endpoint).map_err(|reason| format!("{origin}: {} is no collector: {reason}", quoted(&endpoint)))?;
+            url(&endpoint).map_err(|reason| format!("{origin}: invalid URL {}: {reason}", quoted(&endpoint)))?;
         if let Some((origin, value)) = of_traces("PROTOCOL")
             && value != "http/protobuf"
         {
-            return Err(format!(
-                "{origin}: {} is not spoken; write `http/protobuf`, as a rule on port 4318",
-                quoted(&value)
-            ));
+            let value = quoted(&value);
+            return Err(format!("{origin}: unsupported protocol {value}; write `http/protobuf`, usually on port 4318"));
         }
         let sampler = variable("OTEL_TRACES_SAMPLER").unwrap_or_else(|| "parentbased_always_on".to_owned());
         let (timeout_origin, timeout) =
             of_traces("TIMEOUT").unwrap_or(("OTEL_EXPORTER_OTLP_TIMEOUT".into(), "10000".into()));
-        let queued = number("OTEL_BSP_MAX_QUEUE_SIZE", variable("OTEL_BSP_MAX_QUEUE_SIZE"), 2_048)?.min(MOST_QUEUED);
-        let largest = number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", variable("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"), 512)?;
+        let max_queued = number("OTEL_BSP_MAX_QUEUE_SIZE", variable("OTEL_BSP_MAX_QUEUE_SIZE"), 2_048)?.min(MAX_QUEUED);
+        let max_batch = number("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", variable("OTEL_BSP_MAX_EXPORT_BATCH_SIZE"), 512)?;
         let delay = number("OTEL_BSP_SCHEDULE_DELAY", variable("OTEL_BSP_SCHEDULE_DELAY"), 5_000)?;
         let names =
             |attributes: String| attributes.split(',').any(|pair| pair.trim_start().starts_with("service.name="));
@@ -147,39 +138,41 @@ impl Settings {
             wants_compression: of_traces("COMPRESSION").is_some_and(|(_, value)| value != "none"),
             timeout: Duration::from_millis(number(&timeout_origin, Some(timeout), 10_000)?),
             sampler: Sampler::parse(&sampler, variable("OTEL_TRACES_SAMPLER_ARG").as_deref())?,
-            batches: Batches { queued, largest: largest.min(queued), delay: Duration::from_millis(delay) },
+            max_queued,
+            max_batch: max_batch.min(max_queued),
+            batch_delay: Duration::from_millis(delay),
             is_named: variable("OTEL_SERVICE_NAME").is_some()
                 || variable("OTEL_RESOURCE_ATTRIBUTES").is_some_and(names),
         }))
     }
 
-    /// What all spans are of.
+    /// Returns the attributes of all spans.
     pub(super) fn resource(&self) -> Resource {
         let resource = Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
         if self.is_named { resource.build() } else { resource.with_service_name("weir").build() }
     }
 }
 
-/// Where a collector takes traces (OTLP specification 1.9, "OTLP/HTTP Request").
-fn below(endpoint: &str) -> String {
+/// Returns the URL for traces (OTLP specification 1.9, "OTLP/HTTP Request").
+fn traces_url(endpoint: &str) -> String {
     format!("{}/v1/traces", endpoint.trim_end_matches('/'))
 }
 
 fn url(endpoint: &str) -> Result<Uri, String> {
-    let right = "write `http://127.0.0.1:4318`";
-    let url: Uri = endpoint.parse().map_err(|error| format!("{error}; {right}"))?;
+    let example = "write `http://127.0.0.1:4318`";
+    let url: Uri = endpoint.parse().map_err(|error| format!("{error}; {example}"))?;
     match (url.scheme_str(), url.host()) {
         (Some("http" | "https"), Some(host)) if !host.is_empty() => Ok(url),
-        _ => Err(right.to_owned()),
+        _ => Err(example.to_owned()),
     }
 }
 
-/// A number above 0.
-fn number<N: FromStr + PartialOrd + From<u8>>(name: &str, value: Option<String>, usual: N) -> Result<N, String> {
-    let Some(value) = value else { return Ok(usual) };
+/// Parses a number above 0.
+fn number<N: FromStr + PartialOrd + From<u8>>(name: &str, value: Option<String>, default: N) -> Result<N, String> {
+    let Some(value) = value else { return Ok(default) };
     match value.parse() {
         Ok(number) if number > N::from(0) => Ok(number),
-        _ => Err(format!("{name}: {} is no whole number above 0", quoted(&value))),
+        _ => Err(format!("{name}: {} is not a whole number above 0", quoted(&value))),
     }
 }
 
@@ -216,13 +209,21 @@ mod tests {
     #[test]
     fn what_is_wrong_says_where_and_what_would_be_right() {
         for (flag, variable, part) in [
-            (Some("a:4318"), ("", ""), "--otlp-endpoint: `a:4318/v1/traces` is no collector"),
+            (Some("a:4318"), ("", ""), "--otlp-endpoint: invalid URL `a:4318/v1/traces`"),
             (Some("ftp://a"), ("", ""), "write `http://127.0.0.1:4318`"),
-            (None, ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "x y"), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: `x y`"),
-            (Some("http://a"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"), "`grpc` is not spoken; write `http/protobuf`"),
+            (
+                None,
+                ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "x y"),
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: invalid URL `x y`",
+            ),
+            (
+                Some("http://a"),
+                ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+                "unsupported protocol `grpc`; write `http/protobuf`",
+            ),
             (Some("http://a"), ("OTEL_TRACES_EXPORTER", "zipkin"), "write `otlp` or `none`"),
             (Some("http://a"), ("OTEL_TRACES_SAMPLER", "alway_on"), "did you mean `always_on`?"),
-            (Some("http://a"), ("OTEL_BSP_MAX_QUEUE_SIZE", "0"), "OTEL_BSP_MAX_QUEUE_SIZE: `0` is no whole number"),
+            (Some("http://a"), ("OTEL_BSP_MAX_QUEUE_SIZE", "0"), "OTEL_BSP_MAX_QUEUE_SIZE: `0` is not a whole number"),
             (Some("http://a"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"), "OTEL_EXPORTER_OTLP_TIMEOUT: `10s`"),
         ] {
             let error = read(flag, &[variable]).err().unwrap_or_default();

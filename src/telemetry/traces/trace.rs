@@ -13,24 +13,25 @@ use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEve
 
 use super::export::Exporter;
 use super::settings::{Sampler, Settings};
-use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::request;
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::{self, Headers};
 use crate::message::target;
 use crate::message::trace_context::{TRACEPARENT, TraceContext};
 use crate::telemetry::RequestHead;
-use crate::telemetry::access_log::{UpstreamUse, VerdictResult, ruling};
+use crate::telemetry::access_log::UpstreamUse;
 use crate::telemetry::denials::{IdFormat, OTHER_METHOD, hash, method};
-use crate::telemetry::metrics::{DecisionListener, DecisionResult, HttpListener, Metrics};
+use crate::telemetry::metrics::{DecisionListener, HttpListener, Metrics};
+use crate::telemetry::summary::Summary;
 
-/// What the vendors on a trace's way say of it, in their own words.
+/// Vendors' data about a trace (W3C Trace Context, section 3.3).
 const TRACESTATE: &str = "tracestate";
 
-/// Codes of gRPC that are a server's failure: deadline exceeded, unimplemented, internal, unavailable.
-const FAILURES: [&str; 4] = ["4", "12", "13", "14"];
+/// gRPC status codes for errors of the server: deadline exceeded, unimplemented, internal, unavailable.
+const GRPC_SERVER_ERRORS: [&str; 4] = ["4", "12", "13", "14"];
 
-/// The traces of the process. Its copies are the same.
+/// The process's traces. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Traces(Arc<Shared>);
 
@@ -55,29 +56,29 @@ impl Traces {
         let Some(settings) = Settings::read(endpoint, variable)? else { return Ok(None) };
         let exporter = Exporter::start(&settings, metrics, client(settings.certificate.clone())?)?;
         if settings.wants_compression {
-            tracing::warn!("OTEL_EXPORTER_OTLP_COMPRESSION is passed over: spans are sent as they are");
+            tracing::warn!("OTEL_EXPORTER_OTLP_COMPRESSION is not supported; spans are sent uncompressed");
         }
-        tracing::info!(endpoint = %settings.endpoint, "traces are exported");
+        tracing::info!(endpoint = %settings.endpoint, "exporting traces");
         let scope = InstrumentationScope::builder("weir").with_version(env!("CARGO_PKG_VERSION")).build();
         Ok(Some(Self(Arc::new(Shared { sampler: settings.sampler, ids, scope, exporter }))))
     }
 
-    /// Sends what is left and ends the export; waits for it, but no longer than a moment.
+    /// Sends the remaining spans and ends the export. Waits at most 2 s.
     pub fn finish(&self) {
         self.0.exporter.finish();
     }
 }
 
-/// The trace of a request, if it is sampled. It ends when this is dropped.
+/// A request's trace, if it is sampled. The request's span ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Trace(Option<Box<Sampled>>);
 
 #[derive(Debug)]
 struct Sampled {
     traces: Traces,
-    /// The span of the request.
+    /// The request's span.
     own: TraceContext,
-    /// The span that the client has told.
+    /// The client's span.
     parent: Option<u64>,
     state: TraceState,
     began: Instant,
@@ -85,15 +86,15 @@ struct Sampled {
     name: Cow<'static, str>,
     method: &'static str,
     attributes: Vec<KeyValue>,
-    /// The status of the answer, once there is one.
+    /// The response's status.
     status: Option<u16>,
     is_failure: bool,
-    /// The span of the upstream, and when it began.
+    /// The upstream's span, and its start.
     upstream: Option<(u64, SystemTime)>,
 }
 
 impl Trace {
-    /// The trace of a request that begins now.
+    /// Starts the trace of a request, unless it is not sampled.
     pub(crate) fn begin(traces: Option<&Traces>, listener: HttpListener, request: &RequestHead, is_tls: bool) -> Self {
         let Some(traces) = traces else { return Self(None) };
         let (generator, parent) = (RandomIdGenerator::default(), TraceContext::of(request.headers));
@@ -134,13 +135,13 @@ impl Trace {
         })))
     }
 
-    /// Which trace it is; `None` if it is not sampled.
+    /// Returns the trace's id; `None` if it is not sampled.
     pub(crate) fn id(&self) -> Option<u128> {
         self.0.as_ref().map(|sampled| sampled.own.trace_id)
     }
 
-    /// The request's limits have decided, from `start` on; `request` is what they have seen of it.
-    pub(crate) fn judged(
+    /// Adds a span for the verdict, which took from `start` until now. `request` is the request as the limits see it.
+    pub(crate) fn decided(
         &mut self,
         rules: &Rules,
         verdict: &Verdict,
@@ -149,11 +150,11 @@ impl Trace {
         request: Option<&request::Request<'_>>,
     ) {
         if let Some(sampled) = &mut self.0 {
-            sampled.judged(rules, verdict, listener, start, request);
+            sampled.decided(rules, verdict, listener, start, request);
         }
     }
 
-    /// It was a call of gRPC to this method, and ended with this code.
+    /// Makes this the trace of a gRPC call that has ended with `code`.
     pub(crate) fn called(&mut self, path: &str, code: &'static str) {
         let Some(sampled) = &mut self.0 else { return };
         let name = path.trim_start_matches('/');
@@ -164,28 +165,28 @@ impl Trace {
             KeyValue::new("rpc.method", method.to_owned()),
             KeyValue::new("rpc.grpc.status_code", code.parse().unwrap_or(0_i64)),
         ]);
-        sampled.is_failure = FAILURES.contains(&code);
+        sampled.is_failure = GRPC_SERVER_ERRORS.contains(&code);
         sampled.name = name.to_owned().into();
     }
 
-    /// The request goes to an upstream now, with these headers.
+    /// Starts the upstream's span, and writes it to the headers for the upstream.
     pub(crate) fn pass_on(&mut self, headers: &mut Headers) {
         let Some(sampled) = &mut self.0 else { return };
         let span_id = new_span();
         sampled.upstream = Some((span_id, SystemTime::now()));
         headers.set(TRACEPARENT, TraceContext { span_id, ..sampled.own }.to_string());
         if sampled.parent.is_none() {
-            // It is of a trace that nobody can read.
+            // It belongs to a trace with an invalid `traceparent`.
             headers.remove(TRACESTATE);
         }
     }
 
-    /// When a sampled request has begun.
+    /// Returns the start of a sampled request.
     pub(crate) fn began(&self) -> Option<Instant> {
         self.0.as_ref().map(|sampled| sampled.began)
     }
 
-    /// There is an answer, of an upstream if `is_upstreams`.
+    /// Records the response; `is_upstreams` if it is the upstream's.
     pub(crate) fn answered(&mut self, status: u16, is_upstreams: bool, used: Option<&UpstreamUse>) {
         if let Some(sampled) = &mut self.0 {
             sampled.answered(status, is_upstreams, used);
@@ -194,7 +195,7 @@ impl Trace {
 }
 
 impl Sampled {
-    fn judged(
+    fn decided(
         &mut self,
         rules: &Rules,
         verdict: &Verdict,
@@ -202,23 +203,12 @@ impl Sampled {
         start: Instant,
         request: Option<&request::Request<'_>>,
     ) {
-        let (ruling, limit) = ruling(verdict);
-        let result = match (ruling, verdict.standing) {
-            (VerdictResult::Allowed, _) => DecisionResult::Allowed,
-            (VerdictResult::Denied, _) => DecisionResult::Denied,
-            (VerdictResult::Shadow, _) => DecisionResult::ShadowDenied,
-            (VerdictResult::Unlimited, _) => DecisionResult::Unlimited,
-            (VerdictResult::Rejected, _) => DecisionResult::Rejected,
-            (VerdictResult::Error, Standing::Unavailable) => DecisionResult::ErrorDenied,
-            (VerdictResult::Error, _) => DecisionResult::ErrorAllowed,
-        };
+        let Summary { result, limit, answer } = Summary::of(verdict);
         let mut attributes = Vec::with_capacity(6);
         attributes.push(KeyValue::new("weir.listener", listener.label()));
         attributes.push(KeyValue::new("weir.result", result.label()));
         if let Some((place, limit)) = limit.and_then(|place| Some((place, rules.limit(place)?))) {
             attributes.push(KeyValue::new("weir.limit", limit.name.clone()));
-            let answer = verdict.binding().filter(|answer| answer.limit == place);
-            let answer = answer.or_else(|| verdict.answers.iter().find(|answer| answer.limit == place));
             if let Some(answer) = answer.filter(|answer| answer.counted_numbers().is_some()) {
                 attributes.push(KeyValue::new("weir.remaining", integer(answer.decision.remaining)));
             }
@@ -243,7 +233,7 @@ impl Sampled {
             self.attributes.extend(client);
             self.attributes.push(KeyValue::new("server.address", request.host.to_owned()));
         }
-        // The clock of a connection stands still while it is served, and so may be a little before the request.
+        // `start` is from the connection's cached clock and can be a little before the request.
         let began_at = self.began_at + start.saturating_duration_since(self.began);
         let name = Cow::Borrowed("decide");
         self.export(new_span(), SpanKind::Internal, name, began_at, attributes, Status::Unset);
@@ -263,12 +253,12 @@ impl Sampled {
                 attributes.push(KeyValue::new("http.request.resend_count", i64::from(used.attempts - 1)));
             }
         }
-        // What the built-in upstream answers is text of our own too.
+        // The built-in upstream's response has a body of our own, too.
         let is_answer = is_upstreams || used.is_none();
         if is_answer {
             attributes.push(KeyValue::new("http.response.status_code", i64::from(status)));
         }
-        // To a client, the errors of clients are errors as well.
+        // For a client span, 4xx are errors, too (OpenTelemetry's semantic conventions for HTTP).
         let is_failure = !is_answer || status >= 400;
         if is_failure {
             attributes.push(KeyValue::new("error.type", status.to_string()));
@@ -277,7 +267,7 @@ impl Sampled {
         self.export(span_id, SpanKind::Client, name, began_at, attributes, error(is_failure));
     }
 
-    /// Exports a span below that of the request, which ends now.
+    /// Exports the request's span, or a child of it, that ends now.
     fn export(
         &self,
         span_id: u64,
@@ -335,7 +325,7 @@ fn new_span() -> u64 {
     u64::from_be_bytes(RandomIdGenerator::default().new_span_id().to_bytes())
 }
 
-/// What the lines of `tracestate` say together; nothing if they cannot be read.
+/// Joins the lines of `tracestate`; empty if they are malformed.
 fn state(headers: &Headers) -> TraceState {
     let lines: Vec<&str> = headers.all(TRACESTATE).filter_map(headers::text).collect();
     lines.join(",").parse().unwrap_or_default()

@@ -1,0 +1,36 @@
+//! A verdict in one line: its result, and one limit.
+
+use crate::engine::answer::verdict::{Answer, Standing, Verdict};
+use crate::telemetry::metrics::DecisionResult;
+
+/// The result of a verdict.
+#[derive(Debug)]
+pub(super) struct Summary<'a> {
+    pub(super) result: DecisionResult,
+    /// The limit that binds, would have denied the request in shadow mode, or had no reply from the store.
+    pub(super) limit: Option<u32>,
+    /// That limit's answer.
+    pub(super) answer: Option<&'a Answer>,
+}
+
+impl<'a> Summary<'a> {
+    pub(super) fn of(verdict: &'a Verdict) -> Self {
+        let binding = verdict.binding();
+        let shadow = verdict.answers.iter().find(|answer| answer.would_deny());
+        let unanswered = verdict.unanswered.iter().max_by_key(|limit| limit.denies).map(|limit| limit.limit);
+        let (result, limit) = match (verdict.standing, shadow, unanswered) {
+            (Standing::Denied, ..) => (DecisionResult::Denied, binding.map(|answer| answer.limit)),
+            (Standing::Overloaded, ..) => (DecisionResult::Rejected, unanswered),
+            (Standing::Unavailable, ..) => (DecisionResult::ErrorDenied, unanswered),
+            (Standing::Allowed, Some(shadow), _) => (DecisionResult::ShadowDenied, Some(shadow.limit)),
+            (Standing::Allowed, None, Some(_)) => (DecisionResult::ErrorAllowed, unanswered),
+            (Standing::Allowed, None, None) => match binding.or(verdict.answers.first()) {
+                Some(answer) => (DecisionResult::Allowed, Some(answer.limit)),
+                None => (DecisionResult::Unlimited, None),
+            },
+        };
+        let of_limit = |answer: &&Answer| Some(answer.limit) == limit;
+        let answer = binding.filter(of_limit).or_else(|| verdict.answers.iter().find(of_limit));
+        Self { result, limit, answer }
+    }
+}
