@@ -20,33 +20,12 @@ use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOL
 use crate::engine::rules::matching::Match;
 
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
-const COMMON_KEYS: [&str; 17] = [
-    "match",
-    "by",
-    "cost",
-    "cost_from_response",
-    "reserve",
-    "spend_when",
-    "mode",
-    "enforce_for",
-    "missing",
-    "malformed",
-    "on_store_error",
-    "max_keys",
-    "max_new_keys",
-    "per_call",
-    "drain_over_limit",
-    "short",
-    "algorithm",
-];
+const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for missing malformed \
+                           on_store_error max_keys max_new_keys per_call drain_over_limit short algorithm";
 
 /// The keys of a limit.
-pub(super) static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
-    let mut keys: Vec<_> = COMMON_KEYS.into_iter().chain(numbers::KEYS).chain(algorithms::keys()).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys
-});
+pub(super) static KEYS: LazyLock<Vec<&str>> =
+    LazyLock::new(|| algorithms::limit_keys(COMMON_KEYS.split(' ').chain(numbers::KEYS)));
 
 /// The keys of a `cost` that the request carries.
 pub(super) const COST_KEYS: [&str; 2] = ["header", "query"];
@@ -114,7 +93,7 @@ impl Limits {
 
     /// Adds the limit of one entry of `limits`.
     pub(super) fn add(&mut self, key: Key, node: &Node, interner: &mut Interner) {
-        check_name(&key);
+        let (Ok(()) | Err(Reported)) = check_name(&key);
         match self.names.entry(key.text.to_ascii_lowercase()) {
             Entry::Occupied(first) => {
                 let first = &self.drafts[*first.get()].name;
@@ -184,23 +163,24 @@ impl Limits {
     }
 }
 
-fn check_name(key: &Key) {
+fn check_name(key: &Key) -> Result<(), Reported> {
     let name = &key.text;
     let help = match name.split_once(':') {
         _ if name.is_empty() => {
-            key.error("the limit's name is empty", "use a name such as RequestsPerIPAddress");
-            return;
+            return Err(key.error("the limit's name is empty", "use a name such as RequestsPerIPAddress"));
         }
         Some((limit, id)) if !limit.is_empty() && !id.is_empty() => "an override (`Name:id`) belongs under `overrides`",
         Some(_) => "use letters, digits, `_`, `.` and `-`",
         None if name.len() > LONGEST_NAME => {
-            key.error("the limit's name is too long", format!("use at most {LONGEST_NAME} characters"));
-            return;
+            let help = format!("use at most {LONGEST_NAME} characters");
+            return Err(key.error("the limit's name is too long", help));
         }
-        None if is_name(name, LONGEST_NAME) && name.starts_with(|first: char| first.is_ascii_alphabetic()) => return,
+        None if is_name(name, LONGEST_NAME) && name.starts_with(|first: char| first.is_ascii_alphabetic()) => {
+            return Ok(());
+        }
         None => "start with a letter; use letters, digits, `_`, `.` and `-`",
     };
-    key.error(format!("invalid limit name {}", quoted(name)), help);
+    Err(key.error(format!("invalid limit name {}", quoted(name)), help))
 }
 
 impl Draft {
@@ -245,11 +225,9 @@ impl Draft {
             component.path_reading = conditions.path_reading;
         }
         limit.conditions = conditions;
-        let permissive = algorithms::most_permissive();
-        let settings = self.settings.as_ref().unwrap_or(&permissive);
         let algorithm = self.settings.as_ref().map(|settings| settings.algorithm());
-        let allowance = algorithms::allowance(settings.as_ref(), map, interner)
-            .and_then(|plain| elevated::of_limit(map, plain, algorithm, interner));
+        let allowance = algorithms::allowance(self.settings.as_deref(), map, interner)
+            .and_then(|plain| elevated::add(map, plain, algorithm, None, interner));
         self.numbers_are_known = allowance.is_ok();
         limit.allowance = allowance.unwrap_or(Allowance::Disabled);
         self.short = map.get("short").map(|(_, node)| node.clone());
@@ -293,7 +271,7 @@ fn options(map: &Mapping<'_>, limit: &mut Limit) {
     map.set("per_call", &mut limit.per_call, Node::truth);
     map.set("drain_over_limit", &mut limit.drain_over_limit, Node::truth);
     map.set("short", &mut limit.short, short);
-    response_cost::read(map, limit);
+    let (Ok(()) | Err(Reported)) = response_cost::read(map, limit);
     warn_of_cost(map, limit);
 }
 

@@ -3,7 +3,6 @@
 use super::envoy_ratelimit::Domains;
 use super::limit::Limits;
 use super::numbers::Interner;
-use super::overrides::{Context, OverridesReader};
 use super::problem::{Findings, Report, Reported, quoted};
 use super::suggest::did_you_mean;
 use super::yaml::{Key, List, Reader, Seen};
@@ -16,12 +15,14 @@ use crate::engine::rules::rule_set::Rules;
 pub(super) const KEYS: [&str; 2] = ["limits", "overrides"];
 
 /// The rules under construction.
-struct Loader {
-    limits: Limits,
-    interner: Interner,
-    fingerprinter: Fingerprinter,
-    effective_from: Micros,
-    files: Vec<String>,
+pub(super) struct Loader {
+    pub(super) limits: Limits,
+    pub(super) interner: Interner,
+    pub(super) fingerprinter: Fingerprinter,
+    /// The wall clock, to warn of expired overrides.
+    pub(super) now: Micros,
+    /// The names of the rules file and the files of overrides.
+    pub(super) files: Vec<String>,
 }
 
 /// Compiles all files into rules. There are rules if the report has no errors.
@@ -34,7 +35,7 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
     // Overrides refer to files by index. The rules file has index 0, even if there is none.
     let files = std::iter::once(rules).chain(&sources.overrides).map(|source| source.name.clone()).collect();
     let limits = Limits::with(&sources.scripts);
-    let mut loader = Loader { limits, interner: Interner::default(), fingerprinter, effective_from, files };
+    let mut loader = Loader { limits, interner: Interner::default(), fingerprinter, now: effective_from, files };
     let mut report = Report::default();
 
     let findings = Findings::new(&rules.name);
@@ -52,7 +53,7 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
     let mut domains = Domains::after(loader.limits.drafts.len());
     for source in &sources.envoy_ratelimit {
         let findings = Findings::new(&source.name);
-        let (Ok(()) | Err(Reported)) = domains.add(&source.name, &source.text, &findings);
+        let (Ok(()) | Err(Reported)) = domains.add(&source.text, &findings);
         others.add(findings, &source.text);
     }
     report.add(findings, &rules.text);
@@ -74,8 +75,7 @@ impl Loader {
     fn rules_file(&mut self, text: &str, findings: &Findings) -> Result<(), Reported> {
         const SMALLEST: &str = "the smallest valid file is `limits: {}`";
         let mut reader = Reader::without_tabs(text, findings)?;
-        reader.root(SMALLEST)?;
-        reader.open("a rules file", None, List::Rejected, SMALLEST)?;
+        reader.root("a rules file", List::Rejected, SMALLEST)?;
         let root = reader.place();
         let (mut has_limits, mut has_early_overrides) = (false, false);
         let mut seen = Seen::default();
@@ -86,7 +86,7 @@ impl Loader {
                     has_limits = true;
                     self.limits(&mut reader, &key)?;
                 }
-                "overrides" if has_limits => self.overrides(&mut reader, Some(&key), 0)?,
+                "overrides" if has_limits => self.overrides(&mut reader, &key)?,
                 "overrides" => {
                     has_early_overrides = true;
                     reader.skip()?;
@@ -105,10 +105,10 @@ impl Loader {
         if has_early_overrides {
             // Overrides are checked against the limits, so those before the limits are read in a second pass.
             let mut reader = Reader::new(text, findings);
-            reader.root(SMALLEST)?;
-            reader.open("a rules file", None, List::Rejected, SMALLEST)?;
-            let key = reader.find("overrides")?;
-            self.overrides(&mut reader, key.as_ref(), 0)?;
+            reader.root("a rules file", List::Rejected, SMALLEST)?;
+            if let Some(key) = reader.find("overrides")? {
+                self.overrides(&mut reader, &key)?;
+            }
         }
         Ok(())
     }
@@ -129,28 +129,26 @@ impl Loader {
 
     fn overrides_file(&mut self, text: &str, file: u16, findings: &Findings) -> Result<(), Reported> {
         let mut reader = Reader::without_tabs(text, findings)?;
-        reader.root("the smallest valid file is `{}`")?;
-        self.overrides(&mut reader, None, file)?;
+        let is_list = reader.root("a file of overrides", List::Allowed, "the smallest valid file is `{}`")?;
+        self.entries(&mut reader, is_list, file)?;
         reader.end()
     }
 
-    /// Adds the next value's overrides one by one: of a million only one is a tree in memory. `key` is that of the value.
-    fn overrides(&mut self, reader: &mut Reader<'_>, key: Option<&Key>, file: u16) -> Result<(), Reported> {
-        let (what, help) = match key {
-            Some(_) => ("`overrides`", "write `overrides: {}` if there are none"),
-            None => ("a file of overrides", "the smallest valid file is `{}`"),
-        };
-        let is_list = reader.open(what, key, List::Allowed, help)?;
-        let (fingerprinter, now) = (self.fingerprinter, self.effective_from);
-        let context = Context { fingerprinter, now, files: &self.files, file };
-        let mut overrides = OverridesReader { limits: &mut self.limits, interner: &mut self.interner, context };
+    fn overrides(&mut self, reader: &mut Reader<'_>, key: &Key) -> Result<(), Reported> {
+        let help = "write `overrides: {}` if there are none";
+        let is_list = reader.open("`overrides`", Some(key), List::Allowed, help)?;
+        self.entries(reader, is_list, 0)
+    }
+
+    /// Adds overrides one by one: of a million only one is a tree in memory.
+    fn entries(&mut self, reader: &mut Reader<'_>, is_list: bool, file: u16) -> Result<(), Reported> {
         if is_list {
             while reader.item()? {
-                overrides.item(&reader.node()?);
+                self.override_item(&reader.node()?, file);
             }
         } else {
             while let Some(key) = reader.key()? {
-                overrides.entry(&key, &reader.node()?);
+                self.override_entry(&key, &reader.node()?, file);
             }
         }
         Ok(())

@@ -165,20 +165,6 @@ enum Subject {
 }
 
 impl Subject {
-    const fn word(self) -> &'static str {
-        match self {
-            Self::Header => "header",
-            Self::Entry => "entry",
-        }
-    }
-
-    const fn keys(self) -> &'static [&'static str] {
-        match self {
-            Self::Header => &HEADER_KEYS,
-            Self::Entry => &ENTRY_KEYS,
-        }
-    }
-
     /// Reads a plain condition. Only entries may have globs.
     fn plain(self, node: &Node) -> Result<ValueTest, Reported> {
         match self {
@@ -218,7 +204,7 @@ impl Subject {
         match &node.value {
             Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
                 let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
-                Err(node.error(format!("ambiguous: a value, or whether the {} is present", self.word()), help))
+                Err(node.error("ambiguous: either a value, or a test for presence", help))
             }
             Value::Scalar { .. } if node.is_null() => {
                 let help = "write `{ present: true }`, or `\"\"` for an empty value";
@@ -230,12 +216,12 @@ impl Subject {
     }
 
     fn map(self, node: &Node) -> Result<ValueTest, Reported> {
-        let what = match self {
-            Self::Header => "a condition on a header",
-            Self::Entry => "a condition on an entry",
+        let (what, keys) = match self {
+            Self::Header => ("a condition on a header", &HEADER_KEYS[..]),
+            Self::Entry => ("a condition on an entry", &ENTRY_KEYS[..]),
         };
-        let map = Mapping::of(node, what, self.keys())?;
-        match map.all(self.keys())[..] {
+        let map = Mapping::of(node, what, keys)?;
+        match map.all(keys)[..] {
             [(key, tests)] if key.text == "not" => self.exclusion(tests, false),
             [(key, value)] => self.test(&key.text, value),
             // The keys are in the order of `keys`.
@@ -246,9 +232,9 @@ impl Subject {
                 let help = "remove `not`, or write `present: true`";
                 Err(not.error("`present: false` leaves no value to exclude", help))
             }
-            ref keys => {
-                let message = format!("a condition needs exactly one test, found {}", keys.len());
-                Err(node.error(message, format!("use one of {}", self.keys().join(", "))))
+            ref given => {
+                let message = format!("a condition needs exactly one test, found {}", given.len());
+                Err(node.error(message, format!("use one of {}", keys.join(", "))))
             }
         }
     }

@@ -27,8 +27,6 @@ mod script_files;
 mod settings;
 mod yaml;
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 pub use load::load;
@@ -45,7 +43,7 @@ use crate::engine::rules::suggest;
 pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;
 
 /// The text of a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// The file's name, for messages.
     pub name: String,
@@ -84,21 +82,9 @@ impl Loaded {
 /// Reads a file of rules or overrides: UTF-8 of at most [`LARGEST_FILE`] bytes.
 pub fn read(path: &Path) -> Result<Source, Problem> {
     let name = path.display().to_string();
-    let unreadable = |error: std::io::Error| Problem::of_file(&name, format!("cannot be read: {error}"), "");
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(unreadable)?;
-    file.take(LARGEST_FILE + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > LARGEST_FILE {
-        let help = format!("at most {LARGEST_FILE} bytes are supported; split the overrides into several files");
-        return Err(Problem::of_file(&name, "the file is too large".into(), &help));
-    }
-    match String::from_utf8(bytes) {
+    match script_files::read_text(path, LARGEST_FILE) {
         Ok(text) => Ok(Source { name, text }),
-        Err(error) => {
-            let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-            let line = good.split(|byte| *byte == b'\n').count();
-            Err(Problem::of_file(&name, format!("line {line} is not valid UTF-8"), "save the file as UTF-8"))
-        }
+        Err((message, help)) => Err(Problem::of_file(&name, message, help)),
     }
 }
 

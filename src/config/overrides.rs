@@ -2,9 +2,10 @@
 
 use std::sync::LazyLock;
 
-use super::algorithms::{self, elevated};
+use super::algorithms::{self, Settings, elevated};
 use super::instant::parse_until;
-use super::limit::{Draft, Limits, burst_below_cost};
+use super::limit::{Draft, burst_below_cost};
+use super::load::Loader;
 use super::mapping::Mapping;
 use super::matching::{MOST_REGEXES, network, regex};
 use super::numbers::{self, Interner};
@@ -17,13 +18,8 @@ use crate::engine::rules::ids::Id;
 use crate::engine::rules::overrides::{Override, OverrideOrigin};
 
 /// The keys of an override.
-pub(super) static KEYS: LazyLock<Vec<&str>> = LazyLock::new(|| {
-    let own = SUBJECTS.into_iter().chain(["until", "comment"]);
-    let mut keys: Vec<_> = own.chain(numbers::KEYS).chain(algorithms::override_keys()).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys
-});
+pub(super) static KEYS: LazyLock<Vec<&str>> =
+    LazyLock::new(|| algorithms::override_keys(SUBJECTS.into_iter().chain(["until", "comment"]).chain(numbers::KEYS)));
 
 /// The keys of the subjects of an override whose key has no id.
 const SUBJECTS: [&str; 3] = ["ids", "regex", "cidr"];
@@ -38,27 +34,9 @@ const MOST_COLONS: usize = 20;
 /// The longest id in bytes. A hostname set of a hundred names, each as long as a name can be, takes 25 KiB.
 const LONGEST_ID: usize = 32 * 1024;
 
-/// The files and the time that overrides are read with.
-#[derive(Clone, Copy)]
-pub(super) struct Context<'l> {
-    pub(super) fingerprinter: Fingerprinter,
-    /// The wall clock, to warn of expired overrides.
-    pub(super) now: Micros,
-    pub(super) files: &'l [String],
-    /// The index of this file.
-    pub(super) file: u16,
-}
-
-/// Reads the overrides of one file.
-pub(super) struct OverridesReader<'l> {
-    pub(super) limits: &'l mut Limits,
-    pub(super) interner: &'l mut Interner,
-    pub(super) context: Context<'l>,
-}
-
-impl OverridesReader<'_> {
-    /// Adds the overrides of one item of a list: usually one key.
-    pub(super) fn item(&mut self, node: &Node) {
+impl Loader {
+    /// Adds the overrides of one item of a list: usually one key. `file` is the index of the file.
+    pub(super) fn override_item(&mut self, node: &Node, file: u16) {
         let Ok(entries) = node.map("an override", "write `- Name: { count: 10, period: 1s, ids: [...] }`") else {
             return;
         };
@@ -72,12 +50,12 @@ impl OverridesReader<'_> {
             return;
         }
         for (key, value) in entries {
-            self.entry(key, value);
+            self.override_entry(key, value, file);
         }
     }
 
     /// Adds the overrides of one entry.
-    pub(super) fn entry(&mut self, key: &Key, node: &Node) {
+    pub(super) fn override_entry(&mut self, key: &Key, node: &Node, file: u16) {
         let (name, id) = match key.text.split_once(':') {
             Some((name, id)) => (name, Some(key.scalar(id))),
             None => (key.text.as_str(), None),
@@ -95,12 +73,13 @@ impl OverridesReader<'_> {
         let mut unknown = index.is_none().then(|| Draft::new(key.clone()));
         let draft = index.map(|index| &mut self.limits.drafts[index]).or(unknown.as_mut());
         let Some(draft) = draft else { return };
-        let given = numbers(key, &map, draft, self.interner, self.context);
+        let given = numbers(key, &map, draft, &mut self.interner, self.now);
         let Ok((kind, subjects)) = subjects(key, id.as_ref(), &map) else { return };
         // With wrong numbers the override is not used, but its subjects are checked all the same.
-        let origin = OverrideOrigin { file: self.context.file, line: 0, comment: None };
-        let given = given.unwrap_or(Override { allowance: Allowance::Disabled, until: None, origin });
-        let mut target = Target { draft, given, context: self.context };
+        let (allowance, until, comment) = given.unwrap_or((Allowance::Disabled, None, None));
+        let origin = OverrideOrigin { file, line: 0, comment: comment.map(Into::into) };
+        let given = Override { allowance, until, origin };
+        let mut target = Target { draft, given, fingerprinter: self.fingerprinter, files: &self.files };
         for node in subjects {
             // A mistake has been reported, and the others may be right.
             let (Ok(()) | Err(Reported)) = match kind {
@@ -122,29 +101,28 @@ impl OverridesReader<'_> {
     }
 }
 
-/// Reads the keys of an override except its subjects.
-fn numbers(
+/// Reads the keys of an override except its subjects: the allowance, `until` and `comment`.
+fn numbers<'n>(
     key: &Key,
-    map: &Mapping<'_>,
+    map: &Mapping<'n>,
     draft: &mut Draft,
     interner: &mut Interner,
-    context: Context<'_>,
-) -> Result<Override, Reported> {
-    let settings = match &draft.settings {
-        Some(inherited) => algorithms::settings(inherited.as_ref(), map).and_then(|mut settings| {
+    now: Micros,
+) -> Result<(Allowance, Option<Micros>, Option<&'n str>), Reported> {
+    let read = |inherited: &Box<dyn Settings>| algorithms::settings(inherited.as_ref(), map);
+    let settings = draft.settings.as_ref().map(read).transpose().and_then(|mut settings| {
+        if let Some(settings) = &mut settings {
             settings.read_override(map, &mut draft.limit)?;
-            Ok(settings)
-        }),
-        None => Ok(algorithms::most_permissive()),
-    };
-    let algorithm = draft.settings.as_ref().map(|settings| settings.algorithm());
-    let base = draft.numbers_are_known.then_some((&draft.limit.allowance, algorithm));
+        }
+        Ok(settings)
+    });
+    let (algorithm, base) = draft.numbers_are_known.then_some((draft.limit.algorithm, &draft.limit.allowance)).unzip();
     let allowance = settings
-        .and_then(|settings| algorithms::allowance(settings.as_ref(), map, interner))
-        .and_then(|plain| elevated::of_override(map, plain, base, interner));
-    let until = map.read("until", |node| until(node, context.now));
+        .and_then(|settings| algorithms::allowance(settings.as_deref(), map, interner))
+        .and_then(|plain| elevated::add(map, plain, algorithm, base, interner));
+    let until = map.read("until", |node| until(node, now));
     let comment = map.read("comment", Node::text);
-    let (allowance, until, comment) = (allowance?, until?, comment?.map(Into::into));
+    let (allowance, until, comment) = (allowance?, until?, comment?);
     if allowance == Allowance::Disabled && map.get("elevated").is_none() {
         let numbers = draft.settings.as_ref().map_or("`count` and `period`", |settings| settings.number_keys());
         let help = format!("add {numbers}, `unlimited: true` or `deny: true`");
@@ -154,7 +132,7 @@ fn numbers(
         let message = format!("the limit's cost exceeds this burst of {burst}: no request can pass");
         key.warning(message, "raise `burst`, or write `deny: true` if this is intended");
     }
-    Ok(Override { allowance, until, origin: OverrideOrigin { file: context.file, line: key.place.line, comment } })
+    Ok((allowance, until, comment))
 }
 
 fn until(node: &Node, now: Micros) -> Result<Micros, Reported> {
@@ -168,8 +146,10 @@ fn until(node: &Node, now: Micros) -> Result<Micros, Reported> {
 /// A limit that gets overrides with the same numbers.
 struct Target<'t> {
     draft: &'t mut Draft,
+    /// The override, but for its line.
     given: Override,
-    context: Context<'t>,
+    fingerprinter: Fingerprinter,
+    files: &'t [String],
 }
 
 impl Target<'_> {
@@ -200,7 +180,7 @@ impl Target<'_> {
         let limit = &mut self.draft.limit;
         let parsed = Id::parse(&limit.by, id)
             .map_err(|why| node.error(format!("{} is not a valid id for {}", quoted(id), quoted(&limit.name)), why))?;
-        let fingerprint = parsed.fingerprint(&limit.short, &self.context.fingerprinter);
+        let fingerprint = parsed.fingerprint(&limit.short, &self.fingerprinter);
         let added = limit.overrides.add_id(parsed.components.len(), fingerprint, given);
         added.map_err(|first| self.report_duplicate(first, node, &parsed.to_string()))
     }
@@ -237,8 +217,7 @@ impl Target<'_> {
 
     fn report_duplicate(&self, first: usize, node: &Node, what: &str) -> Reported {
         let origin = self.draft.limit.overrides.get(first).map(|given| &given.origin);
-        let file =
-            origin.and_then(|origin| self.context.files.get(usize::from(origin.file))).map_or("", String::as_str);
+        let file = origin.and_then(|origin| self.files.get(usize::from(origin.file))).map_or("", String::as_str);
         let line = origin.map_or(0, |origin| origin.line);
         let help = format!("the first one is at {file}:{line}; keep one of them");
         node.error(format!("duplicate override for {}", quoted(what)), help)

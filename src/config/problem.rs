@@ -90,6 +90,10 @@ impl Findings {
         Self(Rc::new(FileFindings { file: file.to_owned(), report: RefCell::default() }))
     }
 
+    pub(super) fn file(&self) -> &str {
+        &self.0.file
+    }
+
     /// Returns whether further errors are only counted, so that their texts need not be made.
     pub(super) fn is_full(&self) -> bool {
         self.0.report.borrow().errors >= MOST_KEPT

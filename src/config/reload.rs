@@ -50,7 +50,7 @@ pub struct Files {
 }
 
 /// All files of the rules, read together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sources {
     /// The rules file.
     pub limits: Option<Source>,
@@ -160,12 +160,7 @@ fn settled(stamps: &[Stamp], now: SystemTime) -> bool {
 /// Nobody gains from a collision here, and a restart forgets the value: 64 bits without a secret are enough.
 fn hash(sources: &Sources) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for source in sources.limits.iter().chain(&sources.overrides).chain(&sources.envoy_ratelimit) {
-        source.text.hash(&mut hasher);
-    }
-    for script in &sources.scripts {
-        (&script.name, &script.text).hash(&mut hasher);
-    }
+    sources.hash(&mut hasher);
     hasher.finish()
 }
 

@@ -7,7 +7,6 @@ use http::header::HeaderName;
 use super::mapping::Mapping;
 use super::problem::{Reported, quoted};
 use super::yaml::{Key, Node};
-use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit};
@@ -22,32 +21,25 @@ pub(super) const WHEN_KEYS: [&str; 1] = ["status"];
 const POSITIVE: &str = "use 1 to let requests pass while any tokens are left";
 
 /// Reads the three keys. A mistake in them leaves the limit as it is.
-pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) {
+pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> Result<(), Reported> {
     let from_response = map.read("cost_from_response", from_response);
     let when = map.read("spend_when", when);
     let reserve = map.read("reserve", reserve);
     let Some((key, _)) = map.first(&["cost_from_response", "spend_when"]) else {
-        if let Some((key, _)) = map.get("reserve") {
-            let help = "add `cost_from_response: { header: NAME }`, or use `cost`";
-            key.error("`reserve` needs `cost_from_response`", help);
-        }
-        return;
+        let Some((key, _)) = map.get("reserve") else { return Ok(()) };
+        let help = "add `cost_from_response: { header: NAME }`, or use `cost`";
+        return Err(key.error("`reserve` needs `cost_from_response`", help));
     };
-    let (Ok(from_response), Ok(when), Ok(reserve)) = (from_response, when, reserve) else { return };
-    let (header, inner) = from_response.unzip();
+    let ((header, inner), when, reserve) = (from_response?.unzip(), when?, reserve?);
     let inner = inner.flatten();
     if inner.is_some() && reserve.is_some() {
-        key.error("`reserve` is set twice", "remove one of them");
-        return;
+        return Err(key.error("`reserve` is set twice", "remove one of them"));
     }
     if let (Some((key, _)), None) = (map.get("reserve"), &header) {
         let help = "use `cost`, which is charged if the status matches";
-        key.error("`reserve` needs `cost_from_response`", help);
-        return;
+        return Err(key.error("`reserve` needs `cost_from_response`", help));
     }
-    if check(limit, key).is_err() {
-        return;
-    }
+    check(limit, key)?;
     if let Some(reserve) = inner.or(reserve) {
         if let Some((key, _)) = map.get("cost") {
             key.warning("`cost` has no effect with `reserve`", "remove one of them");
@@ -55,16 +47,16 @@ pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) {
         limit.cost = Cost::Fixed(reserve);
     }
     if limit.cost == Cost::Fixed(0) {
-        key.error("with a cost of 0 before the response, the limit never denies anything", POSITIVE);
-        return;
+        return Err(key.error("with a cost of 0 before the response, the limit never denies anything", POSITIVE));
     }
     limit.response_cost = Some(Arc::new(ResponseCost { header, when }));
+    Ok(())
 }
 
 /// Rejects limits without tokens to settle, and limits that never see a response.
 fn check(limit: &Limit, key: &Key) -> Result<(), Reported> {
     let name = &key.text;
-    if matches!(limit.algorithm, Algorithm::Concurrency | Algorithm::Queue | Algorithm::Script) {
+    if !limit.algorithm.has_tokens() {
         let message = format!("`{name}` does not apply to `algorithm: {}`", limit.algorithm.name());
         let help = "it has no tokens to settle later; use gcra, fixed_window, sliding_log or sliding_window";
         return Err(key.error(message, help));

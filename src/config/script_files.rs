@@ -1,5 +1,6 @@
 //! Reads the script files that limits name.
 
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use super::yaml::{List, Node, Reader, Value};
 use crate::engine::algorithms::script::LONGEST_SOURCE;
 
 /// A script file that a rules file names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ScriptFile {
     /// The path, as written in the rules file.
     pub name: String,
@@ -20,7 +21,8 @@ pub struct ScriptFile {
 /// Reads the scripts that a rules file names.
 pub(super) fn read_all(limits: &Path, rules: &str) -> Vec<ScriptFile> {
     let folder = limits.parent().unwrap_or(Path::new("."));
-    named(rules).into_iter().map(|name| ScriptFile { text: read(&folder.join(&name)), name }).collect()
+    let read = |name: &str| read_text(&folder.join(name), LONGEST_SOURCE).map_err(|(message, _)| message);
+    named(rules).into_iter().map(|name| ScriptFile { text: read(&name), name }).collect()
 }
 
 /// Returns the paths of a rules file's scripts.
@@ -29,15 +31,21 @@ pub(super) fn paths(limits: &Path, scripts: &[ScriptFile]) -> Vec<PathBuf> {
     scripts.iter().map(|script| folder.join(&script.name)).collect()
 }
 
-fn read(path: &Path) -> Result<String, String> {
+/// Reads a text of at most `largest` bytes. The error is a message and a help text.
+pub(super) fn read_text(path: &Path, largest: u64) -> Result<String, (String, &'static str)> {
     let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(LONGEST_SOURCE + 1).read_to_end(&mut bytes))
-        .map_err(|error| format!("cannot be read: {error}"))?;
-    if bytes.len() as u64 > LONGEST_SOURCE {
-        return Err(format!("is too large: at most {LONGEST_SOURCE} bytes are supported"));
+    File::open(path)
+        .and_then(|file| file.take(largest + 1).read_to_end(&mut bytes))
+        .map_err(|error| (format!("cannot be read: {error}"), ""))?;
+    if bytes.len() as u64 > largest {
+        let help = "overrides can be split into several files";
+        return Err((format!("is too large: at most {largest} bytes are supported"), help));
     }
-    String::from_utf8(bytes).map_err(|_| "is not valid UTF-8".to_owned())
+    String::from_utf8(bytes).map_err(|error| {
+        let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = good.split(|byte| *byte == b'\n').count();
+        (format!("line {line} is not valid UTF-8"), "save the file as UTF-8")
+    })
 }
 
 /// Returns the files that the limits of a rules file name, each once, up to the first mistake in the YAML, which
@@ -53,8 +61,7 @@ fn named(rules: &str) -> Vec<String> {
 
 fn find(rules: &str, names: &mut Vec<String>) -> Result<(), Reported> {
     let mut reader = Reader::new(rules, &Findings::new(""));
-    reader.root("")?;
-    reader.open("", None, List::Rejected, "")?;
+    reader.root("", List::Rejected, "")?;
     if reader.find("limits")?.is_none() {
         return Ok(());
     }

@@ -141,9 +141,12 @@ impl<'t> Reader<'t> {
         }
     }
 
-    /// Goes to the file's only document.
-    pub(super) fn root(&mut self, help: &str) -> Result<(), Reported> {
-        if self.document()? { Ok(()) } else { Err(self.findings.error(Place::START, "the file is empty", help)) }
+    /// Opens the root of the file's only document, as [`Self::open`] does.
+    pub(super) fn root(&mut self, what: &str, allowed: List, help: &str) -> Result<bool, Reported> {
+        if self.document()? {
+            return self.open(what, None, allowed, help);
+        }
+        Err(self.findings.error(Place::START, "the file is empty", help))
     }
 
     /// Ends the document. Rejects a second one, which most programs would ignore.

@@ -1,15 +1,11 @@
 //! `algorithm: concurrency`: requests in flight, each of which holds a slot. Keys: `capacity`, `lease`.
 
-use super::super::mapping::Mapping;
-use super::super::problem::Reported;
-use super::super::yaml::Node;
-use super::{Entry, Settings, reject_token_keys};
-use crate::engine::algorithms::algorithm::Algorithm;
+use super::{Algorithm, ComponentSource, Entry, Limit, Mapping, Node, Numbers, Reported, Settings, reject_token_keys};
 use crate::engine::algorithms::concurrency::{DEFAULT_LEASE, LONGEST_LEASE, SHORTEST_LEASE};
-use crate::engine::algorithms::numbers::{Numbers, NumbersError};
-use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::algorithms::numbers::NumbersError;
+use crate::engine::rules::component::Component;
 use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::{Cost, Limit};
+use crate::engine::rules::limit::Cost;
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["concurrency"],

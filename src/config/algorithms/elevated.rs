@@ -2,62 +2,42 @@
 
 use std::sync::Arc;
 
-use super::super::mapping::Mapping;
-use super::super::numbers::{self, Interner, Period, period};
-use super::super::problem::{Place, Reported};
-use super::super::yaml::{Key, Node};
-use super::{Entry, gcra};
-use crate::engine::algorithms::algorithm::Algorithm;
+use super::super::numbers::{self, Period, period};
+use super::super::problem::Place;
+use super::super::yaml::Key;
+use super::{Algorithm, Allowance, Entry, Interner, Mapping, Node, Numbers, Reported, gcra};
 use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::micros::EXACT;
-use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::allowance::{Allowance, ElevatedAllowance};
+use crate::engine::rules::allowance::ElevatedAllowance;
 
 pub(super) const ENTRY: Entry =
     Entry { words: &[], settings: gcra::ENTRY.settings, keys: &["elevated"], override_keys: &["elevated"] };
 
 pub(in super::super) const KEYS: [&str; 5] = ["burst", "count", "period", "for", "activations_per_month"];
 
-/// Adds a limit's `elevated` to its allowance. `algorithm` is `None` if its settings have a mistake.
-pub(in super::super) fn of_limit(
+/// Adds `elevated` to an allowance. An override with `elevated` alone inherits the numbers of its limit, the `base`; one with
+/// numbers alone inherits the limit's `elevated`. `algorithm` is `None` if the limit has a mistake.
+pub(in super::super) fn add(
     map: &Mapping<'_>,
     allowance: Allowance,
     algorithm: Option<Algorithm>,
+    base: Option<&Allowance>,
     interner: &mut Interner,
 ) -> Result<Allowance, Reported> {
-    let Some((key, node)) = map.get("elevated") else { return Ok(allowance) };
-    let elevated = read(node, None);
-    check(key, &allowance, algorithm)?;
-    Ok(combine(key.place, map, &allowance, elevated?, interner))
-}
-
-/// Adds `elevated` to an override's allowance. An override with `elevated` alone inherits the limit's numbers, one with
-/// numbers alone the limit's `elevated`. `base` is the limit's allowance and algorithm, `None` if they have a mistake.
-pub(in super::super) fn of_override(
-    map: &Mapping<'_>,
-    allowance: Allowance,
-    base: Option<(&Allowance, Option<Algorithm>)>,
-    interner: &mut Interner,
-) -> Result<Allowance, Reported> {
-    let inherited = base.and_then(|(base, _)| base.elevated());
-    let Some((key, node)) = map.get("elevated") else {
-        return Ok(match (inherited, allowance.windows().map(|windows| windows.len())) {
-            (Some(elevated), Some(1)) => combine(map.node.place, map, &allowance, elevated.as_ref().clone(), interner),
-            (Some(_), Some(_)) => {
-                let message =
-                    "the limit's `elevated` does not apply here: it supports one window, and this override has several";
-                let help = "use `burst`, `count` and `period` instead of `rates`";
-                map.value("rates").warning(message, help);
-                allowance
-            }
-            _ => allowance,
-        });
-    };
-    let elevated = read(node, inherited.map(Arc::as_ref));
-    let Some((base, algorithm)) = base else { return elevated.map(|_| allowance) };
-    let own = if allowance == Allowance::Disabled { base.clone() } else { allowance };
-    check(key, &own, algorithm)?;
-    Ok(combine(key.place, map, &own, elevated?, interner))
+    let inherited = base.and_then(Allowance::elevated);
+    if let Some((key, node)) = map.get("elevated") {
+        let elevated = read(node, inherited.map(Arc::as_ref));
+        let own = base.filter(|_| allowance == Allowance::Disabled).unwrap_or(&allowance);
+        check(key, own, algorithm)?;
+        return Ok(combine(key.place, node, own, elevated?, interner));
+    }
+    let (Some(inherited), Some(windows)) = (inherited, allowance.windows()) else { return Ok(allowance) };
+    if windows.len() == 1 {
+        return Ok(combine(map.node.place, map.node, &allowance, inherited.as_ref().clone(), interner));
+    }
+    let message = "the limit's `elevated` does not apply here: it supports one window, and this override has several";
+    map.value("rates").warning(message, "use `burst`, `count` and `period` instead of `rates`");
+    Ok(allowance)
 }
 
 /// Reads the value of `elevated`. `for` and `activations_per_month` are inherited if not set.
@@ -113,24 +93,21 @@ fn check(key: &Key, allowance: &Allowance, algorithm: Option<Algorithm>) -> Resu
 }
 
 /// Combines both, and warns of elevated numbers that have no effect.
-fn combine(
-    place: Place,
-    map: &Mapping<'_>,
-    allowance: &Allowance,
-    elevated: Elevated,
-    interner: &mut Interner,
-) -> Allowance {
+fn combine(place: Place, node: &Node, allowance: &Allowance, elevated: Elevated, interner: &mut Interner) -> Allowance {
     let Some((windows, base)) = allowance.windows().and_then(|windows| Some((windows, windows.first()?))) else {
         return allowance.clone();
     };
-    let findings = &map.node.findings;
     if elevated.numbers.burst() <= base.burst() {
         let message = format!("`elevated` never switches on: its burst must be greater than {}", base.burst());
-        findings.warning(place, message, "raise its `burst`; tokens already used are deducted when it switches on");
+        node.findings.warning(
+            place,
+            message,
+            "raise its `burst`; tokens already used are deducted when it switches on",
+        );
     } else if is_slower(&elevated.numbers, base) {
         let message =
             format!("`elevated` refills more slowly than the limit itself: {}, compared with {base}", elevated.numbers);
-        findings.warning(place, message, "raise its `count` or shorten its `period`");
+        node.findings.warning(place, message, "raise its `count` or shorten its `period`");
     }
     let both = ElevatedAllowance { base: Arc::clone(windows), elevated: Arc::new(elevated) };
     Allowance::Elevated(interner.share_elevated(both))

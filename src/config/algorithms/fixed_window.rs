@@ -1,15 +1,11 @@
 //! `algorithm: fixed_window`: all tokens come back when a window ends. Keys: `aligned`, `timezone`, `resets_on`.
 
-use super::super::mapping::Mapping;
 use super::super::numbers::{Period, Rate, Window, rates};
-use super::super::problem::{Reported, quoted};
 use super::super::scalars::one_of;
 use super::super::suggest::nearest;
-use super::super::yaml::Node;
-use super::{Entry, Settings};
-use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
+use super::{Algorithm, Entry, Mapping, Node, Numbers, Reported, Settings, quoted};
+use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar::{Calendar, Unit};
-use crate::engine::algorithms::numbers::Numbers;
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["fixed_window"],
@@ -23,7 +19,7 @@ const KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
 pub(in super::super) const ALIGNED: [(&str, Aligned); 2] = [("first", Aligned::First), ("clock", Aligned::Clock)];
 
 #[derive(Default)]
-struct FixedWindow {
+pub(super) struct FixedWindow {
     aligned: Aligned,
     /// The time zone of months and years.
     zone: Option<Node>,

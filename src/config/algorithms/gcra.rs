@@ -1,11 +1,7 @@
 //! `algorithm: gcra`, the default: tokens refill evenly. It has no keys beyond burst, count and period.
 
-use super::super::mapping::Mapping;
 use super::super::numbers::{Rate, Window, rates};
-use super::super::problem::Reported;
-use super::{Entry, Settings};
-use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::numbers::Numbers;
+use super::{Algorithm, Entry, Mapping, Numbers, Reported, Settings};
 
 /// A token bucket that refills evenly is the same algorithm.
 pub(super) const ENTRY: Entry =

@@ -9,7 +9,10 @@ mod script;
 mod sliding_log;
 mod sliding_window;
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
+
+use fixed_window::FixedWindow;
 
 use super::mapping::Mapping;
 use super::numbers::Interner;
@@ -50,14 +53,19 @@ static REGISTRY: [Entry; 8] = [
 pub(super) static WORDS: LazyLock<Vec<&str>> =
     LazyLock::new(|| REGISTRY.iter().flat_map(|entry| entry.words).copied().collect());
 
-/// The keys of limits beyond those that all algorithms share.
-pub(super) fn keys() -> impl Iterator<Item = &'static str> {
+fn keys() -> impl Iterator<Item = &'static str> {
     REGISTRY.iter().flat_map(|entry| entry.keys).copied()
 }
 
-/// The keys of overrides beyond those that all algorithms share.
-pub(super) fn override_keys() -> impl Iterator<Item = &'static str> {
-    REGISTRY.iter().flat_map(|entry| entry.override_keys).copied()
+/// Returns the keys of a limit, without duplicates. `common` are those that do not depend on the algorithm.
+pub(super) fn limit_keys(common: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
+    common.chain(keys()).collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// Returns the keys of an override, without duplicates. `common` are those that do not depend on the algorithm.
+pub(super) fn override_keys(common: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
+    let keys = REGISTRY.iter().flat_map(|entry| entry.override_keys).copied();
+    common.chain(keys).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What the keys of a limit refer to.
@@ -104,11 +112,6 @@ pub(super) fn default() -> Box<dyn Settings> {
     (gcra::ENTRY.settings)()
 }
 
-/// The settings that accept the most numbers, to check those of a limit whose algorithm is unknown.
-pub(super) fn most_permissive() -> Box<dyn Settings> {
-    (fixed_window::ENTRY.settings)()
-}
-
 /// Reads the value of `algorithm`.
 pub(super) fn of_word(node: &Node) -> Result<Box<dyn Settings>, Reported> {
     let given = node.text()?;
@@ -137,15 +140,17 @@ pub(super) fn settings(inherited: &dyn Settings, map: &Mapping<'_>) -> Result<Bo
     inherited.read(map)
 }
 
-/// Reads what a limit or an override allows; [`Allowance::Disabled`] if it has no numbers.
+/// Reads what a limit or an override allows; [`Allowance::Disabled`] if it has no numbers. `settings` is `None` if they are
+/// unknown.
 pub(super) fn allowance(
-    settings: &dyn Settings,
+    settings: Option<&dyn Settings>,
     map: &Mapping<'_>,
     interner: &mut Interner,
 ) -> Result<Allowance, Reported> {
     let unlimited = map.read("unlimited", Node::truth);
     let deny = map.read("deny", Node::truth);
-    let windows = settings.numbers(map);
+    // Fixed windows accept the most numbers.
+    let windows = settings.unwrap_or(&FixedWindow::default()).numbers(map);
     let (unlimited, deny, windows) = (unlimited?.unwrap_or(false), deny?.unwrap_or(false), windows?);
     let (flag, allowance) = match (unlimited, deny) {
         (true, true) => {

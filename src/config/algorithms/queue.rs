@@ -1,17 +1,17 @@
 //! `algorithm: queue`: requests become entries of a work queue. Keys: `capacity`, `max_age`, `kind`, `fields`, `then`.
 
 use super::super::by;
-use super::super::mapping::{Mapping, all};
-use super::super::problem::{Reported, quoted};
+use super::super::mapping::all;
 use super::super::scalars::{is_name, one_of};
-use super::super::yaml::{Key, Node};
-use super::{Context, Entry, Settings, check_redis_only, reject_token_keys};
-use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::numbers::{Numbers, NumbersError};
+use super::super::yaml::Key;
+use super::{
+    Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, PathPattern, Reported, Settings, StoreErrorPolicy,
+    check_redis_only, quoted, reject_token_keys,
+};
+use crate::engine::algorithms::numbers::NumbersError;
 use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING, Storage};
 use crate::engine::rules::component::Component;
-use crate::engine::rules::limit::{Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::rules::path_pattern::PathPattern;
+use crate::engine::rules::limit::LimitMode;
 use crate::engine::rules::queue::{FollowUp, Queue};
 
 pub(super) const ENTRY: Entry = Entry {

@@ -4,17 +4,14 @@ use std::sync::Arc;
 
 use http::header::HeaderName;
 
-use super::super::mapping::Mapping;
-use super::super::problem::{Reported, quoted};
-use super::super::script_files::ScriptFile;
-use super::super::yaml::Node;
-use super::{Context, Entry, Settings, check_redis_only, reject_token_keys};
-use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::numbers::Numbers;
+use super::super::mapping::all;
+use super::{
+    Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, Reported, ScriptFile, Settings, check_redis_only, quoted,
+    reject_token_keys,
+};
 use crate::engine::algorithms::script::{
     LONGEST_ARGUMENT, MOST_ARGUMENTS, MOST_HEADERS, Script, ScriptSource, arguments, may_set,
 };
-use crate::engine::rules::limit::Limit;
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["script"],
@@ -106,14 +103,10 @@ fn source(node: &Node, files: &[ScriptFile]) -> Result<Arc<ScriptSource>, Report
 
 fn args(node: &Node) -> Result<Arc<str>, Reported> {
     let items = short_list(node, "`args`", "write `args: [10, 60]`", MOST_ARGUMENTS)?;
-    let mut texts = Vec::with_capacity(items.len());
-    for item in items {
-        let given = item.text()?;
-        if given.len() > LONGEST_ARGUMENT {
-            return Err(item.error("the argument is too long", format!("use at most {LONGEST_ARGUMENT} bytes")));
-        }
-        texts.push(given);
-    }
+    let texts = all(items.iter().map(|item| match item.text()? {
+        given if given.len() <= LONGEST_ARGUMENT => Ok(given),
+        _ => Err(item.error("the argument is too long", format!("use at most {LONGEST_ARGUMENT} bytes"))),
+    }))?;
     Ok(arguments(texts))
 }
 

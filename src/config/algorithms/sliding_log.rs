@@ -1,11 +1,7 @@
 //! `algorithm: sliding_log`: each token comes back one period after it was taken.
 
-use super::super::mapping::Mapping;
 use super::super::numbers::{Rate, Window, rates};
-use super::super::problem::Reported;
-use super::{Entry, Settings};
-use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::numbers::Numbers;
+use super::{Algorithm, Entry, Mapping, Numbers, Reported, Settings};
 
 pub(super) const ENTRY: Entry =
     Entry { words: &["sliding_log"], settings: || Box::new(SlidingLog), keys: &[], override_keys: &[] };

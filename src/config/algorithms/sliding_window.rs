@@ -1,12 +1,7 @@
 //! `algorithm: sliding_window`: tokens come back while the next window passes. `count_denied` also counts denied requests.
 
-use super::super::mapping::Mapping;
 use super::super::numbers::rates;
-use super::super::problem::Reported;
-use super::super::yaml::Node;
-use super::{Entry, Settings};
-use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::numbers::Numbers;
+use super::{Algorithm, Entry, Mapping, Node, Numbers, Reported, Settings};
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["sliding_window"],

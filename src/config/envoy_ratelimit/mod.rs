@@ -68,7 +68,6 @@ struct Level {
 /// Reads the descriptors of one document.
 struct DocumentReader<'d> {
     domain: String,
-    file: &'d str,
     limits: &'d mut Vec<Limit>,
     first: u32,
     tree: Tree,
@@ -83,7 +82,7 @@ impl Domains {
     }
 
     /// Adds the domains of a file, one per document. The descriptors of a known domain are added to it.
-    pub(super) fn add(&mut self, file: &str, text: &str, findings: &Findings) -> Result<(), Reported> {
+    pub(super) fn add(&mut self, text: &str, findings: &Findings) -> Result<(), Reported> {
         let documents = foreign::documents(text, findings)?;
         let help = "write `domain:` and `descriptors:`";
         if documents.is_empty() {
@@ -92,12 +91,12 @@ impl Domains {
         let mut outcome = Ok(());
         for document in &documents {
             // All are read, so that all mistakes are found.
-            outcome = document.map("the file", help).and_then(|_| self.document(file, document)).and(outcome);
+            outcome = document.map("the file", help).and_then(|_| self.document(document)).and(outcome);
         }
         outcome
     }
 
-    fn document(&mut self, file: &str, document: &Node) -> Result<(), Reported> {
+    fn document(&mut self, document: &Node) -> Result<(), Reported> {
         let map = Mapping::sparse(document, "the file", &KEYS)?;
         // The name by which a control plane knows the document.
         let name = map.read("name", Node::text);
@@ -106,7 +105,6 @@ impl Domains {
         let Domain { tree, mut siblings } = known.unwrap_or_default();
         let mut reader = DocumentReader {
             domain: name_of_domain.clone().unwrap_or_default(),
-            file,
             limits: &mut self.limits,
             first: self.first,
             tree,
@@ -150,7 +148,7 @@ impl DocumentReader<'_> {
         let entries: Vec<EntryMatch> = path.iter().map(|level| level.entry.clone()).collect();
         let Some(last) = entries.last() else { return Ok(()) };
         let unit = limit.as_ref().and_then(|limit| Some(limit.rule.as_deref()?.per_unit?.unit));
-        let number = siblings.add(last, (self.file, node), unit, below.is_some())?;
+        let number = siblings.add(last, node, unit, below.is_some())?;
         let index = limit.is_some().then(|| self.first + u32::try_from(self.limits.len()).unwrap_or(u32::MAX));
         self.tree.insert(&entries, index);
         if let Some(limit) = limit {

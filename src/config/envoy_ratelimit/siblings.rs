@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::super::problem::{Reported, quoted};
+use super::super::problem::{Findings, Reported, quoted};
 use super::super::yaml::Node;
 use crate::engine::rules::descriptors::RateUnit;
 use crate::engine::rules::matching::{EntryMatch, ValueTest};
@@ -13,7 +13,7 @@ pub(super) struct Siblings(HashMap<(String, String), First>);
 
 /// The first descriptor with a key and a value.
 struct First {
-    file: String,
+    findings: Findings,
     line: u32,
     /// The units of all limits with this key and value; `None` for a descriptor without one.
     units: Vec<Option<RateUnit>>,
@@ -26,7 +26,7 @@ impl Siblings {
     pub(super) fn add(
         &mut self,
         entry: &EntryMatch,
-        (file, node): (&str, &Node),
+        node: &Node,
         unit: Option<RateUnit>,
         has_descriptors: bool,
     ) -> Result<usize, Reported> {
@@ -37,16 +37,15 @@ impl Siblings {
         };
         let shown = if value.is_empty() { quoted(&entry.key) } else { quoted(&format!("{}={value}", entry.key)) };
         let first = self.0.entry((entry.key.clone(), value)).or_insert_with(|| First {
-            file: file.to_owned(),
+            findings: node.findings.clone(),
             line: node.place.line,
             units: Vec::new(),
             has_descriptors: false,
         });
         let known = first.units.len();
-        let at = if first.file == file {
-            format!("on line {}", first.line)
-        } else {
-            format!("at {}:{}", first.file, first.line)
+        let at = match first.findings.file() {
+            file if file == node.findings.file() => format!("on line {}", first.line),
+            file => format!("at {file}:{}", first.line),
         };
         let help = match unit {
             _ if known == 0 => None,
