@@ -321,7 +321,7 @@ fn mistakes_are_told_with_their_places() {
         400,
         "duplicate key `limit` at line 1",
     );
-    told("Application/JSON", "nope", 400, "no JSON");
+    told("Application/JSON", "nope", 400, "invalid JSON");
     told("text/plain", &good, 415, "Content-Type: application/json");
     told("application/x-www-form-urlencoded", &good, 415, "Content-Type: application/json");
     let answer = send(&mut weir.connect_check(), "GET", "/json", &[("host", "limiter")]);

@@ -88,8 +88,8 @@ async fn messages_that_are_none_have_each_their_code() {
     let rows: [(&str, &[&[u8]], &str, &str); 13] = [
         ("no message", &[], "12", "none came"),
         ("an empty body", &[&[]], "12", "none came"),
-        ("half a prefix", &[&empty[..3]], "13", "in the middle"),
-        ("half a message", &[&[0, 0, 0, 0, 9, 1]], "13", "in the middle"),
+        ("half a prefix", &[&empty[..3]], "13", "ends within a message"),
+        ("half a message", &[&[0, 0, 0, 0, 9, 1]], "13", "ends within a message"),
         ("two messages", &[&empty, &empty], "12", "more came"),
         ("a compressed message", &[&[1, 0, 0, 0, 0]], "12", "compressed"),
         ("another flag", &[&[2, 0, 0, 0, 0]], "13", "0 or 1"),
