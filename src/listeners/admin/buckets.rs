@@ -24,7 +24,6 @@ use crate::engine::rules::blocks::LONGEST_BLOCK;
 use crate::http::simple::Incoming;
 use crate::limiter::operator::{BucketChange, BucketState};
 use crate::listeners::method_not_allowed;
-use crate::message::headers::Headers;
 use crate::message::percent::decode;
 use crate::message::reply::Reply;
 use crate::telemetry::metrics::AdminWrite;
@@ -32,7 +31,7 @@ use crate::telemetry::metrics::AdminWrite;
 /// Bytes of a decoded bucket name: an id may be a URL.
 const MAX_NAME: usize = 4 * 1024;
 
-/// What a path names.
+/// The resource that a path names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Target<'a> {
     Blocks,
@@ -145,8 +144,7 @@ fn page(state: &BucketState) -> Reply {
 }
 
 pub(super) fn json_reply(value: &Value) -> Reply {
-    let headers = Headers::from_iter([("content-type", "application/json"), ("cache-control", "no-store")]);
-    Reply { status: StatusCode::OK, headers, body: format!("{value}\n") }
+    super::page(StatusCode::OK, "application/json", format!("{value}\n"))
 }
 
 #[cfg(test)]

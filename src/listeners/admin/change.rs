@@ -13,10 +13,10 @@ use crate::limiter::operator::OperatorError;
 use crate::message::reply::{Reply, problem};
 use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
 
-/// Of a bucket's name in the log, in characters.
+/// The characters of a bucket's name in the log.
 pub(super) const MAX_SHOWN_NAME: usize = 200;
 
-/// Of a client's `User-Agent` in the log, in characters.
+/// The characters of a `User-Agent` in the log.
 const MAX_SHOWN_AGENT: usize = 100;
 
 /// A request to the admin listener.
@@ -70,7 +70,7 @@ impl From<OperatorError> for Rejection {
     }
 }
 
-/// Who makes a change.
+/// The author of a change.
 pub(super) struct Caller {
     /// The token's name, or the address if the token has none.
     pub(super) name: String,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HOST, HeaderName, HeaderValue};
+use http::header::{HOST, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -31,6 +31,7 @@ use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
 use crate::listeners::method_not_allowed;
 use crate::message::address;
+use crate::message::headers::Headers;
 use crate::message::host::host_of;
 use crate::message::reply::{Reply, problem};
 use crate::store::memory::{MemoryStore, Usage};
@@ -52,6 +53,8 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// For the head of a further request. Scrapers keep their connections for intervals of 15 s or so.
 const HEADER_TIMEOUT: Duration = Duration::from_mins(1);
+
+const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// The phase of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,8 +116,8 @@ pub struct AdminOptions {
     pub tokens: Tokens,
     /// The log's filter, if it can be changed.
     pub log: Option<LogFilter>,
-    /// Whether the listener is on loopback. It then answers only to loopback names: a page in a local browser could have
-    /// its own name resolve to 127.0.0.1 (DNS rebinding).
+    /// The listener is on loopback and answers only to loopback names: a page in a local browser could have its own name
+    /// resolve to 127.0.0.1 (DNS rebinding).
     pub is_local: bool,
 }
 
@@ -144,7 +147,7 @@ impl Admin {
         let answer = async |request: Request<Incoming>| {
             connection.stage.set(Stage::Answering);
             let (head, body) = request.into_parts();
-            let response = self.answer(AdminRequest { head, body, peer }).await;
+            let response = convert(self.answer(AdminRequest { head, body, peer }).await);
             connection.stage.set(Stage::Idle);
             response
         };
@@ -164,50 +167,40 @@ impl Admin {
         }
     }
 
-    async fn answer(self: &Rc<Self>, request: AdminRequest) -> Response<Full<Bytes>> {
+    async fn answer(self: &Rc<Self>, request: AdminRequest) -> Reply {
         let path = request.head.uri.path().to_owned();
         if self.options.is_local && !is_addressed(&request.head) {
             let detail = "this listener is on loopback: use localhost or a loopback address";
-            return convert(problem(StatusCode::MISDIRECTED_REQUEST, detail));
+            return problem(StatusCode::MISDIRECTED_REQUEST, detail);
         }
         if let ("/log", Some(filter)) = (path.as_str(), &self.options.log) {
-            return convert(self.answer_log(filter, request).await);
+            return self.answer_log(filter, request).await;
         }
         match Target::parse(&path) {
-            Some(target) => convert(self.answer_buckets(&target, request).await),
+            Some(target) => self.answer_buckets(&target, request).await,
             None => self.answer_page(&request.head.method, &path),
         }
     }
 
-    fn answer_page(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    fn answer_page(&self, method: &Method, path: &str) -> Reply {
         let page = match path {
             "/metrics" => Self::metrics_page,
-            "/healthz" => Self::health_page,
+            "/healthz" => |_: &Self| page(StatusCode::OK, PLAIN, "ok\n".to_owned()),
             "/readyz" => Self::ready_page,
             _ => {
                 let detail = "there are /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks";
-                return convert(problem(StatusCode::NOT_FOUND, detail));
+                return problem(StatusCode::NOT_FOUND, detail);
             }
         };
         if !matches!(*method, Method::GET | Method::HEAD) {
-            return convert(method_not_allowed(method, "GET, HEAD"));
+            return method_not_allowed(method, "GET, HEAD");
         }
-        let (status, kind, text) = page(self);
-        // hyper leaves the body out for HEAD and keeps its length.
-        let mut response = Response::new(Full::new(text.into()));
-        *response.status_mut() = status;
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        response
-    }
-
-    fn health_page(_: &Self) -> (StatusCode, &'static str, Vec<u8>) {
-        (StatusCode::OK, "text/plain; charset=utf-8", b"ok\n".to_vec())
+        page(self)
     }
 
     /// Losing the store does not make the process unready: each limit has its `on_store_error`, and all processes would
     /// become unready at once.
-    fn ready_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
+    fn ready_page(&self) -> Reply {
         let stores = &self.options.stores;
         let health = StoresHealth::of(stores);
         let reload_error = self.options.readiness.reload_error.lock().clone();
@@ -224,34 +217,34 @@ impl Admin {
             0 => "down",
             _ => "partly up",
         };
-        let mut page =
+        let mut body =
             json!({ "status": status, "store": store, "config": if reload_error.is_some() { "error" } else { "ok" } });
         if let Some(error) = health.error {
-            page["store_error"] = error.into();
+            body["store_error"] = error.into();
         }
         if let Some(error) = reload_error {
-            page["config_error"] = error.into();
+            body["config_error"] = error.into();
         }
-        (code, "application/json", format!("{page}\n").into_bytes())
+        page(code, "application/json", format!("{body}\n"))
     }
 
-    fn metrics_page(&self) -> (StatusCode, &'static str, Vec<u8>) {
+    fn metrics_page(&self) -> Reply {
         let AdminOptions { stores, shared, .. } = &self.options;
         // The workers share one table.
         let in_memory = stores.iter().find_map(Store::as_memory).map(MemoryStore::usage);
         StoresHealth::of(stores).publish(shared.metrics(), &in_memory.unwrap_or_else(|| shared.local.usage()));
-        match shared.metrics().render() {
-            Ok(text) => (StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text),
-            Err(error) => {
-                tracing::error!("cannot render the metrics: {error}");
-                (
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "text/plain; charset=utf-8",
-                    b"cannot render the metrics\n".to_vec(),
-                )
-            }
+        let text = shared.metrics().render().map(String::from_utf8);
+        if let Ok(Ok(text)) = text {
+            return page(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text);
         }
+        tracing::error!("cannot render the metrics: {text:?}");
+        page(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, "cannot render the metrics\n".to_owned())
     }
+}
+
+fn page(status: StatusCode, content_type: &str, body: String) -> Reply {
+    let headers = Headers::from_iter([("content-type", content_type), ("cache-control", "no-store")]);
+    Reply { status, headers, body }
 }
 
 /// Returns whether a request to a listener on loopback names it. Probes may use any name.
@@ -268,6 +261,7 @@ fn is_addressed(head: &Parts) -> bool {
 
 /// Converts a reply. Headers that the library does not take are left out; replies have none.
 fn convert(Reply { status, headers, body }: Reply) -> Response<Full<Bytes>> {
+    // hyper leaves the body out for HEAD and keeps its length.
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     for (name, value) in headers.iter() {

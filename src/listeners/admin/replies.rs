@@ -1,4 +1,4 @@
-//! What the admin listener tells of buckets and blocks, as JSON. Spans are whole milliseconds, rounded up; null is never.
+//! Buckets and blocks as JSON. Times are whole milliseconds, rounded up; null means never.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -10,8 +10,8 @@ use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::blocks::Block;
 use crate::engine::rules::limit::LimitMode;
 use crate::limiter::operator::BucketState;
+use crate::listeners::json::milliseconds;
 
-/// How a bucket stands.
 pub(super) fn state(state: &BucketState) -> Value {
     json!({
         "bucket": state.bucket,
@@ -47,7 +47,7 @@ fn window((numbers, state): &(Numbers, Decision)) -> Value {
     })
 }
 
-/// A block, and for how long yet.
+/// `left` is the time until its end.
 pub(super) fn block(block: &Block, left: Micros) -> Value {
     let until = Timestamp::from_second(i64::try_from(block.until.ceil_seconds()).unwrap_or(i64::MAX));
     json!({
@@ -57,8 +57,4 @@ pub(super) fn block(block: &Block, left: Micros) -> Value {
         "reason": block.reason,
         "by": block.by,
     })
-}
-
-fn milliseconds(span: Micros) -> u64 {
-    span.0.div_ceil(1_000)
 }

@@ -1,62 +1,57 @@
-//! Who may change buckets: the tokens of operators.
+//! The tokens of operators, for changes.
 
 use std::fmt;
 
 use sha2::{Digest, Sha256};
 
-/// Tokens that may be given: one for each who needs a name in the log, and a second one while they are exchanged.
-const MOST_TOKENS: usize = 64;
+/// Enough for one per operator, and a second one during rotation.
+const MAX_TOKENS: usize = 64;
 
-/// What a name may have, in bytes.
-const LONGEST_NAME: usize = 64;
+/// In bytes.
+const MAX_NAME: usize = 64;
 
-/// The tokens by which operators are known. Kept as hashes: a token in memory would end up in a core dump.
+/// Tokens, kept as hashes: plain ones would end up in core dumps.
 #[derive(Clone, Default)]
 pub struct Tokens {
     list: Vec<Token>,
 }
 
-/// A token.
 #[derive(Clone)]
 pub struct Token {
-    /// Whose it is, if that was said.
     pub name: Option<String>,
     digest: [u8; 32],
 }
 
 impl Tokens {
-    /// One token, which has no name.
+    /// One token without a name.
     pub fn one(token: &str) -> Result<Self, String> {
         let digest = digest(checked(token.trim())?);
         Ok(Self { list: vec![Token { name: None, digest }] })
     }
 
-    /// The tokens of a file: one a line, behind a name and a blank if it has a name. Empty lines and those that begin with
-    /// `#` are passed over.
+    /// Parses a file with one `TOKEN` or `NAME TOKEN` per line. Empty lines and those that begin with `#` are skipped.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut list = Vec::new();
         for (number, name, token) in lines(text) {
             let wrong = |reason: String| format!("line {number}: {reason}");
-            if name.is_some_and(|name| name.len() > LONGEST_NAME || name.contains(char::is_control)) {
-                return Err(wrong(format!("a name has at most {LONGEST_NAME} bytes, and no control characters")));
+            if name.is_some_and(|name| name.len() > MAX_NAME || name.contains(char::is_control)) {
+                return Err(wrong(format!("a name must have at most {MAX_NAME} bytes and no control characters")));
             }
             let digest = digest(checked(token).map_err(wrong)?);
             list.push(Token { name: name.map(str::to_owned), digest });
         }
         match list.len() {
-            0 => Err("there is no token in it; write one on a line, or `NAME TOKEN`".to_owned()),
-            1..=MOST_TOKENS => Ok(Self { list }),
-            more => Err(format!("there are {more} tokens in it, more than {MOST_TOKENS}")),
+            0 => Err("the file has no token; write one per line, or `NAME TOKEN`".to_owned()),
+            1..=MAX_TOKENS => Ok(Self { list }),
+            more => Err(format!("the file has {more} tokens, more than {MAX_TOKENS}")),
         }
     }
 
-    /// Whether nobody may change anything.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The token that is given, if it is one of these. How long it takes does not depend on what is given and how much of
-    /// it is right.
+    /// Finds a token in constant time.
     pub fn find(&self, given: &str) -> Option<&Token> {
         let given = digest(given);
         let mut found = None;
@@ -77,13 +72,13 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// The first token of a file that [`Tokens::parse`] takes: what a client sends.
+/// Returns the first token of a file, for clients.
 pub fn first(text: &str) -> Result<&str, String> {
-    let (number, _, token) = lines(text).next().ok_or("there is no token in it")?;
+    let (number, _, token) = lines(text).next().ok_or("the file has no token")?;
     checked(token).map_err(|reason| format!("line {number}: {reason}"))
 }
 
-/// The lines of a file that have a token: their number, the name, the token.
+/// Returns the lines with a token: number, name, token.
 fn lines(text: &str) -> impl Iterator<Item = (usize, Option<&str>, &str)> {
     let lines = (1..).zip(text.lines().map(str::trim));
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).map(|(number, line)| {
@@ -94,12 +89,12 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, Option<&str>, &str)> {
     })
 }
 
-/// What can be sent behind `Bearer`: visible characters of ASCII.
+/// Checks that a token can follow `Bearer`.
 fn checked(token: &str) -> Result<&str, String> {
     match token {
         "" => Err("the token is empty".to_owned()),
         token if token.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(token),
-        _ => Err("a token has visible ASCII characters and no blanks".to_owned()),
+        _ => Err("a token must be visible ASCII without blanks".to_owned()),
     }
 }
 
@@ -134,13 +129,13 @@ mod tests {
 
     #[test]
     fn invalid_tokens_are_rejected() {
-        let many = "t\n".repeat(MOST_TOKENS + 1);
+        let many = "t\n".repeat(MAX_TOKENS + 1);
         for (text, part) in [
-            ("", "there is no token in it"),
-            ("# s3cret", "there is no token in it"),
-            ("a b\nc gr\u{fc}n", "line 2: a token has visible ASCII"),
+            ("", "the file has no token"),
+            ("# s3cret", "the file has no token"),
+            ("a b\nc gr\u{fc}n", "line 2: a token must be visible ASCII"),
             (many.as_str(), "65 tokens"),
-            (&format!("{} t", "n".repeat(65)), "line 1: a name has at most"),
+            (&format!("{} t", "n".repeat(65)), "line 1: a name must have at most"),
         ] {
             assert!(Tokens::parse(text).unwrap_err().contains(part), "{text}");
         }

@@ -17,7 +17,7 @@ const JITTER_PERCENT: u32 = 10;
 pub struct ConnectionAge {
     /// `None` if connections may live forever.
     pub most: Option<Duration>,
-    /// How long calls may continue after that.
+    /// For calls to end after that.
     pub grace: Duration,
 }
 
@@ -70,7 +70,7 @@ mod tests {
         assert!(jittered(Duration::MAX / 2, 2_000) > Duration::MAX / 2);
     }
 
-    /// How long a connection lives that ends `after` it is told to.
+    /// Returns the life of a connection that ends this long after it is told to.
     async fn live(options: ConnectionAge, after: Duration) -> Duration {
         let start = Instant::now();
         let drain = CancellationToken::new();

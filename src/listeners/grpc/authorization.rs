@@ -519,7 +519,7 @@ mod tests {
         (rules, verdicts)
     }
 
-    /// What is told of the headers: name, value, and whether it stands beside one of its name.
+    /// The headers of an answer: name, value, and whether one of its name is kept.
     fn told(options: &[HeaderValueOption]) -> Vec<String> {
         let line = |option: &HeaderValueOption| {
             let header = option.header.as_ref().unwrap();
@@ -573,7 +573,7 @@ mod tests {
         assert_eq!(denied.body, "L allows burst 1, 1 per 1m; retry after 60 s");
     }
 
-    /// What Envoy is told of a request that a queue has taken, whose `then` is this one.
+    /// The answer to a request that a queue with this `then` has accepted.
     fn queued(then: FollowUp) -> CheckResponse {
         let allowance = Allowance::Windows([Numbers::queue(3, None).unwrap()].into());
         let queue = Queue { storage: Storage::Stream, then, fields: Vec::new() };
@@ -634,7 +634,7 @@ mod tests {
         let verdict = verdicts.remove(0).unanswered(vec![Unanswered { limit: 0, denies: true }]);
         let answer = answer(&rules, &verdict, Generations::default(), false);
         assert_eq!(answer.status.unwrap().code, 14);
-        let Some(HttpResponse::Error(error)) = answer.http_response else { panic!("it is no error") };
+        let Some(HttpResponse::Error(error)) = answer.http_response else { panic!("not an error") };
         assert_eq!(error.status, Some(HttpStatus { code: 503 }));
         assert!(told(&error.headers).contains(&"retry-after: 1".to_owned()));
     }

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((names[0].as_str(), &names[1..]), ("", &SERVICES.map(str::to_owned)[..]));
     }
 
-    /// What comes next of a watch: a status, `None` while there is nothing, or the end.
+    /// Returns the next status of a watch, `None` while there is nothing, or the end.
     fn next(watch: &mut Watch) -> Option<Result<ServingStatus, String>> {
         match watch.poll_piece(&mut Context::from_waker(std::task::Waker::noop())) {
             Poll::Pending => None,

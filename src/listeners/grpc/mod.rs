@@ -79,7 +79,7 @@ pub struct EnvoyOptions {
     pub connection_age: ConnectionAge,
     /// In place of the limits of `front`.
     pub limits: EnvoyLimits,
-    /// What the health service reports.
+    /// Reported by the health service.
     pub readiness: Arc<Readiness>,
 }
 
@@ -130,7 +130,7 @@ impl Drop for MessageBuffer<'_> {
 struct CallContext<'a> {
     context: &'a Context,
     start: Instant,
-    /// When the store must have answered.
+    /// The store must have answered by then.
     deadline: Option<Instant>,
 }
 

@@ -13,7 +13,7 @@ use super::protocol::{read_message, timeout};
 use crate::http::properties::Property;
 use crate::message::headers::{self, Headers};
 
-/// What can be fuzzed, by name.
+/// The properties by name, for fuzzers.
 pub const ALL: [(&str, Property); 4] = [
     ("grpc_frames", grpc_frames),
     ("grpc_check", grpc_check),

@@ -72,12 +72,45 @@ impl UpstreamObserver for RouteObserver {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::telemetry::metrics::{CONNECTION_FAILURES, HTTP_LIMITS};
+    use crate::telemetry::metrics::{CONNECTION_FAILURES, HTTP_LIMITS, HttpListener, Metrics};
 
     #[test]
     fn every_label_is_announced() {
         assert_eq!(HttpLimit::ALL.map(HttpLimit::label), HTTP_LIMITS);
         assert_eq!(ConnectionFailure::ALL.map(ConnectionFailure::label), CONNECTION_FAILURES);
+    }
+
+    #[test]
+    fn events_are_counted() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let counters = Counters::new(metrics.clone(), HttpListener::Proxy);
+        let observer: &dyn Observer = &*counters;
+        observer.connection_rejected();
+        observer.connection_rejected();
+        observer.connection_failed(ConnectionFailure::ALL[1]);
+        observer.limit_reached(HttpLimit::ALL[1]);
+        observer.tls_handshake(true);
+        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
+        for line in [
+            "weir_http_connections_rejected_total{reason=\"address\"} 2".to_owned(),
+            "weir_http_connections_rejected_total{reason=\"total\"} 0".to_owned(),
+            format!("weir_http_connections_failed_total{{reason=\"{}\"}} 1", CONNECTION_FAILURES[1]),
+            format!("weir_http_listener_limits_total{{limit=\"{}\"}} 1", HTTP_LIMITS[1]),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+    }
+
+    #[test]
+    fn nothing_expires_without_tls() {
+        const SERIES: &str = "weir_tls_certificate_expiry_timestamp_seconds";
+        let metrics = Metrics::new().unwrap();
+        let text = || String::from_utf8(metrics.render().unwrap()).unwrap();
+        assert!(!text().contains(SERIES), "a date of 0 would fire every alert");
+        metrics.server.set_tls_expiry(2_524_608_000);
+        assert!(text().contains(&format!("{SERIES} 2524608000")), "{}", text());
     }
 }

@@ -1,4 +1,4 @@
-//! What listeners that speak HTTP have in common as services.
+//! The [`Service`] of every listener that speaks HTTP.
 
 use http::Version;
 

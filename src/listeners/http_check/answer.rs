@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use super::{Answer, OPENAPI};
 use crate::engine::algorithms::decision::{Detail, Elevation, Outcome};
-use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::{ScriptOutput, ScriptValue};
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
@@ -13,7 +12,7 @@ use crate::engine::answer::problem::{RESOURCE_EXHAUSTED, denial, retry_after};
 use crate::engine::answer::verdict::{self, Standing, Verdict};
 use crate::engine::rules::rule_set::Rules;
 use crate::limiter::Ruling;
-use crate::listeners::json::Mistake;
+use crate::listeners::json::{Mistake, milliseconds};
 use crate::listeners::method_not_allowed;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
@@ -145,10 +144,6 @@ fn script(output: &ScriptOutput) -> Value {
         None => json!(value.text),
     };
     json!({ "values": output.values.iter().map(value).collect::<Vec<_>>(), "extras": output.extras })
-}
-
-fn milliseconds(span: Micros) -> u64 {
-    span.0.div_ceil(1_000)
 }
 
 /// The answer to an invalid call: a problem (RFC 9457) that lists the mistakes.

@@ -39,7 +39,7 @@ pub(super) struct Call {
     pub(super) subject: Subject,
 }
 
-/// What a call is about.
+/// The subject of a call.
 #[derive(Debug)]
 pub(super) enum Subject {
     /// Limits by name; `in_list` if they were given as `limits`.

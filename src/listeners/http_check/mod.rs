@@ -26,10 +26,11 @@ use std::rc::Rc;
 use http::{Method, StatusCode};
 
 use self::call::{Call, Subject};
-use self::original::{InvalidRequest, Original};
+use self::original::{GatewayReader, InvalidRequest, Original};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::rules::request;
 use crate::http::Context;
+use crate::http::Server;
 use crate::http::forwarding;
 use crate::http::message::{Request, Response};
 use crate::limiter::{Ask, AskError, AskSubject, Limiter, Ruling};
@@ -91,12 +92,13 @@ impl Check {
     ) -> Answer {
         forwarding::strip_named(&mut request.headers);
         let is_grpc = request.headers.is_grpc();
-        let server = &self.front.server;
-        let (trusted, slashes) = (&server.trusted_proxies, server.limits.escaped_slashes);
+        let Server { trusted_proxies, limits, .. } = &self.front.server;
+        let reader =
+            GatewayReader { headers: &request.headers, trusted: trusted_proxies, slashes: limits.escaped_slashes };
         let original = match convention {
-            Convention::Envoy => Original::envoy(request, rest, trusted, slashes),
-            Convention::Nginx => Original::nginx(&request.headers, trusted, slashes),
-            _ => Original::forward(&request.headers, trusted, slashes),
+            Convention::Envoy => reader.envoy(request.method.as_str(), rest),
+            Convention::Nginx => reader.nginx(),
+            _ => reader.forward(),
         };
         let ruling = match original {
             Ok(original) => {

@@ -8,7 +8,6 @@ use std::net::IpAddr;
 
 use super::call::DescribedRequest;
 use crate::engine::rules::quote::quoted;
-use crate::http::message::Request;
 use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;
@@ -22,7 +21,7 @@ pub(super) struct Original {
     pub(super) method: String,
     /// In origin form, or `*`, as the client sent it.
     pub(super) target: String,
-    /// As in `Host`.
+    /// The host with its port, like `Host`.
     pub(super) authority: String,
     /// [`Self::authority`] without its port, in lower case.
     pub(super) host: String,
@@ -68,27 +67,41 @@ impl Original {
         Ok(Self { method, target, authority, host, client })
     }
 
+    /// A request that an application describes.
+    pub(super) fn described(request: &DescribedRequest, slashes: EscapedSlashes) -> Result<Self, InvalidRequest> {
+        if request.url.starts_with('/') {
+            let host = required(&request.headers, "Host", "give an absolute `url`, or `host` among the `headers`")?;
+            return Self::new(&request.method, &request.url, host, request.client.map(ClientAddress::from), slashes);
+        }
+        let (authority, target) = split_url(&request.method, &request.url)?;
+        Self::new(&request.method, &target, authority, request.client.map(ClientAddress::from), slashes)
+    }
+}
+
+/// Reads the headers that a gateway sends.
+pub(super) struct GatewayReader<'a> {
+    pub(super) headers: &'a Headers,
+    pub(super) trusted: &'a TrustedProxies,
+    pub(super) slashes: EscapedSlashes,
+}
+
+impl GatewayReader<'_> {
     /// Envoy's `ext_authz` over HTTP sends the request itself. `rest` is its target, which Envoy appends to our path.
     ///
     /// `X-Envoy-External-Address` comes from Envoy only with `use_remote_address`, and is sent only if `allowed_headers`
     /// lists it, like any header.
-    pub(super) fn envoy(
-        request: &Request,
-        rest: &str,
-        trusted: &TrustedProxies,
-        slashes: EscapedSlashes,
-    ) -> Result<Self, InvalidRequest> {
+    pub(super) fn envoy(&self, method: &str, rest: &str) -> Result<Original, InvalidRequest> {
         if rest.is_empty() || rest.starts_with('?') {
             let reason = "the original path is missing: write `path_prefix: /envoy`, and no `path_override`";
             return Err(InvalidRequest::Gateway(reason.to_owned()));
         }
-        let headers = &request.headers;
+        let (headers, trusted) = (self.headers, self.trusted);
         let host = required(headers, "Host", "Envoy always sends it")?;
         let client = match address(headers, "X-Envoy-External-Address")? {
             Some(client) => Some(client.into()),
             None => trusted.client_of_gateway(headers),
         };
-        Self::new(request.method.as_str(), rest, host, client, slashes)
+        Original::new(method, rest, host, client, self.slashes)
     }
 
     /// nginx' `auth_request`: `X-Original-Method`, `-URI` and `-Host` and `X-Real-IP`, as our example sets them; or
@@ -97,11 +110,8 @@ impl Original {
     ///
     /// A client of one may send the headers of another. So `Method` and `Path` count only without `X-Original-*`, and
     /// `X-Original-URI` and `-URL` must agree if both are there.
-    pub(super) fn nginx(
-        headers: &Headers,
-        trusted: &TrustedProxies,
-        slashes: EscapedSlashes,
-    ) -> Result<Self, InvalidRequest> {
+    pub(super) fn nginx(&self) -> Result<Original, InvalidRequest> {
+        let (headers, trusted) = (self.headers, self.trusted);
         let client = match address(headers, "X-Real-IP")? {
             // From nginx' socket or its realip module: it stands for the socket's peer.
             Some(peer) => Some(trusted.client(peer, headers)),
@@ -113,7 +123,7 @@ impl Original {
             let Some(path) = only(headers, "Path")? else { return Err(missing("X-Original-URI", set)) };
             let method = required(headers, "Method", "it belongs to `Path`")?;
             let host = required(headers, "Host", "it belongs to `Path`")?;
-            return Self::new(method, path, host, client, slashes);
+            return Original::new(method, path, host, client, self.slashes);
         }
         let method = "write `proxy_set_header X-Original-Method $request_method;`";
         let method = required(headers, "X-Original-Method", method)?;
@@ -134,31 +144,18 @@ impl Original {
             (None, Some((authority, _))) => authority,
             (None, None) => return Err(missing("X-Original-Host", "write `proxy_set_header X-Original-Host $host;`")),
         };
-        Self::new(method, target, host, client, slashes)
-    }
-
-    /// A request that an application describes.
-    pub(super) fn described(request: &DescribedRequest, slashes: EscapedSlashes) -> Result<Self, InvalidRequest> {
-        if request.url.starts_with('/') {
-            let host = required(&request.headers, "Host", "give an absolute `url`, or `host` among the `headers`")?;
-            return Self::new(&request.method, &request.url, host, request.client.map(ClientAddress::from), slashes);
-        }
-        let (authority, target) = split_url(&request.method, &request.url)?;
-        Self::new(&request.method, &target, authority, request.client.map(ClientAddress::from), slashes)
+        Original::new(method, target, host, client, self.slashes)
     }
 
     /// Traefik's `ForwardAuth`, Caddy's `forward_auth`, and HAProxy with these headers set: `X-Forwarded-Method`, `-Uri`,
     /// `-Host` and `-For`.
-    pub(super) fn forward(
-        headers: &Headers,
-        trusted: &TrustedProxies,
-        slashes: EscapedSlashes,
-    ) -> Result<Self, InvalidRequest> {
+    pub(super) fn forward(&self) -> Result<Original, InvalidRequest> {
+        let (headers, trusted) = (self.headers, self.trusted);
         const SET: &str = "Traefik and Caddy always send it, HAProxy with `http-request set-header`";
         let method = required(headers, "X-Forwarded-Method", SET)?;
         let target = required(headers, "X-Forwarded-Uri", SET)?;
         let host = required(headers, "X-Forwarded-Host", SET)?;
-        Self::new(method, target, host, trusted.client_of_gateway(headers), slashes)
+        Original::new(method, target, host, trusted.client_of_gateway(headers), self.slashes)
     }
 }
 
@@ -219,14 +216,11 @@ fn split_url<'a>(method: &str, url: &'a str) -> Result<(&'a str, Cow<'a, str>), 
 
 #[cfg(test)]
 mod tests {
-    use http::Version;
-
     use super::*;
-    use crate::http::message::RequestBody;
 
     type Lines<'a> = &'a [(&'a str, &'a str)];
 
-    /// What a convention makes of headers, as `METHOD target authority client`.
+    /// Formats a request as `METHOD target authority client`.
     fn shown(original: Result<Original, InvalidRequest>) -> String {
         match original {
             Ok(Original { method, target, authority, client, .. }) => {
@@ -236,6 +230,10 @@ mod tests {
             Err(InvalidRequest::Client(reason)) => format!("client: {reason}"),
             Err(unusable) => format!("gateway: {unusable}"),
         }
+    }
+
+    fn reader<'a>(headers: &'a Headers, trusted: &'a TrustedProxies) -> GatewayReader<'a> {
+        GatewayReader { headers, trusted, slashes: EscapedSlashes::Keep }
     }
 
     fn trusted() -> TrustedProxies {
@@ -257,10 +255,10 @@ mod tests {
     #[track_caller]
     fn check_nginx(lines: Lines<'_>, expected: &str) {
         let headers: Headers = lines.iter().copied().collect();
-        check(Original::nginx(&headers, &trusted(), EscapedSlashes::Keep), expected);
+        check(reader(&headers, &trusted()).nginx(), expected);
     }
 
-    /// What our example configuration sends.
+    /// The headers of our example configuration.
     const NGINX: [(&str, &str); 5] = [
         ("Host", "limiter"),
         ("X-Original-Method", "POST"),
@@ -356,7 +354,7 @@ mod tests {
         ];
         let forward = |lines: Lines<'_>, expected: &str| {
             let headers: Headers = lines.iter().copied().collect();
-            check(Original::forward(&headers, &trusted(), EscapedSlashes::Keep), expected);
+            check(reader(&headers, &trusted()).forward(), expected);
         };
         forward(&given, "POST /x%2e%2e//y?q=1 a.example 203.0.113.7");
         forward(&given[..4], "POST /x%2e%2e//y?q=1 a.example -");
@@ -373,15 +371,9 @@ mod tests {
 
     #[test]
     fn envoy_asks_with_the_request_itself() {
-        let envoy = |method: &'static str, rest: &str, lines: Lines<'_>, expected: &str| {
-            let request = Request {
-                method: method.parse().unwrap(),
-                target: format!("/envoy{rest}"),
-                version: Version::HTTP_11,
-                headers: lines.iter().copied().collect(),
-                body: RequestBody::Empty,
-            };
-            check(Original::envoy(&request, rest, &trusted(), EscapedSlashes::Keep), expected);
+        let envoy = |method: &str, rest: &str, lines: Lines<'_>, expected: &str| {
+            let headers: Headers = lines.iter().copied().collect();
+            check(reader(&headers, &trusted()).envoy(method, rest), expected);
         };
         let host = ("host", "a.example:8080");
         let lines = [host, ("x-forwarded-for", "9.9.9.9,203.0.113.7"), ("x-envoy-external-address", "198.51.100.9")];

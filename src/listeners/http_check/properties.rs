@@ -5,7 +5,7 @@
 use std::net::IpAddr;
 
 use super::call::{self, Call, Subject};
-use super::original::Original;
+use super::original::{GatewayReader, Original};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::allowance::Allowance;
@@ -22,7 +22,7 @@ use crate::message::host::host_of;
 use crate::message::path::EscapedSlashes;
 use crate::message::target;
 
-/// What can be fuzzed, by name.
+/// The properties by name, for fuzzers.
 pub const ALL: [(&str, Property); 2] = [("original_request", original_request), ("check_call", check_call)];
 
 /// The headers that conventions go by, so that a fuzzer need not find their names.
@@ -41,8 +41,7 @@ const NAMES: [&str; 12] = [
     "x-forwarded-for",
 ];
 
-/// Whatever headers say, a request that is judged is one that all servers read alike, and none of what it was made of came
-/// twice. Each line of the input is a header: a letter for its name, and its value.
+/// Whatever the headers are, all servers read a valid request alike, and none of its headers came twice. Each line of the input is a header: a letter for its name, and its value.
 fn original_request(bytes: &[u8]) {
     let mut given = Headers::new();
     for line in bytes.split(|byte| *byte == b'\n') {
@@ -55,12 +54,13 @@ fn original_request(bytes: &[u8]) {
     // Whatever bytes come before it, what the gateway adds says who the client is.
     let client = IpAddr::from([192, 0, 2, 7]);
     given.append("x-forwarded-for", client.to_string());
-    let forwarded = Original::forward(&given, &trusted, EscapedSlashes::Keep);
+    let reader = GatewayReader { headers: &given, trusted: &trusted, slashes: EscapedSlashes::Keep };
+    let forwarded = reader.forward();
     assert!(
         forwarded.as_ref().is_ok_and(|original| original.client == Some(client.into())) || forwarded.is_err(),
         "{given:?}"
     );
-    for original in [Original::nginx(&given, &trusted, EscapedSlashes::Keep), forwarded] {
+    for original in [reader.nginx(), forwarded] {
         let Ok(original) = original else { continue };
         assert!(!original.method.is_empty() && headers::is_name(original.method.as_bytes()), "{original:?}");
         assert!(original.target.starts_with('/') || original.target == "*", "{original:?}");

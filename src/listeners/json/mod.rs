@@ -5,6 +5,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::quote::quoted;
 
 mod object;
@@ -106,6 +107,11 @@ impl<'de> Visitor<'de> for Reader {
 
 /// Members of an object: no fewer than the headers of a request.
 const MAX_MEMBERS: usize = 256;
+
+/// Returns a time as replies have it, rounded up.
+pub(crate) fn milliseconds(time: Micros) -> u64 {
+    time.0.div_ceil(1_000)
+}
 
 #[cfg(test)]
 mod tests {

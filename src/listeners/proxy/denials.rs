@@ -117,7 +117,7 @@ mod tests {
         ruling
     }
 
-    /// What a response says.
+    /// Formats a response.
     fn said(response: &Response) -> String {
         let ResponseBody::Text(body) = &response.body else { panic!("no text") };
         let mut said = format!("{}\n", response.status).into_bytes();

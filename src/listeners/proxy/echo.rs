@@ -1,4 +1,4 @@
-//! The built-in upstream, which answers with what it received: rules can be tried without a server.
+//! The built-in upstream, for trying rules without a server: it echoes the request as JSON.
 
 use http::StatusCode;
 use serde_json::{Value, json};

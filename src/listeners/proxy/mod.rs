@@ -51,7 +51,7 @@ pub struct Proxy {
     log: Throttle,
 }
 
-/// What to do with a decided request.
+/// The step after a decision.
 enum NextStep<'a> {
     /// It was denied, or a queue has accepted it.
     Answer(Response),

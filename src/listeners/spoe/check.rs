@@ -34,7 +34,7 @@ pub(super) struct Check<'a> {
     tls_subject: Option<Cow<'a, str>>,
     /// Arguments of other names.
     entries: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
-    /// What is wrong with `HAProxy`'s configuration.
+    /// A mistake in `HAProxy`'s configuration.
     pub(super) mistake: Option<&'static str>,
 }
 
@@ -161,7 +161,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Returns a value's text, or `mistake`. `HAProxy` sends null for what it could not find.
+/// Returns a value's text, or `mistake`. `HAProxy` sends null for a missing value.
 fn text<'a>(value: Data<'a>, mistake: &'static str) -> Result<Option<&'a str>, &'static str> {
     bytes(value, mistake)?.map(|text| str::from_utf8(text).map_err(|_| mistake)).transpose()
 }
@@ -251,7 +251,7 @@ mod tests {
         Check::read(arguments, &SpoeOptions::sample())
     }
 
-    /// What rules see of a request, in a line: `METHOD host path?query client subject key=value,...`.
+    /// Formats the request that rules see: `METHOD host path?query client subject key=value,...`.
     #[track_caller]
     fn check(arguments: &[(&str, Data<'_>)], expected: Result<&str, &str>) {
         let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();

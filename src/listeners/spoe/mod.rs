@@ -69,7 +69,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-/// Of a peer's text in the log, in characters.
+/// The characters of a peer's text in the log.
 const MAX_SHOWN: usize = 60;
 
 #[derive(Clone, Debug)]

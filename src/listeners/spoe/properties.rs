@@ -65,7 +65,7 @@ fn again(notify: &Notify<'_>) {
     assert_eq!((found.stream, found.frame, &found.check), (notify.stream, notify.frame, &notify.check));
 }
 
-/// What rules see of a question is what they may see.
+/// Rules see only valid requests.
 fn asked(notify: &Notify<'_>) {
     let Some(arguments) = &notify.check else { return };
     let Ok(check) = Check::read(arguments, &SpoeOptions::sample()) else { return };

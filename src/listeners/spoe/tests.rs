@@ -279,7 +279,7 @@ async fn a_farewell_waits_no_longer_than_it_takes() {
     .await;
 }
 
-/// What `HAProxy` 2.6 was seen to send.
+/// The bytes that `HAProxy` 2.6 sends.
 #[test]
 fn frames_of_haproxy_are_read() {
     let hello = b"\x01\0\0\0\x01\0\0\x12supported-versions\x08\x032.0\x0emax-frame-size\x03\xfc\xf0\x06\

@@ -4,10 +4,9 @@ use bytes::Bytes;
 
 use super::{BoolValue, HeaderValue, MapEntry, Status, Struct};
 
-/// What Envoy asks.
+/// Envoy's question.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct CheckRequest {
-    /// The request that it is about.
     #[prost(message, optional, tag = "1")]
     pub attributes: Option<AttributeContext>,
 }
@@ -15,13 +14,12 @@ pub struct CheckRequest {
 /// A request at Envoy.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct AttributeContext {
-    /// Who is at the other end of Envoy's connection.
+    /// The peer of Envoy's connection.
     #[prost(message, optional, tag = "1")]
     pub source: Option<Peer>,
-    /// What was sent.
     #[prost(message, optional, tag = "4")]
     pub request: Option<AttributeRequest>,
-    /// What the route says beside it.
+    /// Set by the route.
     #[prost(message, repeated, tag = "10")]
     pub context_extensions: Vec<MapEntry>,
 }
@@ -29,13 +27,13 @@ pub struct AttributeContext {
 /// `AttributeContext.Peer`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Peer {
-    /// The address of the socket; with the PROXY protocol what that says. Never from `X-Forwarded-For`.
+    /// The socket's address, or that of the PROXY protocol; never from `X-Forwarded-For`.
     #[prost(message, optional, tag = "1")]
     pub address: Option<Address>,
-    /// A name of the verified certificate: URI SAN, else DNS SAN, else subject.
+    /// From the verified certificate: URI SAN, else DNS SAN, else subject.
     #[prost(bytes = "bytes", tag = "4")]
     pub principal: Bytes,
-    /// The certificate, PEM and then percent-encoded; only with `include_peer_certificate`.
+    /// PEM, percent-encoded; only with `include_peer_certificate`.
     #[prost(bytes = "bytes", tag = "5")]
     pub certificate: Bytes,
 }
@@ -43,7 +41,7 @@ pub struct Peer {
 /// `envoy.config.core.v3.Address`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Address {
-    /// An address of IP. There are others, which are no client's.
+    /// Absent for addresses other than IP.
     #[prost(message, optional, tag = "1")]
     pub socket_address: Option<SocketAddress>,
 }
@@ -51,7 +49,7 @@ pub struct Address {
 /// `envoy.config.core.v3.SocketAddress`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct SocketAddress {
-    /// The address without the port.
+    /// Without the port.
     #[prost(bytes = "bytes", tag = "2")]
     pub address: Bytes,
 }
@@ -59,7 +57,6 @@ pub struct SocketAddress {
 /// `AttributeContext.Request`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct AttributeRequest {
-    /// The request, if it is one of HTTP.
     #[prost(message, optional, tag = "2")]
     pub http: Option<HttpRequest>,
 }
@@ -67,19 +64,17 @@ pub struct AttributeRequest {
 /// `AttributeContext.HttpRequest`. Clients choose what is in it, and Envoy passes on bytes that are not UTF-8.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HttpRequest {
-    /// The method.
     #[prost(bytes = "bytes", tag = "2")]
     pub method: Bytes,
-    /// The fields: names in lower case, `:method` and its like among them, values of one name joined by commas.
+    /// Names in lower case, pseudo-headers included; values of one name are joined by commas.
     #[prost(message, repeated, tag = "3")]
     pub headers: Vec<MapEntry>,
-    /// Instead of `headers` with `encode_raw_headers`: each line by itself.
+    /// In place of `headers` with `encode_raw_headers`: one entry per line.
     #[prost(message, optional, tag = "13")]
     pub header_map: Option<HeaderMap>,
-    /// The path with its query, as it was sent.
+    /// With its query, as it was sent.
     #[prost(bytes = "bytes", tag = "4")]
     pub path: Bytes,
-    /// The authority.
     #[prost(bytes = "bytes", tag = "5")]
     pub host: Bytes,
 }
@@ -87,49 +82,44 @@ pub struct HttpRequest {
 /// `envoy.config.core.v3.HeaderMap`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HeaderMap {
-    /// The fields in their order.
     #[prost(message, repeated, tag = "1")]
     pub headers: Vec<HeaderValue>,
 }
 
-/// What Envoy is told.
+/// The answer to Envoy.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct CheckResponse {
-    /// Code 0 lets the request pass.
+    /// Code 0 allows the request.
     #[prost(message, optional, tag = "1")]
     pub status: Option<Status>,
-    /// What to do with it.
     #[prost(oneof = "HttpResponse", tags = "2, 3, 5")]
     pub http_response: Option<HttpResponse>,
-    /// What Envoy's access log and other filters may see of the decision.
+    /// For Envoy's access log and other filters.
     #[prost(message, optional, tag = "4")]
     pub dynamic_metadata: Option<Struct>,
 }
 
-/// What Envoy is to do with a request.
+/// Envoy's instructions for a request.
 #[derive(Clone, PartialEq, Eq, prost::Oneof)]
 pub enum HttpResponse {
-    /// Deny it.
     #[prost(message, tag = "2")]
     Denied(DeniedHttpResponse),
-    /// Let it pass.
     #[prost(message, tag = "3")]
     Ok(OkHttpResponse),
-    /// Go by `failure_mode_allow`, for there is no decision. Envoy before 1.37 does not know it and answers 403.
+    /// There is no decision: `failure_mode_allow` applies. Envoy before 1.37 answers 403.
     #[prost(message, tag = "5")]
     Error(DeniedHttpResponse),
 }
 
-/// What the client gets instead of the upstream's response.
+/// The response to the client in place of the upstream's.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DeniedHttpResponse {
-    /// The status; 403 if there is none.
+    /// Defaults to 403.
     #[prost(message, optional, tag = "1")]
     pub status: Option<HttpStatus>,
-    /// The fields.
     #[prost(message, repeated, tag = "2")]
     pub headers: Vec<HeaderValueOption>,
-    /// The body; UTF-8, as the field is a string.
+    /// Must be UTF-8.
     #[prost(bytes = "bytes", tag = "3")]
     pub body: Bytes,
 }
@@ -137,21 +127,20 @@ pub struct DeniedHttpResponse {
 /// `envoy.type.v3.HttpStatus`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct HttpStatus {
-    /// The status of HTTP.
     #[prost(int32, tag = "1")]
     pub code: i32,
 }
 
-/// What changes in a request that passes.
+/// Changes to an allowed request.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct OkHttpResponse {
-    /// Fields for the upstream.
+    /// For the upstream.
     #[prost(message, repeated, tag = "2")]
     pub headers: Vec<HeaderValueOption>,
-    /// Names of fields that the upstream does not get.
+    /// Removed for the upstream.
     #[prost(string, repeated, tag = "5")]
     pub headers_to_remove: Vec<String>,
-    /// Fields for the response to the client.
+    /// For the response to the client.
     #[prost(message, repeated, tag = "6")]
     pub response_headers_to_add: Vec<HeaderValueOption>,
 }
@@ -159,13 +148,11 @@ pub struct OkHttpResponse {
 /// `envoy.config.core.v3.HeaderValueOption`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HeaderValueOption {
-    /// The field.
     #[prost(message, optional, tag = "1")]
     pub header: Option<HeaderValue>,
-    /// Whether it stands beside one of its name. Older than `append_action`, and still the one that counts in places.
+    /// Keeps one of its name. Older than `append_action`, and still the one that counts in places.
     #[prost(message, optional, tag = "2")]
     pub append: Option<BoolValue>,
-    /// What to do if there is one of its name.
     #[prost(enumeration = "AppendAction", tag = "3")]
     pub append_action: i32,
 }
@@ -174,12 +161,9 @@ pub struct HeaderValueOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum AppendAction {
-    /// Stand beside it.
     AppendIfExistsOrAdd = 0,
-    /// Leave it.
     AddIfAbsent = 1,
-    /// Replace it.
     OverwriteIfExistsOrAdd = 2,
-    /// Replace it, and add nothing if there is none.
+    /// Never adds one.
     OverwriteIfExists = 3,
 }

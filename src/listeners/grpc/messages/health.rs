@@ -1,17 +1,16 @@
 //! gRPC's health checking protocol, `grpc.health.v1`.
 
-/// Which service is meant.
+/// Asks for a service.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HealthCheckRequest {
-    /// Its full name; empty for the process as a whole.
+    /// The full name; empty for the process.
     #[prost(string, tag = "1")]
     pub service: String,
 }
 
-/// How it is.
+/// The status of a service.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct HealthCheckResponse {
-    /// The status.
     #[prost(enumeration = "ServingStatus", tag = "1")]
     pub status: i32,
 }
@@ -20,13 +19,11 @@ pub struct HealthCheckResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum ServingStatus {
-    /// Nothing is known.
     Unknown = 0,
-    /// It answers.
     Serving = 1,
-    /// It does not want to be asked: it starts or ends.
+    /// The process starts or drains.
     NotServing = 2,
-    /// There is no such service; only said to one who watches.
+    /// Only sent to watches.
     ServiceUnknown = 3,
 }
 
@@ -34,10 +31,9 @@ pub enum ServingStatus {
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct HealthListRequest {}
 
-/// All services and how they are.
+/// The statuses of all services.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct HealthListResponse {
-    /// Each by its full name.
     #[prost(message, repeated, tag = "1")]
     pub statuses: Vec<ServiceStatus>,
 }
@@ -45,10 +41,8 @@ pub struct HealthListResponse {
 /// An entry of [`HealthListResponse`].
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ServiceStatus {
-    /// The service's full name.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// How it is.
     #[prost(message, optional, tag = "2")]
     pub value: Option<HealthCheckResponse>,
 }

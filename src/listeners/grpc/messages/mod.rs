@@ -1,12 +1,11 @@
-//! The messages of the listener's services, as protocol buffers.
+//! The protocol buffer messages of the services.
 //!
-//! Each has the fields that are read or written here and no others: what Envoy adds beside them is skipped, as protocol
-//! buffers have it. The fields, their names and numbers are in `protos/`, for clients that need files such as
-//! `grpcurl`. A test compares them with these structures and with those that `envoy-types` generates from Envoy's own files.
+//! Each has only the fields that are read or written here; others are skipped, as protocol buffers allow. `protos/` has the
+//! same fields for clients that need files, such as `grpcurl`. A test compares both with what `envoy-types` generates from
+//! Envoy's files.
 //!
-//! Text that only passes through is `Bytes`: a message comes as one piece of memory and these are parts of it, where a
-//! `String` would be a copy. A map is a list of its entries, which is the same on the wire (the encoding guide of protocol
-//! buffers, "Maps").
+//! Text that is only passed on is `Bytes`, a part of the received message, where a `String` would be a copy. A map is a list
+//! of its entries, which is the same on the wire (the encoding guide, "Maps").
 
 pub mod authorization;
 mod basics;

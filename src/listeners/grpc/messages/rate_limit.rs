@@ -4,16 +4,15 @@ use bytes::Bytes;
 
 use super::{Duration, HeaderValue, MapEntry, Struct, UInt64Value, make_text};
 
-/// What Envoy asks.
+/// Envoy's question.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RateLimitRequest {
-    /// Whose rules are meant.
+    /// The namespace of the rules.
     #[prost(bytes = "bytes", tag = "1")]
     pub domain: Bytes,
-    /// What is to be counted.
     #[prost(message, repeated, tag = "2")]
     pub descriptors: Vec<RateLimitDescriptor>,
-    /// The hits of each descriptor that says nothing of its own; 0 means 1.
+    /// For descriptors without their own; 0 means 1.
     #[prost(uint32, tag = "3")]
     pub hits_addend: u32,
 }
@@ -21,22 +20,22 @@ pub struct RateLimitRequest {
 /// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RateLimitDescriptor {
-    /// Keys and values in the order of Envoy's actions.
+    /// In the order of Envoy's actions.
     #[prost(message, repeated, tag = "1")]
     pub entries: Vec<MapEntry>,
-    /// A limit that stands in for the configured one.
+    /// Replaces the configured limit.
     #[prost(message, optional, tag = "2")]
     pub limit: Option<RateLimitOverride>,
-    /// The hits; 0 only checks. Wins over the request's.
+    /// 0 only checks. Overrides the request's.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<UInt64Value>,
-    /// Whether the hits are given back.
+    /// Gives the hits back.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }
 
 impl RateLimitRequest {
-    /// Makes text of everything that is to be read as text.
+    /// Converts everything that is read as text.
     pub fn make_text(&mut self) {
         make_text(&mut self.domain);
         for entry in self.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.entries) {
@@ -49,33 +48,32 @@ impl RateLimitRequest {
 /// `RateLimitDescriptor.RateLimitOverride`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct RateLimitOverride {
-    /// Requests in one unit.
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// The unit, an `envoy.type.v3.RateLimitUnit`: as [`Unit`], which adds the week.
+    /// An `envoy.type.v3.RateLimitUnit`, which lacks the week of [`Unit`].
     #[prost(enumeration = "Unit", tag = "2")]
     pub unit: i32,
 }
 
-/// What Envoy is told.
+/// The answer to Envoy.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitResponse {
-    /// Whether the request passes; this alone decides.
+    /// Decides the request, alone.
     #[prost(enumeration = "Code", tag = "1")]
     pub overall_code: i32,
-    /// One for each descriptor, in their order.
+    /// One for each descriptor, in order.
     #[prost(message, repeated, tag = "2")]
     pub statuses: Vec<DescriptorStatus>,
-    /// Fields for the response to the client, whether or not the request passes.
+    /// For the response to the client, allowed or denied.
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
-    /// Fields for the upstream.
+    /// For the upstream.
     #[prost(message, repeated, tag = "4")]
     pub request_headers_to_add: Vec<HeaderValue>,
     /// The body of a denial.
     #[prost(bytes = "bytes", tag = "5")]
     pub raw_body: Bytes,
-    /// What Envoy's access log and other filters may see of the decision.
+    /// For Envoy's access log and other filters.
     #[prost(message, optional, tag = "6")]
     pub dynamic_metadata: Option<Struct>,
 }
@@ -84,27 +82,22 @@ pub struct RateLimitResponse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum Code {
-    /// Nothing is said; Envoy lets the request pass.
+    /// Envoy allows the request.
     Unknown = 0,
-    /// It passes.
     Ok = 1,
-    /// It is denied.
     OverLimit = 2,
 }
 
 /// `RateLimitResponse.DescriptorStatus`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct DescriptorStatus {
-    /// What this descriptor comes to.
     #[prost(enumeration = "Code", tag = "1")]
     pub code: i32,
-    /// The limit that was applied; absent if none was.
+    /// Absent if no limit applies.
     #[prost(message, optional, tag = "2")]
     pub current_limit: Option<RateLimit>,
-    /// Requests that are left.
     #[prost(uint32, tag = "3")]
     pub limit_remaining: u32,
-    /// Until the whole limit is there again.
     #[prost(message, optional, tag = "4")]
     pub duration_until_reset: Option<Duration>,
 }
@@ -112,13 +105,11 @@ pub struct DescriptorStatus {
 /// `RateLimitResponse.RateLimit`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RateLimit {
-    /// Its name. Envoy writes it into `X-RateLimit-Limit` without an escape.
+    /// Envoy writes it into `X-RateLimit-Limit` without escaping.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// Requests in one unit.
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// The unit.
     #[prost(enumeration = "Unit", tag = "2")]
     pub unit: i32,
 }
@@ -127,20 +118,14 @@ pub struct RateLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum Unit {
-    /// None of the others.
     Unknown = 0,
-    /// A second.
     Second = 1,
-    /// A minute.
     Minute = 2,
-    /// An hour.
     Hour = 3,
-    /// A day.
     Day = 4,
-    /// A month; 30 days to Envoy.
+    /// 30 days to Envoy.
     Month = 5,
-    /// A year; 365 days to Envoy.
+    /// 365 days to Envoy.
     Year = 6,
-    /// A week.
     Week = 7,
 }
