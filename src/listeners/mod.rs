@@ -44,13 +44,7 @@ impl ListenerKind {
 
     /// The name in the log, in systemd's units and among handed-over sockets.
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Proxy => "proxy",
-            Self::Grpc => "grpc",
-            Self::Check => "check",
-            Self::Spoe => "spoe",
-            Self::Admin => "admin",
-        }
+        ["proxy", "grpc", "check", "spoe", "admin"][self as usize]
     }
 }
 

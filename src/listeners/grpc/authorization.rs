@@ -332,7 +332,7 @@ fn metadata(rules: &Rules, verdict: &Verdict) -> Option<Struct> {
         members.push(("elevated", Kind::Bool(elevation.active)));
         members.push(("elevated_now", Kind::Bool(elevation.triggered)));
     }
-    Some(Struct::of(members))
+    Some(members.into_iter().collect())
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! The methods of the listener, their counters, and the bound on streams.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use super::protocol::{Code, Status};
 use crate::telemetry::metrics::Metrics;
@@ -44,22 +43,11 @@ impl Method {
             _ => Self::Unknown,
         }
     }
-}
-
-/// The counters of a worker's calls.
-pub(super) struct Calls {
-    metrics: Arc<Metrics>,
-}
-
-impl Calls {
-    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics }
-    }
 
     /// Counts a call. A stream is counted when it begins.
-    pub(super) fn count(&self, method: Method, code: Code) {
+    pub(super) fn count(self, code: Code, metrics: &Metrics) {
         let place = Code::ALL.iter().position(|known| *known == code);
-        let counter = place.and_then(|place| self.metrics.listeners.grpc_calls.get(method as usize)?.get(place));
+        let counter = place.and_then(|place| metrics.listeners.grpc_calls.get(self as usize)?.get(place));
         if let Some(counter) = counter {
             counter.inc();
         }
@@ -115,10 +103,9 @@ mod tests {
 
     #[test]
     fn each_method_and_code_has_a_counter() {
-        let metrics = Arc::new(Metrics::new().unwrap());
-        let calls = Calls::new(metrics.clone());
-        calls.count(Method::HealthWatch, Code::ResourceExhausted);
-        calls.count(Method::Unknown, Code::Unimplemented);
+        let metrics = Metrics::new().unwrap();
+        Method::HealthWatch.count(Code::ResourceExhausted, &metrics);
+        Method::Unknown.count(Code::Unimplemented, &metrics);
         let text = String::from_utf8(metrics.render().unwrap()).unwrap();
         for line in [
             "weir_grpc_calls_total{code=\"resource_exhausted\",method=\"health_watch\"} 1",

@@ -4,7 +4,6 @@
 //! Calls are HTTP/2 requests ([`crate::http`]). [`protocol`] reads the message in a body, [`calls`] names the methods,
 //! [`messages`] has the messages, and each service has a module.
 
-use std::cell::Cell;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,9 +11,10 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::{Method as HttpMethod, StatusCode, Version};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
-use self::calls::{Calls, Method, Streams};
+use self::calls::{Method, Streams};
 use self::protocol::{Code, MessageReader, Status, decode, frame};
 use crate::engine::rules::descriptors::DescriptorMode;
 use crate::http::Context;
@@ -89,7 +89,6 @@ pub struct Envoy {
     address_sources: AddressSources,
     connection_age: ConnectionAge,
     readiness: Arc<Readiness>,
-    calls: Calls,
     streams: Streams,
     messages: MessageBuffers,
 }
@@ -98,32 +97,8 @@ pub struct Envoy {
 struct MessageBuffers {
     /// Bytes of one.
     max: usize,
-    /// Bytes of all.
-    total: Cell<usize>,
-}
-
-/// The bytes of an unfinished message.
-struct MessageBuffer<'m> {
-    all: &'m MessageBuffers,
-    bytes: usize,
-}
-
-impl MessageBuffer<'_> {
-    fn resize(&mut self, bytes: usize) -> Result<(), Status> {
-        let total = self.all.total.get() - self.bytes + bytes;
-        self.all.total.set(total);
-        self.bytes = bytes;
-        if total > self.all.max.saturating_mul(MESSAGES_AT_ONCE) {
-            return Err(Status::new(Code::ResourceExhausted, "there are too many long messages at once"));
-        }
-        Ok(())
-    }
-}
-
-impl Drop for MessageBuffer<'_> {
-    fn drop(&mut self) {
-        self.all.total.set(self.all.total.get() - self.bytes);
-    }
+    /// Free bytes of all.
+    free: Semaphore,
 }
 
 /// The surroundings of a call.
@@ -136,7 +111,6 @@ struct CallContext<'a> {
 
 impl Envoy {
     pub fn new(limiter: Rc<Limiter>, options: &EnvoyOptions) -> Rc<Self> {
-        let calls = Calls::new(limiter.shared().metrics().clone());
         let mut front = options.front.clone();
         // Connections end by age instead of a number of calls, and the messages are bounded instead of the bodies.
         let limits = &mut front.http.limits;
@@ -149,9 +123,13 @@ impl Envoy {
             address_sources: options.address_sources,
             connection_age: options.connection_age,
             readiness: options.readiness.clone(),
-            calls,
             streams: Streams::default(),
-            messages: MessageBuffers { max: options.limits.message, total: Cell::new(0) },
+            messages: MessageBuffers {
+                max: options.limits.message,
+                free: Semaphore::new(
+                    options.limits.message.saturating_mul(MESSAGES_AT_ONCE).min(Semaphore::MAX_PERMITS),
+                ),
+            },
         })
     }
 
@@ -213,7 +191,7 @@ impl HttpService for Envoy {
         let body = self.call(method, context, &mut request, active).await;
         self.front.answered(StatusCode::OK);
         let code = body.as_ref().map_or_else(|status| status.code, |_| Code::Ok);
-        self.calls.count(method, code);
+        method.count(code, self.front.limiter.shared().metrics());
         if method != Method::Unknown {
             active.trace.called(&request.target, code.text());
         }
@@ -251,13 +229,20 @@ impl MessageBuffers {
     /// Reads the message of a request.
     async fn next(&self, body: &mut RequestBody) -> Result<Bytes, Status> {
         let mut reader = MessageReader::new(self.max);
-        let mut buffer = MessageBuffer { all: self, bytes: 0 };
+        // Given back at the end of the call.
+        let mut kept: Option<SemaphorePermit<'_>> = None;
         while let Some(piece) = body.piece().await {
             // Nobody reads the answer then.
             let piece =
                 piece.map_err(|error| Status::new(Code::Cancelled, format!("the request broke off: {error}")))?;
-            if let Piece::Data(data) = piece {
-                buffer.resize(reader.push(data)?)?;
+            let Piece::Data(data) = piece else { continue };
+            let more = reader.push(data)?.saturating_sub(kept.as_ref().map_or(0, SemaphorePermit::num_permits));
+            let more = self.free.try_acquire_many(u32::try_from(more).unwrap_or(u32::MAX));
+            let more =
+                more.map_err(|_| Status::new(Code::ResourceExhausted, "there are too many long messages at once"))?;
+            match &mut kept {
+                Some(kept) => kept.merge(more),
+                None => kept = Some(more),
             }
         }
         reader.finish()

@@ -95,7 +95,7 @@ impl MessageReader {
         Self { bytes: Bytes::new(), max }
     }
 
-    /// Adds a piece, and returns the number of bytes that are kept. It grows by what has come, not by what was announced.
+    /// Adds a piece, and returns the bytes of an incomplete message. It grows by what has come, not by what was announced.
     pub(super) fn push(&mut self, piece: Bytes) -> Result<usize, Status> {
         if self.bytes.is_empty() {
             self.bytes = piece;
@@ -108,6 +108,7 @@ impl MessageReader {
             Some(length) if self.bytes.len() > PREFIX + length => {
                 Err(Status::new(Code::Unimplemented, "the method takes one message, but more came"))
             }
+            Some(length) if self.bytes.len() == PREFIX + length => Ok(0),
             _ => Ok(self.bytes.len()),
         }
     }

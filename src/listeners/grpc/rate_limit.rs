@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::messages::rate_limit::{
     self as messages, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use super::messages::{Duration, HeaderValue, Kind, ListValue, MapEntry, Struct, StructField, text};
+use super::messages::{Duration, HeaderValue, Kind, ListValue, MapEntry, Struct, text};
 use super::protocol::{Code, Status, decode, frame};
 use super::{CallContext, Envoy};
 use crate::engine::algorithms::micros::Micros;
@@ -302,12 +302,7 @@ fn dynamic_metadata(request: &RateLimitRequest, metadata: Metadata) -> Struct {
         members.push(("hitsAddend".to_owned(), number(request.hits_addend.into())));
     }
     members.push(("metadata".to_owned(), metadata));
-    structure(members)
-}
-
-fn structure(members: Vec<(String, Metadata)>) -> Struct {
-    let header = |(key, value)| StructField { key, value: Some(kind(value).into()) };
-    Struct { fields: members.into_iter().map(header).collect() }
+    members.into_iter().map(|(key, value)| (key, kind(value))).collect()
 }
 
 fn kind(value: Metadata) -> Kind {
@@ -319,6 +314,6 @@ fn kind(value: Metadata) -> Kind {
         Metadata::List(values) => {
             Kind::List(ListValue { values: values.into_iter().map(|value| kind(value).into()).collect() })
         }
-        Metadata::Map(members) => Kind::Struct(structure(members)),
+        Metadata::Map(members) => Kind::Struct(members.into_iter().map(|(key, value)| (key, kind(value))).collect()),
     }
 }

@@ -139,10 +139,10 @@ pub struct ListValue {
     pub values: Vec<Value>,
 }
 
-impl Struct {
-    pub fn of<'a>(members: impl IntoIterator<Item = (&'a str, Kind)>) -> Self {
-        let member = |(name, kind): (&str, Kind)| StructField { key: name.to_owned(), value: Some(kind.into()) };
-        Self { fields: members.into_iter().map(member).collect() }
+impl<N: Into<String>> FromIterator<(N, Kind)> for Struct {
+    fn from_iter<T: IntoIterator<Item = (N, Kind)>>(members: T) -> Self {
+        let field = |(name, kind): (N, Kind)| StructField { key: name.into(), value: Some(kind.into()) };
+        Self { fields: members.into_iter().map(field).collect() }
     }
 }
 
