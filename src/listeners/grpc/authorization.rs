@@ -67,7 +67,7 @@ impl Envoy {
         let request = match read.and_then(|request| request.folded(server.client_headers.underscores)) {
             Ok(request) => request,
             Err(InvalidCheck::Call(status)) => return Err(status),
-            Err(InvalidCheck::Request(reply)) => return Ok(denied(Code::InvalidArgument, reply)),
+            Err(InvalidCheck::Request(reply)) => return Ok(invalid(reply)),
         };
         let (path, query) = target::split(&request.target);
         let view = request::Request {
@@ -89,7 +89,7 @@ impl Envoy {
                 let (view, verdict) = (&ruling.view, &ruling.verdict);
                 answer(view.rules(), verdict, self.front.generations, request.headers.is_grpc())
             }
-            Err(error) => denied(Code::InvalidArgument, problem(StatusCode::BAD_REQUEST, &error.to_string())),
+            Err(error) => invalid(problem(StatusCode::BAD_REQUEST, &error.to_string())),
         })
     }
 }
@@ -226,29 +226,31 @@ fn subject(source: &Peer) -> Option<String> {
 }
 
 fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> CheckResponse {
-    let response = match verdict.standing {
+    let denial = || denied(envoy_denial(rules, verdict, generations, is_grpc));
+    let (code, response) = match verdict.standing {
         Standing::Allowed => match accepted::accepted(rules, verdict, generations) {
             // Envoy sends the status and body of a denial to the client.
-            Some(accepted) => denied(Code::Cancelled, accepted),
-            None => allowed(rules, verdict, generations),
+            Some(accepted) => (Code::Cancelled, HttpResponse::Denied(denied(accepted))),
+            None => (Code::Ok, HttpResponse::Ok(allowed(rules, verdict, generations))),
         },
-        Standing::Denied => denied(Code::ResourceExhausted, envoy_denial(rules, verdict, generations, is_grpc)),
+        Standing::Denied => (Code::ResourceExhausted, HttpResponse::Denied(denial())),
         // Not an error, which Envoy may let pass: a flood must not switch limits off.
-        Standing::Overloaded => denied(Code::Unavailable, envoy_denial(rules, verdict, generations, is_grpc)),
+        Standing::Overloaded => (Code::Unavailable, HttpResponse::Denied(denial())),
         // Envoy's `failure_mode_allow` decides, as without an answer. Envoy before 1.37 does not know this response and
         // denies with 403.
-        Standing::Unavailable => CheckResponse {
-            status: Some(rpc_status(Code::Unavailable)),
-            http_response: Some(HttpResponse::Error(denied_response(envoy_denial(
-                rules,
-                verdict,
-                generations,
-                is_grpc,
-            )))),
-            dynamic_metadata: None,
-        },
+        Standing::Unavailable => (Code::Unavailable, HttpResponse::Error(denial())),
     };
-    CheckResponse { dynamic_metadata: metadata(rules, verdict), ..response }
+    check_response(code, response, metadata(rules, verdict))
+}
+
+/// The answer to a request that no rule can be applied to.
+fn invalid(reply: Reply) -> CheckResponse {
+    check_response(Code::InvalidArgument, HttpResponse::Denied(denied(reply)), None)
+}
+
+fn check_response(code: Code, response: HttpResponse, dynamic_metadata: Option<Struct>) -> CheckResponse {
+    let status = RpcStatus { code: i32::from(code as u8), message: String::new() };
+    CheckResponse { status: Some(status), http_response: Some(response), dynamic_metadata }
 }
 
 /// The denial that the proxy would send. For gRPC clients, Envoy converts it: the body becomes the message and the
@@ -264,57 +266,34 @@ fn envoy_denial(rules: &Rules, verdict: &Verdict, generations: Generations, is_g
     reply
 }
 
-fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> CheckResponse {
+fn allowed(rules: &Rules, verdict: &Verdict, generations: Generations) -> OkHttpResponse {
     let mut headers = Headers::new();
     add_headers(rules, verdict, generations, &mut headers);
     let options = headers.iter().map(|(name, _)| is_list(name)).zip(HeaderValue::list(&headers));
-    let response_headers_to_add =
-        options.map(|(is_list, header)| if is_list { appended(header) } else { replaced(header) }).collect();
+    let response_headers_to_add = options.map(|(is_list, header)| option(header, is_list)).collect();
     let mut entries = Headers::new();
     accepted::add_entries(rules, verdict, &mut entries);
     // A client's header of that name is replaced or removed.
     let may_be_forged = rules.has_queues && entries.is_empty();
     let headers_to_remove = if may_be_forged { vec![QUEUE_ENTRY.to_owned()] } else { Vec::new() };
-    let first = HeaderValue::list(&entries).map(replaced).take(1);
-    let headers = first.chain(HeaderValue::list(&entries).skip(1).map(appended)).collect();
-    CheckResponse {
-        status: Some(rpc_status(Code::Ok)),
-        http_response: Some(HttpResponse::Ok(OkHttpResponse { headers, headers_to_remove, response_headers_to_add })),
-        dynamic_metadata: None,
-    }
+    let headers = HeaderValue::list(&entries).enumerate().map(|(index, header)| option(header, index > 0)).collect();
+    OkHttpResponse { headers, headers_to_remove, response_headers_to_add }
 }
 
-fn denied(code: Code, reply: Reply) -> CheckResponse {
-    CheckResponse {
-        status: Some(rpc_status(code)),
-        http_response: Some(HttpResponse::Denied(denied_response(reply))),
-        dynamic_metadata: None,
-    }
-}
-
-fn denied_response(reply: Reply) -> DeniedHttpResponse {
+fn denied(reply: Reply) -> DeniedHttpResponse {
     DeniedHttpResponse {
         status: Some(HttpStatus { code: reply.status.as_u16().into() }),
-        headers: HeaderValue::list(&reply.headers).map(replaced).collect(),
+        headers: HeaderValue::list(&reply.headers).map(|header| option(header, false)).collect(),
         body: Bytes::from(reply.body),
     }
 }
 
-fn rpc_status(code: Code) -> RpcStatus {
-    RpcStatus { code: i32::from(code as u8), message: String::new() }
-}
-
-/// A header that replaces one of its name. Which of the two ways to say so counts depends on Envoy's version and on the
-/// list, so both are given.
-fn replaced(header: HeaderValue) -> HeaderValueOption {
-    let append = Some(BoolValue { value: false });
-    HeaderValueOption { header: Some(header), append, append_action: AppendAction::OverwriteIfExistsOrAdd.into() }
-}
-
-/// A header beside one of its name: a list continues in another line (RFC 9110 section 5.3).
-fn appended(header: HeaderValue) -> HeaderValueOption {
-    let append = Some(BoolValue { value: true });
-    HeaderValueOption { header: Some(header), append, append_action: AppendAction::AppendIfExistsOrAdd.into() }
+/// A header that replaces one of its name or, if `is_appended`, continues its list (RFC 9110 section 5.3). Which of the two
+/// ways to say so counts depends on Envoy's version and on the list, so both are given.
+fn option(header: HeaderValue, is_appended: bool) -> HeaderValueOption {
+    let action = if is_appended { AppendAction::AppendIfExistsOrAdd } else { AppendAction::OverwriteIfExistsOrAdd };
+    let append = Some(BoolValue { value: is_appended });
+    HeaderValueOption { header: Some(header), append, append_action: action.into() }
 }
 
 /// The binding limit, for Envoy's access log and the next filters: its name, a hash of the id, and what is left.
@@ -464,9 +443,7 @@ mod tests {
                 panic!("{method} {path} passes")
             };
             assert!(reply.status == 400 && reply.body.contains(part), "{reply:?}");
-            let Some(HttpResponse::Denied(denied)) = denied(Code::InvalidArgument, reply).http_response else {
-                panic!("no denial")
-            };
+            let Some(HttpResponse::Denied(denied)) = invalid(reply).http_response else { panic!("no denial") };
             assert_eq!(denied.status, Some(HttpStatus { code: 400 }));
         }
         let connect = read(attributes(peer("192.0.2.1"), http("CONNECT", "", &[])), AddressSources::default()).unwrap();
