@@ -50,7 +50,7 @@ fn an_upstream_that_speaks_no_http_is_a_502() {
         wire.request();
         wire.send("220 mail.example ESMTP\r\n\r\n");
     });
-    check_problem(&weir(&upstream).connect().get("/"), 502, "cannot be passed on");
+    check_problem(&weir(&upstream).connect().get("/"), 502, "cannot be forwarded");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn an_upgrade_that_nobody_asked_for_is_a_502() {
         wire.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n");
         wire.request();
     });
-    check_problem(&weir(&upstream).connect().get("/"), 502, "cannot be passed on");
+    check_problem(&weir(&upstream).connect().get("/"), 502, "cannot be forwarded");
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn a_mute_upstream_is_a_504() {
         let response = client.get("/");
         check_took(start, SHORT);
         assert_eq!(response.status(), 504);
-        assert!(response.text().contains("did not answer in time"), "{}", response.text());
+        assert!(response.text().contains("did not respond in time"), "{}", response.text());
     }
     assert_eq!(weir.metric("weir_upstream_errors_total{reason=\"response_timeout\"}"), 2);
 }

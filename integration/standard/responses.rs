@@ -78,7 +78,7 @@ fn what_cannot_be_read_is_a_502_and_the_last_of_its_connection() {
         "hello\r\n\r\n",
         "\0\0\u{12}\u{4}\0\0\0\0\0",
     ] {
-        check(&passed("5.1.7", answer, &["502", "~cannot be passed on"], &["GET / HTTP/1.1", "not reused"]));
+        check(&passed("5.1.7", answer, &["502", "~cannot be forwarded"], &["GET / HTTP/1.1", "not reused"]));
     }
     let large = format!("HTTP/1.1 200 OK\r\nx: {}\r\ncontent-length: 5\r\n\r\nhello", "x".repeat(70_000)).leak();
     check(&passed("5.4", large, &["502"], &["GET / HTTP/1.1", "not reused"]));

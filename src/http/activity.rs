@@ -20,7 +20,7 @@ use super::observer::HttpLimit;
 /// wheel.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    /// When the task was woken. All events of one wake-up share this time.
+    /// The time of the last wake-up. All events of one wake-up share it.
     now: Cell<Instant>,
     phase: Cell<Phase>,
     since: Cell<Instant>,
@@ -301,7 +301,7 @@ impl Drop for Activity {
     }
 }
 
-/// How long an idle connection is kept while the process is shutting down. A request that crosses our close would be
+/// The idle timeout while the process is shutting down. A request that crosses our close would be
 /// lost; nearly all round trips are shorter than this.
 pub(crate) const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -317,7 +317,7 @@ const FOREVER: Duration = Duration::from_hours(87_600);
 pub(super) struct Alarm {
     /// Boxed because it must not move.
     sleep: Option<Pin<Box<Sleep>>>,
-    /// When it fires, and the task to wake.
+    /// The time at which it fires, and the task to wake.
     set: Option<(Instant, Waker)>,
 }
 

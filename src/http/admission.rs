@@ -69,7 +69,7 @@ pub struct Admission {
     pub(super) slow_readers: SlowReaders,
 }
 
-/// What one address has open.
+/// The open connections and streams of an address.
 #[derive(Debug, Default)]
 struct Address {
     connections: u32,

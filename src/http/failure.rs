@@ -12,7 +12,7 @@ use super::message::{BodyError, Request};
 use super::observer::HttpLimit;
 use crate::message::reply::{Reply, problem};
 
-/// Why a message's head is rejected.
+/// An error in a message's head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeadError {
     #[error("{0}")]
@@ -29,7 +29,7 @@ pub(crate) enum HeadError {
     Lines,
 }
 
-/// Why an upstream gave no response.
+/// An error that prevents a response from an upstream.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpstreamError {
     #[error("no address: {0}")]
@@ -125,21 +125,21 @@ impl UpstreamError {
         const BAD_GATEWAY: StatusCode = StatusCode::BAD_GATEWAY;
         const TIMEOUT: StatusCode = StatusCode::GATEWAY_TIMEOUT;
         match self {
-            Self::Busy(_) => (Some("busy"), UNAVAILABLE, "the upstream has no connection to spare"),
-            Self::Exhausted(_) => (Some("exhausted"), UNAVAILABLE, "there is no connection to spare"),
+            Self::Busy(_) => (Some("busy"), UNAVAILABLE, "no connection to the upstream is free"),
+            Self::Exhausted(_) => (Some("exhausted"), UNAVAILABLE, "no connection is available"),
             Self::Unresolved(_) => (Some("resolve"), BAD_GATEWAY, "the upstream cannot be reached"),
             Self::Connect(_) => (Some("connect"), BAD_GATEWAY, "the upstream cannot be reached"),
             Self::ResolveTimeout(_) => (Some("resolve"), TIMEOUT, "the upstream cannot be reached in time"),
             Self::ConnectTimeout(_) => (Some("connect_timeout"), TIMEOUT, "the upstream cannot be reached in time"),
             Self::ResponseTimeout | Self::TryTimeout(_) => {
-                (Some("response_timeout"), TIMEOUT, "the upstream did not answer in time")
+                (Some("response_timeout"), TIMEOUT, "the upstream did not respond in time")
             }
-            Self::Closed(_) => (Some("closed"), BAD_GATEWAY, "the upstream closed the connection without an answer"),
+            Self::Closed(_) => (Some("closed"), BAD_GATEWAY, "the upstream closed the connection without a response"),
             Self::Head(_) | Self::SwitchedProtocols => {
-                (Some("malformed"), BAD_GATEWAY, "the upstream gave an answer that cannot be passed on")
+                (Some("malformed"), BAD_GATEWAY, "the upstream sent a response that cannot be forwarded")
             }
-            Self::UploadStalled => (None, StatusCode::REQUEST_TIMEOUT, "the request's body did not come in time"),
-            Self::Upload(_) => (None, StatusCode::BAD_REQUEST, "the request's body cannot be read to its end"),
+            Self::UploadStalled => (None, StatusCode::REQUEST_TIMEOUT, "the request's body was not received in time"),
+            Self::Upload(_) => (None, StatusCode::BAD_REQUEST, "the request's body is incomplete or invalid"),
         }
     }
 }

@@ -37,7 +37,7 @@ fn is_hop_by_hop(name: &[u8]) -> bool {
     }
 }
 
-/// Returns whether a header claims who the client is or how its request came here. Only proxies may send
+/// Returns whether a header describes the client or the request's path through proxies. Only proxies may send
 /// `X-Forwarded-*`: frameworks build links from `-Prefix` and trust `-Ssl`.
 pub(super) fn is_claim(name: &[u8]) -> bool {
     begins_with(name, b"x-forwarded-")
@@ -62,10 +62,9 @@ fn begins_with(name: &[u8], start: &[u8]) -> bool {
     name.get(..start.len()).is_some_and(|given| given.eq_ignore_ascii_case(start))
 }
 
-/// Which headers are accepted from clients.
+/// The headers that are accepted from clients.
 #[derive(Clone, Debug, Default)]
 pub struct ClientHeaders {
-    /// How names with underscores are handled.
     pub underscores: Underscores,
     /// Headers that are removed unless a trusted proxy sends them, in addition to those that Weir writes itself. In
     /// lower case, with hyphens for underscores.
@@ -196,7 +195,7 @@ pub(crate) fn trailers(mut trailers: Headers) -> Headers {
 /// The other end of a client's connection.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    /// Where the connection comes from, IPv4-mapped addresses folded.
+    /// IPv4-mapped addresses are IPv4 addresses here.
     pub(crate) source: Source,
     /// The address as text, made once per connection; empty if it is not known.
     text: String,
@@ -257,8 +256,8 @@ impl Peer {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Adds the headers that tell the upstream about the client. A peer's claims about the client are kept only if it
-    /// is trusted.
+    /// Adds the headers that describe the client to the upstream. Those that the peer sent are kept only if it is
+    /// trusted.
     pub(crate) fn forward(&self, version: Version, headers: &mut Headers) {
         const FOR: &str = "x-forwarded-for";
         const PROTO: &str = "x-forwarded-proto";

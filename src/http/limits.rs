@@ -16,7 +16,7 @@ pub struct HttpLimits {
     pub requests: u32,
     /// On an HTTP/2 connection.
     pub http2: Http2Limits,
-    /// How `%2F` and `%5C` in a path are read.
+    /// The meaning of `%2F` and `%5C` in a path.
     pub escaped_slashes: EscapedSlashes,
 }
 
@@ -78,9 +78,9 @@ pub struct Http2Limits {
     /// CVE-2019-9515). The library bounds empty and tiny DATA frames (CVE-2019-9518): 100, and half of
     /// `connection_window`.
     pub max_control_frames: u32,
-    /// How long a client that waits for a response may be silent before it is sent a PING.
+    /// A client that waits for a response and is silent for this long is sent a PING.
     pub ping_interval: Duration,
-    /// How long the client has to answer the PING.
+    /// The timeout for the answer to the PING.
     pub ping_timeout: Duration,
 }
 
@@ -100,7 +100,7 @@ impl Default for Http2Limits {
     }
 }
 
-/// How long to wait for clients and upstream servers.
+/// Timeouts for clients and upstream servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// For a client's first byte.
@@ -120,7 +120,7 @@ pub struct Timeouts {
     pub connect: Duration,
     /// From the end of the request to the upstream's response headers.
     pub response: Duration,
-    /// How long an idle upstream connection is kept. It should be shorter than the upstream keeps it: node and uvicorn
+    /// The idle timeout of upstream connections. It should be shorter than the upstream's own: node and uvicorn
     /// close after 5 s.
     pub upstream_idle: Duration,
 }

@@ -55,7 +55,7 @@ pub(crate) struct KeptHeaders {
     pub(crate) http2: OnceCell<HeaderMap>,
 }
 
-/// How much of an unread request body is discarded to keep the connection; a longer one costs the connection.
+/// The most bytes of an unread request body that are discarded to keep the connection. If there are more, it is closed.
 pub(super) const MAX_DISCARDED: usize = 64 * 1024;
 
 /// A part of a body.
@@ -153,7 +153,7 @@ pub(crate) trait Watcher: Debug {
     fn trailers(&mut self, trailers: &Headers);
 }
 
-/// Why a body ended early.
+/// An error that ends a body early.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("cut off: {0}")]
@@ -173,7 +173,6 @@ impl RequestBody {
         }
     }
 
-    /// As [`Self::poll_piece`], asynchronous.
     pub(crate) async fn piece(&mut self) -> Option<Result<Piece, BodyError>> {
         poll_fn(|cx| self.poll_piece(cx)).await
     }

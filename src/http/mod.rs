@@ -9,7 +9,7 @@
 //! HTTP/1 is read by our own code over `httparse`, and HTTP/2 by `h2` without hyper's layer. Cost is not the reason: a
 //! prototype on hyper's `http1` with a pool for each worker took 16.7 us of CPU for a request for which nginx took 16.9,
 //! and this code is level with nginx too (10.8 and 10.9 us). hyper's shared client pool on a multi-threaded runtime took 26.1.
-//! The reason is what hyper 1.12 does not let a proxy do. Sent to `hyper::server::conn::http1`, and to this code:
+//! hyper 1.12 lacks what a proxy needs. Sent to `hyper::server::conn::http1`, and to this code:
 //!
 //! | request or response | hyper 1.12 | here |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! What the HTTP side reports for metrics and logs: the events, and the traits through which a listener receives them.
+//! Events for metrics and logs, and the traits through which a listener receives them.
 
 use std::error::Error;
 use std::fmt::{Debug, Display};
@@ -90,7 +90,7 @@ labels! {
 }
 
 labels! {
-    /// Why a connection ended before its first request, where an operator may want to know.
+    /// A reason for a connection's end before its first request that operators may want to know.
     ConnectionFailure {
         FirstByteTimeout => "first_byte_timeout",
         ProxyHeader => "proxy_header",

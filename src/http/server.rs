@@ -1,4 +1,4 @@
-//! What all connections of a worker's listener share.
+//! The state that all connections of a worker's listener share.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,18 +16,14 @@ use super::observer::{HttpLimit, Observer};
 use super::transport::{AcceptOptions, Acceptor};
 use crate::message::client_address::TrustedProxies;
 
-/// How a listener takes connections and requests.
+/// Options for a listener's connections and requests.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// How connections start.
     pub accept: AcceptOptions,
-    /// Peers whose claims about the client's address are accepted.
+    /// Peers that may report the client's address.
     pub trusted_proxies: TrustedProxies,
-    /// Which headers are accepted from clients.
     pub client_headers: ClientHeaders,
-    /// How long to wait for clients and upstream servers.
     pub timeouts: Timeouts,
-    /// How much to accept from a client.
     pub limits: HttpLimits,
     /// The connections of all workers and listeners.
     pub admission: Arc<Admission>,

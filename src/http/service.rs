@@ -47,7 +47,7 @@ pub(crate) trait Exchange {
     fn ended(&self);
 }
 
-/// What surrounds the requests of a connection, or one request of an HTTP/2 connection.
+/// The surroundings of the requests of an HTTP/1 connection, or of one HTTP/2 request.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) activity: Rc<Activity>,

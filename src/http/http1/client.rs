@@ -13,19 +13,17 @@ use std::time::Instant;
 use bytes::BytesMut;
 use http::{Method, StatusCode};
 
-use super::decode::{BodyPart, Decoder, Framing};
+use super::decode::{Decoder, Framing};
 use super::encode::{self, Outbox};
 use super::head::{self, ResponseHead};
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
 use crate::http::failure::{Lease, SendFailed};
-use crate::http::forwarding;
 use crate::http::limits::HeadLimits;
 use crate::http::message::{BodyError, Download, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::http::service::Context as RequestContext;
 use crate::http::transport::Stream;
 use crate::http::tunnel::Tunnel;
-use crate::message::headers::Headers;
 
 /// Bounds on a response's head. Servers set many cookies, and they are the operator's own.
 const LIMITS: HeadLimits = HeadLimits { bytes: 64 * 1024, target: 0, lines: head::MOST_LINES };
@@ -44,7 +42,7 @@ pub(crate) struct Connection<L> {
     outbox: Outbox,
     /// The request's body until it has ended.
     upload: Option<RequestBody>,
-    /// What of the request's body is still to be sent.
+    /// The framing of the request's body, less the bytes already sent.
     encoding: Framing,
     decoder: Decoder,
     /// True if the heads allow another request.
@@ -57,7 +55,7 @@ pub(crate) struct Connection<L> {
     response: Option<(L, Rc<Activity>)>,
 }
 
-/// Why a request's body did not arrive.
+/// An error while sending a request's body.
 enum UploadError {
     Client(BodyError),
     /// The upstream stopped reading.
@@ -162,31 +160,22 @@ impl<L: KeepAlive> Connection<L> {
                 ready!(self.poll_flush(cx))?;
                 continue;
             }
-            let trailers = match upload.poll_piece(cx) {
-                Poll::Ready(Some(Ok(Piece::Data(data)))) => {
-                    self.has_taken = true;
-                    self.encoding.encode(data, &mut self.outbox).map_err(UploadError::Client)?;
-                    if !upload.is_end() {
-                        continue;
-                    }
-                    Headers::new()
-                }
-                Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => trailers,
-                Poll::Ready(None) => Headers::new(),
-                Poll::Ready(Some(Err(error))) => {
-                    // The request must not be sent again without its body.
-                    self.has_taken = true;
+            let Poll::Ready(piece) = upload.poll_piece(cx) else {
+                let _ = self.poll_flush(cx)?;
+                return Poll::Pending;
+            };
+            self.has_taken |= piece.is_some();
+            let encoded = piece.transpose();
+            let encoded = encoded.and_then(|piece| self.encoding.encode(piece, || upload.is_end(), &mut self.outbox));
+            match encoded {
+                Ok(false) => {}
+                Ok(true) => self.upload = None,
+                Err(error) => {
                     self.upload = None;
                     self.is_persistent = false;
                     return Poll::Ready(Err(UploadError::Client(error)));
                 }
-                Poll::Pending => {
-                    let _ = self.poll_flush(cx)?;
-                    return Poll::Pending;
-                }
-            };
-            self.upload = None;
-            self.encoding.end(&forwarding::trailers(trailers), &mut self.outbox).map_err(UploadError::Client)?;
+            }
         }
         self.poll_flush(cx)
     }
@@ -231,9 +220,7 @@ impl<L: KeepAlive> Connection<L> {
             && self.outbox.is_empty()
             && self.input.is_empty()
     }
-}
 
-impl<L: KeepAlive> Connection<L> {
     /// Ends the response without allowing another request.
     fn end(&mut self) {
         self.decoder = Decoder::Ended;
@@ -251,16 +238,14 @@ impl<L: KeepAlive> Download for Connection<L> {
         }
         let error = loop {
             match self.decoder.decode(&mut self.input) {
-                Ok(BodyPart::Data(data)) => {
+                Poll::Pending => {}
+                Poll::Ready(Some(Err(error))) => break error,
+                Poll::Ready(piece) => {
                     if let Some((_, activity)) = &self.response {
                         activity.moved();
                     }
-                    return Poll::Ready(Some(Ok(Piece::Data(data))));
+                    return Poll::Ready(piece);
                 }
-                Ok(BodyPart::Trailers(trailers)) => return Poll::Ready(Some(Ok(Piece::Trailers(trailers)))),
-                Ok(BodyPart::End) => return Poll::Ready(None),
-                Ok(BodyPart::More) => {}
-                Err(error) => break error,
             }
             let expected = self.decoder.expected();
             match ready!(self.stream.poll_fill(&mut self.input, expected, cx)) {

@@ -10,7 +10,7 @@ use bytes::BytesMut;
 use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::decode::{BodyPart, Decoder, Framing};
+use super::decode::{Decoder, Framing};
 use super::encode::{self, Outbox};
 use crate::http::activity::Activity;
 use crate::http::message::{BodyError, Piece, Upload};
@@ -18,10 +18,10 @@ use crate::http::service::Downstream;
 use crate::http::transport::Stream;
 use crate::message::headers::Headers;
 
-/// How many bytes a client may send ahead while it is being answered. They are read to notice when the client closes.
+/// The most bytes that are read ahead of a client while it is answered. Reading notices when the client closes.
 const MOST_AHEAD: usize = 16 * 1024;
 
-/// How many bytes of interim responses may wait for a client that does not read.
+/// The most bytes of interim responses that wait for a client that does not read.
 const MOST_INTERIM: usize = 64 * 1024;
 
 /// Both directions of a client's connection.
@@ -30,7 +30,7 @@ pub(crate) struct ClientIo {
     pub(super) stream: RefCell<Stream>,
     pub(super) input: RefCell<BytesMut>,
     pub(super) outbox: RefCell<Outbox>,
-    /// Of the request that is being answered.
+    /// For the request that is being answered.
     pub(super) decoder: Cell<Decoder>,
     /// Bytes of the body that may still come.
     allowance: Cell<u64>,
@@ -122,8 +122,10 @@ impl Upload for ClientIo {
             let mut decoder = self.decoder.get();
             let decoded = decoder.decode(&mut self.input.borrow_mut());
             self.decoder.set(decoder);
-            match decoded {
-                Ok(BodyPart::Data(data)) => {
+            match &decoded {
+                Poll::Pending => {}
+                Poll::Ready(Some(Err(_))) => return decoded,
+                Poll::Ready(Some(Ok(Piece::Data(data)))) => {
                     let length = data.len() as u64;
                     let Some(left) = self.allowance.get().checked_sub(length) else {
                         return Poll::Ready(Some(Err(BodyError::TooLong(self.most))));
@@ -133,18 +135,12 @@ impl Upload for ClientIo {
                     if decoder.is_end() {
                         self.activity.upload_ended();
                     }
-                    return Poll::Ready(Some(Ok(Piece::Data(data))));
+                    return decoded;
                 }
-                Ok(BodyPart::Trailers(trailers)) => {
+                Poll::Ready(_) => {
                     self.activity.upload_ended();
-                    return Poll::Ready(Some(Ok(Piece::Trailers(trailers))));
+                    return decoded;
                 }
-                Ok(BodyPart::End) => {
-                    self.activity.upload_ended();
-                    return Poll::Ready(None);
-                }
-                Ok(BodyPart::More) => {}
-                Err(error) => return Poll::Ready(Some(Err(error))),
             }
             if self.awaits_continue.take() {
                 self.outbox.borrow_mut().text.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");

@@ -1,13 +1,14 @@
 //! Reads bodies (RFC 9112 sections 6 and 7).
 
+use std::task::Poll;
+
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::head;
 use crate::http::limits::HeadLimits;
-use crate::http::message::BodyError;
-use crate::message::headers::Headers;
+use crate::http::message::{BodyError, Piece};
 
-/// How the end of a body is known.
+/// How the end of a body is found (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Framing {
     /// There is no body, or an empty one.
@@ -52,17 +53,6 @@ pub(super) enum Decoder {
     UntilClose,
 }
 
-/// The next part of a body.
-#[derive(Debug)]
-pub(super) enum BodyPart {
-    Data(Bytes),
-    /// At least one trailer. The body ends with them.
-    Trailers(Headers),
-    End,
-    /// More bytes are needed.
-    More,
-}
-
 impl Decoder {
     pub(super) const fn new(framing: Framing) -> Self {
         match framing {
@@ -100,45 +90,50 @@ impl Decoder {
         }
     }
 
-    /// Takes the next part out of the buffer and leaves what follows the body.
-    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Result<BodyPart, BodyError> {
+    /// Takes the next part out of the buffer and leaves what follows the body. `None` at the end, pending if more bytes
+    /// are needed; nobody is woken.
+    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Poll<Option<Result<Piece, BodyError>>> {
+        self.next_piece(buffer).map(Result::transpose)
+    }
+
+    fn next_piece(&mut self, buffer: &mut BytesMut) -> Poll<Result<Option<Piece>, BodyError>> {
         loop {
             match *self {
-                Self::Ended => return Ok(BodyPart::End),
-                _ if buffer.is_empty() => return Ok(BodyPart::More),
-                Self::UntilClose => return Ok(BodyPart::Data(take(buffer, u64::MAX))),
+                Self::Ended => return Poll::Ready(Ok(None)),
+                _ if buffer.is_empty() => return Poll::Pending,
+                Self::UntilClose => return Poll::Ready(Ok(Some(Piece::Data(take(buffer, u64::MAX))))),
                 Self::Length(left) => {
                     let data = take(buffer, left);
                     let left = left - data.len() as u64;
                     *self = if left == 0 { Self::Ended } else { Self::Length(left) };
-                    return Ok(BodyPart::Data(data));
+                    return Poll::Ready(Ok(Some(Piece::Data(data))));
                 }
                 Self::Chunk(left) => {
                     let data = take(buffer, left);
                     let left = left - data.len() as u64;
                     *self = if left == 0 { Self::ChunkEnd } else { Self::Chunk(left) };
-                    return Ok(BodyPart::Data(data));
+                    return Poll::Ready(Ok(Some(Piece::Data(data))));
                 }
                 Self::ChunkEnd => match buffer[..] {
                     [b'\r', b'\n', ..] => {
                         buffer.advance(2);
                         *self = Self::ChunkSize;
                     }
-                    [b'\r'] => return Ok(BodyPart::More),
-                    _ => return Err(malformed("expected CR LF after a chunk")),
+                    [b'\r'] => return Poll::Pending,
+                    _ => return Poll::Ready(Err(malformed("expected CR LF after a chunk"))),
                 },
                 Self::ChunkSize => {
-                    let Some((size, length)) = chunk_size(buffer)? else { return Ok(BodyPart::More) };
+                    let Some((size, length)) = chunk_size(buffer)? else { return Poll::Pending };
                     buffer.advance(length);
                     *self = if size == 0 { Self::Trailers } else { Self::Chunk(size) };
                 }
                 Self::Trailers => {
                     let trailers = head::trailers(buffer, &TRAILERS);
                     let trailers = trailers.map_err(|error| malformed(format!("invalid trailers: {error}")))?;
-                    let Some((headers, length)) = trailers else { return Ok(BodyPart::More) };
+                    let Some((headers, length)) = trailers else { return Poll::Pending };
                     buffer.advance(length);
                     *self = Self::Ended;
-                    return Ok(if headers.is_empty() { BodyPart::End } else { BodyPart::Trailers(headers) });
+                    return Poll::Ready(Ok((!headers.is_empty()).then_some(Piece::Trailers(headers))));
                 }
             }
         }
@@ -207,10 +202,10 @@ mod tests {
         let mut pieces = text.chunks(step);
         loop {
             match decoder.decode(&mut buffer)? {
-                BodyPart::Data(data) => body.extend_from_slice(&data),
-                BodyPart::Trailers(headers) => trailers += headers.len(),
-                BodyPart::End => break,
-                BodyPart::More => match pieces.next() {
+                Poll::Ready(Some(Piece::Data(data))) => body.extend_from_slice(&data),
+                Poll::Ready(Some(Piece::Trailers(headers))) => trailers += headers.len(),
+                Poll::Ready(None) => break,
+                Poll::Pending => match pieces.next() {
                     Some(piece) => buffer.extend_from_slice(piece),
                     None => break,
                 },

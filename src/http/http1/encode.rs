@@ -9,7 +9,8 @@ use http::{Method, StatusCode};
 use tokio::io::AsyncWrite;
 
 use super::decode::Framing;
-use crate::http::message::BodyError;
+use crate::http::forwarding;
+use crate::http::message::{BodyError, Piece};
 use crate::message::headers::Headers;
 
 /// Up to this length, a body's part is copied behind the head, so that one `send` writes both. A `writev` costs 0.2 us
@@ -148,8 +149,30 @@ pub(super) fn framing_header(text: &mut Vec<u8>, framing: Framing) {
 }
 
 impl Framing {
-    /// Adds a part to the outbox, which must have room.
-    pub(super) fn encode(&mut self, data: Bytes, outbox: &mut Outbox) -> Result<(), BodyError> {
+    /// Adds a part of a body, `None` for its end, to the outbox, which must have room. Returns whether the body has ended;
+    /// `is_end` says whether a part was the last.
+    pub(super) fn encode(
+        &mut self,
+        piece: Option<Piece>,
+        is_end: impl FnOnce() -> bool,
+        outbox: &mut Outbox,
+    ) -> Result<bool, BodyError> {
+        let trailers = match piece {
+            Some(Piece::Data(data)) => {
+                self.data(data, outbox)?;
+                if !is_end() {
+                    return Ok(false);
+                }
+                Headers::new()
+            }
+            Some(Piece::Trailers(trailers)) => forwarding::trailers(trailers),
+            None => Headers::new(),
+        };
+        self.end(&trailers, outbox)?;
+        Ok(true)
+    }
+
+    pub(super) fn data(&mut self, data: Bytes, outbox: &mut Outbox) -> Result<(), BodyError> {
         match self {
             Self::Empty => return Err(wrong_length()),
             Self::Length(left) => {
@@ -199,7 +222,7 @@ mod tests {
         let (mut stream, mut outbox) = (Slow { bytes: Vec::new(), step }, Outbox::default());
         let mut cx = Context::from_waker(std::task::Waker::noop());
         for piece in pieces {
-            framing.encode(Bytes::copy_from_slice(piece), &mut outbox)?;
+            framing.data(Bytes::copy_from_slice(piece), &mut outbox)?;
             assert!(outbox.poll_flush(&mut stream, &mut cx).is_ready() && outbox.is_empty());
         }
         framing.end(trailers, &mut outbox)?;

@@ -3,15 +3,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a property that does not hold is a panic")]
 
+use std::task::Poll;
+
 use bytes::{Bytes, BytesMut};
 use http::Method;
 
-use super::decode::{BodyPart, Decoder, Framing};
+use super::decode::{Decoder, Framing};
 use super::encode::{self, Outbox};
 use super::head;
 use crate::http::forwarding;
 use crate::http::limits::HeadLimits;
-use crate::http::message::BodyError;
+use crate::http::message::{BodyError, Piece};
 use crate::message::headers::{self, Headers};
 
 const LIMITS: HeadLimits = HeadLimits { bytes: 2048, target: 1024, lines: 32 };
@@ -90,7 +92,7 @@ pub(crate) fn chunks(bytes: &[u8]) {
     let (mut framing, mut outbox) = (Framing::Chunked, Outbox::default());
     // Small pieces are copied into the text; a large one would have to be flushed first.
     for piece in whole.body.chunks(1000) {
-        framing.encode(Bytes::copy_from_slice(piece), &mut outbox).unwrap();
+        framing.data(Bytes::copy_from_slice(piece), &mut outbox).unwrap();
     }
     let trailers: Headers = whole.trailers.iter().map(|(name, value)| (name, value)).collect();
     framing.end(&trailers, &mut outbox).unwrap();
@@ -113,15 +115,15 @@ fn decode(text: &[u8], step: usize) -> Result<Read, BodyError> {
     let mut pieces = text.chunks(step);
     loop {
         match decoder.decode(&mut buffer)? {
-            BodyPart::Data(data) => {
+            Poll::Ready(Some(Piece::Data(data))) => {
                 assert!(!data.is_empty(), "a piece of nothing would end the body where it is sent on");
                 read.body.extend_from_slice(&data);
             }
-            BodyPart::Trailers(headers) => {
+            Poll::Ready(Some(Piece::Trailers(headers))) => {
                 read.trailers = headers.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
             }
-            BodyPart::End => break,
-            BodyPart::More => match pieces.next() {
+            Poll::Ready(None) => break,
+            Poll::Pending => match pieces.next() {
                 Some(piece) => buffer.extend_from_slice(piece),
                 None => break,
             },

@@ -19,16 +19,15 @@ use super::encode;
 use super::head::{self, RequestHead};
 use crate::http::activity::{Activity, Alarm, Phase};
 use crate::http::failure::HeadError;
-use crate::http::forwarding::{self, Peer};
+use crate::http::forwarding::Peer;
 use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, ResponseBody, ResponseHeaders, Upload};
 use crate::http::observer::HttpLimit;
 use crate::http::server::Server;
 use crate::http::service::Context as RequestContext;
 use crate::http::service::{Exchange, Service};
 use crate::http::transport::Stream;
-use crate::message::headers::Headers;
 
-/// How long to read and discard an unwanted body, so that the client reads the response: closing while bytes are in
+/// The time to read and discard an unwanted body, so that the client reads the response: closing while bytes are in
 /// flight would make the client's system drop it (RFC 9112 section 9.6).
 const LINGER: Duration = Duration::from_secs(5);
 
@@ -295,25 +294,8 @@ impl<S: Service> Connection<'_, S> {
                 body.drive_upload(cx);
                 return Poll::Pending;
             }
-            let trailers = match body.poll_piece(cx) {
-                Poll::Ready(Some(Ok(Piece::Data(data)))) => {
-                    if let Some(exchange) = exchange {
-                        exchange.sent(data.len());
-                    }
-                    framing.encode(data, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
-                    if !body.is_end() {
-                        continue;
-                    }
-                    Headers::new()
-                }
-                Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => forwarding::trailers(trailers),
-                Poll::Ready(None) => Headers::new(),
-                Poll::Ready(Some(Err(error))) => {
-                    // The client gets what came before the failure. The missing end tells it that the body is
-                    // incomplete.
-                    let _ = self.io.poll_flush(cx);
-                    return Poll::Ready(Err(io::Error::other(error)));
-                }
+            let piece = match body.poll_piece(cx) {
+                Poll::Ready(piece) => piece.transpose(),
                 Poll::Pending => {
                     let _ = self.io.poll_flush(cx)?;
                     // Without this check, a silent upstream would continue to work for a client that has gone.
@@ -325,7 +307,18 @@ impl<S: Service> Connection<'_, S> {
                     };
                 }
             };
-            framing.end(&trailers, &mut self.io.outbox.borrow_mut()).map_err(io::Error::other)?;
+            let piece = piece.inspect_err(|_| {
+                // The client gets what came before the failure. The missing end tells it that the body is incomplete.
+                let _ = self.io.poll_flush(cx);
+            });
+            let piece = piece.map_err(io::Error::other)?;
+            if let (Some(Piece::Data(data)), Some(exchange)) = (&piece, exchange) {
+                exchange.sent(data.len());
+            }
+            let encoded = framing.encode(piece, || body.is_end(), &mut self.io.outbox.borrow_mut());
+            if !encoded.map_err(io::Error::other)? {
+                continue;
+            }
             *body = ResponseBody::Text(bytes::Bytes::new());
             exchange.inspect(|exchange| exchange.ended());
             return self.io.poll_flush(cx);

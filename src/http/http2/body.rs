@@ -26,7 +26,7 @@ use crate::message::headers::Headers;
 pub(super) struct ReceivedBody {
     stream: RecvStream,
     /// Bytes of the last part, not yet returned to the sender's window.
-    owed: usize,
+    unreleased: usize,
     length: Option<u64>,
     phase: Phase,
 }
@@ -42,7 +42,7 @@ impl ReceivedBody {
     pub(super) fn new(stream: RecvStream, map: &HeaderMap) -> Self {
         let length = map.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         let phase = if stream.is_end_stream() { Phase::Ended } else { Phase::Data };
-        Self { stream, owed: 0, length, phase }
+        Self { stream, unreleased: 0, length, phase }
     }
 
     pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
@@ -52,7 +52,7 @@ impl ReceivedBody {
                 // The last frame of a body is often empty.
                 Some(Ok(data)) if data.is_empty() => {}
                 Some(Ok(data)) => {
-                    self.owed = data.len();
+                    self.unreleased = data.len();
                     self.length = self.length.map(|length| length.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(Ok(Piece::Data(data))));
                 }
@@ -86,10 +86,10 @@ impl ReceivedBody {
     }
 
     fn release(&mut self) {
-        let owed = std::mem::take(&mut self.owed);
-        if owed > 0 {
+        let unreleased = std::mem::take(&mut self.unreleased);
+        if unreleased > 0 {
             // Fails only if more is returned than was taken.
-            let _ = self.stream.flow_control().release_capacity(owed);
+            let _ = self.stream.flow_control().release_capacity(unreleased);
         }
     }
 
@@ -111,7 +111,7 @@ pub(super) struct ClientBody {
     pub(super) allowed: Cell<u64>,
     /// The limit for the whole body.
     pub(super) limit: u64,
-    /// Where to send a `100 Continue` if the client waits for one before it sends the body.
+    /// Sends a `100 Continue` if the client waits for one before it sends the body.
     pub(super) awaits_continue: RefCell<Option<Rc<Responder>>>,
 }
 
@@ -197,7 +197,7 @@ pub(super) struct SentBody {
     pub(super) has_begun: bool,
 }
 
-/// Why a body is not sent any further.
+/// An error while sending a body.
 #[derive(Debug)]
 pub(super) enum SendError {
     /// The receiver reset the stream, or the connection is closed.

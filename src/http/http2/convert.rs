@@ -80,7 +80,7 @@ struct KnownHeaders<'a> {
     hosts: SmallVec<[&'a HeaderValue; 1]>,
     lengths: SmallVec<[&'a HeaderValue; 1]>,
     crumbs: SmallVec<[&'a HeaderValue; 1]>,
-    /// Of all names and values.
+    /// The length of all names and values.
     bytes: usize,
 }
 

@@ -13,14 +13,14 @@ use tokio::time::sleep_until;
 
 use super::watch::{Traffic, WatchedStream};
 
-/// How long an upstream may be silent while a response is due before it is sent a PING.
+/// An upstream that is silent for this long while a response is due is sent a PING.
 const PING_AFTER: Duration = Duration::from_secs(10);
 
 /// The time to a second PING if nothing but the answer to the first came in between: gRPC servers treat two PINGs
 /// within five minutes as an attack, unless they have sent something in between.
 const PING_AGAIN_AFTER: Duration = Duration::from_secs(310);
 
-/// How long the upstream has to answer a PING.
+/// The timeout for the answer to a PING.
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Drives the connection until it is closed or the upstream no longer answers.
@@ -48,7 +48,7 @@ pub(super) async fn drive(
             }
         }
         while alarm.as_mut().poll(cx).is_ready() {
-            let heard = traffic.heard();
+            let heard = traffic.heard.get();
             let deadline = match asked {
                 Some(SentPing { at, .. }) if heard <= at => at + PING_TIMEOUT,
                 Some(SentPing { at, content }) if content == traffic.content() => at + PING_AGAIN_AFTER,

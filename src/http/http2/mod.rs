@@ -18,5 +18,5 @@ use std::time::Duration;
 pub(super) use client::Connection;
 pub(super) use server::serve;
 
-/// How long a client has to read that its connection is over, and to answer the last PING.
+/// The time for a client to read that its connection is over, and to answer the last PING.
 const LINGER: Duration = Duration::from_secs(1);

@@ -37,7 +37,7 @@ const REMEMBERED_RESETS: usize = 512;
 /// so this is more than fits into one read, and [`Http2Limits::max_resets`] is the effective bound.
 const PENDING_RESETS: usize = 4096;
 
-/// How often the socket and the streams may wake each other before the worker's other connections get a turn.
+/// The socket and the streams may wake each other this often before the worker's other connections get a turn.
 const ROUNDS: usize = 16;
 
 /// Serves a client's connection to its end. When `drain` is cancelled, running requests are answered and no more
@@ -113,7 +113,7 @@ fn builder(limits: &Http2Limits, head: &HeadLimits) -> h2::server::Builder {
 struct Session<'p, F, M> {
     connection: Connection<WatchedStream, Bytes>,
     pings: Option<PingPong>,
-    /// When the last PING was sent.
+    /// The time of the last PING.
     pinged: Option<Instant>,
     /// Wakes the connection itself.
     socket: Waker,
@@ -127,7 +127,7 @@ struct Session<'p, F, M> {
     resets: Resets,
     /// Number of accepted requests.
     requests: u32,
-    /// When the last stream ended.
+    /// The end of the last stream.
     idle_since: Instant,
     phase: Phase,
 }
@@ -141,7 +141,6 @@ enum Phase {
     Closing(Instant),
 }
 
-/// What to do at a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeadlineAction {
     /// Close the connection without a frame.
@@ -310,8 +309,11 @@ where
         if let Phase::Closing(since) = self.phase {
             return (after(since, LINGER), DeadlineAction::Drop);
         }
-        let incomplete =
-            self.traffic.incomplete_since().map(|since| (after(since, timeouts.header), DeadlineAction::Incomplete));
+        let incomplete = self
+            .traffic
+            .incomplete_since
+            .get()
+            .map(|since| (after(since, timeouts.header), DeadlineAction::Incomplete));
         let next = match self.phase {
             _ if !self.tasks.is_empty() => self.ping_deadline(),
             // The library waits for an answer to the PING that it sends with the GOAWAY.
@@ -324,7 +326,7 @@ where
 
     /// Anything that the client sends shows that it is there, not only the answer to a PING.
     fn ping_deadline(&self) -> (Instant, DeadlineAction) {
-        let heard = self.traffic.heard();
+        let heard = self.traffic.heard.get();
         match self.pinged.filter(|pinged| heard <= *pinged) {
             Some(pinged) => (pinged + self.limits.ping_timeout, DeadlineAction::Dead),
             None => (heard + self.limits.ping_interval, DeadlineAction::Ping),

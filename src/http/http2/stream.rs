@@ -28,7 +28,7 @@ use crate::message::headers::Headers;
 /// come from clients that have waited.
 const RAPID: Duration = Duration::from_secs(1);
 
-/// How long an answered stream waits for the rest of its request.
+/// The time that an answered stream waits for the rest of its request.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// Headers that may be added to a response: `Date` and `Content-Length`.

@@ -103,7 +103,7 @@ where
     }
 }
 
-/// Which parts of a connection were woken: streams, the socket, the shutdown token.
+/// The parts of a connection that were woken: streams, the socket, the shutdown token.
 #[derive(Debug, Default)]
 pub(super) struct Wakeups {
     woken: Mutex<WakeupState>,

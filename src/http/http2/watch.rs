@@ -39,26 +39,26 @@ const END_HEADERS: u8 = 0x4;
 /// The traffic of a connection.
 #[derive(Debug)]
 pub(super) struct Traffic {
-    /// When the connection's task was woken.
+    /// The time of the connection task's last wake-up.
     now: Cell<Instant>,
     opened: Instant,
     scanner: RefCell<Scanner>,
-    /// Since when a header block, or a frame other than `DATA`, is incomplete.
-    incomplete: Cell<Option<Instant>>,
-    heard: Cell<Instant>,
+    /// Since when a header block, or a frame other than `DATA`, is incomplete and blocks all streams.
+    pub(super) incomplete_since: Cell<Option<Instant>>,
+    /// The last time that the peer sent something.
+    pub(super) heard: Cell<Instant>,
     bytes: Cell<u64>,
     /// Header blocks received since the last requests were accepted.
     not_accepted: Cell<u64>,
     read_state: Cell<ReadState>,
 }
 
-/// Whether more may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadState {
     Free,
     /// The last read brought requests that have not been accepted yet.
     Held,
-    /// As before, and there is nothing more to read: the task is woken when there is.
+    /// The same, and there is nothing more to read: the task is woken when there is.
     Drained,
 }
 
@@ -150,7 +150,7 @@ impl Traffic {
             now: Cell::new(now),
             opened: now,
             scanner: RefCell::new(scanner),
-            incomplete: Cell::new(None),
+            incomplete_since: Cell::new(None),
             heard: Cell::new(now),
             bytes: Cell::new(0),
             not_accepted: Cell::new(0),
@@ -168,16 +168,6 @@ impl Traffic {
     /// Returns when the connection's task was woken.
     pub(super) fn now(&self) -> Instant {
         self.now.get()
-    }
-
-    /// Returns since when an incomplete frame or header block has blocked all streams.
-    pub(super) fn incomplete_since(&self) -> Option<Instant> {
-        self.incomplete.get()
-    }
-
-    /// Returns when the peer last sent something.
-    pub(super) fn heard(&self) -> Instant {
-        self.heard.get()
     }
 
     /// Returns the number of heads and `DATA` frames received.
@@ -225,11 +215,11 @@ impl Traffic {
         scanner.walk(bytes);
         // Another incomplete frame may have followed the one that was completed.
         let ended = scanner.counts != before;
-        let since = match self.incomplete.get() {
+        let since = match self.incomplete_since.get() {
             since @ Some(_) if was_incomplete && !ended => since,
             _ => Some(self.now()),
         };
-        self.incomplete.set(since.filter(|_| scanner.is_incomplete()));
+        self.incomplete_since.set(since.filter(|_| scanner.is_incomplete()));
         self.heard.set(self.now());
         self.count(bytes.len());
         let blocks = scanner.counts.blocks - before.blocks;
@@ -365,7 +355,7 @@ mod tests {
             let traffic = Traffic::new(0);
             bytes.chunks(size).for_each(|piece| traffic.read(piece));
             let FrameCounts { blocks, control, .. } = traffic.scanner.borrow().counts;
-            let seen = (blocks, control, traffic.incomplete_since().is_some());
+            let seen = (blocks, control, traffic.incomplete_since.get().is_some());
             assert_eq!(seen, expected, "in pieces of {size}");
         }
     }

@@ -24,11 +24,11 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const PLAIN_ON_TLS: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 55\r\n\
     connection: close\r\n\r\nthis port requires TLS: use https:// instead of http://";
 
-/// How long to read from a client that was answered before TLS: closing while its request is in flight would make its
+/// The time to read from a client that was answered before TLS: closing while its request is in flight would make its
 /// system drop the response (RFC 9112 section 9.6).
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How connections start.
+/// Options for the start of connections.
 #[derive(Clone, Debug)]
 pub struct AcceptOptions {
     /// Peers whose connections must start with a PROXY header. It is not read from other peers, so clients cannot forge
@@ -70,7 +70,7 @@ pub(crate) enum Protocol {
     Http2,
 }
 
-/// Why a connection ended before HTTP.
+/// An error that ends a connection before HTTP.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
     /// Probes that only connect do this.
@@ -118,7 +118,7 @@ pub(crate) struct Acceptor {
     pub(crate) patience: Duration,
     pub(crate) admission: Arc<Admission>,
     pub(crate) observer: Rc<dyn Observer>,
-    /// Whether clients' addresses may be logged.
+    /// True if clients' addresses may be logged.
     pub(crate) logs_peers: bool,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Header {
     pub(crate) source: Source,
 }
 
-/// Where a connection comes from.
+/// The source of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     /// From the client at this address.
@@ -51,7 +51,7 @@ pub(crate) enum Source {
     Unknown,
 }
 
-/// Why bytes are not a valid header.
+/// An error in a PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HeaderError {
     #[error("missing PROXY header")]

@@ -134,7 +134,7 @@ thread_local! {
     static SCRATCH: RefCell<[u8; SMALL_READ]> = const { RefCell::new([0; SMALL_READ]) };
 }
 
-/// As `TcpStream`'s `poll_read`, but calls the system through rustix. glibc's `recv` is a cancellation point, which
+/// Works like `TcpStream`'s `poll_read`, but calls the system through rustix. glibc's `recv` is a cancellation point, which
 /// costs two locked instructions per call in a process with several threads.
 fn poll_receive(stream: &TcpStream, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
     loop {
@@ -153,7 +153,7 @@ fn poll_receive(stream: &TcpStream, cx: &mut Context<'_>, buffer: &mut [u8]) -> 
     }
 }
 
-/// As [`poll_receive`], for `poll_write`.
+/// The same as [`poll_receive`] for `poll_write`.
 fn poll_send(stream: &TcpStream, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
     loop {
         ready!(stream.poll_write_ready(cx))?;
@@ -200,7 +200,7 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Where a server listens. Written as `127.0.0.1:3000` or `unix:/run/app.sock`.
+/// A server's address, written as `127.0.0.1:3000` or `unix:/run/app.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Network(SocketAddr),

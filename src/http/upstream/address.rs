@@ -59,8 +59,8 @@ impl Server {
             Some("h2c") => Scheme::H2c,
             Some("h2" | "http2" | "grpc") => {
                 return Err(format!(
-                    "`{text}`: write `h2c://` for HTTP/2 without TLS (prior knowledge), and `https://` to negotiate it over \
-                     by `https://`"
+                    "`{text}`: write `h2c://` for HTTP/2 without TLS (prior knowledge), or `https://` to \
+                     negotiate it by ALPN"
                 ));
             }
             Some("ws" | "wss") => {

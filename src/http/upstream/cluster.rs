@@ -20,7 +20,7 @@ pub(super) const MAX_ADDRESSES: usize = 64;
 /// The servers of a route, as seen by one worker.
 #[derive(Debug)]
 pub(super) struct Cluster {
-    servers: Vec<Rc<Server>>,
+    pub(super) servers: Vec<Rc<Server>>,
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
     /// Where the next search starts, so that equal endpoints take turns.
     next: Cell<usize>,
@@ -33,7 +33,7 @@ pub(super) struct Cluster {
 pub(super) struct Limits {
     /// Connections, including idle ones.
     pub(super) connections: usize,
-    /// How long an idle connection is kept.
+    /// Idle connections are closed after this time.
     pub(super) idle_time: Duration,
 }
 
@@ -61,10 +61,6 @@ impl Cluster {
                 .extend(address.map(|address| Rc::new(Endpoint::new(server.clone(), address, limits))));
         }
         Rc::new(cluster)
-    }
-
-    pub(super) fn servers(&self) -> &[Rc<Server>] {
-        &self.servers
     }
 
     pub(super) fn endpoints(&self) -> Vec<Rc<Endpoint>> {
@@ -106,7 +102,7 @@ impl Cluster {
         let (later, first) = endpoints.split_at(start.min(endpoints.len()));
         let (place, endpoint) = first.iter().chain(later).enumerate().min_by_key(|(_, endpoint)| {
             let is_avoided = avoid.is_some_and(|avoid| Rc::ptr_eq(avoid, endpoint));
-            (is_avoided, endpoint.state(now) != State::Healthy, endpoint.outstanding())
+            (is_avoided, endpoint.state(now) != State::Healthy, endpoint.outstanding.get())
         })?;
         // A retry does not take a turn. Otherwise the two of a pair would swap turns with each failure, and the failing
         // one would be tried first every time.
@@ -129,7 +125,7 @@ impl Cluster {
             StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
                 self.failed(endpoint, now);
             }
-            _ => endpoint.succeeded(),
+            _ => endpoint.failures.set(0),
         }
     }
 
@@ -222,7 +218,7 @@ pub(super) mod tests {
     /// Who takes requests that are done at once.
     #[track_caller]
     fn check_turns(cluster: &Rc<Cluster>, now: Instant, expected: &str) {
-        let taken: String = expected.chars().map(|_| name(cluster.pick(now, None).unwrap().endpoint())).collect();
+        let taken: String = expected.chars().map(|_| name(&cluster.pick(now, None).unwrap().endpoint)).collect();
         assert_eq!(taken, expected);
     }
 
@@ -236,10 +232,13 @@ pub(super) mod tests {
     fn the_one_with_the_least_to_do_is_next() {
         let (cluster, now) = (cluster(3), Instant::now());
         let mut leases: Vec<_> = (0..6).map(|_| cluster.pick(now, None).unwrap()).collect();
-        leases.retain(|lease| name(lease.endpoint()) != '2');
-        assert_eq!(cluster.endpoints().iter().map(|endpoint| endpoint.outstanding()).collect::<Vec<_>>(), [2, 0, 2]);
+        leases.retain(|lease| name(&lease.endpoint) != '2');
+        assert_eq!(
+            cluster.endpoints().iter().map(|endpoint| endpoint.outstanding.get()).collect::<Vec<_>>(),
+            [2, 0, 2]
+        );
         leases.extend((0..2).map(|_| cluster.pick(now, None).unwrap()));
-        assert_eq!(leases[4..].iter().map(|lease| name(lease.endpoint())).collect::<String>(), "22");
+        assert_eq!(leases[4..].iter().map(|lease| name(&lease.endpoint)).collect::<String>(), "22");
     }
 
     #[test]
@@ -247,12 +246,12 @@ pub(super) mod tests {
         let (two, one, now) = (cluster(2), cluster(1), Instant::now());
         for expected in ['1', '2', '1'] {
             let first = two.pick(now, None).unwrap();
-            assert!(two.has_other(first.endpoint()));
-            assert_eq!(name(first.endpoint()), expected);
-            assert_ne!(name(two.pick(now, Some(first.endpoint())).unwrap().endpoint()), name(first.endpoint()));
+            assert!(two.has_other(&first.endpoint));
+            assert_eq!(name(&first.endpoint), expected);
+            assert_ne!(name(&two.pick(now, Some(&first.endpoint)).unwrap().endpoint), name(&first.endpoint));
         }
         let only = one.pick(now, None).unwrap();
-        assert!(!one.has_other(only.endpoint()) && one.pick(now, Some(only.endpoint())).is_some());
+        assert!(!one.has_other(&only.endpoint) && one.pick(now, Some(&only.endpoint)).is_some());
     }
 
     #[test]
@@ -340,7 +339,7 @@ pub(super) mod tests {
     #[test]
     fn names_have_endpoints_when_they_have_addresses() {
         let cluster = of(&["http://a", "unix:/a"]).0;
-        let (server, now) = (cluster.servers()[0].clone(), Instant::now());
+        let (server, now) = (cluster.servers[0].clone(), Instant::now());
         check_turns(&cluster, now, "uu");
         let addresses: Vec<_> = (1..=3).map(|last| SocketAddr::from(([10, 0, 0, last], 80))).collect();
         assert!(cluster.set_addresses(&server, &addresses[..2]));
@@ -357,7 +356,7 @@ pub(super) mod tests {
     #[test]
     fn no_name_has_more_addresses_than_its_share() {
         let cluster = of(&["http://a"]).0;
-        let server = cluster.servers()[0].clone();
+        let server = cluster.servers[0].clone();
         assert!(cluster.pick(Instant::now(), None).is_none());
         let addresses: Vec<_> = (0..=255).map(|last| SocketAddr::from(([10, 0, 0, last], 80))).collect();
         cluster.set_addresses(&server, &addresses);

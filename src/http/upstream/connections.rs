@@ -128,7 +128,7 @@ fn known(endpoint: &Endpoint, now: Instant, may_share: bool) -> Option<ReadyConn
 #[derive(Debug)]
 pub(super) struct Pool<C> {
     idle: RefCell<VecDeque<Idle<C>>>,
-    /// How long a connection is kept. It should be less than the server's own timeout, so that we close first: a
+    /// The idle timeout. It should be less than the server's own timeout, so that we close first: a
     /// request that is in flight when the server closes may or may not have been processed.
     idle_time: Duration,
 }

@@ -42,12 +42,12 @@ pub(crate) struct Endpoint {
     pub(super) speaks: Cell<Option<Protocol>>,
     idle_time: Duration,
     /// Requests assigned to it, including those that wait.
-    outstanding: Cell<usize>,
+    pub(super) outstanding: Cell<usize>,
     /// One permit for each request that may use a connection. An HTTP/1.1 request has a connection of its own and
     /// prefers an idle one, so there are never more connections than permits.
     slots: Semaphore,
     /// Consecutive failed requests.
-    failures: Cell<u32>,
+    pub(super) failures: Cell<u32>,
     ejection: Cell<Option<Ejection>>,
     /// The result of the health checks; `true` without any.
     healthy: Cell<bool>,
@@ -69,7 +69,7 @@ struct Ejection {
     length: Duration,
 }
 
-/// Whether an endpoint is used: the label `state` of `weir_upstream_endpoints`.
+/// An endpoint's state: the label `state` of `weir_upstream_endpoints`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Healthy,
@@ -127,10 +127,6 @@ impl Endpoint {
         self.shared.take();
     }
 
-    pub(super) const fn outstanding(&self) -> usize {
-        self.outstanding.get()
-    }
-
     pub(super) fn state(&self, now: Instant) -> State {
         if !self.healthy.get() {
             State::Unhealthy
@@ -156,11 +152,6 @@ impl Endpoint {
             self.forget_connections();
         }
         is_enough
-    }
-
-    /// A request was answered.
-    pub(super) fn succeeded(&self) {
-        self.failures.set(0);
     }
 
     /// A request failed. Returns whether it should be ejected.
@@ -196,7 +187,7 @@ impl fmt::Display for Endpoint {
 #[derive(Debug)]
 pub(crate) struct EndpointLease {
     cluster: Rc<Cluster>,
-    endpoint: Rc<Endpoint>,
+    pub(super) endpoint: Rc<Endpoint>,
     /// True if it holds one of the endpoint's permits.
     admitted: bool,
 }
@@ -205,10 +196,6 @@ impl EndpointLease {
     pub(super) fn new(cluster: Rc<Cluster>, endpoint: Rc<Endpoint>) -> Self {
         endpoint.outstanding.set(endpoint.outstanding.get() + 1);
         Self { cluster, endpoint, admitted: false }
-    }
-
-    pub(super) const fn endpoint(&self) -> &Rc<Endpoint> {
-        &self.endpoint
     }
 
     /// Takes a connection permit if one is free and nobody waits for it.

@@ -38,7 +38,7 @@ struct FailedAttempt {
     progress: Progress,
 }
 
-/// How far a try came.
+/// The progress of a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     /// Nothing of the request was written.
@@ -74,7 +74,7 @@ impl Forwarder {
             let lease = self.lease(failed_at.as_ref(), context).await.inspect_err(|error| {
                 error.reason().inspect(|reason| self.observer.failed(None, reason, error));
             })?;
-            let endpoint = lease.endpoint().clone();
+            let endpoint = lease.endpoint.clone();
             if !request.headers.contains("host") {
                 request.headers.append("host", endpoint.server.authority());
             }
@@ -167,7 +167,7 @@ impl Forwarder {
         let may_share = forwarding::upgrade(&request).is_none();
         loop {
             let (connected, was_reused) =
-                match self.connector.connection(lease.endpoint(), context.activity.now(), may_share).await {
+                match self.connector.connection(&lease.endpoint, context.activity.now(), may_share).await {
                     Ok(connected) => connected,
                     Err(error) => {
                         return Err(FailedAttempt { error, request: Some(request), progress: Progress::Unsent });

@@ -28,7 +28,7 @@ const MAX_CHECKS: usize = 64;
 
 const AGENT: &str = concat!("weir/", env!("CARGO_PKG_VERSION"), " (health check)");
 
-/// How servers are checked.
+/// Options for health checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     /// The path to GET. 2xx and 3xx are good.

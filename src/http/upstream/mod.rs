@@ -35,20 +35,19 @@ pub use route::Routes;
 /// A pooled connection.
 type Connection = Box<super::http1::Connection<endpoint::EndpointLease>>;
 
-/// How requests are forwarded.
+/// Options for forwarding requests.
 #[derive(Clone, Debug)]
 pub struct UpstreamOptions {
-    /// Which requests go to which servers.
+    /// Selects the servers for each request.
     pub routes: Routes,
     /// Connections per worker and address, including idle ones. Further requests wait.
     pub connections: NonZeroUsize,
     /// The timeout of one try, until the response's headers. A retry has the rest of the whole timeout.
     pub try_timeout: Option<Duration>,
-    /// How often names are resolved again.
+    /// The interval at which names are resolved again.
     pub resolve_interval: Duration,
-    /// How servers are checked, if they are.
     pub health_check: Option<HealthCheck>,
-    /// How servers of `https://` are verified. Required if there is one, see [`Routes::use_tls`].
+    /// Required if a server uses `https://`, see [`Routes::use_tls`].
     pub tls: Option<transport::Connector>,
 }
 
@@ -104,7 +103,7 @@ impl Upstreams {
                 let observer = observer();
                 let cluster = Cluster::new(servers, limits, observer.clone());
                 let resolution: Rc<Resolution> = Rc::default();
-                for server in cluster.servers().iter().filter(|server| server.has_name()) {
+                for server in cluster.servers.iter().filter(|server| server.has_name()) {
                     let observer = observer.clone();
                     tasks.spawn_local(resolution.clone().keep(
                         cluster.clone(),

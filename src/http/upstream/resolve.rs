@@ -127,7 +127,7 @@ mod tests {
             Limits { connections: 1, idle_time: PATIENCE },
             Rc::new(CountedEjections::default()),
         );
-        let server = cluster.servers()[0].clone();
+        let server = cluster.servers[0].clone();
         (cluster, server)
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct Route {
     pub(super) upstream: Upstream,
 }
 
-/// Where the requests of a route go.
+/// The destination of a route's requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Upstream {
     /// The built-in upstream, which echoes requests.

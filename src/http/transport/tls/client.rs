@@ -13,11 +13,11 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, TlsStream};
 
-use super::files::{FileContent, FileError, NamedFile, WatchedFiles, load, pair};
+use super::files::{FileContent, FileError, NamedFile, WatchedFiles, error_in_all, load, pair};
 use super::{ALPN, HTTP_2, KeyPairFiles};
 use crate::http::transport::Stream;
 
-/// How upstreams are verified, and what they are shown.
+/// Options for TLS to upstreams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectorOptions {
     /// Authorities for upstream certificates in PEM; defaults to the public ones.
@@ -69,9 +69,7 @@ impl Connector {
         let flags = ["--upstream-cert", "--upstream-key"];
         named.extend(options.certificate.iter().flat_map(|files| pair(files, flags)));
         let has_ca = options.ca.is_some();
-        let mut files = WatchedFiles::new(named);
-        let made = files.poll(true, |contents| make(contents, has_ca));
-        let config = made.unwrap_or_else(|| Err(FileError::none("--upstream-ca")))?;
+        let (files, config) = WatchedFiles::load(named, |contents| make(contents, has_ca))?;
         let current = Arc::new(ArcSwap::from_pointee(config));
         Ok((Self { current: Arc::clone(&current), server_name }, ConnectorReloader { current, files, has_ca }))
     }
@@ -100,10 +98,10 @@ impl ConnectorReloader {
             None => {}
             Some(Ok(config)) => {
                 self.current.store(Arc::new(config));
-                tracing::info!("new certificates are in force for upstreams");
+                tracing::info!("new certificates are in use for upstreams");
             }
             Some(Err(error)) => {
-                tracing::error!("the certificates for upstreams are broken, the last good ones stay in force: {error}");
+                tracing::error!("cannot use the new certificates for upstreams, keeping the previous ones: {error}");
             }
         }
     }
@@ -124,10 +122,8 @@ fn make(contents: &[FileContent], has_ca: bool) -> Result<ClientConfig, FileErro
         [] => Arc::new(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }),
     };
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
-    let config = config.map_err(|error| {
-        let reason = format!("cannot set up TLS: {error}");
-        contents.first().map_or_else(|| FileError::none("--upstream-ca"), |first| first.file.error(reason))
-    })?;
+    let unusable = |error| error_in_all(contents, "--upstream-ca", format!("cannot set up TLS: {error}"));
+    let config = config.map_err(unusable)?;
     let config = config.with_root_certificates(roots);
     Ok(match certificate {
         [certificate, key, ..] => {

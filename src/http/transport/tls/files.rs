@@ -29,12 +29,6 @@ pub struct FileError {
     reason: String,
 }
 
-impl FileError {
-    pub(super) fn none(flag: &'static str) -> Self {
-        Self { flag, path: PathBuf::new(), reason: "a file is wanted".into() }
-    }
-}
-
 /// A file that a flag names.
 #[derive(Clone, Debug)]
 pub(super) struct NamedFile {
@@ -66,11 +60,16 @@ pub(super) struct WatchedFiles {
 type ContentsHash = Result<u64, FileError>;
 
 impl WatchedFiles {
-    pub(super) const fn new(files: Vec<NamedFile>) -> Self {
-        Self { files, known: None, suspect: None }
+    /// Reads files for the first time and calls `make` with their contents.
+    pub(super) fn load<T>(
+        files: Vec<NamedFile>,
+        make: impl FnOnce(&[FileContent]) -> Result<T, FileError>,
+    ) -> Result<(Self, T), FileError> {
+        let contents = files.iter().map(NamedFile::read).collect::<Result<Vec<_>, _>>()?;
+        Ok((Self { files, known: Some(Ok(hash(&contents))), suspect: None }, make(&contents)?))
     }
 
-    /// Calls `make` with the contents, in the order of [`Self::new`], if they have changed.
+    /// Calls `make` with the contents, in the order of [`Self::load`], if they have changed.
     ///
     /// A certificate and its key are two files, which may be replaced one after the other. So an error is reported only
     /// if the next look still finds it or if `is_asked`, and then once.
@@ -119,6 +118,12 @@ impl NamedFile {
         }
         Ok(FileContent { file: self.clone(), bytes })
     }
+}
+
+/// Returns an error in all files together, for the first of them, or for `flag` without any.
+pub(super) fn error_in_all(contents: &[FileContent], flag: &'static str, reason: String) -> FileError {
+    let path = PathBuf::new();
+    contents.first().map_or(&NamedFile { flag, path }, |content| &content.file).error(reason)
 }
 
 impl FileContent {
@@ -174,7 +179,7 @@ impl FileContent {
             pem::Error::IllegalSectionStart { line } => {
                 format!("invalid line `{}`", String::from_utf8_lossy(line).trim())
             }
-            pem::Error::Base64Decode(_) => "what stands between the lines of dashes is no base64".to_owned(),
+            pem::Error::Base64Decode(_) => "invalid base64 between the BEGIN and END lines".to_owned(),
             other => other.to_string(),
         };
         self.file.error(reason)
@@ -221,27 +226,27 @@ fn mismatch(certificate: &FileContent, key: &FileContent, certified: CertifiedKe
     for (number, own) in (1..).zip(&chain).skip(1) {
         if CertifiedKey::new(vec![own.clone()], Arc::clone(&private)).keys_match().is_ok() {
             return certificate.file.error(format!(
-                "the key in {} is that of certificate {number}; put this one first, then those that lead to the authority",
+                "the key in {} belongs to certificate {number}; put that certificate first, followed by its chain",
                 key.file.path.display()
             ));
         }
     }
     key.file.error(format!(
-        "the key does not fit the certificate in {}; give each certificate's key in the certificates' order",
+        "the key does not match the certificate in {}; give the keys in the order of the certificates",
         certificate.file.path.display()
     ))
 }
 
 impl LoadedCertificate {
-    /// Returns why clients will reject it, if they will. It is used all the same: our clock may be wrong, and some
+    /// Returns a warning if clients will reject it. It is used all the same: our clock may be wrong, and some
     /// clients do not check.
     pub(super) fn warning(&self, now: SystemTime) -> Option<FileError> {
         let now = now.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
         let now = i64::try_from(now).ok()?;
         let what = match &self.says {
             says if says.not_after < now => "the certificate has expired",
-            says if says.not_before > now => "the certificate does not hold yet",
-            says if says.names().is_empty() => "the certificate is for no host: it has no subjectAltName",
+            says if says.not_before > now => "the certificate is not valid yet",
+            says if says.names().is_empty() => "the certificate names no host: it has no subjectAltName",
             _ => return None,
         };
         Some(self.file.error(format!("{what}; clients will reject it")))

@@ -18,11 +18,10 @@ use rustls::{HandshakeKind, ProtocolVersion, ServerConfig, SignatureScheme};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 
 use super::certificate::{Certificate, wildcard_of};
-use super::files::{FileContent, FileError, LoadedCertificate, NamedFile, WatchedFiles, load, pair};
+use super::files::{FileContent, FileError, LoadedCertificate, NamedFile, WatchedFiles, error_in_all, load, pair};
 use super::{ALPN, HTTP_2, KeyPairFiles};
 use crate::http::transport::Stream;
 
-/// Whether a client needs a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAuth {
     /// The handshake fails without one.
@@ -31,7 +30,7 @@ pub enum ClientAuth {
     Request,
 }
 
-/// The certificates for clients, and what is required from clients.
+/// Options for TLS to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerTlsOptions {
     /// The first one is used for clients that name no host, or one without a certificate.
@@ -71,10 +70,7 @@ impl ServerTls {
             client_auth: client_ca.map(|(_, client_auth)| *client_auth),
             tickets: None,
         };
-        let mut files = WatchedFiles::new(files);
-        // Nothing is known yet, so whatever is found is new.
-        let made = files.poll(true, |contents| maker.make(contents));
-        let current = made.unwrap_or_else(|| Err(FileError::none("--tls-cert")))?;
+        let (files, current) = WatchedFiles::load(files, |contents| maker.make(contents))?;
         current.report();
         let tls = Arc::new(Self { current: ArcSwap::from_pointee(current) });
         Ok((tls.clone(), ServerTlsReloader { tls, files, maker }))
@@ -114,7 +110,7 @@ impl ServerTlsReloader {
                 Some(true)
             }
             Err(error) => {
-                tracing::error!("the certificates are broken, the last good ones stay in force: {error}");
+                tracing::error!("cannot use the new certificates, keeping the previous ones: {error}");
                 Some(false)
             }
         }
@@ -170,10 +166,8 @@ impl ConfigMaker {
         let (pairs, client_ca) = contents.split_at(2 * self.pairs);
         let all = pairs.chunks_exact(2).map(|pair| load(&pair[0], &pair[1], &provider));
         let certificates = Arc::new(Certificates::new(all.collect::<Result<_, _>>()?));
-        // rustls' errors about the whole are reported for the first flag, which is always given.
         let unusable = |error: rustls::Error| {
-            let reason = format!("cannot use these certificates for TLS: {error}");
-            contents.first().map_or_else(|| FileError::none("--tls-cert"), |first| first.file.error(reason))
+            error_in_all(contents, "--tls-cert", format!("cannot use these certificates for TLS: {error}"))
         };
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider));
         let config = config.with_safe_default_protocol_versions().map_err(unusable)?;

@@ -16,15 +16,15 @@ fn certificates_that_clients_refuse_are_shown_with_a_warning() {
     let warning = |hosts: &[&str], change: fn(&mut CertificateParams)| {
         let pair = pair(&authority.sign_with("a", hosts, change), ["--tls-cert", "--tls-key"]);
         let provider = rustls::crypto::aws_lc_rs::default_provider();
-        let made = WatchedFiles::new(pair.to_vec()).poll(true, |contents| load(&contents[0], &contents[1], &provider));
-        made.unwrap().unwrap().warning(now).map(|warning| warning.to_string())
+        let loaded = WatchedFiles::load(pair.to_vec(), |contents| load(&contents[0], &contents[1], &provider));
+        loaded.unwrap().1.warning(now).map(|warning| warning.to_string())
     };
     assert_eq!(warning(&["a.example"], |_| {}), None);
     let expired: fn(&mut CertificateParams) = |params| params.not_after = date_time_ymd(2020, 1, 1);
     for (hosts, change, expected) in [
         (&["a.example"][..], expired, "has expired;"),
-        (&["a.example"], |params| params.not_before = date_time_ymd(3000, 1, 1), "does not hold yet;"),
-        (&[], |_| {}, "is for no host: it has no subjectAltName;"),
+        (&["a.example"], |params| params.not_before = date_time_ymd(3000, 1, 1), "is not valid yet;"),
+        (&[], |_| {}, "names no host: it has no subjectAltName;"),
     ] {
         let warning = warning(hosts, change).unwrap();
         assert!(warning.starts_with("--tls-cert ") && warning.contains(expected), "{warning}");
@@ -108,22 +108,18 @@ fn mistakes_in_files_are_named() {
             "--tls-key bad.key: the private key cannot be used: unexpected error: failed to parse private key as RSA, ECDSA, or EdDSA",
         ),
         (&[("cut.pem", "a.key")], None, "--tls-cert cut.pem: incomplete file: `-----END CERTIFICATE-----` is missing"),
-        (
-            &[("base64.pem", "a.key")],
-            None,
-            "--tls-cert base64.pem: what stands between the lines of dashes is no base64",
-        ),
+        (&[("base64.pem", "a.key")], None, "--tls-cert base64.pem: invalid base64 between the BEGIN and END lines"),
         (&[("der.pem", "a.key")], None, "--tls-cert der.pem: the first certificate in the file is invalid"),
         (&[("long.pem", "a.key")], None, "--tls-cert long.pem: the file is longer than 1 MiB; expected PEM"),
         (
             &[("chain.pem", "a.key")],
             None,
-            "--tls-cert chain.pem: the key in a.key is that of certificate 2; put this one first, then those that lead to the authority",
+            "--tls-cert chain.pem: the key in a.key belongs to certificate 2; put that certificate first, followed by its chain",
         ),
         (
             &[("a.pem", "a.key"), ("b.pem", "a.key")],
             None,
-            "--tls-key a.key: the key does not fit the certificate in b.pem; give each certificate's key in the certificates' order",
+            "--tls-key a.key: the key does not match the certificate in b.pem; give the keys in the order of the certificates",
         ),
         (
             &[("a.pem", "a.key")],
