@@ -11,7 +11,7 @@ use http::response::Parts;
 use http::{Request, Response, StatusCode};
 pub(crate) use http_body_util::LengthLimitError;
 use http_body_util::{BodyExt, Full, Limited};
-pub(crate) use hyper::body::Incoming;
+use hyper::body;
 use hyper::service::service_fn;
 use hyper::{client, server};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -21,9 +21,13 @@ use tokio_util::sync::CancellationToken;
 /// Bytes of a response's head.
 const MAX_HEAD: usize = 16 * 1024;
 
+/// The body of a message that is being received.
+#[derive(Debug)]
+pub(crate) struct Incoming(body::Incoming);
+
 /// Reads a body to its end. The error is a [`LengthLimitError`] if it has more than `max_bytes`.
 pub(crate) async fn read(body: Incoming, max_bytes: usize) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
-    Ok(Limited::new(body, max_bytes).collect().await?.to_bytes())
+    Ok(Limited::new(body.0, max_bytes).collect().await?.to_bytes())
 }
 
 /// Serves a connection to its end. Once `closing` is cancelled, the current request is answered and no other is read.
@@ -33,7 +37,7 @@ pub(crate) async fn serve(
     closing: &CancellationToken,
     answer: impl AsyncFn(Request<Incoming>) -> Response<Full<Bytes>>,
 ) -> Result<(), hyper::Error> {
-    let service = service_fn(async |request| Ok::<_, Infallible>(answer(request).await));
+    let service = service_fn(async |request: Request<_>| Ok::<_, Infallible>(answer(request.map(Incoming)).await));
     let mut builder = server::conn::http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(header_timeout);
     let mut serving = pin!(builder.serve_connection(TokioIo::new(stream), service));
@@ -75,7 +79,7 @@ async fn send<T>(
     let (mut sender, connection) = builder.max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
     let mut response = pin!(async {
         let (head, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
-        Ok((head, read(body).await))
+        Ok((head, read(Incoming(body)).await))
     });
     tokio::select! {
         response = &mut response => response,
