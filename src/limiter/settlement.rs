@@ -20,7 +20,7 @@ use crate::engine::rules::plan::Plan;
 use crate::engine::rules::settlement::{PendingSettlement, ResponseReport, SettlementOutcome};
 use crate::message::headers::{self, Headers};
 use crate::store::{Batch, Store};
-use crate::telemetry::metrics::{Count, SettlementResult};
+use crate::telemetry::metrics::Count;
 
 /// Calls to the store that a worker may have under way for settlements. Each ends with the store's timeout, so more are due
 /// only if over 50,000 requests per second settle while the store does not answer.
@@ -154,11 +154,10 @@ impl Settlement {
             }
             let Some(counters) = view.settlements(owed.limit) else { return false };
             let Some(limit) = view.rules().limit(owed.limit) else { return false };
-            let result = result(outcome);
             if charges.is_empty() {
-                counters.of(result).inc();
+                counters.of(outcome).inc();
             } else {
-                job.counters.push((counters.of(result).clone(), counters.of(SettlementResult::Failed).clone()));
+                job.counters.push((counters.of(outcome).clone(), counters.of(SettlementOutcome::Failed).clone()));
                 let renumbered =
                     |charge| if has_changed { current.rules.renumbered(charge, limit, now) } else { charge };
                 job.charges.extend(charges.into_iter().map(renumbered));
@@ -250,15 +249,4 @@ fn value<'f>(owed: &PendingSettlement, headers: &'f Headers) -> Option<&'f [u8]>
     } else {
         first
     })
-}
-
-const fn result(outcome: SettlementOutcome) -> SettlementResult {
-    match outcome {
-        SettlementOutcome::Charged => SettlementResult::Charged,
-        SettlementOutcome::Refunded => SettlementResult::Refunded,
-        SettlementOutcome::Unchanged => SettlementResult::Unchanged,
-        SettlementOutcome::Absent => SettlementResult::Absent,
-        SettlementOutcome::Unreadable => SettlementResult::Unreadable,
-        SettlementOutcome::Unanswered => SettlementResult::Unanswered,
-    }
 }

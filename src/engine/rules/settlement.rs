@@ -42,6 +42,13 @@ pub enum SettlementOutcome {
     Unreadable,
     /// The reserve is charged: no response came.
     Unanswered,
+    /// The store did not make the charge or refund.
+    Failed,
+}
+
+impl SettlementOutcome {
+    /// The labels `result` of `weir_settlements_total`, in the order of the variants.
+    pub const LABELS: [&str; 7] = ["charged", "refunded", "unchanged", "absent", "unreadable", "unanswered", "failed"];
 }
 
 /// The unsettled cost of a request that passed, for one limit.

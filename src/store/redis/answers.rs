@@ -5,10 +5,11 @@ use std::sync::atomic::Ordering;
 
 use redis::{RedisError, Value};
 
-use super::calls::{Answer, Payload};
+use super::calls::Answer;
 use super::connection::{Connection, describe};
 use super::diagnosis::Diagnosis;
 use super::reply::BadReply;
+use super::requests::Requests;
 use super::{SHORTEST_LIFE, Shared, State};
 use crate::store::{Fault, StoreError};
 
@@ -17,11 +18,11 @@ impl Shared {
     pub(super) fn answers(
         &self,
         live: &Arc<Connection>,
-        payload: &Payload,
+        requests: &Requests,
         answer: Result<Value, RedisError>,
     ) -> Result<Vec<Answer>, StoreError> {
         let value = answer.map_err(|error| self.call_error(live, &error))?;
-        let reply = payload.requests.reply(value, &payload.number).map_err(|reply| match reply {
+        let reply = requests.reply(value).map_err(|reply| match reply {
             BadReply::Malformed(text) => StoreError::Failed(text),
             BadReply::Foreign(text) => {
                 let text = format!("a reply was lost or duplicated on the way, this call was answered by {text:.100}");

@@ -26,7 +26,7 @@ use super::connection::Connection;
 use super::diagnosis::Diagnosis;
 use super::patience::{PARTS, Patience, within};
 use super::requests::Requests;
-use super::{BUSY, SILENT_TIMEOUTS, Shared, user_scripts};
+use super::{BUSY, SILENT_TIMEOUTS, Shared};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
@@ -59,22 +59,12 @@ pub(super) struct Calls {
 
 /// Requests that are decided in one call, one after the other.
 struct Call {
-    payload: Payload,
+    requests: Requests,
     /// The time of the first request. The others share its patience, so they must follow soon.
     asked: Micros,
     /// When the first request asked.
     since: Instant,
     askers: Vec<Asker>,
-}
-
-/// The part of a call that is sent.
-pub(super) struct Payload {
-    pub(super) requests: Requests,
-    /// The time to decide by; `None` for the server's.
-    pub(super) now: Option<Micros>,
-    /// When the numbers took effect.
-    pub(super) effective_from: Micros,
-    pub(super) number: String,
 }
 
 /// The receiver of an answer.
@@ -183,7 +173,7 @@ impl Shared {
     }
 
     /// Waits for an overdue reply; the call stays outstanding until it arrives. Gives the connection up if the server stays silent.
-    async fn outwait<F>(&self, live: &Arc<Connection>, payload: &Payload, mut reply: Pin<&mut F>)
+    async fn outwait<F>(&self, live: &Arc<Connection>, requests: &Requests, mut reply: Pin<&mut F>)
     where
         F: Future<Output = Result<Value, RedisError>>,
     {
@@ -194,7 +184,7 @@ impl Shared {
             if let Some(answer) = within(self.timeout, reply.as_mut()).await {
                 live.overdue.fetch_sub(1, Ordering::Relaxed);
                 // The result still shows whether the connection works.
-                let _ = self.answers(live, payload, answer);
+                let _ = self.answers(live, requests, answer);
                 return;
             }
             silent = if live.heard.load(Ordering::Relaxed) == heard { silent + 1 } else { 0 };
@@ -206,17 +196,16 @@ impl Shared {
 
 impl Call {
     fn new(shared: &Shared, first: &Batch<'_>, now: Option<Micros>) -> Self {
-        let requests = Requests::with(user_scripts::of(first.charges));
-        let payload = Payload { requests, now, effective_from: first.effective_from, number: shared.number() };
-        Self { payload, asked: first.now, since: Instant::now(), askers: Vec::new() }
+        let requests = Requests::new(first, now, shared.number());
+        Self { requests, asked: first.now, since: Instant::now(), askers: Vec::new() }
     }
 
     /// Returns whether the call can take these requests as well.
     fn takes(&self, shared: &Shared, first: &Batch<'_>, rest: &[Batch<'_>], now: Option<Micros>) -> bool {
-        let Payload { requests, .. } = &self.payload;
+        let requests = &self.requests;
         let (mut charges, mut bytes) = (requests.charges(), requests.bytes());
         for batch in std::iter::once(first).chain(rest) {
-            let is_alike = (self.payload.now, self.payload.effective_from) == (now, batch.effective_from);
+            let is_alike = (requests.now, requests.effective_from) == (now, batch.effective_from);
             if !is_alike || !requests.runs_as(batch.charges) {
                 return false;
             }
@@ -230,7 +219,7 @@ impl Call {
 
     fn push(&mut self, batch: &Batch<'_>) -> Receiver<Answer> {
         let (answer, receiver) = oneshot::channel();
-        self.payload.requests.push(batch.charges, self.payload.now.unwrap_or(batch.now));
+        self.requests.push(batch.charges, batch.now);
         let gives_back = batch.charges.iter().any(|charge| matches!(charge.mode, Mode::Refund | Mode::Reset));
         self.askers.push(Asker { answer, gives_back });
         receiver
@@ -241,7 +230,7 @@ impl Call {
         let is_wanted = |asker: &Asker| asker.gives_back || !asker.answer.is_closed();
         if !self.askers.iter().all(is_wanted) {
             let keep: Vec<bool> = self.askers.iter().map(is_wanted).collect();
-            self.payload.requests.retain(&keep);
+            self.requests.retain(&keep);
             self.askers.retain(is_wanted);
         }
         !self.askers.is_empty()
@@ -255,12 +244,12 @@ async fn send_next(shared: Arc<Shared>) {
     if !call.drop_unwanted() {
         return;
     }
-    let Call { payload, askers, since, .. } = call;
+    let Call { requests, askers, since, .. } = call;
     let Turn { live, mut patience, waited, _place } = match turn {
         Ok(turn) => turn,
         Err(error) => return fail(askers, &error),
     };
-    let mut reply = pin!(live.ask(&payload));
+    let mut reply = pin!(live.ask(&requests));
     let Some(answer) = patience.wait(reply.as_mut()).await else {
         let is_silent = !waited || live.overdue.load(Ordering::Relaxed) > 0;
         let error = if is_silent && !shared.is_overloaded(since) {
@@ -269,9 +258,9 @@ async fn send_next(shared: Arc<Shared>) {
             StoreError::Busy { sent: true }
         };
         fail(askers, &error);
-        return shared.outwait(&live, &payload, reply).await;
+        return shared.outwait(&live, &requests, reply).await;
     };
-    match shared.answers(&live, &payload, answer) {
+    match shared.answers(&live, &requests, answer) {
         Ok(answers) => {
             for (asker, answer) in askers.into_iter().zip(answers) {
                 let _ = asker.answer.send(answer);

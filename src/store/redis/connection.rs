@@ -8,8 +8,7 @@ use redis::{Cmd, ErrorKind, RedisError, Value};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::calls::Payload;
-use super::requests::ScriptRef;
+use super::requests::{Requests, ScriptRef};
 
 /// A connection and its statistics.
 pub(super) struct Connection {
@@ -26,16 +25,15 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Makes one call, and a second one with the source if the server does not know the script, which it then has not run.
-    pub(super) async fn ask(&self, payload: &Payload) -> Result<Value, RedisError> {
-        match self.send(payload, ScriptRef::Hash).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => self.send(payload, ScriptRef::Source).await,
+    pub(super) async fn ask(&self, requests: &Requests) -> Result<Value, RedisError> {
+        match self.send(requests, ScriptRef::Hash).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => self.send(requests, ScriptRef::Source).await,
             answer => answer,
         }
     }
 
-    async fn send(&self, payload: &Payload, script: ScriptRef) -> Result<Value, RedisError> {
-        let command = payload.requests.command(script, payload.now, payload.effective_from, &payload.number);
-        match self.reply(&command).await? {
+    async fn send(&self, requests: &Requests, script: ScriptRef) -> Result<Value, RedisError> {
+        match self.reply(&requests.command(script)).await? {
             // `Value::extract_error` would find the errors of single requests in the reply as well.
             Value::ServerError(error) => Err(error.into()),
             value => Ok(value),

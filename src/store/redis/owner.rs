@@ -10,7 +10,6 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, Value};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::calls::Payload;
 use super::connection::{Connection, describe};
 use super::diagnosis::{Diagnosis, PERHAPS_TLS, WANTS_CERTIFICATE};
 use super::options::Target;
@@ -20,7 +19,7 @@ use super::{Shared, State};
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::store::Fault;
+use crate::store::{Batch, Fault};
 
 /// How long opening a connection may take, including name lookup, TLS, AUTH and the trial. With the longest pause this stays below
 /// the 2 s within which limiting resumes.
@@ -155,13 +154,13 @@ async fn identify(live: &Connection) -> Result<(), Diagnosis> {
 async fn try_out(live: &Connection, shared: &Shared, target: &Target) -> Result<(), Diagnosis> {
     let Ok(numbers) = Numbers::fixed(1) else { return Ok(()) };
     let charge = Charge::new(Bucket { key: TRIAL.into(), fingerprint: 0 }, numbers, 0, Mode::Reset);
-    let mut requests = Requests::default();
-    requests.push(&[charge], Micros(0));
-    let payload = Payload { requests, now: None, effective_from: Micros(0), number: shared.number() };
-    let diagnosis = match live.ask(&payload).await {
+    let batch = Batch { charges: &[charge], effective_from: Micros(0), now: Micros(0) };
+    let mut requests = Requests::new(&batch, None, shared.number());
+    requests.push(batch.charges, batch.now);
+    let diagnosis = match live.ask(&requests).await {
         Err(error) if error.code().is_none() => Some(on_opening(target, &error)),
         Err(error) => Diagnosis::of_call(&describe(&error)),
-        Ok(value) => match payload.requests.reply(value, &payload.number) {
+        Ok(value) => match requests.reply(value) {
             Ok(reply) => reply.answers.iter().find_map(|answer| Diagnosis::of_call(answer.as_ref().err()?)),
             Err(reply) => {
                 return Err(Diagnosis::new(Fault::Failing, format!("unexpected reply to a script call: {reply:?}")));

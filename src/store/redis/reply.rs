@@ -25,15 +25,15 @@ pub(super) enum BadReply {
 }
 
 impl Requests {
-    /// Reads the reply to the call with this number.
-    pub(super) fn reply(&self, value: Value, number: &str) -> Result<Reply, BadReply> {
+    /// Reads the reply to the call.
+    pub(super) fn reply(&self, value: Value) -> Result<Reply, BadReply> {
         let Value::Array(mut values) = value else { return Err(BadReply::Foreign(format!("{value:?}"))) };
         let said = match values.pop_if(|value| matches!(value, Value::Array(_))) {
             Some(Value::Array(said)) => said,
             _ => Vec::new(),
         };
         match values.pop() {
-            Some(Value::BulkString(echo)) if echo == number.as_bytes() => {}
+            Some(Value::BulkString(echo)) if echo == self.number.as_bytes() => {}
             other => return Err(BadReply::Foreign(format!("{:?} at its end", other.unwrap_or(Value::Nil)))),
         }
         self.read(values, said).map_err(BadReply::Malformed)
@@ -173,17 +173,18 @@ mod tests {
     #[test]
     fn a_reply_without_the_number_of_its_call_is_another_calls() {
         let (a, b) = (charge("A:1", 1, Mode::Spend), charge("B:1", 1, Mode::Spend));
-        let called = requests(&[std::slice::from_ref(&a), &[a.clone(), b]]);
+        let mut called = requests(&[std::slice::from_ref(&a), &[a.clone(), b]]);
+        called.number = "#2a".into();
         let reply = |echo: &[&str]| {
             let echo = echo.iter().map(|echo| Value::BulkString(echo.as_bytes().to_vec()));
             let values = integers(&[0, 0, 19, 0, 50_000, 2, 18, 0, 100_000, 1, 0, 7, 8]).into_iter().chain(echo);
-            called.reply(Value::Array(values.collect()), "#2a")
+            called.reply(Value::Array(values.collect()))
         };
         assert_eq!(reply(&["#2a"]).map(|reply| reply.answers.len()), Ok(2));
         for echo in [&[][..], &["#2b"], &["#2a", "#2a"]] {
             assert!(matches!(reply(echo), Err(BadReply::Foreign(_) | BadReply::Malformed(_))), "{echo:?}");
         }
-        let pong = called.reply(Value::SimpleString("PONG".into()), "#2a");
+        let pong = called.reply(Value::SimpleString("PONG".into()));
         assert!(matches!(pong, Err(BadReply::Foreign(_))), "{pong:?}");
     }
 

@@ -7,6 +7,7 @@ use super::user_scripts::{self, Scripts};
 use super::words;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::{EXACT, Micros};
+use crate::store::Batch;
 
 /// The beginning of a bucket's key.
 ///
@@ -40,6 +41,12 @@ pub(super) struct Requests {
     pub(super) counts: Vec<usize>,
     /// The user scripts that the requests run.
     scripts: Scripts,
+    /// The time to decide by; `None` for the server's.
+    pub(super) now: Option<Micros>,
+    /// When the numbers took effect.
+    pub(super) effective_from: Micros,
+    /// The text that the script echoes.
+    pub(super) number: String,
 }
 
 /// Texts, one after the other.
@@ -67,9 +74,10 @@ impl Texts {
 }
 
 impl Requests {
-    /// Starts a call whose requests all run these scripts.
-    pub(super) fn with(scripts: Scripts) -> Self {
-        Self { scripts, ..Self::default() }
+    /// Starts a call for requests like this one: all of them run the same user scripts.
+    pub(super) fn new(first: &Batch<'_>, now: Option<Micros>, number: String) -> Self {
+        let (scripts, effective_from) = (user_scripts::of(first.charges), first.effective_from);
+        Self { scripts, now, effective_from, number, ..Self::default() }
     }
 
     /// True if a request with these charges runs the same scripts as the others.
@@ -80,6 +88,7 @@ impl Requests {
 
     /// Adds a request with these charges, made at `now` by this machine's clock.
     pub(super) fn push(&mut self, charges: &[Charge], now: Micros) {
+        let now = self.now.unwrap_or(now);
         for (place, charge) in charges.iter().enumerate() {
             self.keys.text.push_str(KEY_PREFIX);
             self.keys.text.push_str(&charge.bucket.key);
@@ -113,8 +122,8 @@ impl Requests {
         keys + charges.iter().map(words::longest).sum::<usize>()
     }
 
-    /// Returns the command that decides them; `now` is `None` for the server's clock. The script echoes `number`.
-    pub(super) fn command(&self, form: ScriptRef, now: Option<Micros>, effective_from: Micros, number: &str) -> Cmd {
+    /// Returns the command that decides them.
+    pub(super) fn command(&self, form: ScriptRef) -> Cmd {
         let with_scripts = (!self.scripts.is_empty()).then(|| user_scripts::with_scripts(&self.scripts));
         let script = with_scripts.as_deref().unwrap_or(&PLAIN);
         let (name, script) = match form {
@@ -127,23 +136,24 @@ impl Requests {
         for key in self.keys.iter() {
             command.arg(key);
         }
-        match now {
+        match self.now {
             Some(now) => command.arg(now.0),
             None => command.arg(""),
         };
         // The script reads no instant beyond 2^53, and those are after every `now` that it can read.
-        command.arg(effective_from.0.min(EXACT - 1));
+        command.arg(self.effective_from.0.min(EXACT - 1));
         for words in self.words.iter() {
             command.arg(words);
         }
-        command.arg(number);
+        command.arg(&self.number);
         command
     }
 
     /// Keeps the requests at the places that are true in `keep`.
     pub(super) fn retain(&mut self, keep: &[bool]) {
-        let old = std::mem::take(self);
-        self.scripts = old.scripts;
+        let mut old = std::mem::take(self);
+        (self.now, self.effective_from) = (old.now, old.effective_from);
+        (self.scripts, self.number) = (std::mem::take(&mut old.scripts), std::mem::take(&mut old.number));
         let (mut keys, mut bursts, mut first) = (old.keys.iter(), old.bursts.iter(), 0);
         for ((count, words), keep) in old.counts.iter().zip(old.words.iter()).zip(keep) {
             let (keys, bursts) = (keys.by_ref().take(*count), bursts.by_ref().take(*count));
@@ -184,7 +194,8 @@ pub(super) mod tests {
     }
 
     fn words(form: ScriptRef, called: &[&[Charge]], now: Option<Micros>) -> Vec<String> {
-        let command = requests(called).command(form, now, Micros(u64::MAX), "#2a");
+        let numbered = Requests { now, effective_from: Micros(u64::MAX), number: "#2a".into(), ..requests(called) };
+        let command = numbered.command(form);
         let text = |argument| match argument {
             redis::Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
             _ => String::from("a cursor"),
@@ -213,7 +224,7 @@ pub(super) mod tests {
             let mut left = requests(&all);
             left.retain(&keep);
             let text = |requests: &Requests| {
-                let command = requests.command(ScriptRef::Hash, None, Micros(0), "#1");
+                let command = requests.command(ScriptRef::Hash);
                 (format!("{:?}", command.get_packed_command()), requests.bursts.clone(), requests.counts.clone())
             };
             assert_eq!(text(&left), text(&requests(&kept)), "{keep:?}");

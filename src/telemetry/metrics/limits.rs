@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::Metrics;
 use super::label::label;
 use super::tally::Tally;
+use crate::engine::rules::settlement::SettlementOutcome;
 
 label! {
     /// A limit's decision: the label `result` of `weir_decisions_total`.
@@ -33,24 +34,6 @@ label! {
         ErrorDenied = "error_denied",
         /// Too many requests were waiting for the store.
         Rejected = "rejected",
-    }
-}
-
-label! {
-    /// The label `result` of `weir_settlements_total`.
-    pub enum SettlementResult {
-        Charged = "charged",
-        Refunded = "refunded",
-        /// The cost was the reservation.
-        Unchanged = "unchanged",
-        /// The response reports no cost, so the reservation stays.
-        Absent = "absent",
-        /// The reported cost is not a number, so the reservation stays.
-        Unreadable = "unreadable",
-        /// There was no response, so the reservation stays.
-        Unanswered = "unanswered",
-        /// The store failed.
-        Failed = "failed",
     }
 }
 
@@ -77,12 +60,12 @@ impl LimitTallies {
 /// The counters of a limit's settlements.
 #[derive(Clone, Debug)]
 pub struct SettlementMetrics {
-    results: [Count; SettlementResult::ALL.len()],
+    results: [Count; SettlementOutcome::LABELS.len()],
 }
 
 impl SettlementMetrics {
-    pub const fn of(&self, result: SettlementResult) -> &Count {
-        &self.results[result as usize]
+    pub const fn of(&self, outcome: SettlementOutcome) -> &Count {
+        &self.results[outcome as usize]
     }
 }
 
@@ -90,7 +73,7 @@ impl SettlementMetrics {
 #[derive(Debug)]
 pub(super) struct Limits {
     decisions: PerLimit<{ DecisionResult::ALL.len() }>,
-    settlements: PerLimit<{ SettlementResult::ALL.len() }>,
+    settlements: PerLimit<{ SettlementOutcome::LABELS.len() }>,
     keys_limited: PerLimit<1>,
 }
 
@@ -101,7 +84,7 @@ impl Limits {
             settlements: PerLimit::new(
                 "weir_settlements_total",
                 "Settlements of costs that responses report, by limit and result",
-                SettlementResult::LABELS,
+                SettlementOutcome::LABELS,
             ),
             keys_limited: PerLimit::new(
                 "weir_keys_limited_total",
@@ -224,7 +207,7 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         for (limit, result) in [("A", DecisionResult::Denied), ("B", DecisionResult::Allowed)] {
             LimitTallies::default().count(&metrics, &metrics.limit(limit), result);
-            metrics.settlements(limit).of(SettlementResult::Charged).inc();
+            metrics.settlements(limit).of(SettlementOutcome::Charged).inc();
         }
         let page = text(&metrics);
         assert!(page.contains("weir_decisions_total{limit=\"A\",result=\"denied\"} 1"), "{page}");
@@ -244,7 +227,7 @@ mod tests {
             for (times, result) in (1..).zip(DecisionResult::ALL) {
                 limit.decisions[result as usize].inc_by(times);
             }
-            metrics.settlements(name).of(SettlementResult::Charged).inc_by(8);
+            metrics.settlements(name).of(SettlementOutcome::Charged).inc_by(8);
             metrics.settlements(name);
         }
         let page = text(&metrics);
