@@ -105,8 +105,10 @@ impl Setup {
         let admission = Admission::new(self.connections);
         let http = HttpOptions {
             accept: self.accept,
-            trusted_proxies: TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect())
-                .saying_in(self.client_address),
+            trusted_proxies: TrustedProxies {
+                source: self.client_address,
+                ..TrustedProxies::new(self.trusted.iter().map(|net| net.parse().unwrap()).collect())
+            },
             client_headers: self.client_headers,
             timeouts: self.timeouts,
             limits: self.limits,

@@ -40,7 +40,7 @@ pub(super) struct TrustArgs {
 
 impl TrustArgs {
     pub(super) fn trusted_proxies(&self) -> TrustedProxies {
-        TrustedProxies::new(self.trusted_proxies.clone()).saying_in(self.client_address)
+        TrustedProxies { source: self.client_address, ..TrustedProxies::new(self.trusted_proxies.clone()) }
     }
 }
 

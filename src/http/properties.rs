@@ -133,7 +133,7 @@ fn addresses(claim: &[u8]) {
         .iter()
         .flat_map(|byte| if matches!(byte, b'\\' | b'"') { vec![b'\\', *byte] } else { vec![*byte] })
         .collect();
-    let trusted = |source| TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]).saying_in(source);
+    let trusted = |source| TrustedProxies { source, ..TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]) };
     for (name, said) in [
         ("x-forwarded-for", b"192.0.2.7".to_vec()),
         ("forwarded", b"for=192.0.2.7".to_vec()),

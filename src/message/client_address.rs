@@ -15,8 +15,8 @@ const FORWARDED: &str = "forwarded";
 /// The trusted proxies, and the header in which they pass on the client's address.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedProxies {
-    networks: Vec<IpNet>,
-    source: AddressSource,
+    pub networks: Vec<IpNet>,
+    pub source: AddressSource,
 }
 
 /// The header in which trusted proxies pass on the client's address.
@@ -36,7 +36,7 @@ pub enum AddressSource {
 pub struct ClientAddress {
     /// Never IPv4-mapped.
     pub address: IpAddr,
-    /// Whether a trusted proxy sent both `X-Forwarded-For` and `Forwarded` and they name different clients. Then either
+    /// True if a trusted proxy sent both `X-Forwarded-For` and `Forwarded` and they name different clients. Then either
     /// the client added the header that its proxy does not write, or [`AddressSource`] names the wrong one.
     pub is_disputed: bool,
 }
@@ -65,12 +65,6 @@ impl TrustedProxies {
     /// Trusts the proxies in these networks to write `X-Forwarded-For`.
     pub fn new(networks: Vec<IpNet>) -> Self {
         Self { networks, source: AddressSource::default() }
-    }
-
-    /// The same proxies with another source.
-    #[must_use]
-    pub fn saying_in(self, source: AddressSource) -> Self {
-        Self { source, ..self }
     }
 
     pub fn contains(&self, address: IpAddr) -> bool {
@@ -159,7 +153,7 @@ fn split_back(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Whether the next byte is escaped by a backslash that is not escaped itself.
+/// Returns true if the next byte is escaped by a backslash that is not escaped itself.
 fn is_escaped(before: &[u8]) -> bool {
     before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
 }
@@ -268,7 +262,10 @@ mod tests {
         let headers: Headers = headers.iter().copied().collect();
         let peer = IpAddr::from([10, 0, 0, 1]);
         for (source, expected) in ["xff", "forwarded", "hops=1", "hops=2"].into_iter().zip(expected) {
-            let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]).saying_in(source.parse().unwrap());
+            let trusted = TrustedProxies {
+                source: source.parse().unwrap(),
+                ..TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()])
+            };
             let address = expected.parse().unwrap();
             assert_eq!(
                 trusted.client(peer, &headers),

@@ -141,7 +141,7 @@ impl Headers {
         self.all(name).next()
     }
 
-    /// As [`Self::get`], if the value is printable ASCII.
+    /// Returns the value of the first line of this name if it is printable ASCII.
     pub fn text(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(text)
     }
@@ -150,7 +150,7 @@ impl Headers {
         self.get(name).is_some()
     }
 
-    /// Whether this is a gRPC call, whose client expects errors as gRPC statuses.
+    /// Returns true for a gRPC call, whose client expects errors as gRPC statuses.
     pub fn is_grpc(&self) -> bool {
         self.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
     }
@@ -245,12 +245,12 @@ pub fn text(value: &[u8]) -> Option<&str> {
     std::str::from_utf8(value).ok().filter(|text| text.bytes().all(|byte| matches!(byte, b'\t' | b' '..=b'~')))
 }
 
-/// Whether this is a valid header name: a token (RFC 9110 section 5.6.2).
+/// Returns true for a valid header name: a token (RFC 9110 section 5.6.2).
 pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
 }
 
-/// Whether this is a valid header value (RFC 9110 section 5.5): no control characters except tab.
+/// Returns true for a valid header value (RFC 9110 section 5.5): no control characters except tab.
 pub fn is_value(value: &[u8]) -> bool {
     value.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..))
 }

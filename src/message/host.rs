@@ -117,7 +117,7 @@ pub fn host_of(authority: &str) -> Option<Cow<'_, str>> {
     Some(if lower { Cow::Borrowed(host) } else { Cow::Owned(host.to_ascii_lowercase()) })
 }
 
-/// As [`host_of`], but an IPv6 address may be written without brackets.
+/// Does the same as [`host_of`], but an IPv6 address may be written without brackets.
 pub(crate) fn written_host(text: &str) -> Option<Cow<'_, str>> {
     text.parse::<Ipv6Addr>().map_or_else(|_| host_of(text), |address| Some(address.to_string().into()))
 }

@@ -43,7 +43,7 @@ impl HostPattern {
         Ok(if name.len() == host.len() { Self::Exact(host) } else { Self::Below(format!(".{name}")) })
     }
 
-    /// Whether it matches a host in lower case.
+    /// Returns true if it matches a host in lower case.
     pub fn matches(&self, host: &str) -> bool {
         match self {
             Self::Exact(exact) => exact == host,
@@ -52,7 +52,6 @@ impl HostPattern {
     }
 }
 
-/// As it is written.
 impl fmt::Display for HostPattern {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

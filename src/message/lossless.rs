@@ -20,7 +20,7 @@ pub fn text(bytes: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// As [`text`], for bytes that are valid UTF-8: unchanged unless it has stand-ins.
+/// Does the same as [`text`] for valid UTF-8, which is unchanged unless it has stand-ins.
 pub fn keep(text: &str) -> Cow<'_, str> {
     if may_have_bytes(text) { Cow::Owned(carried(text.as_bytes())) } else { Cow::Borrowed(text) }
 }
@@ -58,7 +58,7 @@ pub fn shown(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Whether a text has stand-ins.
+/// Returns true if a text has stand-ins.
 pub fn has_bytes(text: &str) -> bool {
     may_have_bytes(text) && text.chars().any(|character| byte(character).is_some())
 }

@@ -76,7 +76,7 @@ pub fn normalise(path: &str) -> Cow<'_, str> {
     Cow::Owned(normal)
 }
 
-/// Whether `path` is normalised already, as nearly every path is.
+/// Returns true if `path` is already normalised, as nearly every path is.
 fn is_normal(path: &str) -> bool {
     let bytes = path.as_bytes();
     if bytes.first() != Some(&b'/') || (bytes.len() > 1 && bytes.ends_with(b"/")) || bytes.contains(&b'%') {

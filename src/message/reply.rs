@@ -9,15 +9,14 @@ use super::headers::Headers;
 /// A reply to a request that is denied or cannot be served.
 #[derive(Clone, Debug)]
 pub struct Reply {
-    /// The status.
     pub status: StatusCode,
-    /// The headers, without those that frame the body.
+    /// Without those that frame the body.
     pub headers: Headers,
-    /// The body; empty if there is none.
+    /// May be empty.
     pub body: String,
 }
 
-/// A problem of our own (RFC 9457) with the default type: a bad request, an upstream that is gone.
+/// Returns problem details (RFC 9457) of the default type, as for a bad request or an unreachable upstream.
 pub fn problem(status: StatusCode, detail: &str) -> Reply {
     let mut body = begin_problem("about:blank", status.canonical_reason().unwrap_or("Error"), status);
     for character in detail.chars() {
@@ -36,7 +35,7 @@ pub fn problem(status: StatusCode, detail: &str) -> Reply {
     problem_reply(status, body)
 }
 
-/// The members of a problem up to the text of its `detail`.
+/// Returns the members of a problem up to the text of `detail`.
 pub(crate) fn begin_problem(kind: &str, title: &str, status: StatusCode) -> String {
     let mut body = String::with_capacity(384);
     for part in ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), ",\"detail\":\""] {

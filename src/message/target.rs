@@ -35,7 +35,7 @@ fn check_method(method: &str) -> Result<(), &'static str> {
     if is_misspelt { Err("a standard method must be in upper case") } else { Ok(()) }
 }
 
-/// As [`check`], for a query without its question mark.
+/// Checks a query without its question mark.
 pub fn check_query(query: &str) -> Result<(), &'static str> {
     if query.bytes().any(|byte| !byte.is_ascii_graphic() || byte == b'#') {
         return Err("a query must be printable ASCII without a fragment");
@@ -43,7 +43,7 @@ pub fn check_query(query: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Why a target is not a valid absolute URL.
+/// The reason why a target is not a valid absolute URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UrlError {
     /// It does not start with `http://` or `https://`.

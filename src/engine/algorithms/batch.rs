@@ -16,7 +16,7 @@ pub struct BatchDecision {
     pub edits: SmallVec<[(usize, Edit); FEW]>,
 }
 
-/// Decides `charges` together. `decide` decides the charge with this index, and `standing` returns the state of its bucket
+/// Decides `charges` together. `decide` decides the charge with this index, and `peek` returns the state of its bucket
 /// without the charge.
 ///
 /// If any charge is denied, only edits that count denied requests are made. The decisions on the other charges are then the
@@ -24,7 +24,7 @@ pub struct BatchDecision {
 pub fn decide_all(
     charges: &[Charge],
     decide: impl Fn(usize, &Charge) -> Result<Attempt<Edit>, NeedsRedis>,
-    standing: impl Fn(usize, &Charge) -> Result<Decision, NeedsRedis>,
+    peek: impl Fn(usize, &Charge) -> Result<Decision, NeedsRedis>,
 ) -> Result<BatchDecision, NeedsRedis> {
     let mut edits = SmallVec::new();
     // The charges that count even if the request is denied.
@@ -45,12 +45,12 @@ pub fn decide_all(
             !is_dropped || detail.undo()
         });
         decisions.details = details;
-        for (index, (decision, charge)) in decisions.as_mut_slice().iter_mut().zip(charges).enumerate() {
+        for (index, (decision, charge)) in decisions.iter_mut().zip(charges).enumerate() {
             if decision.outcome == Outcome::Allowed {
                 *decision = if counting.contains(&index) {
                     Decision { outcome: Outcome::Unchanged, retry_after: Some(Micros(0)), ..*decision }
                 } else {
-                    standing(index, charge)?
+                    peek(index, charge)?
                 };
             }
         }

@@ -70,7 +70,7 @@ pub enum Input {
     Slot(Slot),
     Queue(Work),
     Script(Run),
-    /// How long ago the tokens of a refund were taken, for a sliding log or window.
+    /// The time since the tokens of a refund were taken, for a sliding log or window.
     TakenAgo(Micros),
 }
 
@@ -82,7 +82,7 @@ pub struct Slot(pub u128);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Elevated {
     pub numbers: Numbers,
-    /// How long an activation lasts, in microseconds.
+    /// The length of an activation, in microseconds.
     pub span: u64,
     /// Months are in UTC.
     pub activations_per_month: u64,
@@ -114,7 +114,7 @@ impl Charge {
         }
     }
 
-    /// Returns how long ago the tokens of a refund were taken, if known.
+    /// Returns the time since the tokens of a refund were taken, if known.
     pub fn taken_ago(&self) -> Option<Micros> {
         match self.input.as_deref() {
             Some(Input::TakenAgo(ago)) if self.mode == Mode::Refund => Some(*ago),

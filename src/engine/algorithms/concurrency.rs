@@ -4,8 +4,7 @@
 //! it once. A spend without a name takes no slot, because its caller could not free it; it only learns whether one is free.
 //! `lua/concurrency.lua` does the same arithmetic.
 //!
-//! When the next slot becomes free is unknown. A denied request gets a `retry_after` of [`RETRY`], and there is no
-//! `reset_after`.
+//! It is unknown when the next slot becomes free. A denied request gets a `retry_after` of [`RETRY`] and no `reset_after`.
 
 use super::algorithm::Algorithm;
 use super::charge::{Charge, Mode, Slot};

@@ -1,7 +1,7 @@
 //! Decisions: the answers to charges, and their order by strictness.
 
 use std::cmp::Ordering;
-use std::ops::Deref;
+use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
@@ -139,19 +139,8 @@ impl Decisions {
         self.decisions.push(decision);
     }
 
-    /// Corrects the limit of a decision by numbers other than the charge's.
-    pub fn set_limit(&mut self, index: usize, limit: u64) {
-        if let Some(decision) = self.decisions.get_mut(index) {
-            decision.limit = limit;
-        }
-    }
-
     pub fn detail(&self, index: usize) -> Option<&Detail> {
         self.details.iter().find(|(of, _)| *of == index).map(|(_, detail)| detail)
-    }
-
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [Decision] {
-        &mut self.decisions
     }
 }
 
@@ -160,6 +149,12 @@ impl Deref for Decisions {
 
     fn deref(&self) -> &[Decision] {
         &self.decisions
+    }
+}
+
+impl DerefMut for Decisions {
+    fn deref_mut(&mut self) -> &mut [Decision] {
+        &mut self.decisions
     }
 }
 

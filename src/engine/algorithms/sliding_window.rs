@@ -123,7 +123,7 @@ impl SlidingWindow {
 
     /// Returns the windows for a charge under `frame`, which holds since `effective_from`.
     ///
-    /// When the period changes, tokens that count at that instant count as taken then, so that they fade no sooner.
+    /// At a change of the period, the tokens that count are dated at that instant, so that they fade no sooner.
     fn find(window: Option<&Self>, frame: Frame, now: Micros, effective_from: Micros) -> Self {
         let Some(window) = window else { return Self { at: now, previous: 0, current: 0, frame } };
         let instant = window.at.max(now);

@@ -96,7 +96,7 @@ pub fn decide(
 }
 
 /// Returns the decision for a charge of a denied request: the state of its bucket, as nothing was taken.
-pub fn standing(
+pub fn peek(
     state: Option<&State>,
     charge: &Charge,
     now: Micros,
@@ -106,8 +106,8 @@ pub fn standing(
     Ok(Decision { outcome: Outcome::Unchanged, ..decision })
 }
 
-/// As [`standing`], for a charge that [`decide_level`] can decide.
-pub fn standing_level(level: Option<&Level>, charge: &Charge, now: Micros, effective_from: Micros) -> Decision {
+/// Does the same as [`peek`] for a charge that [`decide_level`] can decide.
+pub fn peek_level(level: Option<&Level>, charge: &Charge, now: Micros, effective_from: Micros) -> Decision {
     let (decision, _) = decide_level(level, &check_of_zero(charge), now, effective_from);
     Decision { outcome: Outcome::Unchanged, ..decision }
 }

@@ -5,7 +5,7 @@ use super::decision::{Decision, Outcome};
 use super::micros::Micros;
 use super::numbers::Numbers;
 
-/// What a bucket has used at the instant of a charge, in levels. A token of [`Numbers::token`] levels is one level in all
+/// The usage of a bucket at the instant of a charge, in levels. A token is [`Numbers::token`] levels, which is 1 for all
 /// algorithms but GCRA.
 pub(super) trait Usage: Copy {
     /// At most the capacity, unless a gateway with a higher burst has written the bucket.

@@ -43,7 +43,7 @@ impl Windows<'_> {
     }
 }
 
-/// How a bucket refills, in one word. The memory store keeps it with every bucket. An enum would take another word, a fifth
+/// The refill of a bucket, in one word. The memory store keeps it with every bucket. An enum would take another word, a fifth
 /// more memory per bucket.
 ///
 /// The top three bits are the kind. The rest is a drain, a span in microseconds (both below 2^53), or a calendar's id

@@ -117,15 +117,15 @@ fn a_denial_names_the_limit_and_when_to_retry() {
 
 #[test]
 fn a_block_says_how_long_it_lasts_and_not_why() {
-    let denied = |reason| Plan { denials: vec![LimitDenial { limit: 1, enforced: true, reason }], ..Plan::default() };
-    let blocked = Verdict::of_denials(&denied(DenialReason::Blocked(Micros::from_millis(3_599_001))));
+    let denied = |reason| Verdict::of(&[LimitDenial { limit: 1, enforced: true, reason }], Vec::new());
+    let blocked = denied(DenialReason::Blocked(Micros::from_millis(3_599_001)));
     let response = denial(&rules(), &blocked, ALL, false);
     assert_eq!((response.status.as_u16(), response.headers.text("retry-after")), (429, Some("3600")));
     let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
     assert_eq!(body["detail"], "Daily is blocked for this id; retry after 3600 s");
     assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
     assert!(!response.headers.contains("ratelimit") && !response.headers.contains("x-ratelimit-limit"));
-    let never = denial(&rules(), &Verdict::of_denials(&denied(DenialReason::Deny)), ALL, false);
+    let never = denial(&rules(), &denied(DenialReason::Deny), ALL, false);
     assert!(never.body.contains("Daily denies this request\"") && !never.headers.contains("retry-after"));
 }
 

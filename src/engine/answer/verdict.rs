@@ -94,11 +94,6 @@ impl Verdict {
         Self { details, ..Self::of(&plan.denials, answers.collect()) }
     }
 
-    /// The verdict when a limit of the plan denies the request without the store: nothing is charged.
-    pub fn of_denials(plan: &Plan) -> Self {
-        Self::of(&plan.denials, Vec::new())
-    }
-
     /// The verdict when the store did not answer for some limits; the others were decided elsewhere.
     #[must_use]
     pub fn unanswered(mut self, unanswered: Vec<Unanswered>) -> Self {
@@ -173,10 +168,5 @@ impl Plan {
     /// Returns true if a limit denies the request without the store.
     pub fn is_denied(&self) -> bool {
         self.denials.iter().any(|denial| denial.enforced)
-    }
-
-    /// Returns the reason for which a limit denied the request without the store.
-    pub fn reason(&self, limit: u32) -> Option<DenialReason> {
-        self.denials.iter().find(|denial| denial.limit == limit).map(|denial| denial.reason)
     }
 }

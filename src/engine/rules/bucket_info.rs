@@ -26,7 +26,7 @@ pub struct BucketInfo<'r> {
     pub allowance: &'r Allowance,
     /// The origin of the override that gives the allowance, if one does.
     pub given_by: Option<&'r OverrideOrigin>,
-    /// Whether the limit is enforced for this id.
+    /// True if the limit is enforced for this id.
     pub enforced: bool,
     /// The cost of a request; 1 if the request gives it.
     pub cost: u64,
@@ -49,7 +49,7 @@ impl BucketInfo<'_> {
         if self.limit.by.is_empty() { self.limit.name.clone() } else { format!("{}:{}", self.limit.name, self.id) }
     }
 
-    /// Whether the limit does anything for any id.
+    /// Returns true if the limit counts for any id.
     pub fn is_in_use(&self) -> bool {
         let applies = self.limit.allowance != Allowance::Disabled || !self.limit.overrides.is_empty();
         self.limit.mode != LimitMode::Off && (applies || self.limit.per_call)
@@ -68,7 +68,7 @@ impl Rules {
         let identified = self.identify_components(limit, &components);
         let text = || identified.text.clone();
         let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
-        let (given, changed) = limit.overrides.find_since(&subject);
+        let (given, changed) = limit.overrides.find(&subject);
         let given = given.map(|(_, given)| given);
         let allowance = given.map_or(&limit.allowance, |given| &given.allowance);
         let enforced = limit.is_enforced_for(&identified.bucket.key);

@@ -55,7 +55,7 @@ pub struct Component {
     pub path_reading: PathReading,
 }
 
-/// Why a request has no usable value for a component.
+/// A request has no usable value for a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComponentError {
     /// Absent or empty.

@@ -43,8 +43,7 @@ impl Rules {
             texts.push(text);
         }
         let text = || texts.join(":");
-        let (given, changed) =
-            limit.overrides.find_since(&OverrideLookup { prefixes: &prefixes, client, text: &text, now });
+        let (given, changed) = limit.overrides.find(&OverrideLookup { prefixes: &prefixes, client, text: &text, now });
         let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
         let bucket = Bucket { key: plain.to_owned(), fingerprint: fingerprint_of(plain, &hash) };
         let mut plan = Plan::default();

@@ -13,7 +13,7 @@ use super::rule_set::{Rules, cost, is_enforced_without_id};
 use crate::engine::rules::allowance::Allowance;
 use crate::message::lossless::shown;
 
-/// How one limit applies to a request.
+/// The effect of one limit on a request.
 #[derive(Debug)]
 pub enum Explanation {
     Off,
@@ -31,7 +31,7 @@ pub enum Explanation {
         /// The index of the override that the allowance is from.
         given_by: Option<usize>,
         cost: u64,
-        /// Whether this id is within `enforce_for`.
+        /// True if the limit can deny this id.
         enforced: bool,
     },
 }
@@ -76,7 +76,7 @@ impl Rules {
         let text = || text.clone();
         let subject =
             OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let given = limit.overrides.find(&subject);
+        let (given, _) = limit.overrides.find(&subject);
         Ok(Explanation::Applies {
             allowance: given.map_or_else(|| limit.allowance.clone(), |(_, given)| given.allowance.clone()),
             given_by: given.map(|(place, _)| place),

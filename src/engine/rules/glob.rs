@@ -14,7 +14,7 @@ impl Glob {
         text.contains('*').then(|| Self { text: text.to_owned() })
     }
 
-    /// Whether the whole of `text` matches.
+    /// Returns true if the whole text matches.
     ///
     /// Each part matches at the first possible place, which leaves the most for the parts that follow. There is no
     /// backtracking, so a hostile value costs its length times the pattern's at most.

@@ -35,13 +35,13 @@ pub enum Fallback {
     Shared,
 }
 
-/// Why a request has no id for a limit.
+/// The component for which a request has no id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdError {
     /// The index of the component in the limit's `by`.
     pub component: usize,
     pub reason: ComponentError,
-    /// Whether the request is denied; otherwise it is not charged.
+    /// True if the request is denied. Otherwise it is not charged.
     pub is_denied: bool,
 }
 

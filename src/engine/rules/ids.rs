@@ -88,7 +88,7 @@ fn split(by: &[Component], text: &str, whole: bool, found: &mut Vec<String>) -> 
     Err(reason)
 }
 
-/// Whether the text of a component may contain colons, as an IPv6 address does.
+/// Returns true if the text of a component may contain colons, as an IPv6 address does.
 fn has_colons(component: &Component) -> bool {
     matches!(component.source, ComponentSource::Ip { .. })
         || !matches!(component.form, ValueType::Text | ValueType::Integer)

@@ -15,8 +15,8 @@ pub struct JointPlan {
     /// One for each descriptor, in order.
     pub members: Vec<DescriptorPlan>,
     probes: SmallVec<[Probe; 2]>,
-    /// Whether a limit denies the request without the store. Then the plan charges only limits with `count_denied`, and asks
-    /// for the state of the other buckets.
+    /// True if a limit denies the request without the store. The plan then charges only limits with `count_denied`, and reads
+    /// the state of the other buckets.
     pub is_denied: bool,
 }
 
@@ -27,7 +27,7 @@ struct Probe {
     charge: u32,
     /// The tokens that must be there.
     wanted: u64,
-    /// Whether the next of [`JointPlan::reported`] takes them.
+    /// True if the next of [`JointPlan::reported`] takes them.
     is_report: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct DescriptorPlan {
     pub denials: SmallVec<[LimitDenial; 1]>,
     /// Limits that let it pass without the store.
     pub unlimited: SmallVec<[u32; 1]>,
-    /// Whether a quota covers it.
+    /// True if a quota covers it.
     pub is_quota: bool,
 }
 

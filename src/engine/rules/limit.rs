@@ -31,10 +31,10 @@ pub struct Limit {
     /// The numbers of ids without an override.
     pub allowance: Allowance,
     pub cost: Cost,
-    /// How the response corrects the cost; `cost` is then taken or checked before.
+    /// The correction of the cost by the response. `cost` is then taken or checked before.
     pub response_cost: Option<Arc<ResponseCost>>,
     pub mode: LimitMode,
-    /// Whether all limits are in shadow, whatever their mode (see [`super::rule_set::Rules::in_shadow`]).
+    /// True if all limits are in shadow, whatever their mode (see [`super::rule_set::Rules::in_shadow`]).
     pub is_shadowed: bool,
     /// The share of ids for which it is enforced, in parts per [`WHOLE_SHARE`]; the others are in shadow.
     pub enforce_for: u32,
@@ -45,7 +45,7 @@ pub struct Limit {
     pub max_keys: Option<u64>,
     /// The new ids per second and worker that it may add to Redis; `None` for the default.
     pub max_new_keys: Option<u64>,
-    /// Whether a call by name may give its own numbers.
+    /// True if a call by name may give its own numbers.
     pub per_call: bool,
     /// A report of more than is left takes what is left, and a cost of 0 is denied once nothing is left.
     pub drain_over_limit: bool,

@@ -36,7 +36,7 @@ pub struct Match {
 }
 
 impl Match {
-    /// Whether it covers only requests with a descriptor, which the proxy never sees.
+    /// Returns true if it covers only requests with a descriptor, which the proxy never sees.
     pub fn needs_descriptor(&self) -> bool {
         let wants = |entries: &[EntryMatch]| entries.iter().any(|entry| entry.test.needs_value());
         match &self.descriptor {
@@ -72,7 +72,7 @@ pub struct EntryMatch {
 /// A condition on the values of a header or of a descriptor's entries. One match is enough if there are several.
 #[derive(Clone, Debug)]
 pub enum ValueTest {
-    /// Whether there is a value.
+    /// True if there must be a value, false if there must be none.
     Present(bool),
     Value(String),
     Prefix(String),
@@ -87,12 +87,12 @@ pub enum ValueTest {
 pub struct Exclusion {
     /// The tests that a value must not pass.
     pub tests: Vec<ValueTest>,
-    /// Whether a value must be there; otherwise a request without one is covered too.
+    /// False if requests without a value are covered, too.
     pub is_needed: bool,
 }
 
 impl ValueTest {
-    /// Whether no request without a value matches.
+    /// Returns true if requests without a value do not match.
     pub const fn needs_value(&self) -> bool {
         match self {
             Self::Present(present) => *present,

@@ -88,7 +88,6 @@ impl Rules {
             buckets.push(identified.bucket.fingerprint);
             let numbers = charge.numbers.as_ref().map(|numbers| numbers.under(limit.algorithm)).transpose();
             let numbers = numbers.map_err(|error| wrong(ChargeMember::Numbers, error.to_string()))?;
-            let charge = NamedCharge { numbers, ..charge.clone() };
             let left = blocks.and_then(|all| all.left(identified.bucket.fingerprint, &identified.prefixes, now));
             if let Some(left) = left.filter(|_| limit.mode != LimitMode::Off) {
                 let enforced = limit.is_enforced_for(&identified.bucket.key);
@@ -96,7 +95,7 @@ impl Rules {
                 continue;
             }
             let first = plan.charges.len();
-            add(&mut plan, place, limit, &charge, identified, mode, now);
+            add(&mut plan, place, limit, (charge.cost, numbers.as_ref()), identified, mode, now);
             plan.add_input(first, limit, |queue| queue.entry_of(&charge.fields), charge.entry.as_ref())
                 .map_err(|reason| wrong(ChargeMember::Fields, reason))?;
             plan.ask(first, limit);
@@ -126,7 +125,7 @@ fn add(
     plan: &mut Plan,
     place: u32,
     limit: &Limit,
-    charge: &NamedCharge,
+    (cost, numbers): (Option<u64>, Option<&Numbers>),
     identified: NamedIdentity,
     mode: Mode,
     now: Micros,
@@ -136,18 +135,18 @@ fn add(
     }
     let text = || identified.text.clone();
     let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
-    let (given, changed) = limit.overrides.find_since(&subject);
+    let (given, changed) = limit.overrides.find(&subject);
     let given = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
     let first = plan.charges.len();
     let enforced = limit.is_enforced_for(&identified.bucket.key);
     // A limit in shadow must neither deny nor prevent charges to enforced limits.
     let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { limit.reporting(mode) };
-    let cost = charge.cost.unwrap_or(match limit.cost {
+    let cost = cost.unwrap_or(match limit.cost {
         Cost::Fixed(cost) => cost,
         Cost::Header(_) | Cost::Query(_) => 1,
     });
     let origin = ChargeOrigin { limit: place, window: 0, enforced };
-    match (given, &charge.numbers) {
+    match (given, numbers) {
         // The operator's `deny` and `unlimited` override the numbers of the caller.
         (Allowance::Unlimited, _) => plan.unlimited.push(place),
         (Allowance::Deny, _) if mode.can_deny() => {

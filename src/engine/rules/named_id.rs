@@ -107,7 +107,7 @@ fn split<'a>(by: &[Component], text: &str) -> Result<Vec<CanonicalComponent<'a>>
     Ok(found)
 }
 
-/// As [`split`], but the last components may be missing.
+/// Does the same as [`split`], but the last components may be missing.
 pub(crate) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<CanonicalComponent<'a>>, String> {
     if text.len() > LONGEST_SPLIT {
         return Err(format!(

@@ -45,7 +45,7 @@ pub struct Overrides {
     regexes: Option<RegexSet>,
 }
 
-/// What overrides are looked up by.
+/// The id and the instant that overrides are looked up by.
 #[derive(Clone, Copy)]
 pub struct OverrideLookup<'a> {
     /// The fingerprints of the first one, two, ... components of the id.
@@ -130,14 +130,9 @@ impl Overrides {
         self.list.is_empty()
     }
 
-    /// The override in force and its index.
-    pub fn find(&self, subject: &OverrideLookup<'_>) -> Option<(usize, &Override)> {
-        self.find_since(subject).0
-    }
-
-    /// The override in force, its index, and since when: the end of the last override that preceded it. Zero if none has
-    /// expired.
-    pub fn find_since(&self, subject: &OverrideLookup<'_>) -> (Option<(usize, &Override)>, Micros) {
+    /// Returns the override in force with its index, and since when it holds: the end of the last override that preceded it, or
+    /// 0 if none has expired.
+    pub fn find(&self, subject: &OverrideLookup<'_>) -> (Option<(usize, &Override)>, Micros) {
         if self.list.is_empty() {
             return (None, Micros(0));
         }

@@ -122,7 +122,7 @@ impl PathPattern {
         })
     }
 
-    /// Whether it matches a normalised path.
+    /// Returns true if it matches a normalised path.
     pub fn matches(&self, path: &str) -> bool {
         let mut given = segments(path);
         let fits = self.segments.iter().all(|segment| match (segment, given.next()) {

@@ -37,7 +37,7 @@ pub struct ChargeOrigin {
     pub limit: u32,
     /// The index in the limit's `rates`.
     pub window: u32,
-    /// Whether a denial denies the request; otherwise the limit or the id is in shadow.
+    /// True if a denial denies the request. Otherwise the limit or the id is in shadow.
     pub enforced: bool,
 }
 
@@ -46,7 +46,7 @@ pub struct ChargeOrigin {
 pub struct LimitDenial {
     /// The index of the limit.
     pub limit: u32,
-    /// Whether the request is denied; otherwise the limit or the id is in shadow.
+    /// True if the request is denied. Otherwise the limit or the id is in shadow.
     pub enforced: bool,
     pub reason: DenialReason,
 }
@@ -81,7 +81,7 @@ pub struct Reservation {
     pub limit: u32,
     /// The tokens that are taken, or must be there.
     pub reserve: u64,
-    /// Whether nothing is taken before the response.
+    /// True if nothing is taken before the response.
     pub only_checks: bool,
 }
 

@@ -6,7 +6,7 @@ use http::header::HeaderName;
 
 use crate::engine::algorithms::charge::Mode;
 
-/// How a response decides the cost of its request. At least one of the two is set.
+/// The response's part in the cost of its request. At least one of the two is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseCost {
     /// `cost_from_response`: the header or trailer with the cost.
@@ -40,7 +40,7 @@ impl fmt::Display for Statuses {
 }
 
 impl ResponseCost {
-    /// Whether nothing is taken before the response.
+    /// Returns true if nothing is taken before the response.
     pub const fn only_checks(&self) -> bool {
         self.when.is_some()
     }

@@ -32,7 +32,7 @@ pub struct Rules {
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,
     pub fingerprinter: Fingerprinter,
-    /// When the numbers took effect.
+    /// The instant at which the numbers took effect.
     pub effective_from: Micros,
     files: Vec<String>,
 }
@@ -91,7 +91,7 @@ impl Rules {
         (u32::try_from(self.limits.len()).unwrap_or(u32::MAX), &self.carried)
     }
 
-    /// Whether a limit was carried by a request.
+    /// Returns true if the limit at this index stands for limits carried by requests.
     pub fn is_carried(&self, index: u32) -> bool {
         index as usize == self.limits.len()
     }
@@ -101,7 +101,7 @@ impl Rules {
         self.limits.iter().chain([&self.carried]).map(|limit| limit.name.as_str())
     }
 
-    /// Whether a limit has this domain of the rate limit service.
+    /// Returns true if a limit has this domain of the rate limit service.
     pub fn knows_domain(&self, domain: &str) -> bool {
         self.index.knows_domain(domain)
     }
@@ -188,7 +188,7 @@ impl Rules {
         let text = || readable(&describe(&limit.by, request));
         let subject =
             OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let (given, changed) = limit.overrides.find_since(&subject);
+        let (given, changed) = limit.overrides.find(&subject);
         let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
         let enforced = limit.is_enforced_for(&identified.bucket.key);
         match allowance {
@@ -246,8 +246,8 @@ impl Plan {
     }
 }
 
-/// Whether a limit is enforced for a request without an id. The share is then one of client addresses; a request without
-/// an address belongs to the whole share only.
+/// Returns true if a limit is enforced for a request without an id. The share of `enforce_for` is then one of client addresses. A
+/// request without an address belongs only to a share of 100%.
 pub(super) fn is_enforced_without_id(limit: &Limit, request: &Request<'_>) -> bool {
     match request.client {
         Some(client) => limit.is_enforced_for(&format!("{}:{client}", limit.short)),
@@ -397,7 +397,7 @@ mod tests {
             plan(vec![limit], &[("x-account", "no number"), ("x-zone", "eu")], 0).unwrap()
         };
         assert!(malformed(Fallback::Skip).charges.is_empty());
-        assert_eq!(malformed(Fallback::Deny).reason(0), Some(DenialReason::Malformed));
+        assert_eq!(malformed(Fallback::Deny).denials[0].reason, DenialReason::Malformed);
         assert_eq!(malformed(Fallback::Shared).charges[0].bucket.key, "L:!:eu");
     }
 

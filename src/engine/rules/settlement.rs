@@ -27,7 +27,7 @@ pub enum ResponseReport<'a> {
     Nothing,
 }
 
-/// What a settlement does with the reserve.
+/// The effect of a settlement on the reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SettlementOutcome {
     /// More was charged.
@@ -108,7 +108,7 @@ impl PendingSettlement {
         Some((result, changes))
     }
 
-    /// The same change for all charges. A refund of what was taken `ago` leaves out charges that no longer count.
+    /// Returns the same change for all charges. A refund of tokens taken `ago` leaves out charges that no longer count.
     fn changes(&self, mode: Mode, cost: u64, ago: Option<Micros>) -> Vec<Charge> {
         let counts = |held: &&ReservedCharge| ago.is_none_or(|ago| held.ends.is_none_or(|ends| ago < ends));
         let change = |held: &ReservedCharge| {
@@ -132,8 +132,8 @@ fn whole(value: &[u8]) -> Option<u64> {
     (number < EXACT).then_some(number)
 }
 
-/// How long taken tokens count at least; a later refund would give back what others have taken since. `None` where the
-/// bucket refills gradually: it bounds the refund itself.
+/// Returns the least time for which taken tokens count. A later refund would give back tokens that others have taken since.
+/// `None` where the bucket refills gradually, because it bounds the refund itself.
 fn ends(numbers: &Numbers, reset_after: Option<Micros>) -> Option<Micros> {
     let forgets_at_once = match numbers.algorithm() {
         Algorithm::Gcra | Algorithm::FixedWindow(_) => numbers.windows_to_fill() == 1,
@@ -147,22 +147,22 @@ impl Plan {
     /// Corrects the decisions of charges that only checked: they took nothing, so all that was there is left.
     pub fn correct(&self, decisions: &mut Decisions) {
         for reservation in self.reservations.iter().filter(|reservation| reservation.only_checks) {
-            let decided = self.origins.iter().zip(&self.charges).zip(decisions.as_mut_slice());
+            let decided = self.origins.iter().zip(&self.charges).zip(decisions.iter_mut());
             for ((_, charge), decision) in decided.filter(|((origin, _), _)| origin.limit == reservation.limit) {
                 charge.correct_check(decision, reservation.reserve);
             }
         }
-        for (charge, decision) in self.charges.iter().zip(decisions.as_mut_slice()) {
+        for (charge, decision) in self.charges.iter().zip(decisions.iter_mut()) {
             if self.asks.contains(&charge.bucket.fingerprint) {
                 charge.correct_check(decision, 1);
             }
         }
         if let Some(joint) = &self.joint {
-            joint.correct(&self.charges, decisions.as_mut_slice());
+            joint.correct(&self.charges, decisions);
         }
     }
 
-    /// What remains to be settled once the response to a request that passes has come. `decision` gives the store's
+    /// Returns the settlements to make once the response to a request that passes has come. `decision` returns the store's
     /// decision on a charge.
     pub fn pending_settlements(
         &self,

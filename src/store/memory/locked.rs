@@ -11,7 +11,7 @@ use crate::engine::algorithms::batch::{BatchDecision, FEW, decide_all};
 use crate::engine::algorithms::charge::{Charge, Mode, Slot};
 use crate::engine::algorithms::decision::{Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::state::{self, NeedsRedis, decide_level, standing_level};
+use crate::engine::algorithms::state::{self, NeedsRedis, decide_level, peek_level};
 
 type Few<T> = SmallVec<[T; FEW]>;
 
@@ -79,14 +79,12 @@ impl<'s> Locked<'s> {
             decisions.push(decision);
             changes.push((index, place, change));
         }
-        for ((decision, charge), (index, place, change)) in
-            decisions.as_mut_slice().iter_mut().zip(batch.charges).zip(changes)
-        {
+        for ((decision, charge), (index, place, change)) in decisions.iter_mut().zip(batch.charges).zip(changes) {
             if !is_denied {
                 self.shards[index].set_level(place, charge, change);
             } else if decision.outcome == Outcome::Allowed {
                 let level = if let Place::Table(_, level) = place { Some(level) } else { None };
-                *decision = standing_level(level.as_ref(), charge, now, effective_from);
+                *decision = peek_level(level.as_ref(), charge, now, effective_from);
             }
         }
         Some(decisions)
@@ -102,7 +100,7 @@ impl<'s> Locked<'s> {
         let decided = decide_all(
             batch.charges,
             |index, charge| state::decide(state(index, charge).as_deref(), charge, now, effective_from),
-            |index, charge| state::standing(state(index, charge).as_deref(), charge, now, effective_from),
+            |index, charge| state::peek(state(index, charge).as_deref(), charge, now, effective_from),
         );
         let BatchDecision { decisions, edits } =
             decided.map_err(|error: NeedsRedis| StoreError::Failed(error.to_string()))?;

@@ -84,8 +84,8 @@ impl Requests {
             if let (Some(Ok(answer)), Ok(place)) = (answers.get_mut(request), usize::try_from(place)) {
                 let burst = self.elevated.iter().find(|(of, _)| *of as u64 == charge).map(|(_, burst)| *burst);
                 let is_active = detail.elevation().is_some_and(|elevation| elevation.active);
-                if let Some(burst) = burst.filter(|_| is_active) {
-                    answer.set_limit(place, burst);
+                if let (Some(burst), Some(decision)) = (burst.filter(|_| is_active), answer.get_mut(place)) {
+                    decision.limit = burst;
                 }
                 answer.details.push((place, detail));
             }

@@ -54,7 +54,7 @@ pub enum Hits {
 }
 
 impl DescriptorRequest<'_> {
-    /// Whether a descriptor can be denied. Reports and refunds cannot.
+    /// Returns true if a descriptor can be denied. Reports and refunds cannot.
     fn denies(&self, descriptor: &Descriptor<'_>) -> bool {
         self.purpose != DescriptorMode::Report && !matches!(descriptor.hits, Hits::GiveBack(_))
     }
@@ -176,7 +176,7 @@ impl Rules {
         }
     }
 
-    /// Whether a limit has `quota_mode`.
+    /// Returns true if a limit has `quota_mode`.
     pub fn is_quota(&self, limit: u32) -> bool {
         self.limit(limit).and_then(|limit| limit.rule.as_deref()).is_some_and(|rule| rule.is_quota)
     }
