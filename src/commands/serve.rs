@@ -16,7 +16,7 @@ use super::tls_flags::TlsArgs;
 use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
 use crate::clock::Clock;
-use crate::config::Look;
+use crate::config::PollMode;
 use crate::engine::answer::headers::Generations;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::http::{AcceptOptions, ConnectorReloader, HttpOptions, ServerTlsReloader, UpstreamOptions};
@@ -181,7 +181,7 @@ fn reload(
     (shared, readiness): (Arc<limiter::Shared>, Arc<Readiness>),
 ) -> Reload {
     Box::new(move |asked| {
-        match rules.reload(&shared, if asked { Look::Always } else { Look::IfTouched }) {
+        match rules.reload(&shared, if asked { PollMode::Always } else { PollMode::IfTouched }) {
             Reloaded::Unchanged => {}
             Reloaded::Replaced => readiness.reloaded(None),
             Reloaded::Broken(report) => readiness.reloaded(Some(report.to_string())),

@@ -1,7 +1,7 @@
 //! Reads `by`: the components of a limit's ids.
 
 use super::mapping::Mapping;
-use super::problem::{Reported, quoted};
+use super::problem::{ReadResult, ReportedError, quoted};
 use super::scalars::one_of;
 use super::suggest::{did_you_mean, nearest};
 use super::yaml::{Node, Value};
@@ -37,7 +37,7 @@ pub(super) const FORMS: [(&str, ValueType); 6] = [
 pub(super) const MOST_COMPONENTS: usize = 6;
 
 /// Reads `by`. `paths` are the patterns of the limit's `match`, which define path parameters; `None` if they have a mistake.
-pub(super) fn by(node: &Node, paths: Option<&[PathPattern]>) -> Result<Vec<Component>, Reported> {
+pub(super) fn by(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<Component>> {
     let Value::List(items) = &node.value else {
         return Ok(component(node, paths)?.into_iter().collect());
     };
@@ -64,7 +64,7 @@ pub(super) fn by(node: &Node, paths: Option<&[PathPattern]>) -> Result<Vec<Compo
 }
 
 /// Reads one component; `None` for `global`.
-pub(super) fn component(node: &Node, paths: Option<&[PathPattern]>) -> Result<Option<Component>, Reported> {
+pub(super) fn component(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Option<Component>> {
     match &node.value {
         Value::Scalar { .. } => word(node),
         Value::Map(_) => map(node, paths).map(Some),
@@ -72,7 +72,7 @@ pub(super) fn component(node: &Node, paths: Option<&[PathPattern]>) -> Result<Op
     }
 }
 
-fn word(node: &Node) -> Result<Option<Component>, Reported> {
+fn word(node: &Node) -> ReadResult<Option<Component>> {
     let word = node.text()?;
     let source = match word {
         "global" => return Ok(None),
@@ -88,7 +88,7 @@ fn word(node: &Node) -> Result<Option<Component>, Reported> {
     Ok(Some(Component::new(source, ValueType::Text)))
 }
 
-fn ipv6_prefix(text: &str, node: &Node) -> Result<u8, Reported> {
+fn ipv6_prefix(text: &str, node: &Node) -> ReadResult<u8> {
     let canonical = |prefix: &u8| (1..=128).contains(prefix) && prefix.to_string() == text;
     text.parse().ok().filter(canonical).ok_or_else(|| {
         let help = "use 1 to 128; `ip/64` groups IPv6 clients by their first 64 bits and leaves IPv4 addresses whole";
@@ -96,7 +96,7 @@ fn ipv6_prefix(text: &str, node: &Node) -> Result<u8, Reported> {
     })
 }
 
-fn unknown_word(word: &str, node: &Node) -> Reported {
+fn unknown_word(word: &str, node: &Node) -> ReportedError {
     let help = match word {
         "header" | "query" | "cookie" | "descriptor" => format!("write `{{ {word}: NAME }}`"),
         "tls" | "subject" => "write `{ tls: subject }`".to_owned(),
@@ -109,7 +109,7 @@ fn unknown_word(word: &str, node: &Node) -> Reported {
     node.error(format!("unknown id component {}", quoted(word)), help)
 }
 
-fn map(node: &Node, paths: Option<&[PathPattern]>) -> Result<Component, Reported> {
+fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Component> {
     if let Value::Map(entries) = &node.value
         && let Some((key, _)) = entries.iter().find(|(key, _)| matches!(key.text.as_str(), "ip" | "method" | "global"))
     {
@@ -146,10 +146,10 @@ fn map(node: &Node, paths: Option<&[PathPattern]>) -> Result<Component, Reported
     })
 }
 
-fn path_parameter(node: &Node, paths: Option<&[PathPattern]>) -> Result<ComponentSource, Reported> {
+fn path_parameter(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<ComponentSource> {
     let name = name(node)?;
     // The mistake in the patterns has been reported.
-    let paths = paths.ok_or(Reported)?;
+    let paths = paths.ok_or(ReportedError)?;
     if paths.is_empty() {
         let help = format!("add `match: {{ path: \"/.../{{{name}}}\" }}` to the limit");
         return Err(node.error(format!("{} is a path parameter, but `match` has no `path`", quoted(&name)), help));
@@ -171,7 +171,7 @@ fn path_parameter(node: &Node, paths: Option<&[PathPattern]>) -> Result<Componen
     Ok(ComponentSource::PathParameter { name, segment: segments[0] })
 }
 
-fn name(node: &Node) -> Result<String, Reported> {
+fn name(node: &Node) -> ReadResult<String> {
     let name = node.text()?;
     if name.trim().is_empty() || name.trim() != name {
         return Err(node.error("a name must not be empty or have spaces around it", "remove the spaces"));

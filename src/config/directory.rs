@@ -1,15 +1,15 @@
-//! Directories in place of files.
+//! Lists the files of directories that are given in place of files.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::problem::Problem;
 
-/// The most files of a directory. Each is opened and looked at every two seconds.
+/// The most files of a directory. Each is checked for changes every two seconds.
 const MOST_FILES: usize = 1_000;
 
-/// The paths, with the files of a directory in its place: those named `*.yaml` or `*.yml`, by their names. Names that begin
-/// with a dot are left out, as a Kubernetes volume keeps its versions below them.
+/// Replaces each directory with its `*.yaml` and `*.yml` files, sorted by name. Names that start with a dot are skipped: a
+/// Kubernetes volume keeps its versions in such directories.
 pub(crate) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
     let mut files = Vec::with_capacity(paths.len());
     for path in paths {

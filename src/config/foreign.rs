@@ -2,12 +2,12 @@
 
 pub(crate) use super::mapping::{Mapping, all, find};
 pub(crate) use super::matching::MOST_REGEXES;
-pub(crate) use super::problem::{Findings, Reported, quoted};
+pub(crate) use super::problem::{Findings, ReadResult, ReportedError, quoted};
 pub(crate) use super::yaml::{Key, Node, Value};
 use super::yaml::{Reader, tree};
 
 /// Reads a file. JSON is YAML in flow style, where tabs are spaces; in block style they are rejected.
-pub(crate) fn read(text: &str, findings: &Findings) -> Result<Node, Reported> {
+pub(crate) fn read(text: &str, findings: &Findings) -> ReadResult<Node> {
     if !text.trim_start().starts_with(['{', '[']) {
         Reader::without_tabs(text, findings)?;
     }
@@ -15,7 +15,7 @@ pub(crate) fn read(text: &str, findings: &Findings) -> Result<Node, Reported> {
 }
 
 /// Reads all documents of a file in block style.
-pub(crate) fn documents(text: &str, findings: &Findings) -> Result<Vec<Node>, Reported> {
+pub(crate) fn documents(text: &str, findings: &Findings) -> ReadResult<Vec<Node>> {
     Reader::without_tabs(text, findings)?.documents()
 }
 

@@ -1,4 +1,4 @@
-//! Instants as RFC 3339 writes them (`2026-12-31T23:59:59Z`), and dates.
+//! Parses RFC 3339 timestamps (`2026-12-31T23:59:59Z`) and dates.
 
 use jiff::SignedDuration;
 use jiff::civil::DateTime;
@@ -9,8 +9,8 @@ use crate::engine::algorithms::micros::Micros;
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
-/// Parses the `until` of an override. A date lasts to the end of its day in UTC, so that `until: 2026-12-31` holds on
-/// that day. The error is what is wrong, and what would be right.
+/// Parses the `until` of an override. A date means the end of that day in UTC: `until: 2026-12-31` includes that day. The error
+/// is a message and a help text.
 pub(super) fn parse_until(text: &str) -> Result<Micros, (String, String)> {
     let since_epoch = since_epoch(text).ok_or_else(|| {
         let help = "write 2026-12-31 (until the end of that day in UTC) or 2026-12-31T18:00:00Z".to_owned();

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use super::algorithms::{self, Context, Settings, elevated};
 use super::mapping::Mapping;
 use super::numbers::{self, Interner};
-use super::problem::{Findings, Place, Reported, quoted};
+use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::scalars::{is_name, one_of};
 use super::script_files::ScriptFile;
 use super::suggest::nearest;
@@ -93,7 +93,7 @@ impl Limits {
 
     /// Adds the limit of one entry of `limits`.
     pub(super) fn add(&mut self, key: Key, node: &Node, interner: &mut Interner) {
-        let (Ok(()) | Err(Reported)) = check_name(&key);
+        let (Ok(()) | Err(ReportedError)) = check_name(&key);
         match self.names.entry(key.text.to_ascii_lowercase()) {
             Entry::Occupied(first) => {
                 let first = &self.drafts[*first.get()].name;
@@ -163,7 +163,7 @@ impl Limits {
     }
 }
 
-fn check_name(key: &Key) -> Result<(), Reported> {
+fn check_name(key: &Key) -> ReadResult<()> {
     let name = &key.text;
     let help = match name.split_once(':') {
         _ if name.is_empty() => {
@@ -240,7 +240,7 @@ impl Draft {
 }
 
 /// Rejects ids that requests of the rate limit service cannot have: they consist of descriptors.
-fn check_by_of_domain(map: &Mapping<'_>, by: &[Component], conditions: &Match, name: &Key) -> Result<(), Reported> {
+fn check_by_of_domain(map: &Mapping<'_>, by: &[Component], conditions: &Match, name: &Key) -> ReadResult<()> {
     let by_entry = |component: &Component| matches!(component.source, ComponentSource::Descriptor(_));
     if conditions.domains.is_empty() || by.iter().all(by_entry) {
         return Ok(());
@@ -271,11 +271,11 @@ fn options(map: &Mapping<'_>, limit: &mut Limit) {
     map.set("per_call", &mut limit.per_call, Node::truth);
     map.set("drain_over_limit", &mut limit.drain_over_limit, Node::truth);
     map.set("short", &mut limit.short, short);
-    let (Ok(()) | Err(Reported)) = response_cost::read(map, limit);
+    let (Ok(()) | Err(ReportedError)) = response_cost::read(map, limit);
     warn_of_cost(map, limit);
 }
 
-fn cost(node: &Node) -> Result<Cost, Reported> {
+fn cost(node: &Node) -> ReadResult<Cost> {
     if !matches!(node.value, Value::Map(_)) {
         return node.whole().map(Cost::Fixed);
     }
@@ -309,12 +309,12 @@ pub(super) fn burst_below_cost(cost: &Cost, allowance: &Allowance) -> Option<u64
     windows.iter().map(|numbers| numbers.burst().max(elevated)).min().filter(|burst| burst < cost)
 }
 
-fn at_least_one(node: &Node) -> Result<Option<u64>, Reported> {
+fn at_least_one(node: &Node) -> ReadResult<Option<u64>> {
     node.positive("must be at least 1", "remove it to use the default").map(Some)
 }
 
 /// Reads a percentage with up to four decimals, in parts of [`WHOLE_SHARE`].
-fn share(node: &Node) -> Result<u32, Reported> {
+fn share(node: &Node) -> ReadResult<u32> {
     let given = node.text()?;
     let parsed = given.strip_suffix('%').and_then(|number| {
         let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
@@ -334,7 +334,7 @@ fn share(node: &Node) -> Result<u32, Reported> {
     })
 }
 
-fn short(node: &Node) -> Result<String, Reported> {
+fn short(node: &Node) -> ReadResult<String> {
     let short = node.text()?;
     if is_name(short, LONGEST_SHORT) {
         return Ok(short.to_owned());

@@ -3,10 +3,10 @@
 use super::envoy_ratelimit::Domains;
 use super::limit::Limits;
 use super::numbers::Interner;
-use super::problem::{Findings, Report, Reported, quoted};
+use super::problem::{Findings, ReadResult, Report, ReportedError, quoted};
 use super::suggest::did_you_mean;
-use super::yaml::{Key, List, Reader, Seen};
-use super::{Loaded, Source, Sources};
+use super::yaml::{Key, List, Reader, SeenKeys};
+use super::{LoadResult, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
@@ -29,7 +29,7 @@ pub(super) struct Loader {
 ///
 /// `effective_from` is the wall clock: the time at which the numbers take effect, and that `until` is compared with for a
 /// warning.
-pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> Loaded {
+pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> LoadResult {
     let none = Source { name: String::new(), text: String::new() };
     let rules = sources.limits.as_ref().unwrap_or(&none);
     // Overrides refer to files by index. The rules file has index 0, even if there is none.
@@ -41,19 +41,19 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
     let findings = Findings::new(&rules.name);
     // A mistake that ends the reading of a file is among its findings.
     if sources.limits.is_some() {
-        let (Ok(()) | Err(Reported)) = loader.rules_file(&rules.text, &findings);
+        let (Ok(()) | Err(ReportedError)) = loader.rules_file(&rules.text, &findings);
     }
     let mut others = Report::default();
     for (source, file) in sources.overrides.iter().zip(1..) {
         let findings = Findings::new(&source.name);
-        let (Ok(()) | Err(Reported)) = loader.overrides_file(&source.text, file, &findings);
+        let (Ok(()) | Err(ReportedError)) = loader.overrides_file(&source.text, file, &findings);
         others.add(findings, &source.text);
     }
     loader.limits.finish();
     let mut domains = Domains::after(loader.limits.drafts.len());
     for source in &sources.envoy_ratelimit {
         let findings = Findings::new(&source.name);
-        let (Ok(()) | Err(Reported)) = domains.add(&source.text, &findings);
+        let (Ok(()) | Err(ReportedError)) = domains.add(&source.text, &findings);
         others.add(findings, &source.text);
     }
     report.add(findings, &rules.text);
@@ -68,17 +68,17 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
         let limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).chain(of_domains).collect();
         Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees)
     });
-    Loaded { rules, report, needs_redis }
+    LoadResult { rules, report, needs_redis }
 }
 
 impl Loader {
-    fn rules_file(&mut self, text: &str, findings: &Findings) -> Result<(), Reported> {
+    fn rules_file(&mut self, text: &str, findings: &Findings) -> ReadResult<()> {
         const SMALLEST: &str = "the smallest valid file is `limits: {}`";
         let mut reader = Reader::without_tabs(text, findings)?;
         reader.root("a rules file", List::Rejected, SMALLEST)?;
         let root = reader.place();
         let (mut has_limits, mut has_early_overrides) = (false, false);
-        let mut seen = Seen::default();
+        let mut seen = SeenKeys::default();
         while let Some(key) = reader.key()? {
             match key.text.as_str() {
                 _ if !seen.is_new(&key) => reader.skip()?,
@@ -113,7 +113,7 @@ impl Loader {
         Ok(())
     }
 
-    fn limits(&mut self, reader: &mut Reader<'_>, key: &Key) -> Result<(), Reported> {
+    fn limits(&mut self, reader: &mut Reader<'_>, key: &Key) -> ReadResult<()> {
         let help = "write `Name: { count: 10, period: 1s }` below it, or `limits: {}`";
         reader.open("`limits`", Some(key), List::Rejected, help)?;
         while let Some(name) = reader.key()? {
@@ -127,21 +127,21 @@ impl Loader {
         Ok(())
     }
 
-    fn overrides_file(&mut self, text: &str, file: u16, findings: &Findings) -> Result<(), Reported> {
+    fn overrides_file(&mut self, text: &str, file: u16, findings: &Findings) -> ReadResult<()> {
         let mut reader = Reader::without_tabs(text, findings)?;
         let is_list = reader.root("a file of overrides", List::Allowed, "the smallest valid file is `{}`")?;
         self.entries(&mut reader, is_list, file)?;
         reader.end()
     }
 
-    fn overrides(&mut self, reader: &mut Reader<'_>, key: &Key) -> Result<(), Reported> {
+    fn overrides(&mut self, reader: &mut Reader<'_>, key: &Key) -> ReadResult<()> {
         let help = "write `overrides: {}` if there are none";
         let is_list = reader.open("`overrides`", Some(key), List::Allowed, help)?;
         self.entries(reader, is_list, 0)
     }
 
     /// Adds overrides one by one: of a million only one is a tree in memory.
-    fn entries(&mut self, reader: &mut Reader<'_>, is_list: bool, file: u16) -> Result<(), Reported> {
+    fn entries(&mut self, reader: &mut Reader<'_>, is_list: bool, file: u16) -> ReadResult<()> {
         if is_list {
             while reader.item()? {
                 self.override_item(&reader.node()?, file);

@@ -1,6 +1,6 @@
 //! Reads maps and lists.
 
-use super::problem::{Reported, quoted};
+use super::problem::{ReadResult, ReportedError, quoted};
 use super::suggest::did_you_mean;
 use super::yaml::{Key, Node, Value};
 
@@ -17,7 +17,7 @@ pub(crate) struct Mapping<'n> {
 
 impl<'n> Mapping<'n> {
     /// Reads a map that may have the `known` keys; `what` names it in errors.
-    pub(crate) fn of(node: &'n Node, what: &'n str, known: &[&str]) -> Result<Self, Reported> {
+    pub(crate) fn of(node: &'n Node, what: &'n str, known: &[&str]) -> ReadResult<Self> {
         let mapping = Self::sparse(node, what, known)?;
         for (key, value) in mapping.entries {
             if known.contains(&key.text.as_str()) && value.is_null() {
@@ -28,7 +28,7 @@ impl<'n> Mapping<'n> {
     }
 
     /// Reads a map in another limiter's file, where keys may be without a value.
-    pub(crate) fn sparse(node: &'n Node, what: &'n str, known: &[&str]) -> Result<Self, Reported> {
+    pub(crate) fn sparse(node: &'n Node, what: &'n str, known: &[&str]) -> ReadResult<Self> {
         let known_keys = || known.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ");
         let Value::Map(entries) = &node.value else {
             return Err(node.unexpected(what, "a map", format!("its keys are {}", known_keys())));
@@ -55,22 +55,18 @@ impl<'n> Mapping<'n> {
     }
 
     /// Returns the value of a key that the map needs.
-    pub(crate) fn need(&self, name: &str, help: &str) -> Result<&'n Node, Reported> {
+    pub(crate) fn need(&self, name: &str, help: &str) -> ReadResult<&'n Node> {
         let value = self.get(name).map(|(_, value)| value);
         value.ok_or_else(|| self.node.error(format!("{} needs `{name}`", self.what), help))
     }
 
     /// Reads the value of a key, if it is present.
-    pub(crate) fn read<T>(
-        &self,
-        name: &str,
-        read: impl FnOnce(&'n Node) -> Result<T, Reported>,
-    ) -> Result<Option<T>, Reported> {
+    pub(crate) fn read<T>(&self, name: &str, read: impl FnOnce(&'n Node) -> ReadResult<T>) -> ReadResult<Option<T>> {
         self.get(name).map(|(_, node)| read(node)).transpose()
     }
 
     /// Reads the value of a key into `target`, which does not change if the key is absent or wrong.
-    pub(super) fn set<T>(&self, name: &str, target: &mut T, read: impl FnOnce(&'n Node) -> Result<T, Reported>) {
+    pub(super) fn set<T>(&self, name: &str, target: &mut T, read: impl FnOnce(&'n Node) -> ReadResult<T>) {
         if let Ok(Some(value)) = self.read(name, read) {
             *target = value;
         }
@@ -82,7 +78,7 @@ impl<'n> Mapping<'n> {
     }
 
     /// Reports the first of these keys that is present: the algorithm does not support it.
-    pub(super) fn reject(&self, names: &[&str], algorithm: &str, help: &str) -> Result<(), Reported> {
+    pub(super) fn reject(&self, names: &[&str], algorithm: &str, help: &str) -> ReadResult<()> {
         let Some((key, _)) = self.first(names) else { return Ok(()) };
         Err(key.error(format!("`{}` does not apply to `algorithm: {algorithm}`", key.text), help))
     }
@@ -106,26 +102,26 @@ pub(crate) fn find<'n>(entries: &'n [(Key, Node)], name: &str) -> Option<&'n (Ke
 }
 
 /// Collects values after all of them were read, so that every mistake is reported.
-pub(crate) fn all<T>(read: impl Iterator<Item = Result<T, Reported>>) -> Result<Vec<T>, Reported> {
+pub(crate) fn all<T>(read: impl Iterator<Item = ReadResult<T>>) -> ReadResult<Vec<T>> {
     let read: Vec<_> = read.collect();
     read.into_iter().collect()
 }
 
 impl Node {
-    fn unexpected(&self, what: &str, expected: &str, help: impl AsRef<str>) -> Reported {
+    fn unexpected(&self, what: &str, expected: &str, help: impl AsRef<str>) -> ReportedError {
         self.error(format!("{what} must be {expected}, found {}", self.kind()), help)
     }
 
-    pub(crate) fn map(&self, what: &str, help: &str) -> Result<&[(Key, Node)], Reported> {
+    pub(crate) fn map(&self, what: &str, help: &str) -> ReadResult<&[(Key, Node)]> {
         if let Value::Map(entries) = &self.value { Ok(entries) } else { Err(self.unexpected(what, "a map", help)) }
     }
 
-    pub(crate) fn list(&self, what: &str, help: &str) -> Result<&[Node], Reported> {
+    pub(crate) fn list(&self, what: &str, help: &str) -> ReadResult<&[Node]> {
         if let Value::List(items) = &self.value { Ok(items) } else { Err(self.unexpected(what, "a list", help)) }
     }
 
     /// Checks how many items a map or a list has; `items` is the word for them.
-    pub(super) fn check_count(&self, what: &str, count: usize, items: &str, most: usize) -> Result<(), Reported> {
+    pub(super) fn check_count(&self, what: &str, count: usize, items: &str, most: usize) -> ReadResult<()> {
         if (1..=most).contains(&count) {
             return Ok(());
         }
@@ -133,7 +129,7 @@ impl Node {
     }
 
     /// Returns a single value or the items of a list, which must not be empty.
-    pub(super) fn one_or_more(&self) -> Result<&[Self], Reported> {
+    pub(super) fn one_or_more(&self) -> ReadResult<&[Self]> {
         match &self.value {
             Value::List(items) if items.is_empty() => {
                 Err(self.error("the list is empty", "add a value or remove the key"))
@@ -144,7 +140,7 @@ impl Node {
     }
 
     /// Reads a single value, or each item of a list.
-    pub(super) fn each<T>(&self, read: impl FnMut(&Self) -> Result<T, Reported>) -> Result<Vec<T>, Reported> {
+    pub(super) fn each<T>(&self, read: impl FnMut(&Self) -> ReadResult<T>) -> ReadResult<Vec<T>> {
         all(self.one_or_more()?.iter().map(read))
     }
 }

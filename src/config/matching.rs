@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use regex::Regex;
 
 use super::mapping::{Mapping, all};
-use super::problem::{Reported, quoted};
+use super::problem::{ReadResult, quoted};
 use super::scalars::one_of;
 use super::suggest::nearest;
 use super::yaml::{Key, Node, Value};
@@ -70,7 +70,7 @@ pub(super) fn read(node: &Node, conditions: &mut Match) -> bool {
 }
 
 /// Reads values, or those after `not:`. Returns the ones that are covered and the ones that are excluded.
-fn each_or_not<T>(node: &Node, read: impl Fn(&Node) -> Result<T, Reported>) -> Result<(Vec<T>, Vec<T>), Reported> {
+fn each_or_not<T>(node: &Node, read: impl Fn(&Node) -> ReadResult<T>) -> ReadResult<(Vec<T>, Vec<T>)> {
     if !matches!(node.value, Value::Map(_)) {
         return Ok((node.each(read)?, Vec::new()));
     }
@@ -78,7 +78,7 @@ fn each_or_not<T>(node: &Node, read: impl Fn(&Node) -> Result<T, Reported>) -> R
     Ok((Vec::new(), map.need("not", "write `{ not: VALUE }`")?.each(read)?))
 }
 
-fn method(node: &Node) -> Result<String, Reported> {
+fn method(node: &Node) -> ReadResult<String> {
     let method = node.text()?;
     let upper = method.to_ascii_uppercase();
     let is_registered = |method: &str| METHODS.split(' ').any(|known| known == method);
@@ -98,12 +98,12 @@ fn method(node: &Node) -> Result<String, Reported> {
     Ok(method.to_owned())
 }
 
-fn host(node: &Node) -> Result<HostPattern, Reported> {
+fn host(node: &Node) -> ReadResult<HostPattern> {
     let given = node.text()?;
     HostPattern::parse(given).map_err(|help| node.error(format!("invalid host pattern {}", quoted(given)), help))
 }
 
-fn path(node: &Node, reading: PathReading) -> Result<PathPattern, Reported> {
+fn path(node: &Node, reading: PathReading) -> ReadResult<PathPattern> {
     let given = node.text()?;
     PathPattern::parse(given)
         .and_then(|pattern| pattern.read_as(reading))
@@ -111,14 +111,14 @@ fn path(node: &Node, reading: PathReading) -> Result<PathPattern, Reported> {
 }
 
 /// Reads a domain of the rate limit service.
-pub(super) fn domain(node: &Node) -> Result<String, Reported> {
+pub(super) fn domain(node: &Node) -> ReadResult<String> {
     match node.text()? {
         "" => Err(node.error("the domain is empty", "use the `domain` of the gateway's filter")),
         domain => Ok(domain.to_owned()),
     }
 }
 
-fn headers(node: &Node) -> Result<Vec<HeaderMatch>, Reported> {
+fn headers(node: &Node) -> ReadResult<Vec<HeaderMatch>> {
     let entries = entries(node, "`headers`", "write `headers: { x-plan: free }`")?;
     let mut found: Vec<HeaderMatch> = Vec::with_capacity(entries.len());
     let mut outcome = Ok(());
@@ -135,14 +135,14 @@ fn headers(node: &Node) -> Result<Vec<HeaderMatch>, Reported> {
     outcome.map(|()| found)
 }
 
-fn header(key: &Key, node: &Node) -> Result<HeaderMatch, Reported> {
+fn header(key: &Key, node: &Node) -> ReadResult<HeaderMatch> {
     let name = HeaderName::from_bytes(key.text.as_bytes())
         .map_err(|_| key.error(format!("invalid header name {}", quoted(&key.text)), "use a name such as x-plan"));
     let test = Subject::Header.condition(key, node);
     Ok(HeaderMatch { name: name?, test: test? })
 }
 
-fn descriptor(node: &Node) -> Result<Vec<EntryMatch>, Reported> {
+fn descriptor(node: &Node) -> ReadResult<Vec<EntryMatch>> {
     let entries = entries(node, "`descriptor`", "write `descriptor: { tenant: acme }`")?;
     all(entries.iter().map(|(key, value)| {
         let test = Subject::Entry.condition(key, value)?;
@@ -150,7 +150,7 @@ fn descriptor(node: &Node) -> Result<Vec<EntryMatch>, Reported> {
     }))
 }
 
-fn entries<'n>(node: &'n Node, what: &str, help: &str) -> Result<&'n [(Key, Node)], Reported> {
+fn entries<'n>(node: &'n Node, what: &str, help: &str) -> ReadResult<&'n [(Key, Node)]> {
     match node.map(what, help)? {
         [] => Err(node.error("the map is empty", "add an entry or remove the key")),
         entries => Ok(entries),
@@ -166,7 +166,7 @@ enum Subject {
 
 impl Subject {
     /// Reads a plain condition. Only entries may have globs.
-    fn plain(self, node: &Node) -> Result<ValueTest, Reported> {
+    fn plain(self, node: &Node) -> ReadResult<ValueTest> {
         match self {
             Self::Header => self.value(node).map(ValueTest::Value),
             Self::Entry => node.text().map(entry_value),
@@ -174,7 +174,7 @@ impl Subject {
     }
 
     /// Reads a value to compare with. Those of headers are trimmed in requests, those of entries are not.
-    fn value(self, node: &Node) -> Result<String, Reported> {
+    fn value(self, node: &Node) -> ReadResult<String> {
         let value = node.text()?;
         if matches!(self, Self::Entry) || value.trim() == value {
             return Ok(value.to_owned());
@@ -184,7 +184,7 @@ impl Subject {
     }
 
     /// Reads the value of one of the keys except `not`.
-    fn test(self, key: &str, node: &Node) -> Result<ValueTest, Reported> {
+    fn test(self, key: &str, node: &Node) -> ReadResult<ValueTest> {
         match key {
             "present" => node.truth().map(ValueTest::Present),
             "prefix" => self.value(node).map(ValueTest::Prefix),
@@ -200,7 +200,7 @@ impl Subject {
     }
 
     /// Reads the condition on one header or entry.
-    fn condition(self, key: &Key, node: &Node) -> Result<ValueTest, Reported> {
+    fn condition(self, key: &Key, node: &Node) -> ReadResult<ValueTest> {
         match &node.value {
             Value::Scalar { text, plain: true } if matches!(text.to_ascii_lowercase().as_str(), "true" | "false") => {
                 let help = format!("write `{{ present: {0} }}`, or `\"{0}\"` for the text", text.to_ascii_lowercase());
@@ -215,7 +215,7 @@ impl Subject {
         }
     }
 
-    fn map(self, node: &Node) -> Result<ValueTest, Reported> {
+    fn map(self, node: &Node) -> ReadResult<ValueTest> {
         let (what, keys) = match self {
             Self::Header => ("a condition on a header", &HEADER_KEYS[..]),
             Self::Entry => ("a condition on an entry", &ENTRY_KEYS[..]),
@@ -240,7 +240,7 @@ impl Subject {
     }
 
     /// Reads the value of `not`.
-    fn exclusion(self, tests: &Node, is_needed: bool) -> Result<ValueTest, Reported> {
+    fn exclusion(self, tests: &Node, is_needed: bool) -> ReadResult<ValueTest> {
         let tests = tests.each(|node| match &node.value {
             Value::Map(entries) if entries.iter().any(|(key, _)| matches!(key.text.as_str(), "present" | "not")) => {
                 Err(node.error("`not` only excludes values", "to require absence, write `present: false`"))
@@ -258,7 +258,7 @@ pub(super) fn entry_value(text: &str) -> ValueTest {
 }
 
 /// Reads a regular expression. The crate bounds its size and matches in linear time.
-pub(super) fn regex(node: &Node) -> Result<Regex, Reported> {
+pub(super) fn regex(node: &Node) -> ReadResult<Regex> {
     let pattern = node.text()?;
     Regex::new(pattern).map_err(|error| {
         // The crate's text has several lines and ends with the reason.
@@ -269,7 +269,7 @@ pub(super) fn regex(node: &Node) -> Result<Regex, Reported> {
 }
 
 /// Reads a network or a single address.
-pub(super) fn network(node: &Node) -> Result<IpNet, Reported> {
+pub(super) fn network(node: &Node) -> ReadResult<IpNet> {
     let given = node.text()?;
     let parsed = given.parse::<IpNet>().or_else(|_| given.parse::<IpAddr>().map(IpNet::from));
     let Ok(network) = parsed else {

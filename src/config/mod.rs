@@ -1,8 +1,8 @@
-//! Compiles `limits.yaml`, overrides and the files of envoyproxy/ratelimit into [`Rules`], and reports every mistake with its
+//! Compiles `limits.yaml`, overrides and envoyproxy/ratelimit's files into [`Rules`], and reports every mistake with its
 //! place.
 //!
-//! This is the only module that names the YAML crate. A file is read as a stream of entries, each entry becomes values of
-//! the engine, and problems go into a [`Report`]; the rules load if it has no errors.
+//! This is the only module that names the YAML crate. A file is read as a stream of entries, each entry becomes a limit or an
+//! override, and mistakes go into a [`Report`]. The rules load if it has no errors.
 
 mod algorithms;
 mod by;
@@ -31,7 +31,7 @@ use std::path::Path;
 
 pub use load::load;
 pub use problem::{Place, Problem, Report, Severity};
-pub use reload::{Change, Files, Look, Sources, Watcher};
+pub use reload::{Change, Files, PollMode, Sources, Watcher};
 pub use schema::SCHEMA;
 pub use script_files::ScriptFile;
 pub use settings::{Setting, settings};
@@ -42,33 +42,31 @@ use crate::engine::rules::suggest;
 /// The maximum size of a file. A million overrides take 70 MB.
 pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;
 
-/// The text of a file.
+/// A file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// The file's name, for messages.
+    /// For messages.
     pub name: String,
-    /// The file's text.
     pub text: String,
 }
 
 /// The result of loading the files.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadResult {
     /// The rules; `None` if the report has errors.
     pub rules: Option<Rules>,
-    /// All errors and warnings.
     pub report: Report,
-    /// Further errors if buckets live in memory.
+    /// Additional errors for buckets in memory, where some limits do not work.
     pub needs_redis: Report,
 }
 
-impl Loaded {
-    /// The result for files that could not be read.
+impl LoadResult {
+    /// Returns the result for unreadable files.
     pub fn broken(report: Report) -> Self {
         Self { rules: None, report, needs_redis: Report::default() }
     }
 
-    /// Adds the errors for buckets in memory, where some limits do not work.
+    /// Adds the errors for buckets in memory.
     #[must_use]
     pub fn in_memory(mut self) -> Self {
         if self.needs_redis.errors > 0 {

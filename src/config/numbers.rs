@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::mapping::{Mapping, all};
-use super::problem::Reported;
+use super::problem::{ReadResult, ReportedError};
 use super::yaml::Node;
 use crate::engine::algorithms::calendar::{Calendar, MOST_WINDOWS_AHEAD};
 use crate::engine::algorithms::micros::EXACT;
@@ -63,7 +63,7 @@ pub(super) enum Period {
 }
 
 /// Reads a duration, or a month or a year.
-pub(super) fn period(node: &Node) -> Result<Period, Reported> {
+pub(super) fn period(node: &Node) -> ReadResult<Period> {
     match node.text()? {
         "month" => Ok(Period::Month),
         "year" => Ok(Period::Year),
@@ -83,14 +83,14 @@ pub(super) struct Rate<'m> {
 }
 
 /// The numbers that an algorithm makes of a [`Rate`].
-pub(super) type Window = Result<Result<Numbers, NumbersError>, Reported>;
+pub(super) type Window = ReadResult<Result<Numbers, NumbersError>>;
 
 /// An algorithm's reader of a [`Rate`].
 pub(super) type ReadWindow<'f> = &'f dyn Fn(&Rate<'_>) -> Window;
 
 impl Rate<'_> {
     /// Returns the period in nanoseconds. Only fixed windows can follow the calendar.
-    pub(super) fn span(&self) -> Result<u64, Reported> {
+    pub(super) fn span(&self) -> ReadResult<u64> {
         if let Period::Span(span) = self.period {
             return Ok(span);
         }
@@ -99,7 +99,7 @@ impl Rate<'_> {
     }
 
     /// Rejects a burst that differs from the count.
-    pub(super) fn without_burst(&self, algorithm: &str) -> Result<(), Reported> {
+    pub(super) fn without_burst(&self, algorithm: &str) -> ReadResult<()> {
         if self.burst == self.count {
             return Ok(());
         }
@@ -109,7 +109,7 @@ impl Rate<'_> {
 }
 
 /// Reads `rates`, or the one window without it. `may_be_fixed` allows a burst alone, which never refills.
-pub(super) fn rates(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>) -> Result<Vec<Numbers>, Reported> {
+pub(super) fn rates(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>) -> ReadResult<Vec<Numbers>> {
     let Some((_, rates)) = map.get("rates") else {
         return window(map, may_be_fixed, read).map(Vec::from_iter);
     };
@@ -126,7 +126,7 @@ pub(super) fn rates(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>)
 }
 
 /// Reads one window; `None` if it has none of the keys.
-pub(super) fn window(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>) -> Result<Option<Numbers>, Reported> {
+pub(super) fn window(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>) -> ReadResult<Option<Numbers>> {
     let at_least_one = |zero: NumbersError| {
         move |node: &Node| node.positive(zero.to_string(), "write `deny: true` to deny every request")
     };
@@ -156,7 +156,7 @@ pub(super) fn window(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>
 }
 
 /// Reports numbers that are out of range, with the largest valid one.
-fn report_unusable(error: NumbersError, rate: &Rate<'_>) -> Reported {
+fn report_unusable(error: NumbersError, rate: &Rate<'_>) -> ReportedError {
     let Rate { map, count, .. } = *rate;
     let span = if let Period::Span(span) = rate.period { Some(span) } else { None };
     let help = match (error, span) {

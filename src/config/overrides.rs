@@ -9,7 +9,7 @@ use super::load::Loader;
 use super::mapping::Mapping;
 use super::matching::{MOST_REGEXES, network, regex};
 use super::numbers::{self, Interner};
-use super::problem::{Reported, quoted};
+use super::problem::{ReadResult, ReportedError, quoted};
 use super::yaml::{Key, Node, Value};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::allowance::Allowance;
@@ -82,7 +82,7 @@ impl Loader {
         let mut target = Target { draft, given, fingerprinter: self.fingerprinter, files: &self.files };
         for node in subjects {
             // A mistake has been reported, and the others may be right.
-            let (Ok(()) | Err(Reported)) = match kind {
+            let (Ok(()) | Err(ReportedError)) = match kind {
                 "cidr" => target.add_network(node),
                 "regex" => target.add_regex(node),
                 _ => target.add_id(node),
@@ -108,7 +108,7 @@ fn numbers<'n>(
     draft: &mut Draft,
     interner: &mut Interner,
     now: Micros,
-) -> Result<(Allowance, Option<Micros>, Option<&'n str>), Reported> {
+) -> ReadResult<(Allowance, Option<Micros>, Option<&'n str>)> {
     let read = |inherited: &Box<dyn Settings>| algorithms::settings(inherited.as_ref(), map);
     let settings = draft.settings.as_ref().map(read).transpose().and_then(|mut settings| {
         if let Some(settings) = &mut settings {
@@ -135,7 +135,7 @@ fn numbers<'n>(
     Ok((allowance, until, comment))
 }
 
-fn until(node: &Node, now: Micros) -> Result<Micros, Reported> {
+fn until(node: &Node, now: Micros) -> ReadResult<Micros> {
     let until = parse_until(node.text()?).map_err(|(message, help)| node.error(message, help))?;
     if until <= now {
         node.warning("this override has expired", "remove it or extend `until`");
@@ -154,7 +154,7 @@ struct Target<'t> {
 
 impl Target<'_> {
     /// Adds an override for an id, or for an item of `ids`.
-    fn add_id(&mut self, item: &Node) -> Result<(), Reported> {
+    fn add_id(&mut self, item: &Node) -> ReadResult<()> {
         let (node, comment) = if matches!(item.value, Value::Map(_)) {
             let map = Mapping::of(item, "an item of `ids`", &ID_KEYS)?;
             let comment = map.read("comment", Node::text)?;
@@ -185,13 +185,13 @@ impl Target<'_> {
         added.map_err(|first| self.report_duplicate(first, node, &parsed.to_string()))
     }
 
-    fn add_network(&mut self, node: &Node) -> Result<(), Reported> {
+    fn add_network(&mut self, node: &Node) -> ReadResult<()> {
         let network = network(node)?;
         let added = self.draft.limit.overrides.add_network(network, self.given(node, None));
         added.map_err(|first| self.report_duplicate(first, node, &network.to_string()))
     }
 
-    fn add_regex(&mut self, node: &Node) -> Result<(), Reported> {
+    fn add_regex(&mut self, node: &Node) -> ReadResult<()> {
         let regex = regex(node)?;
         let given = self.given(node, None);
         let draft = &mut self.draft;
@@ -215,7 +215,7 @@ impl Target<'_> {
         given
     }
 
-    fn report_duplicate(&self, first: usize, node: &Node, what: &str) -> Reported {
+    fn report_duplicate(&self, first: usize, node: &Node, what: &str) -> ReportedError {
         let origin = self.draft.limit.overrides.get(first).map(|given| &given.origin);
         let file = origin.and_then(|origin| self.files.get(usize::from(origin.file))).map_or("", String::as_str);
         let line = origin.map_or(0, |origin| origin.line);
@@ -225,7 +225,7 @@ impl Target<'_> {
 }
 
 /// Returns the key of an override's subjects, and the subjects. `id` is the id in its key.
-fn subjects<'n>(key: &Key, id: Option<&'n Node>, map: &Mapping<'n>) -> Result<(&'static str, &'n [Node]), Reported> {
+fn subjects<'n>(key: &Key, id: Option<&'n Node>, map: &Mapping<'n>) -> ReadResult<(&'static str, &'n [Node])> {
     let given: Vec<_> = SUBJECTS.iter().filter_map(|kind| map.get(kind).map(|entry| (*kind, entry))).collect();
     match (id, &given[..]) {
         (Some(id), []) => Ok(("ids", std::slice::from_ref(id))),

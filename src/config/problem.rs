@@ -81,9 +81,11 @@ struct FileFindings {
     report: RefCell<Report>,
 }
 
-/// The error of a value whose mistake is among the findings.
+/// The error of a reader whose mistake is among the findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reported;
+pub(crate) struct ReportedError;
+
+pub(crate) type ReadResult<T> = Result<T, ReportedError>;
 
 impl Findings {
     pub(crate) fn new(file: &str) -> Self {
@@ -99,9 +101,9 @@ impl Findings {
         self.0.report.borrow().errors >= MOST_KEPT
     }
 
-    pub(crate) fn error(&self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
+    pub(crate) fn error(&self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) -> ReportedError {
         self.keep(Severity::Error, place, message.as_ref(), help.as_ref());
-        Reported
+        ReportedError
     }
 
     pub(super) fn warning(&self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) {

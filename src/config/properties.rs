@@ -1,28 +1,28 @@
-//! What must hold of rules and durations, whatever they are. The proptests below and `integration/fuzz.sh` look for texts
-//! of which it does not.
+//! Properties of rules and durations that hold for any text. The proptests below and `integration/fuzz.sh` search for
+//! counterexamples.
 
 use super::{Source, Sources, load};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::duration;
 use crate::engine::rules::fingerprint::Fingerprinter;
 
-/// Rules are taken, or there is a report of what is wrong with them.
+/// Rules load, or the report says why not.
 ///
 /// # Panics
 ///
-/// If it does not hold.
+/// If the property does not hold.
 pub fn rules(text: &str) {
     let source = Source { name: "limits.yaml".into(), text: text.to_owned() };
     let sources = Sources { limits: Some(source), ..Sources::default() };
     let loaded = load(&sources, Fingerprinter::new((1, 2)), Micros(0));
-    assert!(loaded.rules.is_some() || !loaded.report.to_string().is_empty(), "nothing was said");
+    assert!(loaded.rules.is_some() || !loaded.report.to_string().is_empty(), "the report is empty");
 }
 
 /// A duration is exact.
 ///
 /// # Panics
 ///
-/// If it does not hold.
+/// If the property does not hold.
 pub fn duration(text: &str) {
     if let Ok(nanoseconds) = duration::parse(text) {
         assert_eq!(duration::parse(&format!("{nanoseconds}ns")), Ok(nanoseconds), "{text}");

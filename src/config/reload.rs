@@ -1,7 +1,7 @@
-//! Noticing that the files changed.
+//! Watches the files of the rules for changes.
 //!
-//! Files are polled, by path: a Kubernetes volume changes by swapping a symbolic link of the directory, which file
-//! system notifications miss and a read through the path cannot. Everything here blocks; the caller gives it a thread.
+//! Files are polled by path: a Kubernetes volume changes by swapping a symbolic link to a directory, which file system
+//! notifications miss. All calls block, so the caller needs a thread for them.
 
 use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,56 +14,51 @@ use super::problem::Problem;
 use super::script_files::{self, ScriptFile};
 use super::{Source, read};
 
-/// A file that was changed less than this before it was read may change again without a later time stamp: the clocks
-/// of file systems tick every 4 ms to 2 s.
+/// A file that changed less than this before it was read may change again without a later timestamp: file systems' clocks
+/// tick every 4 ms to 2 s.
 const COARSEST_CLOCK: Duration = Duration::from_secs(3);
 
-/// Whether to look into the files.
+/// When [`Watcher::poll`] reads the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Look {
-    /// Only if their time stamps, sizes or inodes differ: reading 70 MB every two seconds would be wasteful.
+pub enum PollMode {
+    /// Only if their timestamps, sizes or inodes differ: reading 70 MB every two seconds would be wasteful.
     IfTouched,
-    /// In any case, as on SIGHUP.
+    /// Always, as on SIGHUP.
     Always,
 }
 
-/// What has become of the files since the last time.
+/// The change of the files since the last poll.
 #[derive(Debug)]
 pub enum Change {
-    /// They say the same, or are still unreadable for the same reason.
+    /// The content is the same, or the files are still unreadable for the same reason.
     Same,
-    /// They say something else, or can be read again.
+    /// The content changed, or the files can be read again.
     New(Sources),
-    /// One of them cannot be read. Said once for each reason.
+    /// A file cannot be read. Reported once per reason.
     Unreadable(Problem),
 }
 
-/// Where the rules are.
+/// The paths of the rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
-    /// The rules file.
     pub limits: Option<PathBuf>,
-    /// The files of overrides.
     pub overrides: Vec<PathBuf>,
-    /// Files of envoyproxy/ratelimit, and directories of them.
+    /// Files of envoyproxy/ratelimit and directories of such files.
     pub envoy_ratelimit: Vec<PathBuf>,
 }
 
 /// All files of the rules, read together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sources {
-    /// The rules file.
     pub limits: Option<Source>,
-    /// The files of overrides.
     pub overrides: Vec<Source>,
-    /// Files of envoyproxy/ratelimit.
     pub envoy_ratelimit: Vec<Source>,
     /// The scripts that the rules file names.
     pub scripts: Vec<ScriptFile>,
 }
 
 impl Files {
-    /// Reads them all; the error is of the first that cannot be read.
+    /// Reads all files. The error is that of the first unreadable one.
     pub fn read(&self) -> Result<Sources, Problem> {
         let all = |paths: &[PathBuf]| paths.iter().map(|path| read(path)).collect::<Result<_, _>>();
         let overrides = all(&self.overrides)?;
@@ -76,7 +71,7 @@ impl Files {
         Ok(Sources { limits, overrides, envoy_ratelimit, scripts })
     }
 
-    /// The files. What cannot be listed stands there itself: reading it says why.
+    /// Returns the files. A directory that cannot be listed stands for itself: reading it reports why.
     fn paths(&self) -> Vec<PathBuf> {
         let domains = directory::expand(&self.envoy_ratelimit).unwrap_or_else(|_| self.envoy_ratelimit.clone());
         self.limits.iter().chain(&self.overrides).cloned().chain(domains).collect()
@@ -87,12 +82,12 @@ impl Files {
 #[derive(Debug)]
 pub struct Watcher {
     files: Files,
-    /// Where the scripts are that the rules file has named.
+    /// The scripts that the rules file named at the last poll.
     scripts: Vec<PathBuf>,
     state: State,
 }
 
-/// What was seen last.
+/// The state at the last poll.
 #[derive(Debug)]
 enum State {
     Nothing,
@@ -100,22 +95,22 @@ enum State {
     Failed(Problem),
 }
 
-/// What a changed file shows without being read: device, inode, size, and the times of its content and its metadata
-/// in seconds and nanoseconds. The latter catches copies that keep the former.
+/// Shows a change without reading the file: device, inode, size, and the times of the last change to the content and to the
+/// metadata, in seconds and nanoseconds. The latter shows copies that keep the former.
 type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 impl Watcher {
-    /// Watches these files; the first [`Self::poll`] reads them.
+    /// Returns a watcher of these files; the first [`Self::poll`] reads them.
     pub fn new(files: Files) -> Self {
         Self { files, scripts: Vec::new(), state: State::Nothing }
     }
 
-    /// What changed since the last call.
-    pub fn poll(&mut self, look: Look) -> Change {
+    /// Returns the change since the last call.
+    pub fn poll(&mut self, mode: PollMode) -> Change {
         let now = SystemTime::now();
         let before = self.stamps();
         if let State::Read { stamps: Some(seen), .. } = &self.state
-            && look == Look::IfTouched
+            && mode == PollMode::IfTouched
             && before.as_ref().is_some_and(|stamps| stamps == seen)
         {
             return Change::Same;
@@ -132,7 +127,7 @@ impl Watcher {
         };
         self.scripts =
             self.files.limits.as_deref().map_or_else(Vec::new, |limits| script_files::paths(limits, &sources.scripts));
-        // Stamps that moved while the files were read, or may stand still while they change, are no help next time.
+        // Stamps that changed while the files were read, or may not change with the files, are useless at the next poll.
         let stamps = before.filter(|stamps| Some(stamps) == self.stamps().as_ref() && settled(stamps, now));
         let hash = hash(&sources);
         let same = matches!(self.state, State::Read { hash: known, .. } if known == hash);
@@ -178,8 +173,8 @@ mod tests {
 
     /// Polls and compares what was found: the text of the rules file, `Err` for unreadable, `None` for no change.
     #[track_caller]
-    fn polls(watcher: &mut Watcher, look: Look, expected: Option<Result<&str, ()>>) {
-        let found = match watcher.poll(look) {
+    fn polls(watcher: &mut Watcher, mode: PollMode, expected: Option<Result<&str, ()>>) {
+        let found = match watcher.poll(mode) {
             Change::Same => None,
             Change::New(sources) => Some(Ok(sources.limits.unwrap().text)),
             Change::Unreadable(_) => Some(Err(())),
@@ -197,16 +192,16 @@ mod tests {
         let (limits_path, overrides_paths) = (Some(limits.clone()), vec![overrides.clone()]);
         let files = Files { limits: limits_path, overrides: overrides_paths, ..Files::default() };
         let mut watcher = Watcher::new(files);
-        polls(&mut watcher, Look::IfTouched, Some(Ok("a")));
-        polls(&mut watcher, Look::IfTouched, None);
+        polls(&mut watcher, PollMode::IfTouched, Some(Ok("a")));
+        polls(&mut watcher, PollMode::IfTouched, None);
         fs::write(&limits, "a").unwrap();
-        polls(&mut watcher, Look::IfTouched, None);
-        polls(&mut watcher, Look::Always, None);
+        polls(&mut watcher, PollMode::IfTouched, None);
+        polls(&mut watcher, PollMode::Always, None);
         // The same length within the same tick of the clock must be noticed too.
         fs::write(&limits, "c").unwrap();
-        polls(&mut watcher, Look::IfTouched, Some(Ok("c")));
+        polls(&mut watcher, PollMode::IfTouched, Some(Ok("c")));
         fs::write(&overrides, "d").unwrap();
-        polls(&mut watcher, Look::IfTouched, Some(Ok("c")));
+        polls(&mut watcher, PollMode::IfTouched, Some(Ok("c")));
     }
 
     #[test]
@@ -218,8 +213,8 @@ mod tests {
         // As if `b` had been read long ago at the time of these stamps.
         let sources = Sources { limits: Some(Source { name: String::new(), text: "b".into() }), ..Sources::default() };
         watcher.state = State::Read { stamps: watcher.stamps(), hash: hash(&sources) };
-        polls(&mut watcher, Look::IfTouched, None);
-        polls(&mut watcher, Look::Always, Some(Ok("a")));
+        polls(&mut watcher, PollMode::IfTouched, None);
+        polls(&mut watcher, PollMode::Always, Some(Ok("a")));
         let stamps = watcher.stamps().unwrap();
         assert!(!settled(&stamps, SystemTime::now()));
         assert!(settled(&stamps, SystemTime::now() + Duration::from_secs(10)));
@@ -230,14 +225,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits.yaml");
         let mut watcher = Watcher::new(only(&path));
-        polls(&mut watcher, Look::IfTouched, Some(Err(())));
-        polls(&mut watcher, Look::IfTouched, None);
+        polls(&mut watcher, PollMode::IfTouched, Some(Err(())));
+        polls(&mut watcher, PollMode::IfTouched, None);
         fs::write(&path, "a").unwrap();
-        polls(&mut watcher, Look::IfTouched, Some(Ok("a")));
+        polls(&mut watcher, PollMode::IfTouched, Some(Ok("a")));
         fs::write(&path, [0xff]).unwrap();
-        polls(&mut watcher, Look::IfTouched, Some(Err(())));
+        polls(&mut watcher, PollMode::IfTouched, Some(Err(())));
         fs::write(&path, "a").unwrap();
-        polls(&mut watcher, Look::IfTouched, Some(Ok("a")));
+        polls(&mut watcher, PollMode::IfTouched, Some(Ok("a")));
     }
 
     #[test]
@@ -245,14 +240,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let files = Files { envoy_ratelimit: vec![directory.path().to_owned()], ..Files::default() };
         let mut watcher = Watcher::new(files);
-        assert!(matches!(watcher.poll(Look::IfTouched), Change::Unreadable(_)));
+        assert!(matches!(watcher.poll(PollMode::IfTouched), Change::Unreadable(_)));
         for count in 1..=2 {
             fs::write(directory.path().join(format!("{count}.yaml")), format!("domain: d{count}")).unwrap();
-            let Change::New(sources) = watcher.poll(Look::IfTouched) else { panic!("{count}") };
+            let Change::New(sources) = watcher.poll(PollMode::IfTouched) else { panic!("{count}") };
             assert_eq!(sources.envoy_ratelimit.len(), count);
         }
         fs::remove_file(directory.path().join("1.yaml")).unwrap();
-        let Change::New(sources) = watcher.poll(Look::IfTouched) else { panic!("the file is gone") };
+        let Change::New(sources) = watcher.poll(PollMode::IfTouched) else { panic!("the file is gone") };
         assert_eq!(sources.envoy_ratelimit.len(), 1);
     }
 
@@ -268,9 +263,9 @@ mod tests {
         symlink("1", root.join("..data")).unwrap();
         symlink("..data/limits.yaml", root.join("limits.yaml")).unwrap();
         let mut watcher = Watcher::new(only(&root.join("limits.yaml")));
-        polls(&mut watcher, Look::IfTouched, Some(Ok("1")));
+        polls(&mut watcher, PollMode::IfTouched, Some(Ok("1")));
         symlink("2", root.join("..data_tmp")).unwrap();
         fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
-        polls(&mut watcher, Look::IfTouched, Some(Ok("2")));
+        polls(&mut watcher, PollMode::IfTouched, Some(Ok("2")));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::header::HeaderName;
 
 use super::mapping::Mapping;
-use super::problem::{Reported, quoted};
+use super::problem::{ReadResult, quoted};
 use super::yaml::{Key, Node};
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::identity::Fallback;
@@ -21,7 +21,7 @@ pub(super) const WHEN_KEYS: [&str; 1] = ["status"];
 const POSITIVE: &str = "use 1 to let requests pass while any tokens are left";
 
 /// Reads the three keys. A mistake in them leaves the limit as it is.
-pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> Result<(), Reported> {
+pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> ReadResult<()> {
     let from_response = map.read("cost_from_response", from_response);
     let when = map.read("spend_when", when);
     let reserve = map.read("reserve", reserve);
@@ -54,7 +54,7 @@ pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> Result<(), Reported>
 }
 
 /// Rejects limits without tokens to settle, and limits that never see a response.
-fn check(limit: &Limit, key: &Key) -> Result<(), Reported> {
+fn check(limit: &Limit, key: &Key) -> ReadResult<()> {
     let name = &key.text;
     if !limit.algorithm.has_tokens() {
         let message = format!("`{name}` does not apply to `algorithm: {}`", limit.algorithm.name());
@@ -76,7 +76,7 @@ fn check(limit: &Limit, key: &Key) -> Result<(), Reported> {
     Err(key.error(message, "only the proxy sees responses; remove it, and let the caller report the cost"))
 }
 
-fn from_response(node: &Node) -> Result<(HeaderName, Option<u64>), Reported> {
+fn from_response(node: &Node) -> ReadResult<(HeaderName, Option<u64>)> {
     let map = Mapping::of(node, "`cost_from_response`", &COST_KEYS)?;
     let reserve = map.read("reserve", reserve);
     let help = "write `cost_from_response: { header: x-tokens-used }`; a trailer with that name also counts";
@@ -84,17 +84,17 @@ fn from_response(node: &Node) -> Result<(HeaderName, Option<u64>), Reported> {
 }
 
 /// Reads the tokens that are taken before the response.
-fn reserve(node: &Node) -> Result<u64, Reported> {
+fn reserve(node: &Node) -> ReadResult<u64> {
     node.positive("with a reserve of 0, the limit never denies anything", POSITIVE)
 }
 
-fn when(node: &Node) -> Result<Statuses, Reported> {
+fn when(node: &Node) -> ReadResult<Statuses> {
     let map = Mapping::of(node, "`spend_when`", &WHEN_KEYS)?;
     map.need("status", "write `spend_when: { status: [401, 403] }`")?.each(status).map(Statuses)
 }
 
 /// Reads a code or a class of codes, as the first and the last code.
-fn status(node: &Node) -> Result<(u16, u16), Reported> {
+fn status(node: &Node) -> ReadResult<(u16, u16)> {
     let given = node.text()?;
     let code = |text: &str| text.parse::<u16>().ok().filter(|_| given.len() == 3);
     match (given.strip_suffix("xx").and_then(code), code(given)) {

@@ -2,7 +2,7 @@
 
 use http::header::HeaderName;
 
-use super::problem::{Reported, quoted};
+use super::problem::{ReadResult, quoted};
 use super::suggest::did_you_mean;
 use super::yaml::{Node, Value};
 use crate::engine::algorithms::micros::EXACT;
@@ -10,7 +10,7 @@ use crate::engine::rules::duration;
 
 impl Node {
     /// Reads text, plain or quoted: YAML's types are ignored.
-    pub(crate) fn text(&self) -> Result<&str, Reported> {
+    pub(crate) fn text(&self) -> ReadResult<&str> {
         match &self.value {
             Value::Scalar { .. } if self.is_null() => {
                 Err(self.error("missing value", "add one; quote the texts `null` and `~`"))
@@ -21,7 +21,7 @@ impl Node {
     }
 
     /// Reads `true` or `false`.
-    pub(crate) fn truth(&self) -> Result<bool, Reported> {
+    pub(crate) fn truth(&self) -> ReadResult<bool> {
         let help = match &self.value {
             Value::Scalar { text, plain } => match (text.as_str(), plain) {
                 // The spellings of the YAML 1.2 core schema.
@@ -40,7 +40,7 @@ impl Node {
     }
 
     /// Reads a whole number from 0 to [`EXACT`] - 1.
-    pub(crate) fn whole(&self) -> Result<u64, Reported> {
+    pub(crate) fn whole(&self) -> ReadResult<u64> {
         let Value::Scalar { text, plain } = &self.value else {
             let message = format!("expected a whole number, found {}", self.kind());
             return Err(self.error(message, "write digits, such as 20"));
@@ -49,7 +49,7 @@ impl Node {
     }
 
     /// Reads a whole number of at least 1; `zero` and `help` are the error for 0.
-    pub(crate) fn positive(&self, zero: impl AsRef<str>, help: impl AsRef<str>) -> Result<u64, Reported> {
+    pub(crate) fn positive(&self, zero: impl AsRef<str>, help: impl AsRef<str>) -> ReadResult<u64> {
         match self.whole()? {
             0 => Err(self.error(zero, help)),
             number => Ok(number),
@@ -57,12 +57,12 @@ impl Node {
     }
 
     /// Reads a duration in nanoseconds.
-    pub(crate) fn duration(&self) -> Result<u64, Reported> {
+    pub(crate) fn duration(&self) -> ReadResult<u64> {
         duration::parse(self.text()?).map_err(|(message, help)| self.error(message, help))
     }
 
     /// Reads a header's name.
-    pub(super) fn header_name(&self) -> Result<HeaderName, Reported> {
+    pub(super) fn header_name(&self) -> ReadResult<HeaderName> {
         let name = self.text()?;
         HeaderName::from_bytes(name.as_bytes())
             .map_err(|_| self.error(format!("invalid header name {}", quoted(name)), "use a name such as x-api-key"))
@@ -70,7 +70,7 @@ impl Node {
 }
 
 /// Returns a reader for one of a few words.
-pub(super) fn one_of<T: Clone>(choices: &'static [(&'static str, T)]) -> impl Fn(&Node) -> Result<T, Reported> {
+pub(super) fn one_of<T: Clone>(choices: &'static [(&'static str, T)]) -> impl Fn(&Node) -> ReadResult<T> {
     |node| {
         let given = node.text()?;
         choices.iter().find(|(word, _)| *word == given).map(|(_, value)| value.clone()).ok_or_else(|| {
@@ -131,7 +131,7 @@ mod tests {
 
     #[track_caller]
     fn check<T: PartialEq + std::fmt::Debug>(
-        read: impl Fn(&Node) -> Result<T, Reported>,
+        read: impl Fn(&Node) -> ReadResult<T>,
         text: &str,
         expected: Result<T, &str>,
     ) {

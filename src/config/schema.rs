@@ -1,4 +1,4 @@
-//! The JSON schema of the rules file. It is written by hand, for its descriptions; the tests hold it to the parser.
+//! The JSON schema of the rules file. It is written by hand for the sake of its descriptions; tests compare it with the reader.
 
 /// The JSON schema of a rules file, for editors. `#/$defs/overrides` describes a file of overrides.
 pub const SCHEMA: &str = include_str!("schema.json");

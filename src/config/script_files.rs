@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::mapping::find as find_entry;
-use super::problem::{Findings, Reported};
+use super::problem::{Findings, ReadResult, ReportedError};
 use super::yaml::{List, Node, Reader, Value};
 use crate::engine::algorithms::script::LONGEST_SOURCE;
 
@@ -54,12 +54,12 @@ fn named(rules: &str) -> Vec<String> {
     let mut names = Vec::new();
     // Few files have scripts, and a file with a million overrides should not be read twice.
     if rules.contains("script") {
-        let (Ok(()) | Err(Reported)) = find(rules, &mut names);
+        let (Ok(()) | Err(ReportedError)) = find(rules, &mut names);
     }
     names
 }
 
-fn find(rules: &str, names: &mut Vec<String>) -> Result<(), Reported> {
+fn find(rules: &str, names: &mut Vec<String>) -> ReadResult<()> {
     let mut reader = Reader::new(rules, &Findings::new(""));
     reader.root("", List::Rejected, "")?;
     if reader.find("limits")?.is_none() {

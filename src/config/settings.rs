@@ -2,9 +2,9 @@
 
 use super::Source;
 use super::mapping::all;
-use super::problem::{Findings, Report, Reported};
+use super::problem::{Findings, ReadResult, Report, ReportedError};
 use super::suggest::did_you_mean;
-use super::yaml::{List, Node, Reader, Seen, Value};
+use super::yaml::{List, Node, Reader, SeenKeys, Value};
 
 /// A flag and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,19 +19,19 @@ pub struct Setting {
 pub fn settings(source: &Source, known: &[&str]) -> Result<Vec<Setting>, Report> {
     let findings = Findings::new(&source.name);
     let mut settings = Vec::new();
-    let (Ok(()) | Err(Reported)) = collect(&source.text, known, &mut settings, &findings);
+    let (Ok(()) | Err(ReportedError)) = collect(&source.text, known, &mut settings, &findings);
     let mut report = Report::default();
     report.add(findings, &source.text);
     if report.errors == 0 { Ok(settings) } else { Err(report) }
 }
 
-fn collect(text: &str, known: &[&str], settings: &mut Vec<Setting>, findings: &Findings) -> Result<(), Reported> {
+fn collect(text: &str, known: &[&str], settings: &mut Vec<Setting>, findings: &Findings) -> ReadResult<()> {
     let mut reader = Reader::without_tabs(text, findings)?;
     if !reader.document()? {
         return Ok(());
     }
     reader.open("a file of flags", None, List::Rejected, "write `store: memory`")?;
-    let mut seen = Seen::default();
+    let mut seen = SeenKeys::default();
     while let Some(key) = reader.key()? {
         let node = reader.node()?;
         if !seen.is_new(&key) {
@@ -49,7 +49,7 @@ fn collect(text: &str, known: &[&str], settings: &mut Vec<Setting>, findings: &F
     reader.end()
 }
 
-fn values(node: &Node) -> Result<Vec<String>, Reported> {
+fn values(node: &Node) -> ReadResult<Vec<String>> {
     let items = if let Value::List(items) = &node.value { items.as_slice() } else { std::slice::from_ref(node) };
     all(items.iter().map(|item| match &item.value {
         Value::Scalar { text, .. } if !item.is_null() => Ok(text.clone()),

@@ -21,7 +21,7 @@ pub(super) fn cases() -> Vec<Json> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn load_texts(limits: &str, overrides: &[&str]) -> Loaded {
+fn load_texts(limits: &str, overrides: &[&str]) -> LoadResult {
     let limits = Source { name: "limits.yaml".into(), text: limits.into() };
     let overrides: Vec<Source> =
         (1..).zip(overrides).map(|(n, text)| Source { name: format!("o{n}.yaml"), text: (*text).into() }).collect();

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 
-use super::problem::{Findings, Place, Reported, quoted};
+use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 
 /// The deepest nesting. Rules need nine levels. A file of envoyproxy/ratelimit needs two for each entry of a descriptor.
 const DEEPEST: usize = 32;
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    pub(crate) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
+    pub(crate) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> ReportedError {
         self.findings.error(self.place, message, help)
     }
 
@@ -96,7 +96,7 @@ impl Key {
         Node { place: self.place, value, findings: self.findings.clone() }
     }
 
-    pub(crate) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> Reported {
+    pub(crate) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> ReportedError {
         self.findings.error(self.place, message, help)
     }
 
@@ -113,7 +113,7 @@ impl<'t> Reader<'t> {
 
     /// Reads a text in block style. Rejects indentation with tabs, which the parser accepts in places: YAML forbids it
     /// (section 6.1), and its meaning depends on the editor.
-    pub(super) fn without_tabs(text: &'t str, findings: &Findings) -> Result<Self, Reported> {
+    pub(super) fn without_tabs(text: &'t str, findings: &Findings) -> ReadResult<Self> {
         let mut outcome = Ok(Self::new(text, findings));
         for (line, content) in (1..).zip(text.lines()) {
             let rest = content.trim_start_matches(' ');
@@ -131,7 +131,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Goes to the root of the next document. Returns whether there is one.
-    pub(super) fn document(&mut self) -> Result<bool, Reported> {
+    pub(super) fn document(&mut self) -> ReadResult<bool> {
         loop {
             match self.next()?.0 {
                 Event::DocumentStart(_) => return Ok(true),
@@ -142,7 +142,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Opens the root of the file's only document, as [`Self::open`] does.
-    pub(super) fn root(&mut self, what: &str, allowed: List, help: &str) -> Result<bool, Reported> {
+    pub(super) fn root(&mut self, what: &str, allowed: List, help: &str) -> ReadResult<bool> {
         if self.document()? {
             return self.open(what, None, allowed, help);
         }
@@ -150,7 +150,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Ends the document. Rejects a second one, which most programs would ignore.
-    pub(super) fn end(&mut self) -> Result<(), Reported> {
+    pub(super) fn end(&mut self) -> ReadResult<()> {
         if !self.document()? {
             return Ok(());
         }
@@ -160,7 +160,7 @@ impl<'t> Reader<'t> {
 
     /// Begins the next value: a map, or a list where one is `allowed`. Returns whether it is a list. `what` and `key` name
     /// the value in errors.
-    pub(super) fn open(&mut self, what: &str, key: Option<&Key>, allowed: List, help: &str) -> Result<bool, Reported> {
+    pub(super) fn open(&mut self, what: &str, key: Option<&Key>, allowed: List, help: &str) -> ReadResult<bool> {
         let (event, span) = self.next()?;
         let (is_map, is_list) = (matches!(event, Event::MappingStart(..)), matches!(event, Event::SequenceStart(..)));
         if is_map || is_list && allowed == List::Allowed {
@@ -181,7 +181,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Returns the next key of the map that was opened last, or `None` at its end.
-    pub(super) fn key(&mut self) -> Result<Option<Key>, Reported> {
+    pub(super) fn key(&mut self) -> ReadResult<Option<Key>> {
         let (event, span) = self.next()?;
         if matches!(event, Event::MappingEnd) {
             self.depth -= 1;
@@ -201,7 +201,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Goes to the value of a key of the map that was opened last. Returns `None` if the map does not have it.
-    pub(super) fn find(&mut self, name: &str) -> Result<Option<Key>, Reported> {
+    pub(super) fn find(&mut self, name: &str) -> ReadResult<Option<Key>> {
         while let Some(key) = self.key()? {
             if key.text == name {
                 return Ok(Some(key));
@@ -212,7 +212,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Returns whether the list that was opened last has another item; if not, it is closed.
-    pub(super) fn item(&mut self) -> Result<bool, Reported> {
+    pub(super) fn item(&mut self) -> ReadResult<bool> {
         // Reading reports an error.
         let ends = matches!(self.parser.peek(), Some(Ok((Event::SequenceEnd, _))));
         if ends {
@@ -223,13 +223,13 @@ impl<'t> Reader<'t> {
     }
 
     /// Reads the next value as a tree.
-    pub(super) fn node(&mut self) -> Result<Node, Reported> {
+    pub(super) fn node(&mut self) -> ReadResult<Node> {
         let (event, span) = self.next()?;
         self.build(event, span)
     }
 
     /// Skips the next value.
-    pub(super) fn skip(&mut self) -> Result<(), Reported> {
+    pub(super) fn skip(&mut self) -> ReadResult<()> {
         let mut open = 0usize;
         loop {
             match self.next()?.0 {
@@ -244,7 +244,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Reads all documents of the text except empty ones.
-    pub(super) fn documents(&mut self) -> Result<Vec<Node>, Reported> {
+    pub(super) fn documents(&mut self) -> ReadResult<Vec<Node>> {
         let mut documents = Vec::new();
         while self.document()? {
             documents.push(self.node()?);
@@ -253,7 +253,7 @@ impl<'t> Reader<'t> {
         Ok(documents)
     }
 
-    fn next(&mut self) -> Result<(Event<'t>, Span), Reported> {
+    fn next(&mut self) -> ReadResult<(Event<'t>, Span)> {
         match self.parser.next_event() {
             Some(Ok((event, span))) => {
                 self.last = place(span);
@@ -264,7 +264,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn deeper(&mut self, span: Span) -> Result<(), Reported> {
+    fn deeper(&mut self, span: Span) -> ReadResult<()> {
         self.depth += 1;
         if self.depth > DEEPEST {
             return Err(self.findings.error(place(span), format!("nested deeper than {DEEPEST} levels"), ""));
@@ -273,7 +273,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Recursion is bounded by [`DEEPEST`].
-    fn build(&mut self, event: Event<'t>, span: Span) -> Result<Node, Reported> {
+    fn build(&mut self, event: Event<'t>, span: Span) -> ReadResult<Node> {
         let place = place(span);
         let tagged = self.tagged(&event, place)?;
         if tagged.is_none() {
@@ -301,9 +301,9 @@ impl<'t> Reader<'t> {
         Ok(Node { place, value, findings: self.findings.clone() })
     }
 
-    fn entries(&mut self) -> Result<Value, Reported> {
+    fn entries(&mut self) -> ReadResult<Value> {
         let mut entries: Vec<(Key, Node)> = Vec::new();
-        let mut seen = Seen::default();
+        let mut seen = SeenKeys::default();
         while let Some(key) = self.key()? {
             let node = self.node()?;
             // Nearly all maps are small, and comparing a few keys is cheaper than a hash table.
@@ -317,7 +317,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Returns the text of a value with a tag that other limiters' files may have.
-    fn tagged(&self, event: &Event<'_>, place: Place) -> Result<Option<String>, Reported> {
+    fn tagged(&self, event: &Event<'_>, place: Place) -> ReadResult<Option<String>> {
         let Event::Scalar(text, _, 0, Some(tag)) = event else { return Ok(None) };
         if !self.takes_tags || tag.handle != TAGS {
             return Ok(None);
@@ -337,7 +337,7 @@ impl<'t> Reader<'t> {
     }
 
     /// Rejects what gives a value another meaning than its text.
-    fn check_extras(&self, event: &Event<'_>, span: Span) -> Result<(), Reported> {
+    fn check_extras(&self, event: &Event<'_>, span: Span) -> ReadResult<()> {
         let (anchor, tagged) = match event {
             Event::Alias(_) => (1, false),
             Event::Scalar(_, _, anchor, tag) | Event::MappingStart(anchor, tag) | Event::SequenceStart(anchor, tag) => {
@@ -356,7 +356,7 @@ impl<'t> Reader<'t> {
         Err(self.findings.error(place(span), message, help))
     }
 
-    fn syntax(&self, error: &ScanError) -> Reported {
+    fn syntax(&self, error: &ScanError) -> ReportedError {
         let marker = error.marker();
         let place = Place { line: number(marker.line()), column: number(marker.col() + 1), width: 1 };
         let help = match error.info() {
@@ -381,9 +381,9 @@ pub(super) enum List {
 
 /// The keys of a map so far, to find duplicates.
 #[derive(Default)]
-pub(super) struct Seen(HashMap<String, u32>);
+pub(super) struct SeenKeys(HashMap<String, u32>);
 
-impl Seen {
+impl SeenKeys {
     /// Returns whether the key is new; reports it otherwise.
     pub(super) fn is_new(&mut self, key: &Key) -> bool {
         if let Some(line) = self.0.get(&key.text) {
@@ -413,7 +413,7 @@ fn number(value: usize) -> u32 {
 ///
 /// A value tagged `!!js/regexp`, as in limitd's files, is the expression's source; one tagged `!!timestamp` is its text. Other
 /// tags are rejected.
-pub(crate) fn tree(text: &str, findings: &Findings) -> Result<Node, Reported> {
+pub(crate) fn tree(text: &str, findings: &Findings) -> ReadResult<Node> {
     let mut reader = Reader { takes_tags: true, ..Reader::new(text, findings) };
     if !reader.document()? {
         return Err(findings.error(reader.last, "missing value", ""));

@@ -1,7 +1,7 @@
 //! Reloads the rules when their files change.
 
 use crate::clock::Clock;
-use crate::config::{Change, Files, Loaded, Look, Problem, Report, Severity, Sources, Watcher, load};
+use crate::config::{Change, Files, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load};
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::{Cost, Limit};
@@ -41,25 +41,25 @@ pub enum Reloaded {
 }
 
 impl Reloader {
-    /// Reads the files for the first time. If they are broken, [`Loaded::rules`] is `None`.
-    pub fn start(files: Files, how: How, fingerprinter: Fingerprinter, clock: Clock) -> (Self, Loaded) {
+    /// Reads the files for the first time. If they are broken, [`LoadResult::rules`] is `None`.
+    pub fn start(files: Files, how: How, fingerprinter: Fingerprinter, clock: Clock) -> (Self, LoadResult) {
         let mut watcher = Watcher::new(files);
-        let loaded = match watcher.poll(Look::Always) {
+        let loaded = match watcher.poll(PollMode::Always) {
             Change::New(sources) => compile(&sources, how, fingerprinter, &clock),
-            Change::Unreadable(problem) => Loaded::broken(Report::of(problem)),
-            Change::Same => Loaded::broken(Report::default()),
+            Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
+            Change::Same => LoadResult::broken(Report::default()),
         };
         (Self { watcher, how, fingerprinter, clock }, loaded)
     }
 
-    /// Puts changed files in force. `look` says whether to read them even if they seem unchanged.
+    /// Puts changed files in force. With [`PollMode::Always`], files are read even if they seem unchanged.
     ///
     /// A broken file changes nothing. It is counted and logged once, and reported until it is fixed.
-    pub fn reload(&mut self, shared: &Shared, look: Look) -> Reloaded {
-        let loaded = match self.watcher.poll(look) {
+    pub fn reload(&mut self, shared: &Shared, mode: PollMode) -> Reloaded {
+        let loaded = match self.watcher.poll(mode) {
             Change::Same => return Reloaded::Unchanged,
             Change::New(sources) => compile(&sources, self.how, self.fingerprinter, &self.clock),
-            Change::Unreadable(problem) => Loaded::broken(Report::of(problem)),
+            Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
         };
         let Some(rules) = loaded.rules else {
             shared.metrics().server.reloaded(false);
@@ -77,9 +77,9 @@ impl Reloader {
     }
 }
 
-fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Clock) -> Loaded {
+fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Clock) -> LoadResult {
     let loaded = load(sources, fingerprinter, clock.now());
-    let Loaded { mut rules, mut report, needs_redis } = if how.has_redis { loaded } else { loaded.in_memory() };
+    let LoadResult { mut rules, mut report, needs_redis } = if how.has_redis { loaded } else { loaded.in_memory() };
     let file = sources.limits.as_ref().map_or("", |source| &source.name);
     let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !how.sees_ends && limit.counts_in_flight());
     if let Some(limit) = unseen {
@@ -95,7 +95,7 @@ fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Cl
         report.problems.extend(unread);
         report.warnings += report.problems.len() - before;
     }
-    Loaded { rules: if how.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
+    LoadResult { rules: if how.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
 }
 
 /// Warns of a limit that reads a header with an underscore in its name: such headers never reach the rules.
@@ -162,7 +162,7 @@ mod tests {
             loaded.rules.unwrap_or_else(|| Rules::new(Vec::new(), fingerprinter, Clock::machine().now(), Vec::new()));
         let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), MemoryStore::new(1));
         std::fs::write(&path, texts[1]).unwrap();
-        let is_reloaded = match reloader.reload(&shared, Look::Always) {
+        let is_reloaded = match reloader.reload(&shared, PollMode::Always) {
             Reloaded::Replaced => true,
             Reloaded::Broken(report) => {
                 assert!(report.to_string().contains("no listener of this process sees a request end"), "{report}");

@@ -7,7 +7,7 @@ use super::amount::Amount;
 use super::document::{Document, Ids, Limit, Origin, Override, Subject};
 use super::files::read_each;
 use super::text::{map, one_or_list, quoted as in_flow};
-use crate::config::foreign::{self, Key, Mapping, Node, Reported, all, quoted};
+use crate::config::foreign::{self, Key, Mapping, Node, ReadResult, all, quoted};
 use crate::config::{Report, Source};
 use crate::engine::rules::duration;
 
@@ -93,7 +93,7 @@ fn head(document: &mut Document) {
     );
 }
 
-fn file(source: &Source, root: &Node, entries: &mut Entries) -> Result<(), Reported> {
+fn file(source: &Source, root: &Node, entries: &mut Entries) -> ReadResult<()> {
     match &root.value {
         foreign::Value::Map(pairs) => {
             all(pairs.iter().map(|(key, node)| entry(source, key, node, false, entries))).map(drop)
@@ -112,7 +112,7 @@ fn file(source: &Source, root: &Node, entries: &mut Entries) -> Result<(), Repor
     }
 }
 
-fn entry(source: &Source, key: &Key, node: &Node, in_list: bool, entries: &mut Entries) -> Result<(), Reported> {
+fn entry(source: &Source, key: &Key, node: &Node, in_list: bool, entries: &mut Entries) -> ReadResult<()> {
     let origin = Origin::of(source, key.place);
     let has_ids = matches!(&node.value, foreign::Value::Map(fields) if fields.iter().any(|(key, _)| key.text == "ids"));
     if let Some((name, id)) = key.text.split_once(':') {
@@ -148,7 +148,7 @@ fn entry(source: &Source, key: &Key, node: &Node, in_list: bool, entries: &mut E
     Ok(())
 }
 
-fn id(item: &Node) -> Result<(String, Option<String>), Reported> {
+fn id(item: &Node) -> ReadResult<(String, Option<String>)> {
     if !matches!(item.value, foreign::Value::Map(_)) {
         return Ok((item.text()?.to_owned(), None));
     }
@@ -161,7 +161,7 @@ fn id(item: &Node) -> Result<(String, Option<String>), Reported> {
 }
 
 /// Reads the three numbers, which have no defaults.
-fn amount(fields: &Mapping<'_>) -> Result<Amount, Reported> {
+fn amount(fields: &Mapping<'_>) -> ReadResult<Amount> {
     let needed = |name: &str| {
         let value = fields.get(name).map(|(_, node)| node);
         value.ok_or_else(|| fields.node.error(format!("`{name}` is missing"), HELP))

@@ -11,7 +11,7 @@ use super::condition::{self, Condition};
 use super::document::{Document, Limit, Origin};
 use super::files::read_each;
 use super::text::{by_entries, map, piece, quoted};
-use crate::config::foreign::{self, Key, Node, Reported, all, find};
+use crate::config::foreign::{self, Key, Node, ReadResult, all, find};
 use crate::config::{Place, Report, Source};
 
 const KNOWN: [&str; 7] = ["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
@@ -41,12 +41,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     read_each(sources, |source, root| file(source, root, &mut numbers, document))
 }
 
-fn file(
-    source: &Source,
-    root: &Node,
-    numbers: &mut HashMap<String, usize>,
-    document: &mut Document,
-) -> Result<(), Reported> {
+fn file(source: &Source, root: &Node, numbers: &mut HashMap<String, usize>, document: &mut Document) -> ReadResult<()> {
     let help = "write a list of limits, each with `namespace`, `max_value` and `seconds`";
     // The object that Kuadrant's operator makes the file of has the list in `spec.limits`.
     let inner = |node: &Node, name: &str| match &node.value {
@@ -66,7 +61,7 @@ fn file(
 }
 
 impl<'n> Given<'n> {
-    fn read(source: &Source, node: &'n Node) -> Result<Self, Reported> {
+    fn read(source: &Source, node: &'n Node) -> ReadResult<Self> {
         let given = node.map("a limit", HELP)?;
         let needed = |name: &str| match find(given, name) {
             Some((_, node)) => Ok(node),
@@ -182,7 +177,7 @@ fn joined(tests: &[Condition], new: Vec<Condition>) -> Option<Vec<Condition>> {
 }
 
 /// The window, in milliseconds.
-fn seconds(node: &Node) -> Result<u64, Reported> {
+fn seconds(node: &Node) -> ReadResult<u64> {
     match node.whole()?.checked_mul(1_000) {
         Some(0) | None => Err(node.error("a window must be at least 1 second long", "use seconds, such as 60")),
         Some(milliseconds) => Ok(milliseconds),
@@ -190,7 +185,7 @@ fn seconds(node: &Node) -> Result<u64, Reported> {
 }
 
 /// The texts of a list that may be absent.
-fn list<'n>(given: &'n [(Key, Node)], name: &str) -> Result<Vec<(&'n str, Place)>, Reported> {
+fn list<'n>(given: &'n [(Key, Node)], name: &str) -> ReadResult<Vec<(&'n str, Place)>> {
     let Some((_, node)) = find(given, name) else { return Ok(Vec::new()) };
     let items = node.list(&format!("`{name}`"), "write `[]` if there are none")?;
     items.iter().map(|item| Ok((item.text()?, item.place))).collect()

@@ -1,6 +1,8 @@
 //! `algorithm: concurrency`: requests in flight, each of which holds a slot. Keys: `capacity`, `lease`.
 
-use super::{Algorithm, ComponentSource, Entry, Limit, Mapping, Node, Numbers, Reported, Settings, reject_token_keys};
+use super::{
+    Algorithm, ComponentSource, Entry, Limit, Mapping, Node, Numbers, ReadResult, Settings, reject_token_keys,
+};
 use crate::engine::algorithms::concurrency::{DEFAULT_LEASE, LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::algorithms::numbers::NumbersError;
 use crate::engine::rules::component::Component;
@@ -24,12 +26,12 @@ impl Settings for Concurrency {
         Algorithm::Concurrency
     }
 
-    fn read(&self, map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+    fn read(&self, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
         Ok(Box::new(Self { lease: map.read("lease", lease)?.unwrap_or(self.lease) }))
     }
 
     /// `count` and `burst` are other names for `capacity`.
-    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+    fn numbers(&self, map: &Mapping<'_>) -> ReadResult<Vec<Numbers>> {
         let help = "use `capacity`; to limit the rate as well, add another limit";
         map.reject(&["period", "rates"], "concurrency", help)?;
         match map.all(&["capacity", "count", "burst"])[..] {
@@ -66,7 +68,7 @@ impl Settings for Concurrency {
     }
 }
 
-fn lease(node: &Node) -> Result<u64, Reported> {
+fn lease(node: &Node) -> ReadResult<u64> {
     let lease = node.duration()?;
     if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) && lease.is_multiple_of(1_000) {
         return Ok(lease);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::super::numbers::{self, Period, period};
 use super::super::problem::Place;
 use super::super::yaml::Key;
-use super::{Algorithm, Allowance, Entry, Interner, Mapping, Node, Numbers, Reported, gcra};
+use super::{Algorithm, Allowance, Entry, Interner, Mapping, Node, Numbers, ReadResult, ReportedError, gcra};
 use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::rules::allowance::ElevatedAllowance;
@@ -23,7 +23,7 @@ pub(in super::super) fn add(
     algorithm: Option<Algorithm>,
     base: Option<&Allowance>,
     interner: &mut Interner,
-) -> Result<Allowance, Reported> {
+) -> ReadResult<Allowance> {
     let inherited = base.and_then(Allowance::elevated);
     if let Some((key, node)) = map.get("elevated") {
         let elevated = read(node, inherited.map(Arc::as_ref));
@@ -41,7 +41,7 @@ pub(in super::super) fn add(
 }
 
 /// Reads the value of `elevated`. `for` and `activations_per_month` are inherited if not set.
-fn read(node: &Node, inherited: Option<&Elevated>) -> Result<Elevated, Reported> {
+fn read(node: &Node, inherited: Option<&Elevated>) -> ReadResult<Elevated> {
     let map = Mapping::of(node, "`elevated`", &KEYS)?;
     let numbers = numbers::window(&map, true, &gcra::window);
     let span = map.read("for", span);
@@ -61,7 +61,7 @@ fn read(node: &Node, inherited: Option<&Elevated>) -> Result<Elevated, Reported>
 }
 
 /// Reads how long an activation lasts, in microseconds.
-fn span(node: &Node) -> Result<u64, Reported> {
+fn span(node: &Node) -> ReadResult<u64> {
     let (message, help) = match period(node)? {
         Period::Span(nanoseconds) if !nanoseconds.is_multiple_of(1_000) => {
             ("`for` must be a whole number of microseconds", "")
@@ -74,9 +74,9 @@ fn span(node: &Node) -> Result<u64, Reported> {
 }
 
 /// Rejects what `elevated` cannot be combined with.
-fn check(key: &Key, allowance: &Allowance, algorithm: Option<Algorithm>) -> Result<(), Reported> {
+fn check(key: &Key, allowance: &Allowance, algorithm: Option<Algorithm>) -> ReadResult<()> {
     let (message, help) = match allowance {
-        _ if algorithm.ok_or(Reported)? != Algorithm::Gcra => {
+        _ if algorithm.ok_or(ReportedError)? != Algorithm::Gcra => {
             ("`elevated` needs `algorithm: gcra`", "remove `algorithm` or `elevated`")
         }
         Allowance::Unlimited => ("`unlimited: true` and `elevated` cannot be combined", "remove one of them"),

@@ -3,7 +3,7 @@
 use super::super::numbers::{Period, Rate, Window, rates};
 use super::super::scalars::one_of;
 use super::super::suggest::nearest;
-use super::{Algorithm, Entry, Mapping, Node, Numbers, Reported, Settings, quoted};
+use super::{Algorithm, Entry, Mapping, Node, Numbers, ReadResult, Settings, quoted};
 use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar::{Calendar, Unit};
 
@@ -32,7 +32,7 @@ impl Settings for FixedWindow {
         Algorithm::FixedWindow(self.aligned)
     }
 
-    fn read(&self, map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+    fn read(&self, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
         let aligned = map.read("aligned", one_of(&ALIGNED));
         let zone = map.read("timezone", zone);
         let day = map.read("resets_on", day);
@@ -43,7 +43,7 @@ impl Settings for FixedWindow {
         }))
     }
 
-    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+    fn numbers(&self, map: &Mapping<'_>) -> ReadResult<Vec<Numbers>> {
         let windows = rates(map, true, &|rate| self.window(rate))?;
         let has_calendar = windows.is_empty() || windows.iter().any(Numbers::is_calendar);
         match map.first(&["timezone", "resets_on"]).filter(|_| !has_calendar) {
@@ -84,7 +84,7 @@ impl FixedWindow {
 }
 
 /// Reads a time zone's name.
-fn zone(node: &Node) -> Result<Node, Reported> {
+fn zone(node: &Node) -> ReadResult<Node> {
     let given = node.text()?;
     let zones = Calendar::zones();
     if zones.iter().any(|zone| zone.eq_ignore_ascii_case(given)) {
@@ -98,7 +98,7 @@ fn zone(node: &Node) -> Result<Node, Reported> {
 }
 
 /// Reads a day of the month.
-fn day(node: &Node) -> Result<i8, Reported> {
+fn day(node: &Node) -> ReadResult<i8> {
     let day = node.whole()?;
     i8::try_from(day).ok().filter(|day| (1..=31).contains(day)).ok_or_else(|| {
         let help = "use 1 to 31; 31 means the last day of every month";

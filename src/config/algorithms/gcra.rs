@@ -1,7 +1,7 @@
 //! `algorithm: gcra`, the default: tokens refill evenly. It has no keys beyond burst, count and period.
 
 use super::super::numbers::{Rate, Window, rates};
-use super::{Algorithm, Entry, Mapping, Numbers, Reported, Settings};
+use super::{Algorithm, Entry, Mapping, Numbers, ReadResult, Settings};
 
 /// A token bucket that refills evenly is the same algorithm.
 pub(super) const ENTRY: Entry =
@@ -14,11 +14,11 @@ impl Settings for Gcra {
         Algorithm::Gcra
     }
 
-    fn read(&self, _map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+    fn read(&self, _map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
         Ok(Box::new(Self))
     }
 
-    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+    fn numbers(&self, map: &Mapping<'_>) -> ReadResult<Vec<Numbers>> {
         rates(map, true, &window)
     }
 }

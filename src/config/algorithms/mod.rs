@@ -16,7 +16,7 @@ use fixed_window::FixedWindow;
 
 use super::mapping::Mapping;
 use super::numbers::Interner;
-use super::problem::{Reported, quoted};
+use super::problem::{ReadResult, ReportedError, quoted};
 use super::script_files::ScriptFile;
 use super::suggest::did_you_mean;
 use super::yaml::Node;
@@ -81,10 +81,10 @@ pub(super) trait Settings {
     fn algorithm(&self) -> Algorithm;
 
     /// Reads the settings of a limit, or of an override, which inherits the limit's.
-    fn read(&self, map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported>;
+    fn read(&self, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>>;
 
     /// Reads the numbers of a limit or an override: one per window, or none.
-    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported>;
+    fn numbers(&self, map: &Mapping<'_>) -> ReadResult<Vec<Numbers>>;
 
     /// The keys that give an override numbers, for help.
     fn number_keys(&self) -> &'static str {
@@ -95,7 +95,7 @@ pub(super) trait Settings {
     fn read_limit(&mut self, _map: &Mapping<'_>, _context: Context<'_>, _limit: &mut Limit) {}
 
     /// Reads the keys of an override that its limit must know.
-    fn read_override(&mut self, _map: &Mapping<'_>, _limit: &mut Limit) -> Result<(), Reported> {
+    fn read_override(&mut self, _map: &Mapping<'_>, _limit: &mut Limit) -> ReadResult<()> {
         Ok(())
     }
 
@@ -113,7 +113,7 @@ pub(super) fn default() -> Box<dyn Settings> {
 }
 
 /// Reads the value of `algorithm`.
-pub(super) fn of_word(node: &Node) -> Result<Box<dyn Settings>, Reported> {
+pub(super) fn of_word(node: &Node) -> ReadResult<Box<dyn Settings>> {
     let given = node.text()?;
     let entry = REGISTRY.iter().find(|entry| entry.words.contains(&given));
     entry.map(|entry| (entry.settings)()).ok_or_else(|| {
@@ -122,7 +122,7 @@ pub(super) fn of_word(node: &Node) -> Result<Box<dyn Settings>, Reported> {
 }
 
 /// Reads the settings of a limit or an override, which may have the keys of this algorithm only.
-pub(super) fn settings(inherited: &dyn Settings, map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+pub(super) fn settings(inherited: &dyn Settings, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
     let owns = |entry: &&Entry, key: &str| entry.keys.contains(&key);
     let algorithm = inherited.algorithm().name();
     for name in keys() {
@@ -146,7 +146,7 @@ pub(super) fn allowance(
     settings: Option<&dyn Settings>,
     map: &Mapping<'_>,
     interner: &mut Interner,
-) -> Result<Allowance, Reported> {
+) -> ReadResult<Allowance> {
     let unlimited = map.read("unlimited", Node::truth);
     let deny = map.read("deny", Node::truth);
     // Fixed windows accept the most numbers.
@@ -176,7 +176,7 @@ fn reject_token_keys(map: &Mapping<'_>, limit: &Limit, (has_cost, cost_help): (b
         ("drain_over_limit", limit.drain_over_limit, "remove `drain_over_limit`"),
     ] {
         if is_set {
-            let (Ok(()) | Err(Reported)) = map.reject(&[key], limit.algorithm.name(), help);
+            let (Ok(()) | Err(ReportedError)) = map.reject(&[key], limit.algorithm.name(), help);
         }
     }
 }

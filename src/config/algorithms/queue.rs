@@ -5,7 +5,7 @@ use super::super::mapping::all;
 use super::super::scalars::{is_name, one_of};
 use super::super::yaml::Key;
 use super::{
-    Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, PathPattern, Reported, Settings, StoreErrorPolicy,
+    Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, PathPattern, ReadResult, Settings, StoreErrorPolicy,
     check_redis_only, quoted, reject_token_keys,
 };
 use crate::engine::algorithms::numbers::NumbersError;
@@ -37,11 +37,11 @@ impl Settings for QueueSettings {
         Algorithm::Queue
     }
 
-    fn read(&self, map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+    fn read(&self, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
         Ok(Box::new(Self { max_age: map.read("max_age", Node::duration)?.or(self.max_age) }))
     }
 
-    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+    fn numbers(&self, map: &Mapping<'_>) -> ReadResult<Vec<Numbers>> {
         let help = "use `capacity`, the number of entries that may wait";
         map.reject(&["burst", "count", "period", "rates"], "queue", help)?;
         // Without a capacity, `max_age` is for the overrides.
@@ -83,7 +83,7 @@ impl Settings for QueueSettings {
     }
 }
 
-fn queue(map: &Mapping<'_>, paths: Option<&[PathPattern]>) -> Result<Queue, Reported> {
+fn queue(map: &Mapping<'_>, paths: Option<&[PathPattern]>) -> ReadResult<Queue> {
     let storage = map.read("kind", one_of(&KINDS));
     let then = map.read("then", one_of(&THEN));
     let fields = map.read("fields", |node| fields(node, paths));
@@ -95,13 +95,13 @@ fn queue(map: &Mapping<'_>, paths: Option<&[PathPattern]>) -> Result<Queue, Repo
     Ok(Queue { storage, then, fields })
 }
 
-fn fields(node: &Node, paths: Option<&[PathPattern]>) -> Result<Vec<(String, Component)>, Reported> {
+fn fields(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<(String, Component)>> {
     let entries = node.map("`fields`", "write `fields: { user: { header: x-user } }`")?;
     node.check_count("`fields`", entries.len(), "entries", MOST_FIELDS)?;
     all(entries.iter().map(|(key, source)| field(key, source, paths)))
 }
 
-fn field(key: &Key, source: &Node, paths: Option<&[PathPattern]>) -> Result<(String, Component), Reported> {
+fn field(key: &Key, source: &Node, paths: Option<&[PathPattern]>) -> ReadResult<(String, Component)> {
     if !is_name(&key.text, LONGEST_NAME) {
         let help = format!("use 1 to {LONGEST_NAME} letters, digits, `_`, `.` and `-`");
         return Err(key.error(format!("invalid field name {}", quoted(&key.text)), help));

@@ -6,8 +6,8 @@ use http::header::HeaderName;
 
 use super::super::mapping::all;
 use super::{
-    Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, Reported, ScriptFile, Settings, check_redis_only, quoted,
-    reject_token_keys,
+    Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, ReadResult, ScriptFile, Settings, check_redis_only,
+    quoted, reject_token_keys,
 };
 use crate::engine::algorithms::script::{
     LONGEST_ARGUMENT, MOST_ARGUMENTS, MOST_HEADERS, Script, ScriptSource, arguments, may_set,
@@ -37,12 +37,12 @@ impl Settings for ScriptSettings {
         Algorithm::Script
     }
 
-    fn read(&self, _map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+    fn read(&self, _map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
         Ok(Box::new(Self { arguments: None }))
     }
 
     /// The index of the arguments takes the place of burst, count and period.
-    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+    fn numbers(&self, map: &Mapping<'_>) -> ReadResult<Vec<Numbers>> {
         let help = "pass it to the script: `args: [10, 60]`";
         map.reject(&["burst", "count", "period", "rates"], "script", help)?;
         Ok(self.arguments.map(Numbers::script).into_iter().collect())
@@ -57,7 +57,7 @@ impl Settings for ScriptSettings {
         self.arguments = Some(0);
     }
 
-    fn read_override(&mut self, map: &Mapping<'_>, limit: &mut Limit) -> Result<(), Reported> {
+    fn read_override(&mut self, map: &Mapping<'_>, limit: &mut Limit) -> ReadResult<()> {
         if let (Some(args), Some(script)) = (map.read("args", args)?, &mut limit.script) {
             self.arguments = Some(script.index_of(args));
         }
@@ -75,7 +75,7 @@ impl Settings for ScriptSettings {
 }
 
 /// Reads the script of a limit from the `files` that were read.
-fn script(map: &Mapping<'_>, files: &[ScriptFile]) -> Result<Script, Reported> {
+fn script(map: &Mapping<'_>, files: &[ScriptFile]) -> ReadResult<Script> {
     let source = map.read("file", |node| source(node, files));
     let arguments = map.read("args", args);
     let headers = map.read("headers", headers);
@@ -88,7 +88,7 @@ fn script(map: &Mapping<'_>, files: &[ScriptFile]) -> Result<Script, Reported> {
     Ok(Script { source, arguments, headers: headers.unwrap_or_else(|| HEADERS.to_vec()) })
 }
 
-fn source(node: &Node, files: &[ScriptFile]) -> Result<Arc<ScriptSource>, Reported> {
+fn source(node: &Node, files: &[ScriptFile]) -> ReadResult<Arc<ScriptSource>> {
     let name = node.text()?;
     let (why, help) = match files.iter().find(|file| file.name == name).map(|file| &file.text) {
         Some(Ok(text)) if text.starts_with("#!") => {
@@ -101,7 +101,7 @@ fn source(node: &Node, files: &[ScriptFile]) -> Result<Arc<ScriptSource>, Report
     Err(node.error(format!("{} {why}", quoted(name)), help))
 }
 
-fn args(node: &Node) -> Result<Arc<str>, Reported> {
+fn args(node: &Node) -> ReadResult<Arc<str>> {
     let items = short_list(node, "`args`", "write `args: [10, 60]`", MOST_ARGUMENTS)?;
     let texts = all(items.iter().map(|item| match item.text()? {
         given if given.len() <= LONGEST_ARGUMENT => Ok(given),
@@ -110,7 +110,7 @@ fn args(node: &Node) -> Result<Arc<str>, Reported> {
     Ok(arguments(texts))
 }
 
-fn headers(node: &Node) -> Result<Vec<HeaderName>, Reported> {
+fn headers(node: &Node) -> ReadResult<Vec<HeaderName>> {
     let items = short_list(node, "`headers`", "write `headers: [x-ratelimit-limit]`", MOST_HEADERS)?;
     let mut names: Vec<HeaderName> = Vec::with_capacity(items.len());
     for item in items {
@@ -127,7 +127,7 @@ fn headers(node: &Node) -> Result<Vec<HeaderName>, Reported> {
     Ok(names)
 }
 
-fn short_list<'n>(node: &'n Node, what: &str, help: &str, most: usize) -> Result<&'n [Node], Reported> {
+fn short_list<'n>(node: &'n Node, what: &str, help: &str, most: usize) -> ReadResult<&'n [Node]> {
     let items = node.list(what, help)?;
     if items.len() <= most {
         return Ok(items);

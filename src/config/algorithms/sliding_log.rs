@@ -1,7 +1,7 @@
 //! `algorithm: sliding_log`: each token comes back one period after it was taken.
 
 use super::super::numbers::{Rate, Window, rates};
-use super::{Algorithm, Entry, Mapping, Numbers, Reported, Settings};
+use super::{Algorithm, Entry, Mapping, Numbers, ReadResult, Settings};
 
 pub(super) const ENTRY: Entry =
     Entry { words: &["sliding_log"], settings: || Box::new(SlidingLog), keys: &[], override_keys: &[] };
@@ -13,11 +13,11 @@ impl Settings for SlidingLog {
         Algorithm::SlidingLog
     }
 
-    fn read(&self, _map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+    fn read(&self, _map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
         Ok(Box::new(Self))
     }
 
-    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+    fn numbers(&self, map: &Mapping<'_>) -> ReadResult<Vec<Numbers>> {
         rates(map, false, &window)
     }
 }

@@ -1,7 +1,7 @@
 //! `algorithm: sliding_window`: tokens come back while the next window passes. `count_denied` also counts denied requests.
 
 use super::super::numbers::rates;
-use super::{Algorithm, Entry, Mapping, Node, Numbers, Reported, Settings};
+use super::{Algorithm, Entry, Mapping, Node, Numbers, ReadResult, Settings};
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["sliding_window"],
@@ -19,11 +19,11 @@ impl Settings for SlidingWindow {
         Algorithm::SlidingWindow { count_denied: self.count_denied }
     }
 
-    fn read(&self, map: &Mapping<'_>) -> Result<Box<dyn Settings>, Reported> {
+    fn read(&self, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
         Ok(Box::new(Self { count_denied: map.read("count_denied", Node::truth)?.unwrap_or(self.count_denied) }))
     }
 
-    fn numbers(&self, map: &Mapping<'_>) -> Result<Vec<Numbers>, Reported> {
+    fn numbers(&self, map: &Mapping<'_>) -> ReadResult<Vec<Numbers>> {
         rates(map, false, &|rate| {
             let period = rate.span()?;
             rate.without_burst("sliding_window")?;

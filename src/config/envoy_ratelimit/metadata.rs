@@ -1,10 +1,10 @@
 //! Reads `metadata`: arbitrary data with the types of the YAML 1.2 core schema.
 
-use super::super::problem::Reported;
+use super::super::problem::ReadResult;
 use super::super::yaml::{Node, Value};
 use crate::engine::rules::descriptors::Metadata;
 
-pub(super) fn read(node: &Node) -> Result<Metadata, Reported> {
+pub(super) fn read(node: &Node) -> ReadResult<Metadata> {
     node.map("`metadata`", "write `metadata: { key: value }`")?;
     Ok(value(node))
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use super::foreign;
 use super::mapping::Mapping;
 use super::matching::{domain, entry_value};
-use super::problem::{Findings, Place, Reported, quoted};
+use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::yaml::Node;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::descriptors::{DescriptorRule, Tree, limit_name};
@@ -82,7 +82,7 @@ impl Domains {
     }
 
     /// Adds the domains of a file, one per document. The descriptors of a known domain are added to it.
-    pub(super) fn add(&mut self, text: &str, findings: &Findings) -> Result<(), Reported> {
+    pub(super) fn add(&mut self, text: &str, findings: &Findings) -> ReadResult<()> {
         let documents = foreign::documents(text, findings)?;
         let help = "write `domain:` and `descriptors:`";
         if documents.is_empty() {
@@ -96,7 +96,7 @@ impl Domains {
         outcome
     }
 
-    fn document(&mut self, document: &Node) -> Result<(), Reported> {
+    fn document(&mut self, document: &Node) -> ReadResult<()> {
         let map = Mapping::sparse(document, "the file", &KEYS)?;
         // The name by which a control plane knows the document.
         let name = map.read("name", Node::text);
@@ -130,11 +130,11 @@ impl DocumentReader<'_> {
         let Ok(items) = node.list("`descriptors`", "write one `- key: NAME` per descriptor") else { return };
         for item in items {
             // A mistake has been reported; the others may be right.
-            let (Ok(()) | Err(Reported)) = self.descriptor(item, above, siblings);
+            let (Ok(()) | Err(ReportedError)) = self.descriptor(item, above, siblings);
         }
     }
 
-    fn descriptor(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings) -> Result<(), Reported> {
+    fn descriptor(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings) -> ReadResult<()> {
         let map = Mapping::sparse(node, "a descriptor", &DESCRIPTOR_KEYS)?;
         let level = level(&map);
         let limit = self.limit(&map);
@@ -161,7 +161,7 @@ impl DocumentReader<'_> {
     }
 
     /// Reads the limit of a descriptor, if it has one, without its name and its conditions.
-    fn limit(&mut self, map: &Mapping<'_>) -> Result<Option<Limit>, Reported> {
+    fn limit(&mut self, map: &Mapping<'_>) -> ReadResult<Option<Limit>> {
         let is_shadow = map.read("shadow_mode", Node::truth);
         let is_quota = map.read("quota_mode", Node::truth);
         let metadata = map.read("metadata", metadata::read);
@@ -183,7 +183,7 @@ impl DocumentReader<'_> {
     }
 
     /// Warns once per file that metrics of values are not supported.
-    fn explain_metrics(&mut self, map: &Mapping<'_>, name: &str) -> Result<(), Reported> {
+    fn explain_metrics(&mut self, map: &Mapping<'_>, name: &str) -> ReadResult<()> {
         let is_on = map.read(name, Node::truth)?.unwrap_or(false);
         if let (Some((key, _)), true, false) = (map.get(name), is_on, self.metrics_are_explained) {
             self.metrics_are_explained = true;
@@ -195,7 +195,7 @@ impl DocumentReader<'_> {
 }
 
 /// Reads the entry that a descriptor is for.
-fn level(map: &Mapping<'_>) -> Result<Level, Reported> {
+fn level(map: &Mapping<'_>) -> ReadResult<Level> {
     let value = map.read("value", Node::text);
     let shares = map.read("share_threshold", Node::truth);
     let help = "add `key:` with a key that the gateway sends";

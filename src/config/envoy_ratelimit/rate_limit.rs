@@ -1,7 +1,7 @@
 //! Reads `rate_limit`.
 
 use super::super::mapping::{Mapping, all};
-use super::super::problem::{Reported, quoted};
+use super::super::problem::{ReadResult, quoted};
 use super::super::suggest::did_you_mean;
 use super::super::yaml::Node;
 use crate::engine::rules::allowance::Allowance;
@@ -12,7 +12,7 @@ const KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "repl
 /// The longest name, which goes into headers and metadata. In bytes.
 const LONGEST_NAME: usize = 256;
 
-pub(super) fn read(node: &Node) -> Result<(DescriptorRule, Allowance), Reported> {
+pub(super) fn read(node: &Node) -> ReadResult<(DescriptorRule, Allowance)> {
     let map = Mapping::sparse(node, "`rate_limit`", &KEYS)?;
     let name = map.read("name", name);
     let unlimited = map.read("unlimited", Node::truth);
@@ -47,7 +47,7 @@ pub(super) fn read(node: &Node) -> Result<(DescriptorRule, Allowance), Reported>
     Ok((DescriptorRule { per_unit, ..rule }, allowance))
 }
 
-fn unit(node: &Node) -> Result<RateUnit, Reported> {
+fn unit(node: &Node) -> ReadResult<RateUnit> {
     let given = node.text()?;
     let known = RateUnit::ALL.into_iter().find(|(name, _)| name.eq_ignore_ascii_case(given));
     known.map(|(_, unit)| unit).ok_or_else(|| {
@@ -56,7 +56,7 @@ fn unit(node: &Node) -> Result<RateUnit, Reported> {
     })
 }
 
-fn requests(node: &Node) -> Result<u32, Reported> {
+fn requests(node: &Node) -> ReadResult<u32> {
     u32::try_from(node.whole()?).map_err(|_| {
         let help = format!("the largest number is {}; write `unlimited: true` for no limit", u32::MAX);
         node.error("`requests_per_unit` is too large", help)
@@ -64,7 +64,7 @@ fn requests(node: &Node) -> Result<u32, Reported> {
 }
 
 /// Reads a name that Envoy can write: `X-RateLimit-Limit` has it in quotes, unescaped.
-fn name(node: &Node) -> Result<String, Reported> {
+fn name(node: &Node) -> ReadResult<String> {
     let name = node.text()?;
     let plain = |byte: u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
     if name.len() <= LONGEST_NAME && name.bytes().all(plain) {
@@ -75,7 +75,7 @@ fn name(node: &Node) -> Result<String, Reported> {
     Err(node.error(format!("{} would break a header", quoted(name)), help))
 }
 
-fn replaces(node: &Node) -> Result<Vec<String>, Reported> {
+fn replaces(node: &Node) -> ReadResult<Vec<String>> {
     let items = node.list("`replaces`", "write `replaces: [{ name: NAME }]`")?;
     let help = "write `{ name: NAME }`";
     all(items.iter().map(|item| {

@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 
-use super::super::problem::{Findings, Reported, quoted};
+use super::super::problem::{Findings, ReadResult, quoted};
 use super::super::yaml::Node;
 use crate::engine::rules::descriptors::RateUnit;
 use crate::engine::rules::matching::{EntryMatch, ValueTest};
 
 /// The entries of one level, by key and value.
 #[derive(Default)]
-pub(super) struct Siblings(HashMap<(String, String), First>);
+pub(super) struct Siblings(HashMap<(String, String), FirstDescriptor>);
 
 /// The first descriptor with a key and a value.
-struct First {
+struct FirstDescriptor {
     findings: Findings,
     line: u32,
     /// The units of all limits with this key and value; `None` for a descriptor without one.
@@ -29,14 +29,14 @@ impl Siblings {
         node: &Node,
         unit: Option<RateUnit>,
         has_descriptors: bool,
-    ) -> Result<usize, Reported> {
+    ) -> ReadResult<usize> {
         let value = match &entry.test {
             ValueTest::Value(value) => value.clone(),
             ValueTest::Glob(glob) => glob.to_string(),
             _ => String::new(),
         };
         let shown = if value.is_empty() { quoted(&entry.key) } else { quoted(&format!("{}={value}", entry.key)) };
-        let first = self.0.entry((entry.key.clone(), value)).or_insert_with(|| First {
+        let first = self.0.entry((entry.key.clone(), value)).or_insert_with(|| FirstDescriptor {
             findings: node.findings.clone(),
             line: node.place.line,
             units: Vec::new(),

@@ -6,7 +6,7 @@ use crate::engine::rules::limit::{LimitMode, StoreErrorPolicy};
 use crate::engine::rules::request::{DescriptorEntry, Request, sample};
 use crate::message::headers::Headers;
 
-fn load_files(limits: Option<&str>, files: &[&str]) -> Loaded {
+fn load_files(limits: Option<&str>, files: &[&str]) -> LoadResult {
     let named = |name: String, text: &str| Source { name, text: text.to_owned() };
     let sources = Sources {
         limits: limits.map(|text| named("limits.yaml".into(), text)),

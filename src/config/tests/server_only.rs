@@ -6,7 +6,7 @@ const QUEUE: &str = "limits:\n  Jobs: { algorithm: queue, capacity: 10, fields: 
 const SCRIPT: &str = "limits:\n  Mine: { algorithm: script, file: my.lua, args: [10, \"a b\"] }\n";
 
 /// Loads rules that name the script `my.lua`, which has this text or cannot be read.
-fn load_script(limits: &str, text: Result<&str, &str>) -> Loaded {
+fn load_script(limits: &str, text: Result<&str, &str>) -> LoadResult {
     let limits = Source { name: "limits.yaml".into(), text: limits.into() };
     let text = text.map(str::to_owned).map_err(str::to_owned);
     let scripts = vec![ScriptFile { name: "my.lua".into(), text }];

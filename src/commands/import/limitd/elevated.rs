@@ -4,7 +4,7 @@ use super::super::amount::{Amount, Elevated, milliseconds};
 use super::super::text::piece;
 use super::numbers::Numbers;
 use super::{Entries, KNOWN, Reading, read};
-use crate::config::foreign::{Node, Reported, find};
+use crate::config::foreign::{Node, ReadResult, find};
 
 /// The default of limitd-redis.
 const ACTIVATION_SECONDS: u64 = 900;
@@ -18,7 +18,7 @@ impl Reading<'_> {
         is_windowed: bool,
         inherited: Option<&Elevated>,
         notes: &mut Vec<String>,
-    ) -> Result<Option<Elevated>, Reported> {
+    ) -> ReadResult<Option<Elevated>> {
         let Some((key, node)) = find(given, "elevated_limits") else { return Ok(None) };
         let origin = self.origin(key);
         let help = "write `{ size: 100, per_second: 50 }`";

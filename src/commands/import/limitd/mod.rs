@@ -8,7 +8,7 @@ use super::amount::{Amount, Elevated};
 use super::document::{Document, Limit, Origin, Override, Subject};
 use super::files::read_each;
 use super::text::{by_entries, map, piece, quoted};
-use crate::config::foreign::{self, Key, Node, Reported, all, find};
+use crate::config::foreign::{self, Key, Node, ReadResult, all, find};
 use crate::config::{Report, Source};
 
 mod elevated;
@@ -86,7 +86,7 @@ impl Reading<'_> {
         Origin::of(self.source, key.place)
     }
 
-    fn file(&mut self, root: &Node) -> Result<(), Reported> {
+    fn file(&mut self, root: &Node) -> ReadResult<()> {
         let help = "write `buckets:` with the types below it";
         let all = root.map("limitd's configuration", help)?;
         let Some((_, buckets)) = find(all, "buckets") else {
@@ -118,11 +118,11 @@ impl Reading<'_> {
         }
     }
 
-    fn buckets(&mut self, buckets: Entries<'_>) -> Result<(), Reported> {
+    fn buckets(&mut self, buckets: Entries<'_>) -> ReadResult<()> {
         all(buckets.iter().map(|(key, node)| self.bucket(key, node))).map(drop)
     }
 
-    fn bucket(&mut self, key: &Key, node: &Node) -> Result<(), Reported> {
+    fn bucket(&mut self, key: &Key, node: &Node) -> ReadResult<()> {
         let origin = self.origin(key);
         let help = "write `{ size: 10, per_second: 5 }`";
         let bucket = node.map("a bucket", help)?;
@@ -157,7 +157,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn one_override(&mut self, key: &Key, node: &Node, base: &Base) -> Result<(), Reported> {
+    fn one_override(&mut self, key: &Key, node: &Node, base: &Base) -> ReadResult<()> {
         let origin = self.origin(key);
         let help = "write `{ size: 100, per_second: 50 }`";
         let given = node.map("an override", help)?;
@@ -195,7 +195,7 @@ impl Reading<'_> {
     }
 
     /// Notes the keys of a bucket or an override that cannot be expressed.
-    fn common(&mut self, given: Entries<'_>, known: &[&str], notes: &mut Vec<String>) -> Result<(), Reported> {
+    fn common(&mut self, given: Entries<'_>, known: &[&str], notes: &mut Vec<String>) -> ReadResult<()> {
         if let Some((key, node)) = find(given, "skip_n_calls")
             && node.whole()? > 0
         {
@@ -217,15 +217,11 @@ impl Reading<'_> {
 }
 
 /// Reads the value of a key, if it is present.
-fn read<'n, T>(
-    given: Entries<'n>,
-    name: &str,
-    read: impl FnOnce(&'n Node) -> Result<T, Reported>,
-) -> Result<Option<T>, Reported> {
+fn read<'n, T>(given: Entries<'n>, name: &str, read: impl FnOnce(&'n Node) -> ReadResult<T>) -> ReadResult<Option<T>> {
     find(given, name).map(|(_, node)| read(node)).transpose()
 }
 
-fn flag(given: Entries<'_>, name: &str) -> Result<bool, Reported> {
+fn flag(given: Entries<'_>, name: &str) -> ReadResult<bool> {
     Ok(read(given, name, Node::truth)?.unwrap_or_default())
 }
 

@@ -3,7 +3,7 @@
 use super::super::amount::{Amount, milliseconds};
 use super::super::text::piece;
 use super::{Entries, Reading, flag, read};
-use crate::config::foreign::{Key, Node, Reported, Value, find, quoted};
+use crate::config::foreign::{Key, Node, ReadResult, Value, find, quoted};
 
 /// The rates without an `interval`, and theirs in milliseconds. limitd takes the last one that is present.
 const RATES: [(&str, u64); 4] =
@@ -27,7 +27,7 @@ impl Reading<'_> {
         given: Entries<'_>,
         inherited: Option<u64>,
         notes: &mut Vec<String>,
-    ) -> Result<Numbers, Reported> {
+    ) -> ReadResult<Numbers> {
         let unlimited = flag(given, "unlimited")?;
         let mut size = None;
         if let Some((key, node)) = find(given, "size") {
@@ -75,7 +75,7 @@ impl Reading<'_> {
     }
 
     /// What the numbers allow.
-    pub(super) fn amount(&mut self, key: &Key, numbers: &Numbers, notes: &mut Vec<String>) -> Result<Amount, Reported> {
+    pub(super) fn amount(&mut self, key: &Key, numbers: &Numbers, notes: &mut Vec<String>) -> ReadResult<Amount> {
         if numbers.unlimited {
             return Ok(Amount::Unlimited);
         }
@@ -97,7 +97,7 @@ impl Reading<'_> {
 }
 
 /// Reads a number that may have a point. Returns it as a fraction.
-fn decimal(node: &Node) -> Result<(u64, u64), Reported> {
+fn decimal(node: &Node) -> ReadResult<(u64, u64)> {
     if let Value::Scalar { text, plain: true } = &node.value
         && let Some((units, decimals)) = text.split_once('.')
     {

@@ -5,11 +5,11 @@ use jiff::civil::DateTime;
 
 use super::super::document::Origin;
 use super::Reading;
-use crate::config::foreign::{Node, Reported};
+use crate::config::foreign::{Node, ReadResult};
 
 impl Reading<'_> {
     /// The instant of an `until`, as JavaScript reads it: a date alone is the start of its day in UTC.
-    pub(super) fn until(&mut self, node: &Node, origin: &Origin, notes: &mut Vec<String>) -> Result<String, Reported> {
+    pub(super) fn until(&mut self, node: &Node, origin: &Origin, notes: &mut Vec<String>) -> ReadResult<String> {
         let given = node.text()?;
         if let Some(millis) = given.parse::<u64>().ok().filter(|_| given.bytes().all(|byte| byte.is_ascii_digit())) {
             let help = "use milliseconds since 1970, before the year 10000";
