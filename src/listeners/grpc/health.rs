@@ -12,6 +12,7 @@ use super::messages::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListResponse, ServiceStatus, ServingStatus,
 };
 use super::protocol::{Code, Status, frame};
+use crate::engine::rules::quote::shown;
 use crate::http::message::{BodyError, BodyStream, Piece};
 use crate::listeners::admin::{Phase, Readiness};
 
@@ -31,7 +32,7 @@ pub(super) fn check(readiness: &Readiness, request: &HealthCheckRequest) -> Resu
     if is_known(&request.service) {
         Ok(response(status(readiness.phase())))
     } else {
-        Err(Status::new(Code::NotFound, format!("unknown service `{}`", shortened(&request.service))))
+        Err(Status::new(Code::NotFound, format!("unknown service `{}`", shown(&request.service, 80))))
     }
 }
 
@@ -44,10 +45,6 @@ pub(super) fn list(readiness: &Readiness) -> HealthListResponse {
 
 fn is_known(name: &str) -> bool {
     name.is_empty() || SERVICES.contains(&name)
-}
-
-fn shortened(name: &str) -> String {
-    name.chars().take(80).collect()
 }
 
 /// `Watch`: the status now and after each change, until the process ends.

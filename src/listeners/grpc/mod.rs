@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use self::calls::{Method, Streams};
 use self::protocol::{Code, MessageReader, Status, decode, frame};
 use crate::engine::rules::descriptors::DescriptorMode;
+use crate::engine::rules::quote::shown;
 use crate::http::Context;
 use crate::http::message::{Message, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::http::{Stream, serve};
@@ -150,8 +151,8 @@ impl Envoy {
         active: &mut ActiveRequest,
     ) -> Result<ResponseBody, Status> {
         if method == Method::Unknown {
-            let name = request.target.chars().take(80).collect::<String>();
-            return Err(Status::new(Code::Unimplemented, format!("unknown method {name}")));
+            let detail = format!("unknown method {}", shown(&request.target, 80));
+            return Err(Status::new(Code::Unimplemented, detail));
         }
         let start = context.activity.now();
         let patience =

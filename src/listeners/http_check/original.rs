@@ -128,30 +128,20 @@ impl GatewayReader<'_> {
         let method = "write `proxy_set_header X-Original-Method $request_method;`";
         let method = required(headers, "X-Original-Method", method)?;
         let url = url.map(|url| split_url(method, url)).transpose()?;
-        let target = match (uri, &url) {
-            (Some(uri), Some((_, target))) if uri != target => {
-                return Err(contradiction("X-Original-URI", "X-Original-URL"));
-            }
-            (Some(uri), _) => uri,
-            (None, Some((_, target))) => target,
-            (None, None) => return Err(missing("X-Original-URI", "")),
-        };
-        let host = match (only(headers, "X-Original-Host")?, &url) {
-            (Some(host), Some((authority, _))) if host_of(host) != host_of(authority) => {
-                return Err(contradiction("X-Original-Host", "X-Original-URL"));
-            }
-            (Some(host), _) => host,
-            (None, Some((authority, _))) => authority,
-            (None, None) => return Err(missing("X-Original-Host", "write `proxy_set_header X-Original-Host $host;`")),
-        };
+        let (authority, target) = url.as_ref().map(|(authority, target)| (*authority, &**target)).unzip();
+        let target = agreed(["X-Original-URI", "X-Original-URL"], uri, target, |uri, target| uri == target, "")?;
+        let host = only(headers, "X-Original-Host")?;
+        let is_same = |host: &str, authority: &str| host_of(host) == host_of(authority);
+        let set = "write `proxy_set_header X-Original-Host $host;`";
+        let host = agreed(["X-Original-Host", "X-Original-URL"], host, authority, is_same, set)?;
         Original::new(method, target, host, client, self.slashes)
     }
 
     /// Traefik's `ForwardAuth`, Caddy's `forward_auth`, and HAProxy with these headers set: `X-Forwarded-Method`, `-Uri`,
     /// `-Host` and `-For`.
     pub(super) fn forward(&self) -> Result<Original, InvalidRequest> {
-        let (headers, trusted) = (self.headers, self.trusted);
         const SET: &str = "Traefik and Caddy always send it, HAProxy with `http-request set-header`";
+        let (headers, trusted) = (self.headers, self.trusted);
         let method = required(headers, "X-Forwarded-Method", SET)?;
         let target = required(headers, "X-Forwarded-Uri", SET)?;
         let host = required(headers, "X-Forwarded-Host", SET)?;
@@ -198,9 +188,19 @@ fn missing(name: &str, help: &str) -> InvalidRequest {
     InvalidRequest::Gateway(format!("`{name}` is missing; {help}"))
 }
 
-fn contradiction(one: &str, other: &str) -> InvalidRequest {
-    let reason = format!("`{one}` and `{other}` contradict each other; let the gateway set or remove both");
-    InvalidRequest::Gateway(reason)
+/// Returns the value of two headers that must agree if both are there.
+fn agreed<'a>(
+    [name, other_name]: [&str; 2],
+    value: Option<&'a str>,
+    other: Option<&'a str>,
+    is_same: impl Fn(&str, &str) -> bool,
+    help: &str,
+) -> Result<&'a str, InvalidRequest> {
+    if value.zip(other).is_some_and(|(value, other)| !is_same(value, other)) {
+        let reason = format!("`{name}` and `{other_name}` contradict each other; let the gateway set or remove both");
+        return Err(InvalidRequest::Gateway(reason));
+    }
+    value.or(other).ok_or_else(|| missing(name, help))
 }
 
 /// Splits an absolute URL into its authority and target.
