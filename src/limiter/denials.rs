@@ -8,7 +8,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::{Answer, Verdict};
 use crate::engine::rules::request::Request;
 use crate::message::trace_context::TraceContext;
-use crate::telemetry::denials::{DenialLine, IdFormat, hash};
+use crate::telemetry::denials::{DenialLine, IdFormat};
 use crate::telemetry::metrics::DecisionResult;
 
 /// A denial that gets a line.
@@ -52,14 +52,9 @@ impl View {
     }
 
     fn denial_id(&self, denial: &Denial, answer: Option<&Answer>, request: Option<&Request<'_>>) -> Option<String> {
-        let identified = || self.rules().id_of(denial.limit, request?);
-        match self.snapshot.denials.ids() {
-            IdFormat::None => None,
-            IdFormat::Clear => identified().map(|(text, _)| text).or_else(|| denial.id.clone()),
-            IdFormat::Hash => {
-                identified().map(|(_, fingerprint)| fingerprint).or_else(|| answer?.fingerprint).map(hash)
-            }
-        }
+        let fingerprint = answer.and_then(|answer| answer.fingerprint);
+        let id = self.snapshot.denials.ids().id(|| self.rules().id_of(denial.limit, request?), fingerprint);
+        id.or_else(|| denial.id.clone())
     }
 }
 

@@ -34,6 +34,17 @@ pub enum IdFormat {
     None,
 }
 
+impl IdFormat {
+    /// Returns an id in this format, from its text and fingerprint if the request has it. A hash needs only `fingerprint`.
+    pub(crate) fn id(self, id: impl FnOnce() -> Option<(String, u128)>, fingerprint: Option<u128>) -> Option<String> {
+        match self {
+            Self::None => None,
+            Self::Clear => id().map(|(text, _)| text),
+            Self::Hash => id().map(|(_, fingerprint)| fingerprint).or(fingerprint).map(hash),
+        }
+    }
+}
+
 /// The number of lines per limit and period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineRate {

@@ -3,7 +3,6 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::StatusCode;
 
@@ -15,8 +14,9 @@ pub(crate) struct Counters {
     pub(crate) metrics: Arc<Metrics>,
     requests: [Tally; REQUEST_CODES.len()],
     in_flight: Rc<Tally>,
-    tunnels: Tally,
-    upstream_seconds: LocalTimer,
+    /// Upgraded connections that are open.
+    pub(crate) tunnels: Tally,
+    pub(crate) upstream_seconds: LocalTimer,
     /// This worker's share of `weir_upstream_endpoints`.
     endpoints: Cell<[i64; ENDPOINT_STATES.len()]>,
 }
@@ -45,29 +45,10 @@ impl Counters {
         self.requests[code].inc();
     }
 
-    /// Counts an upgraded connection as open or as closed.
-    pub(crate) fn tunnel(&self, is_open: bool) {
-        if is_open {
-            self.tunnels.inc();
-        } else {
-            self.tunnels.dec();
-        }
-    }
-
     /// Counts a request as in flight until the guard is dropped.
     pub(crate) fn in_flight(&self) -> InFlight {
         self.in_flight.inc();
         InFlight(self.in_flight.clone())
-    }
-
-    /// Counts an upstream's response and the time until its headers.
-    pub(crate) fn upstream_answered(&self, span: Duration) {
-        self.upstream_seconds.observe(span);
-    }
-
-    /// Adds the times of upstreams to the metrics.
-    pub(crate) fn flush(&self) {
-        self.upstream_seconds.flush();
     }
 
     /// Sets this worker's number of endpoints of each state, in the order of [`ENDPOINT_STATES`].

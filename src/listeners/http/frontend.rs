@@ -67,7 +67,7 @@ impl Frontend {
 
     /// Adds measured times to the metrics. Must be called about once a second.
     pub(crate) fn flush(&self) {
-        self.counters.flush();
+        self.counters.upstream_seconds.flush();
     }
 
     pub(crate) fn route(&self) -> Rc<dyn UpstreamObserver> {

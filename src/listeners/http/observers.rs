@@ -27,7 +27,7 @@ impl Observer for Counters {
     }
 
     fn tunnel(&self, is_open: bool) {
-        self.tunnel(is_open);
+        if is_open { self.tunnels.inc() } else { self.tunnels.dec() }
     }
 }
 
@@ -46,7 +46,7 @@ impl RouteObserver {
 
 impl UpstreamObserver for RouteObserver {
     fn answered(&self, time: Duration) {
-        self.counters.upstream_answered(time);
+        self.counters.upstream_seconds.observe(time);
     }
 
     fn failed(&self, server: Option<&dyn Display>, reason: &'static str, error: &dyn Error) {

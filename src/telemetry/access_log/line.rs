@@ -52,11 +52,8 @@ impl LineFormatter {
             None => line.push(b'-'),
         }
         line.extend_from_slice(b" - ");
-        match &record.subject {
-            // Spaces separate what is before the first quote.
-            Some(subject) => quoted_text(line, subject.as_bytes(), b" "),
-            None => line.push(b'-'),
-        }
+        // Spaces separate what is before the first quote.
+        quoted_text(line, record.subject.as_deref().unwrap_or("-").as_bytes(), b" ");
         line.extend_from_slice(b" [");
         line.extend_from_slice(self.stamp.as_bytes());
         line.extend_from_slice(b"] \"");
@@ -71,10 +68,7 @@ impl LineFormatter {
         number(line, record.sent);
         for value in [&record.referer, &record.user_agent] {
             line.extend_from_slice(b" \"");
-            match value {
-                Some(value) => quoted_text(line, value, b""),
-                None => line.push(b'-'),
-            }
+            quoted_text(line, value.as_deref().unwrap_or(b"-"), b"");
             line.push(b'"');
         }
     }

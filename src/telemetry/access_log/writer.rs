@@ -38,7 +38,6 @@ pub(super) struct Queue {
 #[expect(clippy::struct_excessive_bools, reason = "they are independent signals between the workers and the thread")]
 struct State {
     lines: Vec<u8>,
-    count: u64,
     /// The thread waits for lines or a signal.
     is_idle: bool,
     reopen: bool,
@@ -52,7 +51,6 @@ impl Queue {
         let file = open(&destination)?;
         let state = State {
             lines: Vec::with_capacity(MAX_PENDING),
-            count: 0,
             is_idle: false,
             reopen: false,
             finish: false,
@@ -72,7 +70,6 @@ impl Queue {
             return self.dropped.inc();
         }
         state.lines.extend_from_slice(line);
-        state.count += 1;
         let is_half_full = state.lines.len() > MAX_PENDING / 2 && state.lines.len() - line.len() <= MAX_PENDING / 2;
         if mem::take(&mut state.is_idle) || is_half_full {
             self.changed.notify_all();
@@ -96,7 +93,8 @@ impl Queue {
     }
 
     /// Waits for lines or a signal, gathers more for [`GATHER`], and swaps all lines with the empty `lines`.
-    fn take(&self, lines: &mut Vec<u8>) -> Work {
+    /// Returns whether to reopen the file, and whether to finish.
+    fn take(&self, lines: &mut Vec<u8>) -> (bool, bool) {
         let mut state = self.state.lock();
         while state.lines.is_empty() && !state.reopen && !state.finish {
             state.is_idle = true;
@@ -110,15 +108,8 @@ impl Queue {
             }
         }
         mem::swap(&mut state.lines, lines);
-        Work { count: mem::take(&mut state.count), reopen: mem::take(&mut state.reopen), finish: state.finish }
+        (mem::take(&mut state.reopen), state.finish)
     }
-}
-
-/// The signals that came with lines, and the number of lines.
-struct Work {
-    count: u64,
-    reopen: bool,
-    finish: bool,
 }
 
 struct Thread {
@@ -134,20 +125,20 @@ impl Thread {
     fn run(mut self) {
         let mut lines = Vec::with_capacity(MAX_PENDING);
         loop {
-            let work = self.queue.take(&mut lines);
+            let (reopen, finish) = self.queue.take(&mut lines);
             if let Err(error) = self.write(&lines) {
-                self.queue.dropped.inc_by(work.count);
+                self.queue.dropped.inc_by(lines.iter().filter(|byte| **byte == b'\n').count() as u64);
                 self.report("cannot write the access log", &error);
             }
             lines.clear();
             // Lines from before the signal belong into the file that was moved away.
-            if work.reopen {
+            if reopen {
                 match open(&self.destination) {
                     Ok(file) => (self.file, self.is_torn) = (file, false),
                     Err(error) => self.report("cannot reopen the access log; still writing to the old file", &error),
                 }
             }
-            if work.finish {
+            if finish {
                 break;
             }
         }

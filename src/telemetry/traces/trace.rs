@@ -21,7 +21,7 @@ use crate::message::target;
 use crate::message::trace_context::{TRACEPARENT, TraceContext};
 use crate::telemetry::RequestHead;
 use crate::telemetry::access_log::UpstreamUse;
-use crate::telemetry::denials::{IdFormat, OTHER_METHOD, hash, method};
+use crate::telemetry::denials::{IdFormat, OTHER_METHOD, method};
 use crate::telemetry::metrics::{DecisionListener, HttpListener, Metrics};
 use crate::telemetry::summary::Summary;
 
@@ -149,9 +149,35 @@ impl Trace {
         start: Instant,
         request: Option<&request::Request<'_>>,
     ) {
-        if let Some(sampled) = &mut self.0 {
-            sampled.decided(rules, verdict, listener, start, request);
+        let Some(sampled) = &mut self.0 else { return };
+        let Summary { result, limit, answer } = Summary::of(verdict);
+        let mut attributes = Vec::with_capacity(6);
+        attributes.push(KeyValue::new("weir.listener", listener.label()));
+        attributes.push(KeyValue::new("weir.result", result.label()));
+        if let Some((place, limit)) = limit.and_then(|place| Some((place, rules.limit(place)?))) {
+            attributes.push(KeyValue::new("weir.limit", limit.name.clone()));
+            if let Some(answer) = answer.filter(|answer| answer.counted_numbers().is_some()) {
+                attributes.push(KeyValue::new("weir.remaining", integer(answer.decision.remaining)));
+            }
+            if let Some(wait) = answer.filter(|answer| answer.is_short()).and_then(|answer| answer.decision.retry_after)
+            {
+                attributes.push(KeyValue::new("weir.retry_after", integer(wait.ceil_seconds())));
+            }
+            let id = || request.and_then(|request| rules.id_of(place, request));
+            let id = sampled.traces.0.ids.id(id, answer.and_then(|answer| answer.fingerprint));
+            attributes.extend(id.map(|id| KeyValue::new("weir.id", id)));
         }
+        if sampled.traces.0.ids == IdFormat::Clear
+            && let Some(request) = request
+        {
+            let client = request.client.map(|client| KeyValue::new("client.address", client.to_string()));
+            sampled.attributes.extend(client);
+            sampled.attributes.push(KeyValue::new("server.address", request.host.to_owned()));
+        }
+        // `start` is from the connection's cached clock and can be a little before the request.
+        let began_at = sampled.began_at + start.saturating_duration_since(sampled.began);
+        let name = Cow::Borrowed("decide");
+        sampled.export(new_span(), SpanKind::Internal, name, began_at, attributes, Status::Unset);
     }
 
     /// Makes this the trace of a gRPC call that has ended with `code`.
@@ -188,63 +214,12 @@ impl Trace {
 
     /// Records the response; `is_upstreams` if it is the upstream's.
     pub(crate) fn answered(&mut self, status: u16, is_upstreams: bool, used: Option<&UpstreamUse>) {
-        if let Some(sampled) = &mut self.0 {
-            sampled.answered(status, is_upstreams, used);
-        }
-    }
-}
-
-impl Sampled {
-    fn decided(
-        &mut self,
-        rules: &Rules,
-        verdict: &Verdict,
-        listener: DecisionListener,
-        start: Instant,
-        request: Option<&request::Request<'_>>,
-    ) {
-        let Summary { result, limit, answer } = Summary::of(verdict);
+        let Some(sampled) = &mut self.0 else { return };
+        sampled.status = Some(status);
+        sampled.is_failure |= status >= 500;
+        let Some((span_id, began_at)) = sampled.upstream.take() else { return };
         let mut attributes = Vec::with_capacity(6);
-        attributes.push(KeyValue::new("weir.listener", listener.label()));
-        attributes.push(KeyValue::new("weir.result", result.label()));
-        if let Some((place, limit)) = limit.and_then(|place| Some((place, rules.limit(place)?))) {
-            attributes.push(KeyValue::new("weir.limit", limit.name.clone()));
-            if let Some(answer) = answer.filter(|answer| answer.counted_numbers().is_some()) {
-                attributes.push(KeyValue::new("weir.remaining", integer(answer.decision.remaining)));
-            }
-            if let Some(wait) = answer.filter(|answer| answer.is_short()).and_then(|answer| answer.decision.retry_after)
-            {
-                attributes.push(KeyValue::new("weir.retry_after", integer(wait.ceil_seconds())));
-            }
-            let identified = || request.and_then(|request| rules.id_of(place, request));
-            let id = match self.traces.0.ids {
-                IdFormat::None => None,
-                IdFormat::Clear => identified().map(|(text, _)| text),
-                IdFormat::Hash => {
-                    identified().map(|(_, fingerprint)| fingerprint).or_else(|| answer?.fingerprint).map(hash)
-                }
-            };
-            attributes.extend(id.map(|id| KeyValue::new("weir.id", id)));
-        }
-        if self.traces.0.ids == IdFormat::Clear
-            && let Some(request) = request
-        {
-            let client = request.client.map(|client| KeyValue::new("client.address", client.to_string()));
-            self.attributes.extend(client);
-            self.attributes.push(KeyValue::new("server.address", request.host.to_owned()));
-        }
-        // `start` is from the connection's cached clock and can be a little before the request.
-        let began_at = self.began_at + start.saturating_duration_since(self.began);
-        let name = Cow::Borrowed("decide");
-        self.export(new_span(), SpanKind::Internal, name, began_at, attributes, Status::Unset);
-    }
-
-    fn answered(&mut self, status: u16, is_upstreams: bool, used: Option<&UpstreamUse>) {
-        self.status = Some(status);
-        self.is_failure |= status >= 500;
-        let Some((span_id, began_at)) = self.upstream.take() else { return };
-        let mut attributes = Vec::with_capacity(6);
-        attributes.push(KeyValue::new("http.request.method", self.method));
+        attributes.push(KeyValue::new("http.request.method", sampled.method));
         if let Some(used) = used {
             let (address, port) = used.address.rsplit_once(':').unwrap_or((&used.address, ""));
             attributes.push(KeyValue::new("server.address", address.to_owned()));
@@ -263,10 +238,12 @@ impl Sampled {
         if is_failure {
             attributes.push(KeyValue::new("error.type", status.to_string()));
         }
-        let name = self.name.clone();
-        self.export(span_id, SpanKind::Client, name, began_at, attributes, error(is_failure));
+        let name = sampled.name.clone();
+        sampled.export(span_id, SpanKind::Client, name, began_at, attributes, error(is_failure));
     }
+}
 
+impl Sampled {
     /// Exports the request's span, or a child of it, that ends now.
     fn export(
         &self,
