@@ -448,7 +448,7 @@ fn chunks_are_what_they_should_be() {
         check(&Row {
             line: "5.1.7",
             sent,
-            back: &["400", "connection: close", "~cannot be read", "close"],
+            back: &["400", "connection: close", "~incomplete or invalid", "close"],
             // It has started; without its end the upstream knows that it is incomplete.
             seen: &["cut"],
             ..ROW

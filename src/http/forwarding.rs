@@ -160,8 +160,8 @@ fn wanted_protocol(headers: &Headers) -> Option<&str> {
     }
     let wanted = headers.all("connection").filter_map(text).flat_map(|line| line.split(','));
     let is_wanted = wanted.into_iter().any(|option| option.trim().eq_ignore_ascii_case("upgrade"));
-    let refused = ["h2", "h2c", "http", "tls"].iter().any(|refused| name.eq_ignore_ascii_case(refused));
-    (is_wanted && !refused).then_some(protocol)
+    let is_forbidden = ["h2", "h2c", "http", "tls"].iter().any(|known| name.eq_ignore_ascii_case(known));
+    (is_wanted && !is_forbidden).then_some(protocol)
 }
 
 /// Returns trailers without those that are forbidden there (RFC 9110 section 6.5.1), in any spelling: framing, routing,

@@ -56,7 +56,7 @@ impl Default for HeadLimits {
 /// small request takes about 10 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Limits {
-    /// Concurrent streams; further ones are refused with `REFUSED_STREAM`. RFC 9113 section 6.5.2 recommends at least
+    /// Concurrent streams; further ones are rejected with `REFUSED_STREAM`. RFC 9113 section 6.5.2 recommends at least
     /// 100, and nginx allows 128.
     pub max_streams: u32,
     /// Bytes of one request's body that may be in flight or wait for the upstream. With a round trip of 20 ms this

@@ -165,7 +165,7 @@ fn addresses(claim: &[u8]) {
     }
 }
 
-/// Routes are taken or refused with a reason, and always alike.
+/// Routes are accepted, or rejected with a reason, and always alike.
 fn routes(given: &str) {
     let lines: Vec<&str> = given.lines().collect();
     match (Routes::parse(&lines), Routes::parse(&lines)) {

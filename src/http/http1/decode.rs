@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_two_readers_would_read_differently_are_refused() {
+    fn chunks_that_two_readers_would_read_differently_are_rejected() {
         for text in [
             "\r\n",
             "x\r\nabc\r\n",

@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_in_two_ways_is_refused() {
+    fn what_can_be_read_in_two_ways_is_rejected() {
         for (text, expected) in [
             ("GET / HTTP/1.1\nHost: x\n\n", "Malformed"),
             ("GET / HTTP/1.1\r\nHost: x\n\r\n", "Malformed"),

@@ -14,7 +14,7 @@ use crate::http::message::{Request, RequestBody};
 use crate::message::headers::Headers;
 
 /// Returns whether a header is one of a connection, which HTTP/2 does not have (RFC 9113 section 8.2.2). The library
-/// refuses to send these.
+/// does not send these.
 fn is_of_connection(name: &[u8]) -> bool {
     const NAMES: [&str; 7] =
         ["connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade", "te", "http2-settings"];

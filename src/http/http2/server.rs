@@ -250,7 +250,7 @@ where
         Poll::Pending
     }
 
-    /// Starts to answer a request, unless the client's address has too many. The client may send a refused request
+    /// Starts to answer a request, unless the client's address has too many. The client may send a rejected request
     /// again (RFC 9113 section 8.7).
     fn start(&mut self, server: &Server, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         if self.open.begin() {

@@ -162,7 +162,7 @@ impl Forwarder {
         mut lease: EndpointLease,
         context: &Context,
     ) -> Result<Response, FailedAttempt> {
-        let mut was_refused = false;
+        let mut has_retried_shared = false;
         // HTTP/2 does not have upgrades (RFC 9113 section 8.6).
         let may_share = forwarding::upgrade(&request).is_none();
         loop {
@@ -194,8 +194,8 @@ impl Forwarder {
                 // The server had closed the connection or said that it did not process the request (RFC 9113 section
                 // 8.7), so the request may be sent elsewhere, whatever its method. This loop ends: each turn uses up an
                 // idle connection, and a shared connection gets one turn.
-                Some(again) if was_reused && progress == Progress::Unsent && !was_refused => {
-                    was_refused = is_http2;
+                Some(again) if was_reused && progress == Progress::Unsent && !has_retried_shared => {
+                    has_retried_shared = is_http2;
                     (request, lease) = (again, returned);
                 }
                 again => return Err(FailedAttempt { error, request: again, progress }),
