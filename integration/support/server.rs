@@ -23,7 +23,7 @@ use weir::listeners::http::FrontendOptions;
 use weir::listeners::proxy::ProxyOptions;
 use weir::listeners::{ListenerKind, ListenerOptions};
 use weir::message::client_address::{AddressSource, TrustedProxies};
-use weir::server::{ListenAddress, MakeStore, Running, ServerOptions, start};
+use weir::server::{ListenAddress, MakeStore, RunningServer, ServerOptions, start};
 use weir::store::Store;
 use weir::store::memory::MemoryStore;
 use weir::telemetry::access_log::AccessLog;
@@ -63,7 +63,7 @@ pub(crate) struct Weir {
     pub(crate) admin: SocketAddr,
     pub(crate) shared: Arc<Shared>,
     pub(crate) readiness: Arc<Readiness>,
-    running: Option<Running>,
+    running: Option<RunningServer>,
 }
 
 impl Setup {

@@ -1,7 +1,7 @@
 //! Flags of the admin listener, and of the commands that call it.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::listeners::admin::tokens::{self, Tokens};
 
@@ -32,37 +32,31 @@ pub(super) struct TokenArgs {
 impl AdminArgs {
     /// The tokens that may change buckets.
     pub(super) fn tokens(&self) -> Result<Tokens, String> {
-        let TokenArgs { admin_token, admin_token_file } = &self.tokens;
-        match (admin_token, admin_token_file) {
-            (None, None) => Ok(Tokens::default()),
-            (Some(token), None) => Tokens::one(token).map_err(|reason| format!("--admin-token: {reason}")),
-            (None, Some(file)) => Tokens::parse(&read(file)?).map_err(|reason| wrong(file, &reason)),
-            (Some(_), Some(_)) => Err(BOTH.to_owned()),
-        }
+        self.tokens.read(Tokens::one, Tokens::parse).map(Option::unwrap_or_default)
     }
 }
 
 impl TokenArgs {
     /// The token to send; from a file, the first one.
     pub(super) fn token(&self) -> Result<Option<String>, String> {
+        self.read(|token| Ok(token.trim().to_owned()), |text| tokens::first(text).map(str::to_owned))
+    }
+
+    /// Reads the token or the text of the file.
+    fn read<T>(
+        &self,
+        token: impl FnOnce(&str) -> Result<T, String>,
+        text: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
         match (&self.admin_token, &self.admin_token_file) {
             (None, None) => Ok(None),
-            (Some(token), None) => Ok(Some(token.trim().to_owned())),
+            (Some(given), None) => token(given).map(Some).map_err(|reason| format!("--admin-token: {reason}")),
             (None, Some(file)) => {
-                let text = read(file)?;
-                tokens::first(&text).map(|token| Some(token.to_owned())).map_err(|reason| wrong(file, &reason))
+                let read = std::fs::read_to_string(file).map_err(|error| error.to_string());
+                let wrong = |reason| format!("--admin-token-file `{}`: {reason}", file.display());
+                read.and_then(|given| text(&given)).map(Some).map_err(wrong)
             }
-            (Some(_), Some(_)) => Err(BOTH.to_owned()),
+            (Some(_), Some(_)) => Err("--admin-token and --admin-token-file cannot be combined".to_owned()),
         }
     }
-}
-
-const BOTH: &str = "--admin-token and --admin-token-file cannot be combined";
-
-fn read(file: &Path) -> Result<String, String> {
-    std::fs::read_to_string(file).map_err(|error| wrong(file, &error.to_string()))
-}
-
-fn wrong(file: &Path, reason: &str) -> String {
-    format!("--admin-token-file `{}`: {reason}", file.display())
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::admin_flags::TokenArgs;
 use super::block_on;
 use super::exit::{ExitCode, Failure};
+use super::print::{detail, in_parentheses};
 use super::values::parse_duration;
 use crate::listeners::admin::client::{AdminClient, JsonPage, bucket_path};
 
@@ -87,7 +88,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     if args.json {
         writeln!(out, "{body}")?;
     } else if status != StatusCode::OK {
-        // The error is all there is.
+        // The error is printed below.
     } else if let Some(blocks) = body["blocks"].as_array() {
         write!(out, "{}", describe_blocks(blocks))?;
     } else {
@@ -104,26 +105,22 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
 impl Action {
     /// The request to the admin listener.
     fn request(&self) -> (Method, String, Option<Value>) {
-        match self {
-            Self::Get(bucket) => (Method::GET, bucket_path(&bucket.name, ""), None),
-            Self::Set { bucket, remaining } => {
-                (Method::PUT, bucket_path(&bucket.name, ""), Some(json!({ "remaining": remaining })))
-            }
-            Self::Reset(bucket) => (Method::POST, bucket_path(&bucket.name, "/reset"), None),
-            Self::Refund { bucket, cost } => {
-                (Method::POST, bucket_path(&bucket.name, "/refund"), Some(json!({ "cost": cost })))
-            }
+        let (method, bucket, below, body) = match self {
+            Self::Get(bucket) => (Method::GET, bucket, "", None),
+            Self::Set { bucket, remaining } => (Method::PUT, bucket, "", Some(json!({ "remaining": remaining }))),
+            Self::Reset(bucket) => (Method::POST, bucket, "/reset", None),
+            Self::Refund { bucket, cost } => (Method::POST, bucket, "/refund", Some(json!({ "cost": cost }))),
             Self::Block { bucket, span, reason } => {
-                let body = json!({ "for": span, "reason": reason });
-                (Method::PUT, bucket_path(&bucket.name, "/block"), Some(body))
+                (Method::PUT, bucket, "/block", Some(json!({ "for": span, "reason": reason })))
             }
-            Self::Unblock(bucket) => (Method::DELETE, bucket_path(&bucket.name, "/block"), None),
-            Self::Blocks => (Method::GET, "/blocks".to_owned(), None),
-        }
+            Self::Unblock(bucket) => (Method::DELETE, bucket, "/block", None),
+            Self::Blocks => return (Method::GET, "/blocks".to_owned(), None),
+        };
+        (method, bucket_path(&bucket.name, below), body)
     }
 }
 
-/// Checks a duration, which is sent as typed.
+/// Checks a duration, which is sent unchanged.
 fn checked_duration(text: &str) -> Result<String, String> {
     parse_duration(text).map(|_| text.to_owned())
 }
@@ -132,32 +129,29 @@ fn checked_duration(text: &str) -> Result<String, String> {
 fn describe(state: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut page = format!("{}\n", text(&state["bucket"]));
-    let mut line = |key: &str, value: &str| {
-        let _ = writeln!(page, "  {key:<10}{value}");
-    };
     match (text(&state["mode"]).as_str(), state["enforced"].as_bool()) {
         ("enforce", Some(true)) => {}
-        ("enforce", _) => line("mode", "shadow for this id"),
-        (mode, _) => line("mode", mode),
+        ("enforce", _) => detail(&mut page, "mode", "shadow for this id"),
+        (mode, _) => detail(&mut page, "mode", mode),
     }
     match state["allows"].as_str() {
-        Some("unlimited") => line("allows", "everything (unlimited)"),
-        Some("deny") => line("allows", "nothing (`deny: true`)"),
-        Some("nothing") => line("allows", "not limited, the limit has no numbers for it"),
+        Some("unlimited") => detail(&mut page, "allows", "everything (unlimited)"),
+        Some("deny") => detail(&mut page, "allows", "nothing (`deny: true`)"),
+        Some("nothing") => detail(&mut page, "allows", "not limited, the limit has no numbers for it"),
         Some("windows") if state["windows"].as_array().is_some_and(Vec::is_empty) => {
-            line("covers", "all ids that start with it");
+            detail(&mut page, "covers", "all ids that start with it");
         }
         _ => {}
     }
     if let Some(place) = state["given_by"]["place"].as_str() {
-        let comment = state["given_by"]["comment"].as_str().map_or_else(String::new, |comment| format!(" ({comment})"));
-        line("given by", &format!("the override at {place}{comment}"));
+        let comment = in_parentheses(state["given_by"]["comment"].as_str());
+        detail(&mut page, "given by", format_args!("the override at {place}{comment}"));
     }
     if state["blocked"].is_object() {
         let block = &state["blocked"];
-        let by =
-            if block["bucket"] == state["bucket"] { String::new() } else { format!(", as {}", text(&block["bucket"])) };
-        line("blocked", &format!("{}{by}", describe_block(block)));
+        let is_own = block["bucket"] == state["bucket"];
+        let by = if is_own { String::new() } else { format!(", as {}", text(&block["bucket"])) };
+        detail(&mut page, "blocked", describe_block(block) + &by);
     }
     let rows = state["windows"].as_array().into_iter().flatten().map(|window| {
         let number = |key: &str| window[key].as_u64().unwrap_or(0).to_string();
@@ -176,27 +170,19 @@ fn describe_blocks(blocks: &[Value]) -> String {
     if blocks.is_empty() {
         return "nothing is blocked\n".to_owned();
     }
-    let row = |block: &Value| [block["bucket"].as_str().unwrap_or_default().to_owned(), describe_block(block)];
-    let rows: Vec<_> = blocks.iter().map(row).collect();
-    let widest = rows.iter().map(|[bucket, _]| bucket.chars().count()).max().unwrap_or(0);
-    let mut page = String::new();
-    for [bucket, what] in &rows {
-        let _ = writeln!(page, "{bucket:<widest$}  {what}");
-    }
-    page
+    let bucket = |block: &Value| block["bucket"].as_str().unwrap_or_default().to_owned();
+    let widest = blocks.iter().map(|block| bucket(block).chars().count()).max().unwrap_or(0);
+    blocks.iter().map(|block| format!("{:<widest$}  {}\n", bucket(block), describe_block(block))).collect()
 }
 
 /// `until 2026-11-21T06:00:00Z, 59m 3s left, by alice: scraping`
 fn describe_block(block: &Value) -> String {
     let text = |key: &str| block[key].as_str().unwrap_or_default();
-    let mut line = format!("until {}, {} left", text("until"), span(block["left_ms"].as_u64().unwrap_or(0)));
-    for (before, key) in [(", by ", "by"), (": ", "reason")] {
-        if !text(key).is_empty() {
-            line.push_str(before);
-            line.push_str(text(key));
-        }
-    }
-    line
+    let after = |before: &str, key: &str| {
+        if text(key).is_empty() { String::new() } else { format!("{before}{}", text(key)) }
+    };
+    let left = span(block["left_ms"].as_u64().unwrap_or(0));
+    format!("until {}, {left} left{}{}", text("until"), after(", by ", "by"), after(": ", "reason"))
 }
 
 fn when(milliseconds: &Value) -> String {
@@ -213,8 +199,7 @@ fn span(milliseconds: u64) -> String {
     if milliseconds < 10_000 {
         return format!("{}.{:03}s", milliseconds / 1_000, milliseconds % 1_000);
     }
-    let seconds = milliseconds.div_ceil(1_000);
-    let mut rest = seconds;
+    let mut rest = milliseconds.div_ceil(1_000);
     let mut parts = Vec::new();
     for (unit, name) in UNITS {
         if rest >= unit && parts.len() < 2 {
@@ -230,8 +215,7 @@ fn table<const N: usize>(heads: &[&str; N], rows: Vec<[String; N]>) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    let mut lines = vec![heads.map(str::to_owned)];
-    lines.extend(rows);
+    let lines: Vec<_> = [heads.map(str::to_owned)].into_iter().chain(rows).collect();
     let widths: Vec<usize> =
         (0..N).map(|column| lines.iter().map(|line| line[column].chars().count()).max().unwrap_or(0)).collect();
     let mut text = String::new();

@@ -8,7 +8,6 @@ use crate::message::client_address::{AddressSource, TrustedProxies};
 use crate::message::headers;
 use crate::message::underscores::Underscores;
 
-/// Whose forwarding headers are trusted, and which of a client's headers are dropped.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Trusted headers")]
 pub(super) struct ClientArgs {
@@ -25,7 +24,6 @@ pub(super) struct ClientArgs {
     drop_headers: Vec<String>,
 }
 
-/// Whose forwarding headers are trusted.
 #[derive(clap::Args, Debug)]
 pub(super) struct TrustArgs {
     /// Networks of trusted proxies, whose `X-Forwarded-For` or `Forwarded` is believed; `unix` for peers on a unix socket

@@ -8,7 +8,6 @@ use clap::CommandFactory;
 use super::Cli;
 use crate::config::{self, Report, Setting};
 
-/// The environment variable that names the file.
 const VARIABLE: &str = "WEIR_CONFIG";
 
 /// Adds the file's flags that are set neither on the command line nor in the environment.

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use super::client_flags::TrustArgs;
 use super::exit::{ExitCode, Failure};
 use super::print::{detail, in_parentheses, joined};
-use super::rules::RulesArgs;
+use super::rules_flags::RulesArgs;
 use crate::clock::Clock;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentError, ComponentSource};
@@ -199,7 +199,7 @@ fn shown_id(id: &[Result<String, ComponentError>]) -> String {
     joined(shown, ":")
 }
 
-/// The setting of the limit that denies requests with this id, which lacks a component.
+/// The setting that denies requests with this id, if it lacks a component.
 fn denied_without_id(limit: &Limit, id: &[Result<String, ComponentError>]) -> Option<&'static str> {
     let is_denied = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
     if is_denied(ComponentError::Missing, limit.missing) {
@@ -238,7 +238,7 @@ fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut 
     }
 }
 
-/// Where the numbers come from.
+/// The origin of the numbers.
 fn origin(rules: &Rules, limit: &Limit, given_by: Option<usize>, allowance: &Allowance) -> String {
     match (given_by.and_then(|place| limit.overrides.get(place)), allowance) {
         (Some(found), _) => {

@@ -10,7 +10,6 @@ use crate::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOp
 use crate::listeners::http::FrontendOptions;
 use crate::server::ListenAddress;
 
-/// Envoy's external authorization and rate limit service.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "gRPC listener")]
 pub(super) struct GrpcArgs {

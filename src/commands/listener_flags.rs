@@ -1,101 +1,77 @@
-//! Limits and timeouts for clients of the proxy.
+//! Flags for the listeners of the workers.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use super::http2_flags::Http2Args;
-use super::upstream_flags::UpstreamArgs;
-use super::values::{one_of, parse_duration};
-use crate::http::{HeadLimits, HttpLimits, Timeouts};
-use crate::message::path::EscapedSlashes;
+use super::grpc_flags::GrpcArgs;
+use crate::http::{AcceptOptions, Admission, ConnectionLimits, HttpOptions, UpstreamOptions};
+use crate::listeners::ListenerOptions;
+use crate::listeners::admin::Readiness;
+use crate::listeners::http::FrontendOptions;
+use crate::listeners::proxy::ProxyOptions;
+use crate::listeners::spoe::SpoeOptions;
+use crate::server::ListenAddress;
 
-/// Limits and timeouts for clients of the proxy.
+/// The error if no listener is configured.
+pub(super) const NO_LISTENER: &str = "--upstream is missing; use `--upstream http://127.0.0.1:3000` for the proxy, \
+     `--upstream echo` to try the rules, or another listener: `--grpc 127.0.0.1:9001` for Envoy, \
+     `--check 127.0.0.1:9002` for nginx, Traefik, Caddy and applications, `--spoe 127.0.0.1:9003` for HAProxy";
+
+/// The workers' listeners.
 #[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Client limits and timeouts")]
 pub(super) struct ListenerArgs {
-    /// Timeout for the first byte on a new connection
-    #[arg(long, value_name = "DURATION", env = "WEIR_FIRST_BYTE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
-    first_byte_timeout: Duration,
-
-    /// Timeout for a request's headers, from its first byte
-    #[arg(long, value_name = "DURATION", env = "WEIR_HEADER_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
-    header_timeout: Duration,
-
-    /// Timeout for a request or response body without progress
-    #[arg(long, value_name = "DURATION", env = "WEIR_BODY_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
-    body_timeout: Duration,
-
-    /// How long a connection may be idle between requests
-    #[arg(long, value_name = "DURATION", env = "WEIR_IDLE_TIMEOUT", default_value = "60s", value_parser = parse_duration)]
-    idle_timeout: Duration,
-
-    /// Timeout for an upgraded connection (such as WebSocket) without traffic
-    #[arg(long, value_name = "DURATION", env = "WEIR_TUNNEL_TIMEOUT", default_value = "5m", value_parser = parse_duration)]
-    tunnel_timeout: Duration,
-
-    /// Minimum bytes per second for sending a body and reading a response, after 5 s of grace; 0 for no minimum
-    #[arg(long, value_name = "BYTES", env = "WEIR_MIN_RATE", default_value_t = 240)]
-    min_rate: u64,
-
-    /// Maximum length of a request's target (path and query); longer ones get 414
-    #[arg(long, value_name = "BYTES", env = "WEIR_MAX_TARGET_BYTES", default_value_t = 8 * 1024)]
-    max_target_bytes: u16,
-
-    /// Maximum size of a request's line and headers; larger ones get 431
-    #[arg(long, value_name = "BYTES", env = "WEIR_MAX_HEADER_BYTES", default_value_t = 32 * 1024)]
-    max_header_bytes: u16,
-
-    /// Maximum number of headers in a request, up to 256; more get 431
-    #[arg(long, value_name = "N", env = "WEIR_MAX_HEADERS", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=256))]
-    max_headers: u16,
-
-    /// Maximum size of a request's body; larger ones get 413
-    #[arg(long, value_name = "BYTES", env = "WEIR_MAX_BODY_BYTES", default_value_t = 1 << 30)]
-    max_body_bytes: u64,
-
-    /// Requests per connection before it is closed
-    #[arg(long, value_name = "N", env = "WEIR_MAX_REQUESTS", default_value_t = 100_000)]
-    max_requests: u32,
-
-    /// Paths with `%2F` or `%5C`
-    #[arg(long, value_name = "WHAT", env = "WEIR_ESCAPED_SLASHES", default_value = "keep", value_parser = one_of(ESCAPED_SLASHES))]
-    escaped_slashes: EscapedSlashes,
+    /// The proxy's address, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1; needs `--upstream`
+    #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
+    proxy: ListenAddress,
 
     #[command(flatten)]
-    http2: Http2Args,
+    grpc: GrpcArgs,
+
+    /// The address for checks over HTTP by gateways and applications, or `unix:PATH`
+    #[arg(long, value_name = "ADDR", env = "WEIR_CHECK")]
+    check: Option<ListenAddress>,
+
+    /// The address for HAProxy's SPOE filter, or `unix:PATH`; only HAProxy should reach it
+    #[arg(long, value_name = "ADDR", env = "WEIR_SPOE")]
+    spoe: Option<ListenAddress>,
 }
 
 impl ListenerArgs {
-    pub(super) fn limits(&self) -> HttpLimits {
-        HttpLimits {
-            head: HeadLimits {
-                bytes: self.max_header_bytes.into(),
-                target: self.max_target_bytes.into(),
-                lines: self.max_headers.into(),
-            },
-            body_bytes: self.max_body_bytes,
-            requests: self.max_requests,
-            http2: self.http2.limits(),
-            escaped_slashes: self.escaped_slashes,
-        }
+    /// True if a listener other than the proxy is set, so that no upstream is needed.
+    pub(super) const fn has_another(&self) -> bool {
+        self.grpc.grpc.is_some() || self.check.is_some() || self.spoe.is_some()
     }
 
-    /// The timeouts for clients, with those for upstreams.
-    pub(super) fn timeouts(&self, upstream: &UpstreamArgs) -> Timeouts {
-        Timeouts {
-            first_byte: self.first_byte_timeout,
-            header: self.header_timeout,
-            body: self.body_timeout,
-            idle: self.idle_timeout,
-            tunnel: self.tunnel_timeout,
-            min_rate: self.min_rate,
-            connect: upstream.connect_timeout,
-            response: upstream.response_timeout,
-            upstream_idle: upstream.upstream_idle_timeout,
+    /// The listeners and their addresses. `front` is the proxy's.
+    pub(super) fn options(
+        &self,
+        front: &FrontendOptions,
+        upstream: Option<UpstreamOptions>,
+        readiness: &Arc<Readiness>,
+    ) -> Vec<(ListenAddress, ListenerOptions)> {
+        // A gateway sends many clients' requests over its own connections, so these are not limited per address, only in
+        // total. They are plaintext and start without a PROXY header.
+        let limits = ConnectionLimits { per_address: None, streams_per_address: None, ..ConnectionLimits::default() };
+        let admission = Admission::new(limits);
+        let http = HttpOptions { accept: AcceptOptions::default(), admission, ..front.http.clone() };
+        let inner = FrontendOptions { http, ..front.clone() };
+        let mut listeners = Vec::new();
+        if let Some(upstream) = upstream {
+            let proxy = ProxyOptions { front: front.clone(), upstream };
+            listeners.push((self.proxy.clone(), ListenerOptions::Proxy(proxy)));
         }
+        if let Some(address) = &self.grpc.grpc {
+            let envoy = self.grpc.options(inner.clone(), readiness);
+            listeners.push((address.clone(), ListenerOptions::Grpc(envoy)));
+        }
+        if let Some(address) = &self.check {
+            let mut front = inner.clone();
+            front.http.limits.http2.max_resets = self.grpc.grpc_resets.get();
+            listeners.push((address.clone(), ListenerOptions::Check(front)));
+        }
+        if let Some(address) = &self.spoe {
+            let spoe = SpoeOptions::from(&inner);
+            listeners.push((address.clone(), ListenerOptions::Spoe(spoe)));
+        }
+        listeners
     }
 }
-
-const ESCAPED_SLASHES: &[(&str, &str, EscapedSlashes)] = &[
-    ("keep", "Forward them unchanged; limits do not treat them as slashes", EscapedSlashes::Keep),
-    ("reject", "Answer 400", EscapedSlashes::Reject),
-];

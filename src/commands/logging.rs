@@ -1,8 +1,11 @@
-//! The process's log, on standard error.
+//! Flags for the log, and its start.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, reload};
 
 use super::values::one_of;
 use crate::engine::rules::duration;
@@ -19,7 +22,6 @@ const MOST_LINES: u32 = 1_000;
 
 const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
-/// Flags for the log.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Log")]
 pub(super) struct LogArgs {
@@ -68,35 +70,20 @@ impl LogArgs {
 /// Starts the log. Fails if the filter is invalid; does nothing if a log is already running.
 pub(super) fn start(args: &LogArgs) -> Result<LogFilter, String> {
     let filter = parse_filter(&args.log).map_err(|error| format!("--log: {error}"))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    Ok(match args.log_format {
-        LogFormat::Text => {
-            let log = log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).with_filter_reloading();
-            let handle = log.reload_handle();
-            let _ = log.try_init();
-            changeable(args, move |filter| handle.reload(filter))
-        }
-        LogFormat::Json => {
-            let log = log.json().with_filter_reloading();
-            let handle = log.reload_handle();
-            let _ = log.try_init();
-            changeable(args, move |filter| handle.reload(filter))
-        }
-    })
-}
-
-/// The log's filter, which `reload` replaces.
-fn changeable<E>(
-    args: &LogArgs,
-    reload: impl Fn(EnvFilter) -> Result<(), E> + Clone + Send + Sync + 'static,
-) -> LogFilter {
+    let (filter, handle) = reload::Layer::new(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match args.log_format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().boxed(),
+    };
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     let read = move |text: &str| {
-        let (filter, reload) = (parse_filter(text)?, reload.clone());
-        // It fails only if the log is gone.
-        let apply: Box<dyn FnOnce()> = Box::new(move || drop(reload(filter)));
+        let (filter, handle) = (parse_filter(text)?, handle.clone());
+        // Fails only if the log is gone.
+        let apply: Box<dyn FnOnce()> = Box::new(move || drop(handle.reload(filter)));
         Ok(apply)
     };
-    LogFilter::new(&args.log, Box::new(read))
+    Ok(LogFilter::new(&args.log, Box::new(read)))
 }
 
 /// Parses a filter. The library reads a misspelt level as a module's name, and then logs nothing.

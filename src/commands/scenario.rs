@@ -53,13 +53,9 @@ struct Slots {
     taken: Vec<(String, Slot)>,
 }
 
-/// The answer to a step.
-enum Answer {
-    /// An object with the keys of `expect`.
-    Values(Value),
-    /// The step is invalid, which a scenario expects with `error: true`.
-    Invalid(String),
-}
+/// The answer to a step, as an object with the keys of `expect`. The error is that of an invalid step, which a scenario
+/// expects with `error: true`.
+type Answer = Result<Value, String>;
 
 impl Player {
     /// Waits until the store, which decides by `clock`, is connected.
@@ -109,7 +105,7 @@ impl Player {
         let mode = match op {
             "limits" => {
                 *rules = compile(&step["limits"], now)?;
-                return Ok(Answer::Values(json!({})));
+                return Ok(Ok(json!({})));
             }
             "batch" => None,
             "batch_refund" => Some(Mode::Refund),
@@ -121,7 +117,7 @@ impl Player {
         let charges = if op.starts_with("batch") { batch } else { std::slice::from_ref(step) };
         let plan = match self.plan(rules, charges, mode) {
             Ok(plan) => plan,
-            Err(reason) => return Ok(Answer::Invalid(reason)),
+            Err(reason) => return Ok(Err(reason)),
         };
         used.extend(plan.charges.iter().cloned());
         if op == "concurrent_spend" {
@@ -132,9 +128,8 @@ impl Player {
             return Ok(answer(rules, Some(denial.limit), &Decision::never(), None));
         }
         if plan.charges.is_empty() {
-            // No bucket has to be asked.
             let values = json!({"allowed": true, "remaining": UNLIMITED, "retry_after_ms": 0, "reset_ms": 0});
-            return Ok(Answer::Values(values));
+            return Ok(Ok(values));
         }
         let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from, now };
         match self.store.decide(&batch).await {
@@ -143,7 +138,7 @@ impl Player {
                 plan.correct(&mut decisions);
                 Ok(binding(rules, &plan, &decisions))
             }
-            Err(StoreError::Duplicate) => Ok(Answer::Invalid(StoreError::Duplicate.to_string())),
+            Err(StoreError::Duplicate) => Ok(Err(StoreError::Duplicate.to_string())),
             Err(error) => Err(error.to_string()),
         }
     }
@@ -212,17 +207,17 @@ impl Player {
             let decisions = answer.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
             denied += u64::from(decisions.iter().any(Decision::is_denied));
         }
-        Ok(Answer::Values(json!({"allowed_count": calls - denied, "denied_count": denied})))
+        Ok(Ok(json!({"allowed_count": calls - denied, "denied_count": denied})))
     }
 
-    /// Leaves nothing behind in a store that outlives the run.
+    /// Removes the buckets from a store that outlives the run.
     async fn forget(&self, mut used: Vec<Charge>) {
         used.sort_by(|a, b| a.bucket.key.cmp(&b.bucket.key));
         used.dedup_by(|a, b| a.bucket == b.bucket);
         for charge in &mut used {
             charge.mode = Mode::Reset;
             if charge.elevated().is_some() {
-                // Plain numbers leave nothing of what was switched on.
+                // Without elevated numbers, the reset also removes their state.
                 charge.input = None;
             }
         }
@@ -296,8 +291,8 @@ fn mode_of(word: &str) -> Option<Mode> {
     })
 }
 
-/// The answer by the decision that binds. Spend-only charges do not count beside others, and a refund that found nothing to
-/// give back does not count beside one that did.
+/// The answer of the binding decision. Spend-only charges count only if there are no others, and so do refunds that gave
+/// nothing back.
 fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     let only_spends = |charge: &Charge| matches!(charge.mode, Mode::SpendOnly | Mode::SpendUpTo);
     let counts = |charge: &Charge, decision: &Decision| match charge.mode {
@@ -309,7 +304,7 @@ fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     let strictest = all()
         .filter(|(_, (charge, decision))| !any_counts || counts(charge, decision))
         .max_by(|(_, (_, one)), (_, (_, other))| one.strictness(other));
-    let Some((place, (_, decision))) = strictest else { return Answer::Values(json!({})) };
+    let Some((place, (_, decision))) = strictest else { return Ok(json!({})) };
     let mut decision = *decision;
     if decision.outcome == Outcome::Unchanged && plan.charges.iter().all(only_spends) {
         // A spend-only charge that does not fit still lets the request pass.
@@ -320,7 +315,7 @@ fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     answer(rules, limit, &decision, decisions.detail(first_of_limit))
 }
 
-/// The decision as `expect` has it. A time that never comes is null.
+/// The decision in the keys of `expect`. "Never" is null.
 fn answer(rules: &Rules, limit: Option<u32>, decision: &Decision, detail: Option<&Detail>) -> Answer {
     let limit = limit.filter(|_| decision.is_denied()).and_then(|limit| rules.limit(limit));
     let mut values = json!({
@@ -336,18 +331,18 @@ fn answer(rules: &Rules, limit: Option<u32>, decision: &Decision, detail: Option
         // -1 unless this charge has switched the elevated numbers on, as in limitd.
         values["quota_remaining"] = elevation.activations_left.map_or_else(|| (-1).into(), Value::from);
     }
-    Answer::Values(values)
+    Ok(values)
 }
 
-/// What remains without a limit; equals any number.
+/// The remaining tokens of a bucket without a limit, which equal any number.
 const UNLIMITED: &str = "unlimited";
 
 fn compare(answer: &Answer, expect: &Value, tolerance: f64) -> Result<(), String> {
     let Some(expect) = expect.as_object() else { return Ok(()) };
     let values = match answer {
-        Answer::Values(values) => values,
-        Answer::Invalid(_) if expect.get("error") == Some(&Value::Bool(true)) => return Ok(()),
-        Answer::Invalid(reason) => return Err(format!("rejected as a mistake: {reason}")),
+        Ok(values) => values,
+        Err(_) if expect.get("error") == Some(&Value::Bool(true)) => return Ok(()),
+        Err(reason) => return Err(format!("rejected as a mistake: {reason}")),
     };
     for (key, expected) in expect {
         let found = if key == "error" { Some(&Value::Bool(false)) } else { values.get(key) };
@@ -360,11 +355,11 @@ fn compare(answer: &Answer, expect: &Value, tolerance: f64) -> Result<(), String
 }
 
 fn same(found: &Value, expected: &Value, tolerance: f64) -> bool {
-    // redis-cell writes a time that never comes as -1.
+    // redis-cell writes "never" as -1.
     let never = found.is_null() && expected.as_i64() == Some(-1);
     let unlimited = found == UNLIMITED && expected.is_u64();
     match (found.as_f64(), expected.as_f64()) {
-        // Half a nanosecond: doubles hold milliseconds no more finely.
+        // Half a nanosecond, the precision of milliseconds as doubles.
         (Some(found), Some(expected)) => (found - expected).abs() <= tolerance + 5e-7,
         _ => found == expected || never || unlimited,
     }

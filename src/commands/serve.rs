@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::admin_flags::AdminArgs;
 use super::client_flags::ClientArgs;
+use super::client_limit_flags::ClientLimitArgs;
 use super::exit::{ExitCode, Failure};
-use super::listener_flags::ListenerArgs;
-use super::listeners::{ListenersArgs, NO_LISTENER};
+use super::listener_flags::{ListenerArgs, NO_LISTENER};
 use super::logging::{self, LogArgs};
-use super::process::ProcessArgs;
-use super::rules::RulesArgs;
-use super::store::StoreArgs;
+use super::process_flags::ProcessArgs;
+use super::rules_flags::RulesArgs;
+use super::store_flags::StoreArgs;
 use super::tls_flags::TlsArgs;
 use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
@@ -24,7 +24,7 @@ use crate::limiter;
 use crate::listeners::admin::Readiness;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::http::FrontendOptions;
-use crate::server::reload::{How, Reloaded, Reloader, seconds};
+use crate::server::reload::{ReloadResult, Reloader, RulesOptions, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
 use crate::store::StorePlan;
 use crate::store::memory::MemoryStore;
@@ -36,7 +36,7 @@ use crate::telemetry::traces::Traces;
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(flatten)]
-    listeners: ListenersArgs,
+    listeners: ListenerArgs,
 
     #[command(flatten)]
     admin: AdminArgs,
@@ -56,7 +56,7 @@ pub struct Args {
     upstream: UpstreamArgs,
 
     #[command(flatten)]
-    listener: ListenerArgs,
+    client_limits: ClientLimitArgs,
 
     #[command(flatten)]
     tls: TlsArgs,
@@ -77,8 +77,8 @@ pub struct Args {
     traces: TraceArgs,
 }
 
-/// What the flags say, checked before anything starts.
-struct Checked {
+/// The flags that were checked before anything starts.
+struct CheckedFlags {
     generations: Generations,
     upstream: Option<UpstreamOptions>,
     /// Reloads the certificates for upstreams.
@@ -90,11 +90,12 @@ struct Checked {
 /// Serves until a signal ends it.
 pub fn run(args: &Args, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let log = logging::start(&args.log).map_err(Failure::usage)?;
-    let Checked { generations, upstream, connector, admin_tokens, store } = args.check().map_err(Failure::usage)?;
+    let CheckedFlags { generations, upstream, connector, admin_tokens, store } =
+        args.check().map_err(Failure::usage)?;
     let clock = Clock::machine();
-    let how = args.how(store.as_memory().is_none(), upstream.is_some());
+    let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
     let fingerprinter = Fingerprinter::new(rand::random());
-    let (reloader, loaded) = Reloader::start(args.rules.files(), how, fingerprinter, clock.clone());
+    let (reloader, loaded) = Reloader::start(args.rules.files(), options, fingerprinter, clock.clone());
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
     write!(err, "{}", loaded.report)?;
 
@@ -132,8 +133,8 @@ pub fn run(args: &Args, err: &mut dyn Write) -> Result<ExitCode, Failure> {
 }
 
 impl Args {
-    /// Checks the flags that depend on each other or have a syntax of their own.
-    fn check(&self) -> Result<Checked, String> {
+    /// Checks the flags that depend on each other, and those with their own syntax.
+    fn check(&self) -> Result<CheckedFlags, String> {
         let generations = Generations::parse(self.headers.iter().map(String::as_str));
         let generations = generations.map_err(|error| format!("--headers: {error}"))?;
         let (upstream, connector) = self.upstream.options()?.unzip();
@@ -143,11 +144,11 @@ impl Args {
         let admin_tokens = self.admin.tokens()?;
         self.tls.check()?;
         let store = self.store.plan(Clock::machine(), None)?;
-        Ok(Checked { generations, upstream, connector: connector.flatten(), admin_tokens, store })
+        Ok(CheckedFlags { generations, upstream, connector: connector.flatten(), admin_tokens, store })
     }
 
-    fn how(&self, has_redis: bool, sees_ends: bool) -> How {
-        How { shadow: self.rules.shadow, has_redis, sees_ends, underscores: self.client.underscores }
+    fn rules_options(&self, has_redis: bool, sees_ends: bool) -> RulesOptions {
+        RulesOptions { shadow: self.rules.shadow, has_redis, sees_ends, underscores: self.client.underscores }
     }
 
     fn metrics(&self, clock: &Clock, certificates: Option<&ServerTlsReloader>) -> Result<Arc<Metrics>, Failure> {
@@ -167,8 +168,8 @@ impl Args {
             admission: self.process.admission(&trusted_proxies, metrics),
             trusted_proxies,
             client_headers: self.client.headers(),
-            timeouts: self.listener.timeouts(&self.upstream),
-            limits: self.listener.limits(),
+            timeouts: self.client_limits.timeouts(&self.upstream),
+            limits: self.client_limits.limits(),
         }
     }
 }
@@ -182,9 +183,9 @@ fn reload(
 ) -> Reload {
     Box::new(move |asked| {
         match rules.reload(&shared, if asked { PollMode::Always } else { PollMode::IfTouched }) {
-            Reloaded::Unchanged => {}
-            Reloaded::Replaced => readiness.reloaded(None),
-            Reloaded::Broken(report) => readiness.reloaded(Some(report.to_string())),
+            ReloadResult::Unchanged => {}
+            ReloadResult::Replaced => readiness.reloaded(None),
+            ReloadResult::Broken(report) => readiness.reloaded(Some(report.to_string())),
         }
         if let Some(connector) = &mut connector {
             connector.reload(asked);

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::block_on;
 use super::exit::{ExitCode, Failure};
 use super::scenario::Player;
-use super::store::StoreArgs;
+use super::store_flags::StoreArgs;
 use crate::clock::Clock;
 
 /// Runs scenarios against a store and prints what differs from the expected answers

@@ -8,7 +8,6 @@ use ipnet::IpNet;
 use super::values::{one_of, parse_duration, parse_network};
 use crate::http::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
 
-/// TLS and the PROXY protocol on client connections.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Client TLS and PROXY protocol")]
 pub(super) struct TlsArgs {
@@ -72,12 +71,8 @@ impl TlsArgs {
 
     /// Reads the certificates. Returns how to accept connections, and what reloads the certificates.
     pub(super) fn accept(&self) -> Result<(AcceptOptions, Option<ServerTlsReloader>), String> {
-        let (tls, reloader) = if self.tls_cert.is_empty() {
-            (None, None)
-        } else {
-            let loaded = ServerTls::load(&self.server()).map_err(|error| error.to_string())?;
-            (Some(loaded.0), Some(loaded.1))
-        };
+        let loaded = (!self.tls_cert.is_empty()).then(|| ServerTls::load(&self.server())).transpose();
+        let (tls, reloader) = loaded.map_err(|error| error.to_string())?.unzip();
         let options = AcceptOptions {
             proxy_protocol_from: self.proxy_protocol_from.clone(),
             tls,

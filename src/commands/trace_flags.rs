@@ -6,7 +6,6 @@ use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::traces::Traces;
 
-/// Traces over OpenTelemetry's protocol; needs the `otel` feature.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Traces")]
 pub(super) struct TraceArgs {

@@ -16,13 +16,11 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::handover::hand_over;
 use super::sockets::Sockets;
-use super::{MakeStore, Stops, build_runtime, supervisor};
-use crate::clock::Clock;
+use super::{MakeStore, ServerOptions, StopTokens, build_runtime, supervisor};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
 use crate::listeners::ListenerKind;
 use crate::listeners::admin::{Admin, AdminOptions, Connections, Readiness};
-use crate::telemetry::access_log::AccessLog;
 
 /// How often the clock is compared with the machine's wall clock.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,13 +36,9 @@ pub(super) struct Control {
     pub(super) shared: Arc<Shared>,
     /// Makes this thread's connection to the store.
     pub(super) make_store: MakeStore,
-    pub(super) clock: Clock,
-    pub(super) access_log: Option<AccessLog>,
+    pub(super) options: ServerOptions,
     pub(super) readiness: Arc<Readiness>,
-    pub(super) stops: Stops,
-    /// The time from the signal to stop to the first refused connection.
-    pub(super) drain_delay: Duration,
-    pub(super) handle_signals: bool,
+    pub(super) stops: StopTokens,
     pub(super) ask_reload: Sender<()>,
     pub(super) workers: Vec<JoinHandle<()>>,
 }
@@ -58,7 +52,7 @@ enum End {
 impl Control {
     /// Runs until the workers have ended. `report` gets the result of the start.
     pub(super) fn run(self, reloader: JoinHandle<()>, report: impl FnOnce(io::Result<()>)) {
-        let access_log = self.access_log.clone();
+        let access_log = self.options.access_log.clone();
         match build_runtime() {
             Ok(runtime) => runtime.block_on(self.serve(report)),
             Err(error) => report(Err(error)),
@@ -66,7 +60,7 @@ impl Control {
         if let Some(access_log) = access_log {
             access_log.finish();
         }
-        // The last sender of reload requests went with the runtime.
+        // The runtime owned the last sender of reload requests.
         if reloader.join().is_err() {
             tracing::error!("the reload thread panicked");
         }
@@ -76,7 +70,7 @@ impl Control {
         let tasks = TaskTracker::new();
         let closing = CancellationToken::new();
         let operator = match (self.make_store)() {
-            Ok(store) => Rc::new(Operator::new(self.shared.clone(), store, self.clock.clone())),
+            Ok(store) => Rc::new(Operator::new(self.shared.clone(), store, self.options.clock.clone())),
             Err(error) => return report(Err(io::Error::other(error))),
         };
         // Runs until the end of the drain, so that blocks apply to the requests in flight.
@@ -86,7 +80,7 @@ impl Control {
             tasks.spawn_local(serve_admin(socket, Admin::new(admin, operator), tasks.clone(), closing.clone()));
             Ok(())
         });
-        let mut signals = match started.and_then(|()| Signals::new(self.handle_signals)) {
+        let mut signals = match started.and_then(|()| Signals::new(self.options.handle_signals)) {
             Ok(signals) => signals,
             Err(error) => return report(Err(error)),
         };
@@ -104,13 +98,13 @@ impl Control {
     }
 
     /// Waits for a signal to stop or to hand over, and handles the others.
-    async fn request(&self, signals: &mut Signals) -> Request {
+    async fn transition(&self, signals: &mut Signals) -> Transition {
         loop {
             let action = signals.next().await;
-            if let SignalAction::End(request) = action {
-                return request;
+            if let SignalAction::End(transition) = action {
+                return transition;
             }
-            if let Some(access_log) = &self.access_log {
+            if let Some(access_log) = &self.options.access_log {
                 access_log.reopen();
             }
             if action == SignalAction::Reload {
@@ -125,15 +119,15 @@ impl Control {
         let mut following = interval(FOLLOW_INTERVAL);
         following.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let request = tokio::select! {
+            let transition = tokio::select! {
                 () = self.stops.leave.cancelled() => return End::Stop,
                 _ = following.tick() => {
-                    self.clock.follow();
+                    self.options.clock.follow();
                     continue;
                 }
-                request = self.request(signals) => request,
+                transition = self.transition(signals) => transition,
             };
-            if request == Request::Stop {
+            if transition == Transition::Stop {
                 return End::Stop;
             }
             if let Some(end) = self.hand_over(signals).await {
@@ -157,7 +151,7 @@ impl Control {
         }
         let mut handing = std::pin::pin!(hand_over(sockets));
         loop {
-            let request = tokio::select! {
+            let transition = tokio::select! {
                 handed = &mut handing => match handed {
                     Ok(successor) => {
                         tracing::info!(successor, "handed over");
@@ -170,12 +164,12 @@ impl Control {
                     }
                 },
                 () = self.stops.leave.cancelled() => return Some(End::Stop),
-                request = self.request(signals) => request,
+                transition = self.transition(signals) => transition,
             };
-            match request {
+            match transition {
                 // Dropping `handing` ends the new process.
-                Request::Stop => return Some(End::Stop),
-                Request::HandOver => tracing::warn!("ignoring SIGUSR2: a new process is already starting"),
+                Transition::Stop => return Some(End::Stop),
+                Transition::HandOver => tracing::warn!("ignoring SIGUSR2: a new process is already starting"),
             }
         }
     }
@@ -184,22 +178,22 @@ impl Control {
     async fn leave(&self, signals: &mut Signals) {
         self.readiness.draining();
         supervisor::notify(supervisor::STOPPING);
-        if self.drain_delay.is_zero() {
+        if self.options.drain_delay.is_zero() {
             return;
         }
-        tracing::info!(delay = ?self.drain_delay, "leaving: accepting connections until load balancers take notice");
-        let mut delay = std::pin::pin!(sleep(self.drain_delay));
+        tracing::info!(delay = ?self.options.drain_delay, "leaving: accepting connections until load balancers take notice");
+        let mut delay = std::pin::pin!(sleep(self.options.drain_delay));
         loop {
-            let request = tokio::select! {
+            let transition = tokio::select! {
                 () = &mut delay => return,
-                request = self.request(signals) => request,
+                transition = self.transition(signals) => transition,
             };
-            match request {
-                Request::Stop => {
+            match transition {
+                Transition::Stop => {
                     tracing::warn!("second signal to stop: draining now");
                     return;
                 }
-                Request::HandOver => tracing::warn!("ignoring SIGUSR2: this process is leaving"),
+                Transition::HandOver => tracing::warn!("ignoring SIGUSR2: this process is leaving"),
             }
         }
     }
@@ -215,21 +209,21 @@ impl Control {
             }
         });
         loop {
-            let request = tokio::select! {
+            let transition = tokio::select! {
                 joined = &mut joined => {
                     if joined.is_err() {
                         tracing::error!("cannot wait for the workers");
                     }
                     return;
                 }
-                request = self.request(signals) => request,
+                transition = self.transition(signals) => transition,
             };
-            match request {
-                Request::Stop => {
+            match transition {
+                Transition::Stop => {
                     tracing::warn!("second signal to stop: cutting off connections");
                     self.stops.quit.cancel();
                 }
-                Request::HandOver => tracing::warn!("ignoring SIGUSR2: this process is draining"),
+                Transition::HandOver => tracing::warn!("ignoring SIGUSR2: this process is draining"),
             }
         }
     }
@@ -267,9 +261,9 @@ async fn serve_admin(
     }
 }
 
-/// What the operator wants of the whole process.
+/// A change of the whole process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Request {
+enum Transition {
     /// Drain; a second signal cuts off what is left.
     Stop,
     HandOver,
@@ -278,7 +272,7 @@ enum Request {
 /// The action for a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SignalAction {
-    End(Request),
+    End(Transition),
     /// Reload the rules and reopen the access log.
     Reload,
     /// Reopen the access log.
@@ -290,11 +284,11 @@ struct Signals(Vec<(Signal, SignalAction)>);
 impl Signals {
     fn new(are_handled: bool) -> io::Result<Self> {
         let actions = [
-            (SignalKind::terminate(), SignalAction::End(Request::Stop)),
-            (SignalKind::interrupt(), SignalAction::End(Request::Stop)),
+            (SignalKind::terminate(), SignalAction::End(Transition::Stop)),
+            (SignalKind::interrupt(), SignalAction::End(Transition::Stop)),
             (SignalKind::hangup(), SignalAction::Reload),
             (SignalKind::user_defined1(), SignalAction::Reopen),
-            (SignalKind::user_defined2(), SignalAction::End(Request::HandOver)),
+            (SignalKind::user_defined2(), SignalAction::End(Transition::HandOver)),
         ];
         let handled = actions.into_iter().filter(|_| are_handled);
         handled.map(|(kind, action)| Ok((signal(kind)?, action))).collect::<io::Result<_>>().map(Self)

@@ -1,12 +1,11 @@
-//! How many file descriptors the process may have.
+//! The limit of file descriptors.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// What is not for connections of clients and to upstreams: sockets, runtimes, stores, logs, and the files of the rules.
+/// Descriptors for anything but connections of clients and to upstreams: sockets, runtimes, stores, logs, rules files.
 const SPARE: u64 = 64;
 
-/// Raises the limit to what the system allows at most, and returns it. Systems begin with 1024 for the sake of programs
-/// that use `select`, which could not cope with more; tokio can.
+/// Raises the limit to the maximum and returns it. The default of 1024 is for programs that use `select`.
 pub fn raise_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
@@ -15,7 +14,7 @@ pub fn raise_limit() -> u64 {
     limit.unwrap_or(u64::MAX)
 }
 
-/// How many clients' connections fit in so many descriptors, if each has one to an upstream as well.
+/// Returns how many client connections fit, if each also has a connection to an upstream.
 pub fn connections_within(limit: u64) -> usize {
     usize::try_from(limit.saturating_sub(SPARE) / 2).unwrap_or(usize::MAX).max(1)
 }

@@ -1,7 +1,7 @@
-//! Handing the listening sockets to a new process, so that a new binary takes over without a refused connection.
+//! Hands the listening sockets to a new process, so that a new binary takes over without losing a connection.
 //!
-//! The new process gets the same sockets, not others at the same address: what is in their queues is accepted by
-//! whichever process comes first. [`super::inherited`] is the other end.
+//! The new process gets the same sockets, not new ones at the same address: connections in their queues are accepted by
+//! either process. [`super::inherited`] is the other end.
 
 use std::env;
 use std::io;
@@ -17,20 +17,19 @@ use tokio::time::{sleep, timeout};
 use super::inherited::{READY, READY_NAME, VARIABLE};
 use crate::listeners::ListenerKind;
 
-/// How long the new process may take until its listeners are open. It reads the rules and connects to nothing meanwhile, so
-/// one that takes longer hangs.
+/// How long the new process may take to open its listeners. It only reads the rules, so a process that takes longer hangs.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a process that has closed its end may take to have ended, so that the log can say how it did.
+/// How long to wait for the exit status of a new process that has closed its end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The first descriptor that is handed over (`SD_LISTEN_FDS_START`).
 const FIRST: i32 = 3;
 
-/// Starts the binary that is now at this process' path, with this process' arguments, and waits until it serves; returns
-/// its process id. The error is what went wrong; then there is no new process any more.
+/// Starts the binary at this process' path with this process' arguments, waits until it serves, and returns its process id.
+/// After an error, the new process is gone.
 ///
-/// The path is the one by which this process was started, so a link that was pointed to a new version is followed.
+/// The path is the one that started this process, so a link to a new version is followed.
 pub(super) async fn hand_over(sockets: Vec<(ListenerKind, OwnedFd)>) -> Result<u32, String> {
     let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
     let mut successor = spawn(sockets, theirs).map_err(|error| format!("it cannot be started: {error}"))?;
@@ -41,7 +40,7 @@ pub(super) async fn hand_over(sockets: Vec<(ListenerKind, OwnedFd)>) -> Result<u
             Some(status) => format!("it ended before it was ready: {status}"),
             None => "it closed its end before it was ready".into(),
         }),
-        Ok(Err(error)) => Err(format!("cannot hear from it: {error}")),
+        Ok(Err(error)) => Err(format!("cannot read from it: {error}")),
         Err(_) => Err(format!("it was not ready within {READY_TIMEOUT:?}")),
     }
 }
@@ -63,11 +62,11 @@ fn spawn(sockets: Vec<(ListenerKind, OwnedFd)>, ready: UnixStream) -> io::Result
         .env_remove("LISTEN_FDS_FIRST_FD")
         .fd_mappings(mappings)
         .map_err(io::Error::other)?;
-    // The command has our copy of the other end, and goes with it: else its end would not be heard.
+    // The command owns our copy of the other end and drops it here: otherwise reading would not end.
     command.spawn().map(|child| Successor(Some(child)))
 }
 
-/// All that the new process says. It closes its end after that, or when it ends.
+/// Reads until the new process closes its end, or ends.
 async fn hear(ours: UnixStream) -> io::Result<Vec<u8>> {
     ours.set_nonblocking(true)?;
     let mut answer = Vec::new();
@@ -75,16 +74,16 @@ async fn hear(ours: UnixStream) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// A new process that is not ready yet, and is killed if nobody waits for it any more.
+/// A new process that is not ready yet. Dropping it kills it.
 struct Successor(Option<Child>);
 
 impl Successor {
-    /// It goes its own way. If it ends before this process does, this process is too near its own end to care.
+    /// Lets the process run on. Nobody waits for its end, as this process is about to end.
     fn release(&mut self) -> u32 {
         self.0.take().map_or(0, |child| child.id())
     }
 
-    /// How it has ended, if it does now.
+    /// Returns the exit status, if the process ends in time.
     async fn ended(&mut self) -> Option<ExitStatus> {
         let child = self.0.as_mut()?;
         let end = async {
@@ -103,7 +102,7 @@ impl Successor {
 impl Drop for Successor {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // An error says that it has ended already; either way there is no waiting.
+            // Fails if it has ended already; either way, `wait` returns at once.
             let _ = child.kill();
             let _ = child.wait();
         }

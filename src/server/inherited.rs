@@ -33,12 +33,12 @@ enum Meaning {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Inherited {
+pub(super) struct InheritedSockets {
     sockets: Vec<(ListenerKind, Socket)>,
     ready: Option<UnixStream>,
 }
 
-impl Inherited {
+impl InheritedSockets {
     /// Takes the sockets for this process, once.
     pub(super) fn take() -> Result<Self, ServerError> {
         let variable = |name| env::var(name).unwrap_or_default();

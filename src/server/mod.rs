@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use self::control::Control;
-use self::inherited::Inherited;
+use self::inherited::InheritedSockets;
 use self::sockets::Sockets;
 use self::worker::Worker;
 use crate::clock::Clock;
@@ -63,7 +63,7 @@ pub struct ServerOptions {
     pub log: Option<LogFilter>,
     pub clock: Clock,
     pub workers: NonZeroUsize,
-    /// How long the process goes on accepting connections after the signal to stop, while `/readyz` fails.
+    /// How long the process accepts connections after the signal to stop, while `/readyz` fails.
     pub drain_delay: Duration,
     /// How long requests in flight may take after that.
     pub grace: Duration,
@@ -72,7 +72,7 @@ pub struct ServerOptions {
     pub handle_signals: bool,
 }
 
-/// The reason that the process could not start.
+/// The server could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     #[error("cannot listen on {address} ({listener}): {error}")]
@@ -94,16 +94,16 @@ pub enum ServerError {
 
 /// A running server.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningServer {
     pub listeners: Vec<(ListenerKind, ListenAddress)>,
     pub admin: Option<SocketAddr>,
     control: JoinHandle<()>,
-    stops: Stops,
+    stops: StopTokens,
 }
 
 /// The stages of a stop.
 #[derive(Clone, Debug, Default)]
-struct Stops {
+struct StopTokens {
     /// The process is leaving; the drain begins after [`ServerOptions::drain_delay`].
     leave: CancellationToken,
     /// Accept no new connections and finish requests in flight.
@@ -112,9 +112,9 @@ struct Stops {
     quit: CancellationToken,
 }
 
-impl Running {
+impl RunningServer {
     /// Tells the log, the supervisor and the process that hands over that the listeners are open.
-    fn announce(&self, workers: NonZeroUsize, inherited: Inherited) {
+    fn announce(&self, workers: NonZeroUsize, inherited: InheritedSockets) {
         for (listener, address) in &self.listeners {
             tracing::info!(listener = listener.name(), %address, workers, "listening");
         }
@@ -151,14 +151,14 @@ pub fn start(
     make_store: &MakeStore,
     readiness: &Arc<Readiness>,
     reload: Reload,
-) -> Result<Running, ServerError> {
+) -> Result<RunningServer, ServerError> {
     let workers = options.workers.get();
     shared.metrics().server.workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
-    let mut inherited = if options.handle_signals { Inherited::take()? } else { Inherited::default() };
-    let mut bound = Bound::open(options, &mut inherited)?;
+    let mut inherited = if options.handle_signals { InheritedSockets::take()? } else { InheritedSockets::default() };
+    let mut bound = BoundSockets::open(options, &mut inherited)?;
     let admin = bound.admin_socket.as_ref().map(TcpListener::local_addr).transpose()?;
 
-    let stops = Stops::default();
+    let stops = StopTokens::default();
     let stop_on_error = [&stops.quit, &stops.drain, &stops.leave].map(|stop| stop.clone().drop_guard());
     let started = start_workers(options, shared, make_store, &stops)?;
     let (ask_reload, asked) = mpsc::channel();
@@ -177,12 +177,9 @@ pub fn start(
         admin: bound.admin_socket.map(|socket| (socket, admin_options)),
         shared: shared.clone(),
         make_store: make_store.clone(),
-        clock: options.clock.clone(),
-        access_log: options.access_log.clone(),
+        options: options.clone(),
         readiness: readiness.clone(),
         stops: stops.clone(),
-        drain_delay: options.drain_delay,
-        handle_signals: options.handle_signals,
         ask_reload,
         workers: started.threads,
     };
@@ -195,13 +192,13 @@ pub fn start(
     for guard in stop_on_error {
         guard.disarm();
     }
-    let running = Running { listeners: bound.addresses, admin, control, stops };
+    let running = RunningServer { listeners: bound.addresses, admin, control, stops };
     running.announce(options.workers, inherited);
     Ok(running)
 }
 
 /// The sockets of all listeners.
-struct Bound {
+struct BoundSockets {
     /// The workers' listeners in the order of the options, then the admin listener.
     listeners: Vec<(ListenerKind, Sockets)>,
     /// The addresses of the workers' listeners.
@@ -209,8 +206,8 @@ struct Bound {
     admin_socket: Option<TcpListener>,
 }
 
-impl Bound {
-    fn open(options: &ServerOptions, inherited: &mut Inherited) -> Result<Self, ServerError> {
+impl BoundSockets {
+    fn open(options: &ServerOptions, inherited: &mut InheritedSockets) -> Result<Self, ServerError> {
         let mut listeners = Vec::with_capacity(options.listeners.len() + 1);
         let mut addresses = Vec::with_capacity(options.listeners.len());
         for (address, listener) in &options.listeners {
@@ -252,7 +249,7 @@ fn start_workers(
     options: &ServerOptions,
     shared: &Arc<Shared>,
     make_store: &MakeStore,
-    stops: &Stops,
+    stops: &StopTokens,
 ) -> Result<StartedWorkers, ServerError> {
     let (reports, reported) = mpsc::channel();
     let (mut threads, mut openers) = (Vec::new(), Vec::new());
@@ -261,13 +258,11 @@ fn start_workers(
         openers.push(opener);
         let worker = Worker {
             open,
-            listeners: options.listeners.iter().map(|(_, listener)| listener.clone()).collect(),
-            admission: options.admission.clone(),
+            options: options.clone(),
             shared: shared.clone(),
             make_store: make_store.clone(),
             drain: stops.drain.child_token(),
             quit: stops.quit.child_token(),
-            grace: options.grace,
         };
         let reports = reports.clone();
         let run = move || worker.run(|store| drop(reports.send(store)));
@@ -287,10 +282,10 @@ fn start_control(control: Control, reloader: JoinHandle<()>) -> Result<JoinHandl
     Ok(control)
 }
 
-/// Takes the sockets that were handed over for a listener, or binds new ones.
+/// Takes the inherited sockets of a listener, or binds new ones.
 fn open(
     listener: ListenerKind,
-    inherited: &mut Inherited,
+    inherited: &mut InheritedSockets,
     address: &ListenAddress,
     workers: usize,
 ) -> Result<Sockets, ServerError> {
@@ -317,7 +312,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
     Ok(thread::Builder::new().name(name.to_owned()).spawn(run)?)
 }
 
-/// Threads per runtime that resolve the names of upstreams. tokio's default would let a hanging resolver start 512.
+/// Threads per runtime that resolve upstreams' names. With tokio's default, a hanging resolver could occupy 512.
 const MAX_BLOCKING_THREADS: usize = 8;
 
 /// Builds a runtime whose tasks stay on this thread, so they share state without locks.

@@ -12,14 +12,14 @@ use crate::message::underscores::Underscores;
 /// Watches the rules files. Its calls block, so it runs on a thread of its own.
 pub struct Reloader {
     watcher: Watcher,
-    how: How,
+    options: RulesOptions,
     fingerprinter: Fingerprinter,
     clock: Clock,
 }
 
-/// How rules are compiled for this process.
+/// Options of the rules in this process.
 #[derive(Clone, Copy, Debug)]
-pub struct How {
+pub struct RulesOptions {
     /// Count and report, but deny nothing.
     pub shadow: bool,
     /// True if buckets live in Redis: queues and scripts need it.
@@ -33,7 +33,7 @@ pub struct How {
 
 /// The result of a reload.
 #[derive(Debug)]
-pub enum Reloaded {
+pub enum ReloadResult {
     Unchanged,
     Replaced,
     /// The files are broken or unreadable; the last good rules stay in force.
@@ -42,29 +42,34 @@ pub enum Reloaded {
 
 impl Reloader {
     /// Reads the files for the first time. If they are broken, [`LoadResult::rules`] is `None`.
-    pub fn start(files: Files, how: How, fingerprinter: Fingerprinter, clock: Clock) -> (Self, LoadResult) {
+    pub fn start(
+        files: Files,
+        options: RulesOptions,
+        fingerprinter: Fingerprinter,
+        clock: Clock,
+    ) -> (Self, LoadResult) {
         let mut watcher = Watcher::new(files);
         let loaded = match watcher.poll(PollMode::Always) {
-            Change::New(sources) => compile(&sources, how, fingerprinter, &clock),
+            Change::New(sources) => compile(&sources, options, fingerprinter, &clock),
             Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
             Change::Same => LoadResult::broken(Report::default()),
         };
-        (Self { watcher, how, fingerprinter, clock }, loaded)
+        (Self { watcher, options, fingerprinter, clock }, loaded)
     }
 
     /// Puts changed files in force. With [`PollMode::Always`], files are read even if they seem unchanged.
     ///
     /// A broken file changes nothing. It is counted and logged once, and reported until it is fixed.
-    pub fn reload(&mut self, shared: &Shared, mode: PollMode) -> Reloaded {
+    pub fn reload(&mut self, shared: &Shared, mode: PollMode) -> ReloadResult {
         let loaded = match self.watcher.poll(mode) {
-            Change::Same => return Reloaded::Unchanged,
-            Change::New(sources) => compile(&sources, self.how, self.fingerprinter, &self.clock),
+            Change::Same => return ReloadResult::Unchanged,
+            Change::New(sources) => compile(&sources, self.options, self.fingerprinter, &self.clock),
             Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
         };
         let Some(rules) = loaded.rules else {
             shared.metrics().server.reloaded(false);
             tracing::error!("the rules are broken, the last good ones stay in force:\n{}", loaded.report);
-            return Reloaded::Broken(loaded.report);
+            return ReloadResult::Broken(loaded.report);
         };
         if loaded.report.warnings > 0 {
             tracing::warn!("the rules have warnings:\n{}", loaded.report);
@@ -73,15 +78,15 @@ impl Reloader {
         shared.replace(rules);
         shared.metrics().server.reloaded(true);
         shared.metrics().server.reload_timestamp.set(seconds(&self.clock));
-        Reloaded::Replaced
+        ReloadResult::Replaced
     }
 }
 
-fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Clock) -> LoadResult {
+fn compile(sources: &Sources, options: RulesOptions, fingerprinter: Fingerprinter, clock: &Clock) -> LoadResult {
     let loaded = load(sources, fingerprinter, clock.now());
-    let LoadResult { mut rules, mut report, needs_redis } = if how.has_redis { loaded } else { loaded.in_memory() };
+    let LoadResult { mut rules, mut report, needs_redis } = if options.has_redis { loaded } else { loaded.in_memory() };
     let file = sources.limits.as_ref().map_or("", |source| &source.name);
-    let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !how.sees_ends && limit.counts_in_flight());
+    let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !options.sees_ends && limit.counts_in_flight());
     if let Some(limit) = unseen {
         let message =
             format!("`{}` counts requests in flight, but no listener of this process sees a request end", limit.name);
@@ -89,13 +94,13 @@ fn compile(sources: &Sources, how: How, fingerprinter: Fingerprinter, clock: &Cl
         report.problems.insert(0, Problem::of_file(file, message, help));
         report.errors += 1;
         rules = None;
-    } else if how.underscores != Underscores::Keep {
+    } else if options.underscores != Underscores::Keep {
         let unread = rules.iter().flat_map(Rules::limits).filter_map(|limit| underscored(limit, file));
         let before = report.problems.len();
         report.problems.extend(unread);
         report.warnings += report.problems.len() - before;
     }
-    LoadResult { rules: if how.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
+    LoadResult { rules: if options.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
 }
 
 /// Warns of a limit that reads a header with an underscore in its name: such headers never reach the rules.
@@ -129,7 +134,8 @@ mod tests {
     const IN_FLIGHT: &str = "limits: { One: { algorithm: concurrency, capacity: 1 } }";
     const RATE: &str = "limits: { One: { count: 1, period: 1s } }";
 
-    const HOW: How = How { shadow: false, has_redis: false, sees_ends: true, underscores: Underscores::Drop };
+    const OPTIONS: RulesOptions =
+        RulesOptions { shadow: false, has_redis: false, sees_ends: true, underscores: Underscores::Drop };
 
     #[test]
     fn a_header_that_is_dropped_is_none_to_go_by() {
@@ -137,7 +143,12 @@ mod tests {
             let source =
                 Source { name: "limits.yaml".into(), text: format!("limits: {{ One: {{ {limit}, burst: 1 }} }}") };
             let sources = Sources { limits: Some(source), ..Sources::default() };
-            let loaded = compile(&sources, How { underscores, ..HOW }, Fingerprinter::new((1, 2)), &Clock::machine());
+            let loaded = compile(
+                &sources,
+                RulesOptions { underscores, ..OPTIONS },
+                Fingerprinter::new((1, 2)),
+                &Clock::machine(),
+            );
             assert!(loaded.rules.is_some() && loaded.report.warnings == expected, "{limit}: {}", loaded.report);
         };
         for limit in ["by: { header: x_id }", "match: { headers: { X_Plan: free } }", "cost: { header: x_cost }"] {
@@ -156,19 +167,20 @@ mod tests {
         std::fs::write(&path, texts[0]).unwrap();
         let files = Files { limits: Some(path.clone()), ..Files::default() };
         let fingerprinter = Fingerprinter::new((1, 2));
-        let (mut reloader, loaded) = Reloader::start(files, How { sees_ends, ..HOW }, fingerprinter, Clock::machine());
+        let (mut reloader, loaded) =
+            Reloader::start(files, RulesOptions { sees_ends, ..OPTIONS }, fingerprinter, Clock::machine());
         let is_loaded = loaded.rules.is_some();
         let rules =
             loaded.rules.unwrap_or_else(|| Rules::new(Vec::new(), fingerprinter, Clock::machine().now(), Vec::new()));
         let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), MemoryStore::new(1));
         std::fs::write(&path, texts[1]).unwrap();
         let is_reloaded = match reloader.reload(&shared, PollMode::Always) {
-            Reloaded::Replaced => true,
-            Reloaded::Broken(report) => {
+            ReloadResult::Replaced => true,
+            ReloadResult::Broken(report) => {
                 assert!(report.to_string().contains("no listener of this process sees a request end"), "{report}");
                 false
             }
-            Reloaded::Unchanged => panic!("it has changed"),
+            ReloadResult::Unchanged => panic!("it has changed"),
         };
         assert_eq!([is_loaded, is_reloaded], expected, "{texts:?}");
     }

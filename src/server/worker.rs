@@ -1,4 +1,4 @@
-//! A worker: one thread with a runtime, sockets, pool and store of its own.
+//! A worker: a thread with its own runtime, sockets, upstream connections and store.
 
 use std::future::poll_fn;
 use std::io;
@@ -17,14 +17,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::listening_socket::AsyncSocket;
-use super::{MakeStore, build_runtime};
-use crate::http::{Admission, ConnectionPermit, Stream};
+use super::{MakeStore, ServerOptions, build_runtime};
+use crate::http::{ConnectionPermit, Stream};
 use crate::limiter::{Limiter, Shared};
-use crate::listeners::{Listener, ListenerOptions};
+use crate::listeners::Listener;
 use crate::store::Store;
 use crate::telemetry::metrics::Metrics;
 
-/// Connections to accept in a row. All other tasks of the worker wait meanwhile.
+/// Connections to accept in a row. The worker's other tasks wait meanwhile.
 const ACCEPT_BATCH: u32 = 16;
 
 /// How long to wait before the next `accept` when the system is out of descriptors.
@@ -41,22 +41,19 @@ pub(super) type Share = Vec<(usize, Socket)>;
 
 /// A worker that has not started.
 pub(super) struct Worker {
-    /// Delivers the sockets once the start cannot fail any more: an accepted connection would be lost with it.
+    /// Delivers the sockets when the start can no longer fail: a failure would lose accepted connections.
     pub(super) open: oneshot::Receiver<Share>,
-    pub(super) listeners: Vec<ListenerOptions>,
-    pub(super) admission: Arc<Admission>,
+    pub(super) options: ServerOptions,
     pub(super) shared: Arc<Shared>,
     pub(super) make_store: MakeStore,
     /// Cancelled to stop accepting connections.
     pub(super) drain: CancellationToken,
     /// Cancelled to drop the connections that are left.
     pub(super) quit: CancellationToken,
-    /// The longest drain; connections that are left then are dropped.
-    pub(super) grace: Duration,
 }
 
 impl Worker {
-    /// Runs until drained. `report` gets the store, or the reason that it could not be made.
+    /// Runs until drained. `report` gets the store, or the error.
     pub(super) fn run(self, report: impl FnOnce(Result<Store, String>)) {
         let runtime = match build_runtime() {
             Ok(runtime) => runtime,
@@ -83,7 +80,7 @@ impl Worker {
             tasks.wait().await;
             limiter.settled().await;
         };
-        let in_time = timeout(self.grace, self.quit.run_until_cancelled(finished)).await;
+        let in_time = timeout(self.options.grace, self.quit.run_until_cancelled(finished)).await;
         if !matches!(in_time, Ok(Some(()))) {
             tracing::warn!(connections = tasks.len(), "connections were cut off");
         }
@@ -93,7 +90,8 @@ impl Worker {
     /// Accepts connections and serves each in a task of its own, until the drain begins.
     async fn accept(&self, sockets: Share, limiter: &Rc<Limiter>, tasks: &TaskTracker) {
         let metrics = self.shared.metrics();
-        let listeners: Vec<_> = self.listeners.iter().map(|options| Listener::new(limiter.clone(), options)).collect();
+        let listeners: Vec<_> =
+            self.options.listeners.iter().map(|(_, options)| Listener::new(limiter.clone(), options)).collect();
         let mut sockets = AcceptLoop::new(sockets, &listeners);
         let mut reaping = interval(REAP_INTERVAL);
         reaping.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -113,12 +111,12 @@ impl Worker {
                 Ok((listener, stream, peer)) => {
                     // An excess connection is closed at once, so a load balancer can try another process and the
                     // system's queue stays free for connections that come when there is room again.
-                    let Some(permit) = self.admission.admit() else {
+                    let Some(permit) = self.options.admission.admit() else {
                         metrics.server.connections_rejected.inc("total");
                         continue;
                     };
                     let drain = self.drain.clone();
-                    let open = Open::new(metrics.clone(), permit);
+                    let open = OpenConnection::new(metrics.clone(), permit);
                     tasks.spawn_local(async move {
                         let _open = open;
                         listener.serve_connection(stream, peer, drain).await;
@@ -175,9 +173,9 @@ impl AcceptLoop {
     }
 }
 
-/// Waits if `accept` failed for lack of a resource that takes time to come back.
+/// Waits if `accept` failed because a resource is exhausted.
 async fn pause(error: &io::Error, metrics: &Metrics, logged: &mut Option<Instant>) {
-    // The peer gave up while it waited in the queue.
+    // The peer closed the connection while it was in the queue.
     if matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
         return;
     }
@@ -189,23 +187,23 @@ async fn pause(error: &io::Error, metrics: &Metrics, logged: &mut Option<Instant
     sleep(ACCEPT_PAUSE).await;
 }
 
-/// Counts a connection as open, and a panic that ends it.
-struct Open {
+/// Counts an open connection, and a panic that ends it.
+struct OpenConnection {
     metrics: Arc<Metrics>,
     _permit: ConnectionPermit,
 }
 
-impl Open {
+impl OpenConnection {
     fn new(metrics: Arc<Metrics>, permit: ConnectionPermit) -> Self {
         metrics.server.connections.inc();
         Self { metrics, _permit: permit }
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.metrics.server.connections.dec();
-        // tokio catches the panic at the edge of the task; other connections go on.
+        // tokio catches the panic in the task, so other connections continue.
         if std::thread::panicking() {
             self.metrics.server.panics.inc();
             tracing::error!("a connection's task panicked");
@@ -216,13 +214,13 @@ impl Drop for Open {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::ConnectionLimits;
+    use crate::http::{Admission, ConnectionLimits};
 
     #[test]
     fn a_panic_is_counted_and_the_connection_is_not_open_any_more() {
         let metrics = Arc::new(Metrics::new().unwrap());
         let admission = Admission::new(ConnectionLimits::default());
-        let open = Open::new(metrics.clone(), admission.admit().unwrap());
+        let open = OpenConnection::new(metrics.clone(), admission.admit().unwrap());
         assert_eq!((metrics.server.connections.get(), metrics.server.panics.get()), (1, 0));
         let panicked = std::thread::spawn(move || {
             let _open = open;

@@ -27,19 +27,19 @@ const REGISTERED_DOMAIN: &str = "{ query: domain, as: registered-domain }";
 const NAMES: &str = "{ query: names, as: hostname-set }";
 
 /// A limit of Boulder.
-struct Known {
+struct BoulderLimit {
     name: &'static str,
     by: &'static [&'static str],
     /// The path of the web front end whose requests it charges; `None` if something later charges it.
     path: Option<&'static str>,
 }
 
-const fn known(name: &'static str, by: &'static [&'static str], path: Option<&'static str>) -> Known {
-    Known { name, by, path }
+const fn known(name: &'static str, by: &'static [&'static str], path: Option<&'static str>) -> BoulderLimit {
+    BoulderLimit { name, by, path }
 }
 
 /// The limits of all versions (`ratelimits/names.go`), with the paths of the web front end (`wfe2/wfe.go`).
-const KNOWN: [Known; 11] = [
+const KNOWN: [BoulderLimit; 11] = [
     known("NewRegistrationsPerIPAddress", &[ADDRESS], Some("/acme/new-acct")),
     known("NewRegistrationsPerIPv6Range", &[RANGE], Some("/acme/new-acct")),
     known("NewOrdersPerAccount", &[ACCOUNT], Some("/acme/new-order")),
@@ -74,7 +74,8 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
             let note = origin.note("the limit has no default and applies only to its overrides.");
             add_limit(name, origin.clone(), Amount::Unsaid, vec![note], document)
         });
-        document.add_override(Override::new(limit, origin, Subject::Ids(ids), amount));
+        let (notes, subject) = (Vec::new(), Subject::Ids(ids));
+        document.add_override(Override { limit, origin, notes, subject, fields: amount.fields() });
     }
     report
 }
@@ -194,5 +195,6 @@ fn add_limit(name: String, origin: Origin, amount: Amount, mut notes: Vec<String
         conditions.push(("cidr", in_flow("::/0")));
     }
     let fields = vec![("match", map(&conditions)), ("by", by)];
-    document.add_limit(Limit { identity: name.clone(), name, origin, notes, fields, amount, elevated: None })
+    let (identity, amount) = (name.clone(), amount.fields());
+    document.add_limit(Limit { name, identity, origin, notes, fields, amount })
 }

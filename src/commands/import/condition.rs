@@ -37,7 +37,7 @@ impl Test {
         }
     }
 
-    /// Both tests in one; `None` if a `match` has no such test.
+    /// Joins two tests. Returns `None` if a `match` cannot express both.
     pub(super) fn and(&self, other: &Self) -> Option<Self> {
         match (self, other) {
             _ if self == other => Some(self.clone()),
@@ -59,7 +59,7 @@ fn exactly(text: &str) -> String {
     if text.contains('*') { map(&[("value", quoted(text))]) } else { quoted(text) }
 }
 
-/// Reads the conditions of an expression, which `&&` joins. Returns `None` if a `match` cannot express it.
+/// Reads conditions joined by `&&`. Returns `None` if a `match` cannot express them.
 pub(super) fn conditions(expression: &str) -> Option<Vec<Condition>> {
     let mut rest = expression.trim_start();
     let mut conditions = vec![condition(&mut rest)?];
@@ -105,7 +105,7 @@ fn condition(rest: &mut &str) -> Option<Condition> {
     Some(Condition { key, test: Test::Glob(pattern) })
 }
 
-/// In CEL, comparing an absent entry is an error, so that it meets neither.
+/// In CEL, comparing an absent entry is an error, so neither test holds for it.
 fn compared(is_equal: bool, value: String) -> Test {
     if is_equal { Test::Value(value) } else { Test::Not(vec![value]) }
 }
@@ -142,7 +142,7 @@ fn key(rest: &mut &str) -> Option<String> {
     }
 }
 
-/// Reads `descriptors[0]`. The others are those of a request, each of which Weir decides separately.
+/// Reads `descriptors[0]`. Weir decides the descriptors of a request separately, so others cannot be expressed.
 fn descriptor(rest: &mut &str) -> Option<()> {
     name(rest).filter(|name| *name == "descriptors")?;
     sign(rest, "[")?;

@@ -19,7 +19,7 @@ const KNOWN: [&str; 7] = ["namespace", "max_value", "seconds", "name", "id", "co
 const HELP: &str = "write `namespace`, `max_value` and `seconds`";
 
 /// A limit of the file.
-struct Given<'n> {
+struct LimitEntry<'n> {
     origin: Origin,
     namespace: &'n str,
     max_value: u64,
@@ -43,7 +43,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
 
 fn file(source: &Source, root: &Node, numbers: &mut HashMap<String, usize>, document: &mut Document) -> ReadResult<()> {
     let help = "write a list of limits, each with `namespace`, `max_value` and `seconds`";
-    // The object that Kuadrant's operator makes the file of has the list in `spec.limits`.
+    // In the resource of Kuadrant's operator, the list is in `spec.limits`.
     let inner = |node: &Node, name: &str| match &node.value {
         foreign::Value::Map(entries) => find(entries, name).map(|(_, node)| node.clone()),
         _ => None,
@@ -51,7 +51,7 @@ fn file(source: &Source, root: &Node, numbers: &mut HashMap<String, usize>, docu
     let list = inner(root, "spec").and_then(|spec| inner(&spec, "limits")).or_else(|| inner(root, "limits"));
     let items = list.as_ref().unwrap_or(root).list("the file", help)?;
     let limits = items.iter().map(|item| {
-        let given = Given::read(source, item)?;
+        let given = LimitEntry::read(source, item)?;
         let number = numbers.entry(given.namespace.to_owned()).or_insert(0);
         *number += 1;
         document.add_limit(given.limit(source, *number));
@@ -60,7 +60,7 @@ fn file(source: &Source, root: &Node, numbers: &mut HashMap<String, usize>, docu
     all(limits).map(drop)
 }
 
-impl<'n> Given<'n> {
+impl<'n> LimitEntry<'n> {
     fn read(source: &Source, node: &'n Node) -> ReadResult<Self> {
         let given = node.map("a limit", HELP)?;
         let needed = |name: &str| match find(given, name) {
@@ -117,10 +117,10 @@ impl<'n> Given<'n> {
             Amount::Rate { burst: None, count: self.max_value, period: milliseconds(self.window) }
         };
         let name = self.name.map_or_else(|| format!("{}.{number}", self.namespace), str::to_owned);
-        Limit { name, identity: self.identity(), origin: self.origin, notes, fields, amount, elevated: None }
+        Limit { name, identity: self.identity(), origin: self.origin, notes, fields, amount: amount.fields() }
     }
 
-    /// What limitador tells limits apart by; it keeps their counters when the others change.
+    /// The fields by which limitador identifies a limit; the counters stay if others change.
     fn identity(&self) -> String {
         let sorted = |items: &[(&str, Place)]| {
             let mut texts: Vec<&str> = items.iter().map(|(text, _)| *text).collect();
@@ -146,7 +146,7 @@ impl<'n> Given<'n> {
         tests
     }
 
-    /// The keys that the variables stand for; variables that stand for something else are noted.
+    /// The keys of the variables; variables that are not keys are noted.
     fn keys(&self, source: &Source, notes: &mut Vec<String>) -> Vec<String> {
         let mut keys = Vec::new();
         for (expression, place) in &self.variables {

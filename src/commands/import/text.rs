@@ -6,10 +6,10 @@ use std::fmt::Write;
 
 use super::super::print::joined;
 
-/// Comments are wrapped here.
+/// Comments are wrapped at this width.
 const WIDEST_COMMENT: usize = 110;
 
-/// How much of one piece of another file a comment repeats.
+/// The longest quotation of another file in a comment, in characters.
 const LONGEST_PIECE: usize = 300;
 
 /// The parser looks for the colon of a key within 1024 characters (YAML 1.2, section 7.4.2).
@@ -38,7 +38,7 @@ pub(super) fn by_entries<'k>(keys: impl IntoIterator<Item = &'k str>) -> String 
 pub(super) fn key(name: &str, id: &str) -> Option<String> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/@:".contains(&byte);
     let key = format!("{name}:{id}");
-    // A colon at the end would be taken for that of the entry.
+    // A colon at the end would be read as the end of the key.
     let key = if key.bytes().all(plain) && !key.ends_with(':') { key } else { in_quotes(&key) };
     (key.chars().count() < LONGEST_KEY).then_some(key)
 }
@@ -47,7 +47,7 @@ pub(super) fn key(name: &str, id: &str) -> Option<String> {
 pub(super) fn quoted(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-/@".contains(&byte);
     let begins_well = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_' || first == '/');
-    // YAML 1.1, which many programs still read, has more of these than 1.2.
+    // YAML 1.1, which many programs still use, has more of these than 1.2.
     let is_word = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"]
         .iter()
         .any(|word| text.eq_ignore_ascii_case(word));
@@ -78,15 +78,15 @@ fn in_quotes(text: &str) -> String {
     quoted
 }
 
-/// Whether a character would end a line, or is not to be seen: control characters, the separators of YAML 1.1, marks
-/// that turn the direction of text, and what is no character at all.
+/// Returns true for characters that end a line or are invisible: control characters, the separators of YAML 1.1, marks of
+/// text direction, and noncharacters.
 fn is_hidden(character: char) -> bool {
     character.is_control()
         || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
         || u32::from(character) & 0xfffe == 0xfffe
 }
 
-/// A piece of another file, for a comment: on one line, cut, in backticks.
+/// A quotation of another file for a comment: shortened, in backticks.
 pub(super) fn piece(text: &str) -> String {
     let mut shown: String = text.chars().take(LONGEST_PIECE).collect();
     if text.chars().nth(LONGEST_PIECE).is_some() {

@@ -1,17 +1,16 @@
-//! One limit or one override as text.
+//! Limits and overrides as text.
 
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;
 
-use super::super::amount::{Amount, Elevated, Fields};
+use super::super::amount::Fields;
 use super::super::text::{comment, key, map, quoted};
 use crate::config::{Place, Source};
 
-/// A place in a file that is read.
+/// A place in an imported file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Origin {
-    /// The name of the file.
     pub(crate) file: String,
     /// Counted from 1.
     pub(crate) line: u32,
@@ -22,16 +21,14 @@ pub(crate) struct Origin {
 pub(crate) struct Limit {
     /// The name in the other file, which may be invalid here.
     pub(crate) name: String,
-    /// What the other limiter counts by, which does not change when the limit is renamed there. The first line is for
-    /// readers.
+    /// The other limiter's key of counters, which stays when the limit is renamed there. The first line is for readers.
     pub(crate) identity: String,
     pub(crate) origin: Origin,
     /// Comments on what cannot be expressed.
     pub(crate) notes: Vec<String>,
-    /// The keys before the amount.
     pub(crate) fields: Fields,
-    pub(crate) amount: Amount,
-    pub(crate) elevated: Option<Elevated>,
+    /// The keys of the amount, which come last.
+    pub(crate) amount: Fields,
 }
 
 /// An override to write.
@@ -43,10 +40,7 @@ pub(crate) struct Override {
     /// Comments on what cannot be expressed.
     pub(crate) notes: Vec<String>,
     pub(crate) subject: Subject,
-    pub(crate) amount: Amount,
-    pub(crate) elevated: Option<Elevated>,
-    pub(crate) until: Option<String>,
-    pub(crate) comment: Option<String>,
+    pub(crate) fields: Fields,
 }
 
 /// The ids of an override.
@@ -83,18 +77,12 @@ impl Origin {
 }
 
 impl Override {
-    /// An override without anything else.
-    pub(crate) const fn new(limit: usize, origin: Origin, subject: Subject, amount: Amount) -> Self {
-        let notes = Vec::new();
-        Self { limit, origin, notes, subject, amount, elevated: None, until: None, comment: None }
-    }
-
     /// The number of overrides in the rules.
     pub(super) fn len(&self) -> usize {
         if let Subject::Ids(ids) = &self.subject { ids.len() } else { 1 }
     }
 
-    /// Its key with the id in it, if it has exactly one and that fits.
+    /// Its key with the id, if it has exactly one id that is short enough.
     pub(super) fn key(&self, name: &str) -> Option<String> {
         match &self.subject {
             Subject::Ids(ids) if ids.len() == 1 => ids.first().and_then(|(id, _)| key(name, id)),
@@ -104,18 +92,14 @@ impl Override {
 
     pub(super) fn text(&self, name: &str, in_list: bool) -> String {
         let dash = if in_list { "- " } else { "" };
-        let mut fields = self.amount.fields();
-        fields.extend(self.elevated.iter().map(|elevated| ("elevated", elevated.value())));
-        fields.extend(self.until.iter().map(|until| ("until", quoted(until))));
-        let comment = |comment: &Option<String>| comment.as_deref().map(|comment| ("comment", quoted(comment)));
+        let mut fields = self.fields.clone();
         match (&self.subject, self.key(name)) {
             (Subject::Ids(ids), Some(key)) => {
-                let own = ids.first().map_or(&None, |(_, own)| own);
-                fields.extend(comment(if own.is_some() { own } else { &self.comment }));
+                let comments = ids.iter().filter_map(|(_, comment)| comment.as_ref());
+                fields.extend(comments.map(|comment| ("comment", quoted(comment))));
                 format!("  {dash}{key}: {}\n", map(&fields))
             }
             (Subject::Ids(ids), None) => {
-                fields.extend(comment(&self.comment));
                 let mut text = format!(
                     "  {dash}{name}:
 "
@@ -136,7 +120,6 @@ impl Override {
             }
             (Subject::Regex(regex), _) => {
                 fields.insert(0, ("regex", quoted(regex)));
-                fields.extend(comment(&self.comment));
                 format!("  {dash}{name}: {}\n", map(&fields))
             }
         }
@@ -145,12 +128,10 @@ impl Override {
 
 /// The text of a limit.
 pub(super) fn block(name: &str, limit: &Limit) -> String {
-    let elevated = limit.elevated.iter().map(|elevated| ("elevated", elevated.value()));
-    let fields: Vec<_> = limit.fields.iter().cloned().chain(limit.amount.fields()).chain(elevated).collect();
-    if fields.is_empty() {
+    if limit.fields.is_empty() && limit.amount.is_empty() {
         return format!("  {name}: {{}}\n");
     }
-    let lines = fields.iter().map(|(key, value)| format!("    {key}: {value}\n"));
+    let lines = limit.fields.iter().chain(&limit.amount).map(|(key, value)| format!("    {key}: {value}\n"));
     format!("  {name}:\n{}", lines.collect::<String>())
 }
 

@@ -162,7 +162,7 @@ impl Document {
         (unique, reason)
     }
 
-    /// The name in the store of a limit with this identity. No other limit has it, as its name or in the store.
+    /// The name in the store of a limit with this identity. No other limit has it as its name or in the store.
     fn short(&mut self, identity: &str, name: &str) -> String {
         let is_valid = !identity.is_empty() && identity.len() <= LONGEST_SHORT && identity.chars().all(is_plain);
         let short = if is_valid {
@@ -175,7 +175,7 @@ impl Document {
         if short.eq_ignore_ascii_case(name) { short } else { self.unique(&short, LONGEST_SHORT) }
     }
 
-    /// Takes a name, with a number if it is taken already, ignoring case.
+    /// Takes a name, with a number if it is already taken, ignoring case.
     fn unique(&mut self, wanted: &str, longest: usize) -> String {
         let mut name = wanted.to_owned();
         let mut number = 1;
@@ -189,12 +189,6 @@ impl Document {
 
     /// The text of the file. The error is that of our own loader.
     pub(super) fn text(&self) -> Result<String, String> {
-        let text = self.rendered();
-        checked(&text)?;
-        Ok(text)
-    }
-
-    fn rendered(&self) -> String {
         let mut out = String::new();
         for (place, text) in self.head.iter().enumerate() {
             if place > 0 {
@@ -211,11 +205,10 @@ impl Document {
             }
             entry(&limit.limit.notes, &limit.state, &block(&limit.name, &limit.limit), &mut out);
         }
-        if self.overrides.is_empty() {
-            return out;
-        }
-        out.push('\n');
         let written = || self.overrides.iter().filter(|(_, state)| *state == State::Written);
+        if !self.overrides.is_empty() {
+            out.push('\n');
+        }
         if written().next().is_some() {
             out.push_str("overrides:\n");
         }
@@ -224,7 +217,7 @@ impl Document {
         for (given, state) in &self.overrides {
             entry(&given.notes, state, &given.text(self.name_of(given.limit), in_list), &mut out);
         }
-        out
+        checked(&out).map(|_| out)
     }
 
     fn name_of(&self, limit: usize) -> &str {
@@ -233,13 +226,13 @@ impl Document {
 
     /// The numbers of limits, overrides, and comments on what cannot be expressed.
     pub(super) fn counts(&self) -> (usize, usize, usize) {
-        let limits = self.limits.iter().filter(|limit| limit.state == State::Written).count();
-        let written = self.overrides.iter().filter(|(_, state)| *state == State::Written);
-        let overrides = written.map(|(given, _)| given.len()).sum();
-        let comments = |notes: &[String], state: &State| notes.len() + usize::from(matches!(state, State::LeftOut(_)));
-        let of_limits: usize = self.limits.iter().map(|limit| comments(&limit.limit.notes, &limit.state)).sum();
-        let of_overrides: usize = self.overrides.iter().map(|(given, state)| comments(&given.notes, state)).sum();
-        (limits, overrides, of_limits + of_overrides)
+        let limits = self.limits.iter().map(|limit| (1, &limit.state, &limit.limit.notes));
+        let overrides = self.overrides.iter().map(|(given, state)| (given.len(), state, &given.notes));
+        let written = |(count, state, _): (usize, &State, _)| if *state == State::Written { count } else { 0 };
+        let comments =
+            |(_, state, notes): (_, &State, &Vec<_>)| notes.len() + usize::from(matches!(state, State::LeftOut(_)));
+        let all = limits.clone().chain(overrides.clone());
+        (limits.map(written).sum(), overrides.map(written).sum(), all.map(comments).sum())
     }
 }
 

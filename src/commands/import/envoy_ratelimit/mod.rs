@@ -22,7 +22,7 @@ mod tree;
 /// The end of the reason why a limit is in shadow mode.
 const SHADOWED: &str = "so it is in shadow mode. `--envoy-ratelimit-config` serves the file unchanged.";
 
-/// One entry on the way to a limit.
+/// One entry on the path to a limit.
 #[derive(Clone)]
 struct Step {
     key: String,
@@ -34,7 +34,7 @@ struct Step {
 }
 
 /// Writes the limits of one domain.
-struct Writing<'d> {
+struct DomainWriter<'d> {
     document: &'d mut Document,
     domain: &'d str,
     /// The keys of each path of the tree.
@@ -45,7 +45,7 @@ struct Writing<'d> {
 
 /// Adds the domains of the files to the document.
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
-    // They are checked as files that are served as they are.
+    // Checks the files as `--envoy-ratelimit-config` does.
     let all = Sources { envoy_ratelimit: sources.to_vec(), ..Sources::default() };
     let loaded = config::load(&all, Fingerprinter::new((0, 0)), Micros(0));
     if loaded.rules.is_none() {
@@ -58,14 +58,14 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
          `on_store_error` is set.",
     );
     for domain in tree::read(sources) {
-        let mut writing = Writing { document, domain: &domain.name, paths: Vec::new(), replaced: BTreeSet::new() };
-        writing.look_through(&domain.branches, &[]);
-        writing.level(&domain.branches, &[]);
+        let mut writer = DomainWriter { document, domain: &domain.name, paths: Vec::new(), replaced: BTreeSet::new() };
+        writer.look_through(&domain.branches, &[]);
+        writer.level(&domain.branches, &[]);
     }
     loaded.report
 }
 
-impl Writing<'_> {
+impl DomainWriter<'_> {
     /// Collects the paths of the tree and the limits that others replace.
     fn look_through(&mut self, branches: &[Branch], above: &[String]) {
         for branch in branches {
@@ -77,7 +77,7 @@ impl Writing<'_> {
         }
     }
 
-    /// Writes the limits of one level, those of a key together. The depth of the file bounds the recursion.
+    /// Writes the limits of one level, grouped by key. The depth of the file bounds the recursion.
     fn level(&mut self, branches: &[Branch], above: &[Step]) {
         let mut keys: Vec<&str> = Vec::new();
         for branch in branches {
@@ -170,9 +170,10 @@ impl Writing<'_> {
             // A value without a limit, or with one that counts apart, must not be counted by the key.
             let amount = amount.filter(|_| !siblings.is_apart(branch)).unwrap_or(Amount::Unlimited);
             let notes = unequal(branch, &siblings.path);
-            let comment = branch.rule.as_ref().map(|rule| rule.name.clone()).filter(|name| !name.is_empty());
-            let base = Override::new(limit, branch.origin.clone(), subject, amount);
-            self.document.add_override(Override { notes, comment, ..base });
+            let mut fields = amount.fields();
+            let name = branch.rule.as_ref().map(|rule| &rule.name).filter(|name| !name.is_empty());
+            fields.extend(name.map(|name| ("comment", quoted(name))));
+            self.document.add_override(Override { limit, origin: branch.origin.clone(), notes, subject, fields });
         }
     }
 
@@ -211,21 +212,27 @@ impl Writing<'_> {
         }
         let is_wider = !reasons.is_empty();
         notes.append(&mut reasons);
-        let limit = Limit {
-            name: self.name(path, rule),
-            identity: self.identity(path, rule),
+        let fields = self.fields(path, rule, is_wider);
+        // That service counts by the path and the window.
+        let path = self.path(path);
+        let identity = match &rule.amount {
+            Amount::Rate { period, .. } => format!("{path}\n{period}"),
+            _ => path.clone(),
+        };
+        let name = if rule.name.is_empty() { path } else { rule.name.clone() };
+        Some(self.document.add_limit(Limit {
+            name,
+            identity,
             origin: origin.clone(),
             notes,
-            fields: self.fields(path, rule, is_wider),
-            amount: rule.amount.clone(),
-            elevated: None,
-        };
-        Some(self.document.add_limit(limit))
+            fields,
+            amount: rule.amount.fields(),
+        }))
     }
 
     fn fields(&self, path: &[Step], rule: &Rule, is_wider: bool) -> Fields {
         let keys: Vec<&str> = path.iter().map(|step| step.key.as_str()).collect();
-        // Descriptors that go further along another path belong to that one.
+        // Descriptors with more entries belong to the longer path.
         let longer = self.paths.iter().filter(|other| keys.iter().all(|key| other.iter().any(|known| known == key)));
         let absent: BTreeSet<&str> = longer.flatten().map(String::as_str).filter(|key| !keys.contains(key)).collect();
         let tests = path.iter().filter_map(|step| Some((step.key.as_str(), step.test.value()?)));
@@ -257,22 +264,8 @@ impl Writing<'_> {
         quota.into_iter().chain(replaced).map(|what| rule.origin.note(what)).collect()
     }
 
-    fn name(&self, path: &[Step], rule: &Rule) -> String {
-        if rule.name.is_empty() { self.path(path) } else { rule.name.clone() }
-    }
-
-    /// That service counts by the path and the window.
-    fn identity(&self, path: &[Step], rule: &Rule) -> String {
-        let path = self.path(path);
-        match &rule.amount {
-            Amount::Rate { period, .. } => format!("{path}\n{period}"),
-            _ => path,
-        }
-    }
-
     fn path(&self, path: &[Step]) -> String {
-        let steps: Vec<String> = path.iter().map(Step::shown).collect();
-        format!("{}.{}", self.domain, steps.join(".")).replace('=', "-")
+        format!("{}.{}", self.domain, print::joined(path.iter().map(Step::shown), ".")).replace('=', "-")
     }
 }
 
@@ -381,6 +374,5 @@ fn as_id(value: &str) -> String {
 
 /// A pattern with `*` as a regular expression.
 fn regex(glob: &str) -> String {
-    let parts: Vec<String> = glob.split('*').map(regex::escape).collect();
-    format!("(?s)^{}$", parts.join(".*"))
+    format!("(?s)^{}$", print::joined(glob.split('*').map(regex::escape), ".*"))
 }

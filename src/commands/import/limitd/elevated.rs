@@ -3,13 +3,13 @@
 use super::super::amount::{Amount, Elevated, milliseconds};
 use super::super::text::piece;
 use super::numbers::Numbers;
-use super::{Entries, KNOWN, Reading, read};
+use super::{BucketReader, Entries, KNOWN, read};
 use crate::config::foreign::{Node, ReadResult, find};
 
-/// The default of limitd-redis.
+/// The default duration in limitd-redis.
 const ACTIVATION_SECONDS: u64 = 900;
 
-impl Reading<'_> {
+impl BucketReader<'_> {
     /// `elevated_limits`, which defaults to the numbers of the bucket.
     pub(super) fn elevated(
         &mut self,

@@ -4,6 +4,7 @@
 //! are written for these calls; they cover no other requests until somebody changes `match`.
 
 use self::numbers::Numbers;
+use super::super::print::joined;
 use super::amount::{Amount, Elevated};
 use super::document::{Document, Limit, Origin, Override, Subject};
 use super::files::read_each;
@@ -62,7 +63,7 @@ struct Base {
 }
 
 /// Reads one file.
-struct Reading<'a> {
+struct BucketReader<'a> {
     source: &'a Source,
     document: &'a mut Document,
 }
@@ -78,10 +79,10 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
         "No other requests are charged. To charge requests from a gateway, replace a limit's `match` and `by`, for \
          example: by: ip, by: { header: x-user }, match: { path: /login }.",
     );
-    read_each(sources, |source, root| Reading { source, document }.file(root))
+    read_each(sources, |source, root| BucketReader { source, document }.file(root))
 }
 
-impl Reading<'_> {
+impl BucketReader<'_> {
     fn origin(&self, key: &Key) -> Origin {
         Origin::of(self.source, key.place)
     }
@@ -104,17 +105,14 @@ impl Reading<'_> {
 
     /// Notes what replaces the settings beside the buckets.
     fn settings(&mut self, all: Entries<'_>) {
-        let is_of = |keys: &[&str], key: &Key| keys.contains(&key.text.as_str());
-        let known = |key: &Key| key.text == "buckets" || SETTINGS.iter().any(|(keys, _)| is_of(keys, key));
-        let of = |keys: &[&str]| all.iter().map(|(key, _)| key).filter(|key| is_of(keys, key)).collect();
-        let unknown = all.iter().map(|(key, _)| key).filter(|key| !known(key)).collect();
-        let groups = SETTINGS.iter().map(|(keys, what)| (of(keys), *what));
-        let groups: Vec<(Vec<&Key>, &str)> = groups.chain([(unknown, "no equivalent; left out")]).collect();
-        for (keys, what) in groups {
+        let group = |key: &Key| SETTINGS.iter().position(|(keys, _)| keys.contains(&key.text.as_str()));
+        let groups = SETTINGS.iter().enumerate().map(|(index, (_, what))| (Some(index), *what));
+        for (index, what) in groups.chain([(None, "no equivalent; left out")]) {
+            let keys = all.iter().map(|(key, _)| key).filter(|key| key.text != "buckets" && group(key) == index);
+            let keys: Vec<&Key> = keys.collect();
             let Some(first) = keys.first() else { continue };
-            let names: Vec<String> = keys.iter().map(|key| piece(&key.text)).collect();
-            let note = self.origin(first).note(format!("{}: {what}.", names.join(", ")));
-            self.document.head(note);
+            let names = joined(keys.iter().map(|key| piece(&key.text)), ", ");
+            self.document.head(self.origin(first).note(format!("{names}: {what}.")));
         }
     }
 
@@ -146,8 +144,9 @@ impl Reading<'_> {
         }
         let name = key.text.clone();
         let identity = name.clone();
-        let limit = Limit { name, identity, origin, notes, fields, amount, elevated: elevated.clone() };
-        let limit = self.document.add_limit(limit);
+        let mut amount = amount.fields();
+        amount.extend(elevated.as_ref().map(|elevated| ("elevated", elevated.value())));
+        let limit = self.document.add_limit(Limit { name, identity, origin, notes, fields, amount });
         let base = Base { limit, numbers, is_windowed, elevated };
         for name in ["overrides", "override"] {
             let help = "write `KEY: { size: 100, per_second: 50 }` below it";
@@ -185,12 +184,15 @@ impl Reading<'_> {
         let elevated = self.elevated(given, &numbers, base.is_windowed, base.elevated.as_ref(), &mut notes)?;
         let (subject, comment) = match read(given, "match", Node::text)? {
             // limitd-redis sets the flag `i` for each expression.
-            Some(regex) => (Subject::Regex(format!("(?i){regex}")), Some(key.text.clone())),
+            Some(regex) => (Subject::Regex(format!("(?i){regex}")), Some(&key.text)),
             None => (Subject::Ids(vec![(as_id(&key.text), None)]), None),
         };
         let until = find(given, "until").map(|(_, node)| self.until(node, &origin, &mut notes)).transpose()?;
-        let base = Override::new(base.limit, origin, subject, amount);
-        self.document.add_override(Override { notes, elevated, until, comment, ..base });
+        let mut fields = amount.fields();
+        fields.extend(elevated.map(|elevated| ("elevated", elevated.value())));
+        fields.extend(until.map(|until| ("until", quoted(&until))));
+        fields.extend(comment.map(|comment| ("comment", quoted(comment))));
+        self.document.add_override(Override { limit: base.limit, origin, notes, subject, fields });
         Ok(())
     }
 
@@ -230,9 +232,9 @@ fn shown(node: &Node) -> &str {
     if let foreign::Value::Scalar { text, .. } = &node.value { text } else { "" }
 }
 
-/// A key as the id of an override has it: what the id's own escapes are made of is escaped.
+/// A key as the id of an override. Characters of escapes are escaped.
 fn as_id(key: &str) -> String {
-    /// An id has no more colons than this, unless they are escaped.
+    /// The maximum number of unescaped colons in an id.
     const MOST_COLONS: usize = 20;
     let many_colons = key.matches(':').count() > MOST_COLONS;
     let has_escapes = ["%3A", "%3a", "%25"].iter().any(|escape| key.contains(escape));

@@ -2,7 +2,7 @@
 
 use super::super::amount::{Amount, milliseconds};
 use super::super::text::piece;
-use super::{Entries, Reading, flag, read};
+use super::{BucketReader, Entries, flag, read};
 use crate::config::foreign::{Key, Node, ReadResult, Value, find, quoted};
 
 /// The rates without an `interval`, and theirs in milliseconds. limitd takes the last one that is present.
@@ -20,7 +20,7 @@ pub(super) struct Numbers {
     pub(super) unlimited: bool,
 }
 
-impl Reading<'_> {
+impl BucketReader<'_> {
     /// Reads the numbers of a bucket. A rate of 0 counts as absent, as in limitd.
     pub(super) fn numbers(
         &mut self,

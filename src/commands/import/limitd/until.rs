@@ -4,10 +4,10 @@ use jiff::SignedDuration;
 use jiff::civil::DateTime;
 
 use super::super::document::Origin;
-use super::Reading;
+use super::BucketReader;
 use crate::config::foreign::{Node, ReadResult};
 
-impl Reading<'_> {
+impl BucketReader<'_> {
     /// The instant of an `until`, as JavaScript reads it: a date alone is the start of its day in UTC.
     pub(super) fn until(&mut self, node: &Node, origin: &Origin, notes: &mut Vec<String>) -> ReadResult<String> {
         let given = node.text()?;

@@ -13,7 +13,6 @@ use crate::store::StorePlan;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use crate::store::redis::{DEFAULT_QUEUE, RedisOptions};
 
-/// Where buckets live.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Store")]
 pub(super) struct StoreArgs {

@@ -11,7 +11,6 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
 
-/// The rules files.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Rules")]
 pub(super) struct RulesArgs {

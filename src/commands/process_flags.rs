@@ -63,7 +63,7 @@ impl ProcessArgs {
         self.workers.unwrap_or_else(|| std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
     }
 
-    /// Raises the limit of file descriptors and returns how many connections fit.
+    /// Raises the limit of file descriptors and limits connections to what fits.
     pub(super) fn admission(&self, trusted: &TrustedProxies, metrics: &Metrics) -> Arc<Admission> {
         let limit = descriptors::raise_limit();
         let fit = descriptors::connections_within(limit);
