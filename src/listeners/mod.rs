@@ -7,7 +7,6 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use ::http::{Method, StatusCode};
 use tokio_util::sync::CancellationToken;
 
 use self::grpc::{Envoy, EnvoyOptions};
@@ -17,16 +16,15 @@ use self::proxy::{Proxy, ProxyOptions};
 use self::spoe::{Spoe, SpoeOptions};
 use crate::http::{Stream, serve};
 use crate::limiter::Limiter;
-use crate::message::client_address::ClientAddress;
-use crate::message::reply::{Reply, problem};
-use crate::telemetry::metrics::DecisionListener;
 
 pub mod admin;
+mod client_address;
 pub mod grpc;
 pub mod http;
 pub mod http_check;
 mod json;
 pub mod proxy;
+mod replies;
 pub mod spoe;
 
 /// The protocol of a listening socket.
@@ -109,19 +107,4 @@ impl Listener {
             Self::Spoe(_) => {}
         }
     }
-}
-
-/// Returns the client's address for limits, and counts one that its proxies contradict.
-fn client_address(limiter: &Limiter, listener: DecisionListener, client: Option<ClientAddress>) -> Option<IpAddr> {
-    if client.is_some_and(|client| client.is_disputed) {
-        limiter.shared().metrics().listeners.client_conflicts.inc(listener.label());
-    }
-    client.map(|client| client.address)
-}
-
-/// Replies to a request with another method.
-fn method_not_allowed(method: &Method, allowed: &str) -> Reply {
-    let mut reply = problem(StatusCode::METHOD_NOT_ALLOWED, &format!("use {allowed} instead of {method}"));
-    reply.headers.append("allow", allowed);
-    reply
 }

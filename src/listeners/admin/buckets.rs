@@ -23,7 +23,7 @@ use super::{Admin, replies};
 use crate::engine::rules::blocks::LONGEST_BLOCK;
 use crate::http::simple::Incoming;
 use crate::limiter::operator::{BucketChange, BucketState};
-use crate::listeners::method_not_allowed;
+use crate::listeners::replies::method_not_allowed;
 use crate::message::percent::decode;
 use crate::message::reply::Reply;
 use crate::telemetry::metrics::AdminWrite;

@@ -27,7 +27,7 @@ use super::buckets::json_reply;
 use super::change::{AdminRequest, Caller, Rejection};
 use crate::engine::algorithms::micros::Micros;
 use crate::http::simple::Incoming;
-use crate::listeners::method_not_allowed;
+use crate::listeners::replies::method_not_allowed;
 use crate::message::reply::Reply;
 use crate::telemetry::metrics::AdminWrite;
 

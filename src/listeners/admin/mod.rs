@@ -29,7 +29,7 @@ use self::tokens::Tokens;
 use crate::http::simple::{self, Incoming};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
-use crate::listeners::method_not_allowed;
+use crate::listeners::replies::method_not_allowed;
 use crate::message::address;
 use crate::message::headers::Headers;
 use crate::message::host::host_of;

@@ -19,7 +19,7 @@ use crate::engine::rules::request::{self, DescriptorEntry};
 use crate::engine::rules::rule_set::Rules;
 use crate::http::subject_of_pem;
 use crate::limiter::{Ask, AskSubject};
-use crate::listeners::client_address;
+use crate::listeners::client_address::client_address;
 use crate::listeners::http::ActiveRequest;
 use crate::message::address;
 use crate::message::client_address::{ClientAddress, TrustedProxies};

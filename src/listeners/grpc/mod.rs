@@ -24,7 +24,7 @@ use crate::http::{Stream, serve};
 use crate::limiter::Limiter;
 use crate::listeners::admin::Readiness;
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService};
-use crate::listeners::method_not_allowed;
+use crate::listeners::replies::method_not_allowed;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
 use crate::telemetry::metrics::HttpListener;

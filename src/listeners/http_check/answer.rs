@@ -13,7 +13,7 @@ use crate::engine::answer::verdict::{self, Standing, Verdict};
 use crate::engine::rules::rule_set::Rules;
 use crate::limiter::Ruling;
 use crate::listeners::json::{Mistake, milliseconds};
-use crate::listeners::method_not_allowed;
+use crate::listeners::replies::method_not_allowed;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
 use crate::message::target;

@@ -18,7 +18,7 @@ use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::upstream::{Destination, Upstreams};
 use crate::http::{Server, Source, UpstreamOptions};
 use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
-use crate::listeners::client_address;
+use crate::listeners::client_address::client_address;
 use crate::listeners::http::failure::{self, Failure};
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService};
 use crate::message::headers::Headers;

@@ -49,7 +49,7 @@ use crate::engine::answer::problem::denial;
 use crate::engine::rules::quote::shown;
 use crate::http::Stream;
 use crate::limiter::{Ask, AskSubject, Limiter};
-use crate::listeners::client_address;
+use crate::listeners::client_address::client_address;
 use crate::listeners::http::FrontendOptions;
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::Headers;
