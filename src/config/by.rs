@@ -1,10 +1,10 @@
 //! Reads `by`: the components of a limit's ids.
 
 use super::mapping::Mapping;
+use super::node::{Node, Value};
 use super::problem::{ReadResult, ReportedError, quoted};
 use super::scalars::one_of;
 use super::suggest::{did_you_mean, nearest};
-use super::yaml::{Node, Value};
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::path_pattern::PathPattern;
 use crate::engine::rules::request::Duplicates;

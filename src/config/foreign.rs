@@ -2,8 +2,8 @@
 
 pub(crate) use super::mapping::{Mapping, all, find};
 pub(crate) use super::matching::MOST_REGEXES;
+pub(crate) use super::node::{Key, Node, Value};
 pub(crate) use super::problem::{Findings, ReadResult, ReportedError, quoted};
-pub(crate) use super::yaml::{Key, Node, Value};
 use super::yaml::{Reader, tree};
 
 /// Reads a file. JSON is YAML in flow style, where tabs are spaces; in block style they are rejected.

@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 
 use super::algorithms::{self, Context, Settings, elevated};
 use super::mapping::Mapping;
+use super::node::{Key, Node, Value};
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::scalars::{is_name, one_of};
 use super::script_files::ScriptFile;
 use super::suggest::nearest;
-use super::yaml::{Key, Node, Value};
 use super::{by, matching, response_cost};
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};

@@ -2,10 +2,11 @@
 
 use super::envoy_ratelimit::Domains;
 use super::limit::Limits;
+use super::node::Key;
 use super::numbers::Interner;
 use super::problem::{Findings, ReadResult, Report, ReportedError, quoted};
 use super::suggest::did_you_mean;
-use super::yaml::{Key, List, Reader, SeenKeys};
+use super::yaml::{List, Reader, SeenKeys};
 use super::{LoadResult, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;

@@ -1,8 +1,8 @@
 //! Reads maps and lists.
 
+use super::node::{Key, Node, Value};
 use super::problem::{ReadResult, ReportedError, quoted};
 use super::suggest::did_you_mean;
-use super::yaml::{Key, Node, Value};
 
 /// A key of the file format that this version does not support. Ignoring it would enforce something else.
 const UNSUPPORTED: &str = "when";

@@ -7,10 +7,10 @@ use ipnet::IpNet;
 use regex::Regex;
 
 use super::mapping::{Mapping, all};
+use super::node::{Key, Node, Value};
 use super::problem::{ReadResult, quoted};
 use super::scalars::one_of;
 use super::suggest::nearest;
-use super::yaml::{Key, Node, Value};
 use crate::engine::rules::glob::Glob;
 use crate::engine::rules::matching::{DescriptorMatch, EntryMatch, Exclusion, HeaderMatch, Match, ValueTest};
 use crate::engine::rules::path_pattern::{PathPattern, PathReading};

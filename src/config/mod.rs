@@ -14,6 +14,7 @@ mod limit;
 mod load;
 mod mapping;
 mod matching;
+mod node;
 mod numbers;
 mod overrides;
 mod problem;

@@ -5,8 +5,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::mapping::{Mapping, all};
+use super::node::Node;
 use super::problem::{ReadResult, ReportedError};
-use super::yaml::Node;
 use crate::engine::algorithms::calendar::{Calendar, MOST_WINDOWS_AHEAD};
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::algorithms::numbers::{Numbers, NumbersError};

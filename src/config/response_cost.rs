@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::header::HeaderName;
 
 use super::mapping::Mapping;
+use super::node::{Key, Node};
 use super::problem::{ReadResult, quoted};
-use super::yaml::{Key, Node};
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit};

@@ -2,9 +2,9 @@
 
 use http::header::HeaderName;
 
+use super::node::{Node, Value};
 use super::problem::{ReadResult, quoted};
 use super::suggest::did_you_mean;
-use super::yaml::{Node, Value};
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::rules::duration;
 

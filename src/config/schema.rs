@@ -10,9 +10,10 @@ mod tests {
     use serde_json::{Map, Value as Json};
 
     use super::super::algorithms::{WORDS, elevated, fixed_window, queue};
+    use super::super::node::{Node, Value};
     use super::super::problem::Findings;
     use super::super::tests::cases;
-    use super::super::yaml::{Node, Value, tree};
+    use super::super::yaml::tree;
     use super::super::{by, limit, load, matching, numbers, overrides, response_cost};
     use super::*;
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};

@@ -5,8 +5,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::mapping::find as find_entry;
+use super::node::{Node, Value};
 use super::problem::{Findings, ReadResult, ReportedError};
-use super::yaml::{List, Node, Reader, Value};
+use super::yaml::{List, Reader};
 use crate::engine::algorithms::script::LONGEST_SOURCE;
 
 /// A script file that a rules file names.

@@ -2,9 +2,10 @@
 
 use super::Source;
 use super::mapping::all;
+use super::node::{Node, Value};
 use super::problem::{Findings, ReadResult, Report, ReportedError};
 use super::suggest::did_you_mean;
-use super::yaml::{List, Node, Reader, SeenKeys, Value};
+use super::yaml::{List, Reader, SeenKeys};
 
 /// A flag and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 
+use super::node::{Key, Node, Value};
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 
 /// The deepest nesting. Rules need nine levels. A file of envoyproxy/ratelimit needs two for each entry of a descriptor.
@@ -25,34 +26,6 @@ const TIMESTAMP: &str = "timestamp";
 /// The number of a map's keys that are compared one by one.
 const FEW: usize = 16;
 
-/// A value in a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Node {
-    pub(crate) place: Place,
-    pub(crate) value: Value,
-    pub(super) findings: Findings,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
-    /// Text as written. Only plain text can be a number, a truth value or null.
-    Scalar {
-        text: String,
-        plain: bool,
-    },
-    /// In the file's order, each key once.
-    Map(Vec<(Key, Node)>),
-    List(Vec<Node>),
-}
-
-/// A key of a map.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
-    pub(crate) text: String,
-    pub(crate) place: Place,
-    pub(super) findings: Findings,
-}
-
 /// Reads a text's documents. Nothing can be read after an error, which is among the findings.
 pub(super) struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
@@ -62,47 +35,6 @@ pub(super) struct Reader<'t> {
     last: Place,
     /// Whether values may have the tags [`REGEXP`] and [`TIMESTAMP`].
     takes_tags: bool,
-}
-
-impl Node {
-    /// Returns whether the value is missing or `null`.
-    pub(crate) fn is_null(&self) -> bool {
-        matches!(&self.value, Value::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null"))
-    }
-
-    /// Names the kind of value, for messages.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self.value {
-            Value::Scalar { .. } if self.is_null() => "nothing",
-            Value::Scalar { .. } => "a single value",
-            Value::Map(_) => "a map",
-            Value::List(_) => "a list",
-        }
-    }
-
-    pub(crate) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> ReportedError {
-        self.findings.error(self.place, message, help)
-    }
-
-    pub(super) fn warning(&self, message: impl AsRef<str>, help: impl AsRef<str>) {
-        self.findings.warning(self.place, message, help);
-    }
-}
-
-impl Key {
-    /// Returns a part of the key as a value at its place.
-    pub(super) fn scalar(&self, text: &str) -> Node {
-        let value = Value::Scalar { text: text.to_owned(), plain: false };
-        Node { place: self.place, value, findings: self.findings.clone() }
-    }
-
-    pub(crate) fn error(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> ReportedError {
-        self.findings.error(self.place, message, help)
-    }
-
-    pub(super) fn warning(&self, message: impl AsRef<str>, help: impl AsRef<str>) {
-        self.findings.warning(self.place, message, help);
-    }
 }
 
 impl<'t> Reader<'t> {

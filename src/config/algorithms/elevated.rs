@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::super::node::Key;
 use super::super::numbers::{self, Period, period};
 use super::super::problem::Place;
-use super::super::yaml::Key;
 use super::{Algorithm, Allowance, Entry, Interner, Mapping, Node, Numbers, ReadResult, ReportedError, gcra};
 use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::micros::EXACT;

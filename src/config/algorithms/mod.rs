@@ -15,11 +15,11 @@ use std::sync::LazyLock;
 use fixed_window::FixedWindow;
 
 use super::mapping::Mapping;
+use super::node::Node;
 use super::numbers::Interner;
 use super::problem::{ReadResult, ReportedError, quoted};
 use super::script_files::ScriptFile;
 use super::suggest::did_you_mean;
-use super::yaml::Node;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::allowance::Allowance;

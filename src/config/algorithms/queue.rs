@@ -2,8 +2,8 @@
 
 use super::super::by;
 use super::super::mapping::all;
+use super::super::node::Key;
 use super::super::scalars::{is_name, one_of};
-use super::super::yaml::Key;
 use super::{
     Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, PathPattern, ReadResult, Settings, StoreErrorPolicy,
     check_redis_only, quoted, reject_token_keys,

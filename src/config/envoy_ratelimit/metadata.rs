@@ -1,7 +1,7 @@
 //! Reads `metadata`: arbitrary data with the types of the YAML 1.2 core schema.
 
+use super::super::node::{Node, Value};
 use super::super::problem::ReadResult;
-use super::super::yaml::{Node, Value};
 use crate::engine::rules::descriptors::Metadata;
 
 pub(super) fn read(node: &Node) -> ReadResult<Metadata> {

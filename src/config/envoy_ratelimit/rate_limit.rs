@@ -1,9 +1,9 @@
 //! Reads `rate_limit`.
 
 use super::super::mapping::{Mapping, all};
+use super::super::node::Node;
 use super::super::problem::{ReadResult, quoted};
 use super::super::suggest::did_you_mean;
-use super::super::yaml::Node;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::descriptors::{DescriptorRule, PerUnit, RateUnit};
 

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::super::node::Node;
 use super::super::problem::{Findings, ReadResult, quoted};
-use super::super::yaml::Node;
 use crate::engine::rules::descriptors::RateUnit;
 use crate::engine::rules::matching::{EntryMatch, ValueTest};
 
