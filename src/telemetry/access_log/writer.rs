@@ -85,8 +85,7 @@ impl Queue {
         let mut state = self.state.lock();
         state.finish = true;
         self.changed.notify_all();
-        let end = Instant::now() + FINISH;
-        while !state.has_ended && !self.changed.wait_until(&mut state, end).timed_out() {}
+        self.changed.wait_while_for(&mut state, |state| !state.has_ended, FINISH);
         if !state.has_ended {
             tracing::warn!("cannot write the access log in time; its last lines are lost");
         }
@@ -96,17 +95,12 @@ impl Queue {
     /// Returns whether to reopen the file, and whether to finish.
     fn take(&self, lines: &mut Vec<u8>) -> (bool, bool) {
         let mut state = self.state.lock();
-        while state.lines.is_empty() && !state.reopen && !state.finish {
-            state.is_idle = true;
-            self.changed.wait(&mut state);
-        }
+        let is_signalled = |state: &State| state.reopen || state.finish;
+        state.is_idle = true;
+        self.changed.wait_while(&mut state, |state| state.lines.is_empty() && !is_signalled(state));
         state.is_idle = false;
-        let end = Instant::now() + GATHER;
-        while !state.reopen && !state.finish && state.lines.len() <= MAX_PENDING / 2 {
-            if self.changed.wait_until(&mut state, end).timed_out() {
-                break;
-            }
-        }
+        let may_wait = |state: &mut State| state.lines.len() <= MAX_PENDING / 2 && !is_signalled(state);
+        self.changed.wait_while_for(&mut state, may_wait, GATHER);
         mem::swap(&mut state.lines, lines);
         (mem::take(&mut state.reopen), state.finish)
     }
