@@ -247,7 +247,7 @@ fn file(table: &mut HashMap<String, Vec<u32>>, key: &str, limit: u32) {
 }
 
 /// Returns the value of a key in a list that is searched from its start, and adds the key if it is new.
-pub(super) fn entry<'l, K: PartialEq + Clone, V: Default>(list: &'l mut Vec<(K, V)>, key: &K) -> &'l mut V {
+fn entry<'l, K: PartialEq + Clone, V: Default>(list: &'l mut Vec<(K, V)>, key: &K) -> &'l mut V {
     let place = list.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
         list.push((key.clone(), V::default()));
         list.len() - 1

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use crate::engine::rules::glob::Glob;
-use crate::engine::rules::index::entry;
 use crate::engine::rules::matching::{Candidates, EntryMatch, ValueTest};
 use crate::engine::rules::request::DescriptorEntry;
 
@@ -67,7 +66,13 @@ impl Branches {
     fn branch(&mut self, test: &ValueTest) -> &mut Node {
         match test {
             ValueTest::Value(value) => self.values.entry(value.clone()).or_default(),
-            ValueTest::Glob(glob) => entry(&mut self.globs, glob),
+            ValueTest::Glob(glob) => {
+                let place = self.globs.iter().position(|(known, _)| known == glob).unwrap_or_else(|| {
+                    self.globs.push((glob.clone(), Node::default()));
+                    self.globs.len() - 1
+                });
+                &mut self.globs[place].1
+            }
             _ => self.any.get_or_insert_default(),
         }
     }
