@@ -172,7 +172,8 @@ fn describe_blocks(blocks: &[Value]) -> String {
     }
     let bucket = |block: &Value| block["bucket"].as_str().unwrap_or_default().to_owned();
     let widest = blocks.iter().map(|block| bucket(block).chars().count()).max().unwrap_or(0);
-    blocks.iter().map(|block| format!("{:<widest$}  {}\n", bucket(block), describe_block(block))).collect()
+    let lines = blocks.iter().map(|block| format!("{:<widest$}  {}", bucket(block), describe_block(block)));
+    lines.collect::<Vec<_>>().join("\n") + "\n"
 }
 
 /// `until 2026-11-21T06:00:00Z, 59m 3s left, by alice: scraping`

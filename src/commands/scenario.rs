@@ -125,7 +125,7 @@ impl Player {
             return self.spend_concurrently(rules, &plan, now, calls).await;
         }
         if let Some(denial) = plan.denials.first() {
-            return Ok(answer(rules, Some(denial.limit), &Decision::never(), None));
+            return Ok(Ok(answer(rules, Some(denial.limit), &Decision::never(), None)));
         }
         if plan.charges.is_empty() {
             let values = json!({"allowed": true, "remaining": UNLIMITED, "retry_after_ms": 0, "reset_ms": 0});
@@ -136,7 +136,7 @@ impl Player {
             Ok(mut decisions) => {
                 self.slots.decided(&plan.charges, &decisions);
                 plan.correct(&mut decisions);
-                Ok(binding(rules, &plan, &decisions))
+                Ok(Ok(binding(rules, &plan, &decisions)))
             }
             Err(StoreError::Duplicate) => Ok(Err(StoreError::Duplicate.to_string())),
             Err(error) => Err(error.to_string()),
@@ -293,7 +293,7 @@ fn mode_of(word: &str) -> Option<Mode> {
 
 /// The answer of the binding decision. Spend-only charges count only if there are no others, and so do refunds that gave
 /// nothing back.
-fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
+fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Value {
     let only_spends = |charge: &Charge| matches!(charge.mode, Mode::SpendOnly | Mode::SpendUpTo);
     let counts = |charge: &Charge, decision: &Decision| match charge.mode {
         Mode::Refund => decision.outcome == Outcome::Allowed,
@@ -304,7 +304,7 @@ fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
     let strictest = all()
         .filter(|(_, (charge, decision))| !any_counts || counts(charge, decision))
         .max_by(|(_, (_, one)), (_, (_, other))| one.strictness(other));
-    let Some((place, (_, decision))) = strictest else { return Ok(json!({})) };
+    let Some((place, (_, decision))) = strictest else { return json!({}) };
     let mut decision = *decision;
     if decision.outcome == Outcome::Unchanged && plan.charges.iter().all(only_spends) {
         // A spend-only charge that does not fit still lets the request pass.
@@ -316,7 +316,7 @@ fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Answer {
 }
 
 /// The decision in the keys of `expect`. "Never" is null.
-fn answer(rules: &Rules, limit: Option<u32>, decision: &Decision, detail: Option<&Detail>) -> Answer {
+fn answer(rules: &Rules, limit: Option<u32>, decision: &Decision, detail: Option<&Detail>) -> Value {
     let limit = limit.filter(|_| decision.is_denied()).and_then(|limit| rules.limit(limit));
     let mut values = json!({
         "allowed": decision.outcome == Outcome::Allowed,
@@ -331,7 +331,7 @@ fn answer(rules: &Rules, limit: Option<u32>, decision: &Decision, detail: Option
         // -1 unless this charge has switched the elevated numbers on, as in limitd.
         values["quota_remaining"] = elevation.activations_left.map_or_else(|| (-1).into(), Value::from);
     }
-    Ok(values)
+    values
 }
 
 /// The remaining tokens of a bucket without a limit, which equal any number.

@@ -29,7 +29,7 @@ mod tests {
         let findings = Findings::new("f");
         let node = read(text, &findings);
         let mut report = Report::default();
-        report.add(findings, text);
+        report.add(&findings, text);
         match expected {
             Ok(part) => assert!(node.is_ok() && format!("{node:?}").contains(part), "{node:?} {report}"),
             Err(part) => assert!(node.is_err() && report.to_string().contains(part), "{node:?} {report}"),

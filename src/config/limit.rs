@@ -246,12 +246,11 @@ fn check_by_of_domain(map: &Mapping<'_>, by: &[Component], conditions: &Match, n
         return Ok(());
     }
     let help = "write `by: { descriptor: KEY }`, or `by: global` for one bucket";
-    Err(match map.get("by") {
-        Some((_, by)) => by.error("with `domain`, an id can only consist of descriptor entries", help),
-        None => {
-            let why = "the rate limit service does not receive the client's address";
-            name.error(format!("a limit with `domain` needs `by`: {why}"), help)
-        }
+    Err(if let Some((_, by)) = map.get("by") {
+        by.error("with `domain`, an id can only consist of descriptor entries", help)
+    } else {
+        let why = "the rate limit service does not receive the client's address";
+        name.error(format!("a limit with `domain` needs `by`: {why}"), help)
     })
 }
 

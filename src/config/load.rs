@@ -48,22 +48,22 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
     for (source, file) in sources.overrides.iter().zip(1..) {
         let findings = Findings::new(&source.name);
         let (Ok(()) | Err(ReportedError)) = loader.overrides_file(&source.text, file, &findings);
-        others.add(findings, &source.text);
+        others.add(&findings, &source.text);
     }
     loader.limits.finish();
     let mut domains = Domains::after(loader.limits.drafts.len());
     for source in &sources.envoy_ratelimit {
         let findings = Findings::new(&source.name);
         let (Ok(()) | Err(ReportedError)) = domains.add(&source.text, &findings);
-        others.add(findings, &source.text);
+        others.add(&findings, &source.text);
     }
-    report.add(findings, &rules.text);
+    report.add(&findings, &rules.text);
     report.join(others);
 
     let findings = Findings::new(&rules.name);
     loader.limits.report_needing_redis(&findings);
     let mut needs_redis = Report::default();
-    needs_redis.add(findings, &rules.text);
+    needs_redis.add(&findings, &rules.text);
     let rules = (report.errors == 0).then(|| {
         let (of_domains, trees) = domains.into_parts();
         let limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).chain(of_domains).collect();

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::algorithms::{self, Settings, elevated};
+use super::algorithms::{self, elevated};
 use super::instant::parse_until;
 use super::limit::{Draft, burst_below_cost};
 use super::load::Loader;
@@ -109,8 +109,8 @@ fn numbers<'n>(
     interner: &mut Interner,
     now: Micros,
 ) -> ReadResult<(Allowance, Option<Micros>, Option<&'n str>)> {
-    let read = |inherited: &Box<dyn Settings>| algorithms::settings(inherited.as_ref(), map);
-    let settings = draft.settings.as_ref().map(read).transpose().and_then(|mut settings| {
+    let read = |inherited| algorithms::settings(inherited, map);
+    let settings = draft.settings.as_deref().map(read).transpose().and_then(|mut settings| {
         if let Some(settings) = &mut settings {
             settings.read_override(map, &mut draft.limit)?;
         }
@@ -194,7 +194,7 @@ impl Target<'_> {
     fn add_regex(&mut self, node: &Node) -> ReadResult<()> {
         let regex = regex(node)?;
         let given = self.given(node, None);
-        let draft = &mut self.draft;
+        let draft = &mut *self.draft;
         if draft.by_is_known && draft.limit.by.is_empty() {
             let message = format!("{} is `by: global` and has no ids to match", quoted(&draft.limit.name));
             return Err(node.error(message, "set the numbers on the limit itself"));

@@ -139,7 +139,7 @@ impl Report {
     }
 
     /// Adds the findings in a file with this text.
-    pub(crate) fn add(&mut self, findings: Findings, text: &str) {
+    pub(crate) fn add(&mut self, findings: &Findings, text: &str) {
         let mut found = findings.0.report.take();
         found.problems.sort_by_key(|problem| problem.place);
         // One walk over the text serves all problems: a file of overrides has a million lines.
@@ -235,7 +235,7 @@ mod tests {
         findings.warning(place(1, 1, 6), "second", "");
         findings.error(place(2, 4, 2), "first", "write 10");
         let mut report = Report::default();
-        report.add(findings, "limits:\n\tb: 010 # x\n");
+        report.add(&findings, "limits:\n\tb: 010 # x\n");
         let expected = "\
 error: first
  --> limits.yaml:2:4
@@ -265,7 +265,7 @@ warning: second
         }
         assert!(findings.is_full());
         let mut report = Report::default();
-        report.add(findings, &"x".repeat(2_000));
+        report.add(&findings, &"x".repeat(2_000));
         let text = report.to_string();
         assert!(text.ends_with("and 950 more\n"), "{text}");
         assert_eq!(text.matches("error: wrong").count(), MOST_PRINTED);
@@ -273,7 +273,7 @@ warning: second
         let findings = Findings::new("f");
         findings.error(place(1, 90_000, 1), "m".repeat(1_000_000), "\u{1b}[2J");
         let mut report = Report::default();
-        report.add(findings, &"x".repeat(100_000));
+        report.add(&findings, &"x".repeat(100_000));
         assert!(report.to_string().len() < 600 && !report.to_string().contains('\u{1b}'));
         assert_eq!(quoted(&"y\u{1b}".repeat(100)).chars().count(), WIDEST_WORD + 5);
     }

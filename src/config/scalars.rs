@@ -138,7 +138,7 @@ mod tests {
         let findings = Findings::new("f");
         let outcome = tree(text, &findings).and_then(|node| read(&node));
         let mut report = Report::default();
-        report.add(findings, text);
+        report.add(&findings, text);
         match expected {
             Ok(value) => assert_eq!(outcome, Ok(value), "{text}: {report}"),
             Err(part) => assert!(outcome.is_err() && report.to_string().contains(part), "{text}: {report}"),

@@ -22,7 +22,7 @@ pub fn settings(source: &Source, known: &[&str]) -> Result<Vec<Setting>, Report>
     let mut settings = Vec::new();
     let (Ok(()) | Err(ReportedError)) = collect(&source.text, known, &mut settings, &findings);
     let mut report = Report::default();
-    report.add(findings, &source.text);
+    report.add(&findings, &source.text);
     if report.errors == 0 { Ok(settings) } else { Err(report) }
 }
 

@@ -256,13 +256,14 @@ impl<'t> Reader<'t> {
         }
         match tag.suffix.as_str() {
             // `/source/flags`
-            REGEXP => match text.strip_prefix('/').and_then(|rest| rest.rsplit_once('/')) {
-                Some((source, _)) => Ok(Some(source.to_owned())),
-                None => {
+            REGEXP => {
+                if let Some((source, _)) = text.strip_prefix('/').and_then(|rest| rest.rsplit_once('/')) {
+                    Ok(Some(source.to_owned()))
+                } else {
                     let message = format!("invalid regular expression {}", quoted(text));
                     Err(self.findings.error(place, message, "write `/.../`"))
                 }
-            },
+            }
             TIMESTAMP => Ok(Some(text.to_string())),
             _ => Ok(None),
         }
@@ -366,7 +367,7 @@ mod tests {
         let findings = Findings::new("f");
         let outcome = tree(text, &findings);
         let mut report = Report::default();
-        report.add(findings, text);
+        report.add(&findings, text);
         assert!(report.errors > 0, "{outcome:?}");
         assert!(report.to_string().contains(expected), "{report}");
     }

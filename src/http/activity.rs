@@ -217,7 +217,7 @@ impl Activity {
     /// Returns the error if the upstream's response headers are overdue.
     pub(super) fn overdue(&self) -> Option<UpstreamError> {
         let stalled = self.is_uploading();
-        self.is_late().then(|| if stalled { UpstreamError::UploadStalled } else { UpstreamError::ResponseTimeout })
+        self.is_late().then_some(if stalled { UpstreamError::UploadStalled } else { UpstreamError::ResponseTimeout })
     }
 
     /// Returns the next deadline and the limit that it enforces; no limit if the upstream is being waited for.

@@ -26,12 +26,11 @@ impl Snapshot {
                 && let Some(value) = script.headers(output).find_map(Result::err)
                 && self.warned_of_values.lock().insert(*number)
             {
-                let reason = match &value.name {
-                    Some(name) => format!("it cannot set the header {name:?}"),
-                    None => {
-                        let (values, names) = (output.values.len(), script.headers.len());
-                        format!("it returned {values} values, but `headers` has {names} names")
-                    }
+                let reason = if let Some(name) = &value.name {
+                    format!("it cannot set the header {name:?}")
+                } else {
+                    let (values, names) = (output.values.len(), script.headers.len());
+                    format!("it returned {values} values, but `headers` has {names} names")
                 };
                 let file = script.source.file.as_str();
                 tracing::warn!(limit = limit.name, file, "ignoring a value of a script: {reason}");

@@ -74,7 +74,7 @@ impl Picture for Raised {
         }
         match self.until {
             Some(until) if instant < until => {
-                self.level.look(&Question { numbers: elevated.numbers.clone(), ..question.clone() })
+                self.level.look(&Question { numbers: elevated.numbers.clone(), ..question.clone() });
             }
             Some(until) => {
                 self.until = None;

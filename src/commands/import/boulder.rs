@@ -67,12 +67,12 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     head(document);
     let mut indices: HashMap<String, usize> = HashMap::new();
     for (name, origin, amount) in entries.defaults {
-        indices.insert(name.clone(), add_limit(name, origin, amount, Vec::new(), document));
+        indices.insert(name.clone(), add_limit(name, origin, &amount, Vec::new(), document));
     }
     for (name, origin, ids, amount) in entries.overrides {
         let limit = *indices.entry(name.clone()).or_insert_with(|| {
             let note = origin.note("the limit has no default and applies only to its overrides.");
-            add_limit(name, origin.clone(), Amount::Unsaid, vec![note], document)
+            add_limit(name, origin.clone(), &Amount::Unsaid, vec![note], document)
         });
         let (notes, subject) = (Vec::new(), Subject::Ids(ids));
         document.add_override(Override { limit, origin, notes, subject, fields: amount.fields() });
@@ -134,7 +134,7 @@ fn entry(source: &Source, key: &Key, node: &Node, in_list: bool, entries: &mut E
         if items.is_empty() {
             return Err(node.error("the list is empty", "add an id or remove the override"));
         }
-        let ids = all(items.iter().map(|item| id(item)))?;
+        let ids = all(items.iter().map(id))?;
         entries.overrides.push((key.text.clone(), origin, ids, amount?));
     } else {
         let fields = Mapping::of(node, "a limit", &DEFAULT_KEYS)?;
@@ -178,7 +178,7 @@ fn amount(fields: &Mapping<'_>) -> ReadResult<Amount> {
     }
 }
 
-fn add_limit(name: String, origin: Origin, amount: Amount, mut notes: Vec<String>, document: &mut Document) -> usize {
+fn add_limit(name: String, origin: Origin, amount: &Amount, mut notes: Vec<String>, document: &mut Document) -> usize {
     let known = KNOWN.iter().find(|known| known.name == name);
     let by = if let Some(known) = known {
         one_or_list(&known.by.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>())

@@ -10,7 +10,7 @@ pub(super) fn read_each(sources: &[Source], mut read: impl FnMut(&Source, &Node)
         let findings = Findings::new(&source.name);
         // The error is among the findings.
         let (Ok(()) | Err(ReportedError)) = foreign::read(&source.text, &findings).and_then(|root| read(source, &root));
-        report.add(findings, &source.text);
+        report.add(&findings, &source.text);
     }
     report
 }

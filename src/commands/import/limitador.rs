@@ -135,12 +135,11 @@ impl<'n> LimitEntry<'n> {
     fn tests(&self, source: &Source, notes: &mut Vec<String>) -> Vec<Condition> {
         let mut tests = Vec::new();
         for (expression, place) in &self.conditions {
-            match condition::conditions(expression).and_then(|new| joined(&tests, new)) {
-                Some(joined) => tests = joined,
-                None => {
-                    let note = format!("the condition {} has no equivalent.", piece(expression));
-                    notes.push(Origin::of(source, *place).note(note));
-                }
+            if let Some(joined) = condition::conditions(expression).and_then(|new| joined(&tests, new)) {
+                tests = joined;
+            } else {
+                let note = format!("the condition {} has no equivalent.", piece(expression));
+                notes.push(Origin::of(source, *place).note(note));
             }
         }
         tests

@@ -44,7 +44,7 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
 pub(super) struct Domains {
     /// The limits, in the order of the files.
     limits: Vec<Limit>,
-    domains: HashMap<String, Domain>,
+    by_name: HashMap<String, Domain>,
     /// The index of the first limit, after those of `limits.yaml`.
     first: u32,
 }
@@ -101,7 +101,7 @@ impl Domains {
         // The name by which a control plane knows the document.
         let name = map.read("name", Node::text);
         let name_of_domain = map.need("domain", "use the `domain` of the gateway's filter").and_then(domain);
-        let known = name_of_domain.as_ref().ok().and_then(|domain| self.domains.remove(domain));
+        let known = name_of_domain.as_ref().ok().and_then(|domain| self.by_name.remove(domain));
         let Domain { tree, mut siblings } = known.unwrap_or_default();
         let mut reader = DocumentReader {
             domain: name_of_domain.clone().unwrap_or_default(),
@@ -114,13 +114,13 @@ impl Domains {
             reader.level(node, &[], &mut siblings);
         }
         let tree = reader.tree;
-        self.domains.insert(name_of_domain?, Domain { tree, siblings });
+        self.by_name.insert(name_of_domain?, Domain { tree, siblings });
         name.map(drop)
     }
 
     /// Returns the limits, and the tree of each domain.
     pub(super) fn into_parts(self) -> (Vec<Limit>, HashMap<String, Tree>) {
-        (self.limits, self.domains.into_iter().map(|(name, domain)| (name, domain.tree)).collect())
+        (self.limits, self.by_name.into_iter().map(|(name, domain)| (name, domain.tree)).collect())
     }
 }
 

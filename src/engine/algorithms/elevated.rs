@@ -229,10 +229,10 @@ mod tests {
         mode: Mode,
         cost: u64,
         now: u64,
-    ) -> (Decision, Elevation, Option<Option<ElevatedLevel>>) {
+    ) -> (Elevation, Attempt<Option<ElevatedLevel>>) {
         let charge = Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, numbers.clone(), cost, mode);
-        let Attempt { decision, detail, edit, .. } = decide(kept, &charge, elevated, Micros(now), Micros(0));
-        (decision, detail.and_then(|detail| detail.elevation()).unwrap(), edit)
+        let attempt = decide(kept, &charge, elevated, Micros(now), Micros(0));
+        (attempt.detail.as_ref().and_then(Detail::elevation).unwrap(), attempt)
     }
 
     use Mode::{Check, Refund, Reset, Spend, SpendOnly, SpendUpTo};
@@ -244,7 +244,7 @@ mod tests {
     fn check(steps: &[(u64, Mode, u64)], expected: &[(Outcome, u64, u64, bool, bool, i64)]) {
         let mut kept: Option<ElevatedLevel> = None;
         for ((at, mode, cost), expected) in steps.iter().zip(expected) {
-            let (decision, elevation, edit) =
+            let (elevation, Attempt { decision, edit, .. }) =
                 decide_at(kept.as_ref(), &elevated(), *mode, *cost, START + at * 1_000_000);
             let Decision { outcome, limit, remaining, .. } = decision;
             let Elevation { triggered, active, activations_left } = elevation;
@@ -369,7 +369,8 @@ mod tests {
         let kept = |charges: &[(u64, Mode, u64)]| {
             let mut kept: Option<ElevatedLevel> = None;
             for (at, mode, cost) in charges {
-                let (.., edit) = decide_at(kept.as_ref(), &elevated(), *mode, *cost, START + at * 1_000_000);
+                let (_, Attempt { edit, .. }) =
+                    decide_at(kept.as_ref(), &elevated(), *mode, *cost, START + at * 1_000_000);
                 kept = edit.unwrap_or(kept);
             }
             kept.map(|kept| (kept.ends.unwrap().0 - START) / 1_000_000)
@@ -461,7 +462,7 @@ mod tests {
             let (mut kept, mut admitted) = (None, 0);
             for (span, cost, at_once) in steps {
                 now += if at_once { 0 } else { span };
-                let (decision, elevation, edit) = decide_at(kept.as_ref(), &numbers, Spend, cost, now);
+                let (elevation, Attempt { decision, edit, .. }) = decide_at(kept.as_ref(), &numbers, Spend, cost, now);
                 let passed = decision.outcome == Allowed;
                 prop_assert_eq!(passed, by_hand.spend(&numbers, cost, now), "cost {} at {}", cost, now);
                 prop_assert_eq!(elevation.active, by_hand.until.is_some());
@@ -470,7 +471,7 @@ mod tests {
                 let month_ends = now + 31 * 24 * 60 * MINUTE;
                 match decision.retry_after {
                     Some(Micros(wait)) if !passed && !elevation.active && now + wait < month_ends => {
-                        let asked = |at| decide_at(kept.as_ref(), &numbers, Check, cost, at).0.outcome;
+                        let asked = |at| decide_at(kept.as_ref(), &numbers, Check, cost, at).1.decision.outcome;
                         prop_assert_eq!((asked(now + wait), asked(now + wait - 1)), (Allowed, Denied), "{}", wait);
                     }
                     _ => {}

@@ -146,7 +146,7 @@ impl<L: KeepAlive> Connection<L> {
         encode::request_head(&mut self.outbox.text, &request.method, &request.target, &request.headers, self.encoding);
     }
 
-    fn failed(self: Box<Self>, error: UpstreamError, mut request: Request, lease: L) -> Box<SendFailed<L>> {
+    fn failed(self, error: UpstreamError, mut request: Request, lease: L) -> Box<SendFailed<L>> {
         let was_sent = self.outbox.total > 0;
         let is_whole = !self.has_taken && !self.has_received;
         request.body = self.upload.unwrap_or_default();

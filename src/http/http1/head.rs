@@ -217,10 +217,17 @@ struct ParsedHeaders {
     close: bool,
     keep_alive: bool,
     length: Option<u64>,
-    is_chunked: bool,
-    /// True if a transfer coding other than `chunked` was named.
-    is_coded: bool,
-    has_coding: bool,
+    coding: Option<Coding>,
+}
+
+/// The transfer codings of all `Transfer-Encoding` lines.
+#[derive(Clone, Copy)]
+enum Coding {
+    Chunked,
+    /// `chunked` is the last of several.
+    LastChunked,
+    /// The last is not `chunked`.
+    NotChunked,
 }
 
 fn read_headers(lines: &[Header<'_>], head: &[u8]) -> Result<ParsedHeaders, HeadError> {
@@ -292,11 +299,12 @@ impl ParsedHeaders {
     }
 
     fn transfer_encoding(&mut self, value: &[u8]) {
-        self.has_coding = true;
-        // `chunked` twice, or together with another coding, is not supported.
-        self.is_coded |= self.is_chunked || !value.eq_ignore_ascii_case(b"chunked");
         let last = value.rsplit(|byte| *byte == b',').next().unwrap_or_default();
-        self.is_chunked = last.trim_ascii().eq_ignore_ascii_case(b"chunked");
+        self.coding = Some(match self.coding {
+            None if value.eq_ignore_ascii_case(b"chunked") => Coding::Chunked,
+            _ if last.trim_ascii().eq_ignore_ascii_case(b"chunked") => Coding::LastChunked,
+            _ => Coding::NotChunked,
+        });
     }
 
     fn is_persistent(&self, version: Version) -> bool {
@@ -305,14 +313,13 @@ impl ParsedHeaders {
 
     /// Returns a request's framing by RFC 9112 section 6.3. Ambiguous requests are rejected.
     fn request_framing(&self, version: Version) -> Result<Framing, HeadError> {
-        if !self.has_coding {
+        let Some(coding) = self.coding else {
             return Ok(self.length.map_or(Framing::Empty, Framing::of_length));
-        }
+        };
         if version == Version::HTTP_10 {
             return Err(HeadError::Malformed("HTTP/1.0 does not have `Transfer-Encoding`"));
         }
-        self.chunked()?;
-        Ok(Framing::Chunked)
+        self.chunked(coding)
     }
 
     /// Returns a response's framing by RFC 9112 section 6.3.
@@ -320,23 +327,24 @@ impl ParsedHeaders {
         if method == Method::HEAD || status.is_informational() || matches!(status.as_u16(), 204 | 304) {
             return Ok(Framing::Empty);
         }
-        if self.has_coding {
-            self.chunked()?;
-            return Ok(Framing::Chunked);
+        match self.coding {
+            Some(coding) => self.chunked(coding),
+            None => Ok(self.length.map_or(Framing::UntilClose, Framing::of_length)),
         }
-        Ok(self.length.map_or(Framing::UntilClose, Framing::of_length))
     }
 
     /// Requires the transfer coding `chunked` alone and no `Content-Length`. RFC 9112 section 6.1 lets the coding win
     /// but warns of an attack.
-    fn chunked(&self) -> Result<(), HeadError> {
+    fn chunked(&self, coding: Coding) -> Result<Framing, HeadError> {
         if self.length.is_some() {
             return Err(HeadError::Malformed("a message must not have both `Content-Length` and `Transfer-Encoding`"));
         }
-        if !self.is_chunked {
-            return Err(HeadError::Malformed("the last transfer coding must be `chunked`"));
+        match coding {
+            Coding::Chunked => Ok(Framing::Chunked),
+            // `chunked` twice, or together with another coding, is not supported.
+            Coding::LastChunked => Err(HeadError::Coding),
+            Coding::NotChunked => Err(HeadError::Malformed("the last transfer coding must be `chunked`")),
         }
-        if self.is_coded { Err(HeadError::Coding) } else { Ok(()) }
     }
 }
 

@@ -75,7 +75,7 @@ async fn examine(check: Rc<HealthCheck>, endpoint: Rc<Endpoint>, connector: Rc<C
     match finding {
         Ok(_) if changed => tracing::info!(upstream = %endpoint, "health checks succeed; the endpoint is used again"),
         Err(why) if changed => {
-            tracing::warn!(upstream = %endpoint, "health checks fail; the endpoint is not used: {why}")
+            tracing::warn!(upstream = %endpoint, "health checks fail; the endpoint is not used: {why}");
         }
         Err(why) => tracing::debug!(upstream = %endpoint, "a health check failed: {why}"),
         Ok(_) => {}

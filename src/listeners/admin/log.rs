@@ -115,9 +115,9 @@ impl Admin {
         };
         let apply = async |caller: &Caller, body: Incoming| {
             if is_reset {
-                self.reset_log(filter, body, caller).await?
+                self.reset_log(filter, body, caller).await?;
             } else {
-                self.set_log(filter, body, caller).await?
+                self.set_log(filter, body, caller).await?;
             }
             Ok(filter.page())
         };

@@ -65,13 +65,12 @@ impl<'s> Locked<'s> {
             let index = self.index(charge);
             let shard = &mut self.shards[index];
             let found = shard.find(charge, now);
-            let place = match found {
-                Some((slot, level)) => Place::Table(slot, level),
-                None => {
-                    let tag = shard.room(charge, &new)?;
-                    new.push(tag);
-                    Place::New(tag)
-                }
+            let place = if let Some((slot, level)) = found {
+                Place::Table(slot, level)
+            } else {
+                let tag = shard.room(charge, &new)?;
+                new.push(tag);
+                Place::New(tag)
             };
             let level = found.as_ref().map(|(_, level)| level);
             let (decision, change) = decide_level(level, charge, now, effective_from);

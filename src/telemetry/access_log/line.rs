@@ -96,7 +96,7 @@ impl LineFormatter {
         text(line, "referer", record.referer.as_deref());
         text(line, "user_agent", record.user_agent.as_deref());
         text(line, "request_id", record.request_id.as_deref());
-        text(line, "trace_id", record.trace_id.map(|id| format!("{id:032x}")));
+        text(line, "trace_id", record.trace_id.map(|id| format!("{id:032x}")).as_ref());
         if let Some(upstream) = &record.upstream {
             text(line, "upstream", Some(&upstream.address));
             milliseconds(line, "upstream_ms", upstream.time);
@@ -188,8 +188,8 @@ fn is_plain(text: &[u8]) -> bool {
 }
 
 /// Writes `,"name":"value"`, if there is a value.
-fn text(line: &mut Vec<u8>, name: &str, value: Option<impl AsRef<[u8]>>) {
-    let Some(value) = &value else { return };
+fn text(line: &mut Vec<u8>, name: &str, value: Option<&(impl AsRef<[u8]> + ?Sized)>) {
+    let Some(value) = value else { return };
     let value = value.as_ref();
     key(line, name);
     line.push(b'"');

@@ -121,7 +121,7 @@ impl Thread {
         loop {
             let (reopen, finish) = self.queue.take(&mut lines);
             if let Err(error) = self.write(&lines) {
-                self.queue.dropped.inc_by(lines.iter().filter(|byte| **byte == b'\n').count() as u64);
+                self.queue.dropped.inc_by((lines.split(|byte| *byte == b'\n').count() - 1) as u64);
                 self.report("cannot write the access log", &error);
             }
             lines.clear();

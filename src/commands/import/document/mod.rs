@@ -154,10 +154,10 @@ impl Document {
         }
         name.truncate(LONGEST_NAME);
         let unique = self.unique(&name, LONGEST_NAME);
-        let reason = if name != wanted {
-            Some("names start with a letter and have at most 64 letters, digits, `_`, `.` and `-`.")
-        } else {
+        let reason = if name == wanted {
             (unique != name).then_some("another limit already has that name, ignoring case.")
+        } else {
+            Some("names start with a letter and have at most 64 letters, digits, `_`, `.` and `-`.")
         };
         (unique, reason)
     }

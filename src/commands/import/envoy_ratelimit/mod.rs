@@ -111,7 +111,9 @@ impl DomainWriter<'_> {
     fn together(&mut self, all: &[&Branch], above: &[Step]) {
         let siblings = Siblings::new(all, above);
         if !all.iter().any(|branch| branch.rule.is_some() && !siblings.is_apart(branch)) {
-            all.iter().for_each(|branch| self.alone(branch, all, above));
+            for branch in all {
+                self.alone(branch, all, above);
+            }
             return;
         }
         let limit = self.add_key(&siblings);

@@ -60,7 +60,7 @@ impl Test {
 pub(super) fn read(sources: &[Source]) -> Vec<Domain> {
     let mut domains: Vec<Domain> = Vec::new();
     for source in sources {
-        for root in foreign::documents(&source.text, &mut Findings::new(&source.name)).unwrap_or_default() {
+        for root in foreign::documents(&source.text, &Findings::new(&source.name)).unwrap_or_default() {
             let all = map(&root);
             let (name, mut branches) = (text(all, "domain").unwrap_or_default(), branches(source, all));
             match domains.iter_mut().find(|known| known.name == name) {

@@ -187,7 +187,7 @@ impl BucketReader<'_> {
             Some(regex) => (Subject::Regex(format!("(?i){regex}")), Some(&key.text)),
             None => (Subject::Ids(vec![(as_id(&key.text), None)]), None),
         };
-        let until = find(given, "until").map(|(_, node)| self.until(node, &origin, &mut notes)).transpose()?;
+        let until = find(given, "until").map(|(_, node)| until::until(node, &origin, &mut notes)).transpose()?;
         let mut fields = amount.fields();
         fields.extend(elevated.map(|elevated| ("elevated", elevated.value())));
         fields.extend(until.map(|until| ("until", quoted(&until))));

@@ -4,31 +4,28 @@ use jiff::SignedDuration;
 use jiff::civil::DateTime;
 
 use super::super::document::Origin;
-use super::BucketReader;
 use crate::config::foreign::{Node, ReadResult};
 
-impl BucketReader<'_> {
-    /// The instant of an `until`, as JavaScript reads it: a date alone is the start of its day in UTC.
-    pub(super) fn until(&mut self, node: &Node, origin: &Origin, notes: &mut Vec<String>) -> ReadResult<String> {
-        let given = node.text()?;
-        if let Some(millis) = given.parse::<u64>().ok().filter(|_| given.bytes().all(|byte| byte.is_ascii_digit())) {
-            let help = "use milliseconds since 1970, before the year 10000";
-            return instant(millis).ok_or_else(|| node.error("invalid time", help));
-        }
-        // A `!!timestamp` may have a space there (YAML 1.1).
-        let given = &given.replacen(' ', "T", 1);
-        let is_date = given.len() == 10;
-        let has_zone = given.ends_with(['Z', 'z']) || given.get(19..).is_some_and(|rest| rest.contains(['+', '-']));
-        let instant = match (is_date, has_zone) {
-            (true, _) => format!("{given}T00:00:00Z"),
-            (false, true) => given.to_owned(),
-            (false, false) => {
-                notes.push(origin.note("`until` has no time zone; UTC is assumed."));
-                format!("{given}Z")
-            }
-        };
-        Ok(instant)
+/// The instant of an `until`, as JavaScript reads it: a date alone is the start of its day in UTC.
+pub(super) fn until(node: &Node, origin: &Origin, notes: &mut Vec<String>) -> ReadResult<String> {
+    let given = node.text()?;
+    if let Some(millis) = given.parse::<u64>().ok().filter(|_| given.bytes().all(|byte| byte.is_ascii_digit())) {
+        let help = "use milliseconds since 1970, before the year 10000";
+        return instant(millis).ok_or_else(|| node.error("invalid time", help));
     }
+    // A `!!timestamp` may have a space there (YAML 1.1).
+    let given = &given.replacen(' ', "T", 1);
+    let is_date = given.len() == 10;
+    let has_zone = given.ends_with(['Z', 'z']) || given.get(19..).is_some_and(|rest| rest.contains(['+', '-']));
+    let instant = match (is_date, has_zone) {
+        (true, _) => format!("{given}T00:00:00Z"),
+        (false, true) => given.to_owned(),
+        (false, false) => {
+            notes.push(origin.note("`until` has no time zone; UTC is assumed."));
+            format!("{given}Z")
+        }
+    };
+    Ok(instant)
 }
 
 /// Milliseconds since 1970 as RFC 3339 writes them; `None` from the year 10000 on.
