@@ -27,7 +27,7 @@ impl Plan {
         }
     }
 
-    /// Adjusts limits whose cost the response tells. A caller that does not spend reports what has happened, so nothing is
+    /// Adjusts limits whose cost the response reports. A caller that does not spend reports what has happened, so nothing is
     /// left to settle.
     fn adjust_reservations(&mut self, mode: Mode, cost: Option<u64>) {
         for reservation in &mut self.reservations {

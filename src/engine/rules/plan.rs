@@ -74,7 +74,7 @@ pub struct InvalidInput {
     pub value: String,
 }
 
-/// The reservation of a limit whose cost the response tells.
+/// The reservation of a limit whose cost the response reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reservation {
     /// The index of the limit.

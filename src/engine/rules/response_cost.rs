@@ -1,4 +1,4 @@
-//! `cost_from_response` and `spend_when`: costs that only the response tells.
+//! `cost_from_response` and `spend_when`: costs that only the response reports.
 
 use std::fmt;
 

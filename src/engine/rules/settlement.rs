@@ -1,4 +1,4 @@
-//! Settlement of limits whose cost the response tells.
+//! Settlement of limits whose cost the response reports.
 //!
 //! The plan reserves or checks before the request passes ([`Reservation`]). What remains to be charged or refunded
 //! ([`PendingSettlement`]) is worked out when the response has come, or when it never will.
