@@ -73,8 +73,10 @@ impl Worker {
         // The sender is dropped if the server fails to start.
         let Ok(sockets) = (&mut self.open).await else { return };
         let limiter = Rc::new(Limiter::new(self.shared.clone(), store));
+        let listeners: Vec<_> =
+            self.options.listeners.iter().map(|(_, options)| Listener::new(limiter.clone(), options)).collect();
         let tasks = TaskTracker::new();
-        self.accept(sockets, &limiter, &tasks).await;
+        self.accept(sockets, &listeners, &limiter, &tasks).await;
         tasks.close();
         let finished = async {
             tasks.wait().await;
@@ -84,15 +86,15 @@ impl Worker {
         if !matches!(in_time, Ok(Some(()))) {
             tracing::warn!(connections = tasks.len(), "connections were cut off");
         }
+        // Until here, because listeners continue exchanges whose clients have left.
+        drop(listeners);
         limiter.close().await;
     }
 
     /// Accepts connections and serves each in a task of its own, until the drain begins.
-    async fn accept(&self, sockets: Share, limiter: &Rc<Limiter>, tasks: &TaskTracker) {
+    async fn accept(&self, sockets: Share, listeners: &[Listener], limiter: &Limiter, tasks: &TaskTracker) {
         let metrics = self.shared.metrics();
-        let listeners: Vec<_> =
-            self.options.listeners.iter().map(|(_, options)| Listener::new(limiter.clone(), options)).collect();
-        let mut sockets = AcceptLoop::new(sockets, &listeners);
+        let mut sockets = AcceptLoop::new(sockets, listeners);
         let mut reaping = interval(REAP_INTERVAL);
         reaping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut drained = pin!(self.drain.cancelled());

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -100,11 +101,16 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
             Instant::now() + if begun(&self.input) { self.spoe.options.timeouts.frame } else { patience };
         while matches!(next(&self.input, self.max_frame), Ok(None)) {
             let was_begun = begun(&self.input);
+            // Bytes that arrived before the drain may be unnoticed. The yield lets the runtime look at the socket again.
+            let drained = async {
+                drain.cancelled().await;
+                yield_now().await;
+            };
             self.input.reserve(READ_BYTES);
             let length = tokio::select! {
                 biased;
                 read = self.stream.read_buf(&mut self.input) => read.map_err(|_| End::Closed)?,
-                () = drain.cancelled(), if !was_begun => return Err(End::Disconnect(Status::Normal)),
+                () = drained, if !was_begun => return Err(End::Disconnect(Status::Normal)),
                 () = tokio::time::sleep_until(deadline.into()) => return Err(End::Disconnect(Status::Timeout)),
             };
             if length == 0 {
