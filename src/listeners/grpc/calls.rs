@@ -17,7 +17,7 @@ pub(super) const SERVICES: [&str; 4] = [
 /// gateway needs one.
 const MAX_STREAMS: usize = 256;
 
-/// A method, in the order of [`GRPC_METHODS`].
+/// A method, in the order of `telemetry::metrics::GRPC_METHODS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     Check,
