@@ -39,6 +39,11 @@ impl<'n> Mapping<'n> {
         Ok(Self { node, entries, what })
     }
 
+    /// Returns the keys that have a value.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &'n Key> {
+        self.entries.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key)
+    }
+
     /// Returns the entry of a key. One without a value counts as absent: it has been reported.
     pub(crate) fn get(&self, name: &str) -> Option<&'n (Key, Node)> {
         find(self.entries, name)

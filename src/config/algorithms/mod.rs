@@ -53,13 +53,10 @@ static REGISTRY: [Entry; 8] = [
 pub(super) static WORDS: LazyLock<Vec<&str>> =
     LazyLock::new(|| REGISTRY.iter().flat_map(|entry| entry.words).copied().collect());
 
-fn keys() -> impl Iterator<Item = &'static str> {
-    REGISTRY.iter().flat_map(|entry| entry.keys).copied()
-}
-
 /// Returns the keys of a limit, without duplicates. `common` are those that do not depend on the algorithm.
 pub(super) fn limit_keys(common: impl Iterator<Item = &'static str>) -> Vec<&'static str> {
-    common.chain(keys()).collect::<BTreeSet<_>>().into_iter().collect()
+    let keys = REGISTRY.iter().flat_map(|entry| entry.keys).copied();
+    common.chain(keys).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Returns the keys of an override, without duplicates. `common` are those that do not depend on the algorithm.
@@ -68,7 +65,7 @@ pub(super) fn override_keys(common: impl Iterator<Item = &'static str>) -> Vec<&
     common.chain(keys).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// What the keys of a limit refer to.
+/// The parts of a limit and of the file that its keys refer to.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     /// The path patterns of its `match`; `None` if they have a mistake.
@@ -123,17 +120,14 @@ pub(super) fn of_word(node: &Node) -> ReadResult<Box<dyn Settings>> {
 
 /// Reads the settings of a limit or an override, which may have the keys of this algorithm only.
 pub(super) fn settings(inherited: &dyn Settings, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
-    let owns = |entry: &&Entry, key: &str| entry.keys.contains(&key);
     let algorithm = inherited.algorithm().name();
-    for name in keys() {
-        let owners: Vec<&Entry> = REGISTRY.iter().filter(|entry| owns(entry, name)).collect();
+    for key in map.keys() {
+        let owners = || REGISTRY.iter().filter(|entry| entry.keys.contains(&key.text.as_str()));
         // `elevated` checks what it can be combined with.
-        if owners.iter().any(|entry| entry.words.is_empty() || entry.words.contains(&algorithm)) {
-            continue;
-        }
-        if let Some((key, _)) = map.get(name) {
-            let words: Vec<&str> = owners.iter().map(|entry| entry.words[0]).collect();
-            let message = format!("`{name}` needs `algorithm: {}`", words.join("` or `"));
+        let is_own = |entry: &Entry| entry.words.is_empty() || entry.words.contains(&algorithm);
+        if owners().next().is_some() && !owners().any(is_own) {
+            let words: Vec<&str> = owners().map(|entry| entry.words[0]).collect();
+            let message = format!("`{}` needs `algorithm: {}`", key.text, words.join("` or `"));
             return Err(key.error(message, "add it to the limit or remove this key"));
         }
     }
