@@ -100,6 +100,20 @@ pub const GRPC_METHODS: [&str; 8] = [
     "unknown",
 ];
 
+/// The label `reason` of `weir_spoe_disconnects_total`, in the order of the SPOE listener's `Status`.
+pub const SPOE_REASONS: [&str; 10] = [
+    "normal",
+    "timeout",
+    "too_big",
+    "invalid",
+    "no_version",
+    "no_frame_size",
+    "no_capabilities",
+    "bad_version",
+    "bad_frame_size",
+    "fragmented",
+];
+
 /// The label `code` of `weir_grpc_calls_total`.
 pub const GRPC_CODES: [&str; 9] = [
     "ok",
@@ -141,10 +155,7 @@ metrics! {
         );
         spoe_disconnects: Counters = counters(
             "weir_spoe_disconnects_total", "HAProxy connections that Weir closed, by reason",
-            "reason", &[
-                "normal", "timeout", "too_big", "invalid", "no_version", "no_frame_size", "no_capabilities", "bad_version",
-                "bad_frame_size", "fragmented",
-            ],
+            "reason", &SPOE_REASONS,
         );
         admin_writes: [[IntCounter; AdminWriteResult::ALL.len()]; AdminWrite::ALL.len()] = counter_by_two(
             "weir_admin_writes_total", "Changes that operators asked for, by operation and result",
