@@ -161,8 +161,8 @@ local function level_now(key, bucket, charge)
   if failure then
     return 0, nil, failure
   end
-  -- The bucket's own number counts if its window is further back than those of the charge. If the bucket was dated anew, the
-  -- number is that of a later window.
+  -- The bucket's own number counts if its window is further back than those of the charge. After a step back of the
+  -- clock that number is too high, and the bucket's date counts.
   local begun = min(written.parameters.number, number(charge.parameters, nil, bucket.since))
   local passed, bounded = max(position.number - begun, 0), min(level, charge.burst)
   position.excess = passed == 0 and level - bounded or 0

@@ -33,7 +33,7 @@ pub(super) struct Loader {
 pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> LoadResult {
     let none = Source { name: String::new(), text: String::new() };
     let rules = sources.limits.as_ref().unwrap_or(&none);
-    // Overrides refer to files by index. The rules file has index 0, even if there is none.
+    // Overrides refer to files by index. Index 0 is reserved for the rules file.
     let files = std::iter::once(rules).chain(&sources.overrides).map(|source| source.name.clone()).collect();
     let limits = Limits::with(&sources.scripts);
     let mut loader = Loader { limits, interner: Interner::default(), fingerprinter, now: effective_from, files };

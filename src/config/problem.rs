@@ -54,7 +54,7 @@ pub struct Problem {
     pub place: Option<Place>,
     /// One line.
     pub message: String,
-    /// How to fix it; may be empty.
+    /// The fix; may be empty.
     pub help: String,
     /// The line at `place`.
     pub source_line: Option<String>,

@@ -18,7 +18,7 @@ use super::{Source, read};
 /// tick every 4 ms to 2 s.
 const COARSEST_CLOCK: Duration = Duration::from_secs(3);
 
-/// When [`Watcher::poll`] reads the files.
+/// The occasions on which [`Watcher::poll`] reads the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollMode {
     /// Only if their timestamps, sizes or inodes differ: reading 70 MB every two seconds would be wasteful.

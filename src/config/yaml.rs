@@ -33,7 +33,7 @@ pub(super) struct Reader<'t> {
     depth: usize,
     /// The place of the last event.
     last: Place,
-    /// Whether values may have the tags [`REGEXP`] and [`TIMESTAMP`].
+    /// Values may have the tags [`REGEXP`] and [`TIMESTAMP`].
     takes_tags: bool,
 }
 
@@ -305,7 +305,7 @@ impl<'t> Reader<'t> {
     }
 }
 
-/// Whether a list may be in place of a map.
+/// A list may replace a map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum List {
     Allowed,

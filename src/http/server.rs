@@ -5,12 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use super::admission::Admission;
-use super::admission::SlowReaders;
+use super::admission::{Admission, SlowReaders};
 use super::failure::HeadError;
 use super::forwarding::ClientHeaders;
-use super::limits::HttpLimits;
-use super::limits::Timeouts;
+use super::limits::{HttpLimits, Timeouts};
 use super::message::Response;
 use super::observer::{HttpLimit, Observer};
 use super::transport::{AcceptOptions, Acceptor};

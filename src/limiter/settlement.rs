@@ -26,10 +26,10 @@ use crate::telemetry::metrics::Count;
 /// only if over 50,000 requests per second settle while the store does not answer.
 const MAX_UNDER_WAY: usize = 1_024;
 
-/// How often an unreadable cost is logged. The upstream is likely to send it with every response, and the metric counts them.
+/// The least time between two log lines on unreadable costs. The upstream is likely to send it with every response, and the metric counts them.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How much of an unreadable value is logged, in bytes.
+/// The bytes of an unreadable value that are logged.
 const MAX_VALUE: usize = 40;
 
 /// Makes the settlements of a worker.
@@ -44,7 +44,7 @@ pub(super) struct Settler {
     logged: Mutex<Option<Instant>>,
 }
 
-/// A request that passed and whose response has not told its cost yet. Each limit is settled once. Dropping this settles what
+/// A request that passed and whose response has not reported its cost yet. Each limit is settled once. Dropping this settles what
 /// is left, by how far the request got.
 pub struct Settlement {
     owed: Vec<PendingSettlement>,
@@ -53,7 +53,7 @@ pub struct Settlement {
     /// The wall clock at `start`, when it was charged.
     now: Micros,
     start: Instant,
-    /// What is known of the response so far, without its headers.
+    /// The response so far, without its headers.
     progress: ResponseReport<'static>,
     view: Rc<View>,
     settler: Arc<Settler>,
@@ -132,7 +132,7 @@ impl Settlement {
         self.settle(|owed| ResponseReport::Response(status, value(owed, trailers)), false);
     }
 
-    /// Whether all limits are settled.
+    /// Returns true once all limits are settled.
     pub const fn is_done(&self) -> bool {
         self.owed.is_empty()
     }

@@ -26,7 +26,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::store::{Batch, Store, StoreAnswer, StoreError};
 use crate::telemetry::metrics::Tally;
 
-/// How often the task runs: a quarter of the shortest lease.
+/// The interval of the task: a quarter of the shortest lease.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Slots renewed or given back again at once. Redis answers such a batch, eight calls, within 2 ms.
@@ -35,7 +35,7 @@ const AT_ONCE: usize = 512;
 /// Slots given back whose answer is checked. Beyond that, the lease ends those that failed.
 const MOST_RETURNS: usize = 16_384;
 
-/// How long a worker waits at its end for slots to be given back.
+/// The longest time that a stopping worker waits for slots to be given back.
 const LAST_RETURNS: Duration = Duration::from_secs(1);
 
 /// A worker's slots.
@@ -71,10 +71,10 @@ struct Lease {
     charge: Charge,
     effective_from: Micros,
     duration: Duration,
-    /// When it was taken or last renewed, as read before the store was asked.
+    /// The time at which it was taken or last renewed, read before the store was asked.
     since: Instant,
     renew_at: Instant,
-    /// Whether the metric has it, which it does from the store's answer on.
+    /// True once the metric counts it, from the store's answer on.
     is_counted: bool,
 }
 

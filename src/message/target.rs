@@ -56,7 +56,7 @@ impl UrlError {
     pub const fn reason(self) -> &'static str {
         match self {
             Self::Form => "a target must be a path, or an `http://` or `https://` URL",
-            Self::Authority => "the target's authority is not a host",
+            Self::Authority => "the target's authority is not a valid host",
         }
     }
 }

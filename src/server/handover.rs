@@ -17,10 +17,10 @@ use tokio::time::{sleep, timeout};
 use super::inherited::{READY, READY_NAME, VARIABLE};
 use crate::listeners::ListenerKind;
 
-/// How long the new process may take to open its listeners. It only reads the rules, so a process that takes longer hangs.
+/// The time in which the new process must open its listeners. It only reads the rules, so a process that takes longer hangs.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long to wait for the exit status of a new process that has closed its end.
+/// The time to wait for the exit status of a new process that has closed its end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The first descriptor that is handed over (`SD_LISTEN_FDS_START`).

@@ -22,7 +22,7 @@ const BACKLOG: i32 = 4_096;
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_mins(1)).with_interval(Duration::from_secs(20)).with_retries(3);
 
-/// The mode of a unix socket's file, the same as in nginx: whoever may write to it may connect. The umask would exclude all
+/// The mode of a unix socket's file, as in nginx: write permission allows a process to connect. The umask would exclude all
 /// other users, including the web server's; restrict access by the mode of the directory.
 const SOCKET_MODE: u32 = 0o666;
 

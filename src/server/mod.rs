@@ -63,7 +63,7 @@ pub struct ServerOptions {
     pub log: Option<LogFilter>,
     pub clock: Clock,
     pub workers: NonZeroUsize,
-    /// How long the process accepts connections after the signal to stop, while `/readyz` fails.
+    /// The time for which the process accepts connections after the signal to stop, while `/readyz` fails.
     pub drain_delay: Duration,
     /// How long requests in flight may take after that.
     pub grace: Duration,

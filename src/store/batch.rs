@@ -8,7 +8,7 @@ use crate::engine::algorithms::micros::Micros;
 pub struct Batch<'a> {
     /// Decided together, all or nothing. No two may have the same bucket.
     pub charges: &'a [Charge],
-    /// When the rules took effect; see [`crate::engine::algorithms::state::decide_level`].
+    /// The time at which the rules took effect; see [`crate::engine::algorithms::state::decide_level`].
     pub effective_from: Micros,
     /// The time on this machine. A Redis store decides by its server's clock.
     pub now: Micros,

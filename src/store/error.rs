@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Why a store gave no answer. Then the limits' `on_store_error` decides, unless the store is only busy.
+/// A store gave no answer. Then the limits' `on_store_error` decides, unless the store is only busy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     /// No connection, or the breaker is open. Nothing was sent.
@@ -13,7 +13,7 @@ pub enum StoreError {
     /// The store answers, but this process has more requests than it decides in time: overload, not a failure.
     #[error("too many requests are waiting for the store")]
     Busy {
-        /// Whether the store was asked.
+        /// True if the store was asked.
         sent: bool,
     },
     #[error("no answer from the store within {0:?}")]
@@ -38,7 +38,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the store may have made the charge.
+    /// Returns true if the store may have made the charge.
     pub const fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Late(_) | Self::Broken | Self::Busy { sent: true })
     }

@@ -3,9 +3,9 @@
 /// The state of a worker's store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
-    /// Whether the store can be asked: memory always can, Redis while a connection answers.
+    /// True if the store can be asked: memory always, Redis while a connection answers.
     pub connected: bool,
-    /// Whether nothing is sent because the server was silent.
+    /// True if nothing is sent because the server was silent.
     pub breaker_open: bool,
     /// Why there is no connection, or [`Fault::Failing`] if every answer is an error.
     pub fault: Option<Fault>,

@@ -1,4 +1,4 @@
-//! Where buckets live: in this process's memory or in Redis. Both give the same answers.
+//! The stores of buckets: this process's memory, and Redis. Both give the same answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl StorePlan {
 }
 
 impl Store {
-    /// As [`Self::decide`], without waiting for the answer. One worker's batches are decided in the order of the calls. Must
+    /// Decides like [`Self::decide`], without waiting for the answer. One worker's batches are decided in the order of the calls. Must
     /// be called inside the store's runtime.
     pub fn ask(&self, batch: &Batch<'_>) -> StoreAnswer {
         match self {
@@ -111,7 +111,7 @@ impl Store {
         }
     }
 
-    /// Whether the buckets are on a server, which other gateways may share.
+    /// Returns true if the buckets are on a server, which other gateways may share.
     pub const fn is_remote(&self) -> bool {
         matches!(self, Self::Redis(_))
     }

@@ -17,7 +17,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 struct Concurrency {
-    /// How long a slot is held unless it is renewed, in nanoseconds.
+    /// The time that a slot is held unless it is renewed, in nanoseconds.
     lease: u64,
 }
 

@@ -61,7 +61,7 @@ struct Domain {
 #[derive(Clone)]
 struct Level {
     entry: EntryMatch,
-    /// Whether all matching values share a counter.
+    /// All matching values share a counter.
     shares: bool,
 }
 
@@ -71,7 +71,7 @@ struct DocumentReader<'d> {
     limits: &'d mut Vec<Limit>,
     first: u32,
     tree: Tree,
-    /// Whether the file has been warned that metrics never have values of requests.
+    /// True once a warning has said that metrics never contain values of requests.
     metrics_are_explained: bool,
 }
 

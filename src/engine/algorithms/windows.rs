@@ -3,10 +3,10 @@
 use super::calendar::Calendar;
 use super::micros::Micros;
 
-/// Where the windows of a bucket begin and end.
+/// The windows of a bucket, by their starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Windows<'c> {
-    /// Of this many microseconds, from the first charge on a full bucket.
+    /// Windows of this many microseconds, counted from the first charge on a full bucket.
     First(u64),
     /// Multiples of this many microseconds since the Unix epoch.
     Clock(u64),

@@ -1,4 +1,4 @@
-//! What a limit or an override allows.
+//! The allowance of a limit or an override: its numbers, or none.
 
 use std::sync::Arc;
 

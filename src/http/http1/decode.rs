@@ -8,7 +8,7 @@ use super::head;
 use crate::http::limits::HeadLimits;
 use crate::http::message::{BodyError, Piece};
 
-/// How the end of a body is found (RFC 9112 section 6.3).
+/// The rule that ends a body (RFC 9112 section 6.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Framing {
     /// There is no body, or an empty one.

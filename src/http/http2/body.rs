@@ -21,7 +21,7 @@ use crate::message::headers::Headers;
 /// A body that is received.
 ///
 /// The sender's window is reopened when the next part is requested, which is when the previous one has been forwarded.
-/// So a slow receiver holds up at most one window.
+/// A slow receiver therefore holds up at most one window.
 #[derive(Debug)]
 pub(super) struct ReceivedBody {
     stream: RecvStream,

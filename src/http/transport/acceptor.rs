@@ -348,7 +348,7 @@ mod tests {
         check("10.0.0.0/8", &[&line[..20]], Err("incomplete PROXY header")).await;
         check("10.0.0.0/8", &[line], Err("the peer closed before its first byte")).await;
         check("10.0.0.0/8", &[], Err("the peer closed before its first byte")).await;
-        // From others it is what it looks like: a request line that is none.
+        // From other peers a PROXY header is an invalid request line.
         check("192.0.2.0/24", &[line, get], Ok(("10.0.0.1", http1, &[line, get].concat()))).await;
     }
 

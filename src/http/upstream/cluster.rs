@@ -22,7 +22,7 @@ pub(super) const MAX_ADDRESSES: usize = 64;
 pub(super) struct Cluster {
     pub(super) servers: Vec<Rc<Server>>,
     endpoints: RefCell<Vec<Rc<Endpoint>>>,
-    /// Where the next search starts, so that equal endpoints take turns.
+    /// The index at which the next search starts, so that equal endpoints take turns.
     next: Cell<usize>,
     limits: Limits,
     observer: Rc<dyn UpstreamObserver>,

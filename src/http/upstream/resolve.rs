@@ -39,7 +39,7 @@ impl Resolution {
         self.doubted.notify_waiters();
     }
 
-    /// Waits for the end of a running lookup. Fails if there is none.
+    /// Waits for the end of a running lookup. Fails without one.
     pub(super) async fn wait(&self, patience: Duration) -> Result<(), UpstreamError> {
         if self.running.get() == 0 {
             let error = self.error.borrow().clone();

@@ -9,17 +9,17 @@ use crate::engine::rules::blocks::{Block, Blocks, MOST_BLOCKS};
 use crate::engine::rules::limit::LimitMode;
 use crate::store::StoreError;
 
-/// How often the store is asked for the blocks of other gateways, so that they hold everywhere within a second.
+/// The interval at which the store is asked for other gateways' blocks, so that they hold everywhere within a second.
 const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The same until the first success: the connection is still being made.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What this process knows of the store's blocks.
+/// This process's copy of the store's blocks.
 #[derive(Debug, Default)]
 pub(super) struct KnownBlocks {
     version: Option<u64>,
-    /// Whether it was logged that they cannot be read.
+    /// True once an unreadable copy was logged.
     is_logged: bool,
 }
 

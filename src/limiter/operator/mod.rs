@@ -53,9 +53,9 @@ pub struct BucketState {
     /// `Name:id`, in canonical text.
     pub bucket: String,
     pub mode: LimitMode,
-    /// Whether the limit may deny this id.
+    /// True if the limit may deny this id.
     pub enforced: bool,
-    /// What the limit allows this id.
+    /// The limit's allowance for this id.
     pub allowance: Allowance,
     /// The override that applies: its file and line, and its comment.
     pub given_by: Option<(String, Option<String>)>,

@@ -139,7 +139,7 @@ impl CheckedRequest {
         // CONNECT has no path.
         let target = if path.is_empty() && method == "CONNECT" { "/".to_owned() } else { path };
         target::check(&method, &target, slashes).map_err(bad)?;
-        let host = host_of(&host).ok_or_else(|| bad("the `Host` header is not a host"))?.into_owned();
+        let host = host_of(&host).ok_or_else(|| bad("the `Host` header is not a valid host"))?.into_owned();
         Ok(Self { method, host, target, headers, client, subject: subject(&source), extensions })
     }
 
@@ -434,7 +434,7 @@ mod tests {
             ("GET", "", "a", "a target must be a path"),
             ("G T", "/", "a", "token"),
             ("", "/", "a", "token"),
-            ("GET", "/", "a b", "not a host"),
+            ("GET", "/", "a b", "not a valid host"),
         ] {
             let given = HttpRequest { host: host.to_owned().into(), ..http(method, path, &[]) };
             let Err(InvalidCheck::Request(reply)) =

@@ -3,9 +3,8 @@
 use std::cell::RefCell;
 
 use crate::engine::rules::request::Request;
-use crate::http::Context;
-use crate::http::Exchange;
 use crate::http::message::Response;
+use crate::http::{Context, Exchange};
 use crate::limiter::{Ask, AskError, AskSubject, HeldSlots, Limiter, Ruling};
 use crate::telemetry::access_log::{Entry, UpstreamUse};
 use crate::telemetry::http_counters::InFlight;

@@ -13,7 +13,7 @@ pub(crate) enum Failure {
     /// It cannot be forwarded.
     #[error("{0}")]
     Malformed(&'static str),
-    /// Its method is for a tunnel or for debugging.
+    /// A method that the proxy does not forward.
     #[error("{0}")]
     Method(&'static str),
     #[error("the only supported expectation is `100-continue`")]
@@ -26,7 +26,7 @@ pub(crate) enum Failure {
     /// A load balancer did not send the client's address, and a limit needs it.
     #[error("the load balancer did not send the client's address")]
     UnknownClient,
-    #[error("this request has come by here too often")]
+    #[error("this request has passed this proxy too often")]
     Loop,
     #[error("no route matches this request")]
     NoRoute,

@@ -330,9 +330,9 @@ mod tests {
         for (url, expected) in [
             ("/x", "gateway: `/x` is not an `http://` or `https://` URL"),
             ("ftp://a.example/x", "gateway: is not an `http://`"),
-            ("http://a b/x", "client: not a host"),
+            ("http://a b/x", "client: not a valid host"),
             ("http://a.example?q", "PUT /?q a.example -"),
-            ("http:///x", "client: not a host"),
+            ("http:///x", "client: not a valid host"),
         ] {
             check_nginx(&[("X-Original-URL", url), ("X-Original-Method", "PUT")], expected);
         }

@@ -127,7 +127,7 @@ impl<'a> Check<'a> {
             (None, Some(line)) => str::from_utf8(line).ok().and_then(host_of).map(|host| Cow::Owned(host.into_owned())),
             (None, None) => return Ok(()),
         };
-        self.host = host.ok_or("the `Host` header is not a host")?;
+        self.host = host.ok_or("the `Host` header is not a valid host")?;
         Ok(())
     }
 
@@ -368,9 +368,9 @@ mod tests {
         check(&[("method", text("G T"))], Err("a method must be a token"));
         check(&[("path", Data::Text(b"/\xff"))], Err("the path must be text"));
         check(&[("path", Data::Unsigned(7))], Err("the path must be text"));
-        check(&[("uri", text("http://a b/"))], Err("the target's authority is not a host"));
+        check(&[("uri", text("http://a b/"))], Err("the target's authority is not a valid host"));
         check(&[("uri", text("/?a b"))], Err("a query must be printable ASCII without a fragment"));
-        check(&[("host", text("a b"))], Err("the `Host` header is not a host"));
+        check(&[("host", text("a b"))], Err("the `Host` header is not a valid host"));
         check(&[("headers", Data::Binary(&two))], Err("a request must have one `Host` header"));
         check(&[("headers", Data::Binary(b"\x04host"))], Err("invalid header"));
         check(&[("method", text("get"))], Err("a standard method must be in upper case"));

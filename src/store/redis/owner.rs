@@ -238,7 +238,7 @@ const MOST_REASONS: usize = 8;
 /// Logs a line for each reason why there is no connection and one when it is back, however many attempts there are.
 struct Log {
     target: String,
-    /// Whether the last line says so.
+    /// True if the last line says so.
     is_connected: bool,
     /// Reasons logged since the last good connection. A server that accepts connections and then fails would otherwise fill the
     /// log.

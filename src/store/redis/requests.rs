@@ -43,7 +43,7 @@ pub(super) struct Requests {
     scripts: Scripts,
     /// The time to decide by; `None` for the server's.
     pub(super) now: Option<Micros>,
-    /// When the numbers took effect.
+    /// The time at which the numbers took effect.
     pub(super) effective_from: Micros,
     /// The text that the script echoes.
     pub(super) number: String,

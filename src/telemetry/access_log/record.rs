@@ -28,9 +28,9 @@ pub(crate) struct UpstreamUse {
 /// A request and its response. Bytes are as the client sent them. It has no ids.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
-    /// When the request's headers had arrived.
+    /// The time at which the request's headers had arrived.
     pub(crate) received: Micros,
-    /// As the limits see it; `None` if a load balancer did not name the client.
+    /// The client's address for limits; `None` if a load balancer did not name the client.
     pub(crate) client: Option<IpAddr>,
     /// The subject of the client's certificate.
     pub(crate) subject: Option<Box<str>>,
@@ -55,11 +55,11 @@ pub(crate) struct Record {
     pub(crate) result: Option<DecisionResult>,
     /// The name of the limit that binds.
     pub(crate) limit: Option<Box<str>>,
-    /// What remains of that limit.
+    /// The tokens, slots or entries left of that limit.
     pub(crate) remaining: Option<u64>,
     /// The id of the entry that was added to a queue.
     pub(crate) entry: Option<Box<str>>,
-    /// What scripts returned for the log.
+    /// The values that scripts returned for the log.
     pub(crate) script_output: Vec<Box<str>>,
     /// Why the head is malformed.
     pub(crate) rejected: Option<Box<str>>,

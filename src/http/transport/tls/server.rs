@@ -146,7 +146,7 @@ impl fmt::Debug for CurrentConfig {
 struct ConfigMaker {
     /// The number of certificate and key pairs, which come first in the files.
     pairs: usize,
-    /// Whether the client authorities' file follows them, and what for.
+    /// The use of the client authorities' file, which follows them, if any.
     client_auth: Option<ClientAuth>,
     tickets: Option<Tickets>,
 }
