@@ -10,8 +10,7 @@ use serde_json::json;
 use tokio::time::timeout;
 
 use super::RedisStore;
-use super::connection::describe;
-use super::source::assembled;
+use super::call::{assembled, describe};
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::blocks::{Block, MOST_BLOCKS};
@@ -116,7 +115,7 @@ impl SharedBlocks<'_> {
     }
 
     async fn call(self, arguments: &[&str]) -> Result<Value, StoreError> {
-        let live = self.0.shared.live.load_full().ok_or(StoreError::Down)?;
+        let live = self.0.node.connection().ok_or(StoreError::Down)?;
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SOURCE.as_str()).arg(KEYS.len()).arg(&KEYS).arg(arguments);
         let answer = timeout(TIMEOUT, live.reply(&command)).await.map_err(|_| StoreError::Late(TIMEOUT))?;

@@ -2,7 +2,7 @@
 
 use redis::Value;
 
-use super::connection::describe;
+use super::describe;
 use super::detail;
 use super::requests::Requests;
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
@@ -10,14 +10,14 @@ use crate::engine::algorithms::micros::Micros;
 
 /// The answer to each request of a call, or an error as the server worded it; and the number of keys with text that is not a bucket.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Reply {
-    pub(super) answers: Vec<Result<Decisions, String>>,
-    pub(super) corrupt: u64,
+pub(in super::super) struct Reply {
+    pub(in super::super) answers: Vec<Result<Decisions, String>>,
+    pub(in super::super) corrupt: u64,
 }
 
 /// A reply that is not an answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum BadReply {
+pub(in super::super) enum BadReply {
     /// The reply to another call.
     Foreign(String),
     /// The reply to this call, malformed.
@@ -26,7 +26,7 @@ pub(super) enum BadReply {
 
 impl Requests {
     /// Reads the reply to the call.
-    pub(super) fn reply(&self, value: Value) -> Result<Reply, BadReply> {
+    pub(in super::super) fn reply(&self, value: Value) -> Result<Reply, BadReply> {
         let Value::Array(mut values) = value else { return Err(BadReply::Foreign(format!("{value:?}"))) };
         let said = match values.pop_if(|value| matches!(value, Value::Array(_))) {
             Some(Value::Array(said)) => said,

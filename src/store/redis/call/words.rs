@@ -117,7 +117,7 @@ fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows<'_>, now
 }
 
 /// Returns whether a charge lacks the input of its algorithm. Its words would be invalid, and with them the whole call.
-pub(super) fn lacks_input(charge: &Charge) -> bool {
+pub(in super::super) fn lacks_input(charge: &Charge) -> bool {
     match charge.numbers.algorithm() {
         Algorithm::Queue => !matches!(charge.input.as_deref(), Some(Input::Queue(_))),
         Algorithm::Script => !matches!(charge.input.as_deref(), Some(Input::Script(_))),

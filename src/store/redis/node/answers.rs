@@ -6,14 +6,13 @@ use std::sync::atomic::Ordering;
 use redis::{RedisError, Value};
 
 use super::calls::Answer;
-use super::connection::{Connection, describe};
-use super::diagnosis::Diagnosis;
-use super::reply::BadReply;
-use super::requests::Requests;
-use super::{SHORTEST_LIFE, Shared, State};
+use super::connection::Connection;
+use super::{Node, SHORTEST_LIFE, State};
+use crate::store::redis::call::{BadReply, Requests, describe};
+use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::{Fault, StoreError};
 
-impl Shared {
+impl Node {
     /// Returns the answers to the requests of a call, or the error that all of them get.
     pub(super) fn answers(
         &self,

@@ -2,7 +2,7 @@
 //!
 //! The first request spawns a task that sends the call. The runtime runs tasks in the order in which they became ready, so that
 //! task runs after all that were ready at that moment, and their requests go along. A lone request is not held up: with nothing
-//! else ready, its task is next. Redis spends about 18 us on a call and 2 to 5 us on each request in it, so shared calls are
+//! else ready, its task is next. Redis spends about 18 us on a call and 2 to 5 us on each request in it, so node calls are
 //! cheaper, and a busy worker has them in every turn.
 //!
 //! At most [`MAX_UNDER_WAY`] calls are outstanding. Meanwhile further requests collect in fuller calls. A request that has waited
@@ -23,13 +23,13 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::connection::Connection;
-use super::diagnosis::Diagnosis;
 use super::patience::{PARTS, Patience, within};
-use super::requests::Requests;
-use super::{BUSY, SILENT_TIMEOUTS, Shared};
+use super::{BUSY, Node, SILENT_TIMEOUTS};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
+use crate::store::redis::call::Requests;
+use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::{Batch, Fault, StoreError};
 
 /// The most outstanding calls of a worker. Four full calls keep Redis busy for about 1 ms, so a flood at a dozen workers stays
@@ -97,62 +97,62 @@ impl Calls {
     }
 
     /// Adds a request to the call that is being collected.
-    pub(super) fn ask(&self, shared: &Arc<Shared>, batch: &Batch<'_>, now: Option<Micros>) -> Receiver<Answer> {
-        self.collect(shared, batch, &[], now, |call| call.push(batch))
+    pub(super) fn ask(&self, node: &Arc<Node>, batch: &Batch<'_>, now: Option<Micros>) -> Receiver<Answer> {
+        self.collect(node, batch, &[], now, |call| call.push(batch))
     }
 
     /// Adds several requests to one call, with no others in between.
     pub(super) fn ask_in_turn(
         &self,
-        shared: &Arc<Shared>,
+        node: &Arc<Node>,
         batches: &[Batch<'_>],
         now: Option<Micros>,
     ) -> Vec<Receiver<Answer>> {
         let Some((first, rest)) = batches.split_first() else { return Vec::new() };
-        self.collect(shared, first, rest, now, |call| batches.iter().map(|batch| call.push(batch)).collect())
+        self.collect(node, first, rest, now, |call| batches.iter().map(|batch| call.push(batch)).collect())
     }
 
     /// Adds requests to the last call, or to a new one if that does not take them.
     fn collect<R>(
         &self,
-        shared: &Arc<Shared>,
+        node: &Arc<Node>,
         first: &Batch<'_>,
         rest: &[Batch<'_>],
         now: Option<Micros>,
         push: impl FnOnce(&mut Call) -> R,
     ) -> R {
         let mut waiting = self.waiting.lock();
-        if let Some(call) = waiting.back_mut().filter(|call| call.takes(shared, first, rest, now)) {
+        if let Some(call) = waiting.back_mut().filter(|call| call.takes(node, first, rest, now)) {
             return push(call);
         }
-        let mut call = Call::new(shared, first, now);
+        let mut call = Call::new(node, first, now);
         let receivers = push(&mut call);
         waiting.push_back(call);
         // Tasks start in the order in which they were spawned, and each takes the oldest call: the order of asking.
-        self.tasks.spawn(send_next(shared.clone()));
+        self.tasks.spawn(send_next(node.clone()));
         receivers
     }
 
     /// Waits until a call may be sent.
-    async fn turn<'a>(&'a self, shared: &Shared) -> Result<Turn<'a>, StoreError> {
-        let (begun, mut patience) = (Instant::now(), Patience::of(shared.timeout));
+    async fn turn<'a>(&'a self, node: &Node) -> Result<Turn<'a>, StoreError> {
+        let (begun, mut patience) = (Instant::now(), Patience::of(node.timeout));
         let mut place = pin!(self.places.acquire());
         let at_once = poll_fn(|context| Poll::Ready(place.as_mut().poll(context))).await;
         let waited = at_once.is_pending();
         let place = match at_once {
             Poll::Ready(place) => place.ok(),
-            Poll::Pending => patience.wait(place).await.ok_or_else(|| shared.without_turn(begun))?.ok(),
+            Poll::Pending => patience.wait(place).await.ok_or_else(|| node.without_turn(begun))?.ok(),
         };
         let place = place.ok_or(StoreError::Down)?;
-        let live = match shared.live.load_full() {
+        let live = match node.live.load_full() {
             Some(live) => live,
-            None => patience.wait(pin!(shared.connection())).await.unwrap_or(Err(StoreError::Down))?,
+            None => patience.wait(pin!(node.awaited_connection())).await.unwrap_or(Err(StoreError::Down))?,
         };
         Ok(Turn { live, patience, waited, _place: place })
     }
 }
 
-impl Shared {
+impl Node {
     /// Returns the error for a call that did not get its turn in time.
     fn without_turn(&self, begun: Instant) -> StoreError {
         match self.live.load().as_ref() {
@@ -195,13 +195,13 @@ impl Shared {
 }
 
 impl Call {
-    fn new(shared: &Shared, first: &Batch<'_>, now: Option<Micros>) -> Self {
-        let requests = Requests::new(first, now, shared.number());
+    fn new(node: &Node, first: &Batch<'_>, now: Option<Micros>) -> Self {
+        let requests = Requests::new(first, now, node.number());
         Self { requests, asked: first.now, since: Instant::now(), askers: Vec::new() }
     }
 
     /// Returns whether the call can take these requests as well.
-    fn takes(&self, shared: &Shared, first: &Batch<'_>, rest: &[Batch<'_>], now: Option<Micros>) -> bool {
+    fn takes(&self, node: &Node, first: &Batch<'_>, rest: &[Batch<'_>], now: Option<Micros>) -> bool {
         let requests = &self.requests;
         let (mut charges, mut bytes) = (requests.charges(), requests.bytes());
         for batch in std::iter::once(first).chain(rest) {
@@ -214,7 +214,7 @@ impl Call {
         }
         // These times are known; reading the clock would add 100 to the 17,000 instructions of a request.
         let waited = first.now.since(self.asked);
-        charges <= MAX_CHARGES && bytes <= MAX_BYTES && u128::from(waited.0) < (shared.timeout / PARTS).as_micros()
+        charges <= MAX_CHARGES && bytes <= MAX_BYTES && u128::from(waited.0) < (node.timeout / PARTS).as_micros()
     }
 
     fn push(&mut self, batch: &Batch<'_>) -> Receiver<Answer> {
@@ -238,9 +238,9 @@ impl Call {
 }
 
 /// Sends the oldest call when its turn comes, and distributes the answers.
-async fn send_next(shared: Arc<Shared>) {
-    let turn = shared.calls.turn(&shared).await;
-    let Some(mut call) = shared.calls.waiting.lock().pop_front() else { return };
+async fn send_next(node: Arc<Node>) {
+    let turn = node.calls.turn(&node).await;
+    let Some(mut call) = node.calls.waiting.lock().pop_front() else { return };
     if !call.drop_unwanted() {
         return;
     }
@@ -252,15 +252,15 @@ async fn send_next(shared: Arc<Shared>) {
     let mut reply = pin!(live.ask(&requests));
     let Some(answer) = patience.wait(reply.as_mut()).await else {
         let is_silent = !waited || live.overdue.load(Ordering::Relaxed) > 0;
-        let error = if is_silent && !shared.is_overloaded(since) {
-            StoreError::Late(shared.timeout)
+        let error = if is_silent && !node.is_overloaded(since) {
+            StoreError::Late(node.timeout)
         } else {
             StoreError::Busy { sent: true }
         };
         fail(askers, &error);
-        return shared.outwait(&live, &requests, reply).await;
+        return node.outwait(&live, &requests, reply).await;
     };
-    match shared.answers(&live, &requests, answer) {
+    match node.answers(&live, &requests, answer) {
         Ok(answers) => {
             for (asker, answer) in askers.into_iter().zip(answers) {
                 let _ = asker.answer.send(answer);

@@ -4,14 +4,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
-use std::time::Duration;
 
 use parking_lot::Mutex;
-use redis::{Cmd, Value};
-use tokio::time::timeout;
 
-use super::Shared;
-use super::connection::describe;
 use super::source::{HashedScript, PLAIN};
 use crate::engine::algorithms::charge::{Charge, Input};
 use crate::engine::algorithms::script::ScriptSource;
@@ -19,9 +14,6 @@ use crate::engine::algorithms::script::ScriptSource;
 /// The most sources that are cached: one for each set of scripts that a request charges. Beyond that, perhaps after reloads, they
 /// are assembled again.
 const MOST_KEPT: usize = 64;
-
-/// How long a server may take to compile a script. No request waits for it.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The line of `lua/decide.lua` that they replace.
 const PLACE: &str = "local scripts = {}\n";
@@ -64,25 +56,9 @@ fn function(script: &ScriptSource) -> String {
     format!("['{}'] = function(KEYS, ARGV)\n{}\nend,", script.name, script.text)
 }
 
-impl Shared {
-    /// Has the server compile each script, and logs those that it cannot.
-    pub(super) async fn check_scripts(&self, scripts: &[Arc<ScriptSource>]) {
-        for script in scripts {
-            let Some(live) = self.live.load_full() else { return };
-            let mut command = Cmd::new();
-            // Compiles the script and does not run it.
-            let probe = format!("local scripts = {{{}}}\nreturn 1", function(script));
-            command.arg("EVAL").arg(probe).arg(0);
-            let answer = timeout(CHECK_TIMEOUT, live.reply(&command)).await;
-            // Only an error reply concerns the script. A broken connection has its own line in the log.
-            if let Ok(Err(error)) = answer.map(|answer| answer.and_then(Value::extract_error))
-                && error.code().is_some()
-            {
-                let (file, error) = (script.file.as_str(), describe(&error));
-                tracing::error!(file, "Redis cannot compile this script, so its limits have no answer: {error}");
-            }
-        }
-    }
+/// Returns a script that compiles a user script and does not run it.
+pub(in super::super) fn probe(script: &ScriptSource) -> String {
+    format!("local scripts = {{{}}}\nreturn 1", function(script))
 }
 
 #[cfg(test)]

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, RedisError, Value};
+use redis::{Cmd, RedisError, Value};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::requests::{Requests, ScriptRef};
+use crate::store::redis::call::{Requests, ScriptRef};
 
 /// A connection and its statistics.
-pub(super) struct Connection {
+pub(in crate::store::redis) struct Connection {
     pub(super) client: MultiplexedConnection,
     pub(super) opened: Instant,
     /// Replies received.
@@ -41,23 +41,11 @@ impl Connection {
     }
 
     /// Sends a command and returns its reply.
-    pub(super) async fn reply(&self, command: &Cmd) -> Result<Value, RedisError> {
+    pub(in crate::store::redis) async fn reply(&self, command: &Cmd) -> Result<Value, RedisError> {
         let reply = self.client.clone().send_packed_command(command).await;
         if reply.is_ok() {
             self.heard.fetch_add(1, Ordering::Relaxed);
         }
         reply
-    }
-}
-
-/// The error as the server worded it, or the client.
-pub(super) fn describe(error: &RedisError) -> String {
-    match (error.code(), error.detail()) {
-        (Some(code), Some(detail)) => format!("{code} {detail}"),
-        (Some(code), None) => code.to_owned(),
-        (None, _) if error.kind() == ErrorKind::AuthenticationFailed => {
-            "the server rejects the user or password".into()
-        }
-        (None, _) => error.to_string(),
     }
 }

@@ -6,7 +6,7 @@ use redis::Script;
 
 /// The files of `lua/` with these names, and their texts.
 macro_rules! files {
-    ($($name:literal)*) => { [$(($name, include_str!(concat!("../../../lua/", $name)))),*] };
+    ($($name:literal)*) => { [$(($name, include_str!(concat!("../../../../lua/", $name)))),*] };
 }
 
 /// The script, and a line for each file that it includes.
@@ -81,7 +81,7 @@ impl HashedScript {
 pub(super) static PLAIN: LazyLock<HashedScript> = LazyLock::new(|| HashedScript::new(assembled(FILES[0].1)));
 
 /// A script with the files that it includes, without comments.
-pub(super) fn assembled(script: &str) -> String {
+pub(in super::super) fn assembled(script: &str) -> String {
     let mut source = String::with_capacity(64 * 1024);
     push_file(&mut source, script.lines());
     source

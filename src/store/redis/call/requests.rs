@@ -20,7 +20,7 @@ const BYTES_PER_CALL: usize = 128;
 
 /// How a command refers to the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ScriptRef {
+pub(in super::super) enum ScriptRef {
     /// By its hash: every call tries this first.
     Hash,
     /// By its source, for a server that lost its scripts. EVAL also caches the script, and unlike SCRIPT LOAD it goes to the node
@@ -30,23 +30,23 @@ pub(super) enum ScriptRef {
 
 /// The requests of one call, as the script reads them: all texts are in one buffer rather than in an allocation each.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+pub(in super::super) struct Requests {
     keys: Texts,
     words: Texts,
     /// The burst of each charge, which the script does not repeat.
-    pub(super) bursts: Vec<u64>,
+    pub(in super::super) bursts: Vec<u64>,
     /// The bursts that hold while elevated numbers are on, by the number of the charge.
-    pub(super) elevated: Vec<(usize, u64)>,
+    pub(in super::super) elevated: Vec<(usize, u64)>,
     /// The number of charges of each request.
-    pub(super) counts: Vec<usize>,
+    pub(in super::super) counts: Vec<usize>,
     /// The user scripts that the requests run.
     scripts: Scripts,
     /// The time to decide by; `None` for the server's.
-    pub(super) now: Option<Micros>,
+    pub(in super::super) now: Option<Micros>,
     /// The time at which the numbers took effect.
-    pub(super) effective_from: Micros,
+    pub(in super::super) effective_from: Micros,
     /// The text that the script echoes.
-    pub(super) number: String,
+    pub(in super::super) number: String,
 }
 
 /// Texts, one after the other.
@@ -75,19 +75,19 @@ impl Texts {
 
 impl Requests {
     /// Starts a call for requests like this one: all of them run the same user scripts.
-    pub(super) fn new(first: &Batch<'_>, now: Option<Micros>, number: String) -> Self {
+    pub(in super::super) fn new(first: &Batch<'_>, now: Option<Micros>, number: String) -> Self {
         let (scripts, effective_from) = (user_scripts::of(first.charges), first.effective_from);
         Self { scripts, now, effective_from, number, ..Self::default() }
     }
 
     /// True if a request with these charges runs the same scripts as the others.
-    pub(super) fn runs_as(&self, charges: &[Charge]) -> bool {
+    pub(in super::super) fn runs_as(&self, charges: &[Charge]) -> bool {
         let has_script = charges.iter().any(|charge| charge.numbers.is_script());
         if has_script { self.scripts == user_scripts::of(charges) } else { self.scripts.is_empty() }
     }
 
     /// Adds a request with these charges, made at `now` by this machine's clock.
-    pub(super) fn push(&mut self, charges: &[Charge], now: Micros) {
+    pub(in super::super) fn push(&mut self, charges: &[Charge], now: Micros) {
         let now = self.now.unwrap_or(now);
         for (place, charge) in charges.iter().enumerate() {
             self.keys.text.push_str(KEY_PREFIX);
@@ -107,23 +107,23 @@ impl Requests {
     }
 
     /// The number of charges of all requests.
-    pub(super) fn charges(&self) -> usize {
+    pub(in super::super) fn charges(&self) -> usize {
         self.bursts.len()
     }
 
     /// The length of all texts.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in super::super) fn bytes(&self) -> usize {
         self.keys.text.len() + self.words.text.len()
     }
 
     /// About the most bytes that these charges add.
-    pub(super) fn bytes_of(charges: &[Charge]) -> usize {
+    pub(in super::super) fn bytes_of(charges: &[Charge]) -> usize {
         let keys: usize = charges.iter().map(|charge| KEY_PREFIX.len() + charge.bucket.key.len()).sum();
         keys + charges.iter().map(words::longest).sum::<usize>()
     }
 
     /// Returns the command that decides them.
-    pub(super) fn command(&self, form: ScriptRef) -> Cmd {
+    pub(in super::super) fn command(&self, form: ScriptRef) -> Cmd {
         let with_scripts = (!self.scripts.is_empty()).then(|| user_scripts::with_scripts(&self.scripts));
         let script = with_scripts.as_deref().unwrap_or(&PLAIN);
         let (name, script) = match form {
@@ -150,7 +150,7 @@ impl Requests {
     }
 
     /// Keeps the requests at the places that are true in `keep`.
-    pub(super) fn retain(&mut self, keep: &[bool]) {
+    pub(in super::super) fn retain(&mut self, keep: &[bool]) {
         let mut old = std::mem::take(self);
         (self.now, self.effective_from) = (old.now, old.effective_from);
         (self.scripts, self.number) = (std::mem::take(&mut old.scripts), std::mem::take(&mut old.number));

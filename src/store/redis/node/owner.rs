@@ -10,15 +10,15 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, Value};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::connection::{Connection, describe};
-use super::diagnosis::{Diagnosis, PERHAPS_TLS, WANTS_CERTIFICATE};
-use super::options::Target;
+use super::connection::Connection;
 use super::patience::within;
-use super::requests::Requests;
-use super::{Shared, State};
+use super::{Node, State};
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
+use crate::store::redis::call::{Requests, describe};
+use crate::store::redis::diagnosis::{Diagnosis, PERHAPS_TLS, WANTS_CERTIFICATE};
+use crate::store::redis::options::Target;
 use crate::store::{Batch, Fault};
 
 /// How long opening a connection may take, including name lookup, TLS, AUTH and the trial. With the longest pause this stays below
@@ -47,33 +47,33 @@ const COMMANDS_KEPT: usize = 64;
 /// The bucket of the trial call. No limit's name begins with `!`.
 const TRIAL: &str = "!trial";
 
-/// Keeps `shared` supplied with a connection to `target`, until it is aborted.
-pub(super) async fn run(shared: Arc<Shared>, target: Target) {
+/// Keeps `node` supplied with a connection to `target`, until it is aborted.
+pub(super) async fn run(node: Arc<Node>, target: Target) {
     let mut log = Log { target: target.shown.clone(), is_connected: false, reported: Vec::new(), cut: None };
     let mut pause = FIRST_PAUSE;
     loop {
-        match open_for_waiting_requests(&shared, &target).await {
+        match open_for_waiting_requests(&node, &target).await {
             Ok(live) => {
                 let live = Arc::new(live);
-                *shared.state.lock() = State::default();
-                shared.live.store(Some(live.clone()));
-                release_waiting(&shared);
+                *node.state.lock() = State::default();
+                node.live.store(Some(live.clone()));
+                release_waiting(&node);
                 log.connected();
-                watch(&shared, &live).await;
+                watch(&node, &live).await;
                 if live.opened.elapsed() >= SETTLED {
                     pause = FIRST_PAUSE;
                     log.reported.clear();
                 }
-                let diagnosis = shared.state.lock().diagnosis.clone();
-                if shared.is_returning.load(Ordering::Relaxed) {
+                let diagnosis = node.state.lock().diagnosis.clone();
+                if node.is_returning.load(Ordering::Relaxed) {
                     log.cut = diagnosis.map(|diagnosis| diagnosis.text);
                     continue;
                 }
                 log.lost(diagnosis);
             }
             Err(diagnosis) => {
-                shared.state.lock().diagnosis = Some(diagnosis.clone());
-                release_waiting(&shared);
+                node.state.lock().diagnosis = Some(diagnosis.clone());
+                release_waiting(&node);
                 log.lost(Some(diagnosis));
             }
         }
@@ -83,29 +83,29 @@ pub(super) async fn run(shared: Arc<Shared>, target: Target) {
 }
 
 /// Opens a connection. Requests wait for it no longer than the store's timeout.
-async fn open_for_waiting_requests(shared: &Arc<Shared>, target: &Target) -> Result<Connection, Diagnosis> {
-    let mut opened = pin!(open(shared, target));
-    if shared.is_returning.load(Ordering::Relaxed) {
-        if let Some(opened) = within(shared.timeout, opened.as_mut()).await {
+async fn open_for_waiting_requests(node: &Arc<Node>, target: &Target) -> Result<Connection, Diagnosis> {
+    let mut opened = pin!(open(node, target));
+    if node.is_returning.load(Ordering::Relaxed) {
+        if let Some(opened) = within(node.timeout, opened.as_mut()).await {
             return opened;
         }
-        release_waiting(shared);
+        release_waiting(node);
     }
     opened.await
 }
 
 /// Wakes the requests that wait for a connection, and lets no more wait.
-fn release_waiting(shared: &Shared) {
-    shared.is_returning.store(false, Ordering::Relaxed);
-    shared.returned.notify_waiters();
+fn release_waiting(node: &Node) {
+    node.is_returning.store(false, Ordering::Relaxed);
+    node.returned.notify_waiters();
 }
 
 /// Opens a connection to a server that can decide.
-async fn open(shared: &Arc<Shared>, target: &Target) -> Result<Connection, Diagnosis> {
+async fn open(node: &Arc<Node>, target: &Target) -> Result<Connection, Diagnosis> {
     let opened = timeout(CONNECT_TIMEOUT, async {
-        let live = connect(shared, target).await?;
+        let live = connect(node, target).await?;
         identify(&live).await?;
-        try_out(&live, shared, target).await?;
+        try_out(&live, node, target).await?;
         Ok(live)
     });
     let silent = |_| Diagnosis::new(Fault::Silent, format!("no connection within {CONNECT_TIMEOUT:?}"));
@@ -113,7 +113,7 @@ async fn open(shared: &Arc<Shared>, target: &Target) -> Result<Connection, Diagn
 }
 
 /// Opens a connection and logs in.
-async fn connect(shared: &Arc<Shared>, target: &Target) -> Result<Connection, Diagnosis> {
+async fn connect(node: &Arc<Node>, target: &Target) -> Result<Connection, Diagnosis> {
     let stream = target.address.open().await?;
     let config = AsyncConnectionConfig::new()
         // Each call and each probe has its own deadline.
@@ -122,11 +122,11 @@ async fn connect(shared: &Arc<Shared>, target: &Target) -> Result<Connection, Di
     let opened = MultiplexedConnection::new_with_config(&target.login, stream, config).await;
     let (client, driver) = opened.map_err(|error| on_opening(target, &error))?;
     let has_ended = Arc::new(AtomicBool::new(false));
-    let (shared, ended) = (shared.clone(), has_ended.clone());
+    let (node, ended) = (node.clone(), has_ended.clone());
     let driver = AbortOnDropHandle::new(tokio::spawn(async move {
         driver.await;
         ended.store(true, Ordering::Relaxed);
-        shared.lost.notify_one();
+        node.lost.notify_one();
     }));
     let (heard, overdue) = (AtomicU64::new(0), AtomicU32::new(0));
     Ok(Connection { client, opened: Instant::now(), heard, overdue, has_ended, driver })
@@ -151,11 +151,11 @@ async fn identify(live: &Connection) -> Result<(), Diagnosis> {
 }
 
 /// Makes a call that needs the usual permissions and leaves nothing behind: a reset of an unused bucket.
-async fn try_out(live: &Connection, shared: &Shared, target: &Target) -> Result<(), Diagnosis> {
+async fn try_out(live: &Connection, node: &Node, target: &Target) -> Result<(), Diagnosis> {
     let Ok(numbers) = Numbers::fixed(1) else { return Ok(()) };
     let charge = Charge::new(Bucket { key: TRIAL.into(), fingerprint: 0 }, numbers, 0, Mode::Reset);
     let batch = Batch { charges: &[charge], effective_from: Micros(0), now: Micros(0) };
-    let mut requests = Requests::new(&batch, None, shared.number());
+    let mut requests = Requests::new(&batch, None, node.number());
     requests.push(batch.charges, batch.now);
     let diagnosis = match live.ask(&requests).await {
         Err(error) if error.code().is_none() => Some(on_opening(target, &error)),
@@ -189,26 +189,26 @@ fn on_opening(target: &Target, error: &RedisError) -> Diagnosis {
 }
 
 /// Returns when requests no longer use `live`.
-async fn watch(shared: &Shared, live: &Arc<Connection>) {
-    while shared.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, live)) {
+async fn watch(node: &Node, live: &Arc<Connection>) {
+    while node.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, live)) {
         // A connection that is given up before this is polled leaves a permit in `lost`; a permit from an earlier connection
         // costs a turn of the loop.
         let diagnosis = if live.has_ended.load(Ordering::Relaxed) {
             Some(Diagnosis::new(Fault::Unreachable, "the connection was cut"))
-        } else if timeout(PROBE_INTERVAL, shared.lost.notified()).await.is_err() {
-            ping(live, shared).await.err()
+        } else if timeout(PROBE_INTERVAL, node.lost.notified()).await.is_err() {
+            ping(live, node).await.err()
         } else {
             None
         };
         if let Some(diagnosis) = diagnosis {
-            shared.give_up(live, diagnosis);
+            node.give_up(live, diagnosis);
         }
     }
 }
 
 /// Asks the server to repeat a number.
-async fn ping(live: &Connection, shared: &Shared) -> Result<(), Diagnosis> {
-    let number = shared.number();
+async fn ping(live: &Connection, node: &Node) -> Result<(), Diagnosis> {
+    let number = node.number();
     let mut ping = Cmd::new();
     ping.arg("PING").arg(&number);
     let silent = || Diagnosis::new(Fault::Silent, format!("PING had no answer within {PROBE_TIMEOUT:?}"));

@@ -1,0 +1,199 @@
+//! One Redis server: the connection to it, its owner, and the calls that it answers.
+//!
+//! A request uses the current connection or fails at once. It waits for another only during the first attempt to replace one
+//! that was cut, which takes a round trip or two. A task (`owner`) opens the connection, probes it and replaces it. A request
+//! whose reply is late may have been charged, so it is never sent again.
+//!
+//! Busy is not down. The number of outstanding calls is bounded; further requests wait for their turn and are rejected if it
+//! does not come in time. Only silence and errors of the server are failures of the store.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::task::AbortOnDropHandle;
+
+use self::calls::Calls;
+pub(super) use self::connection::Connection;
+use super::diagnosis::Diagnosis;
+use super::options::Target;
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::script::ScriptSource;
+use crate::store::{Batch, Fault, Health, StoreAnswer, StoreError};
+
+mod answers;
+mod calls;
+mod connection;
+mod owner;
+mod patience;
+mod scripts;
+
+/// The connection is given up after this many timeouts of silence while a call is outstanding.
+///
+/// One late reply is a hiccup (a fork for a snapshot, another client's slow command). After five times as long the server is
+/// probably frozen, and each further request would wait the whole deadline for nothing.
+const SILENT_TIMEOUTS: u32 = 5;
+
+/// A connection that lasted this long is replaced at once when it breaks, and requests wait for the new one. One that broke
+/// sooner would probably break again.
+const SHORTEST_LIFE: Duration = Duration::from_millis(100);
+
+/// The error of a request that is not sent because too many are waiting.
+const BUSY: StoreError = StoreError::Busy { sent: false };
+
+/// A server, with the task that connects to it. Each worker has its own.
+pub(super) struct NodeHandle {
+    node: Arc<Node>,
+    /// Ends with the handle.
+    _owner: AbortOnDropHandle<()>,
+}
+
+/// The state that requests share with the connection's owner.
+pub(super) struct Node {
+    timeout: Duration,
+    live: ArcSwapOption<Connection>,
+    /// Set during the first attempt to replace a broken connection.
+    is_returning: AtomicBool,
+    /// Wakes the requests that wait for that attempt.
+    returned: Notify,
+    /// Free places of the [`Self::queue`] requests that may wait.
+    waiting: Semaphore,
+    queue: usize,
+    calls: Calls,
+    /// The next call's number, counted over all connections.
+    number: AtomicU64,
+    /// Wakes the owner when a connection was given up or has ended.
+    lost: Notify,
+    state: Mutex<State>,
+    /// Set while `state` holds a [`Fault::Failing`].
+    is_failing: AtomicBool,
+    corrupt: AtomicU64,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    /// The server was silent, and nothing is sent until it answers on a new connection.
+    breaker_open: bool,
+    diagnosis: Option<Diagnosis>,
+}
+
+impl NodeHandle {
+    /// Starts to connect to `target` and returns at once: until there is a connection, every decision is
+    /// [`StoreError::Down`]. Call it inside the tokio runtime that will ask.
+    pub(super) fn start(target: &Target) -> Self {
+        let diagnosis = Some(Diagnosis::new(Fault::Unreachable, "not connected yet"));
+        let node = Arc::new(Node {
+            timeout: target.timeout,
+            live: ArcSwapOption::empty(),
+            is_returning: AtomicBool::new(false),
+            returned: Notify::new(),
+            waiting: Semaphore::new(target.queue),
+            queue: target.queue,
+            calls: Calls::default(),
+            // A random start: a reply to another process does not match.
+            number: AtomicU64::new(rand::random()),
+            lost: Notify::new(),
+            state: Mutex::new(State { diagnosis, ..State::default() }),
+            is_failing: AtomicBool::new(false),
+            corrupt: AtomicU64::new(0),
+        });
+        let owner = tokio::spawn(owner::run(node.clone(), target.clone()));
+        Self { node, _owner: AbortOnDropHandle::new(owner) }
+    }
+
+    /// Decides the charges of one request, in the order in which requests ask, unless the server has lost the script meanwhile.
+    /// Those that ask within one turn of the event loop share a round trip.
+    ///
+    /// Ends within the target's timeout whatever Redis does, not counting delays of this worker itself. A request that is
+    /// dropped before it ends may have been charged.
+    pub(super) async fn decide(&self, batch: &Batch<'_>, now: Option<Micros>) -> Result<Decisions, StoreError> {
+        let _permit = self.waiting.try_acquire().map_err(|_| BUSY)?;
+        self.ask(batch, now).wait().await
+    }
+
+    /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
+    pub(super) fn ask(&self, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
+        match self.check() {
+            Ok(()) => StoreAnswer::Pending(self.calls.ask(self, batch, now)),
+            Err(error) => StoreAnswer::Ready(Err(error)),
+        }
+    }
+
+    /// Decides several requests in one call, one after the other. Each must have charges.
+    pub(super) async fn decide_in_turn(
+        &self,
+        batches: &[Batch<'_>],
+        now: Option<Micros>,
+    ) -> Result<Vec<Decisions>, StoreError> {
+        self.check()?;
+        let _permit = self.waiting.try_acquire().map_err(|_| BUSY)?;
+        let mut decided = Vec::with_capacity(batches.len());
+        for answer in self.calls.ask_in_turn(self, batches, now) {
+            decided.push(StoreAnswer::Pending(answer).wait().await?);
+        }
+        Ok(decided)
+    }
+
+    /// Has the server compile user scripts, and logs those that it cannot. None of them runs.
+    pub(super) fn check_scripts(&self, scripts: Vec<Arc<ScriptSource>>) {
+        let node = Arc::clone(&self.node);
+        self.calls.spawn(async move { node.check_scripts(&scripts).await });
+    }
+}
+
+impl Deref for NodeHandle {
+    type Target = Arc<Node>;
+
+    fn deref(&self) -> &Arc<Node> {
+        &self.node
+    }
+}
+
+impl Node {
+    pub(super) fn connection(&self) -> Option<Arc<Connection>> {
+        self.live.load_full()
+    }
+
+    pub(super) fn health(&self) -> Health {
+        let State { breaker_open, diagnosis } = self.state.lock().clone();
+        let (fault, last_error) = diagnosis.map(|diagnosis| (diagnosis.fault, diagnosis.text)).unzip();
+        Health {
+            connected: self.live.load().is_some(),
+            breaker_open,
+            fault,
+            last_error,
+            corrupt_values: self.corrupt.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns an error if there is no connection, and none is about to come.
+    fn check(&self) -> Result<(), StoreError> {
+        if self.live.load().is_none() && !self.is_returning.load(Ordering::Relaxed) {
+            return Err(StoreError::Down);
+        }
+        Ok(())
+    }
+
+    /// Returns the connection, or waits for the one that is about to replace it.
+    async fn awaited_connection(&self) -> Result<Arc<Connection>, StoreError> {
+        loop {
+            let mut returned = std::pin::pin!(self.returned.notified());
+            returned.as_mut().enable();
+            match self.live.load_full() {
+                Some(live) => return Ok(live),
+                None if !self.is_returning.load(Ordering::Relaxed) => return Err(StoreError::Down),
+                None => returned.await,
+            }
+        }
+    }
+
+    /// Returns the next number, for the server to echo. Without it a lost or duplicated reply would shift all later ones.
+    fn number(&self) -> String {
+        format!("#{:x}", self.number.fetch_add(1, Ordering::Relaxed))
+    }
+}
