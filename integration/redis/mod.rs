@@ -7,6 +7,7 @@ mod deciding;
 mod floods;
 mod model;
 mod outages;
+mod servers;
 
 use std::borrow::Borrow;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ pub(crate) fn repository() -> &'static Path {
 
 /// A program that `integration/install.sh` puts below `target/`.
 #[track_caller]
-fn unpacked(path: &str) -> PathBuf {
+pub(crate) fn unpacked(path: &str) -> PathBuf {
     let path = repository().join("target").join(path);
     assert!(path.is_file(), "{} is missing; run `integration/install.sh`", path.display());
     path

@@ -1,4 +1,6 @@
 //! redis-server processes on free ports.
+//!
+//! `WEIR_TEST_REDIS_SERVER=PATH` runs another server in its place, such as those that `integration/install.sh` unpacks.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,6 +12,21 @@ use tempfile::TempDir;
 
 use super::eventually;
 use super::process::{Process, on_free_port, succeed};
+use super::programs::unpacked;
+
+/// The servers that `integration/install.sh` unpacks.
+pub(crate) const OTHER_SERVERS: [&str; 3] = ["redis-6.2", "redis-8.2", "valkey-9.1"];
+
+/// The path of one of them.
+#[track_caller]
+pub(crate) fn other_server(name: &str) -> PathBuf {
+    unpacked(&format!("test-servers/{name}"))
+}
+
+/// The server that the tests run unless they name another.
+pub(crate) fn program() -> PathBuf {
+    std::env::var_os("WEIR_TEST_REDIS_SERVER").map_or_else(|| "redis-server".into(), PathBuf::from)
+}
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RedisConfig {
@@ -21,6 +38,8 @@ pub(crate) struct RedisConfig {
     pub(crate) sentinel: bool,
     /// Its certificate is self-signed and marked as an authority's.
     pub(crate) own_authority: bool,
+    /// One of [`OTHER_SERVERS`], instead of the usual one.
+    pub(crate) other: Option<&'static str>,
     /// Lines of redis.conf, such as `user weir on >secret ~weir:{0}:* +@all`.
     pub(crate) lines: Vec<String>,
 }
@@ -165,7 +184,7 @@ fn listen(config: &RedisConfig, directory: &Path, address: SocketAddr) -> Option
     lines.extend(config.lines.iter().cloned());
     let file = directory.join("redis.conf");
     fs::write(&file, lines.join("\n") + "\n").unwrap();
-    let mut command = Command::new("redis-server");
+    let mut command = Command::new(config.other.map_or_else(program, other_server));
     command.arg(&file);
     if config.sentinel {
         command.arg("--sentinel");
