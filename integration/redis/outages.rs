@@ -270,10 +270,10 @@ async fn the_log_has_one_line_for_each_reason_and_one_for_the_return() {
     let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     let messages: Vec<&str> = log.lines().filter_map(|line| line.split_once("weir::")).map(|(_, line)| line).collect();
     let address = server.address();
-    let connected = format!("store::redis::owner: connected to the store store=redis://***@{address}");
+    let connected = format!("store::redis::node::owner: connected to the store store=redis://***@{address}");
     assert_eq!((messages.len(), messages[0], messages[3]), (4, connected.as_str(), connected.as_str()), "{log}");
     for (message, reason) in [(messages[1], "refused"), (messages[2], "the server rejects the user or password")] {
-        assert!(message.starts_with("store::redis::owner: no connection to the store, trying again"), "{log}");
+        assert!(message.starts_with("store::redis::node::owner: no connection to the store, trying again"), "{log}");
         assert!(message.contains(reason), "{log}");
     }
     assert!(!log.contains("secret"), "{log}");
