@@ -251,7 +251,7 @@ fn ample() -> Numbers {
 }
 
 fn charge(numbers: Numbers) -> Charge {
-    let bucket = Bucket { key: "PerAddress:192.0.2.1".into(), fingerprint: fingerprint(0) };
+    let bucket = Bucket::new("PerAddress:192.0.2.1", fingerprint(0));
     Charge::new(bucket, numbers, 1, Mode::Spend)
 }
 

@@ -187,7 +187,7 @@ const TOKEN_BUCKET: &str = include_str!("../../lua/pluglimit_token_bucket.lua");
 /// A charge of a `PlugLimit` script.
 fn scripted(key: &str, text: &str, given: &[&str]) -> Charge {
     let run = Run { source: Arc::new(ScriptSource::new("my.lua", text)), arguments: arguments(given.iter().copied()) };
-    let bucket = Bucket { key: format!("{key}#script"), fingerprint: 0 };
+    let bucket = Bucket::new(format!("{key}#script"), 0);
     let input = Some(Box::new(Input::Script(run)));
     Charge { input, ..Charge::new(bucket, Numbers::script(0), 1, Mode::Spend) }
 }

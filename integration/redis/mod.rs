@@ -47,7 +47,7 @@ fn fixed(burst: u64) -> Numbers {
 
 fn charge(key: &str, numbers: impl Borrow<Numbers>, cost: u64, mode: Mode) -> Charge {
     let fingerprint = key.bytes().fold(0, |sum: u128, byte| sum.wrapping_mul(257) + u128::from(byte));
-    Charge::new(Bucket { key: key.into(), fingerprint }, numbers.borrow().clone(), cost, mode)
+    Charge::new(Bucket::new(key, fingerprint), numbers.borrow().clone(), cost, mode)
 }
 
 async fn decide(store: &RedisStore, charges: &[Charge]) -> Result<Decisions, StoreError> {

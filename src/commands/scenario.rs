@@ -14,15 +14,16 @@ use serde_json::{Value, json};
 
 use super::print::joined;
 use crate::config::{self, Severity};
-use crate::engine::algorithms::charge::{Charge, Input, Mode, Slot};
+use crate::engine::algorithms::charge::{Bucket, Charge, Input, Mode, Slot};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::fingerprint::{Fingerprinter, stable};
+use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::key::opaque;
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 use crate::engine::rules::rule_set::Rules;
+use crate::engine::stable_hash::stable;
 use crate::store::{Batch, Store, StoreError};
 
 /// How long a store may take to connect.
@@ -179,7 +180,8 @@ impl Player {
                 plan.denials.push(LimitDenial { limit: place, enforced: true, reason: DenialReason::Deny });
             }
             allowance => {
-                let bucket = opaque(&format!("{}.{}.{}", self.run, self.played, limit.short), id, &FINGERPRINTER);
+                let short = format!("{}.{}.{}", self.run, self.played, limit.short);
+                let bucket = Bucket { tag: limit.tag, ..opaque(&short, id, &FINGERPRINTER) };
                 let first = plan.charges.len();
                 plan.add_allowance(allowance, bucket, cost, limit.reporting(mode), origin);
                 plan.ask(first, limit);

@@ -8,3 +8,4 @@ pub mod algorithms;
 pub mod answer;
 mod digest;
 pub mod rules;
+pub mod stable_hash;

@@ -59,7 +59,7 @@ mod tests {
         let rules = Rules::new(Vec::new(), Fingerprinter::new((1, 2)), Micros(0), Vec::new());
         let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), MemoryStore::new(10));
         let spend = || {
-            let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+            let bucket = Bucket::new("L:k", 1);
             let charges = [Charge::new(bucket, Numbers::fixed(3).unwrap(), 1, Mode::Spend)];
             let batch = Batch { charges: &charges, effective_from: Micros(0), now: Micros(0) };
             !shared.local.decide(&batch).unwrap()[0].is_denied()

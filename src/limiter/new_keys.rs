@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Limiter, View};
 use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::key::of_newcomers;
 use crate::engine::rules::plan::Plan;
@@ -74,10 +74,11 @@ impl Limiter {
         if let Some(limited) = view.snapshot.limited.get(place) {
             limited.fetch_add(1, Ordering::Relaxed);
         }
-        let key = std::mem::take(&mut charges[index].bucket.key);
+        let Bucket { key, tag, .. } = &mut charges[index].bucket;
+        let (key, tag) = (std::mem::take(key), *tag);
         // No two charges of a request may have the same bucket.
         let bucket = (0..=charges.len())
-            .map(|number| of_newcomers(&key, number, &rules.fingerprinter))
+            .map(|number| of_newcomers(&key, tag, number, &rules.fingerprinter))
             .find(|bucket| charges.iter().all(|other| other.bucket.fingerprint != bucket.fingerprint));
         if let Some(bucket) = bucket {
             charges[index].bucket = bucket;

@@ -115,7 +115,7 @@ impl Trace {
             // Far apart, so that each bucket has its own shard: a sweep would forget a full bucket, which may not be
             // full after the clock has stepped back.
             let shard = ((place * IDS + id) * (u128::MAX / (STATES * IDS))) >> 64 << 64;
-            let bucket = Bucket { key: format!("{number}:{id}{mark}"), fingerprint: shard | u128::from(scattered) };
+            let bucket = Bucket::new(format!("{number}:{id}{mark}"), shard | u128::from(scattered));
             let most = elevated.as_ref().map_or(0, |elevated| elevated.numbers.burst()).max(numbers.burst());
             let cost = cost.of(most);
             if charges.iter().all(|charge| charge.bucket != bucket) {

@@ -8,6 +8,7 @@ use super::micros::{EXACT, Micros};
 use super::numbers::Numbers;
 use super::queue::Work;
 use super::script::Run;
+use super::tag::Tag;
 use super::windows::Windows;
 
 /// The identity of a bucket.
@@ -17,6 +18,14 @@ pub struct Bucket {
     pub key: String,
     /// A keyed 128-bit hash of `key`. The memory store uses nothing else.
     pub fingerprint: u128,
+    pub tag: Tag,
+}
+
+impl Bucket {
+    /// A bucket whose hash tag is that of its id.
+    pub fn new(key: impl Into<String>, fingerprint: u128) -> Self {
+        Self { key: key.into(), fingerprint, tag: Tag::OfId }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

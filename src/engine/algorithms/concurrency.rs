@@ -162,7 +162,7 @@ mod tests {
         let mut slots = Slots::default();
         let numbers = Numbers::concurrency(2, 10_000_000_000).unwrap();
         let answers = charges.iter().map(|(at, mode, name)| {
-            let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+            let bucket = Bucket::new("L:k", 1);
             let input = (*name > 0).then(|| Box::new(Input::Slot(Slot(*name))));
             let charge = Charge { input, ..Charge::new(bucket, numbers.clone(), 1, *mode) };
             let Attempt { decision, edit, .. } = decide(Some(&slots), &charge, Micros(*at * 1_000_000));

@@ -230,7 +230,7 @@ mod tests {
         cost: u64,
         now: u64,
     ) -> (Elevation, Attempt<Option<ElevatedLevel>>) {
-        let charge = Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, numbers.clone(), cost, mode);
+        let charge = Charge::new(Bucket::new("L:k", 1), numbers.clone(), cost, mode);
         let attempt = decide(kept, &charge, elevated, Micros(now), Micros(0));
         (attempt.detail.as_ref().and_then(Detail::elevation).unwrap(), attempt)
     }

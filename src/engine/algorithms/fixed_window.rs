@@ -190,7 +190,7 @@ mod tests {
         /// Charges, and compares the outcome, what remains, and `retry_after` and `reset_after` in seconds.
         #[track_caller]
         fn check(&mut self, at: Micros, cost: u64, mode: Mode, expected: (Outcome, u64, u64, u64)) {
-            let charge = Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, self.numbers.clone(), cost, mode);
+            let charge = Charge::new(Bucket::new("L:k", 1), self.numbers.clone(), cost, mode);
             let (decision, change) = decide(self.level.as_ref(), &charge, at, self.effective_from);
             let [retry, reset] =
                 [decision.retry_after, decision.reset_after].map(|span| span.map_or(u64::MAX, Micros::ceil_seconds));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn charge(numbers: Numbers, cost: u64, mode: Mode) -> Charge {
-        Charge::new(Bucket { key: "L:k".into(), fingerprint: 1 }, numbers, cost, mode)
+        Charge::new(Bucket::new("L:k", 1), numbers, cost, mode)
     }
 
     fn apply(level: &mut Option<Level>, charge: &Charge, now: u64) -> Decision {

@@ -24,5 +24,6 @@ pub mod level;
 pub mod micros;
 pub mod numbers;
 pub mod state;
+pub mod tag;
 mod usage;
 pub mod windows;

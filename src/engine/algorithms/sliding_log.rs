@@ -213,7 +213,7 @@ mod tests {
         let numbers = Numbers::sliding_log(3, 10_000_000_000).unwrap();
         let mut log: Option<Log> = None;
         for ((at, mode, cost), expected) in steps.iter().zip(expected) {
-            let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+            let bucket = Bucket::new("L:k", 1);
             let charge = Charge::new(bucket, numbers.clone(), *cost, *mode);
             let Attempt { decision, edit, .. } = decide(log.as_ref(), &charge, Micros::from_millis(1_000_000 + at));
             let [retry, reset] = [decision.retry_after, decision.reset_after]
@@ -280,7 +280,7 @@ mod tests {
     #[track_caller]
     fn check_given_back(tokens: u64, ago: u64, expected: &[(u64, u64)]) {
         let numbers = Numbers::sliding_log(100, 60_000_000_000).unwrap();
-        let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+        let bucket = Bucket::new("L:k", 1);
         let mut log = Log::default();
         let mut apply = |at: u64, mode, cost, ago: Option<u64>| {
             let input = ago.map(|ago| Box::new(Input::TakenAgo(Micros(ago * 1_000_000))));

@@ -257,7 +257,7 @@ mod tests {
         /// Charges at a millisecond. Returns the outcome, the rest, and both waits in milliseconds, -1 for one that never
         /// ends.
         fn charge(&mut self, at: u64, mode: Mode, cost: u64) -> (Outcome, u64, i64, i64) {
-            let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+            let bucket = Bucket::new("L:k", 1);
             let charge = Charge::new(bucket, self.numbers.clone(), cost, mode);
             let now = Micros::from_millis(BASE * 1_000 + at);
             let Attempt { decision, edit, counts_denied, .. } =

@@ -114,7 +114,7 @@ pub fn peek_level(level: Option<&Level>, charge: &Charge, now: Micros, effective
 
 /// Returns a check of cost 0. It has no key, because no algorithm reads it.
 fn check_of_zero(charge: &Charge) -> Charge {
-    let bucket = Bucket { key: String::new(), fingerprint: charge.bucket.fingerprint };
+    let bucket = Bucket::new(String::new(), charge.bucket.fingerprint);
     let Charge { numbers, changed, input, .. } = charge;
     Charge { bucket, numbers: numbers.clone(), cost: 0, mode: Mode::Check, changed: *changed, input: input.clone() }
 }

@@ -38,7 +38,7 @@ fn verdict(rows: &[Row]) -> Verdict {
             0 => Numbers::fixed(burst).unwrap(),
             seconds => Numbers::new(burst, burst.min(1_000), seconds * 1_000_000_000).unwrap(),
         };
-        let bucket = Bucket { key: String::new(), fingerprint: u128::from(limit) };
+        let bucket = Bucket::new(String::new(), u128::from(limit));
         plan.charges.push(Charge::new(bucket, numbers, 1, Mode::Spend));
         plan.origins.push(ChargeOrigin { limit, window, enforced: true });
         let (retry_after, reset_after) = (retry.map(Micros::from_millis), reset.map(Micros::from_millis));

@@ -45,7 +45,9 @@ impl Rules {
         let text = || texts.join(":");
         let (given, changed) = limit.overrides.find(&OverrideLookup { prefixes: &prefixes, client, text: &text, now });
         let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
-        let bucket = Bucket { key: plain.to_owned(), fingerprint: fingerprint_of(plain, &hash) };
+        // What a bucket has used stays under its tag, whatever these rules have for the limit.
+        let Bucket { tag, .. } = charge.bucket;
+        let bucket = Bucket { tag, ..Bucket::new(plain, fingerprint_of(plain, &hash)) };
         let mut plan = Plan::default();
         let origin = ChargeOrigin { limit: 0, window: 0, enforced: false };
         plan.add_allowance(allowance, bucket, charge.cost, charge.mode, origin);

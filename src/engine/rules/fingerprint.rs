@@ -38,10 +38,3 @@ impl PartialFingerprint {
         self.0.finish128().as_u128()
     }
 }
-
-/// A hash that is the same in every process: all gateways must agree on the ids in the share of `enforce_for`.
-pub fn stable(bytes: &[u8]) -> u64 {
-    let mut hash = SipHasher13::new_with_keys(0, 0);
-    hash.write(bytes);
-    hash.finish128().h1
-}

@@ -89,7 +89,7 @@ pub fn identify(
     if let Some(skipped) = skipped {
         return Err(skipped);
     }
-    Ok(Identity { bucket: key.into_bucket(), prefixes })
+    Ok(Identity { bucket: key.into_bucket(limit.tag), prefixes })
 }
 
 /// The canonical components of the id of `request`.

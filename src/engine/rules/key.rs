@@ -1,10 +1,12 @@
 //! The keys of buckets: ids as text that clients cannot forge.
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 
 use super::fingerprint::{Fingerprinter, PartialFingerprint};
 use crate::engine::algorithms::charge::Bucket;
+use crate::engine::algorithms::tag::Tag;
 use crate::engine::digest::sha256;
 use crate::message::address;
 use crate::message::{lossless, percent};
@@ -19,12 +21,12 @@ const NEWCOMERS: &str = "~new";
 pub fn opaque(short: &str, id: &str, fingerprinter: &Fingerprinter) -> Bucket {
     let mut key = BucketKey::new(short, fingerprinter);
     key.push(id);
-    key.into_bucket()
+    key.into_bucket(Tag::OfId)
 }
 
 /// The shared bucket of this number that replaces the one under `key` when its limit has more new ids than it may. No id
 /// encodes to its key.
-pub fn of_newcomers(key: &str, number: usize, fingerprinter: &Fingerprinter) -> Bucket {
+pub fn of_newcomers(key: &str, tag: Tag, number: usize, fingerprinter: &Fingerprinter) -> Bucket {
     let (id, mark) = key.split_at(key.find('#').unwrap_or(key.len()));
     let short = id.split(':').next().unwrap_or(id);
     let mut key = BucketKey::new(short, fingerprinter);
@@ -33,7 +35,7 @@ pub fn of_newcomers(key: &str, number: usize, fingerprinter: &Fingerprinter) -> 
         let _ = write!(key.text, ".{number}");
     }
     key.text.push_str(mark);
-    key.into_bucket()
+    key.into_bucket(tag)
 }
 
 /// The fingerprint of a bucket's key, or of a prefix of it that ends with a component.
@@ -41,6 +43,20 @@ pub(crate) fn fingerprint_of(text: &str, fingerprinter: &Fingerprinter) -> u128 
     let mut hash = fingerprinter.start();
     hash.write(text.as_bytes());
     hash.finish()
+}
+
+/// A component as keys have it: percent-encoded, so that user text can neither end a component nor form a Redis hash tag
+/// (`{...}` decides the hash slot of a key), and hashed if it is long.
+pub(crate) fn encoded(component: &str) -> Cow<'_, str> {
+    if component.bytes().all(is_plain) && component.len() <= LONGEST_COMPONENT {
+        return component.into();
+    }
+    let mut encoded = String::with_capacity(component.len() + 8);
+    percent::encode(&lossless::bytes(component), is_plain, &mut encoded);
+    if encoded.len() > LONGEST_COMPONENT {
+        encoded = format!("~{}", &sha256(component)[..32]);
+    }
+    encoded.into()
 }
 
 /// A key under construction.
@@ -68,23 +84,14 @@ impl BucketKey {
         self.fingerprint
     }
 
-    pub(crate) fn into_bucket(mut self) -> Bucket {
+    pub(crate) fn into_bucket(mut self, tag: Tag) -> Bucket {
         let fingerprint = self.fingerprint();
-        Bucket { key: self.text, fingerprint }
+        Bucket { key: self.text, fingerprint, tag }
     }
 
-    /// Appends a component. It is percent-encoded, so that user text can neither end a component nor form a Redis hash tag
-    /// (`{...}` decides the slot of a key), and hashed if it is long.
+    /// Appends a component as [`encoded`].
     pub(crate) fn push(&mut self, component: &str) {
-        if component.bytes().all(is_plain) && component.len() <= LONGEST_COMPONENT {
-            return self.push_encoded(component);
-        }
-        let mut encoded = String::with_capacity(component.len() + 8);
-        percent::encode(&lossless::bytes(component), is_plain, &mut encoded);
-        if encoded.len() > LONGEST_COMPONENT {
-            encoded = format!("~{}", &sha256(component)[..32]);
-        }
-        self.push_encoded(&encoded);
+        self.push_encoded(&encoded(component));
     }
 
     pub(crate) fn push_ipv4(&mut self, address: Ipv4Addr) {

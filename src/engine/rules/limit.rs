@@ -7,7 +7,6 @@ use http::header::HeaderName;
 use super::allowance::Allowance;
 use super::component::{Component, ComponentSource};
 use super::descriptors::DescriptorRule;
-use super::fingerprint::stable;
 use super::identity::Fallback;
 use super::matching::Match;
 use super::overrides::Overrides;
@@ -16,6 +15,8 @@ use super::response_cost::ResponseCost;
 use super::value_type::ValueType;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::script::Script;
+use crate::engine::algorithms::tag::Tag;
+use crate::engine::stable_hash::stable;
 
 /// A named rule: which requests it covers, which bucket it charges, and how much.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Limit {
     pub name: String,
     /// The name in store keys: `short:`, which defaults to the name.
     pub short: String,
+    /// The hash tag of its buckets: `tag:`, or, from [`super::rule_set::Rules::new`] on, the one of [`Limit::default_tag`].
+    pub tag: Tag,
     pub conditions: Match,
     /// The components of its ids. Empty means one bucket for all (`global`).
     pub by: Vec<Component>,
@@ -102,6 +105,7 @@ impl Limit {
         Self {
             name: name.to_owned(),
             short: name.to_owned(),
+            tag: Tag::OfId,
             conditions: Match::default(),
             by: vec![Component::new(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Text)],
             allowance: Allowance::Disabled,
@@ -122,6 +126,15 @@ impl Limit {
             script: None,
             overrides: Overrides::default(),
             rule: None,
+        }
+    }
+
+    /// The hash tag of its buckets without `tag:`. Ids that begin with a method or a path are few, or of nobody in particular, so
+    /// other limits hardly share them, and the tag is that of the name in keys.
+    pub(super) fn default_tag(&self) -> Tag {
+        match self.by.first().map(|component| &component.source) {
+            None | Some(ComponentSource::Method | ComponentSource::Path) => Tag::named(&self.short),
+            Some(_) => Tag::OfId,
         }
     }
 

@@ -56,7 +56,7 @@ impl Rules {
         }
         let texts: Vec<&str> = components.iter().map(|component| component.text.as_ref()).collect();
         NamedIdentity {
-            bucket: key.into_bucket(),
+            bucket: key.into_bucket(limit.tag),
             prefixes,
             text: texts.join(":"),
             client: components.iter().find_map(|component| component.address),

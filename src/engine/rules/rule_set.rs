@@ -16,6 +16,7 @@ use super::queue::FollowUp;
 use super::request::{AmbiguousValue, Duplicates, Request};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::tag::Tag;
 use crate::engine::rules::allowance::Allowance;
 use crate::message::lossless::shown;
 
@@ -41,7 +42,17 @@ impl Rules {
     /// Compiles limits. `effective_from` is when their numbers take effect (see
     /// [`crate::engine::algorithms::state::decide_level`]); `files` are the names for
     /// [`super::overrides::OverrideOrigin::file`].
-    pub fn new(limits: Vec<Limit>, fingerprinter: Fingerprinter, effective_from: Micros, files: Vec<String>) -> Self {
+    pub fn new(
+        mut limits: Vec<Limit>,
+        fingerprinter: Fingerprinter,
+        effective_from: Micros,
+        files: Vec<String>,
+    ) -> Self {
+        for limit in &mut limits {
+            if limit.tag == Tag::OfId {
+                limit.tag = limit.default_tag();
+            }
+        }
         let mut index = Index::default();
         for (place, limit) in (0..).zip(&limits) {
             let applies_somewhere = limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();

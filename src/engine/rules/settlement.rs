@@ -210,7 +210,7 @@ mod tests {
     const MINUTE: u64 = 60_000_000_000;
 
     fn owed(cost: ResponseCost, reserve: u64, numbers: Numbers, ends: Option<Micros>) -> PendingSettlement {
-        let bucket = Bucket { key: "L:k".into(), fingerprint: 1 };
+        let bucket = Bucket::new("L:k", 1);
         let charges = [ReservedCharge { charge: Charge::new(bucket, numbers, reserve, Mode::Spend), ends }];
         PendingSettlement { limit: 0, cost: Arc::new(cost), reserve, charges: charges.into_iter().collect() }
     }

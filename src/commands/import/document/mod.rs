@@ -12,8 +12,9 @@ use crate::config::foreign::MOST_REGEXES;
 use crate::config::{self, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::component::Component;
-use crate::engine::rules::fingerprint::{Fingerprinter, stable};
+use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::ids::Id;
+use crate::engine::stable_hash::stable;
 
 mod entry;
 

@@ -5,9 +5,10 @@ use smallvec::SmallVec;
 use super::PerUnit;
 use crate::engine::algorithms::charge::{Charge, Mode, NUMBERS_OF_THE_CALL};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::tag::{Tag, of_component};
 use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
-use crate::engine::rules::key::BucketKey;
+use crate::engine::rules::key::{BucketKey, encoded};
 use crate::engine::rules::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan};
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
@@ -93,7 +94,9 @@ impl Rules {
             key.push(entry.key);
             key.push(entry.value);
         }
-        let charge = Charge::new(key.into_bucket(), numbers, 1, Mode::Spend);
+        // The first component is the domain, which all ids share. The first value tells clients apart.
+        let tag = descriptor.entries.first().map_or(Tag::OfId, |entry| Tag::Fixed(of_component(&encoded(entry.value))));
+        let charge = Charge::new(key.into_bucket(tag), numbers, 1, Mode::Spend);
         plan.charges.push(Charge { changed: NUMBERS_OF_THE_CALL, ..charge });
         plan.origins.push(ChargeOrigin { limit: place, window: 0, enforced });
         plan

@@ -182,7 +182,7 @@ pub(super) mod tests {
 
     pub(in super::super) fn charge(key: &str, cost: u64, mode: Mode) -> Charge {
         let numbers = Numbers::new(20, 20, 1_000_000_000).unwrap();
-        Charge::new(Bucket { key: key.into(), fingerprint: 1 }, numbers, cost, mode)
+        Charge::new(Bucket::new(key, 1), numbers, cost, mode)
     }
 
     pub(in super::super) fn requests(requests: &[&[Charge]]) -> Requests {

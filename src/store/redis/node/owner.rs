@@ -153,7 +153,7 @@ async fn identify(live: &Connection) -> Result<(), Diagnosis> {
 /// Makes a call that needs the usual permissions and leaves nothing behind: a reset of an unused bucket.
 async fn try_out(live: &Connection, node: &Node, target: &Target) -> Result<(), Diagnosis> {
     let Ok(numbers) = Numbers::fixed(1) else { return Ok(()) };
-    let charge = Charge::new(Bucket { key: TRIAL.into(), fingerprint: 0 }, numbers, 0, Mode::Reset);
+    let charge = Charge::new(Bucket::new(TRIAL, 0), numbers, 0, Mode::Reset);
     let batch = Batch { charges: &[charge], effective_from: Micros(0), now: Micros(0) };
     let mut requests = Requests::new(&batch, None, node.number());
     requests.push(batch.charges, batch.now);
