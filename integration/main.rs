@@ -8,6 +8,7 @@ mod clients;
 mod commands;
 mod documentation;
 mod envoy;
+mod faults;
 mod gateways;
 mod handover;
 mod image;

@@ -13,8 +13,8 @@ use weir::store::memory::MemoryStore;
 use weir::store::redis::{RedisOptions, RedisStore};
 
 use crate::support::frames::{DATA, END_HEADERS, Frames, HEADERS, RST_STREAM, frame, request};
+use crate::support::injector::{Injector, Trouble};
 use crate::support::redis::RedisServer;
-use crate::support::relay::{Fate, Relay};
 use crate::support::server::{Setup, Weir};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::Wire;
@@ -436,11 +436,11 @@ fn what_redis_grants_too_late_is_given_back() {
 #[test]
 fn what_redis_grants_on_a_connection_that_breaks_is_given_back() {
     let redis = RedisServer::plain();
-    let relay = Relay::to(&redis.address());
+    let injector = Injector::to(&redis.address());
     let (upstream, go) = upstream();
     let target = RedisOptions {
         timeout: Duration::from_secs(5),
-        ..RedisOptions::new(format!("redis://{}", relay.address), Clock::machine())
+        ..RedisOptions::new(format!("redis://{}", injector.address), Clock::machine())
     };
     let target = target.target().unwrap();
     let rules = "limits: { One: { algorithm: concurrency, capacity: 10, by: global } }";
@@ -448,12 +448,12 @@ fn what_redis_grants_on_a_connection_that_breaks_is_given_back() {
     let weir = Setup { store, ..Setup::new(rules) }.start(&format!("http://{}", upstream.address));
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     for round in 1..=4 {
-        relay.set(Fate::Lose);
+        injector.set(Trouble::Drop);
         let mut client = weir.connect();
         client.send("GET /now HTTP/1.1\r\nhost: a\r\n\r\n");
         becomes("the slot is taken", 1, || redis.cli(&["EXISTS", KEY]).parse().unwrap());
-        relay.set(Fate::Pass);
-        relay.cut();
+        injector.set(Trouble::None);
+        injector.cut();
         assert_eq!(client.response().status(), 200, "it passes by `on_store_error`");
         becomes("nothing is held", 0, || weir.metric("weir_slots_held"));
         becomes("nothing is left", 0, || redis.cli(&["EXISTS", KEY]).parse().unwrap());

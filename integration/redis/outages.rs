@@ -11,9 +11,9 @@ use weir::store::{Fault, StoreError};
 
 use super::{TIMEOUT, charge, connected, decide, fixed, last_error, options, resumes, spend};
 use crate::support::eventually_async;
+use crate::support::injector::{Injector, Trouble};
 use crate::support::process::free_port;
 use crate::support::redis::{RedisConfig, RedisServer};
-use crate::support::relay::{Fate, Relay};
 
 #[tokio::test]
 async fn a_killed_server_fails_at_once_and_a_restarted_one_is_found() {
@@ -201,13 +201,13 @@ async fn a_connection_that_is_cut_is_replaced_at_once_and_requests_wait_for_that
 #[tokio::test]
 async fn a_reply_that_is_lost_or_doubled_answers_no_other_call() {
     let server = RedisServer::plain();
-    for fate in [Fate::LoseOnce, Fate::DoubleOnce] {
-        let relay = Relay::to(&server.address());
-        let store = connected(&options(&format!("redis://{}", relay.address))).await;
-        let key = format!("{fate:?}");
+    for trouble in [Trouble::DropOnce, Trouble::DoubleOnce] {
+        let injector = Injector::to(&server.address());
+        let store = connected(&options(&format!("redis://{}", injector.address))).await;
+        let key = format!("{trouble:?}");
         let one = |bucket: u64| charge(&format!("{key}:{bucket}"), fixed(1_000 * bucket), 1, Mode::Spend);
         spend(&store).await.unwrap();
-        relay.set(fate);
+        injector.set(trouble);
         let (mut right, mut ends) = (0, Vec::new());
         for number in 0..200 {
             let bucket = 1 + number % 7;
@@ -215,7 +215,7 @@ async fn a_reply_that_is_lost_or_doubled_answers_no_other_call() {
                 Ok(decisions) => {
                     let taken = 1_000 * bucket - decisions[0].remaining;
                     // The bucket of another call has thousands more or less.
-                    assert!((1..=200).contains(&taken), "{fate:?}: call {number} was told {decisions:?}");
+                    assert!((1..=200).contains(&taken), "{trouble:?}: call {number} was told {decisions:?}");
                     right += 1;
                 }
                 Err(error) => ends.push(error),
@@ -225,7 +225,7 @@ async fn a_reply_that_is_lost_or_doubled_answers_no_other_call() {
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        assert!(relay.is_done() && right > 100, "{fate:?}: {right} were answered, the others {ends:?}");
+        assert!(injector.is_done() && right > 100, "{trouble:?}: {right} were answered, the others {ends:?}");
         let is_told = |error: &StoreError| matches!(error, StoreError::Late(_) | StoreError::Broken | StoreError::Down);
         assert!(ends.iter().all(is_told), "{ends:?}");
     }

@@ -2,11 +2,13 @@
 
 pub(crate) mod binary;
 pub(crate) mod certificates;
+pub(crate) mod cluster;
 pub(crate) mod frames;
+pub(crate) mod injector;
 pub(crate) mod process;
 pub(crate) mod programs;
 pub(crate) mod redis;
-pub(crate) mod relay;
+pub(crate) mod sentinel;
 pub(crate) mod server;
 pub(crate) mod upstream;
 pub(crate) mod weir;
@@ -20,12 +22,18 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Asks until there is an answer; fails with the last state.
 #[track_caller]
-pub(crate) fn eventually<T, E: Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
+pub(crate) fn eventually<T, E: Debug>(what: &str, ask: impl FnMut() -> Result<T, E>) -> T {
+    within(PATIENCE, what, ask)
+}
+
+/// Like [`eventually`], with another timeout.
+#[track_caller]
+pub(crate) fn within<T, E: Debug>(patience: Duration, what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
     loop {
         match ask() {
             Ok(answer) => return answer,
-            Err(state) => assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}; {state:?}"),
+            Err(state) => assert!(start.elapsed() < patience, "not within {patience:?}: {what}; {state:?}"),
         }
         std::thread::sleep(Duration::from_millis(5));
     }

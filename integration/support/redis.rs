@@ -11,7 +11,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use tempfile::TempDir;
 
 use super::eventually;
-use super::process::{Process, on_free_port, succeed};
+use super::process::{Process, finish, free_port, on_free_port, succeed};
 use super::programs::unpacked;
 
 /// The servers that `integration/install.sh` unpacks.
@@ -34,12 +34,16 @@ pub(crate) struct RedisConfig {
     pub(crate) tls: bool,
     /// The password of the default user.
     pub(crate) password: Option<String>,
-    /// Runs as a Sentinel that monitors nothing.
+    /// Runs as a Sentinel, which monitors what `lines` say.
     pub(crate) sentinel: bool,
+    /// Runs as a node of a cluster.
+    pub(crate) cluster: bool,
     /// Its certificate is self-signed and marked as an authority's.
     pub(crate) own_authority: bool,
     /// One of [`OTHER_SERVERS`], instead of the usual one.
     pub(crate) other: Option<&'static str>,
+    /// The directory of another server whose certificates are used.
+    pub(crate) certificates: Option<PathBuf>,
     /// Lines of redis.conf, such as `user weir on >secret ~weir:{0}:* +@all`.
     pub(crate) lines: Vec<String>,
 }
@@ -61,15 +65,35 @@ impl RedisServer {
         Self::start(&RedisConfig::default())
     }
 
+    /// Servers with the same configuration. With TLS, they have the same certificates.
+    pub(crate) fn several(config: &RedisConfig, count: usize) -> Vec<Self> {
+        let mut config = config.clone();
+        let mut servers: Vec<Self> = Vec::new();
+        for _ in 0..count {
+            let server = Self::start(&config);
+            if config.tls && config.certificates.is_none() {
+                config.certificates = Some(server.directory().to_owned());
+            }
+            servers.push(server);
+        }
+        servers
+    }
+
     pub(crate) fn on_port(port: u16) -> Self {
         let server = Self::listen(RedisConfig::default(), SocketAddr::from(([127, 0, 0, 1], port)));
         server.unwrap_or_else(|| panic!("redis-server did not start on port {port}"))
     }
 
-    fn listen(config: RedisConfig, address: SocketAddr) -> Option<Self> {
+    fn listen(mut config: RedisConfig, address: SocketAddr) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        if config.tls {
-            write_certificates(directory.path());
+        match &config.certificates {
+            Some(other) => copy_certificates(other, directory.path()),
+            None if config.tls => write_certificates(directory.path()),
+            None => {}
+        }
+        if config.cluster {
+            // The default is the port plus 10000, which most free ports leave no room for.
+            config.lines.push(format!("cluster-enabled yes\ncluster-port {}", free_port()));
         }
         if config.own_authority {
             let authority = directory.path().join("ca.pem");
@@ -83,6 +107,14 @@ impl RedisServer {
     /// `127.0.0.1:port`.
     pub(crate) fn address(&self) -> String {
         self.address.to_string()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// The URL of the default user.
@@ -108,6 +140,16 @@ impl RedisServer {
     /// Runs redis-cli as the default user and returns its output.
     #[track_caller]
     pub(crate) fn cli(&self, arguments: &[&str]) -> String {
+        succeed(&mut self.cli_command(arguments)).trim_end().to_owned()
+    }
+
+    /// Like [`Self::cli`]; `None` if the server is gone.
+    pub(crate) fn try_cli(&self, arguments: &[&str]) -> Option<String> {
+        let finished = finish(&mut self.cli_command(arguments));
+        (finished.code == Some(0)).then(|| finished.out.trim_end().to_owned())
+    }
+
+    fn cli_command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new("redis-cli");
         command.args(["-p", &self.address.port().to_string()]);
         if let Some(password) = &self.config.password {
@@ -117,7 +159,16 @@ impl RedisServer {
             command.arg("--tls").arg("--cacert").arg(self.ca_file());
             command.arg("--cert").arg(self.client_cert_file()).arg("--key").arg(self.client_key_file());
         }
-        succeed(command.args(arguments)).trim_end().to_owned()
+        command.args(arguments);
+        command
+    }
+
+    /// A field of `INFO`, such as `role`.
+    pub(crate) fn info(&self, section: &str, field: &str) -> Option<String> {
+        self.try_cli(&["INFO", section])?.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name == field).then(|| value.trim().to_owned())
+        })
     }
 
     /// The calls of a command by clients and scripts since the last `CONFIG RESETSTAT`.
@@ -128,7 +179,7 @@ impl RedisServer {
         line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
     }
 
-    /// Kills the server.
+    /// Sends SIGKILL, which ends a frozen server as well.
     pub(crate) fn kill(&mut self) {
         self.process.kill();
     }
@@ -151,7 +202,7 @@ impl RedisServer {
         self.restart();
     }
 
-    /// Restarts with no data on the same port.
+    /// Restarts on the same port, with no data unless `lines` turn the append-only file on.
     pub(crate) fn restart(&mut self) {
         self.kill();
         // The kernel may not have freed the port yet.
@@ -160,10 +211,45 @@ impl RedisServer {
         });
     }
 
-    /// The process state of proc(5), such as R, S or T.
+    /// Restarts on the same port after the append-only file was lost.
+    pub(crate) fn restart_empty(&mut self) {
+        self.kill();
+        let file = self.directory.path().join("appendonlydir");
+        if file.exists() {
+            fs::remove_dir_all(file).unwrap();
+        }
+        self.restart();
+    }
+
+    /// Returns whether the process exists and is not frozen. redis-cli waits for a frozen server without end.
+    pub(crate) fn is_running(&self) -> bool {
+        !['T', 'Z'].contains(&self.state())
+    }
+
+    /// The role of `INFO`, `master` or `slave`; `None` if the server is gone.
+    pub(crate) fn role(&self) -> Option<String> {
+        self.info("replication", "role")
+    }
+
+    /// Returns an error with the state of the link to the master if this is a replica that is not in sync.
+    pub(crate) fn in_sync(&self) -> Result<(), String> {
+        if self.role().as_deref() == Some("master") {
+            return Ok(());
+        }
+        match self.info("replication", "master_link_status") {
+            Some(status) if status == "up" => Ok(()),
+            status => Err(format!("{}: {status:?}", self.address())),
+        }
+    }
+
+    pub(crate) fn password(&self) -> Option<&str> {
+        self.config.password.as_deref()
+    }
+
+    /// The process state of proc(5), such as R, S or T; Z if it has ended.
     fn state(&self) -> char {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap();
-        text.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).unwrap_or_default();
+        text.rsplit_once(") ").map_or('Z', |(_, fields)| fields.chars().next().unwrap())
     }
 }
 
@@ -175,7 +261,7 @@ fn listen(config: &RedisConfig, directory: &Path, address: SocketAddr) -> Option
     }
     lines.push(format!("dir {}", directory.display()));
     if config.tls {
-        lines.push(format!("port 0\ntls-port {port}\ntls-auth-clients yes"));
+        lines.push(format!("port 0\ntls-port {port}\ntls-auth-clients yes\ntls-replication yes"));
         lines.push("tls-ca-cert-file ca.pem\ntls-cert-file server.pem\ntls-key-file server.key".into());
     } else {
         lines.push(format!("port {port}"));
@@ -191,6 +277,12 @@ fn listen(config: &RedisConfig, directory: &Path, address: SocketAddr) -> Option
     }
     command.current_dir(directory).stdout(Stdio::null()).stderr(Stdio::null());
     Process::listening(&mut command, address)
+}
+
+fn copy_certificates(from: &Path, to: &Path) {
+    for file in ["ca.pem", "ca.key", "server.pem", "server.key", "client.pem", "client.key"] {
+        fs::copy(from.join(file), to.join(file)).unwrap();
+    }
 }
 
 /// Writes PEM files of an authority, a certificate for 127.0.0.1 and one for a client.

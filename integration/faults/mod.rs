@@ -1,0 +1,3 @@
+//! Faults of the store while several gateways share it.
+
+mod groups;

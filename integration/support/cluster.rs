@@ -1,0 +1,214 @@
+//! A Redis Cluster of several servers.
+
+use std::time::Duration;
+
+use super::redis::{RedisConfig, RedisServer};
+use super::within;
+
+const HASH_SLOTS: usize = 16_384;
+
+/// A node is suspected after this long, in milliseconds. An election takes a second more.
+const NODE_TIMEOUT: u32 = 1_000;
+
+/// The timeout of a change that all nodes must learn of. A master that has just started takes no calls for 2 s.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Masters that share the hash slots evenly, each with the same number of replicas. The servers are killed when this is dropped.
+pub(crate) struct RedisCluster {
+    /// The first masters, then a replica of each in the same order, then another one of each.
+    pub(crate) nodes: Vec<RedisServer>,
+    ids: Vec<String>,
+}
+
+/// A line of `CLUSTER NODES`.
+struct Known {
+    node: usize,
+    master: bool,
+    hash_slots: Vec<(u16, u16)>,
+}
+
+impl RedisCluster {
+    /// Starts the servers and waits until the cluster takes calls and the replicas are in sync.
+    pub(crate) fn start(masters: usize, replicas: usize) -> Self {
+        Self::start_with(&RedisConfig::default(), masters, replicas)
+    }
+
+    /// Like [`Self::start`], with a configuration for each server: a password, TLS, further lines.
+    pub(crate) fn start_with(config: &RedisConfig, masters: usize, replicas: usize) -> Self {
+        let mut config = RedisConfig { cluster: true, ..config.clone() };
+        let own = [
+            &format!("cluster-node-timeout {NODE_TIMEOUT}"),
+            "cluster-replica-validity-factor 0",
+            "cluster-allow-replica-migration no",
+            "repl-ping-replica-period 1",
+            "repl-diskless-sync-delay 0",
+        ];
+        config.lines.splice(0..0, own.map(str::to_owned));
+        config.lines.extend(config.password.as_ref().map(|password| format!("masterauth {password}")));
+        if config.tls {
+            config.lines.push("tls-cluster yes".into());
+        }
+        let nodes = RedisServer::several(&config, masters * (1 + replicas));
+        let ids = nodes.iter().map(|node| node.cli(&["CLUSTER", "MYID"])).collect();
+        let cluster = Self { nodes, ids };
+        cluster.join(masters);
+        cluster
+    }
+
+    fn join(&self, masters: usize) {
+        let bus_port = |node: &RedisServer| {
+            node.cli(&["CONFIG", "GET", "cluster-port"]).lines().nth(1).expect("a cluster has one").to_owned()
+        };
+        let bus_ports: Vec<String> = self.nodes.iter().map(bus_port).collect();
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+            if index < masters {
+                let share = |index: usize| HASH_SLOTS * index / masters;
+                let (first, last) = (share(index).to_string(), (share(index + 1) - 1).to_string());
+                node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            }
+            for (other, bus_port) in self.nodes[..index].iter().zip(&bus_ports) {
+                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string(), bus_port]);
+            }
+        }
+        for (index, node) in self.nodes.iter().enumerate().skip(masters) {
+            // The node may not have met its master yet.
+            within(PATIENCE, "the replica knows its master", || {
+                let answer = node.cli(&["CLUSTER", "REPLICATE", &self.ids[index % masters]]);
+                if answer == "OK" { Ok(()) } else { Err(answer) }
+            });
+        }
+        self.until_whole();
+        self.until_in_sync();
+    }
+
+    /// `redis+cluster://` and the addresses of all nodes.
+    pub(crate) fn url(&self) -> String {
+        let own = self.nodes[0].url();
+        let (scheme, first) = own.split_once("://").unwrap();
+        let addresses: Vec<String> = self.nodes[1..].iter().map(RedisServer::address).collect();
+        let scheme = if scheme == "rediss" { "rediss+cluster" } else { "redis+cluster" };
+        format!("{scheme}://{}", [&[first.to_owned()], &*addresses].concat().join(","))
+    }
+
+    /// The hash slot of a key.
+    pub(crate) fn hash_slot(&self, key: &str) -> u16 {
+        self.running().cli(&["CLUSTER", "KEYSLOT", key]).parse().unwrap()
+    }
+
+    /// The masters that have hash slots, as places in `nodes`.
+    pub(crate) fn masters(&self) -> Vec<usize> {
+        let has_slots = |known: &Known| known.master && !known.hash_slots.is_empty();
+        let all = known(&self.running().cli(&["CLUSTER", "NODES"]), &self.ids);
+        let mut masters: Vec<usize> = all.into_iter().filter(has_slots).map(|known| known.node).collect();
+        masters.sort_unstable();
+        masters
+    }
+
+    /// The master of a hash slot, as a place in `nodes`.
+    pub(crate) fn owner(&self, hash_slot: u16) -> usize {
+        let has_it = |known: &Known| known.hash_slots.iter().any(|(first, last)| (*first..=*last).contains(&hash_slot));
+        let all = known(&self.running().cli(&["CLUSTER", "NODES"]), &self.ids);
+        all.iter().find(|known| has_it(known)).expect("each hash slot has a master").node
+    }
+
+    /// Waits until the nodes that run agree on a master for each hash slot and take calls.
+    #[track_caller]
+    pub(crate) fn until_whole(&self) {
+        within(PATIENCE, "the cluster takes calls", || {
+            let state = |node: &RedisServer| {
+                let info = node.cli(&["CLUSTER", "INFO"]);
+                let ok = ["cluster_state:ok".to_owned(), format!("cluster_known_nodes:{}", self.nodes.len())];
+                if ok.iter().all(|line| info.contains(line.as_str())) { Ok(()) } else { Err(info) }
+            };
+            self.nodes.iter().filter(|node| node.is_running()).try_for_each(state)
+        });
+    }
+
+    /// Waits until each running replica has a connection to its master and its data.
+    #[track_caller]
+    pub(crate) fn until_in_sync(&self) {
+        within(PATIENCE, "the replicas are in sync", || {
+            self.nodes.iter().filter(|node| node.is_running()).try_for_each(RedisServer::in_sync)
+        });
+    }
+
+    /// Moves a hash slot with its keys to another master.
+    pub(crate) fn move_slot(&self, hash_slot: u16, to: usize) {
+        self.begin_move(hash_slot, to);
+        self.finish_move(hash_slot, to);
+    }
+
+    /// Marks a hash slot as on its way to another master: keys that its master does not have are answered with `ASK`.
+    pub(crate) fn begin_move(&self, hash_slot: u16, to: usize) {
+        let (slot, from) = (hash_slot.to_string(), self.owner(hash_slot));
+        self.nodes[to].cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.ids[from]]);
+        self.nodes[from].cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.ids[to]]);
+    }
+
+    /// Moves the keys of a hash slot that is on its way, and gives it to its new master.
+    pub(crate) fn finish_move(&self, hash_slot: u16, to: usize) {
+        let (slot, from) = (hash_slot.to_string(), self.owner(hash_slot));
+        let target = &self.nodes[to];
+        // Nothing creates keys on a master that a hash slot is leaving, so this ends.
+        loop {
+            let keys = self.nodes[from].cli(&["CLUSTER", "GETKEYSINSLOT", &slot, "500"]);
+            let keys: Vec<&str> = keys.lines().filter(|key| !key.is_empty()).collect();
+            if keys.is_empty() {
+                break;
+            }
+            let port = target.port().to_string();
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000"];
+            words.extend(target.password().into_iter().flat_map(|password| ["AUTH", password]));
+            words.push("KEYS");
+            words.extend(keys);
+            let answer = self.nodes[from].cli(&words);
+            assert!(["OK", "NOKEY"].contains(&&*answer), "{answer}");
+        }
+        // The new master first: the old one sends clients there as soon as it has given the hash slot up.
+        let others = (0..self.nodes.len()).filter(|node| ![to, from].contains(node));
+        for node in [to, from].into_iter().chain(others) {
+            let node = &self.nodes[node];
+            // Replicas are told by their masters.
+            if node.is_running() && node.role().as_deref() == Some("master") {
+                node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[to]]);
+            }
+        }
+    }
+
+    /// Promotes a replica, given by its place in `nodes`, with its master's consent: nothing is lost.
+    pub(crate) fn promote(&self, replica: usize) {
+        self.nodes[replica].cli(&["CLUSTER", "FAILOVER"]);
+        self.until_master(replica);
+    }
+
+    /// Waits until a node is a master.
+    #[track_caller]
+    pub(crate) fn until_master(&self, node: usize) {
+        within(PATIENCE, "the replica is a master", || match self.nodes[node].role() {
+            Some(role) if role == "master" => Ok(()),
+            other => Err(other),
+        });
+    }
+
+    fn running(&self) -> &RedisServer {
+        self.nodes.iter().find(|node| node.is_running()).expect("a node runs")
+    }
+}
+
+fn known(text: &str, ids: &[String]) -> Vec<Known> {
+    let line = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let node = ids.iter().position(|id| id == words[0])?;
+        // A hash slot on its way is written in brackets, beside the range that it is in.
+        let ranges = words[8..].iter().filter(|word| !word.starts_with('['));
+        let hash_slots = ranges.map(|word| {
+            let (first, last) = word.split_once('-').unwrap_or((word, word));
+            (first.parse().unwrap(), last.parse().unwrap())
+        });
+        let flags: Vec<&str> = words[2].split(',').collect();
+        let master = flags.contains(&"master") && !flags.contains(&"fail");
+        Some(Known { node, master, hash_slots: hash_slots.collect() })
+    };
+    text.lines().filter_map(line).collect()
+}

@@ -1,0 +1,145 @@
+//! A master with replicas, and Sentinels that watch them.
+
+use std::time::Duration;
+
+use super::redis::{RedisConfig, RedisServer};
+use super::within;
+
+/// The timeout of a failover.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Debug)]
+pub(crate) struct SentinelConfig {
+    /// For the master and its replicas.
+    pub(crate) servers: RedisConfig,
+    pub(crate) replicas: usize,
+    /// For the Sentinels: a password, TLS. With TLS, give them the servers' certificates or the other way around.
+    pub(crate) sentinels: RedisConfig,
+    /// How long a master may be silent, in milliseconds.
+    pub(crate) down_after: u32,
+    /// The interval of the Sentinels' messages to each other and of their `INFO`, in milliseconds.
+    pub(crate) period: u32,
+}
+
+impl Default for SentinelConfig {
+    fn default() -> Self {
+        let (servers, sentinels) = (RedisConfig::default(), RedisConfig::default());
+        Self { servers, replicas: 1, sentinels, down_after: 500, period: 200 }
+    }
+}
+
+/// Three Sentinels and the servers that they watch as `main`. All are killed when this is dropped.
+pub(crate) struct SentinelGroup {
+    /// The first master, then its replicas.
+    pub(crate) servers: Vec<RedisServer>,
+    pub(crate) sentinels: Vec<RedisServer>,
+}
+
+impl SentinelGroup {
+    /// The name of the master.
+    pub(crate) const NAME: &str = "main";
+
+    const SENTINELS: usize = 3;
+
+    pub(crate) fn plain() -> Self {
+        Self::start(&SentinelConfig::default())
+    }
+
+    /// Starts the servers and waits until the Sentinels could fail over.
+    pub(crate) fn start(config: &SentinelConfig) -> Self {
+        let mut own = config.servers.clone();
+        own.lines.extend(["repl-diskless-sync-delay 0", "repl-ping-replica-period 1"].map(String::from));
+        own.lines.extend(own.password.as_ref().map(|password| format!("masterauth {password}")));
+        let servers = RedisServer::several(&own, 1 + config.replicas);
+        let port = servers[0].port().to_string();
+        for replica in &servers[1..] {
+            replica.cli(&["REPLICAOF", "127.0.0.1", &port]);
+        }
+        let name = Self::NAME;
+        let mut watching = RedisConfig { sentinel: true, ..config.sentinels.clone() };
+        if watching.tls && watching.certificates.is_none() {
+            watching.certificates = Some(servers[0].directory().to_owned());
+        }
+        watching.lines.push(format!("sentinel monitor {name} 127.0.0.1 {port} 2"));
+        watching.lines.push(format!("sentinel down-after-milliseconds {name} {}", config.down_after));
+        watching.lines.push(format!("sentinel failover-timeout {name} 3000"));
+        watching.lines.extend(own.password.iter().map(|password| format!("sentinel auth-pass {name} {password}")));
+        let sentinels = RedisServer::several(&watching, Self::SENTINELS);
+        let group = Self { servers, sentinels };
+        group.prepare(config.period);
+        group
+    }
+
+    fn prepare(&self, period: u32) {
+        let period = period.to_string();
+        for sentinel in &self.sentinels {
+            for parameter in ["INFO-PERIOD", "PUBLISH-PERIOD", "PING-PERIOD", "ASK-PERIOD"] {
+                sentinel.cli(&["SENTINEL", "DEBUG", parameter, &period]);
+            }
+        }
+        self.until_whole();
+    }
+
+    /// Waits until one server is the master, the others are in sync, and the running Sentinels know each other and them.
+    #[track_caller]
+    pub(crate) fn until_whole(&self) {
+        let (others, replicas) = (Self::SENTINELS - 1, self.servers.len() - 1);
+        within(PATIENCE, "the replicas are in sync", || {
+            let roles: Vec<_> = self.servers.iter().map(RedisServer::role).collect();
+            let masters = roles.iter().filter(|role| role.as_deref() == Some("master")).count();
+            self.servers.iter().try_for_each(RedisServer::in_sync)?;
+            if masters == 1 { Ok(()) } else { Err(format!("{roles:?}")) }
+        });
+        within(PATIENCE, "the Sentinels know each other and the replicas", || {
+            for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_running()) {
+                let known = sentinel.cli(&["SENTINEL", "MASTER", Self::NAME]);
+                let lines: Vec<&str> = known.lines().collect();
+                let value = |name: &str| Some(lines[lines.iter().position(|line| *line == name)? + 1].to_owned());
+                let is = |name, count: usize| value(name) == Some(count.to_string());
+                if !is("num-other-sentinels", others) || !is("num-slaves", replicas) {
+                    return Err(known);
+                }
+                let replicas = sentinel.cli(&["SENTINEL", "REPLICAS", Self::NAME]);
+                if ["s_down", "o_down", "disconnected"].iter().any(|flag| replicas.contains(flag)) {
+                    return Err(replicas);
+                }
+            }
+            Ok(())
+        });
+    }
+
+    /// `redis+sentinel://`, the addresses of the Sentinels, and the name of the master.
+    pub(crate) fn url(&self) -> String {
+        let addresses: Vec<String> = self.sentinels.iter().map(RedisServer::address).collect();
+        format!("redis+sentinel://{}/{}", addresses.join(","), Self::NAME)
+    }
+
+    /// The master that a running Sentinel names, as a place in `servers`.
+    pub(crate) fn master(&self) -> usize {
+        let sentinel = self.sentinels.iter().find(|sentinel| sentinel.is_running()).expect("a Sentinel runs");
+        let address = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME]);
+        let port: u16 = address.lines().nth(1).unwrap().parse().unwrap();
+        self.servers.iter().position(|server| server.port() == port).unwrap()
+    }
+
+    /// Waits until the Sentinels name another master than this one and it has the role; returns its place in `servers`.
+    #[track_caller]
+    pub(crate) fn until_replaced(&self, master: usize) -> usize {
+        within(PATIENCE, "another server is the master", || {
+            let new = self.master();
+            let role = self.servers[new].role();
+            if new != master && role.as_deref() == Some("master") { Ok(new) } else { Err((new, role)) }
+        })
+    }
+
+    /// Makes the Sentinels promote a replica while the master runs; returns the new master's place in `servers`.
+    #[track_caller]
+    pub(crate) fn fail_over(&self) -> usize {
+        let master = self.master();
+        within(PATIENCE, "a failover begins", || {
+            let answer = self.sentinels[0].cli(&["SENTINEL", "FAILOVER", Self::NAME]);
+            if answer == "OK" { Ok(()) } else { Err(answer) }
+        });
+        self.until_replaced(master)
+    }
+}
