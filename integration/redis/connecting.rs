@@ -150,8 +150,27 @@ fn a_url_that_is_none_says_what_would_be_right() {
     check("unix:redis.sock", "`unix:///redis.sock`");
     check("/run/redis.sock", "`unix:///run/redis.sock`");
     check("localhost:6379", "write `memory`, `redis://host:port/db`");
-    check("redis+sentinel://:secret@h:26379/main", "invalid store `redis+sentinel://***@h:26379/main`: ");
-    check("redis+cluster://h", "`redis+cluster://` is not in this version; give one server as `redis://host:port`");
+    check(
+        "redis+sentinel://:secret@h:26379",
+        "invalid store `redis+sentinel://***@h:26379`: the master's name is missing",
+    );
+    check("redis+sentinel://h/", "write `redis+sentinel://user:password@host:port,host:port/master-name/db`");
+    check("redis+sentinel://h/my%20master", "the master's name `my%20master` may contain only letters");
+    check("redis+sentinel://h/main/cache", "the database `cache` is not a number");
+    check("redis+sentinel://:sec/secret@h/main", "percent-encode special characters");
+    check(
+        "redis+sentinel://h,/main",
+        "the host is missing; write `redis+sentinel://user:password@host:port,host:port/master-name/db`",
+    );
+    check("redis+sentinel://h/main?password=secret", "after `?` write `sentinel_user=..&sentinel_password=..`");
+    check("redis+sentinel://h/main?sentinel_user=u", "`sentinel_user` needs `sentinel_password`");
+    check("redis+sentinel://h/main?sentinel_password=secret@1", "invalid store `redis+sentinel://***`: ");
+    check("redis+cluster://h:1,h:port", "expected `redis+cluster://user:password@host:port,host:port`");
+    check("redis+cluster://::1", "expected `redis+cluster://user:password@host:port,host:port`");
+    check("redis+cluster://weir@h", "the user has no password");
+    check("redis+cluster://h/2", "a cluster has only database 0, not `2`");
+    check("redis+cluster://h?password=secret", "unexpected `?`");
+    check("rediss+cluster://h#insecure", "unexpected `#`");
     check("redis://", "the host is missing");
     check("redis://h:port", "expected `redis://user:password@host:port/db`");
     check("redis://:sec/secret@h", "percent-encode special characters");

@@ -46,6 +46,14 @@ impl StorePlan {
         }
     }
 
+    /// Returns true if the keys are spread over the nodes of a cluster.
+    pub const fn is_cluster(&self) -> bool {
+        match self {
+            Self::Memory(_) => false,
+            Self::Redis(target) => target.is_cluster(),
+        }
+    }
+
     /// Must be called on a Tokio runtime, where a task connects to the server.
     pub fn open(&self) -> Store {
         match self {

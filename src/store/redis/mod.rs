@@ -20,10 +20,14 @@ mod diagnosis;
 mod node;
 mod options;
 mod stream;
+mod target;
+mod tls;
+mod url;
 
 pub use blocks::SharedBlocks;
 use node::NodeHandle;
-pub use options::{DEFAULT_QUEUE, RedisOptions, Target};
+pub use options::{DEFAULT_QUEUE, RedisOptions};
+pub use target::Target;
 
 /// A Redis server. Each worker has an instance on its own runtime; all gateways at the server share its buckets.
 pub struct RedisStore {

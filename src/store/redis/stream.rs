@@ -2,11 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
@@ -14,9 +12,14 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::diagnosis::Diagnosis;
-use super::options::{KEEPALIVE, USER_TIMEOUT};
-
+use super::tls::Tls;
 use crate::store::Fault;
+
+/// TCP probes an idle connection after this long. The owner's PING comes sooner; this covers a stalled owner.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+/// A peer that acknowledges nothing for this long is gone (`TCP_USER_TIMEOUT`); the kernel's default is 15 minutes.
+const USER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The timeout of a TLS handshake. A Redis without TLS reads the first message as part of a command and waits for the rest. This is
 /// shorter than the timeout for connecting, so that the reason is known.
@@ -25,7 +28,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(700);
 /// The server's address.
 #[derive(Clone)]
 pub(super) enum Address {
-    Tcp { host: String, port: u16, tls: Option<(Arc<ClientConfig>, ServerName<'static>)> },
+    Tcp { host: String, port: u16, tls: Option<(Tls, ServerName<'static>)> },
     Unix(PathBuf),
 }
 
@@ -35,6 +38,16 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Address {
+    /// The address of a server, with TLS if there are settings for it. Fails if the certificate of such a host cannot be checked.
+    pub(super) fn tcp(host: String, port: u16, tls: Option<&Tls>) -> Result<Self, String> {
+        let with_name = |tls: &Tls| {
+            let name = ServerName::try_from(host.clone());
+            name.map(|name| (tls.clone(), name)).map_err(|_| format!("`{host}` is not a valid host name"))
+        };
+        let tls = tls.map(with_name).transpose()?;
+        Ok(Self::Tcp { host, port, tls })
+    }
+
     /// True for TCP without TLS.
     pub(super) const fn is_plain_tcp(&self) -> bool {
         matches!(self, Self::Tcp { tls: None, .. })
