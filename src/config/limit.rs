@@ -13,6 +13,7 @@ use super::scalars::{is_name, one_of};
 use super::script_files::ScriptFile;
 use super::suggest::nearest;
 use super::{by, matching, response_cost};
+use crate::engine::algorithms::tag::Tag;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::identity::Fallback;
@@ -21,7 +22,7 @@ use crate::engine::rules::matching::Match;
 
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
 const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for missing malformed \
-                           on_store_error max_keys max_new_keys per_call drain_over_limit short algorithm";
+                           on_store_error max_keys max_new_keys per_call drain_over_limit short tag algorithm";
 
 /// The keys of a limit.
 pub(super) static KEYS: LazyLock<Vec<&str>> =
@@ -175,12 +176,14 @@ fn check_name(key: &Key) -> ReadResult<()> {
             let help = format!("use at most {LONGEST_NAME} characters");
             return Err(key.error("the limit's name is too long", help));
         }
-        None if is_name(name, LONGEST_NAME) && name.starts_with(|first: char| first.is_ascii_alphabetic()) => {
-            return Ok(());
-        }
+        None if is_limit_name(name) => return Ok(()),
         None => "start with a letter; use letters, digits, `_`, `.` and `-`",
     };
     Err(key.error(format!("invalid limit name {}", quoted(name)), help))
+}
+
+fn is_limit_name(text: &str) -> bool {
+    is_name(text, LONGEST_NAME) && text.starts_with(|first: char| first.is_ascii_alphabetic())
 }
 
 impl Draft {
@@ -270,6 +273,7 @@ fn options(map: &Mapping<'_>, limit: &mut Limit) {
     map.set("per_call", &mut limit.per_call, Node::truth);
     map.set("drain_over_limit", &mut limit.drain_over_limit, Node::truth);
     map.set("short", &mut limit.short, short);
+    map.set("tag", &mut limit.tag, tag);
     let (Ok(()) | Err(ReportedError)) = response_cost::read(map, limit);
     warn_of_cost(map, limit);
 }
@@ -340,4 +344,13 @@ fn short(node: &Node) -> ReadResult<String> {
     }
     let help = format!("use 1 to {LONGEST_SHORT} letters, digits, `_`, `.` and `-`");
     Err(node.error(format!("invalid short name {}", quoted(short)), help))
+}
+
+fn tag(node: &Node) -> ReadResult<Tag> {
+    let name = node.text()?;
+    if is_limit_name(name) {
+        return Ok(Tag::named(name));
+    }
+    let help = format!("start with a letter; use at most {LONGEST_NAME} letters, digits, `_`, `.` and `-`");
+    Err(node.error(format!("invalid tag {}", quoted(name)), help))
 }

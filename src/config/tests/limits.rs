@@ -6,6 +6,7 @@ use crate::engine::algorithms::calendar::{Calendar, Unit};
 use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::algorithms::tag::Tag;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::identity::Fallback;
@@ -39,6 +40,7 @@ limits:
     max_new_keys: 50
     per_call: true
     short: f
+    tag: Orders
     algorithm: token_bucket
   Plain: {}
   Fixed: { by: global, burst: 3, cost: { query: n }, mode: off }
@@ -77,6 +79,7 @@ overrides:
     assert_eq!((full.mode, full.enforce_for), (LimitMode::Enforce, 125_000));
     assert_eq!((full.missing, full.on_store_error, full.per_call), (Fallback::Shared, StoreErrorPolicy::Local, true));
     assert_eq!((full.max_keys, full.max_new_keys), (Some(1_000), Some(50)));
+    assert_eq!((full.tag, plain.tag, fixed.tag), (Tag::named("Orders"), Tag::OfId, Tag::named("Fixed")));
 
     let whole = Component::new(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Text);
     assert_eq!((&plain.allowance, plain.short.as_str()), (&Allowance::Disabled, "Plain"));
@@ -85,7 +88,7 @@ overrides:
     let first = plain.overrides.get(0).unwrap();
     assert_eq!(first.until, Some(Micros(1_798_761_600_000_000)));
     assert_eq!(first.allowance, Allowance::Windows([Numbers::new(5, 5, second).unwrap()].into()));
-    assert_eq!(first.origin, OverrideOrigin { file: 0, line: 26, comment: Some("why".into()) });
+    assert_eq!(first.origin, OverrideOrigin { file: 0, line: 27, comment: Some("why".into()) });
     let second = plain.overrides.get(1).unwrap();
     assert_eq!(second.origin, OverrideOrigin { file: 1, line: 1, comment: Some("x".into()) });
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
@@ -264,6 +267,11 @@ fn fields_say_what_would_be_right() {
         ("per_call: yes", "write `true`"),
         ("short: rq", ""),
         ("short: \"a:b\"", "invalid short name"),
+        ("tag: orders-2.b_c", ""),
+        ("tag: 2b", "invalid tag `2b`"),
+        ("tag: \"{a}\"", "start with a letter"),
+        ("tag: ''", "invalid tag ``"),
+        ("tag: [a]", "expected text"),
         ("algorithm: token_bucket", ""),
         ("algorithm: fixed_window, aligned: clock", ""),
         ("algorithm: sliding_log", ""),

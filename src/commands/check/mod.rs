@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::exit::{ExitCode, Failure};
 use super::print::{counted, joined};
+use super::store_flags::StoreArgs;
 use crate::clock::Clock;
 use crate::config::{self, Files, Report};
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -22,11 +23,15 @@ pub struct Args {
     /// there are none; repeatable
     #[arg(long, value_name = "PATH")]
     pub envoy_ratelimit_config: Vec<PathBuf>,
+
+    #[command(flatten)]
+    store: StoreArgs,
 }
 
 /// Prints summaries of valid files to `out` and problems to `err`. Returns [`ExitCode::BadInput`] if any file has an
 /// error.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+    args.store.plan(Clock::machine(), None).map_err(Failure::usage)?;
     let mut exit = ExitCode::Success;
     let files = if args.files.is_empty() { vec![None] } else { args.files.iter().cloned().map(Some).collect() };
     for limits in files {
@@ -68,10 +73,25 @@ fn check(files: &Files, err: &mut dyn Write) -> io::Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsStr;
+
+    use clap::Parser;
+
     use super::*;
 
     const RULES: &str =
         "limits:\n  A: { count: 10, period: 1s }\noverrides:\n  A:10.0.0.1: { count: 20, period: 1s }\n";
+
+    #[derive(clap::Parser)]
+    struct Command {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(files: &[PathBuf]) -> Args {
+        let files = files.iter().map(|file| file.as_os_str());
+        Command::parse_from([OsStr::new("check"), OsStr::new("--store=memory")].into_iter().chain(files)).args
+    }
 
     /// Checks files with these texts and compares the exit code, and parts of both outputs.
     #[track_caller]
@@ -79,7 +99,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits.yaml");
         std::fs::write(&path, rules).unwrap();
-        let mut args = Args { files: vec![path], overrides: Vec::new(), envoy_ratelimit_config: Vec::new() };
+        let mut args = args(&[path]);
         if let Some(text) = overrides {
             let path = directory.path().join("overrides.yaml");
             std::fs::write(&path, text).unwrap();
@@ -103,10 +123,11 @@ mod tests {
 
     #[test]
     fn missing_files_are_errors() {
-        let files = vec!["/nonexistent/limits.yaml".into()];
-        let args = Args { files, overrides: Vec::new(), envoy_ratelimit_config: Vec::new() };
         let mut err = Vec::new();
-        assert_eq!(run(&args, &mut Vec::new(), &mut err).unwrap(), ExitCode::BadInput);
+        assert_eq!(
+            run(&args(&["/nonexistent/limits.yaml".into()]), &mut Vec::new(), &mut err).unwrap(),
+            ExitCode::BadInput
+        );
         assert!(String::from_utf8(err).unwrap().contains("cannot be read"));
     }
 }
