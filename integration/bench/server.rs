@@ -27,8 +27,7 @@ impl Server {
     /// A connected store on it.
     pub(crate) fn connect(&self, runtime: &Runtime) -> Arc<RedisStore> {
         let options = RedisOptions { timeout: Duration::from_secs(1), ..RedisOptions::new("", Clock::machine()) };
-        let url = format!("redis+unix://{}/redis", self.directory.path().display());
-        let target = RedisOptions { url, ..options }.target().unwrap();
+        let target = RedisOptions { url: self.url(), ..options }.target().unwrap();
         let store = runtime.block_on(async { RedisStore::connect(&target) });
         let begun = Instant::now();
         while !store.health().connected {
@@ -36,6 +35,10 @@ impl Server {
             runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
         }
         store
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis+unix://{}/redis", self.directory.path().display())
     }
 
     pub(crate) fn pid(&self) -> String {

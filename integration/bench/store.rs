@@ -34,10 +34,13 @@ use weir::store::redis::RedisStore;
 
 #[path = "numbered.rs"]
 mod numbered;
+#[path = "random.rs"]
+mod random;
 #[path = "server.rs"]
 mod server;
 
-use numbered::{fingerprint, mix};
+use numbered::fingerprint;
+use random::Random;
 use server::{Server, processor_time};
 
 /// The target for a million buckets in MiB.
@@ -253,15 +256,4 @@ fn ample() -> Numbers {
 fn charge(numbers: Numbers) -> Charge {
     let bucket = Bucket::new("PerAddress:192.0.2.1", fingerprint(0));
     Charge::new(bucket, numbers, 1, Mode::Spend)
-}
-
-/// Pseudo-random numbers; splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let high = (u128::from(mix(self.0)) * u128::from(bound)) >> 64;
-        u64::try_from(high).unwrap()
-    }
 }
