@@ -1,5 +1,6 @@
 //! The Redis store on real servers.
 
+mod cluster;
 mod company;
 mod connecting;
 mod crowds;

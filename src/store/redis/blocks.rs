@@ -20,8 +20,8 @@ use crate::store::StoreError;
 /// the script.
 static SOURCE: LazyLock<String> = LazyLock::new(|| assembled(include_str!("../../../lua/blocks.lua")));
 
-/// The keys; no bucket's begins with `!`.
-const KEYS: [&str; 2] = ["weir:{0}:!blocked", "weir:{0}:!blocked-notes"];
+/// The ends of the keys; no bucket's begins with `!`.
+const KEYS: [&str; 2] = ["!blocked", "!blocked-notes"];
 
 /// How long a call may take. No request waits for it.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -115,13 +115,18 @@ impl SharedBlocks<'_> {
     }
 
     async fn call(self, arguments: &[&str]) -> Result<Value, StoreError> {
-        let live = self.0.node.connection().ok_or(StoreError::Down)?;
+        let live = self.0.connection()?;
+        let start = self.0.key_start();
         let mut command = Cmd::new();
-        command.arg("EVAL").arg(SOURCE.as_str()).arg(KEYS.len()).arg(&KEYS).arg(arguments);
+        command.arg("EVAL").arg(SOURCE.as_str()).arg(KEYS.len());
+        command.arg(&KEYS.map(|key| format!("{start}{key}"))).arg(arguments);
         let answer = timeout(TIMEOUT, live.reply(&command)).await.map_err(|_| StoreError::Late(TIMEOUT))?;
-        answer.and_then(Value::extract_error).map_err(|error| match error.code() {
-            None => StoreError::Broken,
-            Some(_) => StoreError::Failed(describe(&error)),
+        answer.and_then(Value::extract_error).map_err(|error| {
+            if error.code().is_none() {
+                return StoreError::Broken;
+            }
+            self.0.note_redirect();
+            StoreError::Failed(describe(&error))
         })
     }
 }

@@ -1,5 +1,5 @@
-//! Buckets in a Redis server. One call of the script in `lua/` decides all charges of a request, and those of all requests that
-//! ask at the same time (`node::calls`).
+//! Buckets in Redis: in one server, in the master that a Sentinel names, or spread over the nodes of a cluster. One call of the
+//! script in `lua/` decides all charges of a request, and those of all requests that ask at the same time (`node::calls`).
 //!
 //! Denials are not cached. Another gateway's refund or reset would end one early, and so would new numbers; a denial in a
 //! shared call costs the server 1.4 us, which is not worth a stale answer.
@@ -16,24 +16,37 @@ use crate::engine::algorithms::script::ScriptSource;
 
 mod blocks;
 mod call;
+mod cluster;
 mod diagnosis;
+mod keys;
 mod node;
 mod options;
+mod redirect;
+mod session;
 mod stream;
 mod target;
 mod tls;
 mod url;
 
 pub use blocks::SharedBlocks;
-use node::NodeHandle;
+use cluster::Cluster;
+use keys::KeyStarts;
+use node::{Connection, NodeHandle, Route};
 pub use options::{DEFAULT_QUEUE, RedisOptions};
 pub use target::Target;
 
-/// A Redis server. Each worker has an instance on its own runtime; all gateways at the server share its buckets.
+/// The buckets in Redis. Each worker has an instance on its own runtime; all gateways share the buckets.
 pub struct RedisStore {
     timeout: Duration,
     clock: Clock,
-    node: NodeHandle,
+    key_starts: KeyStarts,
+    servers: Servers,
+}
+
+/// The servers that have the buckets.
+enum Servers {
+    One(NodeHandle),
+    Cluster(Cluster),
 }
 
 impl RedisStore {
@@ -41,10 +54,17 @@ impl RedisStore {
     /// [`StoreError::Down`]. Call it inside the tokio runtime that will ask.
     pub fn connect(target: &Target) -> Arc<Self> {
         let (timeout, clock) = (target.timeout, target.clock.clone());
-        Arc::new(Self { timeout, clock, node: NodeHandle::start(target) })
+        let (key_starts, servers) = if target.is_cluster() {
+            (KeyStarts::spread(&target.prefix), Servers::Cluster(Cluster::start(target)))
+        } else {
+            let key_starts = KeyStarts::single(&target.prefix);
+            (key_starts.clone(), Servers::One(NodeHandle::start(target, key_starts)))
+        };
+        Arc::new(Self { timeout, clock, key_starts, servers })
     }
 
-    /// Decides the charges of one request, all or nothing, in one round trip.
+    /// Decides the charges of one request, all or nothing: in one round trip, or in two if the charges are in several hash slots
+    /// of a cluster.
     ///
     /// Ends within the target's timeout whatever Redis does, not counting delays of this worker itself. A request that is
     /// dropped before it ends may have been charged.
@@ -53,21 +73,34 @@ impl RedisStore {
             return Ok(Decisions::default());
         }
         let now = self.check(std::slice::from_ref(batch))?;
-        self.node.decide(batch, now).await
+        match &self.servers {
+            Servers::One(node) => node.decide(Route::default(), batch, now).await,
+            Servers::Cluster(cluster) => Box::pin(cluster.decide(batch, now)).await,
+        }
     }
 
     /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
     pub fn ask(&self, batch: &Batch<'_>) -> StoreAnswer {
-        match self.check(std::slice::from_ref(batch)) {
-            Ok(now) => self.node.ask(batch, now),
-            Err(error) => StoreAnswer::Ready(Err(error)),
+        match (self.check(std::slice::from_ref(batch)), &self.servers) {
+            (Ok(now), Servers::One(node)) => node.ask(Route::default(), batch, now),
+            (Ok(now), Servers::Cluster(cluster)) => cluster.ask(batch, now),
+            (Err(error), _) => StoreAnswer::Ready(Err(error)),
         }
     }
 
-    /// Decides several requests in one call, one after the other. Each must have charges.
+    /// Decides several requests, one after the other: in one call, or in a cluster in a call for each. Each must have charges.
     pub async fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Vec<Decisions>, StoreError> {
         let now = self.check(batches)?;
-        self.node.decide_in_turn(batches, now).await
+        match &self.servers {
+            Servers::One(node) => node.decide_in_turn(batches, now).await,
+            Servers::Cluster(cluster) => {
+                let mut decided = Vec::with_capacity(batches.len());
+                for batch in batches {
+                    decided.push(cluster.decide(batch, now).await?);
+                }
+                Ok(decided)
+            }
+        }
     }
 
     /// Returns the time to decide by, or `None` for the server's clock; an error if these requests cannot be sent.
@@ -87,8 +120,10 @@ impl RedisStore {
 
     /// Has the server compile user scripts, and logs those that it cannot. None of them runs.
     pub fn check_scripts(&self, scripts: Vec<Arc<ScriptSource>>) {
-        if !scripts.is_empty() {
-            self.node.check_scripts(scripts);
+        match &self.servers {
+            _ if scripts.is_empty() => {}
+            Servers::One(node) => node.check_scripts(scripts),
+            Servers::Cluster(cluster) => cluster.check_scripts(&scripts),
         }
     }
 
@@ -98,6 +133,30 @@ impl RedisStore {
     }
 
     pub fn health(&self) -> Health {
-        self.node.health()
+        match &self.servers {
+            Servers::One(node) => node.health(),
+            Servers::Cluster(cluster) => cluster.health(),
+        }
+    }
+
+    /// The connection to the server of the keys that begin with [`Self::key_start`].
+    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
+        let connection = match &self.servers {
+            Servers::One(node) => node.connection(),
+            Servers::Cluster(cluster) => cluster.node(0)?.connection(),
+        };
+        connection.ok_or(StoreError::Down)
+    }
+
+    /// The beginning of keys that are not those of buckets.
+    fn key_start(&self) -> Arc<str> {
+        self.key_starts.of(0)
+    }
+
+    /// Notes that a server says that another one has a key.
+    fn note_redirect(&self) {
+        if let Servers::Cluster(cluster) = &self.servers {
+            cluster.refresh();
+        }
     }
 }

@@ -73,6 +73,6 @@ impl RedisOptions {
         };
         let login = login.set_lib_name("weir", env!("CARGO_PKG_VERSION"));
         let (timeout, queue, clock) = (self.timeout, self.queue, self.clock.clone());
-        Ok(Target { topology, tls, login, timeout, queue, clock, shown })
+        Ok(Target { topology, tls, login, timeout, queue, clock, shown, prefix: "weir".into() })
     }
 }

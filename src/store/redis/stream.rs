@@ -1,5 +1,6 @@
 //! The socket to the server, TLS included.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,6 +49,14 @@ impl Address {
         Ok(Self::Tcp { host, port, tls })
     }
 
+    /// The host; `None` for a socket.
+    pub(super) fn host(&self) -> Option<&str> {
+        match self {
+            Self::Tcp { host, .. } => Some(host),
+            Self::Unix(_) => None,
+        }
+    }
+
     /// True for TCP without TLS.
     pub(super) const fn is_plain_tcp(&self) -> bool {
         matches!(self, Self::Tcp { tls: None, .. })
@@ -72,6 +81,16 @@ impl Address {
                     shaken.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no TLS handshake")));
                 Ok(Box::new(shaken.map_err(|error| Diagnosis::of_handshake(&error))?))
             }
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
         }
     }
 }

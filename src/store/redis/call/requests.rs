@@ -1,5 +1,7 @@
 //! The requests of one call, and the command that decides them.
 
+use std::sync::Arc;
+
 use redis::Cmd;
 
 use super::source::PLAIN;
@@ -8,12 +10,6 @@ use super::words;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::{EXACT, Micros};
 use crate::store::Batch;
-
-/// The beginning of a bucket's key.
-///
-/// All keys have the hash tag `{0}`, so that a Redis Cluster keeps the keys of a call in one slot, as scripts require. Text from
-/// clients never makes a tag: `Bucket::key` is percent-encoded, braces included.
-const KEY_PREFIX: &str = "weir:{0}:";
 
 /// The bytes of a command besides keys and requests; a longer number only makes the buffer grow.
 const BYTES_PER_CALL: usize = 128;
@@ -31,6 +27,8 @@ pub(in super::super) enum ScriptRef {
 /// The requests of one call, as the script reads them: all texts are in one buffer rather than in an allocation each.
 #[derive(Debug, Default)]
 pub(in super::super) struct Requests {
+    /// The beginning of all keys, which have one hash tag.
+    key_start: Arc<str>,
     keys: Texts,
     words: Texts,
     /// The burst of each charge, which the script does not repeat.
@@ -75,9 +73,9 @@ impl Texts {
 
 impl Requests {
     /// Starts a call for requests like this one: all of them run the same user scripts.
-    pub(in super::super) fn new(first: &Batch<'_>, now: Option<Micros>, number: String) -> Self {
+    pub(in super::super) fn new(first: &Batch<'_>, now: Option<Micros>, number: String, key_start: Arc<str>) -> Self {
         let (scripts, effective_from) = (user_scripts::of(first.charges), first.effective_from);
-        Self { scripts, now, effective_from, number, ..Self::default() }
+        Self { key_start, scripts, now, effective_from, number, ..Self::default() }
     }
 
     /// True if a request with these charges runs the same scripts as the others.
@@ -90,7 +88,7 @@ impl Requests {
     pub(in super::super) fn push(&mut self, charges: &[Charge], now: Micros) {
         let now = self.now.unwrap_or(now);
         for (place, charge) in charges.iter().enumerate() {
-            self.keys.text.push_str(KEY_PREFIX);
+            self.keys.text.push_str(&self.key_start);
             self.keys.text.push_str(&charge.bucket.key);
             self.keys.end();
             if place > 0 {
@@ -117,8 +115,8 @@ impl Requests {
     }
 
     /// About the most bytes that these charges add.
-    pub(in super::super) fn bytes_of(charges: &[Charge]) -> usize {
-        let keys: usize = charges.iter().map(|charge| KEY_PREFIX.len() + charge.bucket.key.len()).sum();
+    pub(in super::super) fn bytes_of(&self, charges: &[Charge]) -> usize {
+        let keys: usize = charges.iter().map(|charge| self.key_start.len() + charge.bucket.key.len()).sum();
         keys + charges.iter().map(words::longest).sum::<usize>()
     }
 
@@ -153,6 +151,7 @@ impl Requests {
     pub(in super::super) fn retain(&mut self, keep: &[bool]) {
         let mut old = std::mem::take(self);
         (self.now, self.effective_from) = (old.now, old.effective_from);
+        self.key_start = Arc::clone(&old.key_start);
         (self.scripts, self.number) = (std::mem::take(&mut old.scripts), std::mem::take(&mut old.number));
         let (mut keys, mut bursts, mut first) = (old.keys.iter(), old.bursts.iter(), 0);
         for ((count, words), keep) in old.counts.iter().zip(old.words.iter()).zip(keep) {
@@ -186,7 +185,7 @@ pub(super) mod tests {
     }
 
     pub(in super::super) fn requests(requests: &[&[Charge]]) -> Requests {
-        let mut collected = Requests::default();
+        let mut collected = Requests { key_start: "weir:{0}:".into(), ..Requests::default() };
         for charges in requests {
             collected.push(charges, Micros(0));
         }

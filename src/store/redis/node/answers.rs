@@ -10,6 +10,7 @@ use super::connection::Connection;
 use super::{Node, SHORTEST_LIFE, State};
 use crate::store::redis::call::{BadReply, Requests, describe};
 use crate::store::redis::diagnosis::Diagnosis;
+use crate::store::redis::redirect::Redirect;
 use crate::store::{Fault, StoreError};
 
 impl Node {
@@ -50,6 +51,9 @@ impl Node {
             // Not a reply: the connection broke, or the peer does not speak Redis' protocol.
             self.give_up(live, Diagnosis::new(Fault::Unreachable, text));
             return StoreError::Broken;
+        }
+        if self.is_in_cluster && Redirect::of_reply(&text).is_some() {
+            return StoreError::Failed(text);
         }
         self.note_failure(&text);
         self.request_error(live, Diagnosis::of_call(&text), text)

@@ -5,8 +5,10 @@
 //! else ready, its task is next. Redis spends about 18 us on a call and 2 to 5 us on each request in it, so node calls are
 //! cheaper, and a busy worker has them in every turn.
 //!
-//! At most [`MAX_UNDER_WAY`] calls are outstanding. Meanwhile further requests collect in fuller calls. A request that has waited
-//! too long, or whose caller has gone, is not sent.
+//! Few calls are outstanding at a time. Meanwhile further requests collect in fuller calls, which cost the server less per
+//! request. A request that has waited too long, or whose caller has gone, is not sent.
+//!
+//! The keys of a call have one hash tag. In a cluster a node has several, and collects a call for each.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -28,37 +30,70 @@ use super::{BUSY, Node, SILENT_TIMEOUTS};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::tag::TAGS;
 use crate::store::redis::call::Requests;
 use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::{Batch, Fault, StoreError};
 
-/// The most outstanding calls of a worker. Four full calls keep Redis busy for about 1 ms, so a flood at a dozen workers stays
-/// within the default timeout of 20 ms. With a round trip of 10 ms they carry 25,000 requests per second.
-const MAX_UNDER_WAY: usize = 4;
+/// The most outstanding calls of a worker at a server. The second one keeps the server busy while the reply to the first is on its
+/// way. Two full calls take Redis 1 ms, so a flood at a dozen workers stays within the default timeout of 20 ms. With a round trip
+/// of 10 ms they carry 25,000 requests per second.
+pub(super) const OUTSTANDING: usize = 2;
 
-/// The most charges of a call. The server does nothing else meanwhile: some 0.3 ms for that many buckets. With 64 requests the
-/// call itself costs only 0.3 us per request, and twice as many would save half of that.
-const MAX_CHARGES: usize = 64;
+/// The same at a node of a cluster, whose calls are smaller: each has the keys of one tag, of the 21 that one of three nodes has.
+pub(super) const OUTSTANDING_IN_CLUSTER: usize = 16;
 
-/// The most bytes of keys and words in a call, unless its only request has more. A call then fits into one write to the socket;
-/// [`MAX_CHARGES`] of usual length have 5 KiB.
-const MAX_BYTES: usize = 16 * 1024;
+/// The most charges of a call. The server does nothing else meanwhile: some 0.5 ms for that many buckets.
+const MAX_CHARGES: usize = 128;
+
+/// The most bytes of keys and words in a call, unless its only request has more. [`MAX_CHARGES`] of usual length have 10 KiB.
+const MAX_BYTES: usize = 32 * 1024;
 
 /// The answer to a request.
 pub(super) type Answer = Result<Decisions, StoreError>;
 
 /// Calls that are being collected, and the tasks that send them.
 pub(super) struct Calls {
-    /// In the order of asking; only the last one still takes requests. There is one task for each.
-    waiting: Mutex<VecDeque<Call>>,
+    /// There is one task for each.
+    waiting: Mutex<Waiting>,
     /// Taken in the order of asking, and held until the reply.
     places: Semaphore,
+    /// The number of places.
+    outstanding: usize,
     /// A task ends with the deadline of its call, or with the connection if the reply does not come.
     tasks: TaskTracker,
 }
 
+/// Calls in the order of asking.
+struct Waiting {
+    calls: VecDeque<Call>,
+    /// The number of calls that have left.
+    gone: usize,
+    /// The last call of each tag, which still takes requests: its place, counted from the first call ever.
+    last: [usize; TAGS as usize],
+}
+
+/// The way of a request to a server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::store::redis) struct Route {
+    pub(in crate::store::redis) tag: u8,
+    /// Where it goes while its hash slot moves between two nodes; see [`Migration`].
+    pub(in crate::store::redis) migration: Option<Migration>,
+}
+
+/// How a node of a cluster is asked while a hash slot moves. A call with several keys fails if some are at the old node and others
+/// at the new one, so the request has a call of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store::redis) enum Migration {
+    /// At the node that has the hash slot.
+    Source,
+    /// At the node that is about to have it.
+    Destination,
+}
+
 /// Requests that are decided in one call, one after the other.
 struct Call {
+    route: Route,
     requests: Requests,
     /// The time of the first request. The others share its patience, so they must follow soon.
     asked: Micros,
@@ -84,21 +119,50 @@ struct Turn<'a> {
     _place: SemaphorePermit<'a>,
 }
 
-impl Default for Calls {
-    fn default() -> Self {
-        Self { waiting: Mutex::default(), places: Semaphore::new(MAX_UNDER_WAY), tasks: TaskTracker::new() }
+impl Waiting {
+    /// The last call of a tag, if it has not left.
+    fn last(&mut self, tag: u8) -> Option<&mut Call> {
+        let place = self.last[usize::from(tag)].checked_sub(self.gone)?;
+        self.calls.get_mut(place).filter(|call| call.route.tag == tag)
+    }
+
+    fn push(&mut self, call: Call) {
+        self.last[usize::from(call.route.tag)] = self.gone + self.calls.len();
+        self.calls.push_back(call);
+    }
+
+    fn pop(&mut self) -> Option<Call> {
+        let call = self.calls.pop_front()?;
+        self.gone += 1;
+        Some(call)
     }
 }
 
 impl Calls {
+    pub(super) fn new(outstanding: usize) -> Self {
+        let waiting = Waiting { calls: VecDeque::new(), gone: 0, last: [0; TAGS as usize] };
+        Self {
+            waiting: Mutex::new(waiting),
+            places: Semaphore::new(outstanding),
+            outstanding,
+            tasks: TaskTracker::new(),
+        }
+    }
+
     /// Runs a task that ends with the store, as calls do.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
     }
 
     /// Adds a request to the call that is being collected.
-    pub(super) fn ask(&self, node: &Arc<Node>, batch: &Batch<'_>, now: Option<Micros>) -> Receiver<Answer> {
-        self.collect(node, batch, &[], now, |call| call.push(batch))
+    pub(super) fn ask(
+        &self,
+        node: &Arc<Node>,
+        route: Route,
+        batch: &Batch<'_>,
+        now: Option<Micros>,
+    ) -> Receiver<Answer> {
+        self.collect(node, route, (batch, &[]), now, |call| call.push(batch))
     }
 
     /// Adds several requests to one call, with no others in between.
@@ -108,26 +172,27 @@ impl Calls {
         batches: &[Batch<'_>],
         now: Option<Micros>,
     ) -> Vec<Receiver<Answer>> {
-        let Some((first, rest)) = batches.split_first() else { return Vec::new() };
-        self.collect(node, first, rest, now, |call| batches.iter().map(|batch| call.push(batch)).collect())
+        let Some(batches_of_call) = batches.split_first() else { return Vec::new() };
+        let push = |call: &mut Call| batches.iter().map(|batch| call.push(batch)).collect();
+        self.collect(node, Route::default(), batches_of_call, now, push)
     }
 
-    /// Adds requests to the last call, or to a new one if that does not take them.
+    /// Adds requests to the last call of their tag, or to a new one if that does not take them.
     fn collect<R>(
         &self,
         node: &Arc<Node>,
-        first: &Batch<'_>,
-        rest: &[Batch<'_>],
+        route: Route,
+        batches: (&Batch<'_>, &[Batch<'_>]),
         now: Option<Micros>,
         push: impl FnOnce(&mut Call) -> R,
     ) -> R {
         let mut waiting = self.waiting.lock();
-        if let Some(call) = waiting.back_mut().filter(|call| call.takes(node, first, rest, now)) {
+        if let Some(call) = waiting.last(route.tag).filter(|call| call.takes(node, route, batches, now)) {
             return push(call);
         }
-        let mut call = Call::new(node, first, now);
+        let mut call = Call::new(node, route, batches.0, now);
         let receivers = push(&mut call);
-        waiting.push_back(call);
+        waiting.push(call);
         // Tasks start in the order in which they were spawned, and each takes the oldest call: the order of asking.
         self.tasks.spawn(send_next(node.clone()));
         receivers
@@ -169,7 +234,8 @@ impl Node {
     /// up soon, and `on_store_error` applies from then on.
     fn is_overloaded(&self, begun: Instant) -> bool {
         let waiting = self.queue.saturating_sub(self.waiting.available_permits());
-        waiting > MAX_UNDER_WAY * MAX_CHARGES || waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
+        waiting > self.calls.outstanding * MAX_CHARGES
+            || waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
     }
 
     /// Waits for an overdue reply; the call stays outstanding until it arrives. Gives the connection up if the server stays silent.
@@ -195,13 +261,16 @@ impl Node {
 }
 
 impl Call {
-    fn new(node: &Node, first: &Batch<'_>, now: Option<Micros>) -> Self {
-        let requests = Requests::new(first, now, node.number());
-        Self { requests, asked: first.now, since: Instant::now(), askers: Vec::new() }
+    fn new(node: &Node, route: Route, first: &Batch<'_>, now: Option<Micros>) -> Self {
+        let requests = Requests::new(first, now, node.number(), node.key_starts.of(route.tag));
+        Self { route, requests, asked: first.now, since: Instant::now(), askers: Vec::new() }
     }
 
     /// Returns whether the call can take these requests as well.
-    fn takes(&self, node: &Node, first: &Batch<'_>, rest: &[Batch<'_>], now: Option<Micros>) -> bool {
+    fn takes(&self, node: &Node, route: Route, (first, rest): (&Batch<'_>, &[Batch<'_>]), now: Option<Micros>) -> bool {
+        if self.route != route || route.migration.is_some() {
+            return false;
+        }
         let requests = &self.requests;
         let (mut charges, mut bytes) = (requests.charges(), requests.bytes());
         for batch in std::iter::once(first).chain(rest) {
@@ -210,7 +279,7 @@ impl Call {
                 return false;
             }
             charges += batch.charges.len();
-            bytes += Requests::bytes_of(batch.charges);
+            bytes += requests.bytes_of(batch.charges);
         }
         // These times are known; reading the clock would add 100 to the 17,000 instructions of a request.
         let waited = first.now.since(self.asked);
@@ -240,16 +309,16 @@ impl Call {
 /// Sends the oldest call when its turn comes, and distributes the answers.
 async fn send_next(node: Arc<Node>) {
     let turn = node.calls.turn(&node).await;
-    let Some(mut call) = node.calls.waiting.lock().pop_front() else { return };
+    let Some(mut call) = node.calls.waiting.lock().pop() else { return };
     if !call.drop_unwanted() {
         return;
     }
-    let Call { requests, askers, since, .. } = call;
+    let Call { route, requests, askers, since, .. } = call;
     let Turn { live, mut patience, waited, _place } = match turn {
         Ok(turn) => turn,
         Err(error) => return fail(askers, &error),
     };
-    let mut reply = pin!(live.ask(&requests));
+    let mut reply = pin!(live.ask(&requests, route.migration == Some(Migration::Destination)));
     let Some(answer) = patience.wait(reply.as_mut()).await else {
         let is_silent = !waited || live.overdue.load(Ordering::Relaxed) > 0;
         let error = if is_silent && !node.is_overloaded(since) {

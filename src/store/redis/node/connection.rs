@@ -25,19 +25,31 @@ pub(in crate::store::redis) struct Connection {
 
 impl Connection {
     /// Makes one call, and a second one with the source if the server does not know the script, which it then has not run.
-    pub(super) async fn ask(&self, requests: &Requests) -> Result<Value, RedisError> {
-        match self.send(requests, ScriptRef::Hash).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => self.send(requests, ScriptRef::Source).await,
+    /// `asking`: the node of a cluster is about to receive the hash slot.
+    pub(super) async fn ask(&self, requests: &Requests, asking: bool) -> Result<Value, RedisError> {
+        match self.send(requests, ScriptRef::Hash, asking).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => self.send(requests, ScriptRef::Source, asking).await,
             answer => answer,
         }
     }
 
-    async fn send(&self, requests: &Requests, script: ScriptRef) -> Result<Value, RedisError> {
-        match self.reply(&requests.command(script)).await? {
+    async fn send(&self, requests: &Requests, script: ScriptRef, asking: bool) -> Result<Value, RedisError> {
+        let command = requests.command(script);
+        let reply = if asking { self.reply_when_asking(command).await } else { self.reply(&command).await };
+        match reply? {
             // `Value::extract_error` would find the errors of single requests in the reply as well.
             Value::ServerError(error) => Err(error.into()),
             value => Ok(value),
         }
+    }
+
+    /// Sends ASKING, which holds for the next command only, and a command in one write. Returns the reply to the command.
+    async fn reply_when_asking(&self, command: Cmd) -> Result<Value, RedisError> {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("ASKING").add_command(command);
+        let mut replies = self.client.clone().send_packed_commands(&pipeline, 1, 1).await?;
+        self.heard.fetch_add(1, Ordering::Relaxed);
+        Ok(replies.pop().unwrap_or(Value::Nil))
     }
 
     /// Sends a command and returns its reply.

@@ -14,12 +14,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio_util::task::AbortOnDropHandle;
 
-use self::calls::Calls;
+use self::calls::{Calls, OUTSTANDING, OUTSTANDING_IN_CLUSTER};
+pub(super) use self::calls::{Migration, Route};
 pub(super) use self::connection::Connection;
+pub(super) use self::patience::within;
 use super::diagnosis::Diagnosis;
+use super::keys::KeyStarts;
 use super::target::Target;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
@@ -57,6 +60,9 @@ pub(super) struct NodeHandle {
 /// The state that requests share with the connection's owner.
 pub(super) struct Node {
     timeout: Duration,
+    key_starts: KeyStarts,
+    /// True if other nodes may have the hash slot of a key.
+    is_in_cluster: bool,
     live: ArcSwapOption<Connection>,
     /// Set during the first attempt to replace a broken connection.
     is_returning: AtomicBool,
@@ -86,16 +92,21 @@ struct State {
 impl NodeHandle {
     /// Starts to connect to `target` and returns at once: until there is a connection, every decision is
     /// [`StoreError::Down`]. Call it inside the tokio runtime that will ask.
-    pub(super) fn start(target: &Target) -> Self {
+    pub(super) fn start(target: &Target, key_starts: KeyStarts) -> Self {
+        let is_in_cluster = target.is_node();
+        let outstanding = if is_in_cluster { OUTSTANDING_IN_CLUSTER } else { OUTSTANDING };
         let diagnosis = Some(Diagnosis::new(Fault::Unreachable, "not connected yet"));
         let node = Arc::new(Node {
             timeout: target.timeout,
+            key_starts,
+            is_in_cluster,
             live: ArcSwapOption::empty(),
-            is_returning: AtomicBool::new(false),
+            // Requests that a cluster redirects to a new node wait for its connection.
+            is_returning: AtomicBool::new(is_in_cluster),
             returned: Notify::new(),
             waiting: Semaphore::new(target.queue),
             queue: target.queue,
-            calls: Calls::default(),
+            calls: Calls::new(outstanding),
             // A random start: a reply to another process does not match.
             number: AtomicU64::new(rand::random()),
             lost: Notify::new(),
@@ -112,15 +123,25 @@ impl NodeHandle {
     ///
     /// Ends within the target's timeout whatever Redis does, not counting delays of this worker itself. A request that is
     /// dropped before it ends may have been charged.
-    pub(super) async fn decide(&self, batch: &Batch<'_>, now: Option<Micros>) -> Result<Decisions, StoreError> {
-        let _permit = self.waiting.try_acquire().map_err(|_| BUSY)?;
-        self.ask(batch, now).wait().await
+    pub(super) async fn decide(
+        &self,
+        route: Route,
+        batch: &Batch<'_>,
+        now: Option<Micros>,
+    ) -> Result<Decisions, StoreError> {
+        let _permit = self.admit()?;
+        self.ask(route, batch, now).wait().await
+    }
+
+    /// Lets a request wait, while the permit lives.
+    pub(super) fn admit(&self) -> Result<SemaphorePermit<'_>, StoreError> {
+        self.waiting.try_acquire().map_err(|_| BUSY)
     }
 
     /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
-    pub(super) fn ask(&self, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
+    pub(super) fn ask(&self, route: Route, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
         match self.check() {
-            Ok(()) => StoreAnswer::Pending(self.calls.ask(self, batch, now)),
+            Ok(()) => StoreAnswer::Pending(self.calls.ask(self, route, batch, now)),
             Err(error) => StoreAnswer::Ready(Err(error)),
         }
     }
@@ -132,7 +153,7 @@ impl NodeHandle {
         now: Option<Micros>,
     ) -> Result<Vec<Decisions>, StoreError> {
         self.check()?;
-        let _permit = self.waiting.try_acquire().map_err(|_| BUSY)?;
+        let _permit = self.admit()?;
         let mut decided = Vec::with_capacity(batches.len());
         for answer in self.calls.ask_in_turn(self, batches, now) {
             decided.push(StoreAnswer::Pending(answer).wait().await?);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, Cmd, Value};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -15,7 +15,9 @@ use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::store::redis::call::{Requests, describe};
-use crate::store::redis::diagnosis::{Diagnosis, PERHAPS_TLS, WANTS_CERTIFICATE};
+use crate::store::redis::diagnosis::Diagnosis;
+use crate::store::redis::redirect::Redirect;
+use crate::store::redis::session::on_opening;
 use crate::store::redis::stream::Address;
 use crate::store::redis::target::{Target, Topology};
 use crate::store::{Batch, Fault};
@@ -36,7 +38,7 @@ pub(super) async fn open(node: &Arc<Node>, target: &Target) -> Result<Connection
         let address = address(target)?;
         let live = connect(node, target, address).await?;
         identify(&live).await?;
-        try_out(&live, node, address).await?;
+        try_out(&live, node, address, target).await?;
         Ok(live)
     });
     let silent = |_| Diagnosis::new(Fault::Silent, format!("no connection within {CONNECT_TIMEOUT:?}"));
@@ -46,7 +48,7 @@ pub(super) async fn open(node: &Arc<Node>, target: &Target) -> Result<Connection
 /// Returns the address of the server that decides.
 fn address(target: &Target) -> Result<&Address, Diagnosis> {
     match &target.topology {
-        Topology::Single(address) => Ok(address),
+        Topology::Single(address) | Topology::Node(address, _) => Ok(address),
         Topology::Cluster(_) => Err(Diagnosis::new(Fault::Cluster, "clusters are not in this version")),
         Topology::Sentinel { .. } => Err(Diagnosis::new(Fault::Sentinel, "Sentinels are not in this version")),
     }
@@ -91,14 +93,17 @@ async fn identify(live: &Connection) -> Result<(), Diagnosis> {
 }
 
 /// Makes a call that needs the usual permissions and leaves nothing behind: a reset of an unused bucket.
-async fn try_out(live: &Connection, node: &Node, address: &Address) -> Result<(), Diagnosis> {
+async fn try_out(live: &Connection, node: &Node, address: &Address, target: &Target) -> Result<(), Diagnosis> {
     let Ok(numbers) = Numbers::fixed(1) else { return Ok(()) };
     let charge = Charge::new(Bucket::new(TRIAL, 0), numbers, 0, Mode::Reset);
     let batch = Batch { charges: &[charge], effective_from: Micros(0), now: Micros(0) };
-    let mut requests = Requests::new(&batch, None, node.number());
+    let tag = if let Topology::Node(_, tag) = target.topology { tag } else { 0 };
+    let mut requests = Requests::new(&batch, None, node.number(), node.key_starts.of(tag));
     requests.push(batch.charges, batch.now);
-    let diagnosis = match live.ask(&requests).await {
+    let diagnosis = match live.ask(&requests, false).await {
         Err(error) if error.code().is_none() => Some(on_opening(address, &error)),
+        // The node may have handed the key over.
+        Err(error) if node.is_in_cluster && Redirect::of_reply(&describe(&error)).is_some() => None,
         Err(error) => Diagnosis::of_call(&describe(&error)),
         Ok(value) => match requests.reply(value) {
             Ok(reply) => reply.answers.iter().find_map(|answer| Diagnosis::of_call(answer.as_ref().err()?)),
@@ -108,22 +113,4 @@ async fn try_out(live: &Connection, node: &Node, address: &Address) -> Result<()
         },
     };
     diagnosis.map_or(Ok(()), Err)
-}
-
-/// Diagnoses an error before the first reply.
-fn on_opening(address: &Address, error: &RedisError) -> Diagnosis {
-    let text = describe(error);
-    if error.kind() == ErrorKind::AuthenticationFailed {
-        return Diagnosis::new(Fault::Authentication, text);
-    }
-    if let Some(diagnosis) = error.code().and_then(|_| Diagnosis::of_call(&text)) {
-        return diagnosis;
-    }
-    if text.contains("CertificateRequired") {
-        return Diagnosis::new(Fault::Tls, format!("{text}: {WANTS_CERTIFICATE}"));
-    }
-    if error.is_io_error() && address.is_plain_tcp() {
-        return Diagnosis::new(Fault::Unreachable, format!("{text}: {PERHAPS_TLS}"));
-    }
-    Diagnosis::new(Fault::Unreachable, text)
 }

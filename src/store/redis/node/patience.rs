@@ -33,6 +33,6 @@ impl Patience {
 }
 
 /// Waits for `future` for `span`.
-pub(super) async fn within<F: Future>(span: Duration, future: Pin<&mut F>) -> Option<F::Output> {
+pub(in crate::store::redis) async fn within<F: Future>(span: Duration, future: Pin<&mut F>) -> Option<F::Output> {
     Patience::of(span).wait(future).await
 }

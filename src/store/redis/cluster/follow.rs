@@ -1,0 +1,131 @@
+//! One call's way through the cluster: to the node that has its tag, and on to others as the replies say.
+//!
+//! A redirected call was not executed, so making it again is safe. All of it happens within the request's deadline.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::super::node::{Migration, NodeHandle, Route, within};
+use super::super::redirect::Redirect;
+use super::Nodes;
+use super::map::{self, host_and_port};
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::Micros;
+use crate::store::{Batch, StoreAnswer, StoreError};
+
+/// The pause before a call is made again to a cluster that cannot serve it at the moment.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Returns true if the call failed because its keys are at two nodes, so that its charges must be decided one by one.
+pub(super) fn is_split(error: &StoreError, charges: &[Charge]) -> bool {
+    charges.len() > 1 && redirect_of(error) == Some(Redirect::TryAgain)
+}
+
+fn redirect_of(error: &StoreError) -> Option<Redirect> {
+    match error {
+        StoreError::Failed(text) => Redirect::of_reply(text),
+        _ => None,
+    }
+}
+
+impl Nodes {
+    /// Decides charges of one tag.
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        tag: u8,
+        batch: &Batch<'_>,
+        now: Option<Micros>,
+    ) -> Result<Decisions, StoreError> {
+        let answer = self.ask(tag, batch, now);
+        self.follow(answer, tag, batch, now).await
+    }
+
+    /// Asks the node that has the tag by the map.
+    pub(super) fn ask(&self, tag: u8, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
+        match self.node(tag) {
+            Ok(node) => node.ask(Route { tag, migration: None }, batch, now),
+            Err(error) => StoreAnswer::Ready(Err(error)),
+        }
+    }
+
+    /// Waits for an answer, and asks again where the reply says, until the store's timeout has passed since now.
+    pub(super) async fn follow(
+        self: &Arc<Self>,
+        answer: StoreAnswer,
+        tag: u8,
+        batch: &Batch<'_>,
+        now: Option<Micros>,
+    ) -> Result<Decisions, StoreError> {
+        let begun = Instant::now();
+        // The node bounds the wait for the first answer.
+        let mut answered = answer.wait().await;
+        while let Err(error) = &answered
+            && let Some(redirect) = redirect_of(error)
+            && !is_split(error, batch.charges)
+        {
+            let left = self.timeout.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return answered;
+            }
+            let again = async {
+                let (node, migration) = self.next(tag, redirect).await?;
+                node.ask(Route { tag, migration }, batch, now).wait().await
+            };
+            match within(left, pin!(again)).await {
+                Some(next) => answered = next,
+                None => return answered,
+            }
+        }
+        answered
+    }
+
+    /// The node to ask after a redirect, and how.
+    async fn next(
+        self: &Arc<Self>,
+        tag: u8,
+        redirect: Redirect,
+    ) -> Result<(Arc<NodeHandle>, Option<Migration>), StoreError> {
+        match redirect {
+            Redirect::Moved { slot, node } => {
+                let (name, found) = self.named(&node, tag)?;
+                self.map.rcu(|map| map.with_slot(slot, &name, &found));
+                self.stale.notify_one();
+                Ok((found, None))
+            }
+            Redirect::Ask { node } => {
+                let (name, found) = self.named(&node, tag)?;
+                self.map.rcu(|map| map.with_node(&name, &found));
+                Ok((found, Some(Migration::Destination)))
+            }
+            Redirect::TryAgain => {
+                sleep(PAUSE).await;
+                Ok((self.node(tag)?, Some(Migration::Source)))
+            }
+            Redirect::Down => {
+                self.stale.notify_one();
+                sleep(PAUSE).await;
+                Ok((self.node(tag)?, None))
+            }
+        }
+    }
+
+    /// The node that a redirect names, and its name. Begins to connect to one that is not in the map.
+    fn named(&self, named: &str, tag: u8) -> Result<(String, Arc<NodeHandle>), StoreError> {
+        let map = self.map.load();
+        let unusable = || StoreError::Failed(format!("a node of the cluster named another one `{named}`"));
+        let (host, port) = host_and_port(named).ok_or_else(unusable)?;
+        // A node that does not know its own address means its host.
+        let own = map.name_of(tag).and_then(host_and_port);
+        let host = if host.is_empty() { own.ok_or_else(unusable)?.0 } else { host };
+        let name = map::name(host, port);
+        let node = match map.node(&name) {
+            Some(node) => node,
+            None => Arc::new(self.open(host, port, tag).map_err(StoreError::Failed)?),
+        };
+        Ok((name, node))
+    }
+}

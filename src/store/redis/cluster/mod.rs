@@ -1,0 +1,225 @@
+//! A Redis Cluster: the buckets are spread over its nodes by their tags.
+//!
+//! Each node has a connection, a breaker and a queue of its own. The map says which node has which tag. A node that no longer has
+//! a tag replies so without executing the call, which is then made again at the right one (`follow`), and the map is read anew
+//! (`refresh`). Replicas are never asked.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use self::map::Map;
+use super::diagnosis::Diagnosis;
+use super::keys::KeyStarts;
+use super::node::{NodeHandle, within};
+use super::target::Target;
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::script::ScriptSource;
+use crate::engine::algorithms::tag::{TAGS, tag_of};
+use crate::store::{Batch, Fault, Health, StoreAnswer, StoreError};
+
+mod across;
+mod follow;
+mod map;
+mod refresh;
+
+pub(super) struct Cluster {
+    nodes: Arc<Nodes>,
+    /// Ends with the store.
+    _refresher: AbortOnDropHandle<()>,
+}
+
+/// The nodes, for requests and for the task that finds them.
+struct Nodes {
+    target: Target,
+    key_starts: KeyStarts,
+    timeout: Duration,
+    map: ArcSwap<Map>,
+    /// Wakes the task that reads the map.
+    stale: Notify,
+    /// Why the map could not be read last.
+    diagnosis: Mutex<Option<Diagnosis>>,
+    /// Requests across hash slots, which go on if their clients leave. Each ends within a few of the store's timeouts.
+    tasks: TaskTracker,
+}
+
+/// A request whose charges are its own.
+#[derive(Clone)]
+struct Request {
+    charges: Vec<Charge>,
+    effective_from: Micros,
+    now: Micros,
+    /// The time to decide by; `None` for the servers'.
+    set_now: Option<Micros>,
+}
+
+impl Request {
+    fn new(batch: &Batch<'_>, set_now: Option<Micros>) -> Self {
+        Self { charges: batch.charges.to_vec(), effective_from: batch.effective_from, now: batch.now, set_now }
+    }
+
+    fn with(&self, charges: Vec<Charge>) -> Self {
+        Self { charges, ..*self }
+    }
+
+    fn batch(&self) -> Batch<'_> {
+        Batch { charges: &self.charges, effective_from: self.effective_from, now: self.now }
+    }
+}
+
+impl Cluster {
+    /// Starts to look for the nodes and returns at once. Call it inside the tokio runtime that will ask.
+    pub(super) fn start(target: &Target) -> Self {
+        let diagnosis = Diagnosis::new(Fault::Unreachable, "not connected yet");
+        let nodes = Arc::new(Nodes {
+            target: target.clone(),
+            key_starts: KeyStarts::spread(&target.prefix),
+            timeout: target.timeout,
+            map: ArcSwap::from_pointee(Map::default()),
+            stale: Notify::new(),
+            diagnosis: Mutex::new(Some(diagnosis)),
+            tasks: TaskTracker::new(),
+        });
+        let refresher = tokio::spawn(refresh::run(nodes.clone()));
+        Self { nodes, _refresher: AbortOnDropHandle::new(refresher) }
+    }
+
+    /// Decides the charges of one request. If their tags are in one hash slot, as one call; see [`across`] for others.
+    pub(super) async fn decide(&self, batch: &Batch<'_>, now: Option<Micros>) -> Result<Decisions, StoreError> {
+        let Some(first) = batch.charges.first() else { return Ok(Decisions::default()) };
+        let tag = tag_of(&first.bucket);
+        let node = self.nodes.node(tag)?;
+        let _permit = node.admit()?;
+        if batch.charges.iter().all(|charge| tag_of(&charge.bucket) == tag) {
+            match self.nodes.decide(tag, batch, now).await {
+                Err(error) if follow::is_split(&error, batch.charges) => {}
+                decided => return decided,
+            }
+        }
+        let decided = within(self.nodes.timeout, pin!(self.decide_across(batch, now).wait())).await;
+        decided.unwrap_or(Err(StoreError::Late(self.nodes.timeout)))
+    }
+
+    /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
+    pub(super) fn ask(&self, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
+        let tag = batch.charges.first().map_or(0, |charge| tag_of(&charge.bucket));
+        if batch.charges.iter().any(|charge| tag_of(&charge.bucket) != tag) {
+            return self.decide_across(batch, now);
+        }
+        // It is sent before anything that is asked later.
+        let answer = self.nodes.ask(tag, batch, now);
+        let (nodes, request) = (Arc::clone(&self.nodes), Request::new(batch, now));
+        self.answer_of(async move { nodes.follow(answer, tag, &request.batch(), now).await })
+    }
+
+    fn decide_across(&self, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
+        let (nodes, request) = (Arc::clone(&self.nodes), Request::new(batch, now));
+        self.answer_of(async move { across::decide(&nodes, &request).await })
+    }
+
+    /// Runs a request to its end, whether or not anybody waits for the answer.
+    fn answer_of(&self, deciding: impl Future<Output = Result<Decisions, StoreError>> + Send + 'static) -> StoreAnswer {
+        let (answer, receiver) = oneshot::channel();
+        self.nodes.tasks.spawn(async move {
+            let _ = answer.send(deciding.await);
+        });
+        StoreAnswer::Pending(receiver)
+    }
+
+    /// Has the nodes compile user scripts.
+    pub(super) fn check_scripts(&self, scripts: &[Arc<ScriptSource>]) {
+        for node in self.nodes.map.load().nodes() {
+            node.check_scripts(scripts.to_vec());
+        }
+    }
+
+    /// The node with this tag.
+    pub(super) fn node(&self, tag: u8) -> Result<Arc<NodeHandle>, StoreError> {
+        self.nodes.node(tag)
+    }
+
+    /// Has the map read anew.
+    pub(super) fn refresh(&self) {
+        self.nodes.stale.notify_one();
+    }
+
+    /// The state of all nodes: they are connected if each tag's is.
+    pub(super) fn health(&self) -> Health {
+        let map = self.nodes.map.load();
+        let mut health = Health { connected: map.is_complete(), ..Health::default() };
+        for (name, node) in map.named() {
+            let of_node = node.health();
+            health.connected &= of_node.connected;
+            health.breaker_open |= of_node.breaker_open;
+            health.corrupt_values += of_node.corrupt_values;
+            if health.fault.is_none() {
+                health.fault = of_node.fault;
+                health.last_error = of_node.last_error.map(|error| format!("node {name}: {error}"));
+            }
+        }
+        if health.fault.is_none()
+            && let Some(Diagnosis { fault, text }) = self.nodes.diagnosis.lock().clone()
+        {
+            (health.fault, health.last_error) = (Some(fault), Some(text));
+        }
+        health
+    }
+}
+
+impl Nodes {
+    fn node(&self, tag: u8) -> Result<Arc<NodeHandle>, StoreError> {
+        self.map.load().of_tag(tag).ok_or(StoreError::Down)
+    }
+
+    /// A node at `host:port`, which begins to connect.
+    fn open(&self, host: &str, port: u16, tag: u8) -> Result<NodeHandle, String> {
+        Ok(NodeHandle::start(&self.target.node(host, port, tag)?, self.key_starts.clone()))
+    }
+}
+
+/// The hash slot of each tag: CRC-16/XMODEM modulo 16,384 (Redis Cluster specification).
+const SLOTS: [u16; TAGS as usize] = {
+    let mut slots = [0; TAGS as usize];
+    let mut tag: u8 = 0;
+    while tag < TAGS {
+        let digits = [b'0' + tag / 10, b'0' + tag % 10];
+        let mut crc: u16 = 0;
+        let mut place = if tag < 10 { 1 } else { 0 };
+        while place < digits.len() {
+            crc ^= (digits[place] as u16) << 8;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+                bit += 1;
+            }
+            place += 1;
+        }
+        slots[tag as usize] = crc % 16_384;
+        tag += 1;
+    }
+    slots
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `redis-cli CLUSTER KEYSLOT {TAG}` prints them.
+    #[test]
+    fn tags_have_the_hash_slots_that_redis_computes() {
+        assert_eq!((SLOTS[0], SLOTS[9], SLOTS[17], SLOTS[63]), (13_907, 4_837, 8_427, 6_995));
+    }
+
+    #[test]
+    fn three_nodes_of_equal_size_have_about_as_many_tags() {
+        let of_third = |third: u16| SLOTS.iter().filter(|slot| **slot / 5_462 == third).count();
+        assert_eq!([0, 1, 2].map(of_third), [21, 22, 21]);
+    }
+}
