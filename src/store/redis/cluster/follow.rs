@@ -63,6 +63,10 @@ impl Nodes {
         let begun = Instant::now();
         // The node bounds the wait for the first answer.
         let mut answered = answer.wait().await;
+        if let Err(StoreError::Down | StoreError::Broken | StoreError::Late(_)) = answered {
+            // A replica may have taken the place of the node.
+            self.stale.notify_one();
+        }
         while let Err(error) = &answered
             && let Some(redirect) = redirect_of(error)
             && !is_split(error, batch.charges)
