@@ -37,9 +37,9 @@
 -- Last, if an algorithm has details of a charge, a list: the number of the charge in the call, counted from 0, and a list of
 -- its details, and so on.
 --
--- A request with a bucket that cannot be read or written (WRONGTYPE, OOM, ...) has that error in place of its integers, and
--- the others have their answers. It changes nothing if a bucket cannot be read. A server that rejects a write rejects every
--- write of the call.
+-- A request with a malformed charge, or with a bucket that cannot be read or written (WRONGTYPE, OOM, ...), has that error in
+-- place of its integers, and the others have their answers. It changes nothing if a bucket cannot be read. A server that rejects
+-- a write rejects every write of the call. A request that does not consist of five words for each charge fails the call.
 --
 -- Numbers are doubles. BURST * TOKEN, TOKEN, DRAIN and all times must be below 2^53, below which doubles hold every integer.
 -- Where an intermediate result can be larger, a comment says why that does no harm.

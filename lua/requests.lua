@@ -45,13 +45,17 @@ for request = 1, #requests do
     local at, is_late = 1, false
     repeat
       local burst, numbers, count, word, cost, mode, rest = match(text, '^(%d+) ((%d+) (%S+)) (%d+) (%S+) ?()', at)
+      if not burst then
+        -- The keys of later requests cannot be told from this one's.
+        return redis.error_reply('ERR usage: ' .. USAGE)
+      end
       local algorithm, parameters
       count = tonumber(count)
       if count and count > 0 and count < EXACT then
         algorithm, parameters = algorithm_of(word)
       end
       if not parameters then
-        return redis.error_reply('ERR usage: ' .. USAGE)
+        charges.failure = redis.error_reply('ERR usage: ' .. USAGE)
       end
       local from, taken = effective_from, nil
       if mode ~= 'spend' and match(mode, '[~@]') then
@@ -60,7 +64,8 @@ for request = 1, #requests do
       end
       if mode ~= 'spend' and mode ~= 'check' and mode ~= 'spend_only' and mode ~= 'spend_up_to' and mode ~= 'refund'
         and mode ~= 'reset' then
-        return redis.error_reply('ERR unknown mode ' .. mode .. ': spend, check, spend_only, spend_up_to, refund or reset')
+        charges.failure = redis.error_reply('ERR unknown mode ' .. mode
+          .. ': spend, check, spend_only, spend_up_to, refund or reset')
       end
       -- A table that is created with its fields does not grow.
       local charge = {
@@ -71,9 +76,9 @@ for request = 1, #requests do
         charge.taken = taken
       end
       charges[#charges + 1] = charge
-      at, is_late = rest, is_late or algorithm.late
+      at, is_late = rest, is_late or algorithm and algorithm.late
     until at > #text
-    if is_late then
+    if is_late and not charges.failure then
       local early, late = {}, {}
       for place, charge in ipairs(charges) do
         local part = charge.algorithm.late and late or early
@@ -84,6 +89,9 @@ for request = 1, #requests do
       end
       charges.order = early
     end
+  end
+  if charges.failure and #requests == 1 then
+    return charges.failure
   end
   named = named + #charges
 end
@@ -99,7 +107,10 @@ for request = 1, #requests do
   local charges = charges_of[requests[request]]
   local count, order = #charges, charges.order
   local failed, denied, immediate, said = false, false, false, nil
-  for turn = 1, count do
+  if charges.failure then
+    failures[request], failed = charges.failure, true
+  end
+  for turn = 1, failed and 0 or count do
     local place = order and order[turn] or turn
     local charge, at = charges[place], size + 4 * (place - 1)
     local algorithm = charge.algorithm

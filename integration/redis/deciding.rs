@@ -241,14 +241,17 @@ async fn one_bucket_twice_in_a_request_is_a_mistake() {
 
 /// Runs a file of `lua/` by hand with the arguments after its name.
 fn eval(server: &RedisServer, file: &str, arguments: &str) -> String {
+    eval_words(server, file, &arguments.split(' ').collect::<Vec<_>>())
+}
+
+fn eval_words(server: &RedisServer, file: &str, arguments: &[&str]) -> String {
     let assemble = format!("{}/lua/assemble", env!("CARGO_MANIFEST_DIR"));
     let assembled = Command::new(assemble).arg(file).output().unwrap();
     assert!(assembled.status.success(), "{assembled:?}");
     let mut script = NamedTempFile::new().unwrap();
     script.write_all(&assembled.stdout).unwrap();
     let script = script.path().to_str().unwrap();
-    let arguments: Vec<&str> = ["--eval", script].into_iter().chain(arguments.split(' ')).collect();
-    server.cli(&arguments).replace('\n', " ")
+    server.cli(&[&["--eval", script], arguments].concat()).replace('\n', " ")
 }
 
 #[test]
@@ -273,6 +276,18 @@ fn the_script_of_gcra_runs_by_hand() {
     // By the server's clock.
     assert_eq!(eval("t ,  0 2 1000000 1 1 spend"), "0 0 1 0 1000000");
     assert!((1..=2_000).contains(&server.cli(&["PTTL", "t"]).parse::<u64>().unwrap()));
+}
+
+#[test]
+fn a_malformed_charge_fails_alone() {
+    let server = RedisServer::plain();
+    for wrong in ["2 5 nonsense:1 1 spend", "2 0 1 1 spend", "2 1 1 1 take"] {
+        let words = ["a", "b", "a", ",", "1", "0", "2 1 1 1 spend", wrong, "2 1 1 1 spend"];
+        let reply = eval_words(&server, "decide.lua", &words);
+        assert!(reply.starts_with("0 0 1 0 1 ERR ") && reply.ends_with(" 0 0 1 2"), "{wrong}: {reply}");
+        assert_eq!(server.cli(&["KEYS", "*"]), "a");
+        server.cli(&["FLUSHALL"]);
+    }
 }
 
 #[test]
