@@ -1,3 +1,15 @@
-//! Faults of the store while several gateways share it.
+//! Faults of the store while three gateways share it under a steady load.
+//!
+//! A [`Fault`](fault::Fault) is begun and ended by functions; [`Stage::survive`](fault::Stage::survive) does the rest: it keeps
+//! the load up until every gateway decides every id again, then checks that no limit was exceeded, every request was answered,
+//! and the metrics agree with the answers. With `--no-capture` each fault prints its row of the table in `docs/redis.md`.
 
+mod cluster;
+mod fault;
+mod gateways;
 mod groups;
+mod limits;
+mod load;
+mod network;
+mod single;
+mod soak;

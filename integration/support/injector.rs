@@ -144,6 +144,19 @@ impl Shared {
         }
     }
 
+    /// Writes slowly until the trouble is another one.
+    fn write_throttled(&self, mut client: &TcpStream, bytes: &[u8], rate: u32) -> std::io::Result<()> {
+        let per_tick = usize::try_from(rate / TICKS).unwrap().max(1);
+        let mut written = 0;
+        while written < bytes.len() && *self.trouble() == Trouble::Throttle(rate) {
+            let end = bytes.len().min(written + per_tick);
+            client.write_all(&bytes[written..end])?;
+            written = end;
+            std::thread::sleep(Duration::from_secs(1) / TICKS);
+        }
+        client.write_all(&bytes[written..])
+    }
+
     /// Takes the trouble away if it is this one, which happens once.
     fn take(&self, once: Trouble) {
         let mut trouble = self.trouble();
@@ -231,7 +244,7 @@ fn write_replies(shared: &Shared, connection: &Connection, waiting: &Waiting) {
                 std::thread::sleep((read_at + delay).saturating_duration_since(Instant::now()));
                 client.write_all(&bytes)
             }
-            Trouble::Throttle(rate) => throttled(client, &bytes, rate),
+            Trouble::Throttle(rate) => shared.write_throttled(client, &bytes, rate),
             Trouble::Drop | Trouble::DropOnce | Trouble::HalfClose => Ok(()),
             Trouble::DoubleOnce => client.write_all(&[&*bytes, &*bytes].concat()),
             Trouble::Reset | Trouble::ResetOnce => {
@@ -248,13 +261,4 @@ fn write_replies(shared: &Shared, connection: &Connection, waiting: &Waiting) {
         }
     }
     connection.close();
-}
-
-fn throttled(mut client: &TcpStream, bytes: &[u8], rate: u32) -> std::io::Result<()> {
-    let per_tick = usize::try_from(rate / TICKS).unwrap();
-    for part in bytes.chunks(per_tick.max(1)) {
-        client.write_all(part)?;
-        std::thread::sleep(Duration::from_secs(1) / TICKS);
-    }
-    Ok(())
 }

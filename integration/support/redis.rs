@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::eventually;
 use super::process::{Process, finish, free_port, on_free_port, succeed};
-use super::programs::unpacked;
+use super::programs::{repository, unpacked};
 
 /// The servers that `integration/install.sh` unpacks.
 pub(crate) const OTHER_SERVERS: [&str; 3] = ["redis-6.2", "redis-8.2", "valkey-9.1"];
@@ -42,6 +42,8 @@ pub(crate) struct RedisConfig {
     pub(crate) own_authority: bool,
     /// One of [`OTHER_SERVERS`], instead of the usual one.
     pub(crate) other: Option<&'static str>,
+    /// Seconds that the server's clock is ahead.
+    pub(crate) clock_offset: Option<i64>,
     /// The directory of another server whose certificates are used.
     pub(crate) certificates: Option<PathBuf>,
     /// Lines of redis.conf, such as `user weir on >secret ~weir:{0}:* +@all`.
@@ -147,6 +149,11 @@ impl RedisServer {
     pub(crate) fn try_cli(&self, arguments: &[&str]) -> Option<String> {
         let finished = finish(&mut self.cli_command(arguments));
         (finished.code == Some(0)).then(|| finished.out.trim_end().to_owned())
+    }
+
+    /// Starts redis-cli, which goes on in the background.
+    pub(crate) fn background_cli(&self, arguments: &[&str]) -> Process {
+        Process::start(self.cli_command(arguments).stdout(Stdio::null()))
     }
 
     fn cli_command(&self, arguments: &[&str]) -> Command {
@@ -274,6 +281,12 @@ fn listen(config: &RedisConfig, directory: &Path, address: SocketAddr) -> Option
     command.arg(&file);
     if config.sentinel {
         command.arg("--sentinel");
+    }
+    if let Some(offset) = config.clock_offset {
+        let (source, library) =
+            (repository().join("integration/support/clock_offset.c"), directory.join("clock_offset.so"));
+        succeed(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source));
+        command.env("LD_PRELOAD", library).env("CLOCK_OFFSET", offset.to_string());
     }
     command.current_dir(directory).stdout(Stdio::null()).stderr(Stdio::null());
     Process::listening(&mut command, address)

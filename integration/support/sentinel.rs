@@ -13,6 +13,8 @@ pub(crate) struct SentinelConfig {
     /// For the master and its replicas.
     pub(crate) servers: RedisConfig,
     pub(crate) replicas: usize,
+    /// Seconds that the replicas' clocks are ahead.
+    pub(crate) replica_clock_offset: Option<i64>,
     /// For the Sentinels: a password, TLS. With TLS, give them the servers' certificates or the other way around.
     pub(crate) sentinels: RedisConfig,
     /// How long a master may be silent, in milliseconds.
@@ -24,7 +26,7 @@ pub(crate) struct SentinelConfig {
 impl Default for SentinelConfig {
     fn default() -> Self {
         let (servers, sentinels) = (RedisConfig::default(), RedisConfig::default());
-        Self { servers, replicas: 1, sentinels, down_after: 500, period: 200 }
+        Self { servers, replicas: 1, replica_clock_offset: None, sentinels, down_after: 500, period: 200 }
     }
 }
 
@@ -50,7 +52,12 @@ impl SentinelGroup {
         let mut own = config.servers.clone();
         own.lines.extend(["repl-diskless-sync-delay 0", "repl-ping-replica-period 1"].map(String::from));
         own.lines.extend(own.password.as_ref().map(|password| format!("masterauth {password}")));
-        let servers = RedisServer::several(&own, 1 + config.replicas);
+        let mut servers = vec![RedisServer::start(&own)];
+        if own.tls && own.certificates.is_none() {
+            own.certificates = Some(servers[0].directory().to_owned());
+        }
+        own.clock_offset = config.replica_clock_offset;
+        servers.extend(RedisServer::several(&own, config.replicas));
         let port = servers[0].port().to_string();
         for replica in &servers[1..] {
             replica.cli(&["REPLICAOF", "127.0.0.1", &port]);

@@ -1,0 +1,130 @@
+//! Failovers and moves of hash slots in a cluster of three masters with a replica each.
+
+use std::time::Duration;
+
+use super::fault::{Buckets, Fault, Requests, Servers, Stage};
+use crate::support::cluster::RedisCluster;
+
+const CALM: Duration = Duration::from_millis(400);
+
+/// The number of hash tags that Weir spreads ids over.
+const TAGS: usize = 64;
+
+pub(super) struct Nodes {
+    cluster: RedisCluster,
+    /// The hash slots of the tags.
+    hash_slots: Vec<u16>,
+    /// The master that the fault is about.
+    master: usize,
+}
+
+impl Nodes {
+    pub(super) fn start() -> Self {
+        let cluster = RedisCluster::start(3, 1);
+        let hash_slots = (0..TAGS).map(|tag| cluster.hash_slot(&format!("weir:{{{tag}}}:A:1"))).collect();
+        Self { cluster, hash_slots, master: 0 }
+    }
+
+    /// The replica of the master.
+    fn replica(&self) -> usize {
+        (self.master + 3) % 6
+    }
+
+    fn until_replaced(&mut self) {
+        self.cluster.until_master(self.replica());
+        self.cluster.until_whole();
+    }
+
+    /// The tags' hash slots on the master, and another master.
+    fn to_move(&self) -> (Vec<u16>, usize) {
+        let owned = self.hash_slots.iter().copied().filter(|slot| self.cluster.owner(*slot) == self.master).collect();
+        let to = self.cluster.masters().into_iter().find(|master| *master != self.master).expect("there are three");
+        (owned, to)
+    }
+}
+
+impl Servers for Nodes {
+    fn store(&self) -> String {
+        self.cluster.url()
+    }
+
+    fn heal(&mut self) {
+        for node in &mut self.cluster.nodes {
+            if !node.is_running() {
+                node.restart();
+            }
+        }
+        self.cluster.until_whole();
+        self.cluster.until_in_sync();
+        // Each time the one with the most tags, so that a fault concerns some.
+        let count =
+            |master: &usize| self.hash_slots.iter().filter(|slot| self.cluster.owner(**slot) == *master).count();
+        self.master = self.cluster.masters().into_iter().max_by_key(count).expect("there are three");
+    }
+}
+
+pub(super) const FAULTS: [Fault<Nodes>; 6] = [
+    Fault {
+        name: "cluster: a master is killed",
+        begin: |nodes| nodes.cluster.nodes[nodes.master].kill(),
+        lasts: Duration::ZERO,
+        end: Nodes::until_replaced,
+        requests: Requests::Undecided,
+        buckets: Buckets::Lost,
+    },
+    Fault {
+        name: "cluster: a master is frozen, then thawed beside the new one",
+        begin: |nodes| nodes.cluster.nodes[nodes.master].freeze(),
+        lasts: Duration::ZERO,
+        end: |nodes| {
+            nodes.until_replaced();
+            nodes.cluster.nodes[nodes.master].thaw();
+        },
+        requests: Requests::Undecided,
+        buckets: Buckets::Lost,
+    },
+    Fault {
+        name: "cluster: a master is frozen for a moment",
+        begin: |nodes| nodes.cluster.nodes[nodes.master].freeze(),
+        lasts: Duration::from_millis(500),
+        end: |nodes| nodes.cluster.nodes[nodes.master].thaw(),
+        requests: Requests::Undecided,
+        buckets: Buckets::Kept,
+    },
+    Fault {
+        name: "cluster: CLUSTER FAILOVER",
+        begin: |nodes| nodes.cluster.promote(nodes.replica()),
+        lasts: Duration::ZERO,
+        end: |_| (),
+        requests: Requests::Decided,
+        buckets: Buckets::Kept,
+    },
+    Fault {
+        name: "cluster: hash slots move one by one",
+        begin: |nodes| {
+            let (hash_slots, to) = nodes.to_move();
+            hash_slots.iter().for_each(|slot| nodes.cluster.move_slot(*slot, to));
+        },
+        lasts: Duration::ZERO,
+        end: |_| (),
+        requests: Requests::Decided,
+        buckets: Buckets::Kept,
+    },
+    Fault {
+        name: "cluster: hash slots are on their way",
+        begin: |nodes| {
+            let (hash_slots, to) = nodes.to_move();
+            hash_slots.iter().for_each(|slot| nodes.cluster.begin_move(*slot, to));
+            hash_slots.iter().for_each(|slot| nodes.cluster.finish_move(*slot, to));
+        },
+        lasts: Duration::ZERO,
+        end: |_| (),
+        requests: Requests::Decided,
+        buckets: Buckets::Kept,
+    },
+];
+
+#[test]
+fn limits_hold_through_the_faults_of_a_cluster() {
+    Stage::new(Nodes::start(), CALM).survive_all(&FAULTS);
+}

@@ -1,0 +1,167 @@
+//! A fault in the middle of a load, and what is checked of it.
+
+use std::time::Duration;
+
+use super::gateways::{Counters, Gateways};
+use super::limits::{Bound, LIMITS};
+use super::load::{Answer, Load, now};
+
+/// The servers of a store.
+pub(super) trait Servers {
+    /// The value of `--store`.
+    fn store(&self) -> String;
+
+    /// Brings everything back that a fault has left broken, such as the old master.
+    fn heal(&mut self) {}
+}
+
+/// What a fault may cost the buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Buckets {
+    Kept,
+    /// They start anew, which admits one more burst.
+    Lost,
+}
+
+/// What a fault costs the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Requests {
+    /// The store decides nearly all of them.
+    Decided,
+    /// Some get no decision, at least until gateways have noticed.
+    Undecided,
+}
+
+/// Something that happens to the servers `S`.
+pub(super) struct Fault<S> {
+    pub(super) name: &'static str,
+    pub(super) begin: fn(&mut S),
+    pub(super) lasts: Duration,
+    /// Returns when the servers could decide again.
+    pub(super) end: fn(&mut S),
+    pub(super) requests: Requests,
+    pub(super) buckets: Buckets,
+}
+
+/// Servers, and gateways that use them as their store.
+pub(super) struct Stage<S> {
+    servers: S,
+    pub(super) gateways: Gateways,
+    /// The load before a fault and after it.
+    calm: Duration,
+}
+
+impl<S: Servers> Stage<S> {
+    pub(super) fn new(servers: S, calm: Duration) -> Self {
+        let gateways = Gateways::start(&servers.store());
+        let started = now();
+        let load = Load::start(&gateways.all);
+        load.until_decided(started);
+        load.stop();
+        Self { servers, gateways, calm }
+    }
+
+    /// Lets one fault happen after the other.
+    pub(super) fn survive_all(&mut self, faults: &[Fault<S>]) {
+        println!("| fault | lasts | without a decision | before: p99 / max | meanwhile: p99 / max | ends after |");
+        for fault in faults {
+            self.survive(fault);
+        }
+    }
+
+    /// Runs the load with the fault in its middle, and checks everything.
+    pub(super) fn survive(&mut self, fault: &Fault<S>) {
+        self.servers.heal();
+        let counted = self.gateways.counters();
+        self.gateways.most_in_flight();
+        let started = now();
+        let load = Load::start(&self.gateways.all);
+        load.until_decided(started);
+        std::thread::sleep(self.calm);
+        let begun = now();
+        (fault.begin)(&mut self.servers);
+        std::thread::sleep(fault.lasts);
+        (fault.end)(&mut self.servers);
+        let ended = now();
+        load.until_decided(ended);
+        std::thread::sleep(self.calm);
+        let answers = load.stop();
+        println!("{}", row(fault.name, &answers, begun, ended));
+        check_limits(fault, &answers, self.gateways.most_in_flight());
+        check_counters(fault.name, &answers, &counted, &self.gateways.counters());
+        let undecided = answers.iter().filter(|answer| !answer.is_decided()).count();
+        if fault.requests == Requests::Undecided {
+            assert!(undecided > 0, "{}: the store decided every request", fault.name);
+        }
+    }
+}
+
+fn check_limits<S>(fault: &Fault<S>, answers: &[Answer], most_in_flight: u64) {
+    for (limit, kind) in LIMITS.iter().enumerate() {
+        let more = if fault.buckets == Buckets::Lost { kind.bound.burst() } else { 0 };
+        for id in 0..kind.ids {
+            let of_id = answers.iter().filter(|answer| (answer.limit, answer.id) == (limit, id));
+            let admitted: Vec<Answer> = of_id.filter(|answer| answer.status == 200).copied().collect();
+            let excess = match kind.bound {
+                Bound::InFlight(capacity) => most_in_flight.saturating_sub(capacity),
+                bound => bound.excess(&admitted),
+            };
+            assert!(excess <= more, "{}: {} admitted {excess} too many: {admitted:?}", fault.name, kind.name);
+        }
+        let denied = answers.iter().filter(|answer| answer.limit == limit && answer.status == 429).count();
+        assert!(denied > 0, "{}: {} was not asked for more than it allows", fault.name, kind.name);
+    }
+}
+
+/// The decisions by limit and result, and the errors of the store, are those that clients were answered with.
+fn check_counters(name: &str, answers: &[Answer], before: &Counters, after: &Counters) {
+    let grown = |counter: &str| {
+        let value = |counters: &Counters| counters.get(counter).copied().unwrap_or(0);
+        value(after) - value(before)
+    };
+    for (limit, kind) in LIMITS.iter().enumerate() {
+        let answered =
+            |status| answers.iter().filter(|answer| (answer.limit, answer.status) == (limit, status)).count() as u64;
+        let decided = |results: &[&str]| -> u64 {
+            let counter = |result| format!("weir_decisions_total{{limit=\"{}\",result=\"{result}\"}}", kind.name);
+            results.iter().map(|result| grown(&counter(result))).sum()
+        };
+        let counted = [&["allowed"][..], &["denied"], &["error_denied", "rejected"]].map(decided);
+        assert_eq!(counted, [200, 429, 503].map(answered), "{name}: {}", kind.name);
+        let of_limit = answers.iter().filter(|answer| answer.limit == limit).count() as u64;
+        assert_eq!(counted.iter().sum::<u64>(), of_limit, "{name}: {}", kind.name);
+    }
+    let errors: u64 = after
+        .keys()
+        .filter(|counter| counter.starts_with("weir_store_errors_total{"))
+        .map(|counter| grown(counter))
+        .sum();
+    let undecided = answers.iter().filter(|answer| !answer.is_decided()).count() as u64;
+    assert_eq!(errors, undecided, "{name}: the errors of the store and the answers without a decision");
+    assert_eq!(after.get("weir_panics_total"), Some(&0), "{name}");
+}
+
+/// What a fault cost, for the table in `docs/redis.md`.
+fn row(name: &str, answers: &[Answer], begun: u64, ended: u64) -> String {
+    let calm = times(answers.iter().filter(|answer| answer.answered < begun));
+    let meanwhile = times(answers.iter().filter(|answer| answer.answered >= begun));
+    let undecided = || answers.iter().filter(|answer| answer.answered >= begun && !answer.is_decided());
+    let last = undecided().map(|answer| answer.answered).max().unwrap_or(0);
+    format!(
+        "| {name} | {} ms | {} of {} | {calm} | {meanwhile} | {} ms |",
+        (ended - begun) / 1_000,
+        undecided().count(),
+        answers.iter().filter(|answer| (begun..ended).contains(&answer.sent)).count(),
+        last.saturating_sub(ended) / 1_000,
+    )
+}
+
+/// The 99th percentile and the maximum, in milliseconds. Requests that the upstream holds are left out.
+fn times<'a>(answers: impl Iterator<Item = &'a Answer>) -> String {
+    let is_held = |answer: &Answer| matches!(LIMITS[answer.limit].bound, Bound::InFlight(_)) && answer.status == 200;
+    let mut times: Vec<u64> = answers.filter(|answer| !is_held(answer)).map(Answer::took).collect();
+    times.sort_unstable();
+    let milliseconds = |time: u64| format!("{}.{}", time / 1_000, time % 1_000 / 100);
+    let p99 = times.get(times.len() * 99 / 100).copied().unwrap_or(0);
+    format!("{} / {}", milliseconds(p99), milliseconds(times.last().copied().unwrap_or(0)))
+}
