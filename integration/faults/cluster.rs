@@ -10,6 +10,9 @@ const CALM: Duration = Duration::from_millis(400);
 /// The number of hash tags that Weir spreads ids over.
 const TAGS: usize = 64;
 
+/// The number of hash slots that move, of which each takes several processes of redis-cli.
+const MOVED: usize = 8;
+
 pub(super) struct Nodes {
     cluster: RedisCluster,
     /// The hash slots of the tags.
@@ -37,7 +40,8 @@ impl Nodes {
 
     /// The tags' hash slots on the master, and another master.
     fn to_move(&self) -> (Vec<u16>, usize) {
-        let owned = self.hash_slots.iter().copied().filter(|slot| self.cluster.owner(*slot) == self.master).collect();
+        let owned = self.hash_slots.iter().copied().filter(|slot| self.cluster.owner(*slot) == self.master);
+        let owned = owned.take(MOVED).collect();
         let to = self.cluster.masters().into_iter().find(|master| *master != self.master).expect("there are three");
         (owned, to)
     }

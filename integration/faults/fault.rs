@@ -97,19 +97,26 @@ impl<S: Servers> Stage<S> {
 }
 
 fn check_limits<S>(fault: &Fault<S>, answers: &[Answer], most_in_flight: u64) {
+    let check = |limit: &str, bound: Bound, admitted: &[Answer]| {
+        let more = if fault.buckets == Buckets::Lost { bound.burst() } else { 0 };
+        let excess = match bound {
+            Bound::InFlight(capacity) => most_in_flight.saturating_sub(capacity),
+            bound => bound.excess(admitted),
+        };
+        assert!(excess <= more, "{}: {limit} admitted {excess} too many: {admitted:?}", fault.name);
+    };
     for (limit, kind) in LIMITS.iter().enumerate() {
-        let more = if fault.buckets == Buckets::Lost { kind.bound.burst() } else { 0 };
+        let of_limit = || answers.iter().filter(|answer| answer.limit == limit).copied();
+        let admitted: Vec<Answer> = of_limit().filter(|answer| answer.status == 200).collect();
         for id in 0..kind.ids {
-            let of_id = answers.iter().filter(|answer| (answer.limit, answer.id) == (limit, id));
-            let admitted: Vec<Answer> = of_id.filter(|answer| answer.status == 200).copied().collect();
-            let excess = match kind.bound {
-                Bound::InFlight(capacity) => most_in_flight.saturating_sub(capacity),
-                bound => bound.excess(&admitted),
-            };
-            assert!(excess <= more, "{}: {} admitted {excess} too many: {admitted:?}", fault.name, kind.name);
+            let of_id: Vec<Answer> = admitted.iter().filter(|answer| answer.id == id).copied().collect();
+            check(kind.name, kind.bound, &of_id);
         }
-        let denied = answers.iter().filter(|answer| answer.limit == limit && answer.status == 429).count();
-        assert!(denied > 0, "{}: {} was not asked for more than it allows", fault.name, kind.name);
+        if let Some(shared) = &kind.shared {
+            check(shared.name, shared.bound, &admitted);
+        }
+        let is_denied = of_limit().any(|answer| answer.status == 429);
+        assert!(is_denied, "{}: {} was not asked for more than it allows", fault.name, kind.name);
     }
 }
 
@@ -122,14 +129,17 @@ fn check_counters(name: &str, answers: &[Answer], before: &Counters, after: &Cou
     for (limit, kind) in LIMITS.iter().enumerate() {
         let answered =
             |status| answers.iter().filter(|answer| (answer.limit, answer.status) == (limit, status)).count() as u64;
-        let decided = |results: &[&str]| -> u64 {
-            let counter = |result| format!("weir_decisions_total{{limit=\"{}\",result=\"{result}\"}}", kind.name);
-            results.iter().map(|result| grown(&counter(result))).sum()
-        };
-        let counted = [&["allowed"][..], &["denied"], &["error_denied", "rejected"]].map(decided);
-        assert_eq!(counted, [200, 429, 503].map(answered), "{name}: {}", kind.name);
-        let of_limit = answers.iter().filter(|answer| answer.limit == limit).count() as u64;
-        assert_eq!(counted.iter().sum::<u64>(), of_limit, "{name}: {}", kind.name);
+        let shared = kind.shared.as_ref().map(|shared| shared.name);
+        for limit in [Some(kind.name), shared].into_iter().flatten() {
+            let decided = |results: &[&str]| -> u64 {
+                let counter = |result| format!("weir_decisions_total{{limit=\"{limit}\",result=\"{result}\"}}");
+                results.iter().map(|result| grown(&counter(result))).sum()
+            };
+            let counted = [&["allowed"][..], &["denied", "uncharged"], &["error_denied", "rejected"]].map(decided);
+            assert_eq!(counted, [200, 429, 503].map(answered), "{name}: {limit}");
+        }
+        let of_limit = answers.iter().filter(|answer| answer.limit == limit);
+        assert!(of_limit.clone().all(|answer| [200, 429, 503].contains(&answer.status)), "{name}: {}", kind.name);
     }
     let errors: u64 = after
         .keys()

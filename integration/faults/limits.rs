@@ -14,6 +14,14 @@ pub(super) struct Limit {
     numbers: &'static str,
     pub(super) ids: usize,
     pub(super) bound: Bound,
+    /// A second limit of the same requests, which all ids share. In a cluster, the two are on different nodes.
+    pub(super) shared: Option<Shared>,
+}
+
+pub(super) struct Shared {
+    pub(super) name: &'static str,
+    numbers: &'static str,
+    pub(super) bound: Bound,
 }
 
 #[derive(Clone, Copy)]
@@ -28,30 +36,34 @@ pub(super) enum Bound {
     InFlight(u64),
 }
 
-pub(super) const LIMITS: [Limit; 6] = [
+pub(super) const LIMITS: [Limit; 7] = [
     Limit {
         name: "Gcra",
         numbers: "burst: 5, count: 5, period: 1s",
         ids: 3,
         bound: Bound::Refill { burst: 5, per_second: 5 },
+        shared: None,
     },
     Limit {
         name: "FixedWindow",
         numbers: "algorithm: fixed_window, aligned: clock, count: 5, period: 1s",
         ids: 3,
         bound: Bound::ClockWindow(5),
+        shared: None,
     },
     Limit {
         name: "SlidingLog",
         numbers: "algorithm: sliding_log, count: 5, period: 1s",
         ids: 3,
         bound: Bound::AnyWindow(5),
+        shared: None,
     },
     Limit {
         name: "SlidingWindow",
         numbers: "algorithm: sliding_window, count: 5, period: 1s",
         ids: 3,
         bound: Bound::ClockWindow(5),
+        shared: None,
     },
     Limit {
         name: "Elevated",
@@ -60,21 +72,40 @@ pub(super) const LIMITS: [Limit; 6] = [
                   elevated: { burst: 6, count: 6, period: 1s, for: 1h, activations_per_month: 1000000 }",
         ids: 3,
         bound: Bound::Refill { burst: 6, per_second: 6 },
+        shared: None,
+    },
+    Limit {
+        name: "Pair",
+        numbers: "burst: 5, count: 5, period: 1s",
+        ids: 3,
+        bound: Bound::Refill { burst: 5, per_second: 5 },
+        shared: Some(Shared {
+            name: "PairShared",
+            numbers: "burst: 9, count: 9, period: 1s",
+            bound: Bound::Refill { burst: 9, per_second: 9 },
+        }),
     },
     Limit {
         name: "Concurrency",
         numbers: "algorithm: concurrency, capacity: 1, lease: 1s",
         ids: 2,
         bound: Bound::InFlight(1),
+        shared: None,
     },
 ];
 
 /// A rules file with all limits. Whatever passes was decided by the store.
 pub(super) fn rules() -> String {
     let mut text = String::from("limits:\n");
-    for Limit { name, numbers, .. } in &LIMITS {
-        let common = format!("match: {{ path: /{name} }}, by: {{ header: x-id }}, on_store_error: deny");
-        writeln!(text, "  {name}: {{ {common}, {numbers} }}").unwrap();
+    for Limit { name: path, numbers, shared, .. } in &LIMITS {
+        let mut write = |name: &str, header: &str, numbers: &str| {
+            let common = format!("match: {{ path: /{path} }}, by: {{ header: {header} }}, on_store_error: deny");
+            writeln!(text, "  {name}: {{ {common}, {numbers} }}").unwrap();
+        };
+        write(path, "x-id", numbers);
+        if let Some(shared) = shared {
+            write(shared.name, "x-shared", shared.numbers);
+        }
     }
     text
 }

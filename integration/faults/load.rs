@@ -18,6 +18,9 @@ use crate::support::within;
 const CONNECTIONS: usize = 4;
 const INTERVAL: Duration = Duration::from_millis(40);
 
+/// How far apart the connections are in the list of buckets.
+const STEP: usize = 7;
+
 /// The most requests of one connection.
 const MOST: usize = 20_000;
 
@@ -105,16 +108,16 @@ pub(super) fn id(limit: usize, id: usize) -> String {
 fn ask(address: SocketAddr, gateway: usize, first: usize, stopping: &AtomicBool, answers: &Mutex<Vec<Answer>>) {
     let buckets = buckets();
     let mut wire = Wire::connect(address);
-    // A prime number that is no factor of the number of buckets, so that each gets its turn, and neighbors ask for others.
     let mut due = Instant::now() + INTERVAL / 12 * u32::try_from(first).unwrap();
     for number in 0..MOST {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         if stopping.load(Ordering::Relaxed) {
             return;
         }
-        let (limit, of) = buckets[(first * 5 + number) % buckets.len()];
+        let (limit, of) = buckets[(first * STEP + number) % buckets.len()];
         let sent = now();
-        let answer = wire.get_with(&format!("/{}", LIMITS[limit].name), &[("x-id", &id(limit, of))]);
+        let answer =
+            wire.get_with(&format!("/{}", LIMITS[limit].name), &[("x-id", &id(limit, of)), ("x-shared", "all")]);
         let answer = Answer { gateway, limit, id: of, status: answer.status(), sent, answered: now() };
         answers.lock().push(answer);
         // Requests that were held up are not caught up on.
