@@ -14,7 +14,7 @@ use super::{charge, connected, decide, fixed, options, resumes, spend};
 use crate::support::redis::RedisServer;
 
 /// The most charges in one call.
-const BOUND: u64 = 64;
+const BOUND: u64 = 128;
 
 /// Spends 1 of a bucket of `burst`.
 fn one(key: &str, burst: u64) -> Charge {
@@ -160,14 +160,14 @@ async fn a_call_has_a_bound_of_charges_and_of_bytes_and_one_effective_from() {
     };
     let bound = usize::try_from(BOUND).unwrap();
     let (answers, of_charges) = calls(vec![vec![one("H:1", 1_000)]; 2 * bound + 1]).await;
-    assert_eq!(remaining(&answers), (0..=2 * 64).map(|spent| 999 - spent).collect::<Vec<_>>());
+    assert_eq!(remaining(&answers), (0..=2 * 128).map(|spent| 999 - spent).collect::<Vec<_>>());
     assert_eq!(of_charges, 3);
     // A request alone may have more charges than fit with others.
     let wide = |name: &str| (0..=BOUND).map(|id| one(&format!("{name}:{id}"), 3)).collect::<Vec<_>>();
     assert_eq!(calls(vec![vec![one("H:1", 1_000)], wide("W"), vec![one("H:1", 1_000)]]).await.1, 3);
     let long = |id: usize| vec![one(&format!("N:{id}{}", "n".repeat(1_000)), 3)];
     let (_, of_bytes) = calls((0..bound).map(long).collect()).await;
-    assert!((4..=6).contains(&of_bytes), "{of_bytes} calls for 64 KiB of keys");
+    assert!((4..=6).contains(&of_bytes), "{of_bytes} calls for 128 KiB of keys");
 
     server.cli(&["CONFIG", "RESETSTAT"]);
     let mut reloading = JoinSet::new();
