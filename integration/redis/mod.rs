@@ -6,6 +6,7 @@ mod connecting;
 mod crowds;
 mod deciding;
 mod floods;
+mod inspection;
 mod model;
 mod outages;
 mod servers;

@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use super::inspection::{RIGHTS, with_user};
 use crate::support::binary::run;
 use crate::support::redis::{OTHER_SERVERS, RedisConfig, RedisServer};
 
@@ -21,4 +22,20 @@ fn every_scenario_passes_on_each_server() {
             });
         }
     });
+}
+
+/// Their errors about rights differ.
+#[test]
+fn missing_rights_are_found_on_each_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("limits.yaml");
+    std::fs::write(&file, "limits:\n  A: { algorithm: concurrency, count: 1 }\n").unwrap();
+    for other in OTHER_SERVERS {
+        let rights = format!("{RIGHTS} +zadd +zcount +zrange +zrangebyscore +zrem +zremrangebyscore");
+        let (_server, url) = with_user(&rights, RedisConfig { other: Some(other), ..RedisConfig::default() });
+        let finished = run(&["check", file.to_str().unwrap(), "--store", &url]);
+        let expected =
+            "may not call ZSCORE, which limits with `algorithm: concurrency` need: `ACL SETUSER weir +zscore`";
+        assert!(finished.code == Some(1) && finished.err.contains(expected), "{other}: {finished:?}");
+    }
 }

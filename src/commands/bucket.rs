@@ -7,9 +7,9 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::admin_flags::TokenArgs;
-use super::block_on;
 use super::exit::{ExitCode, Failure};
 use super::print::{detail, in_parentheses};
+use super::runtime::block_on;
 use super::values::parse_duration;
 use crate::listeners::admin::client::{AdminClient, JsonPage, bucket_path};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::Value;
 
-use super::block_on;
 use super::exit::{ExitCode, Failure};
+use super::runtime::block_on;
 use super::values::parse_duration;
 use crate::listeners::admin::client::{AdminClient, Page};
 

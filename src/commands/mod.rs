@@ -23,6 +23,7 @@ mod logging;
 mod print;
 mod process_flags;
 mod rules_flags;
+mod runtime;
 mod scenario;
 pub mod serve;
 mod store_flags;
@@ -95,13 +96,4 @@ fn run_command(
         }
         Command::Test(args) => test::run(&args, out),
     }
-}
-
-/// Runs a command that calls another process.
-fn block_on<T>(call: impl Future<Output = T>) -> io::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let result = runtime.block_on(call);
-    // Does not wait for a pending name lookup.
-    runtime.shutdown_background();
-    Ok(result)
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::block_on;
 use super::exit::{ExitCode, Failure};
+use super::runtime::block_on;
 use super::scenario::Player;
 use super::store_flags::StoreArgs;
 use crate::clock::Clock;

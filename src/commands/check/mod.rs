@@ -1,20 +1,31 @@
-//! `weir check`: validates rules files and prints every problem.
+//! `weir check`: validates rules files and prints every problem. With `--store`, it does the same for a store.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+use clap::builder::Resettable;
+
 use super::exit::{ExitCode, Failure};
 use super::print::{counted, joined};
+use super::runtime::block_on;
 use super::store_flags::StoreArgs;
 use crate::clock::Clock;
 use crate::config::{self, Files, Report};
 use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::rule_set::Rules;
+use crate::store::StorePlan;
+use crate::store::redis::inspection::inspect;
 
-/// Validates rules files and shows every mistake
+mod findings;
+mod store;
+
+/// Validates rules files and shows every mistake; with --store, looks at the servers as well and says what to change there
 #[derive(Debug, clap::Args)]
+// A variable that is meant for `weir serve` must not make a check of files depend on a server.
+#[command(mut_arg("store", |store| store.env(Resettable::Reset)))]
 pub struct Args {
     /// Rules files, each validated separately
-    #[arg(required_unless_present = "envoy_ratelimit_config", value_name = "FILE")]
+    #[arg(required_unless_present_any = ["envoy_ratelimit_config", "store"], value_name = "FILE")]
     pub files: Vec<PathBuf>,
     /// A file of overrides, read with each of the rules files; repeatable
     #[arg(long, value_name = "FILE")]
@@ -28,24 +39,45 @@ pub struct Args {
     store: StoreArgs,
 }
 
-/// Prints summaries of valid files to `out` and problems to `err`. Returns [`ExitCode::BadInput`] if any file has an
-/// error.
+/// Prints summaries of valid files and the facts about the store to `out`, and problems to `err`. Returns
+/// [`ExitCode::BadInput`] if any file has an error, or if Weir cannot work with the store.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
-    args.store.plan(Clock::machine(), None).map_err(Failure::usage)?;
+    let plan = args.store.plan(Clock::machine(), None).map_err(Failure::usage)?;
     let mut exit = ExitCode::Success;
-    let files = if args.files.is_empty() { vec![None] } else { args.files.iter().cloned().map(Some).collect() };
+    let has_rules = !args.files.is_empty() || !args.envoy_ratelimit_config.is_empty();
+    let mut algorithms = has_rules.then(Vec::new);
+    let files: Vec<_> = match (args.files.as_slice(), has_rules) {
+        ([], true) => vec![None],
+        (files, _) => files.iter().cloned().map(Some).collect(),
+    };
     for limits in files {
         let (overrides, envoy_ratelimit) = (args.overrides.clone(), args.envoy_ratelimit_config.clone());
         match check(&Files { limits, overrides, envoy_ratelimit }, err)? {
-            Some(summary) => writeln!(out, "{summary}")?,
+            Some((summary, rules)) => {
+                writeln!(out, "{summary}")?;
+                if let Some(algorithms) = &mut algorithms {
+                    algorithms.extend(algorithms_of(&rules));
+                }
+            }
             None => exit = ExitCode::BadInput,
+        }
+    }
+    if let StorePlan::Redis(target) = plan {
+        let found = block_on(inspect(&target)).map_err(Failure::could_not_start)?;
+        let expected = findings::Expected { algorithms, timeout: target.timeout() };
+        if store::report(&found, &expected, out, err)? != ExitCode::Success {
+            exit = ExitCode::BadInput;
         }
     }
     Ok(exit)
 }
 
-/// Prints the problems of the files. Returns a summary if none is an error.
-fn check(files: &Files, err: &mut dyn Write) -> io::Result<Option<String>> {
+fn algorithms_of(rules: &Rules) -> impl Iterator<Item = &'static str> {
+    rules.limits().iter().map(|limit| limit.algorithm.name())
+}
+
+/// Prints the problems of the files. Returns a summary and the rules if none is an error.
+fn check(files: &Files, err: &mut dyn Write) -> io::Result<Option<(String, Rules)>> {
     let sources = match files.read() {
         Ok(sources) => sources,
         Err(problem) => {
@@ -68,7 +100,7 @@ fn check(files: &Files, err: &mut dyn Write) -> io::Result<Option<String>> {
         0 => String::new(),
         warnings => format!(", {}", counted(warnings, "warning")),
     };
-    Ok(Some(format!("{name}: ok, {limits}, {overrides}{warnings}")))
+    Ok(Some((format!("{name}: ok, {limits}, {overrides}{warnings}"), rules)))
 }
 
 #[cfg(test)]

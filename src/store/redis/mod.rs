@@ -18,6 +18,7 @@ mod blocks;
 mod call;
 mod cluster;
 mod diagnosis;
+pub mod inspection;
 mod keys;
 mod node;
 mod options;

@@ -18,8 +18,8 @@ pub const DEFAULT_QUEUE: usize = 8_192;
 /// An ACL user needs `~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping`, and `+select` for a
 /// database other than 0; `+hello` lets Weir recognize a replica or a Sentinel before the first error. Blocked ids also need
 /// `+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hgetall +hset +hdel`, sliding logs `+llen +lindex +lrange +rpush
-/// +ltrim`, requests in flight `+zadd +zrem +zscore +zcount +zrange +zremrangebyscore`, queues `@list @stream`, and user
-/// scripts the commands that they call.
+/// +ltrim`, requests in flight `+zadd +zrem +zscore +zcount +zrange +zrangebyscore +zremrangebyscore`, queues `@list @stream`, and
+/// user scripts the commands that they call.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://[[user]:password@]host[:port][/db]`, `redis+cluster://host:port,host:port`,

@@ -43,6 +43,11 @@ pub(super) enum Topology {
 }
 
 impl Target {
+    /// The maximum duration of a decision.
+    pub const fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
     /// True if the keys are spread over the nodes of a cluster.
     pub const fn is_cluster(&self) -> bool {
         matches!(self.topology, Topology::Cluster(_))

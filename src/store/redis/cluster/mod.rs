@@ -185,7 +185,7 @@ impl Nodes {
 }
 
 /// The hash slot of each tag: CRC-16/XMODEM modulo 16,384 (Redis Cluster specification).
-const SLOTS: [u16; TAGS as usize] = {
+pub(super) const SLOTS: [u16; TAGS as usize] = {
     let mut slots = [0; TAGS as usize];
     let mut tag: u8 = 0;
     while tag < TAGS {
