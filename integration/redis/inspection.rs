@@ -80,7 +80,10 @@ fn a_user_is_told_the_rights_that_the_rules_need() {
     server.cli(&["ACL", "SETUSER", "weir", "-evalsha", "-pttl"]);
     let text = check(&url, &[&plain], 1, &["may not call EVALSHA, PTTL, which every limit needs"]);
     assert!(text.contains("`ACL SETUSER weir +evalsha +pttl`"), "{text}");
-    server.cli(&["ACL", "SETUSER", "weir", "+evalsha", "+pttl", "resetkeys", "~other:*"]);
+    server.cli(&["ACL", "SETUSER", "weir", "-del", "+evalsha"]);
+    check(&url, &[&plain], 1, &["may not call PTTL, DEL, which every limit needs"]);
+    assert_eq!(server.cli(&["EXISTS", "weir:{0}:!trial"]), "0");
+    server.cli(&["ACL", "SETUSER", "weir", "+del", "+pttl", "resetkeys", "~other:*"]);
     check(&url, &[&plain], 1, &["has no access to the keys: `ACL SETUSER weir ~weir:{0}:*`"]);
     assert!(!text.contains("secret"), "{text}");
 }

@@ -7,11 +7,11 @@ use redis::{Cmd, RedisResult, Value};
 
 use super::facts::{MissingRights, Purpose};
 
-/// The commands that are tried, with harmless arguments; `KEY` stands for the unused key.
+/// The commands that are tried, with harmless arguments; `KEY` stands for the unused key. The first ones leave no key.
 const TRIALS: [(Purpose, &[&str]); 5] = [
     (
         Purpose::Limits,
-        &["GET KEY", "SET KEY 1", "DEL KEY", "PTTL KEY", "PEXPIRE KEY 1000", "PERSIST KEY", "TIME", "PING"],
+        &["GET KEY", "PTTL KEY", "PERSIST KEY", "PEXPIRE KEY 1", "DEL KEY", "TIME", "PING", "SET KEY 1 PX 1"],
     ),
     (
         Purpose::Algorithm("sliding_log"),
@@ -63,8 +63,8 @@ const TRIALS: [(Purpose, &[&str]); 5] = [
     ),
 ];
 
-/// Tries each of ARGV and returns the numbers of those that the user may not call. The key is deleted after each; if DEL is not
-/// allowed, only what writes nothing is tried.
+/// Tries each of ARGV but the first and returns the numbers of those that the user may not call. The key is deleted after each; if
+/// DEL is not allowed, only as many are tried as the first says, which leave no key.
 ///
 /// Redis 7.0 and older reply that the user `can't run this command`, later ones and Valkey with an `ACL failure in script`.
 const SCRIPT: &str = "
@@ -74,13 +74,13 @@ local function is_denied(words)
   return string.find(text, 'ACL failure') or string.find(text, \"can't run this command\")
 end
 local denied, deletes = {}, not is_denied({'DEL', KEYS[1]})
+local usual = tonumber(table.remove(ARGV, 1))
 for number, text in ipairs(ARGV) do
   local words = {}
   for word in string.gmatch(text, '%S+') do
     words[#words + 1] = word == 'KEY' and KEYS[1] or word
   end
-  local is_safe = deletes or words[1] == 'DEL' or words[1] == 'TIME' or words[1] == 'PING'
-  if is_safe and is_denied(words) then
+  if (deletes or number <= usual) and is_denied(words) then
     denied[#denied + 1] = number
   end
   if deletes then
@@ -104,7 +104,8 @@ impl Trial {
     /// Tries the commands in a script.
     pub(super) fn script(&self) -> Cmd {
         let mut command = redis::cmd("EVAL");
-        command.arg(SCRIPT).arg(1).arg(&self.key);
+        let [(_, usual), ..] = TRIALS;
+        command.arg(SCRIPT).arg(1).arg(&self.key).arg(usual.len());
         for text in TRIALS.iter().flat_map(|(_, texts)| *texts) {
             command.arg(*text);
         }
