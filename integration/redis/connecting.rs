@@ -7,17 +7,17 @@ use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Fault, StoreError};
 
 use super::{charge, connected, decide, fixed, last_error, options, resumes, spend};
-use crate::support::eventually_async;
 use crate::support::process::free_port;
 use crate::support::redis::{RedisConfig, RedisServer};
+use crate::support::{eventually, eventually_async};
 
-fn install_provider() {
+pub(super) fn install_provider() {
     // A second test in this process finds the first one's provider.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
 /// Asserts that no connection is made, and the reason in the status.
-async fn stays_down(options: &RedisOptions, reason: &str) {
+pub(super) async fn stays_down(options: &RedisOptions, reason: &str) {
     let store = RedisStore::connect(&options.target().unwrap());
     let text = eventually_async(reason, async || last_error(&store, reason)).await;
     assert!(!text.contains("secret"), "{text}");
@@ -90,9 +90,53 @@ async fn a_node_of_a_cluster_that_keeps_other_keys_is_told() {
     assert_eq!(ours.cli(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]), "OK");
     let port = ours.address().rsplit(':').next().unwrap().to_owned();
     assert_eq!(other.cli(&["CLUSTER", "MEET", "127.0.0.1", &port]), "OK");
-    stays_down(&options(&other.url()), &format!("use {}, or a server that is not part of a cluster", ours.address()))
-        .await;
+    let right = format!("write the store as `redis+cluster://{}`", ours.address());
+    stays_down(&options(&other.url()), &right).await;
     spend(&*connected(&options(&ours.url())).await).await.unwrap();
+
+    // Although it has the hash slot of all keys.
+    ours.cli(&["CLUSTER", "DELSLOTS", "0"]);
+    eventually("the other node takes a hash slot", || {
+        other.cli(&["CLUSTER", "DELSLOTS", "0"]);
+        let answer = other.cli(&["CLUSTER", "ADDSLOTS", "0"]);
+        if answer == "OK" { Ok(()) } else { Err(answer) }
+    });
+    eventually("both know it", || {
+        let info = ours.cli(&["CLUSTER", "INFO"]);
+        if info.contains("cluster_size:2") { Ok(()) } else { Err(info) }
+    });
+    let right = "this server is a node of a cluster of 2 masters: write the store as";
+    stays_down(&options(&ours.url()), &format!("{right} `redis+cluster://{}`", ours.address())).await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_no_cluster_is_told_from_one() {
+    let server = RedisServer::plain();
+    let url = format!("redis+cluster://{}", server.address());
+    stays_down(&options(&url), "cluster support disabled: write `redis://` for a single server").await;
+}
+
+#[tokio::test]
+async fn the_list_of_clients_has_the_name() {
+    let server = RedisServer::plain();
+    let _store = connected(&options(&server.url())).await;
+    let clients = server.cli(&["CLIENT", "LIST"]);
+    assert!(clients.contains(" name=weir"), "{clients}");
+}
+
+#[tokio::test]
+async fn keys_begin_with_the_prefix() {
+    let rights = "~shop.eu:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping";
+    let user = format!("user weir on >secret resetchannels -@all {rights}");
+    let server = RedisServer::start(&RedisConfig { lines: vec![user], ..RedisConfig::default() });
+    let url = format!("redis://weir:secret@{}", server.address());
+    let store = connected(&RedisOptions { prefix: "shop.eu".into(), ..options(&url) }).await;
+    spend(&store).await.unwrap();
+    assert_eq!(server.cli(&["KEYS", "*"]), "shop.eu:{0}:A:1");
+    server.cli(&["ACL", "SETUSER", "weir", "-evalsha"]);
+    let _ = spend(&store).await;
+    let missing = format!("give the user the permissions `{rights}`");
+    eventually_async("the status says what is missing", async || last_error(&store, &missing)).await;
 }
 
 #[tokio::test]
@@ -203,6 +247,10 @@ fn files_that_are_none_say_which_and_why() {
     );
     let plain = RedisOptions::new("redis://h", Clock::machine());
     check(RedisOptions { ca_file: file, ..plain.clone() }, "--store-ca-file needs TLS: write the store as `rediss://`");
+    for prefix in ["", "a{b}", "a*", "a b", "012345678901234567890123456789012"] {
+        let named = RedisOptions { prefix: prefix.into(), ..plain.clone() };
+        check(named, "--store-prefix must be 1 to 32 letters, digits, `_`, `.`, `:` or `-`");
+    }
     let hurried = RedisOptions { timeout: std::time::Duration::ZERO, ..plain };
     check(hurried, "--store-timeout must be longer than 0");
 }

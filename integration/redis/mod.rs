@@ -9,6 +9,7 @@ mod floods;
 mod inspection;
 mod model;
 mod outages;
+mod sentinel;
 mod servers;
 
 use std::borrow::Borrow;

@@ -11,13 +11,13 @@ use crate::clock::Clock;
 use crate::limiter::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
 use crate::store::StorePlan;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
-use crate::store::redis::{DEFAULT_QUEUE, RedisOptions};
+use crate::store::redis::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Store")]
 pub(super) struct StoreArgs {
-    /// Where buckets live: `memory`, `redis://[user[:password]@]host[:port][/db]`, `rediss://...` for TLS, `unix:///path` for
-    /// a socket
+    /// Where buckets live: `memory`, `redis://[[user]:password@]host[:port][/db]`, `redis+cluster://host:port,host:port`,
+    /// `redis+sentinel://host:port,host:port/master-name[/db]`, the same with `rediss` for TLS, or `unix:///path` for a socket
     #[arg(long, value_name = "STORE", env = "WEIR_STORE", default_value = "memory", hide_env_values = true)]
     store: String,
 
@@ -28,6 +28,10 @@ pub(super) struct StoreArgs {
     /// Requests that may wait for Redis, per worker; more are rejected with 503
     #[arg(long, value_name = "N", env = "WEIR_STORE_QUEUE", default_value_t = DEFAULT_QUEUE, value_parser = parse_at_least_one)]
     store_queue: usize,
+
+    /// The beginning of all keys in Redis. Gateways with the same prefix share their counts
+    #[arg(long, value_name = "PREFIX", env = "WEIR_STORE_PREFIX", default_value = DEFAULT_PREFIX)]
+    store_prefix: String,
 
     /// Certificate authorities (PEM) for Redis; defaults to the public ones
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_CA_FILE")]
@@ -64,6 +68,7 @@ impl StoreArgs {
             key_file: self.store_key_file.clone(),
             timeout: timeout.unwrap_or(self.store_timeout),
             queue: self.store_queue,
+            prefix: self.store_prefix.clone(),
             clock,
         };
         StorePlan::remote(&options).map_err(|error| format!("--store: {error}"))

@@ -28,9 +28,9 @@ pub enum Fault {
     /// The user lacks permissions.
     Permission,
     Replica,
-    /// Another node of the cluster has the keys.
+    /// Another node of the cluster has the keys, or none has.
     Cluster,
-    /// The server is a Sentinel.
+    /// The server is a Sentinel, or the Sentinels do not know the master.
     Sentinel,
     /// The server is loading its data.
     Loading,

@@ -4,10 +4,8 @@ use std::io;
 
 use rustls::{CertificateError, Error as TlsError, OtherError};
 
+use super::keys::KeyStarts;
 use crate::store::Fault;
-
-/// The permissions that every ACL user needs; some algorithms need more.
-const PERMISSIONS: &str = "~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping";
 
 /// A fault and its description: the error of the server or the system, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,20 +22,25 @@ impl Diagnosis {
     /// Diagnoses an error reply to a whole call; `None` unless it means that this server cannot serve us now.
     ///
     /// The right server may reply with OOM, MISCONF, WRONGTYPE and others, which a new connection would not change.
-    pub(super) fn of_call(reply: &str) -> Option<Self> {
-        let first = reply.split(' ').next().unwrap_or_default();
-        let (fault, right) = match first {
-            "NOPERM" => (Fault::Permission, format!("give the user the permissions `{PERMISSIONS}`")),
+    pub(super) fn of_call(reply: &str, keys: &KeyStarts) -> Option<Self> {
+        if reply.starts_with("NOPERM ") {
+            let text = format!("{reply}: give the user the permissions `{}`", keys.permissions());
+            return Some(Self::new(Fault::Permission, text));
+        }
+        Self::of_reply(reply)
+    }
+
+    /// As [`Self::of_call`], for any command: what is wrong with the user's permissions is not known.
+    pub(super) fn of_reply(reply: &str) -> Option<Self> {
+        let (fault, right) = match reply.split(' ').next().unwrap_or_default() {
             "NOAUTH" => (
                 Fault::Authentication,
                 "put the password into the URL: `redis://:password@host` or `redis://user:password@host`".into(),
             ),
             "MOVED" | "ASK" => {
                 let other = reply.rsplit(' ').next().unwrap_or_default();
-                let right = format!(
-                    "Weir's keys share one hash slot, which another node of this cluster holds: use {other}, or a server that is \
-                     not part of a cluster"
-                );
+                let right =
+                    format!("another node of this cluster has the key: write the store as `redis+cluster://{other}`");
                 (Fault::Cluster, right)
             }
             "ERR" if reply.contains("unknown command") && reply.to_ascii_lowercase().contains("eval") => {
@@ -85,8 +88,8 @@ impl Diagnosis {
     }
 }
 
-const SENTINEL: &str = "this is a Sentinel, or another server without scripting: use the master that the Sentinel watches, \
-                        `redis-cli -p 26379 sentinel get-master-addr-by-name NAME` prints its address";
+const SENTINEL: &str = "this is a Sentinel, or another server without scripting: write `redis+sentinel://host:port/master-name` to \
+                        follow the master that it watches, `redis-cli -p 26379 sentinel masters` prints the names";
 
 const REPLICA: &str = "this server is a read-only replica: use its master";
 
@@ -121,6 +124,7 @@ mod tests {
 
     #[test]
     fn only_errors_of_the_wrong_server_cost_the_connection() {
+        let of_call = |text| Diagnosis::of_call(text, &KeyStarts::single("weir"));
         for (text, fault) in [
             ("READONLY You can't write against a read only replica. script: 7e1, on @user_script:150.", Fault::Replica),
             ("LOADING Redis is loading the dataset in memory", Fault::Loading),
@@ -139,7 +143,7 @@ mod tests {
                 Fault::Replica,
             ),
         ] {
-            assert_eq!(Diagnosis::of_call(text).map(|diagnosis| diagnosis.fault), Some(fault), "{text}");
+            assert_eq!(of_call(text).map(|diagnosis| diagnosis.fault), Some(fault), "{text}");
         }
         for text in [
             "OOM command not allowed when used memory > 'maxmemory'. script: 7e1, on @user_script:150.",
@@ -147,7 +151,7 @@ mod tests {
             "WRONGTYPE Operation against a key holding the wrong kind of value",
             "ERR unknown mode READONLY",
         ] {
-            assert_eq!(Diagnosis::of_call(text), None, "{text}");
+            assert_eq!(of_call(text), None, "{text}");
         }
         // One limit may need rights that the others do not.
         assert_eq!(Diagnosis::of_request("NOPERM this user has no permissions to run the 'zadd' command"), None);

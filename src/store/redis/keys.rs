@@ -26,4 +26,16 @@ impl KeyStarts {
     pub(super) fn of(&self, tag: u8) -> Arc<str> {
         Arc::clone(&self.0[usize::from(tag) % self.0.len()])
     }
+
+    /// The rules of an ACL for the user: these keys, and the commands that every limit needs.
+    pub(super) fn permissions(&self) -> String {
+        let commands = "+evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping";
+        match &*self.0 {
+            [only] => format!("~{only}* {commands}"),
+            starts => {
+                let prefix = starts[0].split('{').next().unwrap_or_default();
+                format!("~{prefix}* {commands} +asking +cluster|slots")
+            }
+        }
+    }
 }

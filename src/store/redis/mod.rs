@@ -23,6 +23,7 @@ mod keys;
 mod node;
 mod options;
 mod redirect;
+mod sentinel;
 mod session;
 mod stream;
 mod target;
@@ -33,7 +34,7 @@ pub use blocks::SharedBlocks;
 use cluster::Cluster;
 use keys::KeyStarts;
 use node::{Connection, NodeHandle, Route};
-pub use options::{DEFAULT_QUEUE, RedisOptions};
+pub use options::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
 pub use target::Target;
 
 /// The buckets in Redis. Each worker has an instance on its own runtime; all gateways share the buckets.

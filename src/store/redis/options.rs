@@ -13,13 +13,15 @@ use crate::clock::Clock;
 /// They take some 2 MiB.
 pub const DEFAULT_QUEUE: usize = 8_192;
 
+/// The default for the beginning of all keys.
+pub const DEFAULT_PREFIX: &str = "weir";
+
+/// The longest prefix: it is in each key of each call.
+const LONGEST_PREFIX: usize = 32;
+
 /// The options for a Redis, as given by the user.
 ///
-/// An ACL user needs `~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping`, and `+select` for a
-/// database other than 0; `+hello` lets Weir recognize a replica or a Sentinel before the first error. Blocked ids also need
-/// `+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hgetall +hset +hdel`, sliding logs `+llen +lindex +lrange +rpush
-/// +ltrim`, requests in flight `+zadd +zrem +zscore +zcount +zrange +zrangebyscore +zremrangebyscore`, queues `@list @stream`, and
-/// user scripts the commands that they call.
+/// `docs/redis.md` lists the permissions that a user of Redis' ACL needs.
 #[derive(Clone)]
 pub struct RedisOptions {
     /// `redis://[[user]:password@]host[:port][/db]`, `redis+cluster://host:port,host:port`,
@@ -35,6 +37,8 @@ pub struct RedisOptions {
     pub timeout: Duration,
     /// Requests that may wait for their decisions.
     pub queue: usize,
+    /// The beginning of all keys: 1 to 32 of `A-Z a-z 0-9 _ . : -`.
+    pub prefix: String,
     /// The clock to decide by.
     pub clock: Clock,
 }
@@ -43,7 +47,8 @@ impl RedisOptions {
     /// Options for a URL, with defaults for the rest.
     pub fn new(url: impl Into<String>, clock: Clock) -> Self {
         let (timeout, queue) = (Duration::from_millis(20), DEFAULT_QUEUE);
-        Self { url: url.into(), ca_file: None, cert_file: None, key_file: None, timeout, queue, clock }
+        let prefix = DEFAULT_PREFIX.to_owned();
+        Self { url: url.into(), ca_file: None, cert_file: None, key_file: None, timeout, queue, prefix, clock }
     }
 
     /// Checks the options and reads the files; connects to nothing.
@@ -53,6 +58,7 @@ impl RedisOptions {
         if self.timeout.is_zero() {
             return Err("--store-timeout must be longer than 0".into());
         }
+        check_prefix(&self.prefix)?;
         let shown = redacted(&self.url);
         let invalid = |reason: String| format!("invalid store `{shown}`: {reason}");
         let StoreUrl { servers, has_tls, login } = StoreUrl::parse(&self.url).map_err(invalid)?;
@@ -73,6 +79,15 @@ impl RedisOptions {
         };
         let login = login.set_lib_name("weir", env!("CARGO_PKG_VERSION"));
         let (timeout, queue, clock) = (self.timeout, self.queue, self.clock.clone());
-        Ok(Target { topology, tls, login, timeout, queue, clock, shown, prefix: "weir".into() })
+        Ok(Target { topology, tls, login, timeout, queue, clock, shown, prefix: self.prefix.clone() })
     }
+}
+
+/// Braces would make a hash tag, and glob characters a wrong ACL rule.
+fn check_prefix(prefix: &str) -> Result<(), String> {
+    let is_valid = prefix.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte));
+    if is_valid && (1..=LONGEST_PREFIX).contains(&prefix.len()) {
+        return Ok(());
+    }
+    Err(format!("--store-prefix must be 1 to {LONGEST_PREFIX} letters, digits, `_`, `.`, `:` or `-`, not `{prefix}`"))
 }

@@ -37,7 +37,10 @@ pub(super) fn on_opening(address: &Address, error: &RedisError) -> Diagnosis {
     if error.kind() == ErrorKind::AuthenticationFailed {
         return Diagnosis::new(Fault::Authentication, text);
     }
-    if let Some(diagnosis) = error.code().and_then(|_| Diagnosis::of_call(&text)) {
+    if error.code() == Some("NOPERM") {
+        return Diagnosis::new(Fault::Permission, format!("{text}: give the user `+select`, or use database 0"));
+    }
+    if let Some(diagnosis) = error.code().and_then(|_| Diagnosis::of_reply(&text)) {
         return diagnosis;
     }
     if text.contains("CertificateRequired") {

@@ -57,6 +57,10 @@ impl Address {
         }
     }
 
+    pub(super) const fn has_tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: Some(_), .. })
+    }
+
     /// True for TCP without TLS.
     pub(super) const fn is_plain_tcp(&self) -> bool {
         matches!(self, Self::Tcp { tls: None, .. })

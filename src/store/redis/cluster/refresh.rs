@@ -116,7 +116,10 @@ fn ranges_of(reply: redis::RedisResult<Value>, asked: &str) -> Result<Vec<Range>
             if text.contains("cluster support disabled") {
                 return Err(Diagnosis::new(Fault::Cluster, format!("{text}: write `redis://` for a single server")));
             }
-            let diagnosis = error.code().and_then(|_| Diagnosis::of_call(&text));
+            if error.code() == Some("NOPERM") {
+                return Err(Diagnosis::new(Fault::Permission, format!("{text}: give the user `+cluster|slots`")));
+            }
+            let diagnosis = error.code().and_then(|_| Diagnosis::of_reply(&text));
             Err(diagnosis.unwrap_or_else(|| Diagnosis::new(Fault::Unreachable, text)))
         }
     }

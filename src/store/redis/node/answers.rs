@@ -56,7 +56,7 @@ impl Node {
             return StoreError::Failed(text);
         }
         self.note_failure(&text);
-        self.request_error(live, Diagnosis::of_call(&text), text)
+        self.request_error(live, Diagnosis::of_call(&text, &self.key_starts), text)
     }
 
     /// Returns the error of a request. Gives the connection up if the server cannot serve.
@@ -86,8 +86,10 @@ impl Node {
     pub(super) fn give_up(&self, live: &Arc<Connection>, diagnosis: Diagnosis) {
         let mut state = self.state.lock();
         if self.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, live)) {
-            let was_cut = diagnosis.fault == Fault::Unreachable && live.opened.elapsed() >= SHORTEST_LIFE;
-            self.is_returning.store(was_cut, Ordering::Relaxed);
+            // A master that became a replica has been replaced by another.
+            let may_return = matches!(diagnosis.fault, Fault::Unreachable | Fault::Replica);
+            let may_return = may_return && live.opened.elapsed() >= SHORTEST_LIFE;
+            self.is_returning.store(may_return, Ordering::Relaxed);
             self.is_failing.store(false, Ordering::Relaxed);
             *state = State { breaker_open: diagnosis.fault == Fault::Silent, diagnosis: Some(diagnosis) };
             self.live.store(None);

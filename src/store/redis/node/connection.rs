@@ -21,6 +21,8 @@ pub(in crate::store::redis) struct Connection {
     pub(super) has_ended: Arc<AtomicBool>,
     /// Reads and writes the socket. When it ends, outstanding calls end with an error.
     pub(super) driver: AbortOnDropHandle<()>,
+    /// Asks the Sentinels, if there are some, whether this server is still the master.
+    pub(super) _watcher: Option<AbortOnDropHandle<()>>,
 }
 
 impl Connection {

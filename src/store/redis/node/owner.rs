@@ -119,7 +119,7 @@ async fn ping(live: &Connection, node: &Node) -> Result<(), Diagnosis> {
         }
         Err(error) => {
             let text = describe(&error);
-            let diagnosis = error.code().and_then(|_| Diagnosis::of_call(&text));
+            let diagnosis = error.code().and_then(|_| Diagnosis::of_call(&text, &node.key_starts));
             Err(diagnosis.unwrap_or_else(|| Diagnosis::new(Fault::Unreachable, text)))
         }
     }
