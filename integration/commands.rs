@@ -291,6 +291,47 @@ fn explain_shows_windows_as_windows() {
 }
 
 #[test]
+fn a_cluster_shows_which_limits_are_charged_apart() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = directory.path().join("limits.yaml");
+    let write = |tag: &str| {
+        let rules = format!(
+            "limits:\n  PerAddress: {{ count: 10, period: 1s }}\n  \
+             PerRoute: {{ by: [ip, path], count: 5, period: 1s }}\n  \
+             PerKey: {{ by: {{ header: x-key }}, count: 5, period: 1s{tag} }}\n  \
+             All: {{ by: global, count: 100, period: 1s{tag} }}\n"
+        );
+        std::fs::write(&limits, rules).unwrap();
+    };
+    let path = limits.to_str().unwrap();
+    let cluster = ["--store", "redis+cluster://127.0.0.1:1,127.0.0.1:2"];
+    let explain = ["explain", "GET", "/a", "--limits", path, "--ip", "192.0.2.1", "-H", "x-key: 12345678"];
+
+    write("");
+    let text = run(&[&["check", path][..], &cluster].concat()).text();
+    let expected = "4 limits, 0 overrides\nnote: PerAddress, PerRoute, PerKey and All may be charged in different hash slots \
+                    of the cluster: a request then takes two round trips";
+    assert!(text.contains(expected), "{text}");
+    assert!(!check(&["check", path], 0).contains("note"));
+    let text = check(&[&explain[..], &cluster].concat(), 0);
+    for part in
+        ["  tag       24\n\nPerRoute: ", "  tag       24\n\nPerKey: ", "\ntags: 18, 24 (2 hash slots: 2 round trips)\n"]
+    {
+        assert!(text.contains(part), "{part} is not in\n{text}");
+    }
+    assert!(!check(&explain, 0).contains("tag"));
+    check(&["explain", "GET", "/", "--store", "postgres://x"], 2);
+
+    write(", tag: Tenants");
+    let tagged = ["explain", "POST", "/a", "--limits", path, "-H", "x-key: 1", "--descriptor", "a=b"];
+    let text = check(&[&tagged[..], &cluster].concat(), 0);
+    assert_eq!(text.matches("\n  tag       ").count(), 4, "{text}");
+    let of =
+        |limit: &str| text.split(limit).nth(1).and_then(|rest| rest.split("tag       ").nth(1)).map(|rest| &rest[..2]);
+    assert_eq!(of("PerKey: applies"), of("All: applies"), "{text}");
+}
+
+#[test]
 fn exit_codes_tell_what_was_wrong() {
     check(&["check", "limits.yaml"], 0);
     check(&["--version"], 0);

@@ -1,6 +1,7 @@
 //! `weir explain`: which limits apply to a request, and why.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::io::Write;
 use std::net::IpAddr;
@@ -10,6 +11,7 @@ use super::exit::{ExitCode, Failure};
 use super::print::{detail, in_parentheses, joined};
 use super::rules_flags::RulesArgs;
 use crate::clock::Clock;
+use crate::engine::algorithms::tag::tag_of;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentError, ComponentSource};
 use crate::engine::rules::explanation::Explanation;
@@ -17,6 +19,7 @@ use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::matching::{DescriptorMatch, Match, Mismatch, ValueTest};
+use crate::engine::rules::plan::InvalidInput;
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::{self, Headers};
@@ -24,6 +27,8 @@ use crate::message::host::host_of;
 use crate::message::lossless::shown;
 use crate::message::path::{EscapedSlashes, normalise};
 use crate::message::target::{self, UrlError};
+use crate::store::StorePlan;
+use crate::store::redis::RedisOptions;
 
 /// Shows which limits apply to a request, with which id and override, and why the others do not
 #[derive(clap::Args, Debug)]
@@ -62,6 +67,10 @@ pub struct Args {
     #[command(flatten)]
     rules: RulesArgs,
 
+    /// The store of the gateway, as for `weir serve`; it is not asked, but the output has the hash tags if it is a cluster
+    #[arg(long, value_name = "STORE", env = "WEIR_STORE", default_value = "memory", hide_env_values = true)]
+    store: String,
+
     /// A YAML file of flags, as for `weir serve`
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<std::path::PathBuf>,
@@ -69,6 +78,7 @@ pub struct Args {
 
 /// Prints how each limit treats the request.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let is_cluster = is_cluster(&args.store).map_err(Failure::usage)?;
     let now = Clock::machine().now();
     let rules = args.rules.load(Fingerprinter::new((0, 0)), now, err)?;
     // Neither is given with a domain.
@@ -105,10 +115,42 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         }
     };
     let explanations = rules.explain(&request).map_err(Failure::bad_input)?;
-    for (limit, explanation) in rules.limits().iter().zip(explanations) {
-        write!(out, "\n{}", describe(&rules, limit, &request, &explanation))?;
+    let tags = if is_cluster { tags(&rules, &request).map_err(Failure::bad_input)? } else { Vec::new() };
+    for ((place, limit), explanation) in (0..).zip(rules.limits()).zip(explanations) {
+        let mut text = describe(&rules, limit, &request, &explanation);
+        if let Some((_, tag)) = tags.iter().find(|(limit, _)| *limit == place) {
+            detail(&mut text, "tag", tag);
+        }
+        write!(out, "\n{text}")?;
+    }
+    if let Some(summary) = tag_summary(&tags) {
+        writeln!(out, "\n{summary}")?;
     }
     Ok(ExitCode::Success)
+}
+
+fn is_cluster(store: &str) -> Result<bool, String> {
+    if store == "memory" {
+        return Ok(false);
+    }
+    let plan = StorePlan::remote(&RedisOptions::new(store, Clock::machine()));
+    plan.map(|plan| plan.is_cluster()).map_err(|error| format!("--store: {error}"))
+}
+
+/// The indices of the limits that the request charges, and the hash tags of the buckets.
+fn tags(rules: &Rules, request: &Request<'_>) -> Result<Vec<(u32, u8)>, InvalidInput> {
+    let plan = rules.charges(request, None)?;
+    Ok(plan.origins.iter().zip(&plan.charges).map(|(origin, charge)| (origin.limit, tag_of(&charge.bucket))).collect())
+}
+
+fn tag_summary(tags: &[(u32, u8)]) -> Option<String> {
+    let tags: BTreeSet<u8> = tags.iter().map(|(_, tag)| *tag).collect();
+    let trips = match tags.len() {
+        0 => return None,
+        1 => "1 hash slot: 1 round trip".to_owned(),
+        slots => format!("{slots} hash slots: 2 round trips"),
+    };
+    Some(format!("tags: {} ({trips})", joined(tags, ", ")))
 }
 
 /// The authority of a URL, if it is absolute, and its target.

@@ -50,6 +50,14 @@ impl HostPattern {
             Self::Below(suffix) => host.len() > suffix.len() && host.ends_with(suffix.as_str()),
         }
     }
+
+    /// Returns true if a host may match both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Exact(host), pattern) | (pattern, Self::Exact(host)) => pattern.matches(host),
+            (Self::Below(one), Self::Below(other)) => one.ends_with(other.as_str()) || other.ends_with(one.as_str()),
+        }
+    }
 }
 
 impl fmt::Display for HostPattern {

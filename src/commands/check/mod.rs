@@ -18,6 +18,7 @@ use crate::store::redis::inspection::inspect;
 
 mod findings;
 mod store;
+mod tags;
 
 /// Validates rules files and shows every mistake; with --store, looks at the servers as well and says what to change there
 #[derive(Debug, clap::Args)]
@@ -55,6 +56,9 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         match check(&Files { limits, overrides, envoy_ratelimit }, err)? {
             Some((summary, rules)) => {
                 writeln!(out, "{summary}")?;
+                if plan.is_cluster() {
+                    write!(out, "{}", tags::notes(&rules))?;
+                }
                 if let Some(algorithms) = &mut algorithms {
                     algorithms.extend(algorithms_of(&rules));
                 }

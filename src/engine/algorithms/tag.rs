@@ -10,6 +10,9 @@ use crate::message::percent::decode;
 /// The number of hash tags in a cluster. With another number, buckets would get other keys.
 pub const TAGS: u8 = 64;
 
+/// The bits of an IPv6 address that decide its tag. Whole clients often have a /48, and limits cut addresses to longer networks.
+pub(crate) const IPV6_BITS: u8 = 48;
+
 /// How a bucket gets its hash tag. Only stores that are a cluster use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tag {
@@ -35,11 +38,11 @@ pub fn tag_of(bucket: &Bucket) -> u8 {
     }
 }
 
-/// The hash tag of an id that begins with this component, as percent-encoded as in keys. Clients often have a whole IPv6 /48,
-/// and limits cut addresses to different lengths, so an IPv6 address or network counts by its first 48 bits.
+/// The hash tag of an id that begins with this component, percent-encoded as in keys. An IPv6 address or network counts by its
+/// first [`IPV6_BITS`].
 pub(crate) fn of_component(encoded: &str) -> u8 {
     match ipv6(encoded) {
-        Some(address) => hashed(&address.octets()[..6]),
+        Some(address) => hashed(&address.octets()[..usize::from(IPV6_BITS / 8)]),
         None => hashed(encoded.as_bytes()),
     }
 }

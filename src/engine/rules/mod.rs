@@ -32,4 +32,5 @@ pub mod response_cost;
 pub mod rule_set;
 pub mod settlement;
 pub mod suggest;
+mod tag_groups;
 pub mod value_type;

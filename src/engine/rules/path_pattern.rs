@@ -1,6 +1,7 @@
 //! Patterns over normalised paths, and the options for reading a path.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::fmt;
 
 use crate::message::path::{EscapedSlashes, check, normalise};
@@ -131,6 +132,19 @@ impl PathPattern {
             (_, None) => false,
         });
         fits && (self.is_open || given.next().is_none())
+    }
+
+    /// Returns true if a path may match both.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let fits = self.segments.iter().zip(&other.segments).all(|pair| match pair {
+            (Segment::Literal(one), Segment::Literal(other)) => one == other,
+            _ => true,
+        });
+        fits && match self.segments.len().cmp(&other.segments.len()) {
+            Ordering::Less => self.is_open,
+            Ordering::Equal => true,
+            Ordering::Greater => other.is_open,
+        }
     }
 }
 

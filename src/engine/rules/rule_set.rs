@@ -289,12 +289,14 @@ mod tests {
     use http::header::HeaderName;
 
     use super::*;
+    use crate::engine::algorithms::charge::Bucket;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::rules::blocks::Block;
     use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::explanation::Explanation;
     use crate::engine::rules::identity::Fallback;
     use crate::engine::rules::ids::Id;
+    use crate::engine::rules::key::of_newcomers;
     use crate::engine::rules::matching::Match;
     use crate::engine::rules::overrides::{Override, OverrideOrigin};
     use crate::engine::rules::path_pattern::PathPattern;
@@ -394,6 +396,33 @@ mod tests {
         let keys: Vec<_> = plan.charges.iter().map(|charge| charge.bucket.key.as_str()).collect();
         assert_eq!(keys, ["L:7:eu", "L:7:eu#1", "L:7:eu#2"]);
         assert!(!crate::engine::algorithms::batch::has_duplicate(&plan.charges));
+    }
+
+    #[test]
+    fn every_bucket_of_a_limit_has_its_tag() {
+        let tags = |limit: Limit, bucket: &str| {
+            let limit = Limit { allowance: windows(&[5, 6]), ..limit };
+            let headers = FIELDS.into_iter().collect();
+            let rules = Rules::new(vec![limit], HASH, Micros(0), Vec::new());
+            let charged = rules.charges(&Request { path: "/v1", ..sample(&headers) }, None).unwrap().charges;
+            let inspected = rules.inspect(bucket, Micros(0)).unwrap().plan.charges;
+            charged
+                .into_iter()
+                .chain(inspected)
+                .map(|charge| {
+                    let Bucket { key, tag, .. } = &charge.bucket;
+                    assert_eq!(of_newcomers(key, *tag, 1, &HASH).tag, *tag);
+                    *tag
+                })
+                .collect::<Vec<_>>()
+        };
+        let by = |source| Limit { by: vec![Component::new(source, ValueType::Text)], ..limit("L") };
+        let account = || by(ComponentSource::Header("x-account".parse().unwrap()));
+        assert_eq!(tags(account(), "L:7"), [Tag::OfId; 4]);
+        assert_eq!(tags(Limit { tag: Tag::named("T"), ..account() }, "L:7"), [Tag::named("T"); 4]);
+        assert_eq!(tags(Limit { by: Vec::new(), ..limit("L") }, "L"), [Tag::named("L"); 4]);
+        assert_eq!(tags(Limit { short: "s".into(), ..by(ComponentSource::Path) }, "L:/v1"), [Tag::named("s"); 4]);
+        assert_eq!(tags(Limit { tag: Tag::named("T"), ..by(ComponentSource::Method) }, "L:GET"), [Tag::named("T"); 4]);
     }
 
     #[test]
