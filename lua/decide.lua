@@ -19,7 +19,8 @@
 --                refund       gives the cost back, up to a full bucket
 --                reset        makes the bucket full
 --              A refund may end in `~SPAN`: sliding_log and sliding_window give back what was taken that many microseconds
---              ago. Any mode may then end in `@INSTANT`: when the numbers took effect, if that was after EFFECTIVE_FROM.
+--              ago, and fixed_window gives nothing back if another window has begun since. Any mode may then end in `@INSTANT`: when the numbers took effect, if that was after EFFECTIVE_FROM.
+--              A spend or a refund of gcra or fixed_window may then end in what leases.lua describes.
 -- The words of one request may also be separate arguments.
 -- A last argument that begins with # is repeated in the reply, so that a caller can tell that it answers this call.
 --
@@ -46,7 +47,7 @@
 --
 -- The contract of algorithms. An algorithm is a table with these functions; `load` below has a line for each. A charge has the
 -- fields `burst`, `count` (TOKEN or COUNT), `numbers` (both words as text), `algorithm`, `parameters`, `cost`, `mode`, `from`
--- (when its numbers took effect) and, for a refund with a span, `taken` (the instant).
+-- (when its numbers took effect) and, if given, `taken` (the instant, of a refund with a span) and `lease`.
 --   parse(text)                  returns the `parameters` of a charge, from what follows the name in WORD; nil if invalid.
 --   decide(key, charge)          returns outcome, remaining, retry, reset; then the change to commit, or nil; the details, or
 --                                nil; and true if the change is committed even if the request is denied. Or returns nil and an

@@ -106,6 +106,7 @@ local function find(key, charge)
     local level = cut(base, raised, level_at(bucket, raised, ending, nil))
     found.level = drained(level, base.parameters, found.instant - ending)
   end
+  found.level = bucket.leased and max(found.level, leasing().held(bucket, found.by)) or found.level
   return found
 end
 
@@ -140,6 +141,11 @@ local function activate(found, charge)
   found.ending = span < EXACT - found.instant and found.instant + span or EXACT - 1
 end
 
+-- What no charge gives back, because it is leased under other rules.
+local function least(found)
+  return found.bucket.leased and leasing().held(found.bucket, found.by) or 0
+end
+
 local function details(found, triggered, left)
   return { 'elevated', triggered and 1 or 0, found.ending > 0 and 1 or 0, left }
 end
@@ -153,7 +159,7 @@ function algorithm.decide(key, charge)
   if not found then
     return nil, failure
   end
-  local outcome, after, retry, level = decided(found.by, found.by.count, found.level)
+  local outcome, after, retry, level = decided(found.by, found.by.count, found.level, nil, least(found))
   local mode, triggered, left = charge.mode, false, -1
   local room = found.by.burst * found.by.count - found.level
   if found.ending == 0 and mode == 'spend_up_to' and charge.cost > 0 and room < found.by.count
@@ -161,14 +167,14 @@ function algorithm.decide(key, charge)
     triggered = true
     activate(found, charge)
     left = charge.parameters.most - found.activations
-    outcome, after, retry, level = decided(found.by, found.by.count, found.level)
+    outcome, after, retry, level = decided(found.by, found.by.count, found.level, nil, least(found))
   elseif found.ending == 0 and (mode == 'spend' or mode == 'check' or mode == 'spend_only') then
     local wait = until_activation(found, charge, after)
     triggered = outcome ~= ALLOWED and wait == 0
     if triggered then
       activate(found, charge)
       left = charge.parameters.most - found.activations
-      outcome, after, retry, level = decided(found.by, found.by.count, found.level)
+      outcome, after, retry, level = decided(found.by, found.by.count, found.level, nil, least(found))
     elseif retry == -1 or wait >= 0 and wait < retry then
       retry = wait
     end

@@ -186,9 +186,23 @@ function algorithm.decide(key, charge)
   if failure then
     return nil, redis.error_reply(failure)
   end
+  local least = 0
+  if bucket.leased then
+    -- All of it until the leases end; from then on it counts in the window in which that was.
+    local window, start, last = charge.parameters, position.start, bucket.lease_end
+    local passed = last > now and 0 or max(number(window, start, start) - number(window, start, last - 1), 0)
+    least = max(min(bucket.leased, charge.burst) - passed * charge.count, 0)
+    level = max(level, least)
+  end
   bucket.found, bucket.position = level, position
-  local outcome, after, retry, change = decided(charge, 1, level, position)
-  return outcome, max(charge.burst - after, 0), retry, reset(charge, position, after), change
+  local outcome, after, retry, change, details
+  if charge.lease then
+    local window_end = position.at + ahead_of(charge, position, 1)
+    outcome, after, retry, change, details = leasing().decided(bucket, charge, 1, level, same(bucket.written, charge), position, window_end)
+  else
+    outcome, after, retry, change = decided(charge, 1, level, position, least)
+  end
+  return outcome, max(charge.burst - after, 0), retry, reset(charge, position, after), change, details
 end
 
 function algorithm.standing(key, charge)
@@ -200,10 +214,14 @@ function algorithm.commit(key, charge, level)
   local bucket = buckets[key]
   local position = bucket.position
   if level == 0 then
-    return keep(key, bucket, 0, charge, now, 0)
+    keep(key, bucket, 0, charge, now, 0)
+  else
+    local full = algorithm.wait(charge, position, min(level, charge.burst)) + position.at - now
+    keep(key, bucket, level, written_by(charge, position), position.start, full)
   end
-  local full = algorithm.wait(charge, position, min(level, charge.burst)) + position.at - now
-  keep(key, bucket, level, written_by(charge, position), position.start, full)
+  if charge.lease then
+    leasing().commit(bucket)
+  end
 end
 
 algorithm.finish = finish

@@ -31,9 +31,14 @@ function algorithm.decide(key, charge)
   end
   local token, level = charge.count, level_at(bucket, charge, now, key)
   bucket.found = level
-  local outcome, after, retry, change = decided(charge, token, level)
+  local outcome, after, retry, change, details
+  if charge.lease then
+    outcome, after, retry, change, details = leasing().decided(bucket, charge, token, level, bucket.written.numbers == charge.numbers)
+  else
+    outcome, after, retry, change = decided(charge, token, level, nil, bucket.leased and leasing().held(bucket, charge) or 0)
+  end
   local remaining = floor((charge.burst * token - after) / token)
-  return outcome, remaining > 0 and remaining or 0, retry, time_for(after, charge.parameters), change
+  return outcome, remaining > 0 and remaining or 0, retry, time_for(after, charge.parameters), change, details
 end
 
 function algorithm.standing(key, charge)
@@ -50,6 +55,9 @@ function algorithm.commit(key, charge, level)
     since = now
   end
   keep(key, bucket, level, charge, since, full >= 0 and full + since - now or -1)
+  if charge.lease then
+    leasing().commit(bucket)
+  end
 end
 
 algorithm.finish = finish

@@ -8,6 +8,7 @@
 --   wait(charge, position, levels)   microseconds until `levels` have come back
 --   carried(bucket, instant)         the tokens that are used at an instant, by the numbers the bucket was written under, and
 --                                    when the window began that was under way
+-- leases.lua adds to the text of a bucket of which gateways hold tokens.
 
 -- Shared
 
@@ -35,6 +36,10 @@ local function time_for(levels, drain)
   return ceil(levels / drain)
 end
 
+-- Defined below.
+local decided
+
+--[[ include leases.lua ]]
 -- Functions that few calls need. Each function costs every call that creates it.
 local rare_functions
 local function rare()
@@ -104,6 +109,8 @@ local function rare()
   function rare.redate(key, bucket)
     local ahead = bucket.since - now
     bucket.since, bucket.dirty, bucket.is_redated = now, true, true
+    -- No lease runs longer, by any clock.
+    bucket.lease_end = bucket.leased and min(bucket.lease_end, now + LONGEST_LEASE)
     dirty[#dirty + 1] = key
     local ending, rest = match(bucket.elevated or '', '^ (%d+)( %d+ %d+)$')
     if ending then
@@ -148,6 +155,10 @@ local function bucket_of(key, charge)
     return bucket
   end
   local since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %S+)$')
+  if not since and match(text, ' [+-]%d+:%d+$') then
+    text = leasing().read(bucket, text)
+    since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %S+)$')
+  end
   if not since then
     -- Algorithms other than elevated.lua ignore what that adds.
     since, level, numbers, bucket.elevated = match(text, '^(%d+) (%d+) (%d+ %d+)( %d+ %d+ %d+)$')
@@ -163,7 +174,7 @@ local function bucket_of(key, charge)
       rare().redate(key, bucket)
     end
   else
-    bucket.elevated = nil
+    bucket.elevated, bucket.leased = nil, nil
     corrupt = corrupt + 1
   end
   return bucket
@@ -178,10 +189,12 @@ local function level_at(bucket, charge, instant, key)
   local capacity = bucket.since <= charge.from and charge.burst * token or EXACT - 1
   if bucket.written.numbers == charge.numbers then
     local level = drained(bucket.level, drain, instant - bucket.since)
-    return level < capacity and level or capacity
+    level = level < capacity and level or capacity
+    return bucket.leased and max(level, leasing().held(bucket, charge)) or level
   end
   local used, old_token, changed = rare().carried(bucket, charge.from, instant)
   local level = drained(rare().reweighed(used, token, old_token, capacity), drain, instant - changed)
+  level = bucket.leased and max(level, leasing().held(bucket, charge)) or level
   if key then
     rare().outlive(key, time_for(level, drain))
   end
@@ -189,21 +202,24 @@ local function level_at(bucket, charge, instant, key)
 end
 
 -- Decides a charge at `level`, in a window if there is a `position`: the outcome, the level to report, the wait before the
--- same charge would fit, and the level to store, which is nil if the bucket is left alone. `token` is what a token weighs.
-local function decided(charge, token, level, position)
+-- same charge would fit, and the level to store, which is nil if the bucket is left alone. `token` is what a token weighs, and
+-- `least` what no charge gives back, because it is leased.
+function decided(charge, token, level, position, least)
   local mode, cost = charge.mode, charge.cost
   local capacity, wanted = charge.burst * token, cost * token
   if mode == 'refund' then
     -- A product beyond 2^53 may be rounded, but is more than the level either way.
     local excess = position and position.excess or 0
-    local back = min(wanted, level + excess)
+    -- The tokens of an earlier window are over.
+    local is_over = position and charge.taken and charge.taken < position.start
+    local back = is_over and 0 or min(wanted, max(level + excess - least, 0))
     if back == 0 then
       return UNCHANGED, level, 0, nil
     end
     local left = level + excess - back
     return ALLOWED, excess > 0 and min(left, capacity) or left, 0, left
   elseif mode == 'reset' then
-    return ALLOWED, 0, 0, 0
+    return ALLOWED, least, 0, least
   elseif mode == 'spend_up_to' then
     local taken = min(wanted, max(capacity - level, 0))
     if taken == 0 then
@@ -237,8 +253,15 @@ local function keep(key, bucket, level, written, since, full)
     bucket.dirty = true
     dirty[#dirty + 1] = key
   end
+  if bucket.leased and bucket.written.numbers ~= written.numbers then
+    bucket.keeps_leases = true
+  end
   bucket.level, bucket.written, bucket.since, bucket.full = level, written, since, full
   bucket.elevated, bucket.is_redated = nil, nil
+  -- The level includes what is left of leases that have ended.
+  if bucket.leased and bucket.lease_end <= now then
+    bucket.leased, bucket.keeps_leases = nil, nil
+  end
 end
 
 -- Writes each bucket once, however many requests have charged it, and adds errors to `errors` by key. The value and its expiry
@@ -253,6 +276,12 @@ local function finish(errors)
       done = pcall('DEL', key)
     else
       local text = format(since_level, bucket.since, bucket.level) .. bucket.written.numbers .. (bucket.elevated or '')
+      if bucket.leased then
+        local mark = bucket.keeps_leases and ' -' or ' +'
+        text = text .. mark .. format(INTEGER .. ':' .. INTEGER, bucket.leased, bucket.lease_end)
+        -- Until the leases end, nothing may drain.
+        bucket.full = bucket.full >= 0 and bucket.full + max(bucket.lease_end - now, 0) or -1
+      end
       if bucket.is_redated then
         -- It expires later than needed.
         done = pcall('SET', key, text, 'KEEPTTL')

@@ -54,5 +54,5 @@ local corrupt = 0
 -- The algorithms that this call has made, by name, and the function that makes others, if there are any.
 local made, load = {}, nil
 
--- Defined in requests.lua.
-local algorithm_of
+-- Defined in requests.lua, and in leases.lua for the algorithms that include it.
+local algorithm_of, leasing

@@ -57,10 +57,12 @@ for request = 1, #requests do
       if not parameters then
         charges.failure = redis.error_reply('ERR usage: ' .. USAGE)
       end
-      local from, taken = effective_from, nil
-      if mode ~= 'spend' and match(mode, '[~@]') then
-        local plain, ago, changed = match(mode, '^([%l_]+)~?(%d*)@?(%d*)$')
-        mode, taken, from = plain or mode, tonumber(ago) and max(now - ago, 0), max(from, tonumber(changed) or 0)
+      local from, taken, lease = effective_from, nil, nil
+      if mode ~= 'spend' and match(mode, '[~@+-]') then
+        local plain, ago, changed, leases = match(mode, '^([%l_]+)~?(%d*)@?(%d*)(.*)$')
+        lease = leasing and plain and leases ~= '' and leasing().parse(leases) or nil
+        mode = plain and (leases == '' or lease) and plain or mode
+        taken, from = tonumber(ago) and max(now - ago, 0), max(from, tonumber(changed) or 0)
       end
       if mode ~= 'spend' and mode ~= 'check' and mode ~= 'spend_only' and mode ~= 'spend_up_to' and mode ~= 'refund'
         and mode ~= 'reset' then
@@ -74,6 +76,9 @@ for request = 1, #requests do
       }
       if taken then
         charge.taken = taken
+      end
+      if lease then
+        charge.lease = lease
       end
       charges[#charges + 1] = charge
       at, is_late = rest, is_late or algorithm and algorithm.late

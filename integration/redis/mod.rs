@@ -7,6 +7,7 @@ mod crowds;
 mod deciding;
 mod floods;
 mod inspection;
+mod leases;
 mod model;
 mod outages;
 mod sentinel;

@@ -2,6 +2,7 @@
 //! every decision.
 
 mod elevated;
+mod leases;
 mod pictures;
 mod reference;
 mod traces;

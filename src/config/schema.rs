@@ -9,7 +9,7 @@ mod tests {
 
     use serde_json::{Map, Value as Json};
 
-    use super::super::algorithms::{WORDS, elevated, fixed_window, queue};
+    use super::super::algorithms::{WORDS, elevated, fixed_window, lease, queue};
     use super::super::node::{Node, Value};
     use super::super::problem::Findings;
     use super::super::tests::cases;
@@ -109,6 +109,7 @@ mod tests {
         "a sliding window of too long a period",
         "a sliding window finer than the clock",
         "a lease too short",
+        "a lease of tokens that is too long",
         "requests in flight of a domain",
         "requests in flight by an entry of a descriptor",
         "a queue of entries that are stale at once",
@@ -223,6 +224,7 @@ mod tests {
         same(&schema, "/$defs/aligned/enum", &fixed_window::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
         same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
+        same(&schema, "/$defs/token_lease/properties", &lease::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
         let [from_response, when] =
             ["cost_from_response", "spend_when"].map(|name| format!("/$defs/limit/properties/{name}/properties"));

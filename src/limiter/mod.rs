@@ -102,6 +102,7 @@ impl Limiter {
     pub async fn close(&self) {
         self.view().flush_denials(true);
         self.slots.close().await;
+        self.store.close().await;
     }
 
     /// The rules in force.

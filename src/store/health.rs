@@ -13,6 +13,10 @@ pub struct Health {
     pub last_error: Option<String>,
     /// Values that were not buckets and counted as full ones, since the start.
     pub corrupt_values: u64,
+    /// Decisions made from leases, since the start.
+    pub leased_decisions: u64,
+    /// Tokens left in leases.
+    pub leased_tokens: u64,
 }
 
 /// Why a store cannot be used.

@@ -132,6 +132,13 @@ impl Store {
         }
     }
 
+    /// Gives back what is left of leases. Call it when the worker stops.
+    pub async fn close(&self) {
+        if let Self::Redis(store) = self {
+            store.give_back_leases().await;
+        }
+    }
+
     /// Has the server compile these scripts, without running or waiting for them, and logs errors.
     pub fn check_scripts(&self, scripts: Vec<Arc<ScriptSource>>) {
         if let Self::Redis(store) = self {

@@ -24,6 +24,8 @@ pub(super) struct Level {
     used: u128,
     /// The length of the last window of a calendar.
     length: u64,
+    /// The date of what is refunded.
+    taken: Option<u64>,
 }
 
 /// The parts of a token, and the parts that come back per microsecond, in the smallest integers.
@@ -135,8 +137,8 @@ impl Level {
 
 impl Picture for Level {
     fn look(&mut self, question: &Question) {
-        let Question { numbers, effective_from, now, .. } = question;
-        let (effective_from, now) = (*effective_from, *now);
+        let Question { numbers, effective_from, now, taken, .. } = question;
+        let (effective_from, now, taken) = (*effective_from, *now, *taken);
         let capacity = u128::from(numbers.burst()) * parts(numbers).0;
         let is_even = numbers.windows().is_none();
         // A writer after these numbers took effect may know newer ones.
@@ -159,7 +161,7 @@ impl Picture for Level {
             None => {
                 let back = parts(numbers).1 * u128::from(instant - from);
                 let used = used.saturating_sub(back).min(most);
-                Self { numbers: Some(numbers.clone()), since: instant, instant, used, length: 0 }
+                Self { numbers: Some(numbers.clone()), since: instant, instant, used, length: 0, taken }
             }
             Some(windows) => {
                 let first = window_start(windows, anchor, from);
@@ -170,7 +172,7 @@ impl Picture for Level {
                     Windows::Calendar(calendar) => calendar.length(calendar.number(Micros(since))),
                     Windows::First(_) | Windows::Clock(_) => 0,
                 };
-                Self { numbers: Some(numbers.clone()), since, instant, used, length }
+                Self { numbers: Some(numbers.clone()), since, instant, used, length, taken }
             }
         };
     }
@@ -201,6 +203,9 @@ impl Picture for Level {
     }
 
     fn give_back(&mut self, tokens: u64) {
+        if self.numbers().windows().is_some() && self.taken.is_some_and(|taken| taken < self.since) {
+            return;
+        }
         self.used = self.used.saturating_sub(u128::from(tokens) * parts(self.numbers()).0);
     }
 

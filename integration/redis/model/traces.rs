@@ -120,7 +120,10 @@ impl Trace {
             let cost = cost.of(most);
             if charges.iter().all(|charge| charge.bucket != bucket) {
                 let slot = slot.filter(|_| numbers.is_slots()).map(Input::Slot);
-                let is_dated = matches!(numbers.algorithm(), Algorithm::SlidingLog | Algorithm::SlidingWindow { .. });
+                let is_dated = matches!(
+                    numbers.algorithm(),
+                    Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow { .. }
+                );
                 let ago = ago.filter(|_| is_dated && *mode == Mode::Refund).map(|ago| Input::TakenAgo(Micros(ago)));
                 let input = slot.or(ago).or(elevated.map(Input::Elevated)).map(Box::new);
                 let changed = changed.map_or(0, |changed| changed.map_or_else(|at| at, |ago| now.saturating_sub(ago)));

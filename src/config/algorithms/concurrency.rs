@@ -1,5 +1,6 @@
 //! `algorithm: concurrency`: requests in flight, each of which holds a slot. Keys: `capacity`, `lease`.
 
+use super::super::node::Value;
 use super::{
     Algorithm, ComponentSource, Entry, Limit, Mapping, Node, Numbers, ReadResult, Settings, reject_token_keys,
 };
@@ -69,6 +70,10 @@ impl Settings for Concurrency {
 }
 
 fn lease(node: &Node) -> ReadResult<u64> {
+    if matches!(node.value, Value::Map(_)) {
+        let help = "write a duration such as 60s; tokens are leased with `algorithm: gcra` or `fixed_window`";
+        return Err(node.error("the `lease` of a slot must be a duration, found a map", help));
+    }
     let lease = node.duration()?;
     if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) && lease.is_multiple_of(1_000) {
         return Ok(lease);

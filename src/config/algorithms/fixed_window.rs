@@ -1,20 +1,19 @@
-//! `algorithm: fixed_window`: all tokens come back when a window ends. Keys: `aligned`, `timezone`, `resets_on`.
+//! `algorithm: fixed_window`: all tokens come back when a window ends. Keys: `aligned`, `timezone`,
+//! `resets_on`, `lease`.
 
 use super::super::numbers::{Period, Rate, Window, rates};
 use super::super::scalars::one_of;
 use super::super::suggest::nearest;
-use super::{Algorithm, Entry, Mapping, Node, Numbers, ReadResult, Settings, quoted};
+use super::{Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, ReadResult, Settings, lease, quoted};
 use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar::{Calendar, Unit};
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["fixed_window"],
     settings: || Box::new(FixedWindow::default()),
-    keys: &KEYS,
-    override_keys: &KEYS,
+    keys: &["aligned", "timezone", "resets_on", "lease"],
+    override_keys: &["aligned", "timezone", "resets_on"],
 };
-
-const KEYS: [&str; 3] = ["aligned", "timezone", "resets_on"];
 
 pub(in super::super) const ALIGNED: [(&str, Aligned); 2] = [("first", Aligned::First), ("clock", Aligned::Clock)];
 
@@ -53,6 +52,14 @@ impl Settings for FixedWindow {
                 Err(key.error(message, "other periods do not follow the calendar; remove it"))
             }
         }
+    }
+
+    fn read_limit(&mut self, map: &Mapping<'_>, _context: Context<'_>, limit: &mut Limit) {
+        lease::read(map, limit);
+    }
+
+    fn read_override(&mut self, map: &Mapping<'_>, _limit: &mut Limit) -> ReadResult<()> {
+        lease::check_override(map)
     }
 }
 

@@ -1,11 +1,11 @@
-//! `algorithm: gcra`, the default: tokens refill evenly. It has no keys beyond burst, count and period.
+//! `algorithm: gcra`, the default: tokens refill evenly. Keys: `lease`.
 
 use super::super::numbers::{Rate, Window, rates};
-use super::{Algorithm, Entry, Mapping, Numbers, ReadResult, Settings};
+use super::{Algorithm, Context, Entry, Limit, Mapping, Numbers, ReadResult, Settings, lease};
 
 /// A token bucket that refills evenly is the same algorithm.
 pub(super) const ENTRY: Entry =
-    Entry { words: &["gcra", "token_bucket"], settings: || Box::new(Gcra), keys: &[], override_keys: &[] };
+    Entry { words: &["gcra", "token_bucket"], settings: || Box::new(Gcra), keys: &["lease"], override_keys: &[] };
 
 struct Gcra;
 
@@ -20,6 +20,18 @@ impl Settings for Gcra {
 
     fn numbers(&self, map: &Mapping<'_>) -> ReadResult<Vec<Numbers>> {
         rates(map, true, &window)
+    }
+
+    fn read_limit(&mut self, map: &Mapping<'_>, _context: Context<'_>, limit: &mut Limit) {
+        lease::read(map, limit);
+    }
+
+    fn read_override(&mut self, map: &Mapping<'_>, _limit: &mut Limit) -> ReadResult<()> {
+        lease::check_override(map)
+    }
+
+    fn check(&self, map: &Mapping<'_>, limit: &mut Limit) {
+        lease::check(map, limit);
     }
 }
 

@@ -279,7 +279,22 @@ fn fields_say_what_would_be_right() {
         ("algorithm: sliding_window, count_denied: 1", "write `true`"),
         ("count_denied: true", "`count_denied` needs `algorithm: sliding_window`"),
         ("capacity: 5", "`capacity` needs `algorithm: concurrency` or `queue`"),
-        ("lease: 5s", "`lease` needs `algorithm: concurrency`"),
+        ("lease: 5s", "`lease` must be a map, found a single value"),
+        ("lease: { tokens: 50, for: 100ms }", ""),
+        ("algorithm: fixed_window, lease: { tokens: 1, for: 10s }", ""),
+        ("lease: { tokens: 50 }", "`lease` needs `for`"),
+        ("lease: { for: 1s }", "`lease` needs `tokens`"),
+        ("lease: { tokens: 0, for: 1s }", "remove `lease` to charge each request in Redis"),
+        ("lease: { tokens: 4294967296, for: 1s }", "use at most 4294967295"),
+        ("lease: { tokens: 50, for: 999us }", "1ms to 10s long"),
+        ("lease: { tokens: 50, for: 11s }", "1ms to 10s long"),
+        ("lease: { tokens: 50, for: 1000500ns }", "in whole microseconds"),
+        ("lease: { tokens: 50, span: 1s }", "unknown key `span`"),
+        ("algorithm: sliding_log, lease: { tokens: 50, for: 1s }", "`lease` needs `algorithm: gcra` or `fixed_window`"),
+        (
+            "lease: { tokens: 50, for: 1s }, elevated: { count: 90, period: 1s, for: 1m, activations_per_month: 1 }",
+            "`lease` and `elevated` cannot be combined",
+        ),
         ("algorithm: queue", "`count` does not apply to `algorithm: queue`"),
         ("algorithm: magic", "expected one of"),
         ("cost_from_response: { header: x }", ""),
@@ -403,6 +418,7 @@ fn requests_in_flight_say_what_would_be_right() {
         ("capacity: 10, lease: 25h", "a lease is 1s to 24h long"),
         ("capacity: 10, lease: 1500000500ns", "in whole microseconds"),
         ("capacity: 10, lease: 60", "`60`"),
+        ("capacity: 10, lease: { tokens: 50, for: 1s }", "write a duration such as 60s"),
         ("capacity: 10, cost: 2", "a request takes one slot"),
         ("capacity: 10, cost: { header: x }", "a request takes one slot"),
         ("capacity: 10, per_call: true", "`per_call` does not apply"),
@@ -426,6 +442,8 @@ fn requests_in_flight_say_what_would_be_right() {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         check(&format!("limits:\n  A: {{ algorithm: concurrency, capacity: 1 }}\n{below}{given}\n"), &[], &expected);
     }
+    let leased = format!("limits:\n  A: {{ count: 1, period: 1s }}\n{below}{{ count: 2, period: 1s, lease: 5s }}\n");
+    check(&leased, &[], &["an override cannot have a `lease` of tokens"]);
     let gcra = format!("limits:\n  A: {{ count: 1, period: 1s }}\n{below}{{ capacity: 5 }}\n");
     check(&gcra, &[], &["`capacity` needs `algorithm: concurrency`"]);
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::decision::{Decision, Detail, Outcome};
 use super::describe::Span;
+use super::lease::{LeaseAsk, LeaseTerms};
 use super::micros::{EXACT, Micros};
 use super::numbers::Numbers;
 use super::queue::Work;
@@ -66,6 +67,8 @@ pub struct Charge {
     /// The instant from which the numbers hold, if it is after the rules took effect: an override has expired, or the call brings
     /// its own numbers ([`NUMBERS_OF_THE_CALL`]). Otherwise 0.
     pub changed: Micros,
+    /// The terms of leases for its bucket.
+    pub lease: Option<LeaseTerms>,
     pub input: Option<Box<Input>>,
 }
 
@@ -79,8 +82,9 @@ pub enum Input {
     Slot(Slot),
     Queue(Work),
     Script(Run),
-    /// The time since the tokens of a refund were taken, for a sliding log or window.
+    /// The time since the tokens of a refund were taken, for a sliding log or window, or a fixed window.
     TakenAgo(Micros),
+    Lease(LeaseAsk),
 }
 
 /// The name of a request in flight. A spend with the same name renews its slot, and a refund frees it.
@@ -106,7 +110,7 @@ impl std::fmt::Display for Elevated {
 
 impl Charge {
     pub const fn new(bucket: Bucket, numbers: Numbers, cost: u64, mode: Mode) -> Self {
-        Self { bucket, numbers, cost, mode, changed: Micros(0), input: None }
+        Self { bucket, numbers, cost, mode, changed: Micros(0), lease: None, input: None }
     }
 
     pub fn elevated(&self) -> Option<&Elevated> {
@@ -127,6 +131,14 @@ impl Charge {
     pub fn taken_ago(&self) -> Option<Micros> {
         match self.input.as_deref() {
             Some(Input::TakenAgo(ago)) if self.mode == Mode::Refund => Some(*ago),
+            _ => None,
+        }
+    }
+
+    /// Returns its part about leases. A check has none, because it changes nothing.
+    pub fn lease_ask(&self) -> Option<&LeaseAsk> {
+        match self.input.as_deref() {
+            Some(Input::Lease(ask)) if self.mode != Mode::Check => Some(ask),
             _ => None,
         }
     }

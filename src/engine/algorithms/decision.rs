@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
+use super::lease::LeaseGrant;
 use super::micros::Micros;
 use super::queue::EntryId;
 use super::script::ScriptOutput;
@@ -92,6 +93,8 @@ pub enum Detail {
     /// The entry that was added to a queue.
     Entry(EntryId),
     Script(ScriptOutput),
+    /// Tokens that were leased beside the charge. The store keeps them.
+    Leased(LeaseGrant),
 }
 
 /// The state of a limit's elevated numbers after a charge.
@@ -109,7 +112,7 @@ impl Detail {
     pub const fn elevation(&self) -> Option<Elevation> {
         match self {
             Self::Elevated(elevation) => Some(*elevation),
-            Self::Entry(_) | Self::Script(_) => None,
+            Self::Entry(_) | Self::Script(_) | Self::Leased(_) => None,
         }
     }
 

@@ -116,7 +116,11 @@ impl Usage for FixedWindow<'_> {
         Self { used: self.used + levels, ..self }
     }
 
-    fn give_back(self, levels: u64, _taken: Option<Micros>) -> Option<Self> {
+    fn give_back(self, levels: u64, taken: Option<Micros>) -> Option<Self> {
+        // The tokens of an earlier window are over.
+        if taken.is_some_and(|taken| taken < self.start) {
+            return None;
+        }
         let all = self.used + self.excess;
         let left = all.saturating_sub(levels);
         let used = left.min(self.numbers.burst());

@@ -20,6 +20,7 @@ pub mod calendar;
 pub mod charge;
 pub mod decision;
 mod describe;
+pub mod lease;
 pub mod level;
 pub mod micros;
 pub mod numbers;

@@ -116,7 +116,15 @@ pub fn peek_level(level: Option<&Level>, charge: &Charge, now: Micros, effective
 fn check_of_zero(charge: &Charge) -> Charge {
     let bucket = Bucket::new(String::new(), charge.bucket.fingerprint);
     let Charge { numbers, changed, input, .. } = charge;
-    Charge { bucket, numbers: numbers.clone(), cost: 0, mode: Mode::Check, changed: *changed, input: input.clone() }
+    Charge {
+        bucket,
+        numbers: numbers.clone(),
+        cost: 0,
+        mode: Mode::Check,
+        changed: *changed,
+        lease: None,
+        input: input.clone(),
+    }
 }
 
 impl State {

@@ -14,6 +14,7 @@ use super::queue::Queue;
 use super::response_cost::ResponseCost;
 use super::value_type::ValueType;
 use crate::engine::algorithms::algorithm::Algorithm;
+use crate::engine::algorithms::lease::LeaseTerms;
 use crate::engine::algorithms::script::Script;
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::stable_hash::stable;
@@ -54,6 +55,8 @@ pub struct Limit {
     pub drain_over_limit: bool,
     /// Also of calls that give their own numbers.
     pub algorithm: Algorithm,
+    /// Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
+    pub lease: Option<LeaseTerms>,
     /// Only with [`Algorithm::Queue`].
     pub queue: Option<Box<Queue>>,
     /// Only with [`Algorithm::Script`].
@@ -122,6 +125,7 @@ impl Limit {
             per_call: false,
             drain_over_limit: false,
             algorithm: Algorithm::Gcra,
+            lease: None,
             queue: None,
             script: None,
             overrides: Overrides::default(),

@@ -163,6 +163,7 @@ fn add(
         (Allowance::Windows(_) | Allowance::Elevated(_), None) => {
             plan.add_allowance(given, identified.bucket, cost, mode, origin);
             plan.changed_at(first, changed);
+            plan.lease(first, limit.lease);
         }
     }
 }

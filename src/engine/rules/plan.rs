@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::component::ComponentError;
 use super::joint_plan::JointPlan;
 use crate::engine::algorithms::charge::{Bucket, Charge, Elevated, Input, Mode};
+use crate::engine::algorithms::lease::LeaseTerms;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::allowance::Allowance;
@@ -147,6 +148,12 @@ impl Plan {
         if let (Some(elevated), Some(charge)) = (elevated, self.charges.last_mut()) {
             charge.input = Some(Box::new(Input::Elevated(elevated.clone())));
         }
+    }
+
+    /// Sets the lease of the charges from `first` on. Elevated numbers have none.
+    pub(crate) fn lease(&mut self, first: usize, lease: Option<LeaseTerms>) {
+        let plain = self.charges.iter_mut().skip(first).filter(|charge| charge.input.is_none());
+        plain.for_each(|charge| charge.lease = lease);
     }
 
     /// Sets the time since when the numbers of the charges from `first` on hold, if that is later than the rules'.

@@ -224,6 +224,7 @@ impl Rules {
                 let origin = ChargeOrigin { limit: place, window: 0, enforced };
                 plan.add_allowance(allowance, identified.bucket, cost, mode, origin);
                 plan.changed_at(first, changed);
+                plan.lease(first, limit.lease);
                 plan.add_input(first, limit, |queue| queue.entry(&limit.name, request), None)?;
             }
         }

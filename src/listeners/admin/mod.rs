@@ -282,6 +282,8 @@ struct StoresHealth {
     /// In the order of [`Fault::LABELS`].
     faults: [u64; Fault::LABELS.len()],
     corrupt_values: u64,
+    leased_decisions: u64,
+    leased_tokens: u64,
     /// The error of a store that cannot decide.
     error: Option<String>,
 }
@@ -298,6 +300,8 @@ impl StoresHealth {
                 all.faults[fault as usize] += 1;
             }
             all.corrupt_values += health.corrupt_values;
+            all.leased_decisions += health.leased_decisions;
+            all.leased_tokens += health.leased_tokens;
             all.error = health.last_error.or(all.error);
         }
         all
@@ -312,6 +316,7 @@ impl StoresHealth {
             metrics.store.unusable.with_label_values(&[reason]).set(gauge(workers));
         }
         metrics.store.keys.set(gauge(usage.keys));
-        metrics.store.set_counts(usage.evicted, usage.overflowed, self.corrupt_values);
+        metrics.store.leased_tokens.set(gauge(self.leased_tokens));
+        metrics.store.set_counts(usage.evicted, usage.overflowed, self.corrupt_values, self.leased_decisions);
     }
 }

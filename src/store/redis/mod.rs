@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio_util::task::AbortOnDropHandle;
+
 use super::{Batch, Health, StoreAnswer, StoreError};
 use crate::clock::Clock;
 use crate::engine::algorithms::batch::has_duplicate;
@@ -20,6 +22,8 @@ mod cluster;
 mod diagnosis;
 pub mod inspection;
 mod keys;
+pub mod leases;
+mod leasing;
 mod node;
 mod options;
 mod redirect;
@@ -33,6 +37,7 @@ mod url;
 pub use blocks::SharedBlocks;
 use cluster::Cluster;
 use keys::KeyStarts;
+use leases::Leases;
 use node::{Connection, NodeHandle, Route};
 pub use options::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
 pub use target::Target;
@@ -43,6 +48,9 @@ pub struct RedisStore {
     clock: Clock,
     key_starts: KeyStarts,
     servers: Servers,
+    leases: Arc<Leases>,
+    /// Ends with the store.
+    _returns: AbortOnDropHandle<()>,
 }
 
 /// The servers that have the buckets.
@@ -62,11 +70,15 @@ impl RedisStore {
             let key_starts = KeyStarts::single(&target.prefix);
             (key_starts.clone(), Servers::One(NodeHandle::start(target, key_starts)))
         };
-        Arc::new(Self { timeout, clock, key_starts, servers })
+        let leases = Leases::new();
+        Arc::new_cyclic(|store| {
+            let returns = leasing::give_back_in_time(store.clone(), leases.clone());
+            Self { timeout, clock, key_starts, servers, leases, _returns: returns }
+        })
     }
 
     /// Decides the charges of one request, all or nothing: in one round trip, or in two if the charges are in several hash slots
-    /// of a cluster.
+    /// of a cluster. Charges that leases serve take none.
     ///
     /// Ends within the target's timeout whatever Redis does, not counting delays of this worker itself. A request that is
     /// dropped before it ends may have been charged.
@@ -74,6 +86,13 @@ impl RedisStore {
         if batch.charges.is_empty() {
             return Ok(Decisions::default());
         }
+        if self.may_lease(batch) {
+            return Box::pin(self.decide_with_leases(batch)).await;
+        }
+        self.decide_sent(batch).await
+    }
+
+    async fn decide_sent(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         let now = self.check(std::slice::from_ref(batch))?;
         match &self.servers {
             Servers::One(node) => node.decide(Route::default(), batch, now).await,
@@ -135,10 +154,12 @@ impl RedisStore {
     }
 
     pub fn health(&self) -> Health {
-        match &self.servers {
+        let (leased_decisions, leased_tokens) = self.leases.usage();
+        let health = match &self.servers {
             Servers::One(node) => node.health(),
             Servers::Cluster(cluster) => cluster.health(),
-        }
+        };
+        Health { leased_decisions, leased_tokens, ..health }
     }
 
     /// The connection to the server of the keys that begin with [`Self::key_start`].

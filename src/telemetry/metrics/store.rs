@@ -25,6 +25,8 @@ metrics! {
             "weir_store_corrupt_values_total",
             "Stored values that were not a bucket and counted as a full one",
         );
+        leased_decisions: IntCounter = counter("weir_leased_decisions_total", "Charges decided from leases, without asking Redis");
+        leased_tokens: IntGauge = gauge("weir_leased_tokens", "Tokens left in leases");
         /// With Redis, those of limits that are kept here while it is down.
         keys: IntGauge = gauge("weir_keys", "Buckets in memory");
         keys_max: IntGauge = gauge("weir_keys_max", "Maximum number of buckets in memory");
@@ -39,10 +41,13 @@ metrics! {
 impl StoreMetrics {
     /// Sets the counters that the stores keep themselves. Only the admin listener calls it, one page after the other, so no
     /// reader sees a counter between its two steps.
-    pub fn set_counts(&self, evicted: u64, overflowed: u64, corrupt_values: u64) {
-        for (counter, value) in
-            [(&self.keys_evicted, evicted), (&self.keys_overflowed, overflowed), (&self.corrupt_values, corrupt_values)]
-        {
+    pub fn set_counts(&self, evicted: u64, overflowed: u64, corrupt_values: u64, leased_decisions: u64) {
+        for (counter, value) in [
+            (&self.keys_evicted, evicted),
+            (&self.keys_overflowed, overflowed),
+            (&self.corrupt_values, corrupt_values),
+            (&self.leased_decisions, leased_decisions),
+        ] {
             counter.reset();
             counter.inc_by(value);
         }

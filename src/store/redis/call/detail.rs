@@ -3,6 +3,8 @@
 use redis::Value;
 
 use crate::engine::algorithms::decision::{Detail, Elevation};
+use crate::engine::algorithms::lease::LeaseGrant;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::queue::EntryId;
 use crate::engine::algorithms::script::{ScriptOutput, ScriptValue};
 
@@ -19,6 +21,10 @@ pub(super) fn read(value: Value) -> Result<Detail, String> {
                 active: *active == 1,
                 activations_left: u64::try_from(*left).ok(),
             }))
+        }
+        [Value::BulkString(name), Value::Int(tokens), Value::Int(span), Value::Int(until)] if name == b"lease" => {
+            let [tokens, span, until] = [tokens, span, until].map(|number| u64::try_from(*number).unwrap_or_default());
+            Ok(Detail::Leased(LeaseGrant { tokens, span: Micros(span), until: Micros(until) }))
         }
         [Value::BulkString(name), Value::BulkString(id)] if name == b"entry" => {
             let id = str::from_utf8(id).ok().and_then(EntryId::parse).ok_or_else(|| unexpected(&values))?;

@@ -10,10 +10,11 @@ macro_rules! files {
 }
 
 /// The script, and a line for each file that it includes.
-const FILES: [(&str, &str); 12] = files![
+const FILES: [(&str, &str); 13] = files![
     "decide.lua"
     "prelude.lua"
     "levels.lua"
+    "leases.lua"
     "gcra.lua"
     "fixed_window.lua"
     "sliding_log.lua"

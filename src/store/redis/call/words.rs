@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Charge, Elevated, Input, Mode, Slot};
+use crate::engine::algorithms::lease::{EndedLease, LeaseAsk, LeaseTerms};
 use crate::engine::algorithms::micros::{EXACT, Micros};
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::sliding_window;
@@ -25,6 +26,14 @@ pub(super) fn push(words: &mut String, charge: &Charge, now: Micros) {
     if charge.changed > Micros(0) {
         words.push('@');
         words.push_str(itoa::Buffer::new().format(charge.changed.0.min(EXACT - 1)));
+    }
+    if let Some(LeaseAsk { wish, ended }) = charge.lease_ask() {
+        if let Some(LeaseTerms { tokens, span }) = wish {
+            let _ = write!(words, "+{tokens}:{span}");
+        }
+        if let Some(EndedLease { granted, left, until }) = ended {
+            let _ = write!(words, "-{granted}:{left}:{}", until.0);
+        }
     }
 }
 

@@ -250,7 +250,7 @@ fn refund(charge: &Charge, detail: Option<&Detail>, ago: Micros) -> Option<Charg
             };
         }
         Some(Input::Elevated(_) | Input::Slot(_) | Input::TakenAgo(_)) => {}
-        None => refund.input = Some(Box::new(Input::TakenAgo(ago))),
+        Some(Input::Lease(_)) | None => refund.input = Some(Box::new(Input::TakenAgo(ago))),
     }
     Some(refund)
 }

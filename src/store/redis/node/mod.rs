@@ -190,6 +190,7 @@ impl Node {
             fault,
             last_error,
             corrupt_values: self.corrupt.load(Ordering::Relaxed),
+            ..Health::default()
         }
     }
 

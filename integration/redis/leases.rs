@@ -1,0 +1,107 @@
+//! Leases of two workers on one server.
+
+use std::sync::Arc;
+
+use weir::engine::algorithms::algorithm::Aligned;
+use weir::engine::algorithms::charge::{Charge, Mode};
+use weir::engine::algorithms::decision::{Decision, Outcome};
+use weir::engine::algorithms::lease::LeaseTerms;
+use weir::engine::algorithms::numbers::Numbers;
+use weir::store::redis::RedisStore;
+
+use super::{charge, connected, decide, fixed, options};
+use crate::support::redis::RedisServer;
+
+/// A lease that does not end during a test.
+const TERMS: LeaseTerms = LeaseTerms { tokens: 50, span: 10_000_000 };
+
+fn leased(key: &str, numbers: &Numbers) -> Charge {
+    Charge { lease: Some(TERMS), ..charge(key, numbers, 1, Mode::Spend) }
+}
+
+async fn two(server: &RedisServer) -> [Arc<RedisStore>; 2] {
+    let options = options(&server.url());
+    [connected(&options).await, connected(&options).await]
+}
+
+/// Returns the tokens left in the first bucket; `None` if the request is denied.
+async fn passes(store: &RedisStore, charges: &[Charge]) -> Option<u64> {
+    let decisions = decide(store, charges).await.unwrap();
+    assert!(decisions.details.is_empty(), "{decisions:?}");
+    (!decisions.iter().any(Decision::is_denied)).then(|| decisions[0].remaining)
+}
+
+/// The bucket of a key as the server has it.
+fn bucket(server: &RedisServer, key: &str) -> Vec<String> {
+    server.cli(&["GET", &format!("weir:{{0}}:{key}")]).split(' ').map(String::from).collect()
+}
+
+#[tokio::test]
+async fn a_hot_id_makes_few_calls_and_exactly_its_burst_passes() {
+    let server = RedisServer::plain();
+    let window = Numbers::fixed_window(1_000, 1_000, 3_600_000_000_000, Aligned::First).unwrap();
+    for (key, numbers) in [("A:even", fixed(1_000)), ("A:window", window)] {
+        let stores = two(&server).await;
+        let (charges, before) = ([leased(key, &numbers)], server.calls("evalsha"));
+        let (mut passed, mut least) = (0, u64::MAX);
+        loop {
+            let both = [passes(&stores[0], &charges).await, passes(&stores[1], &charges).await];
+            passed += both.iter().flatten().count();
+            least = both.into_iter().flatten().fold(least, u64::min);
+            if both == [None, None] {
+                break;
+            }
+        }
+        let calls = server.calls("evalsha") - before;
+        assert_eq!((passed, least), (1_000, 0), "{key}");
+        assert!(calls < 250, "{key}: {calls} calls");
+        let health = stores.map(|store| store.health());
+        assert!(health.iter().all(|health| health.leased_decisions > 300 && health.leased_tokens == 0), "{health:?}");
+    }
+}
+
+#[tokio::test]
+async fn workers_that_stop_give_back_what_is_left() {
+    let server = RedisServer::plain();
+    let stores = two(&server).await;
+    let charges = [leased("A:1", &fixed(1_000))];
+    for _ in 0..100 {
+        for store in &stores {
+            passes(store, &charges).await.unwrap();
+        }
+    }
+    let [_, level, .., held] = &bucket(&server, "A:1")[..] else { panic!("no bucket") };
+    assert!(held.starts_with('+') && level.parse::<u64>().unwrap() > 200, "{level} {held}");
+    for store in &stores {
+        assert!(store.health().leased_tokens > 0);
+        store.give_back_leases().await;
+        assert_eq!(store.health().leased_tokens, 0);
+    }
+    assert_eq!(bucket(&server, "A:1")[1..], ["200", "1", "0"], "{:?}", bucket(&server, "A:1"));
+    // A store that is dropped without that keeps its tokens: nobody knows whether they were used.
+    let [store, other] = stores;
+    for _ in 0..20 {
+        passes(&store, &charges).await.unwrap();
+    }
+    let held = store.health().leased_tokens;
+    drop(store);
+    let remaining = decide(&other, &[charge("A:1", fixed(1_000), 0, Mode::Check)]).await.unwrap()[0].remaining;
+    assert_eq!((remaining, held > 0), (780 - held, true));
+}
+
+#[tokio::test]
+async fn tokens_of_a_request_that_another_limit_denies_are_put_back() {
+    let server = RedisServer::plain();
+    let [store, _] = two(&server).await;
+    let charges = [leased("A:1", &fixed(1_000)), charge("B:1", fixed(100), 1, Mode::Spend)];
+    let mut passed = 0;
+    for _ in 0..200 {
+        passed += usize::from(passes(&store, &charges).await.is_some());
+    }
+    assert_eq!(passed, 100);
+    let denied = decide(&store, &charges).await.unwrap();
+    let state = denied.iter().map(|decision| (decision.outcome, decision.remaining)).collect::<Vec<_>>();
+    assert_eq!(state, [(Outcome::Unchanged, 900), (Outcome::Denied, 0)]);
+    store.give_back_leases().await;
+    assert_eq!(bucket(&server, "A:1")[1], "100");
+}

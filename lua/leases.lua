@@ -1,0 +1,137 @@
+-- Leases: tokens that a gateway takes ahead of use, for gcra.lua and fixed_window.lua. levels.lua includes this file.
+--
+-- A charge may end in a wish and in the end of a lease, after `~SPAN` and `@INSTANT`:
+--   +TOKENS:SPAN          if the charge is allowed, up to TOKENS more are leased, for SPAN microseconds
+--   -GRANTED:LEFT:UNTIL   a lease of GRANTED tokens, which ran until UNTIL, has ended, and LEFT of them were not used. After
+--                         UNTIL nothing comes back.
+-- The details of a grant are { 'lease', TOKENS, SPAN, UNTIL }: how many, for how many microseconds from now, and until when by
+-- the clock of this call. `remaining`, `retry` and `reset` are those of the charge without the lease.
+--
+-- The bucket's text then ends in " +<leased>:<until>": the tokens that gateways hold, and until when the last of their leases
+-- runs. It ends in " -<leased>:<until>" if the bucket's numbers have changed meanwhile: the level may have been cut, so nothing of
+-- these leases comes back. The level includes the leased tokens. Only the gateways know how many of them are used. So until the
+-- last lease ends, neither time nor a refund, a reset or other numbers bring the level below them: tokens that are used late are
+-- not given out a second time, and no span has more use than the limit allows.
+--
+-- A lease is granted only as far as the bucket's other use exceeds the leased tokens, and will still do so when the lease ends. So
+-- time alone never brings the level down to the leased tokens, and no refill is lost. Ids that use little get no lease. A lease ends
+-- with its window.
+
+-- Shared
+
+-- The longest lease, in microseconds.
+local LONGEST_LEASE = 10000000
+
+-- The functions for buckets and charges with leases, which few calls need.
+local leasing_functions
+function leasing()
+  if leasing_functions then
+    return leasing_functions
+  end
+  local leasing = {}
+  leasing_functions = leasing
+
+  -- Takes what is leased from the end of a bucket's text; returns the rest.
+  function leasing.read(bucket, text)
+    local rest, mark, leased, ending = match(text, '^(.*) ([+-])(%d+):(%d+)$')
+    leased, ending = tonumber(leased), tonumber(ending)
+    if not rest or leased >= EXACT or ending >= EXACT then
+      return text
+    end
+    bucket.leased, bucket.lease_end, bucket.keeps_leases = leased, ending, mark == '-'
+    return rest
+  end
+
+  -- What a charge says of leases; nil if that is invalid.
+  function leasing.parse(text)
+    local wish, ended = match(text, '^(%+?[%d:]*)(%-?[%d:]*)$')
+    local tokens, span = match(wish or '', '^%+(%d+):(%d+)$')
+    local granted, left, ending = match(ended or '', '^%-(%d+):(%d+):(%d+)$')
+    if not wish or (wish ~= '' and not tokens) or (ended ~= '' and not granted) then
+      return nil
+    end
+    return {
+      tokens = tonumber(tokens), span = tokens and min(tonumber(span), LONGEST_LEASE),
+      granted = tonumber(granted), left = tonumber(left), ending = tonumber(ending),
+    }
+  end
+
+  -- The level and what is leased once the lease is over that a charge ends, if it still runs.
+  function leasing.ended(bucket, charge, token, level, capacity, is_same, excess)
+    local lease, leased, ending = charge.lease, bucket.leased or 0, bucket.lease_end or 0
+    if ending <= now then
+      return level, 0, 0, false
+    end
+    local granted, left = lease.granted, lease.left
+    local is_over = lease.ending and (lease.ending <= now or lease.ending > ending)
+    -- With more used than the burst, another gateway has a higher one.
+    if not granted or is_over or granted > leased or left > granted or excess > 0 then
+      return level, leased, ending, false
+    end
+    leased = leased - granted
+    if bucket.keeps_leases or not is_same then
+      left = 0
+    end
+    return max(level - left * token, min(leased * token, capacity)), leased, leased > 0 and ending or 0, true
+  end
+
+  -- The tokens that are leased beside a charge that leaves `level`; at most half of the room, so that other gateways find
+  -- tokens, too. `kept` are the levels of them that will not have drained.
+  function leasing.granted(wanted, room, kept, leased, token)
+    return max(min(wanted, floor(room / token / 2), floor(kept / token) - leased), 0)
+  end
+
+  -- Decides a charge with a lease: the results of `decided`, and the details or nil. `is_same` says that the bucket was written
+  -- under the numbers of the charge. `window_end` is nil if it has no windows.
+  function leasing.decided(bucket, charge, token, level, is_same, position, window_end)
+    local lease, drain = charge.lease, window_end and 0 or charge.parameters
+    local capacity = charge.burst * token
+    if not is_same and charge.mode == 'refund' and charge.cost == 0 then
+      -- What has changed since is not undone by a gateway with older rules.
+      return UNCHANGED, level, 0, nil, nil
+    end
+    local found, leased, ending, has_ended =
+      leasing.ended(bucket, charge, token, level, capacity, is_same, position and position.excess or 0)
+    local outcome, after, retry, change =
+      decided(charge, token, found, position, min(leased * token, capacity))
+    if outcome == DENIED and has_ended then
+      -- Then the lease does not end, either.
+      outcome, after, retry = decided(charge, token, level, position, 0)
+    end
+    local details
+    local spends = charge.mode == 'spend' or charge.mode == 'spend_only'
+    if outcome == ALLOWED and spends and change and lease.tokens then
+      local until_then = min(now + lease.span, window_end or EXACT - 1)
+      local last = max(until_then, ending)
+      -- A product beyond 2^53 may be rounded, but is more than the level either way.
+      local kept = after - drain * (last - now)
+      local granted = leasing.granted(lease.tokens, capacity - after, kept, leased, token)
+      if granted > 0 and until_then > now then
+        change, leased, ending = after + granted * token, leased + granted, last
+        details = { 'lease', granted, until_then - now, until_then }
+      end
+    end
+    if has_ended and not change then
+      change = found
+    end
+    bucket.lease_change = { leased, ending }
+    return outcome, after, retry, change, details
+  end
+
+  -- Notes what is leased after a charge.
+  function leasing.commit(bucket)
+    local leased, ending = bucket.lease_change[1], bucket.lease_change[2]
+    bucket.leased, bucket.lease_end = leased > 0 and leased or nil, ending
+    bucket.keeps_leases = leased > 0 and bucket.keeps_leases
+  end
+
+  -- What is leased of a bucket with a constant drain, in levels by the numbers of a charge: all of it until the leases end; from
+  -- then on it counts as used then.
+  function leasing.held(bucket, charge)
+    local levels = min(bucket.leased * charge.count, charge.burst * charge.count)
+    local level = levels - charge.parameters * max(now - bucket.lease_end, 0)
+    return level > 0 and level or 0
+  end
+
+  return leasing
+end

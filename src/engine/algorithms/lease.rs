@@ -1,0 +1,45 @@
+//! Leases: tokens that a worker takes ahead of use, from buckets of GCRA or fixed windows in Redis. `lua/leases.lua` grants them.
+
+use super::micros::Micros;
+
+/// `lease:` of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseTerms {
+    /// The most tokens of a lease.
+    pub tokens: u32,
+    /// Its length, in microseconds.
+    pub span: u32,
+}
+
+/// The shortest and the longest lease, in microseconds. A shorter one is over before it saves a call. The longest is that of
+/// `lua/leases.lua`.
+pub const SHORTEST_LEASE: u64 = 1_000;
+pub const LONGEST_LEASE: u64 = 10_000_000;
+
+/// The part of a charge that is about leases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseAsk {
+    /// A lease that is wanted if the charge is allowed.
+    pub wish: Option<LeaseTerms>,
+    pub ended: Option<EndedLease>,
+}
+
+/// A lease that its worker no longer uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndedLease {
+    pub granted: u64,
+    /// The tokens that were not used.
+    pub left: u64,
+    /// [`LeaseGrant::until`].
+    pub until: Micros,
+}
+
+/// A lease, as granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseGrant {
+    pub tokens: u64,
+    /// Its length from the decision on.
+    pub span: Micros,
+    /// Its end by the clock that decided.
+    pub until: Micros,
+}

@@ -1,0 +1,143 @@
+//! Leases: tokens that a worker takes from Redis ahead of use, for ids that are used much. Requests that a lease serves do not
+//! ask Redis.
+//!
+//! A request takes tokens from the leases that serve its charges, and sends the other charges. If those are denied or fail, it
+//! puts the tokens back. A charge that is sent may end its bucket's last lease and ask for another.
+//!
+//! The worker counts a lease from before it asked for it. So its lease ends before the server's, which then counts the tokens as
+//! used. The worker gives unused tokens back before that, and when it stops. The tokens of a worker that dies stay used.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+
+use self::table::{LeaseTable, Taken};
+use crate::engine::algorithms::batch::FEW;
+use crate::engine::algorithms::charge::{Charge, Input};
+use crate::engine::algorithms::decision::{Decision, Decisions, Detail};
+use crate::engine::algorithms::micros::Micros;
+use crate::store::{Batch, StoreError};
+
+mod demand;
+mod held;
+pub mod table;
+
+/// The leases of a worker.
+pub(super) struct Leases {
+    pub(super) table: Mutex<LeaseTable>,
+    /// The origin of the table's times.
+    start: Instant,
+    /// Wakes the task that gives leases back, if a lease needs an earlier look.
+    pub(super) earlier: Notify,
+}
+
+/// A charge of a request: decided from a lease, or sent.
+pub(super) enum Part {
+    Taken(Decision, Taken),
+    Sent,
+}
+
+impl Leases {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { table: Mutex::default(), start: Instant::now(), earlier: Notify::new() })
+    }
+
+    pub(super) fn now(&self) -> Micros {
+        Micros(u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the decisions made from leases so far, and the tokens left in all of them.
+    pub(super) fn usage(&self) -> (u64, u64) {
+        let table = self.table.lock();
+        (table.decisions(), table.tokens())
+    }
+
+    /// Takes tokens for the charges that leases serve.
+    pub(super) fn take(&self, batch: &Batch<'_>, now: Micros) -> SmallVec<[Part; FEW]> {
+        let mut table = self.table.lock();
+        let take = |charge| match table.take(charge, batch.effective_from, now) {
+            Some((decision, taken)) => Part::Taken(decision, taken),
+            None => Part::Sent,
+        };
+        batch.charges.iter().map(take).collect()
+    }
+
+    /// Returns the charges that no lease serves, each with its part about leases.
+    pub(super) fn sent(
+        &self,
+        batch: &Batch<'_>,
+        parts: &[Part],
+        now: Micros,
+        timeout: Duration,
+    ) -> SmallVec<[Charge; FEW]> {
+        let until = now.after(Micros(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX)));
+        let mut table = self.table.lock();
+        let sent = batch.charges.iter().zip(parts).filter(|(_, part)| matches!(part, Part::Sent));
+        sent.map(|(charge, _)| match table.ask(charge, now, until) {
+            Some(ask) => Charge { input: Some(Box::new(Input::Lease(ask))), ..charge.clone() },
+            None => charge.clone(),
+        })
+        .collect()
+    }
+
+    /// Notes the answers to the charges that were sent at `asked`, with the leases in them.
+    pub(super) fn note(
+        &self,
+        sent: &[Charge],
+        effective_from: Micros,
+        asked: Micros,
+        answer: &mut Result<Decisions, StoreError>,
+    ) {
+        let mut table = self.table.lock();
+        let before = table.next_look();
+        let asks = |charge: &Charge| charge.lease_ask().is_some_and(|ask| ask.wish.is_some());
+        for (place, charge) in sent.iter().enumerate().filter(|(_, charge)| asks(charge)) {
+            let granted = answer.as_ref().ok().and_then(|decisions| {
+                let Some(Detail::Leased(grant)) = decisions.detail(place) else { return None };
+                Some((*grant, decisions.get(place)?))
+            });
+            table.answered(charge, effective_from, asked, granted);
+        }
+        if let Ok(decisions) = answer {
+            decisions.details.retain(|(_, detail)| !matches!(detail, Detail::Leased(_)));
+        }
+        if table.next_look().is_some_and(|next| before.is_none_or(|before| next < before)) {
+            self.earlier.notify_one();
+        }
+    }
+
+    /// Puts back what was taken for a request that is denied or has failed.
+    pub(super) fn put_back(&self, parts: &mut [Part]) {
+        let mut table = self.table.lock();
+        for part in parts {
+            if let Part::Taken(decision, taken) = part
+                && let Some(state) = table.put_back(*taken)
+            {
+                *decision = state;
+            }
+        }
+    }
+}
+
+/// Joins the decisions of a request's charges.
+pub(super) fn joined(parts: &[Part], sent: Decisions) -> Decisions {
+    let mut joined = Decisions::with_capacity(parts.len());
+    let mut details = sent.details.iter().peekable();
+    let mut answers = sent.iter().enumerate();
+    for (place, part) in parts.iter().enumerate() {
+        match part {
+            Part::Taken(decision, _) => joined.push(*decision),
+            Part::Sent => {
+                let Some((own, decision)) = answers.next() else { continue };
+                joined.push(*decision);
+                while let Some((_, detail)) = details.next_if(|(of, _)| *of == own) {
+                    joined.details.push((place, detail.clone()));
+                }
+            }
+        }
+    }
+    joined
+}

@@ -1,0 +1,91 @@
+//! Decides requests of which leases serve some charges, and gives leases back.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::RedisStore;
+use super::leases::table::Return;
+use super::leases::{Leases, Part, joined};
+use crate::engine::algorithms::batch::has_duplicate;
+use crate::engine::algorithms::decision::{Decision, Decisions};
+use crate::store::{Batch, StoreAnswer, StoreError};
+
+/// The longest wait of a worker that stops, until its tokens are given back.
+const LAST_RETURNS: Duration = Duration::from_millis(500);
+
+impl RedisStore {
+    /// Decides the charges of a request of which some may be leased.
+    pub(super) async fn decide_with_leases(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
+        if has_duplicate(batch.charges) {
+            return Err(StoreError::Duplicate);
+        }
+        let (leases, asked) = (&self.leases, self.leases.now());
+        let mut parts = leases.take(batch, asked);
+        if parts.iter().all(|part| matches!(part, Part::Taken(..))) {
+            return Ok(joined(&parts, Decisions::default()));
+        }
+        let sent = leases.sent(batch, &parts, asked, self.timeout());
+        let mut answer = self.decide_sent(&Batch { charges: &sent, ..*batch }).await;
+        leases.note(&sent, batch.effective_from, asked, &mut answer);
+        let passes = answer.as_ref().is_ok_and(|decisions| !decisions.iter().any(Decision::is_denied));
+        if !passes {
+            leases.put_back(&mut parts);
+        }
+        Ok(joined(&parts, answer?))
+    }
+
+    /// Returns true if leases may serve a request: the time is the server's, not a scenario's.
+    pub(super) fn may_lease(&self, batch: &Batch<'_>) -> bool {
+        batch.charges.iter().any(|charge| charge.lease.is_some()) && self.clock.set_time().is_none()
+    }
+
+    /// Gives back what is left of all leases, and waits for it to arrive.
+    pub async fn give_back_leases(&self) {
+        let returns = self.leases.table.lock().end_all();
+        let answers: Vec<StoreAnswer> = returns.iter().map(|back| self.give_back(back)).collect();
+        let arrived = async {
+            for answer in answers {
+                if let Err(error) = answer.wait().await {
+                    tracing::debug!("a lease was not given back: {error}");
+                }
+            }
+        };
+        if timeout(LAST_RETURNS, arrived).await.is_err() {
+            tracing::warn!("some leases of tokens were not given back; their tokens count as used");
+        }
+    }
+
+    fn give_back(&self, back: &Return) -> StoreAnswer {
+        let charges = std::slice::from_ref(&back.charge);
+        self.ask(&Batch { charges, effective_from: back.effective_from, now: self.clock.now() })
+    }
+}
+
+/// Starts the task that gives back the leases of `store` before they end.
+pub(super) fn give_back_in_time(store: Weak<RedisStore>, leases: Arc<Leases>) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            let next = leases.table.lock().next_look();
+            let now = leases.now();
+            match next {
+                Some(at) if at <= now => {
+                    let Some(store) = store.upgrade() else { return };
+                    let returns = leases.table.lock().returns(now);
+                    // Nobody waits for the answers. Refunds are sent all the same.
+                    returns.iter().for_each(|back| drop(store.give_back(back)));
+                }
+                Some(at) => {
+                    let pause = sleep(Duration::from_micros(at.since(now).0));
+                    tokio::select! {
+                        () = pause => {}
+                        () = leases.earlier.notified() => {}
+                    }
+                }
+                None => leases.earlier.notified().await,
+            }
+        }
+    }))
+}
