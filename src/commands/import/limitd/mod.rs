@@ -136,6 +136,7 @@ impl BucketReader<'_> {
         }
         self.common(bucket, &KNOWN, &mut notes)?;
         let elevated = self.elevated(bucket, &numbers, is_windowed, None, &mut notes)?;
+        let lease = self.lease(bucket, elevated.is_none() && !numbers.unlimited, &mut notes)?;
         let descriptor = map(&[("type", quoted(&key.text))]);
         let conditions = map(&[("domain", "limitd".to_owned()), ("descriptor", descriptor)]);
         let mut fields = vec![("match", conditions), ("by", by_entries(["key"]))];
@@ -146,6 +147,7 @@ impl BucketReader<'_> {
         let identity = name.clone();
         let mut amount = amount.fields();
         amount.extend(elevated.as_ref().map(|elevated| ("elevated", elevated.value())));
+        amount.extend(lease.map(|lease| ("lease", lease)));
         let limit = self.document.add_limit(Limit { name, identity, origin, notes, fields, amount });
         let base = Base { limit, numbers, is_windowed, elevated };
         for name in ["overrides", "override"] {
@@ -182,6 +184,7 @@ impl BucketReader<'_> {
         }
         self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes)?;
         let elevated = self.elevated(given, &numbers, base.is_windowed, base.elevated.as_ref(), &mut notes)?;
+        self.lease(given, false, &mut notes)?;
         let (subject, comment) = match read(given, "match", Node::text)? {
             // limitd-redis sets the flag `i` for each expression.
             Some(regex) => (Subject::Regex(format!("(?i){regex}")), Some(&key.text)),
@@ -196,14 +199,26 @@ impl BucketReader<'_> {
         Ok(())
     }
 
+    /// Returns the lease that `skip_n_calls` becomes.
+    fn lease(&self, given: Entries<'_>, can_lease: bool, notes: &mut Vec<String>) -> ReadResult<Option<String>> {
+        let Some((key, node)) = find(given, "skip_n_calls") else { return Ok(None) };
+        let calls = node.whole()?;
+        if calls == 0 {
+            return Ok(None);
+        }
+        let lease = can_lease.then(|| map(&[("tokens", calls.to_string()), ("for", "100ms".to_owned())]));
+        let what = if can_lease {
+            "is now `lease`: a worker takes tokens ahead of use."
+        } else {
+            "is left out: a `lease` needs a limit without elevated numbers."
+        };
+        let what = format!("`skip_n_calls: {}` {what}", shown(node));
+        notes.push(self.origin(key).note(what));
+        Ok(lease)
+    }
+
     /// Notes the keys of a bucket or an override that cannot be expressed.
     fn common(&mut self, given: Entries<'_>, known: &[&str], notes: &mut Vec<String>) -> ReadResult<()> {
-        if let Some((key, node)) = find(given, "skip_n_calls")
-            && node.whole()? > 0
-        {
-            let what = format!("`skip_n_calls: {}` has no equivalent: every call is counted once.", shown(node));
-            notes.push(self.origin(key).note(what));
-        }
         for (key, _) in given.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
             let what = match key.text.as_str() {
                 "match" | "until" => "only valid in an override",
