@@ -10,6 +10,7 @@ pub(crate) mod directory;
 mod envoy_ratelimit;
 pub(crate) mod foreign;
 mod instant;
+mod lease;
 mod limit;
 mod load;
 mod mapping;

@@ -9,12 +9,12 @@ mod tests {
 
     use serde_json::{Map, Value as Json};
 
-    use super::super::algorithms::{WORDS, elevated, fixed_window, lease, queue};
+    use super::super::algorithms::{WORDS, elevated, fixed_window, queue};
     use super::super::node::{Node, Value};
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::tree;
-    use super::super::{by, limit, load, matching, numbers, overrides, response_cost};
+    use super::super::{by, lease, limit, load, matching, numbers, overrides, response_cost};
     use super::*;
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};

@@ -1,10 +1,11 @@
 //! `algorithm: fixed_window`: all tokens come back when a window ends. Keys: `aligned`, `timezone`,
 //! `resets_on`, `lease`.
 
+use super::super::lease;
 use super::super::numbers::{Period, Rate, Window, rates};
 use super::super::scalars::one_of;
 use super::super::suggest::nearest;
-use super::{Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, ReadResult, Settings, lease, quoted};
+use super::{Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, ReadResult, Settings, quoted};
 use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar::{Calendar, Unit};
 

@@ -1,7 +1,8 @@
 //! `algorithm: gcra`, the default: tokens refill evenly. Keys: `lease`.
 
+use super::super::lease;
 use super::super::numbers::{Rate, Window, rates};
-use super::{Algorithm, Context, Entry, Limit, Mapping, Numbers, ReadResult, Settings, lease};
+use super::{Algorithm, Context, Entry, Limit, Mapping, Numbers, ReadResult, Settings};
 
 /// A token bucket that refills evenly is the same algorithm.
 pub(super) const ENTRY: Entry =

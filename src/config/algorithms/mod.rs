@@ -4,7 +4,6 @@ mod concurrency;
 pub(super) mod elevated;
 pub(super) mod fixed_window;
 mod gcra;
-pub(super) mod lease;
 pub(super) mod queue;
 mod script;
 mod sliding_log;

@@ -1,10 +1,12 @@
 //! `lease` of limits with `algorithm: gcra` or `fixed_window`: the tokens that a worker takes ahead of use.
 
-use super::super::node::Value;
-use super::{Limit, Mapping, Node, ReadResult};
+use super::mapping::Mapping;
+use super::node::{Node, Value};
+use super::problem::ReadResult;
 use crate::engine::algorithms::lease::{LONGEST_LEASE, LeaseTerms, SHORTEST_LEASE};
+use crate::engine::rules::limit::Limit;
 
-pub(in super::super) const KEYS: [&str; 2] = ["tokens", "for"];
+pub(super) const KEYS: [&str; 2] = ["tokens", "for"];
 
 const EXAMPLE: &str = "write `lease: { tokens: 50, for: 100ms }`";
 
