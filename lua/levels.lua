@@ -257,7 +257,10 @@ local function keep(key, bucket, level, written, since, full)
     bucket.keeps_leases = true
   end
   bucket.level, bucket.written, bucket.since, bucket.full = level, written, since, full
-  bucket.elevated, bucket.is_redated = nil, nil
+  -- Not at once: even nil makes a table grow.
+  if bucket.elevated or bucket.is_redated then
+    bucket.elevated, bucket.is_redated = nil, nil
+  end
   -- The level includes what is left of leases that have ended.
   if bucket.leased and bucket.lease_end <= now then
     bucket.leased, bucket.keeps_leases = nil, nil

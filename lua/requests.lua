@@ -20,28 +20,23 @@ function algorithm_of(word)
   end
 end
 
--- The charges of each text of a request; most requests of a call have the same.
-local requests, charges_of, named = {}, {}, 0
+-- The charges of each request, and of each text; most requests of a call have the same text.
+local charges_of, charges_of_text, named = {}, {}, 0
 local echo, last = arguments[#arguments], #arguments
 if echo and sub(echo, 1, 1) == '#' then
   last = last - 1
 else
   echo = nil
 end
-if last >= 3 and not match(arguments[3], ' ') then
-  requests[1] = table.concat(arguments, ' ', 3, last)
-else
-  for at = 3, last do
-    requests[at - 2] = arguments[at]
-  end
-end
+local only = last >= 3 and not match(arguments[3], ' ') and table.concat(arguments, ' ', 3, last)
 local effective_from = tonumber(arguments[2])
-for request = 1, #requests do
-  local text = requests[request]
-  local charges = charges_of[text]
+local count_of_requests = only and 1 or last - 2
+for request = 1, count_of_requests do
+  local text = only or arguments[request + 2]
+  local charges = charges_of_text[text]
   if not charges then
     charges = {}
-    charges_of[text] = charges
+    charges_of_text[text] = charges
     local at, is_late = 1, false
     repeat
       local burst, numbers, count, word, cost, mode, rest = match(text, '^(%d+) ((%d+) (%S+)) (%d+) (%S+) ?()', at)
@@ -95,9 +90,10 @@ for request = 1, #requests do
       charges.order = early
     end
   end
-  if charges.failure and #requests == 1 then
+  if charges.failure and count_of_requests == 1 then
     return charges.failure
   end
+  charges_of[request] = charges
   named = named + #charges
 end
 if #KEYS == 0 or named ~= #KEYS then
@@ -108,73 +104,92 @@ local failures, failing = {}, false
 -- Of the request at hand: what its charges would change, and which of them do so even if it is denied.
 local changes, counts_denied = {}, {}
 local reply, size, keys, details = { 0 }, 1, 0, nil
-for request = 1, #requests do
-  local charges = charges_of[requests[request]]
-  local count, order = #charges, charges.order
-  local failed, denied, immediate, said = false, false, false, nil
+for request = 1, count_of_requests do
+  local charges = charges_of[request]
+  local charge, count = charges[1], #charges
   if charges.failure then
-    failures[request], failed = charges.failure, true
-  end
-  for turn = 1, failed and 0 or count do
-    local place = order and order[turn] or turn
-    local charge, at = charges[place], size + 4 * (place - 1)
-    local algorithm = charge.algorithm
-    local outcome, remaining, retry, reset, change, detail, counts = UNCHANGED, charge.burst, 0, -1, nil, nil, nil
-    if not algorithm.late or not failed and not denied then
-      outcome, remaining, retry, reset, change, detail, counts = algorithm.decide(KEYS[keys + place], charge)
-    end
-    changes[place], counts_denied[place] = change, counts
+    failures[request], failing = charges.failure, true
+  elseif count == 1 and charge.algorithm.finish then
+    -- What the other branch does, in fewer steps: most requests have one charge, of an algorithm whose commits cannot fail.
+    local algorithm, key = charge.algorithm, KEYS[keys + 1]
+    local outcome, remaining, retry, reset, change, detail = algorithm.decide(key, charge)
     if outcome then
-      reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = outcome, remaining, retry, reset
-      denied = denied or outcome == DENIED
-      immediate = immediate or change ~= nil and not algorithm.finish
+      reply[size + 1], reply[size + 2], reply[size + 3], reply[size + 4] = outcome, remaining, retry, reset
+      if change ~= nil and outcome ~= DENIED then
+        algorithm.commit(key, charge, change)
+      end
       if detail then
-        said = said or {}
-        said[place] = detail
+        details = details or {}
+        details[#details + 1] = keys
+        details[#details + 1] = detail
       end
     else
-      failures[request], failed = remaining, true
-    end
-  end
-  if immediate and not failed then
-    for place = 1, count do
-      local charge, change = charges[place], changes[place]
-      if change ~= nil and not charge.algorithm.finish and (counts_denied[place] or not denied) then
-        local failure = charge.algorithm.commit(KEYS[keys + place], charge, change)
-        if failure then
-          failures[request], failed = failure, true
-          break
-        end
-      end
-    end
-  end
-  if failed then
-    failing, said = true, nil
-  elseif denied then
-    for place = 1, count do
-      local charge, at = charges[place], size + 4 * (place - 1)
-      if reply[at + 1] == ALLOWED then
-        local remaining, reset, detail = charge.algorithm.standing(KEYS[keys + place], charge)
-        reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = UNCHANGED, remaining, 0, reset
-        if said then
-          said[place] = detail
-        end
-      end
+      failures[request], failing = remaining, true
     end
   else
-    for place = 1, count do
-      local charge, change = charges[place], changes[place]
-      if change ~= nil and charge.algorithm.finish then
-        charge.algorithm.commit(KEYS[keys + place], charge, change)
+    local order = charges.order
+    local failed, denied, immediate, said = false, false, false, nil
+    for turn = 1, count do
+      local place = order and order[turn] or turn
+      local charge, at = charges[place], size + 4 * (place - 1)
+      local algorithm = charge.algorithm
+      local outcome, remaining, retry, reset, change, detail, counts = UNCHANGED, charge.burst, 0, -1, nil, nil, nil
+      if not algorithm.late or not failed and not denied then
+        outcome, remaining, retry, reset, change, detail, counts = algorithm.decide(KEYS[keys + place], charge)
+      end
+      changes[place], counts_denied[place] = change, counts
+      if outcome then
+        reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = outcome, remaining, retry, reset
+        denied = denied or outcome == DENIED
+        immediate = immediate or change ~= nil and not algorithm.finish
+        if detail then
+          said = said or {}
+          said[place] = detail
+        end
+      else
+        failures[request], failed = remaining, true
       end
     end
-  end
-  if said then
-    for place = 1, count do
-      if said[place] then
-        details = details or {}
-        details[#details + 1] = keys + place - 1
-        details[#details + 1] = said[place]
+    if immediate and not failed then
+      for place = 1, count do
+        local charge, change = charges[place], changes[place]
+        if change ~= nil and not charge.algorithm.finish and (counts_denied[place] or not denied) then
+          local failure = charge.algorithm.commit(KEYS[keys + place], charge, change)
+          if failure then
+            failures[request], failed = failure, true
+            break
+          end
+        end
+      end
+    end
+    if failed then
+      failing, said = true, nil
+    elseif denied then
+      for place = 1, count do
+        local charge, at = charges[place], size + 4 * (place - 1)
+        if reply[at + 1] == ALLOWED then
+          local remaining, reset, detail = charge.algorithm.standing(KEYS[keys + place], charge)
+          reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = UNCHANGED, remaining, 0, reset
+          if said then
+            said[place] = detail
+          end
+        end
+      end
+    else
+      for place = 1, count do
+        local charge, change = charges[place], changes[place]
+        if change ~= nil and charge.algorithm.finish then
+          charge.algorithm.commit(KEYS[keys + place], charge, change)
+        end
+      end
+    end
+    if said then
+      for place = 1, count do
+        if said[place] then
+          details = details or {}
+          details[#details + 1] = keys + place - 1
+          details[#details + 1] = said[place]
+        end
       end
     end
   end
@@ -196,8 +211,8 @@ end
 -- A request that failed has its error in place of its integers.
 local answers, from = { corrupt }, 1
 keys = 0
-for request = 1, #requests do
-  local count, failure = #charges_of[requests[request]], failures[request]
+for request = 1, count_of_requests do
+  local count, failure = #charges_of[request], failures[request]
   for place = 1, count do
     failure = failure or errors and errors[KEYS[keys + place]]
   end
