@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use weir::store::redis::TAG_NAMES;
+
 use super::fault::{Buckets, Fault, Requests, Servers, Stage};
 use crate::support::cluster::RedisCluster;
 
 const CALM: Duration = Duration::from_millis(400);
-
-/// The number of hash tags that Weir spreads ids over.
-const TAGS: usize = 64;
 
 /// The number of hash slots that move, of which each takes several processes of redis-cli.
 const MOVED: usize = 8;
@@ -24,7 +23,7 @@ pub(super) struct Nodes {
 impl Nodes {
     pub(super) fn start() -> Self {
         let cluster = RedisCluster::start(3, 1);
-        let hash_slots = (0..TAGS).map(|tag| cluster.hash_slot(&format!("weir:{{{tag}}}:A:1"))).collect();
+        let hash_slots = TAG_NAMES.iter().map(|tag| cluster.hash_slot(&format!("weir:{{{tag}}}:A:1"))).collect();
         Self { cluster, hash_slots, master: 0 }
     }
 

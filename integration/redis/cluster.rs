@@ -34,7 +34,7 @@ fn every_scenario_passes_on_a_cluster() {
     let text = run(&["test", file, "--store", &cluster.url(), "--store-timeout", "1s"]).text();
     assert_eq!(text.lines().last(), Some(format!("{cases} passed, 0 failed").as_str()), "{text}");
     let calls: Vec<u64> = cluster.nodes.iter().map(|node| node.calls("evalsha")).collect();
-    assert!(calls.iter().all(|calls| *calls > 20), "all nodes take part: {calls:?}");
+    assert!(calls.iter().all(|calls| *calls > 10), "all nodes take part: {calls:?}");
     assert!(cluster.nodes.iter().all(|node| node.cli(&["DBSIZE"]) == "0"));
 }
 
@@ -43,7 +43,7 @@ async fn a_request_across_hash_slots_takes_all_or_nothing() {
     let cluster = RedisCluster::start(3, 0);
     let store = connected(&options(&cluster.url())).await;
     // Tags of three nodes, and two limits with one tag.
-    let charges = [spend("A:1", 0, 10), spend("B:1", 1, 2), spend("C:1", 2, 10), spend("D:1", 2, 10)];
+    let charges = [spend("A:1", 0, 10), spend("B:1", 31, 2), spend("C:1", 63, 10), spend("D:1", 63, 10)];
     for remaining in [[9, 1, 9, 9], [8, 0, 8, 8]] {
         let decided = decide(&store, &charges).await.unwrap();
         assert!(decided.iter().all(|decision| decision.outcome == Outcome::Allowed), "{decided:?}");
@@ -61,7 +61,7 @@ async fn a_request_across_hash_slots_takes_all_or_nothing() {
 async fn concurrent_requests_across_hash_slots_never_take_too_much_and_lose_nothing() {
     let cluster = RedisCluster::start(3, 0);
     let store = connected(&options(&cluster.url())).await;
-    let charges = Arc::new([spend("A:1", 0, 40), spend("B:1", 1, 10), spend("C:1", 2, 30)]);
+    let charges = Arc::new([spend("A:1", 0, 40), spend("B:1", 31, 10), spend("C:1", 63, 30)]);
     let mut asking = JoinSet::new();
     for _ in 0..60 {
         let (store, charges) = (Arc::clone(&store), Arc::clone(&charges));
@@ -85,7 +85,7 @@ async fn concurrent_requests_across_hash_slots_never_take_too_much_and_lose_noth
 async fn requests_follow_a_hash_slot_that_moves() {
     let cluster = RedisCluster::start(3, 0);
     let store = connected(&options(&cluster.url())).await;
-    let hash_slot = cluster.hash_slot("weir:{7}:A:1");
+    let hash_slot = cluster.hash_slot("weir:{122}:A:1");
     let (from, to) = (cluster.owner(hash_slot), (cluster.owner(hash_slot) + 1) % 3);
     let all: Vec<Charge> = (0..8).map(|id| spend(&format!("A:{id}"), 7, 100)).collect();
     let mut spent = vec![0; all.len()];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::algorithms::tag::TAGS;
+use super::hash_slots::NAMES;
 
 /// The beginnings of keys, `PREFIX:{TAG}:`.
 ///
@@ -19,7 +19,7 @@ impl KeyStarts {
 
     /// For a cluster.
     pub(super) fn spread(prefix: &str) -> Self {
-        Self((0..TAGS).map(|tag| format!("{prefix}:{{{tag}}}:").into()).collect())
+        Self(NAMES.iter().map(|name| format!("{prefix}:{{{name}}}:").into()).collect())
     }
 
     /// The beginning of keys with this tag.

@@ -20,6 +20,7 @@ mod blocks;
 mod call;
 mod cluster;
 mod diagnosis;
+mod hash_slots;
 pub mod inspection;
 mod keys;
 pub mod leases;
@@ -36,6 +37,7 @@ mod url;
 
 pub use blocks::SharedBlocks;
 use cluster::Cluster;
+pub use hash_slots::NAMES as TAG_NAMES;
 use keys::KeyStarts;
 use leases::Leases;
 use node::{Connection, NodeHandle, Route};

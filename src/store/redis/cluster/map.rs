@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use redis::Value;
 
+use super::super::hash_slots::SLOTS;
 use super::super::node::NodeHandle;
-use super::SLOTS;
 use crate::engine::algorithms::tag::TAGS;
 
 /// A range of hash slots, both ends included, and the master that has them.

@@ -22,7 +22,7 @@ use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::ScriptSource;
-use crate::engine::algorithms::tag::{TAGS, tag_of};
+use crate::engine::algorithms::tag::tag_of;
 use crate::store::{Batch, Fault, Health, StoreAnswer, StoreError};
 
 mod across;
@@ -181,45 +181,5 @@ impl Nodes {
     /// A node at `host:port`, which begins to connect.
     fn open(&self, host: &str, port: u16, tag: u8) -> Result<NodeHandle, String> {
         Ok(NodeHandle::start(&self.target.node(host, port, tag)?, self.key_starts.clone()))
-    }
-}
-
-/// The hash slot of each tag: CRC-16/XMODEM modulo 16,384 (Redis Cluster specification).
-pub(super) const SLOTS: [u16; TAGS as usize] = {
-    let mut slots = [0; TAGS as usize];
-    let mut tag: u8 = 0;
-    while tag < TAGS {
-        let digits = [b'0' + tag / 10, b'0' + tag % 10];
-        let mut crc: u16 = 0;
-        let mut place = if tag < 10 { 1 } else { 0 };
-        while place < digits.len() {
-            crc ^= (digits[place] as u16) << 8;
-            let mut bit = 0;
-            while bit < 8 {
-                crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
-                bit += 1;
-            }
-            place += 1;
-        }
-        slots[tag as usize] = crc % 16_384;
-        tag += 1;
-    }
-    slots
-};
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// As `redis-cli CLUSTER KEYSLOT {TAG}` prints them.
-    #[test]
-    fn tags_have_the_hash_slots_that_redis_computes() {
-        assert_eq!((SLOTS[0], SLOTS[9], SLOTS[17], SLOTS[63]), (13_907, 4_837, 8_427, 6_995));
-    }
-
-    #[test]
-    fn three_nodes_of_equal_size_have_about_as_many_tags() {
-        let of_third = |third: u16| SLOTS.iter().filter(|slot| **slot / 5_462 == third).count();
-        assert_eq!([0, 1, 2].map(of_third), [21, 22, 21]);
     }
 }

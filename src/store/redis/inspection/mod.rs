@@ -14,7 +14,7 @@ use self::rights::Trial;
 use self::server::Questions;
 use super::RedisStore;
 use super::call::describe;
-use super::cluster::SLOTS;
+use super::hash_slots::SLOTS;
 use super::keys::KeyStarts;
 use super::stream::Address;
 use super::target::{Target, Topology};
