@@ -30,6 +30,8 @@ use weir::engine::algorithms::numbers::Numbers;
 use weir::store::Batch;
 use weir::store::redis::RedisStore;
 
+#[path = "nodes.rs"]
+mod nodes;
 #[path = "numbered.rs"]
 mod numbered;
 #[path = "random.rs"]
@@ -39,9 +41,10 @@ mod server;
 #[path = "zipf.rs"]
 mod zipf;
 
+use nodes::Nodes;
 use numbered::fingerprint;
 use random::Random;
-use server::{Server, processor_time};
+use server::{Server, connect, processor_time};
 use zipf::Zipf;
 
 /// The requests under way at a time.
@@ -57,6 +60,12 @@ const ROUNDS: usize = 5;
 /// The most that a row may cost the server, relative to one EVALSHA each.
 const BATCHED_TARGET: f64 = 0.35;
 const FLOOD_TARGET: f64 = 0.2;
+
+/// The least that a cluster of three decides on a core of each, relative to one server on a core.
+const CLUSTER_TARGET: f64 = 2.2;
+
+/// The requests under way at a time in a cluster and at the server that it is compared with.
+const CROWD: u64 = 1_024;
 
 /// The most that the p99 of a decision may be, relative to that of a GET.
 const ALONE_TARGET: f64 = 1.3;
@@ -79,7 +88,7 @@ fn main() {
     // `cargo bench` passes --bench. Otherwise each load runs once, as a test.
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let wanted = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-    let requests = if measuring { 100_000 } else { 640 };
+    let requests = if measuring { 25_600 } else { 640 };
     let bench = Bench::start();
     eprintln!("requests, {TASKS} at a time; time in us             server   here  ratio  per second");
     for load in loads() {
@@ -87,7 +96,10 @@ fn main() {
             bench.compare(&load, requests);
         }
     }
-    bench.report_alone(if measuring { 20_000 } else { 50 });
+    if wanted.as_ref().is_none_or(|wanted| "cluster".contains(wanted.as_str())) {
+        bench.report_cluster(if measuring { 51_200 } else { CROWD });
+    }
+    bench.report_alone(if measuring { 5_000 } else { 50 });
 }
 
 /// The requests of a measurement.
@@ -230,7 +242,7 @@ struct Bench {
     store: Way,
 }
 
-/// What a request takes: microseconds of the server and of this process, and in all.
+/// What a request takes: microseconds of the busiest server and of this process, and in all.
 #[derive(Clone, Copy)]
 struct Cost {
     server: f64,
@@ -268,17 +280,9 @@ impl Bench {
             ("a call each", &self.each, None),
             ("the store", &self.store, load.target),
         ];
-        for (_, way, _) in ways {
-            // The buckets are there before it counts.
-            self.run(way, load, requests);
-        }
-        let mut rounds = ways.map(|_| Vec::new());
-        for _ in 0..ROUNDS {
-            for ((_, way, _), rounds) in ways.iter().zip(&mut rounds) {
-                rounds.push(self.run(way, load, requests));
-            }
-        }
-        let [shortest, each, store] = rounds.map(|rounds| median(&rounds));
+        let pids = [self.server.pid()];
+        let [shortest, each, store] =
+            self.measure(ways.map(|(_, way, _)| (way, pids.as_slice())), load, TASKS, requests);
         for ((name, _, target), cost) in ways.into_iter().zip([shortest, each, store]) {
             let ratio = cost.server / each.server;
             let verdict = target.map_or(String::new(), |target| verdict(ratio, target));
@@ -288,17 +292,35 @@ impl Bench {
         }
     }
 
-    /// The cost of `requests` requests, [`TASKS`] at a time.
-    fn run(&self, way: &Way, load: &Load, requests: u64) -> Cost {
-        let pids = [self.server.pid(), "self".to_owned()];
-        let before = pids.each_ref().map(|pid| processor_time(pid));
-        let begun = Instant::now();
+    /// The medians of several rounds, in which the ways take turns.
+    fn measure<const N: usize>(
+        &self,
+        ways: [(&Way, &[String]); N],
+        load: &Load,
+        tasks: u64,
+        requests: u64,
+    ) -> [Cost; N] {
+        let mut rounds = ways.map(|_| Vec::new());
+        // The first round makes the buckets.
+        for round in 0..=ROUNDS {
+            for ((way, pids), costs) in ways.iter().zip(&mut rounds) {
+                let cost = self.run(way, pids, load, tasks, requests);
+                costs.extend((round > 0).then_some(cost));
+            }
+        }
+        rounds.map(|costs| median(&costs))
+    }
+
+    /// The cost of `requests` requests, as many at a time as there are tasks.
+    fn run(&self, way: &Way, pids: &[String], load: &Load, tasks: u64, requests: u64) -> Cost {
+        let spent = || -> Vec<f64> { pids.iter().map(|pid| processor_time(pid)).collect() };
+        let (before, before_here, begun) = (spent(), processor_time("self"), Instant::now());
         self.runtime.block_on(async {
             let mut asking = JoinSet::new();
-            for task in 0..TASKS {
+            for task in 0..tasks {
                 let (way, mut made) = (way.clone(), Requests::new(load, task));
                 asking.spawn(async move {
-                    for _ in 0..requests / TASKS {
+                    for _ in 0..requests / tasks {
                         made.next();
                         way.decide(&made.charges).await;
                     }
@@ -308,8 +330,29 @@ impl Bench {
         });
         let requests = f64::from(u32::try_from(requests).unwrap());
         let duration = begun.elapsed().as_secs_f64() * 1e6 / requests;
-        let [server, here] = [0, 1].map(|place| (processor_time(&pids[place]) - before[place]) / requests);
-        Cost { server, here, duration }
+        let here = (processor_time("self") - before_here) / requests;
+        let busiest = spent().iter().zip(before).map(|(after, before)| after - before).fold(0.0, f64::max);
+        Cost { server: busiest / requests, here, duration }
+    }
+
+    /// Prints what a decision costs a server, and the busiest of three masters.
+    fn report_cluster(&self, requests: u64) {
+        let nodes = [1, 3].map(Nodes::start);
+        let stores = nodes.each_ref().map(|nodes| Way::Store(connect(&self.runtime, nodes.url())));
+        let pids = nodes.each_ref().map(Nodes::pids);
+        eprintln!("\na server and a cluster of three; time in us         busiest   here  ratio");
+        for tasks in [TASKS, CROWD] {
+            let load = Load { name: "cluster", ids: Ids::Uniform, limits: 1, target: None };
+            let [one, three] =
+                self.measure([0, 1].map(|place| (&stores[place], &*pids[place])), &load, tasks, requests);
+            for (name, cost) in [("one server", one), ("three masters", three)] {
+                let name = format!("{name}, {tasks} at a time");
+                eprintln!("{name:<50} {:6.2} {:6.2} {:6.2}", cost.server, cost.here, cost.server / one.server);
+            }
+            let times = one.server / three.server;
+            let verdict = if times >= CLUSTER_TARGET { "hit" } else { "MISS" };
+            eprintln!("{:<50} decide {times:.2} times as much  at least {CLUSTER_TARGET}: {verdict}", "three masters");
+        }
     }
 
     /// Prints how long one request at a time takes, against a GET between the same two processes.

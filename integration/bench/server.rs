@@ -26,15 +26,7 @@ impl Server {
 
     /// A connected store on it.
     pub(crate) fn connect(&self, runtime: &Runtime) -> Arc<RedisStore> {
-        let options = RedisOptions { timeout: Duration::from_secs(1), ..RedisOptions::new("", Clock::machine()) };
-        let target = RedisOptions { url: self.url(), ..options }.target().unwrap();
-        let store = runtime.block_on(async { RedisStore::connect(&target) });
-        let begun = Instant::now();
-        while !store.health().connected {
-            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", store.health());
-            runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
-        }
-        store
+        connect(runtime, self.url())
     }
 
     pub(crate) fn url(&self) -> String {
@@ -51,6 +43,19 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A connected store.
+pub(crate) fn connect(runtime: &Runtime, url: String) -> Arc<RedisStore> {
+    let options = RedisOptions { timeout: Duration::from_secs(1), ..RedisOptions::new("", Clock::machine()) };
+    let target = RedisOptions { url, ..options }.target().unwrap();
+    let store = runtime.block_on(async { RedisStore::connect(&target) });
+    let begun = Instant::now();
+    while !store.health().connected {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", store.health());
+        runtime.block_on(async { tokio::time::sleep(Duration::from_millis(1)).await });
+    }
+    store
 }
 
 /// The processor time of a process' threads in microseconds.
