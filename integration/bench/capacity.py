@@ -4,10 +4,10 @@
 A model without a random choice. Its costs are microseconds of a core, measured by `cargo bench --bench redis` and
 `python3 integration/bench/proxies.py`; each is an option. A node of Redis decides on one core.
 
-- The nth of the ids is asked for as often as 1 / n^EXPONENT says, by all workers alike. Ids spread over 64 hash tags, and
+- The nth of the ids is asked for as often as 1 / n^EXPONENT says, by all workers alike. Ids spread over TAGS hash tags, and
   tags over the nodes by Redis Cluster's CRC16, each node with a contiguous range of hash slots.
-- A worker has at most OUTSTANDING calls under way to a single server, and OUTSTANDING_IN_CLUSTER to a node of a cluster, where a call has
-  the keys of one tag. What it is asked meanwhile goes into the next call, at most 128
+- A call has the keys of one tag. A worker has at most OUTSTANDING calls under way to a single server, where all keys have one, and
+  OUTSTANDING_IN_CLUSTER to a node of a cluster. What it is asked meanwhile collects in a call for each tag, at most 128
   charges. So calls fill as a node gets busy and answers later, up to WAIT_MS, which is half of the store's timeout.
 - With leases a worker takes TOKENS of an id for SPAN: an id that it is asked for more often than that asks Redis once for each
   lease, one that is asked for less often than once in SPAN each time.
@@ -20,7 +20,6 @@ worker to a node are all under way and full).
 import argparse
 from binascii import crc_hqx
 
-TAGS = 64
 HASH_SLOTS = 16384
 MOST_CHARGES = 128
 
@@ -37,13 +36,13 @@ def mixed(number):
     return number ^ number >> 31
 
 
-def tags_of_nodes(nodes):
+def tags_of_nodes(tags, nodes):
     """The node of each tag: the tag's name is the smallest number in its share of the hash slots."""
-    slots = [None] * TAGS
+    slots = [None] * tags
     name = 0
     while None in slots:
         slot = crc_hqx(str(name).encode(), 0) % HASH_SLOTS
-        tag = slot * TAGS // HASH_SLOTS
+        tag = slot * tags // HASH_SLOTS
         slots[tag] = slot if slots[tag] is None else slots[tag]
         name += 1
     return [slot * nodes // HASH_SLOTS for slot in slots]
@@ -69,10 +68,12 @@ class Model:
         self.options, self.nodes, self.leases = options, nodes, leases
         self.outstanding = options.outstanding if nodes == 1 else options.outstanding_in_cluster
         self.workers = gateways * options.cores
-        of_tags = tags_of_nodes(nodes)
-        self.shares = [of_tags.count(node) / TAGS for node in range(nodes)]
+        tags = options.tags if nodes > 1 else 1
+        of_tags = tags_of_nodes(tags, nodes)
+        self.tags = [of_tags.count(node) for node in range(nodes)]
+        self.shares = [count / tags for count in self.tags]
         single, self.groups = popularity(options.ids, exponent)
-        self.single = [(each, of_tags[mixed(rank) % TAGS]) for rank, each in enumerate(single)]
+        self.single = [(each, of_tags[mixed(rank) % tags]) for rank, each in enumerate(single)]
 
     def asked(self, rate):
         """How often a worker asks Redis for an id, per second, if it is asked for it at `rate`."""
@@ -82,9 +83,11 @@ class Model:
         return min(rate, max(1 / span, rate / tokens))
 
     def calls(self, asked, milliseconds):
-        """A worker's calls per second to a node that it asks for so many decisions and that answers in this time."""
-        charges = asked * milliseconds / 1000 / self.outstanding
-        return asked / min(max(charges, 1), MOST_CHARGES)
+        """A worker's calls per second to each node, if the nodes answer in this time."""
+        charges = [
+            each * milliseconds / 1000 / max(self.outstanding, tags) for each, tags in zip(asked, self.tags)
+        ]
+        return [each / min(max(own, 1), MOST_CHARGES) for each, own in zip(asked, charges)]
 
     def load(self, rate):
         """What is used of each resource at `rate` decisions a second, 1 being all of it, and its name."""
@@ -97,12 +100,12 @@ class Model:
         others = sum(count * self.asked(per_worker * share) for count, share in self.groups)
         asked = [own + others * share for own, share in zip(asked, self.shares)]
         busy = [
-            self.workers * (self.calls(each, options.wait_ms) * options.call_us + each * options.decision_us) / 1e6
-            for each in asked
+            self.workers * (calls * options.call_us + each * options.decision_us) / 1e6
+            for each, calls in zip(asked, self.calls(asked, options.wait_ms))
         ]
         busiest = max(range(self.nodes), key=lambda node: busy[node])
         name = "hot id" if hottest[busiest] > asked[busiest] / 2 else "node"
-        calls = sum(self.calls(each, options.round_trip_ms) for each in asked)
+        calls = sum(self.calls(asked, options.round_trip_ms))
         own = per_worker * options.request_us + sum(asked) * options.store_us + calls * options.gateway_call_us
         crowded = max(asked) * options.round_trip_ms / 1000 / self.outstanding / MOST_CHARGES
         return max((busy[busiest], name), (own / 1e6, "gateways"), (crowded, "round trips"))
@@ -126,7 +129,7 @@ def in_words(rate):
 def parser():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--call-us", type=float, default=10.0, help="Redis, a call (default: %(default)s)")
+    add("--call-us", type=float, default=14.0, help="Redis, a call (default: %(default)s)")
     add("--decision-us", type=float, default=4.0, help="Redis, each decision in it (default: %(default)s)")
     add("--request-us", type=float, default=11.0, help="gateway, a request without a store (default: %(default)s)")
     add("--store-us", type=float, default=2.0, help="gateway, each decision asked of Redis (default: %(default)s)")
@@ -135,6 +138,7 @@ def parser():
     add("--round-trip-ms", type=float, default=0.3, help="between gateway and node (default: %(default)s)")
     add("--outstanding", type=int, default=2, help="calls of a worker to a single server (default: %(default)s)")
     add("--outstanding-in-cluster", type=int, default=16, help="to a node of a cluster (default: %(default)s)")
+    add("--tags", type=int, default=64, help="of a cluster (default: %(default)s)")
     add("--wait-ms", type=float, default=10.0, help="for a busy node's answer, at most (default: %(default)s)")
     add("--ids", type=int, default=1_000_000, help="(default: %(default)s)")
     add("--exponents", default="0,1,1.1", help="of Zipf's law, 0 for uniform ids (default: %(default)s)")

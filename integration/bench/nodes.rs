@@ -13,13 +13,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) struct Nodes {
     children: Vec<Child>,
     ports: Vec<u16>,
-    _directories: Vec<TempDir>,
+    directories: Vec<TempDir>,
 }
 
 impl Nodes {
     /// A server for itself, or masters that share the hash slots evenly.
     pub(crate) fn start(count: usize) -> Self {
-        let mut nodes = Self { children: Vec::new(), ports: Vec::new(), _directories: Vec::new() };
+        let mut nodes = Self { children: Vec::new(), ports: Vec::new(), directories: Vec::new() };
         for [port, bus_port] in free_ports(count) {
             let directory = tempfile::tempdir().unwrap();
             let mut command = Command::new("redis-server");
@@ -31,7 +31,7 @@ impl Nodes {
                 command.current_dir(&directory).stdout(Stdio::null()).spawn().expect("redis-server is installed");
             nodes.children.push(child);
             nodes.ports.push(port);
-            nodes._directories.push(directory);
+            nodes.directories.push(directory);
         }
         for port in &nodes.ports {
             until("the server answers", || cli(*port, &["PING"]).starts_with("PONG"));

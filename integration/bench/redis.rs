@@ -242,7 +242,7 @@ struct Bench {
     store: Way,
 }
 
-/// What a request takes: microseconds of the busiest server and of this process, and in all.
+/// The cost of a request: microseconds of the busiest server and of this process, and in all.
 #[derive(Clone, Copy)]
 struct Cost {
     server: f64,

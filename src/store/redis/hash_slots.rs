@@ -65,7 +65,7 @@ const fn slot(number: u16) -> u16 {
 mod tests {
     use super::*;
 
-    /// As `redis-cli CLUSTER KEYSLOT {NUMBER}` prints them.
+    /// The values are those of `redis-cli CLUSTER KEYSLOT {NUMBER}`.
     #[test]
     fn hash_slots_are_those_that_redis_computes() {
         assert_eq!([0, 9, 17, 63, 343].map(slot), [13_907, 10_106, 12_304, 10_499, 5_012]);

@@ -1,4 +1,9 @@
 //! The words of a charge, which the script reads from an argument of a call.
+//!
+//! They are text because most requests of a call have the same, and the script reads a text once. Instructions of Redis 7.0 for a
+//! request's words, as text and packed by `struct`: 64 equal ones in a call 1,700 and 7,300, 64 different ones 16,400 and 7,300,
+//! one alone 18,100 and 9,300, of 176,000 for the call. `cmsgpack` takes 16,300, 16,600 and 20,800. Not repeating equal texts
+//! would save 200 to 1,000 of the 63,000 of a request.
 
 use std::fmt::Write;
 
