@@ -25,7 +25,7 @@ impl RedisStore {
         let (leases, asked) = (&self.leases, self.leases.now());
         let mut parts = leases.take(batch, asked);
         if parts.iter().all(|part| matches!(part, Part::Taken(..))) {
-            return Ok(joined(&parts, Decisions::default()));
+            return Ok(joined(&parts, &Decisions::default()));
         }
         let sent = leases.sent(batch, &parts, asked, self.timeout());
         let mut answer = self.decide_sent(&Batch { charges: &sent, ..*batch }).await;
@@ -34,7 +34,7 @@ impl RedisStore {
         if !passes {
             leases.put_back(&mut parts);
         }
-        Ok(joined(&parts, answer?))
+        Ok(joined(&parts, &answer?))
     }
 
     /// Returns true if leases may serve a request: the time is the server's, not a scenario's.
@@ -75,7 +75,9 @@ pub(super) fn give_back_in_time(store: Weak<RedisStore>, leases: Arc<Leases>) ->
                     let Some(store) = store.upgrade() else { return };
                     let returns = leases.table.lock().returns(now);
                     // Nobody waits for the answers. Refunds are sent all the same.
-                    returns.iter().for_each(|back| drop(store.give_back(back)));
+                    for back in &returns {
+                        drop(store.give_back(back));
+                    }
                 }
                 Some(at) => {
                     let pause = sleep(Duration::from_micros(at.since(now).0));

@@ -134,7 +134,7 @@ impl BucketReader<'_> {
                  until a refund or a reset.",
             ));
         }
-        self.common(bucket, &KNOWN, &mut notes)?;
+        self.common(bucket, &KNOWN, &mut notes);
         let elevated = self.elevated(bucket, &numbers, is_windowed, None, &mut notes)?;
         let lease = self.lease(bucket, elevated.is_none() && !numbers.unlimited, &mut notes)?;
         let descriptor = map(&[("type", quoted(&key.text))]);
@@ -182,7 +182,7 @@ impl BucketReader<'_> {
                  matters, make it a separate limit.",
             ));
         }
-        self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes)?;
+        self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes);
         let elevated = self.elevated(given, &numbers, base.is_windowed, base.elevated.as_ref(), &mut notes)?;
         self.lease(given, false, &mut notes)?;
         let (subject, comment) = match read(given, "match", Node::text)? {
@@ -218,7 +218,7 @@ impl BucketReader<'_> {
     }
 
     /// Notes the keys of a bucket or an override that cannot be expressed.
-    fn common(&mut self, given: Entries<'_>, known: &[&str], notes: &mut Vec<String>) -> ReadResult<()> {
+    fn common(&mut self, given: Entries<'_>, known: &[&str], notes: &mut Vec<String>) {
         for (key, _) in given.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
             let what = match key.text.as_str() {
                 "match" | "until" => "only valid in an override",
@@ -229,7 +229,6 @@ impl BucketReader<'_> {
             };
             notes.push(self.origin(key).note(format!("{}: {what}; left out.", piece(&key.text))));
         }
-        Ok(())
     }
 }
 

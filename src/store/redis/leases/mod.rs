@@ -123,7 +123,7 @@ impl Leases {
 }
 
 /// Joins the decisions of a request's charges.
-pub(super) fn joined(parts: &[Part], sent: Decisions) -> Decisions {
+pub(super) fn joined(parts: &[Part], sent: &Decisions) -> Decisions {
     let mut joined = Decisions::with_capacity(parts.len());
     let mut details = sent.details.iter().peekable();
     let mut answers = sent.iter().enumerate();
