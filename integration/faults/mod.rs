@@ -11,5 +11,6 @@ mod groups;
 mod limits;
 mod load;
 mod network;
+mod sentinel;
 mod single;
 mod soak;

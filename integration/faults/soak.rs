@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::cluster::{self, Nodes};
 use super::fault::{Fault, Servers, Stage};
+use super::sentinel::{self, Watched};
 use super::single::{self, Single};
 
 /// The default of `WEIR_SOAK_SECONDS`.
@@ -37,6 +38,11 @@ fn soak<S: Servers>(name: &str, servers: S, faults: &[Fault<S>]) {
 #[test]
 fn a_server_that_fails_again_and_again() {
     soak("server", Single::start(), &single::FAULTS);
+}
+
+#[test]
+fn sentinels_that_fail_over_again_and_again() {
+    soak("sentinel", Watched::start(), &sentinel::FAULTS);
 }
 
 #[test]

@@ -145,8 +145,11 @@ impl RedisServer {
         succeed(&mut self.cli_command(arguments)).trim_end().to_owned()
     }
 
-    /// Like [`Self::cli`]; `None` if the server is gone.
+    /// Like [`Self::cli`]; `None` if the server is gone or frozen.
     pub(crate) fn try_cli(&self, arguments: &[&str]) -> Option<String> {
+        if !self.is_running() {
+            return None;
+        }
         let finished = finish(&mut self.cli_command(arguments));
         (finished.code == Some(0)).then(|| finished.out.trim_end().to_owned())
     }
@@ -233,7 +236,7 @@ impl RedisServer {
         !['T', 'Z'].contains(&self.state())
     }
 
-    /// The role of `INFO`, `master` or `slave`; `None` if the server is gone.
+    /// The role of `INFO`, `master` or `slave`; `None` if the server is gone or frozen.
     pub(crate) fn role(&self) -> Option<String> {
         self.info("replication", "role")
     }
