@@ -10,7 +10,7 @@ use crate::support::cluster::RedisCluster;
 const CALM: Duration = Duration::from_millis(400);
 
 /// The number of hash slots that move, of which each takes several processes of redis-cli.
-const MOVED: usize = 8;
+const MOVED: usize = 6;
 
 pub(super) struct Nodes {
     cluster: RedisCluster,
@@ -39,8 +39,9 @@ impl Nodes {
 
     /// The tags' hash slots on the master, and another master.
     fn to_move(&self) -> (Vec<u16>, usize) {
-        let owned = self.hash_slots.iter().copied().filter(|slot| self.cluster.owner(*slot) == self.master);
-        let owned = owned.take(MOVED).collect();
+        let owners = self.cluster.owners(&self.hash_slots);
+        let owned = self.hash_slots.iter().zip(owners).filter(|(_, owner)| *owner == self.master);
+        let owned = owned.map(|(slot, _)| *slot).take(MOVED).collect();
         let to = self.cluster.masters().into_iter().find(|master| *master != self.master).expect("there are three");
         (owned, to)
     }
@@ -60,8 +61,8 @@ impl Servers for Nodes {
         self.cluster.until_whole();
         self.cluster.until_in_sync();
         // Each time the one with the most tags, so that a fault concerns some.
-        let count =
-            |master: &usize| self.hash_slots.iter().filter(|slot| self.cluster.owner(**slot) == *master).count();
+        let owners = self.cluster.owners(&self.hash_slots);
+        let count = |master: &usize| owners.iter().filter(|owner| *owner == master).count();
         self.master = self.cluster.masters().into_iter().max_by_key(count).expect("there are three");
     }
 }

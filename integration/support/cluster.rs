@@ -107,9 +107,18 @@ impl RedisCluster {
 
     /// The master of a hash slot, as a place in `nodes`.
     pub(crate) fn owner(&self, hash_slot: u16) -> usize {
-        let has_it = |known: &Known| known.hash_slots.iter().any(|(first, last)| (*first..=*last).contains(&hash_slot));
+        self.owners(&[hash_slot])[0]
+    }
+
+    /// The master of each of these hash slots.
+    pub(crate) fn owners(&self, hash_slots: &[u16]) -> Vec<usize> {
         let all = known(&self.running().cli(&["CLUSTER", "NODES"]), &self.ids);
-        all.iter().find(|known| has_it(known)).expect("each hash slot has a master").node
+        let owner = |hash_slot: &u16| {
+            let has_it =
+                |known: &&Known| known.hash_slots.iter().any(|(first, last)| (first..=last).contains(&hash_slot));
+            all.iter().find(has_it).expect("each hash slot has a master").node
+        };
+        hash_slots.iter().map(owner).collect()
     }
 
     /// Waits until the nodes that run agree on a master for each hash slot and take calls.
