@@ -107,7 +107,9 @@ pub(super) const FAULTS: [Fault<Nodes>; 6] = [
         name: "cluster: hash slots move one by one",
         begin: |nodes| {
             let (hash_slots, to) = nodes.to_move();
-            hash_slots.iter().for_each(|slot| nodes.cluster.move_slot(*slot, to));
+            for slot in &hash_slots {
+                nodes.cluster.move_slot(*slot, to);
+            }
         },
         lasts: Duration::ZERO,
         end: |_| (),
@@ -118,8 +120,12 @@ pub(super) const FAULTS: [Fault<Nodes>; 6] = [
         name: "cluster: hash slots are on their way",
         begin: |nodes| {
             let (hash_slots, to) = nodes.to_move();
-            hash_slots.iter().for_each(|slot| nodes.cluster.begin_move(*slot, to));
-            hash_slots.iter().for_each(|slot| nodes.cluster.finish_move(*slot, to));
+            for slot in &hash_slots {
+                nodes.cluster.begin_move(*slot, to);
+            }
+            for slot in &hash_slots {
+                nodes.cluster.finish_move(*slot, to);
+            }
         },
         lasts: Duration::ZERO,
         end: |_| (),

@@ -75,7 +75,11 @@ pub(super) const FAULTS: [Fault<Watched>; 4] = [
     },
     Fault {
         name: "Sentinel: two of three Sentinels are killed",
-        begin: |watched| watched.group.sentinels[..2].iter_mut().for_each(|sentinel| sentinel.kill()),
+        begin: |watched| {
+            for sentinel in &mut watched.group.sentinels[..2] {
+                sentinel.kill();
+            }
+        },
         lasts: CALM,
         end: |_| (),
         requests: Requests::Decided,

@@ -186,30 +186,37 @@ impl Connection {
 /// Replies between the thread that reads them and the one that writes them.
 #[derive(Default)]
 struct Waiting {
-    state: Mutex<(VecDeque<(Instant, Vec<u8>)>, bool)>,
+    state: Mutex<Pieces>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct Pieces {
+    /// With the time when they came.
+    all: VecDeque<(Instant, Vec<u8>)>,
+    closed: bool,
 }
 
 impl Waiting {
     /// Waits for room; false if the connection has ended.
     fn push(&self, read_at: Instant, bytes: Vec<u8>) -> bool {
-        let full = |(pieces, closed): &mut (VecDeque<_>, bool)| !*closed && pieces.len() >= PIECES;
+        let full = |pieces: &mut Pieces| !pieces.closed && pieces.all.len() >= PIECES;
         let mut state = self.changed.wait_while(self.state.lock().unwrap(), full).unwrap();
-        state.0.push_back((read_at, bytes));
+        state.all.push_back((read_at, bytes));
         self.changed.notify_all();
-        !state.1
+        !state.closed
     }
 
     /// Waits for the next piece; `None` at the end.
     fn pop(&self) -> Option<(Instant, Vec<u8>)> {
-        let empty = |(pieces, closed): &mut (VecDeque<_>, bool)| !*closed && pieces.is_empty();
+        let empty = |pieces: &mut Pieces| !pieces.closed && pieces.all.is_empty();
         let mut state = self.changed.wait_while(self.state.lock().unwrap(), empty).unwrap();
         self.changed.notify_all();
-        state.0.pop_front()
+        state.all.pop_front()
     }
 
     fn close(&self) {
-        self.state.lock().unwrap().1 = true;
+        self.state.lock().unwrap().closed = true;
         self.changed.notify_all();
     }
 }

@@ -29,6 +29,7 @@ pub(crate) fn program() -> PathBuf {
 }
 
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "lines of redis.conf")]
 pub(crate) struct RedisConfig {
     /// Requires TLS with a client certificate of its authority.
     pub(crate) tls: bool,
