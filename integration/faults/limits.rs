@@ -36,7 +36,7 @@ pub(super) enum Bound {
     InFlight(u64),
 }
 
-pub(super) const LIMITS: [Limit; 7] = [
+pub(super) const LIMITS: [Limit; 9] = [
     Limit {
         name: "Gcra",
         numbers: "burst: 5, count: 5, period: 1s",
@@ -84,6 +84,20 @@ pub(super) const LIMITS: [Limit; 7] = [
             numbers: "burst: 9, count: 9, period: 1s",
             bound: Bound::Refill { burst: 9, per_second: 9 },
         }),
+    },
+    Limit {
+        name: "LeasedGcra",
+        numbers: "burst: 9, count: 9, period: 1s, lease: { tokens: 3, for: 300ms }",
+        ids: 1,
+        bound: Bound::Refill { burst: 9, per_second: 9 },
+        shared: None,
+    },
+    Limit {
+        name: "LeasedWindow",
+        numbers: "algorithm: fixed_window, aligned: clock, count: 9, period: 1s, lease: { tokens: 3, for: 300ms }",
+        ids: 1,
+        bound: Bound::ClockWindow(9),
+        shared: None,
     },
     Limit {
         name: "Concurrency",

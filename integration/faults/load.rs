@@ -75,7 +75,7 @@ impl Load {
     /// Waits until each gateway has been told the store's decision on each id, for a request sent after this instant.
     #[track_caller]
     pub(super) fn until_decided(&self, since: u64) {
-        let all = self.gateways * buckets().len();
+        let all = self.gateways * LIMITS.iter().map(|kind| kind.ids).sum::<usize>();
         within(PATIENCE, "each gateway decides each id", || {
             assert!(!self.threads.iter().any(JoinHandle::is_finished), "a request was not answered");
             let answers = self.answers.lock();
@@ -95,9 +95,10 @@ impl Load {
     }
 }
 
-/// All pairs of limit and id.
+/// Pairs of limit and id, in the order in which a connection asks for them. The only id of a limit comes twice.
 fn buckets() -> Vec<(usize, usize)> {
-    LIMITS.iter().enumerate().flat_map(|(limit, kind)| (0..kind.ids).map(move |id| (limit, id))).collect()
+    let ids = |limit: usize| (0..LIMITS[limit].ids.max(2)).map(move |turn| (limit, turn % LIMITS[limit].ids));
+    (0..LIMITS.len()).flat_map(ids).collect()
 }
 
 /// The value of `x-id`. Limits do not share ids, so that a cluster spreads them.
