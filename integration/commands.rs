@@ -314,9 +314,11 @@ fn a_cluster_shows_which_limits_are_charged_apart() {
     assert!(text.contains(expected), "{text}");
     assert!(!check(&["check", path], 0).contains("note"));
     let text = check(&[&explain[..], &cluster].concat(), 0);
-    for part in
-        ["  tag       24\n\nPerRoute: ", "  tag       24\n\nPerKey: ", "\ntags: 18, 24 (2 hash slots: 2 round trips)\n"]
-    {
+    for part in [
+        "  tag       68\n\nPerRoute: ",
+        "  tag       68\n\nPerKey: ",
+        "\ntags: 68, 112 (2 hash slots: 2 round trips)\n",
+    ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
     assert!(!check(&explain, 0).contains("tag"));

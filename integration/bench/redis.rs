@@ -25,6 +25,7 @@ use redis::aio::MultiplexedConnection;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
 use weir::engine::algorithms::charge::{Bucket, Charge, Mode};
+use weir::engine::algorithms::lease::LeaseTerms;
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
 use weir::store::Batch;
@@ -48,7 +49,7 @@ use server::{Server, connect, processor_time};
 use zipf::Zipf;
 
 /// The requests under way at a time.
-const TASKS: u64 = 64;
+const TASKS: u64 = 256;
 
 const IDS: u64 = 100_000;
 
@@ -60,6 +61,7 @@ const ROUNDS: usize = 5;
 /// The most that a row may cost the server, relative to one EVALSHA each.
 const BATCHED_TARGET: f64 = 0.35;
 const FLOOD_TARGET: f64 = 0.2;
+const LEASED_TARGET: f64 = 0.1;
 
 /// The least that a cluster of three decides on a core of each, relative to one server on a core.
 const CLUSTER_TARGET: f64 = 2.2;
@@ -108,6 +110,7 @@ struct Load {
     ids: Ids,
     /// The charges of a request.
     limits: u64,
+    lease: Option<LeaseTerms>,
     /// The highest ratio for the store's calls, if there is a goal.
     target: Option<f64>,
 }
@@ -122,11 +125,17 @@ enum Ids {
 
 fn loads() -> Vec<Load> {
     let zipf = |exponent| Ids::Zipf(Arc::new(Zipf::new(IDS, exponent)));
-    let load = |name, ids, limits, target| Load { name, ids, limits, target };
+    let load = |name, ids, limits, target| Load { name, ids, limits, lease: None, target };
+    let leased = |name, span, target| {
+        let lease = Some(LeaseTerms { tokens: 50, span });
+        Load { lease, ..load(name, zipf(1.1), 1, Some(target)) }
+    };
     vec![
         load("uniform", Ids::Uniform, 1, Some(BATCHED_TARGET)),
         load("zipf 1.0", zipf(1.0), 1, Some(BATCHED_TARGET)),
         load("zipf 1.1", zipf(1.1), 1, Some(BATCHED_TARGET)),
+        leased("zipf 1.1, leases of 100 ms", 100_000, LEASED_TARGET),
+        leased("zipf 1.1, leases of 1 s", 1_000_000, LEASED_TARGET),
         load("flood, 95 % denied", Ids::Flood, 1, Some(FLOOD_TARGET)),
         load("uniform, 4 limits", Ids::Uniform, 4, None),
     ]
@@ -143,7 +152,7 @@ struct Requests {
 
 impl Requests {
     fn new(load: &Load, seed: u64) -> Self {
-        let charges = (0..load.limits).map(|_| charge(ample())).collect();
+        let charges = (0..load.limits).map(|_| Charge { lease: load.lease, ..charge(ample()) }).collect();
         let name = load.name.chars().filter(char::is_ascii_alphanumeric).collect();
         Self { random: Random(seed), ids: load.ids.clone(), name, charges }
     }

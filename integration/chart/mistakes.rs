@@ -38,7 +38,7 @@ fn what_the_schema_does_not_know_is_rejected_with_its_place() {
         (json!({ "store": { "type": "redys" } }), &["at '/store/type': value must be one of 'memory', 'redis'"]),
         (
             json!({ "store": { "type": "redis", "redis": { "url": "redis://:secret@redis" } } }),
-            &["at '/store/redis/url': ", "does not match pattern '^(rediss?(\\+cluster|\\+sentinel)?://[^@]+)?$'"],
+            &["at '/store/redis/url': ", "does not match pattern '^(rediss?(\\\\+cluster|\\\\+sentinel)?://[^@]+)?$'"],
         ),
         (
             json!({ "flags": { "store-timeot": "20ms" } }),

@@ -11,6 +11,7 @@ use super::exit::{ExitCode, Failure};
 use super::print::{detail, in_parentheses, joined};
 use super::rules_flags::RulesArgs;
 use crate::clock::Clock;
+use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::tag::tag_of;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentError, ComponentSource};
@@ -28,7 +29,7 @@ use crate::message::lossless::shown;
 use crate::message::path::{EscapedSlashes, normalise};
 use crate::message::target::{self, UrlError};
 use crate::store::StorePlan;
-use crate::store::redis::RedisOptions;
+use crate::store::redis::{RedisOptions, TAG_NAMES};
 
 /// Shows which limits apply to a request, with which id and override, and why the others do not
 #[derive(clap::Args, Debug)]
@@ -137,14 +138,15 @@ fn is_cluster(store: &str) -> Result<bool, String> {
     plan.map(|plan| plan.is_cluster()).map_err(|error| format!("--store: {error}"))
 }
 
-/// The indices of the limits that the request charges, and the hash tags of the buckets.
-fn tags(rules: &Rules, request: &Request<'_>) -> Result<Vec<(u32, u8)>, InvalidInput> {
+/// The indices of the limits that the request charges, and the hash tags in the keys of the buckets.
+fn tags(rules: &Rules, request: &Request<'_>) -> Result<Vec<(u32, u16)>, InvalidInput> {
     let plan = rules.charges(request, None)?;
-    Ok(plan.origins.iter().zip(&plan.charges).map(|(origin, charge)| (origin.limit, tag_of(&charge.bucket))).collect())
+    let tag_of = |charge: &Charge| TAG_NAMES[usize::from(tag_of(&charge.bucket))];
+    Ok(plan.origins.iter().zip(&plan.charges).map(|(origin, charge)| (origin.limit, tag_of(charge))).collect())
 }
 
-fn tag_summary(tags: &[(u32, u8)]) -> Option<String> {
-    let tags: BTreeSet<u8> = tags.iter().map(|(_, tag)| *tag).collect();
+fn tag_summary(tags: &[(u32, u16)]) -> Option<String> {
+    let tags: BTreeSet<u16> = tags.iter().map(|(_, tag)| *tag).collect();
     let trips = match tags.len() {
         0 => return None,
         1 => "1 hash slot: 1 round trip".to_owned(),
