@@ -351,7 +351,7 @@ impl Bench {
         let pids = nodes.each_ref().map(Nodes::pids);
         eprintln!("\na server and a cluster of three; time in us         busiest   here  ratio");
         for tasks in [TASKS, CROWD] {
-            let load = Load { name: "cluster", ids: Ids::Uniform, limits: 1, target: None };
+            let load = Load { name: "cluster", ids: Ids::Uniform, limits: 1, lease: None, target: None };
             let [one, three] =
                 self.measure([0, 1].map(|place| (&stores[place], &*pids[place])), &load, tasks, requests);
             for (name, cost) in [("one server", one), ("three masters", three)] {
@@ -367,7 +367,8 @@ impl Bench {
     /// Prints how long one request at a time takes, against a GET between the same two processes.
     fn report_alone(&self, requests: usize) {
         let mut took = [const { Vec::new() }; 3];
-        let mut made = Requests::new(&Load { name: "alone", ids: Ids::Uniform, limits: 1, target: None }, 1);
+        let mut made =
+            Requests::new(&Load { name: "alone", ids: Ids::Uniform, limits: 1, lease: None, target: None }, 1);
         self.runtime.block_on(async {
             for _ in 0..requests {
                 made.next();
