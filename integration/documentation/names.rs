@@ -10,7 +10,7 @@ use crate::support::binary;
 use crate::support::process::succeed;
 
 /// Flags of other programs.
-const OTHERS: &[&str] = &["--http2-prior-knowledge", "--eval", "--locked", "--set-file"];
+const OTHERS: &[&str] = &["--http2-prior-knowledge", "--eval", "--locked", "--no-capture", "--set-file"];
 
 /// The help of a command and its subcommands.
 fn help(command: &[&str]) -> String {
@@ -48,8 +48,8 @@ fn flags_and_variables_on_the_pages_are_those_of_the_commands() {
     flags.extend(found(r"--[a-z][a-z0-9-]+", &scripts));
     flags.extend(OTHERS);
     let mut variables = found(r"WEIR_[A-Z0-9_]+", &help);
-    // The tests read it.
-    variables.insert("WEIR_TEST_REDIS_SERVER");
+    // The tests read them.
+    variables.extend(["WEIR_SOAK_SECONDS", "WEIR_TEST_REDIS_SERVER"]);
     let mut wrong = Vec::new();
     for page in pages() {
         for span in code(&page) {
