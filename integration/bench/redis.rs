@@ -2,7 +2,7 @@
 //! second a server makes when 64 requests are always under way.
 //!
 //! All rows are of one run. The figures are processor time of the server and of this process, which other processes affect less
-//! than durations do. The server's time is a decision's share of its capacity: a core makes 1,000,000 / us decisions a second.
+//! than durations do. The server's time is a decision's share of its capacity: a core makes 1,000,000 / us decisions per second.
 //! A ratio compares a row with one EVALSHA each for the same requests. The client is one thread, so the rate of the cheapest rows is the
 //! client's.
 //!

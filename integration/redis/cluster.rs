@@ -56,7 +56,7 @@ async fn a_request_across_hash_slots_takes_all_or_nothing() {
     assert_eq!(left(&store, &charges).await, [8, 0, 8, 8]);
 }
 
-/// Whoever is denied after the checks gives back what it took elsewhere, so that nothing is lost in the end.
+/// A request that is denied after its checks gives back what it took in other hash slots.
 #[tokio::test]
 async fn concurrent_requests_across_hash_slots_never_take_too_much_and_lose_nothing() {
     let cluster = RedisCluster::start(3, 0);

@@ -1,8 +1,8 @@
 //! A Redis Cluster: the buckets are spread over its nodes by their tags.
 //!
 //! Each node has a connection, a breaker and a queue of its own. The map says which node has which tag. A node that no longer has
-//! a tag replies so without executing the call, which is then made again at the right one (`follow`), and the map is read anew
-//! (`refresh`). Replicas are never asked.
+//! a tag redirects the call without executing it, so the call is made again at the right one (`follow`), and the map is read
+//! again (`refresh`). Replicas are never asked.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl Cluster {
         self.nodes.node(tag)
     }
 
-    /// Has the map read anew.
+    /// Has the map read again.
     pub(super) fn refresh(&self) {
         self.nodes.stale.notify_one();
     }
