@@ -24,6 +24,8 @@ pub(super) enum Buckets {
     Kept,
     /// They start anew, which admits one more burst.
     Lost,
+    /// As [`Self::Lost`], and for up to a second the replaced master still decides, so both refill.
+    Replaced,
 }
 
 /// What a fault costs the requests.
@@ -101,7 +103,11 @@ impl<S: Servers> Stage<S> {
 
 fn check_limits<S>(fault: &Fault<S>, answers: &[Answer], most_in_flight: u64) {
     let check = |limit: &str, bound: Bound, admitted: &[Answer]| {
-        let more = if fault.buckets == Buckets::Lost { bound.burst() } else { 0 };
+        let more = match fault.buckets {
+            Buckets::Kept => 0,
+            Buckets::Lost => bound.burst(),
+            Buckets::Replaced => bound.burst() + bound.refill_per_second(),
+        };
         let excess = match bound {
             Bound::InFlight(capacity) => most_in_flight.saturating_sub(capacity),
             bound => bound.excess(admitted),

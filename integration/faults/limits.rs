@@ -153,6 +153,14 @@ impl Bound {
         }
     }
 
+    /// The tokens that come back in a second; 0 for windows, whose count starts again with the bucket.
+    pub(super) const fn refill_per_second(self) -> u64 {
+        match self {
+            Self::Refill { per_second, .. } => per_second,
+            Self::ClockWindow(_) | Self::AnyWindow(_) | Self::InFlight(_) => 0,
+        }
+    }
+
     /// What a bucket that starts anew admits once more.
     pub(super) const fn burst(self) -> u64 {
         match self {

@@ -51,7 +51,7 @@ pub(super) const FAULTS: [Fault<Watched>; 4] = [
         lasts: Duration::ZERO,
         end: Watched::until_replaced,
         requests: Requests::Undecided,
-        buckets: Buckets::Lost,
+        buckets: Buckets::Replaced,
     },
     Fault {
         name: "Sentinel: the master is frozen, then thawed beside the new one",
@@ -63,7 +63,7 @@ pub(super) const FAULTS: [Fault<Watched>; 4] = [
             watched.group.servers[old].thaw();
         },
         requests: Requests::Undecided,
-        buckets: Buckets::Lost,
+        buckets: Buckets::Replaced,
     },
     Fault {
         name: "Sentinel: SENTINEL FAILOVER",
@@ -71,7 +71,7 @@ pub(super) const FAULTS: [Fault<Watched>; 4] = [
         lasts: Duration::ZERO,
         end: |_| (),
         requests: Requests::Decided,
-        buckets: Buckets::Lost,
+        buckets: Buckets::Replaced,
     },
     Fault {
         name: "Sentinel: two of three Sentinels are killed",
