@@ -1,4 +1,4 @@
-//! What a decision costs Redis: one EVALSHA each, as most clients do it, against the calls of a store; and how many decisions a
+//! The cost of a decision in Redis: one EVALSHA each, as most clients do it, against the calls of a store; and how many decisions a
 //! second a server makes when 64 requests are always under way.
 //!
 //! All rows are of one run. The figures are processor time of the server and of this process, which other processes affect less

@@ -12,7 +12,7 @@ use crate::support::weir::Weir;
 
 const GATEWAYS: usize = 3;
 
-/// How long the upstream holds a request of the limit `Concurrency`.
+/// The time for which the upstream holds a request of the limit `Concurrency`.
 const HOLD: Duration = Duration::from_millis(100);
 
 /// Counters of all gateways together, by name and labels.

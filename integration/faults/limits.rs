@@ -125,7 +125,7 @@ pub(super) fn rules() -> String {
 }
 
 impl Bound {
-    /// How many tokens more than the limit allows were surely admitted in the worst window. The decision on a request was made
+    /// Returns the tokens that were certainly admitted beyond the limit, in the worst window. The decision on a request was made
     /// between its `sent` and its `answered`.
     pub(super) fn excess(self, admitted: &[Answer]) -> u64 {
         let spans = || admitted.iter().map(|answer| answer.sent);
@@ -161,7 +161,7 @@ impl Bound {
         }
     }
 
-    /// What a bucket that starts anew admits once more.
+    /// The tokens that a bucket admits when it starts full again.
     pub(super) const fn burst(self) -> u64 {
         match self {
             Self::Refill { burst, .. } => burst,

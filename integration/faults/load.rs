@@ -18,7 +18,7 @@ use crate::support::within;
 const CONNECTIONS: usize = 4;
 const INTERVAL: Duration = Duration::from_millis(40);
 
-/// How far apart the connections are in the list of buckets.
+/// The distance between the connections in the list of buckets.
 const STEP: usize = 7;
 
 /// The most requests of one connection.

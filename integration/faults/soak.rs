@@ -14,7 +14,7 @@ const SECONDS: u64 = 40;
 /// The load before each fault and after it. A fault takes two seconds or so.
 const CALM: Duration = Duration::from_secs(4);
 
-/// How much a gateway may grow, in KiB. What a connection or a bucket leaves behind at each fault would be less than that in a
+/// The most that a gateway may grow, in KiB. What a connection or a bucket leaves behind at each fault would be less than that in a
 /// short run; a long one prints what it measures.
 const GROWTH: u64 = 16 * 1_024;
 

@@ -19,7 +19,7 @@ fn spend(key: &str, tag: u8, burst: u64) -> Charge {
     spend
 }
 
-/// What is left of each bucket.
+/// The tokens left in each bucket.
 async fn left(store: &RedisStore, charges: &[Charge]) -> Vec<u64> {
     let look = |charge: &Charge| Charge { cost: 0, ..charge.clone() };
     let looks: Vec<Charge> = charges.iter().map(look).collect();

@@ -4,8 +4,10 @@ use std::net::TcpListener;
 
 use crate::support::binary::run;
 use crate::support::cluster::RedisCluster;
+use crate::support::eventually;
 use crate::support::process::{Finished, free_port};
 use crate::support::redis::{RedisConfig, RedisServer};
+use crate::support::sentinel::{SentinelConfig, SentinelGroup};
 
 /// The rights that limits without further algorithms need.
 pub(super) const RIGHTS: &str = "~weir:{0}:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping";
@@ -128,4 +130,34 @@ fn each_node_of_a_cluster_has_facts() {
     cluster.nodes[1].cli(&["CLUSTER", "DELSLOTSRANGE", "6000", "6999"]);
     let text = check(&cluster.url(), &[], 1, &["15384 of 16384 hash slots have a node: assign the other 1000"]);
     assert!(!text.contains(": ok"), "{text}");
+}
+
+#[test]
+fn a_master_is_found_by_its_sentinels() {
+    let mut group = SentinelGroup::plain();
+    let master = format!("  master    {}\n", group.servers[0].address());
+    let parts = [&master, "master with 1 replica", "\ndecisions\n  time      "];
+    let text = check(&group.url(), &[], 0, &parts);
+    assert_eq!(text.matches(&master).count(), 3, "{text}");
+    let other = group.url().replace("/main", "/other");
+    check(&other, &[], 1, &["it watches no master `other`; it watches `main`"]);
+    for sentinel in &mut group.sentinels[1..] {
+        sentinel.kill();
+    }
+    eventually("the last Sentinel misses the others", || {
+        let answer = group.sentinels[0].cli(&["SENTINEL", "CKQUORUM", SentinelGroup::NAME]);
+        if answer.starts_with("NOQUORUM") { Ok(()) } else { Err(answer) }
+    });
+    let parts = ["Connection refused", "the master cannot be replaced: NOQUORUM", ": ok, 3 warnings\n"];
+    check(&group.url(), &[], 0, &parts);
+}
+
+/// The password in the URL is also for Sentinels, but they may have none.
+#[test]
+fn sentinels_without_the_password_of_the_master_are_asked_as_a_gateway_asks_them() {
+    let servers = RedisConfig { password: Some("secret".into()), ..RedisConfig::default() };
+    let group = SentinelGroup::start(&SentinelConfig { servers, ..SentinelConfig::default() });
+    let master = format!("  master    {}\n", group.servers[0].address());
+    let text = check(&group.url().replace("://", "://:secret@"), &[], 0, &["master with 1 replica"]);
+    assert_eq!(text.matches(&master).count(), 3, "{text}");
 }

@@ -36,7 +36,7 @@ pub(crate) enum Trouble {
 /// Bytes that wait for their time. The reader stops at this many pieces.
 const PIECES: usize = 256;
 const PIECE: usize = 16 * 1024;
-/// How often bytes pass a [`Trouble::Throttle`], per second.
+/// The number of times per second that bytes pass a [`Trouble::Throttle`].
 const TICKS: u32 = 100;
 
 /// Passes on to one server. The threads end with their connections.

@@ -17,7 +17,7 @@ pub(crate) struct SentinelConfig {
     pub(crate) replica_clock_offset: Option<i64>,
     /// For the Sentinels: a password, TLS. With TLS, give them the servers' certificates or the other way around.
     pub(crate) sentinels: RedisConfig,
-    /// How long a master may be silent, in milliseconds.
+    /// A master that is silent for this long, in milliseconds, is down.
     pub(crate) down_after: u32,
     /// The interval of the Sentinels' messages to each other and of their `INFO`, in milliseconds.
     pub(crate) period: u32,

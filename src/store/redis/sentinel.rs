@@ -7,7 +7,7 @@ use redis::{Cmd, RedisConnectionInfo, Value};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::call::describe;
+use super::call::{describe, text};
 use super::diagnosis::Diagnosis;
 use super::session::Session;
 use super::stream::Address;
@@ -32,6 +32,13 @@ pub(super) struct Sentinels {
     master: String,
 }
 
+/// A Sentinel that watches the master.
+pub(super) struct Watching {
+    session: Session,
+    /// The address of the master, as the Sentinel names it.
+    pub(super) master: HostPort,
+}
+
 /// A Sentinel's answer.
 enum Answer {
     Master(HostPort),
@@ -53,7 +60,7 @@ impl Sentinels {
         let mut asked = JoinSet::new();
         for (place, address) in self.addresses.iter().enumerate() {
             let (address, login, master) = (address.clone(), self.login.clone(), self.master.clone());
-            asked.spawn(async move { (place, ask_once(&address, &login, &master).await) });
+            asked.spawn(async move { (place, Watching::open(&address, &login, &master).await) });
         }
         let mut votes: Vec<(HostPort, usize)> = Vec::new();
         let mut failures = Vec::new();
@@ -61,10 +68,12 @@ impl Sentinels {
             // Each ends within its own timeout, with a reason.
             let patience = if votes.is_empty() { ANSWER_TIMEOUT * 2 } else { OTHERS_TIMEOUT };
             match timeout_at(start + patience, asked.join_next()).await {
-                Ok(Some(Ok((_, Ok(master))))) => match votes.iter_mut().find(|(named, _)| *named == master) {
-                    Some((_, count)) => *count += 1,
-                    None => votes.push((master, 1)),
-                },
+                Ok(Some(Ok((_, Ok(Watching { master, .. }))))) => {
+                    match votes.iter_mut().find(|(named, _)| *named == master) {
+                        Some((_, count)) => *count += 1,
+                        None => votes.push((master, 1)),
+                    }
+                }
                 Ok(Some(Ok((place, Err(diagnosis))))) => failures.push((place, diagnosis)),
                 // A task that panicked.
                 Ok(Some(Err(_))) => {}
@@ -73,7 +82,11 @@ impl Sentinels {
         }
         if votes.is_empty() {
             failures.sort_by_key(|(place, _)| *place);
-            return Err(Self::fault(failures.into_iter().map(|(_, diagnosis)| diagnosis).collect()));
+            let named = |(place, diagnosis): (usize, Diagnosis)| {
+                let text = format!("{}: {}", self.addresses[place], diagnosis.text);
+                Diagnosis { text, ..diagnosis }
+            };
+            return Err(Self::fault(failures.into_iter().map(named).collect()));
         }
         votes.sort_by_key(|(_, count)| Reverse(*count));
         Ok(votes.into_iter().map(|(master, _)| master).collect())
@@ -84,7 +97,7 @@ impl Sentinels {
         // An answer says more than silence.
         let of = |fault| failures.iter().find(|diagnosis| diagnosis.fault == fault);
         if let Some(diagnosis) = of(Fault::Sentinel).or_else(|| of(Fault::Authentication)) {
-            return diagnosis.clone();
+            return Diagnosis { text: format!("the Sentinel {}", diagnosis.text), ..diagnosis.clone() };
         }
         let fault = failures.first().map_or(Fault::Unreachable, |diagnosis| diagnosis.fault);
         let texts: Vec<String> = failures.into_iter().map(|diagnosis| diagnosis.text).collect();
@@ -122,33 +135,40 @@ impl Sentinels {
             Some(session) => session,
             None => open(address, &self.login).await?.0,
         };
-        let answer = ask(&session, address, &self.master, None).await?;
+        let answer = ask(&session, &self.master, None).await?;
         Ok((session, answer))
     }
 }
 
-/// Asks a Sentinel on a connection of its own. Errors name the Sentinel.
-async fn ask_once(address: &Address, login: &SentinelLogin, master: &str) -> Result<HostPort, Diagnosis> {
-    let asking = async {
-        let (session, rejected) = open(address, login).await?;
-        ask(&session, address, master, rejected).await
-    };
-    let silent = |_| Diagnosis::new(Fault::Silent, format!("{address}: no answer within {ANSWER_TIMEOUT:?}"));
-    match timeout(ANSWER_TIMEOUT, asking).await.map_err(silent)?? {
-        Answer::Master(named) => Ok(named),
-        Answer::Unknown(names) => {
-            let names = if names.is_empty() { "none".to_owned() } else { format!("`{}`", names.join("`, `")) };
-            let text = format!("the Sentinel {address} watches no master `{master}`; it watches {names}");
-            Err(Diagnosis::new(Fault::Sentinel, text))
+impl Watching {
+    /// Asks a Sentinel for the master on a connection of its own.
+    pub(super) async fn open(address: &Address, login: &SentinelLogin, master: &str) -> Result<Self, Diagnosis> {
+        let asking = async {
+            let (session, rejected) = open(address, login).await?;
+            let answer = ask(&session, master, rejected).await?;
+            Ok((session, answer))
+        };
+        let silent = |_| Diagnosis::new(Fault::Silent, format!("no answer within {ANSWER_TIMEOUT:?}"));
+        match timeout(ANSWER_TIMEOUT, asking).await.map_err(silent)?? {
+            (session, Answer::Master(master)) => Ok(Self { session, master }),
+            (_, Answer::Unknown(names)) => {
+                let names = if names.is_empty() { "none".to_owned() } else { format!("`{}`", names.join("`, `")) };
+                Err(Diagnosis::new(Fault::Sentinel, format!("it watches no master `{master}`; it watches {names}")))
+            }
         }
+    }
+
+    /// Asks why the Sentinels could not replace the master now. `None` if they could, or if the user may not ask.
+    pub(super) async fn no_failover(&self, master: &str) -> Option<String> {
+        let checked = timeout(ANSWER_TIMEOUT, self.session.ask(question("CKQUORUM").arg(master))).await.ok()?;
+        checked.err().filter(|error| error.code() == Some("NOQUORUM")).map(|error| describe(&error))
     }
 }
 
 /// Connects and logs in. Returns the error of AUTH as well: a Sentinel without a password rejects any, and answers nevertheless.
 async fn open(address: &Address, login: &SentinelLogin) -> Result<(Session, Option<String>), Diagnosis> {
     let anonymous = RedisConnectionInfo::default().set_skip_set_lib_name();
-    let named = |diagnosis: Diagnosis| Diagnosis { text: format!("{address}: {}", diagnosis.text), ..diagnosis };
-    let session = Session::open(address, &anonymous).await.map_err(named)?;
+    let session = Session::open(address, &anonymous).await?;
     let Some(password) = &login.password else { return Ok((session, None)) };
     let mut auth = redis::cmd("AUTH");
     if let Some(user) = &login.user {
@@ -159,12 +179,7 @@ async fn open(address: &Address, login: &SentinelLogin) -> Result<(Session, Opti
 }
 
 /// Asks for the master. `rejected` is the error of AUTH.
-async fn ask(
-    session: &Session,
-    address: &Address,
-    master: &str,
-    rejected: Option<String>,
-) -> Result<Answer, Diagnosis> {
+async fn ask(session: &Session, master: &str, rejected: Option<String>) -> Result<Answer, Diagnosis> {
     let failed = |error: redis::RedisError| {
         let text = describe(&error);
         let (fault, text) = match error.code() {
@@ -182,7 +197,7 @@ async fn ask(
             }
             Some(_) => (Fault::Sentinel, text),
         };
-        Diagnosis::new(fault, format!("the Sentinel {address}: {text}"))
+        Diagnosis::new(fault, text)
     };
     let answer = session.ask(question("GET-MASTER-ADDR-BY-NAME").arg(master)).await.map_err(failed)?;
     if let Value::Array(parts) = &answer
@@ -208,11 +223,4 @@ fn question(subcommand: &str) -> Cmd {
 fn name(master: &Value) -> Option<&str> {
     let Value::Array(fields) = master else { return None };
     fields.chunks(2).find(|pair| text(&pair[0]) == Some("name")).and_then(|pair| text(pair.get(1)?))
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => str::from_utf8(bytes).ok(),
-        _ => None,
-    }
 }

@@ -14,6 +14,7 @@ use tokio_rustls::TlsConnector;
 
 use super::diagnosis::Diagnosis;
 use super::tls::Tls;
+use super::url::host_and_port;
 use crate::store::Fault;
 
 /// TCP probes an idle connection after this long. The owner's PING comes sooner; this covers a stalled owner.
@@ -92,8 +93,7 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Tcp { host, port, .. } => f.write_str(&host_and_port(host, *port)),
             Self::Unix(path) => write!(f, "{}", path.display()),
         }
     }

@@ -33,6 +33,11 @@ pub(super) enum Servers {
 /// An IPv6 host has no brackets.
 pub(super) type HostPort = (String, u16);
 
+/// Writes `host:port`, with brackets around an IPv6 address.
+pub(super) fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
 /// The credentials for Sentinels.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(super) struct SentinelLogin {

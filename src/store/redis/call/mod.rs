@@ -1,6 +1,6 @@
 //! Calls of the script: the command for the requests of a call, and the reply to it.
 
-use redis::{ErrorKind, RedisError};
+use redis::{ErrorKind, RedisError, Value};
 
 mod detail;
 mod reply;
@@ -24,6 +24,14 @@ pub(super) fn describe(error: &RedisError) -> String {
             "the server rejects the user or password".into()
         }
         (None, _) => error.to_string(),
+    }
+}
+
+/// The text of a bulk string, if it is UTF-8.
+pub(super) fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::BulkString(bytes) => str::from_utf8(bytes).ok(),
+        _ => None,
     }
 }
 

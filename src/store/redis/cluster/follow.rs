@@ -10,8 +10,9 @@ use tokio::time::{Instant, sleep};
 
 use super::super::node::{Migration, NodeHandle, Route, within};
 use super::super::redirect::Redirect;
+use super::super::url::host_and_port;
 use super::Nodes;
-use super::map::{self, host_and_port};
+use super::map;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
@@ -121,11 +122,11 @@ impl Nodes {
     fn named(&self, named: &str, tag: u8) -> Result<(String, Arc<NodeHandle>), StoreError> {
         let map = self.map.load();
         let unusable = || StoreError::Failed(format!("a node of the cluster named another one `{named}`"));
-        let (host, port) = host_and_port(named).ok_or_else(unusable)?;
+        let (host, port) = map::split(named).ok_or_else(unusable)?;
         // A node that does not know its own address means its host.
-        let own = map.name_of(tag).and_then(host_and_port);
+        let own = map.name_of(tag).and_then(map::split);
         let host = if host.is_empty() { own.ok_or_else(unusable)?.0 } else { host };
-        let name = map::name(host, port);
+        let name = host_and_port(host, port);
         let node = match map.node(&name) {
             Some(node) => node,
             None => Arc::new(self.open(host, port, tag).map_err(StoreError::Failed)?),

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use redis::Value;
 
+use super::super::call::text;
 use super::super::hash_slots::SLOTS;
 use super::super::node::NodeHandle;
+use super::super::url::host_and_port;
 use crate::engine::algorithms::tag::TAGS;
 
 /// A range of hash slots, both ends included, and the master that has them.
@@ -35,7 +37,7 @@ impl Map {
         let mut map = Self { tags: vec![None; TAGS.into()], nodes: Vec::new() };
         for (tag, slot) in (0..TAGS).zip(SLOTS) {
             let Some(range) = ranges.iter().find(|range| (range.first..=range.last).contains(&slot)) else { continue };
-            let name = name(&range.host, range.port);
+            let name = host_and_port(&range.host, range.port);
             let place = if let Some(place) = map.nodes.iter().position(|(known, _)| *known == name) {
                 place
             } else {
@@ -97,13 +99,8 @@ impl Map {
     }
 }
 
-/// `host:port`, with an IPv6 address in brackets.
-pub(super) fn name(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
 /// Splits `host:port` as nodes write it: an IPv6 address has no brackets.
-pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
+pub(super) fn split(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     Some((host.trim_matches(['[', ']']), port.parse().ok()?))
 }
@@ -119,11 +116,7 @@ fn range(row: &Value, asked: &str) -> Option<Range> {
     let Value::Array(values) = row else { return None };
     let [Value::Int(first), Value::Int(last), Value::Array(master), ..] = values.as_slice() else { return None };
     let [host, Value::Int(port), ..] = master.as_slice() else { return None };
-    let host = match host {
-        Value::BulkString(host) => str::from_utf8(host).ok()?,
-        _ => "",
-    };
-    let host = if matches!(host, "" | "?") { asked } else { host };
+    let host = text(host).filter(|host| !matches!(*host, "" | "?")).unwrap_or(asked);
     let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
     Some(Range { first, last, host: host.to_owned(), port: u16::try_from(*port).ok()? })
 }
@@ -146,10 +139,10 @@ mod tests {
 
     #[test]
     fn names_of_nodes_are_split_into_host_and_port() {
-        assert_eq!(host_and_port("127.0.0.1:7000"), Some(("127.0.0.1", 7000)));
-        assert_eq!(host_and_port("::1:7000"), Some(("::1", 7000)));
-        assert_eq!(host_and_port(&name("::1", 7000)), Some(("::1", 7000)));
-        assert_eq!(host_and_port(":7000"), Some(("", 7000)));
-        assert_eq!(host_and_port("7000"), None);
+        assert_eq!(split("127.0.0.1:7000"), Some(("127.0.0.1", 7000)));
+        assert_eq!(split("::1:7000"), Some(("::1", 7000)));
+        assert_eq!(split(&host_and_port("::1", 7000)), Some(("::1", 7000)));
+        assert_eq!(split(":7000"), Some(("", 7000)));
+        assert_eq!(split("7000"), None);
     }
 }

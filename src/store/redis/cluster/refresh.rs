@@ -11,7 +11,7 @@ use super::super::diagnosis::Diagnosis;
 use super::super::session::Session;
 use super::super::stream::Address;
 use super::Nodes;
-use super::map::{Map, Range, host_and_port, read};
+use super::map::{Map, Range, read, split};
 use crate::store::Fault;
 
 /// The time between two looks at the map while nothing seems wrong.
@@ -75,7 +75,7 @@ async fn ranges(nodes: &Nodes) -> Result<Vec<Range>, Diagnosis> {
     let map: Arc<Map> = nodes.map.load_full();
     for (name, node) in map.named() {
         let Some(connection) = node.connection() else { continue };
-        let host = host_and_port(name).map_or("", |(host, _)| host);
+        let host = split(name).map_or("", |(host, _)| host);
         match timeout(ANSWER_TIMEOUT, connection.reply(&question())).await {
             Ok(reply) => match ranges_of(reply.and_then(Value::extract_error), host) {
                 Ok(ranges) => return Ok(ranges),

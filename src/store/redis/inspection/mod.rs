@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use redis::{RedisConnectionInfo, Value};
+use redis::RedisConnectionInfo;
 use tokio::time::{Instant, sleep};
 
 use self::facts::{Inspection, RoundTrips, Sentinel, Server, Watch};
@@ -13,12 +13,12 @@ use self::info::NodeLine;
 use self::rights::Trial;
 use self::server::Questions;
 use super::RedisStore;
-use super::call::describe;
 use super::hash_slots::SLOTS;
 use super::keys::KeyStarts;
+use super::sentinel::{Sentinels, Watching};
 use super::stream::Address;
 use super::target::{Target, Topology};
-use super::url::SentinelLogin;
+use super::url::{SentinelLogin, host_and_port};
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
@@ -56,17 +56,18 @@ pub async fn inspect(target: &Target) -> Inspection {
     match &target.topology {
         Topology::Single(address) | Topology::Node(address, _) => found.servers.push(single(target, address).await),
         Topology::Sentinel { sentinels, master, login } => {
-            let login = login_at_sentinels(login);
             for address in sentinels {
-                found.sentinels.push(sentinel(address, &login, master).await);
+                found.sentinels.push(sentinel(address, login, master).await);
             }
-            let named = found.sentinels.iter().find_map(|sentinel| sentinel.answer.as_ref().ok());
-            if let Some((host, port)) = named.and_then(|watch| watch.master.rsplit_once(':')) {
-                let address = Address::tcp(host.to_owned(), port.parse().unwrap_or(0), target.tls.as_ref());
-                found.servers.extend(match address {
-                    Ok(address) => Some(single(target, &address).await),
-                    Err(_) => None,
-                });
+            let named = match Sentinels::of(target) {
+                Some(sentinels) => sentinels.masters().await.ok(),
+                None => None,
+            };
+            // `weir serve` asks this one first.
+            if let Some((host, port)) = named.and_then(|masters| masters.into_iter().next())
+                && let Ok(address) = Address::tcp(host, port, target.tls.as_ref())
+            {
+                found.servers.push(single(target, &address).await);
             }
         }
         Topology::Cluster(seeds) => {
@@ -167,39 +168,15 @@ async fn node(target: &Target, line: &NodeLine) -> Server {
     }
 }
 
-fn login_at_sentinels(login: &SentinelLogin) -> RedisConnectionInfo {
-    let mut info = RedisConnectionInfo::default();
-    if let Some(user) = &login.user {
-        info = info.set_username(user);
-    }
-    if let Some(password) = &login.password {
-        info = info.set_password(password);
-    }
-    info
-}
-
 /// Asks a Sentinel for the master.
-async fn sentinel(address: &Address, login: &RedisConnectionInfo, master: &str) -> Sentinel {
-    Sentinel { address: address.to_string(), answer: watch(address, login, master).await }
-}
-
-async fn watch(address: &Address, login: &RedisConnectionInfo, master: &str) -> Result<Watch, String> {
-    let questions = Questions::open(address, login).await?;
-    let ask = |question: &str| {
-        let mut command = redis::cmd("SENTINEL");
-        command.arg(question).arg(master);
-        command
+async fn sentinel(address: &Address, login: &SentinelLogin, master: &str) -> Sentinel {
+    let answer = match Watching::open(address, login, master).await {
+        Ok(watching) => {
+            let (host, port) = &watching.master;
+            let no_failover = watching.no_failover(master).await;
+            Ok(Watch { master: host_and_port(host, *port), no_failover })
+        }
+        Err(diagnosis) => Err(diagnosis.text),
     };
-    let reply = questions.reply(&ask("GET-MASTER-ADDR-BY-NAME")).await.ok_or("no answer within 1 s")?;
-    let host_and_port = match reply.map_err(|error| describe(&error))? {
-        Value::Array(parts) => parts.iter().filter_map(server::text).collect::<Vec<_>>(),
-        Value::Nil => return Err(format!("it watches no master `{master}`: check the name in the URL")),
-        other => return Err(format!("unexpected reply to SENTINEL GET-MASTER-ADDR-BY-NAME: {other:?}")),
-    };
-    let quorum = questions.reply(&ask("CKQUORUM")).await;
-    let no_failover = match quorum {
-        Some(Err(error)) if error.code() == Some("NOQUORUM") => Some(describe(&error)),
-        _ => None,
-    };
-    Ok(Watch { master: host_and_port.join(":"), no_failover })
+    Sentinel { address: address.to_string(), answer }
 }

@@ -10,6 +10,7 @@ use super::info::{NodeLine, cluster_state, info, nodes};
 use super::rights::Trial;
 use super::timing::{offset, round_trips};
 use crate::clock::Clock;
+use crate::store::redis::call::text;
 use crate::store::redis::session::Session;
 use crate::store::redis::stream::Address;
 
@@ -49,16 +50,12 @@ impl Questions {
     }
 
     async fn text(&self, words: &[&str]) -> Option<String> {
-        text(&self.value(words).await?)
+        text(&self.value(words).await?).map(str::to_owned)
     }
 
     async fn setting(&self, name: &str) -> Option<String> {
-        // RESP3 replies with a map.
-        match self.value(&["CONFIG", "GET", name]).await? {
-            Value::Array(pair) => text(pair.get(1)?),
-            Value::Map(pairs) => text(&pairs.first()?.1),
-            _ => None,
-        }
+        let Value::Array(pair) = self.value(&["CONFIG", "GET", name]).await? else { return None };
+        text(pair.get(1)?).map(str::to_owned)
     }
 
     /// The nodes of the cluster; `asked` is the host of this one.
@@ -115,13 +112,4 @@ fn time(value: &Value) -> Option<u64> {
     let [seconds, micros] = parts.as_slice() else { return None };
     let [seconds, micros] = [seconds, micros].map(|part| text(part)?.parse::<u64>().ok());
     seconds?.checked_mul(1_000_000)?.checked_add(micros?)
-}
-
-/// Reads a text; invalid UTF-8 becomes U+FFFD.
-pub(super) fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
-        _ => None,
-    }
 }

@@ -14,14 +14,14 @@ use super::connection::Connection;
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::store::redis::call::{Requests, describe};
+use crate::store::redis::call::{Requests, describe, text};
 use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::redis::redirect::Redirect;
 use crate::store::redis::sentinel::Sentinels;
 use crate::store::redis::session::on_opening;
 use crate::store::redis::stream::Address;
 use crate::store::redis::target::{Target, Topology};
-use crate::store::redis::url::HostPort;
+use crate::store::redis::url::{HostPort, host_and_port};
 use crate::store::{Batch, Fault};
 
 /// How long opening a connection may take, including name lookup, TLS, AUTH and the trial. With the longest pause this stays below
@@ -98,7 +98,7 @@ fn watched(live: Connection, node: &Arc<Node>, sentinels: Sentinels, master: Hos
 }
 
 fn shown((host, port): &HostPort) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    host_and_port(host, *port)
 }
 
 /// Opens a connection and logs in.
@@ -171,13 +171,6 @@ fn client_name() -> &'static str {
 fn text_of(values: &[Value], name: &str) -> String {
     let found = values.chunks(2).find(|pair| text(&pair[0]) == Some(name));
     found.and_then(|pair| text(pair.get(1)?)).unwrap_or_default().to_owned()
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => str::from_utf8(bytes).ok(),
-        _ => None,
-    }
 }
 
 /// Makes a call that needs the usual permissions and leaves nothing behind: a reset of an unused bucket.
