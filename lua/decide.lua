@@ -19,7 +19,8 @@
 --                refund       gives the cost back, up to a full bucket
 --                reset        makes the bucket full
 --              A refund may end in `~SPAN`: sliding_log and sliding_window give back what was taken that many microseconds
---              ago, and fixed_window gives nothing back if another window has begun since. Any mode may then end in `@INSTANT`: when the numbers took effect, if that was after EFFECTIVE_FROM.
+--              ago, and fixed_window gives nothing back if another window has begun since. Any mode may then end in
+--              `@INSTANT`: when the numbers took effect, if that was after EFFECTIVE_FROM.
 --              A spend or a refund of gcra or fixed_window may then end in what leases.lua describes.
 -- The words of one request may also be separate arguments.
 -- A last argument that begins with # is repeated in the reply, so that a caller can tell that it answers this call.

@@ -198,7 +198,8 @@ function algorithm.decide(key, charge)
   local outcome, after, retry, change, details
   if charge.lease then
     local window_end = position.at + ahead_of(charge, position, 1)
-    outcome, after, retry, change, details = leasing().decided(bucket, charge, 1, level, same(bucket.written, charge), position, window_end)
+    outcome, after, retry, change, details =
+      leasing().decided(bucket, charge, 1, level, same(bucket.written, charge), position, window_end)
   else
     outcome, after, retry, change = decided(charge, 1, level, position, least)
   end

@@ -33,7 +33,8 @@ function algorithm.decide(key, charge)
   bucket.found = level
   local outcome, after, retry, change, details
   if charge.lease then
-    outcome, after, retry, change, details = leasing().decided(bucket, charge, token, level, bucket.written.numbers == charge.numbers)
+    outcome, after, retry, change, details =
+      leasing().decided(bucket, charge, token, level, bucket.written.numbers == charge.numbers)
   else
     outcome, after, retry, change = decided(charge, token, level, nil, bucket.leased and leasing().held(bucket, charge) or 0)
   end

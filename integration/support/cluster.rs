@@ -21,7 +21,7 @@ pub(crate) struct RedisCluster {
 }
 
 /// A line of `CLUSTER NODES`.
-struct Known {
+struct NodeLine {
     node: usize,
     master: bool,
     hash_slots: Vec<(u16, u16)>,
@@ -98,7 +98,7 @@ impl RedisCluster {
 
     /// The masters that have hash slots, as places in `nodes`.
     pub(crate) fn masters(&self) -> Vec<usize> {
-        let has_slots = |known: &Known| known.master && !known.hash_slots.is_empty();
+        let has_slots = |known: &NodeLine| known.master && !known.hash_slots.is_empty();
         let all = known(&self.running().cli(&["CLUSTER", "NODES"]), &self.ids);
         let mut masters: Vec<usize> = all.into_iter().filter(has_slots).map(|known| known.node).collect();
         masters.sort_unstable();
@@ -115,7 +115,7 @@ impl RedisCluster {
         let all = known(&self.running().cli(&["CLUSTER", "NODES"]), &self.ids);
         let owner = |hash_slot: &u16| {
             let has_it =
-                |known: &&Known| known.hash_slots.iter().any(|(first, last)| (first..=last).contains(&hash_slot));
+                |known: &&NodeLine| known.hash_slots.iter().any(|(first, last)| (first..=last).contains(&hash_slot));
             all.iter().find(has_it).expect("each hash slot has a master").node
         };
         hash_slots.iter().map(owner).collect()
@@ -205,7 +205,7 @@ impl RedisCluster {
     }
 }
 
-fn known(text: &str, ids: &[String]) -> Vec<Known> {
+fn known(text: &str, ids: &[String]) -> Vec<NodeLine> {
     let line = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
         let node = ids.iter().position(|id| id == words[0])?;
@@ -217,7 +217,7 @@ fn known(text: &str, ids: &[String]) -> Vec<Known> {
         });
         let flags: Vec<&str> = words[2].split(',').collect();
         let master = flags.contains(&"master") && !flags.contains(&"fail");
-        Some(Known { node, master, hash_slots: hash_slots.collect() })
+        Some(NodeLine { node, master, hash_slots: hash_slots.collect() })
     };
     text.lines().filter_map(line).collect()
 }

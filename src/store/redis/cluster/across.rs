@@ -24,14 +24,14 @@ use crate::store::{StoreAnswer, StoreError};
 struct Progress<'a> {
     nodes: &'a Arc<Nodes>,
     request: &'a Request,
-    charges: Vec<Known>,
+    charges: Vec<ChargeState>,
     /// When the first charge was spent.
     spent_at: Instant,
 }
 
 /// What is known of a charge.
 #[derive(Clone, Default)]
-struct Known {
+struct ChargeState {
     /// The last decision.
     decision: Option<Decision>,
     detail: Option<Detail>,
@@ -49,7 +49,7 @@ struct Group {
 /// Decides a request across hash slots. Nothing is spent once the store's timeout has passed.
 pub(super) async fn decide(nodes: &Arc<Nodes>, request: &Request) -> Result<Decisions, StoreError> {
     let begun = Instant::now();
-    let charges = vec![Known::default(); request.charges.len()];
+    let charges = vec![ChargeState::default(); request.charges.len()];
     let mut progress = Progress { nodes, request, charges, spent_at: begun };
     progress.ask(|_, charge| check(charge)).await?;
     if progress.is_denied() {
@@ -139,7 +139,7 @@ impl Progress<'_> {
         for (at, ((place, charge), decision)) in places.iter().zip(&request.charges).zip(decisions.iter()).enumerate() {
             let takes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0;
             let known = &mut self.charges[*place];
-            *known = Known {
+            *known = ChargeState {
                 decision: Some(*decision),
                 detail: decisions.detail(at).cloned(),
                 is_spent: known.is_spent || takes && decision.outcome == Outcome::Allowed,
@@ -160,7 +160,7 @@ impl Progress<'_> {
     }
 
     fn is_denied(&self) -> bool {
-        self.charges.iter().any(Known::is_denied)
+        self.charges.iter().any(ChargeState::is_denied)
     }
 
     /// Gives back what was spent, but for charges that count denied requests, and learns the state of all buckets. What fails
@@ -169,7 +169,7 @@ impl Progress<'_> {
         let ago = micros(self.spent_at.elapsed());
         let known = self.charges.clone();
         let refunded = |place: usize, charge: &Charge| {
-            let Known { is_spent, detail, .. } = &known[place];
+            let ChargeState { is_spent, detail, .. } = &known[place];
             (*is_spent && !charge.counts_denied()).then(|| refund(charge, detail.as_ref(), ago)).flatten()
         };
         let _ = self.ask(refunded).await;
@@ -221,14 +221,14 @@ impl Progress<'_> {
     }
 }
 
-impl Known {
+impl ChargeState {
     fn is_denied(&self) -> bool {
         self.decision.is_some_and(|decision| decision.is_denied())
     }
 }
 
 /// True if the decision is the state of a bucket beside one that denied in the same call.
-fn is_in_denial(known: &Known) -> bool {
+fn is_in_denial(known: &ChargeState) -> bool {
     known.decision.is_some_and(|decision| decision.outcome == Outcome::Unchanged)
 }
 
