@@ -87,14 +87,14 @@ pub(super) const LIMITS: [Limit; 9] = [
     },
     Limit {
         name: "LeasedGcra",
-        numbers: "burst: 9, count: 9, period: 1s, lease: { tokens: 3, for: 300ms }",
+        numbers: "burst: 9, count: 9, period: 1s, lease: { tokens: 3, for: 1s }",
         ids: 1,
         bound: Bound::Refill { burst: 9, per_second: 9 },
         shared: None,
     },
     Limit {
         name: "LeasedWindow",
-        numbers: "algorithm: fixed_window, aligned: clock, count: 9, period: 1s, lease: { tokens: 3, for: 300ms }",
+        numbers: "algorithm: fixed_window, aligned: clock, count: 9, period: 1s, lease: { tokens: 3, for: 1s }",
         ids: 1,
         bound: Bound::ClockWindow(9),
         shared: None,
