@@ -1,5 +1,5 @@
 //! The cost of a decision in Redis: one EVALSHA each, as most clients do it, against the calls of a store; and how many decisions a
-//! second a server makes when 64 requests are always under way.
+//! second a server makes when 256 requests are always under way.
 //!
 //! All rows are of one run. The figures are processor time of the server and of this process, which other processes affect less
 //! than durations do. The server's time is a decision's share of its capacity: a core makes 1,000,000 / us decisions per second.

@@ -73,7 +73,6 @@ impl<S: Servers> Stage<S> {
             self.survive(fault);
         }
         let leased = self.gateways.counters().get("weir_leased_decisions_total").copied();
-        println!("leases served {leased:?} charges");
         assert!(leased > Some(0), "leases served {leased:?} charges");
     }
 
