@@ -23,9 +23,11 @@
 //! | [`commands`] | what each command does and prints |
 //! | [`server`] | the process: workers, sockets, reload, drain, hand-over to a new process |
 //! | [`listeners`] | the protocols: the proxy, Envoy's gRPC services, checks over HTTP, `HAProxy`'s SPOE, the admin listener |
+//! | [`simulation`] | what rules would have done to the requests of a log |
 //! | [`limiter`] | from a request to its verdict: charges, store, failure policy; slots, settlement, blocks, and what operators do with buckets |
 //! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
 //! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
+//! | [`logs`] | access logs, read: formats, compression, what each tells of a request |
 //! | [`telemetry`] | metrics, the access log and traces (the only place that names the Prometheus crate) |
 //! | [`clock`] | the machine's clock, or one that a scenario sets |
 //! | [`engine`] | pure: [`algorithms`](engine::algorithms), [`rules`](engine::rules) and [`answer`](engine::answer) |
@@ -77,7 +79,9 @@ pub mod engine;
 pub mod http;
 pub mod limiter;
 pub mod listeners;
+pub mod logs;
 pub mod message;
 pub mod server;
+pub mod simulation;
 pub mod store;
 pub mod telemetry;
