@@ -19,7 +19,7 @@ use crate::support::wire::Wire;
 pub(super) const RULES: &str = "
 limits:
   Everyone: { by: { header: x-id }, burst: 1000000 }
-  Tight: { match: { path: /tight }, by: global, burst: 1 }
+  Tight: { match: { path: /tight }, by: global, burst: 1, candidate: { burst: 2 } }
   Closed: { match: { path: /closed }, by: global, burst: 1000000, on_store_error: deny }
   Local: { match: { path: /local }, by: { header: x-id }, burst: 1000000, on_store_error: local }
   Trial: { match: { path: /trial }, by: global, burst: 1, mode: shadow }

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod buckets;
+mod candidates;
 mod command;
 mod health;
 

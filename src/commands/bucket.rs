@@ -153,10 +153,12 @@ fn describe(state: &Value) -> String {
         let by = if is_own { String::new() } else { format!(", as {}", text(&block["bucket"])) };
         detail(&mut page, "blocked", describe_block(block) + &by);
     }
-    let rows = state["windows"].as_array().into_iter().flatten().map(|window| {
+    let all = |key: &str| state[key].as_array().into_iter().flatten();
+    let own = all("windows").map(|window| (window, ""));
+    let rows = own.chain(all("candidate").map(|window| (window, "candidate: "))).map(|(window, mark)| {
         let number = |key: &str| window[key].as_u64().unwrap_or(0).to_string();
         [
-            format!("{}, {}", text(&window["algorithm"]), text(&window["allows"])),
+            format!("{mark}{}, {}", text(&window["algorithm"]), text(&window["allows"])),
             number("remaining"),
             number("used"),
             when(&window["retry_after_ms"]),

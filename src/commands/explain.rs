@@ -15,7 +15,7 @@ use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::tag::tag_of;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentError, ComponentSource};
-use crate::engine::rules::explanation::Explanation;
+use crate::engine::rules::explanation::{CandidateUse, Explanation};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::Limit;
@@ -206,12 +206,13 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
                 }
             }
         }
-        Explanation::Applies { id, allowance, given_by, cost, enforced } => {
+        Explanation::Applies { id, allowance, candidate, given_by, cost, enforced } => {
             let mut text = format!("{}: {}\n", limit.name, verb(allowance, *enforced));
             detail(&mut text, "id", shown_id(id));
             describe_numbers(limit, allowance, *cost, &mut text);
-            let given = denied_without_id(limit, id).map(str::to_owned);
+            let given = denied_without_id(limit, id).map(str::to_owned).or_else(|| given_by_candidate(candidate));
             detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, limit, *given_by, allowance)));
+            describe_candidate(candidate, &mut text);
             return text;
         }
     };
@@ -279,6 +280,19 @@ fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut 
     }
     if limit.drain_over_limit {
         detail(text, "reports", "beyond what remains take what remains");
+    }
+}
+
+/// The origin of the numbers of an id that has the candidate's.
+fn given_by_candidate(candidate: &CandidateUse) -> Option<String> {
+    let is_enforced = *candidate == CandidateUse::Enforced;
+    is_enforced.then(|| "the candidate, which is enforced for this id".to_owned())
+}
+
+fn describe_candidate(candidate: &CandidateUse, text: &mut String) {
+    let CandidateUse::Beside(allowance) = candidate else { return };
+    for numbers in allowance.windows().into_iter().flat_map(|windows| windows.iter()) {
+        detail(text, "candidate", format_args!("{numbers}, in a bucket of its own, counted and not enforced"));
     }
 }
 

@@ -17,6 +17,7 @@ use crate::config::{self, Severity};
 use crate::engine::algorithms::charge::{Bucket, Charge, Input, Mode, Slot};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::key::opaque;
@@ -137,7 +138,17 @@ impl Player {
             Ok(mut decisions) => {
                 self.slots.decided(&plan.charges, &decisions);
                 plan.correct(&mut decisions);
-                Ok(Ok(binding(rules, &plan, &decisions)))
+                let verdict = Verdict::decided(&plan, &decisions);
+                let due = verdict.candidate_charges(&plan);
+                if !due.is_empty() {
+                    let batch = Batch { charges: &due, ..batch };
+                    self.store.decide(&batch).await.map_err(|error| error.to_string())?;
+                }
+                let mut values = binding(rules, &plan, &decisions);
+                if !verdict.candidates.is_empty() {
+                    values["candidate_denied"] = verdict.candidate_decisions().any(|(_, is_denied)| is_denied).into();
+                }
+                Ok(Ok(values))
             }
             Err(StoreError::Duplicate) => Ok(Err(StoreError::Duplicate.to_string())),
             Err(error) => Err(error.to_string()),
@@ -172,8 +183,9 @@ impl Player {
     }
 
     fn charge(&self, plan: &mut Plan, place: u32, limit: &Limit, id: &str, cost: u64, mode: Mode) {
-        let origin = ChargeOrigin { limit: place, window: 0, enforced: mode != Mode::SpendOnly };
-        match &limit.allowance {
+        let origin = ChargeOrigin::new(place, mode != Mode::SpendOnly);
+        let (allowance, candidate) = limit.allowance_for(None, id);
+        match allowance {
             Allowance::Disabled => {}
             Allowance::Unlimited => plan.unlimited.push(place),
             Allowance::Deny => {
@@ -183,7 +195,12 @@ impl Player {
                 let short = format!("{}.{}.{}", self.run, self.played, limit.short);
                 let bucket = Bucket { tag: limit.tag, ..opaque(&short, id, &FINGERPRINTER) };
                 let first = plan.charges.len();
-                plan.add_allowance(allowance, bucket, cost, limit.reporting(mode), origin);
+                let mode = limit.reporting(mode);
+                let beside = candidate.filter(|_| mode != Mode::Check).map(|candidate| (candidate, bucket.clone()));
+                plan.add_allowance(allowance, bucket, cost, mode, origin);
+                if let Some((candidate, bucket)) = beside {
+                    plan.add_candidate(candidate, bucket, cost, mode, origin);
+                }
                 plan.ask(first, limit);
             }
         }
@@ -301,7 +318,8 @@ fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Value {
         Mode::Refund => decision.outcome == Outcome::Allowed,
         _ => !only_spends(charge),
     };
-    let all = || plan.charges.iter().zip(decisions.iter()).enumerate();
+    let is_own = |place: usize| plan.origins.get(place).is_some_and(|origin| !origin.is_candidate);
+    let all = || plan.charges.iter().zip(decisions.iter()).enumerate().filter(|(place, _)| is_own(*place));
     let any_counts = all().any(|(_, (charge, decision))| counts(charge, decision));
     let strictest = all()
         .filter(|(_, (charge, decision))| !any_counts || counts(charge, decision))

@@ -12,7 +12,7 @@ use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::scalars::{is_name, one_of};
 use super::script_files::ScriptFile;
 use super::suggest::nearest;
-use super::{by, matching, response_cost};
+use super::{by, candidate, matching, response_cost};
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
@@ -21,8 +21,8 @@ use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOL
 use crate::engine::rules::matching::Match;
 
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
-const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for missing malformed \
-                           on_store_error max_keys max_new_keys per_call drain_over_limit short tag algorithm";
+const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for candidate missing \
+                           malformed on_store_error max_keys max_new_keys per_call drain_over_limit short tag algorithm";
 
 /// The keys of a limit.
 pub(super) static KEYS: LazyLock<Vec<&str>> =
@@ -237,6 +237,7 @@ impl Draft {
         options(map, limit);
         if let Some(settings) = &self.settings {
             settings.check(map, limit);
+            candidate::read(map, settings.as_ref(), self.numbers_are_known, limit, interner);
             self.needs_redis = settings.needs_redis().then(|| map.value("algorithm").place);
         }
     }
@@ -317,7 +318,7 @@ fn at_least_one(node: &Node) -> ReadResult<Option<u64>> {
 }
 
 /// Reads a percentage with up to four decimals, in parts of [`WHOLE_SHARE`].
-fn share(node: &Node) -> ReadResult<u32> {
+pub(super) fn share(node: &Node) -> ReadResult<u32> {
     let given = node.text()?;
     let parsed = given.strip_suffix('%').and_then(|number| {
         let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));

@@ -6,6 +6,7 @@
 
 mod algorithms;
 mod by;
+mod candidate;
 pub(crate) mod directory;
 mod envoy_ratelimit;
 pub(crate) mod foreign;

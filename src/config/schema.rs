@@ -14,7 +14,7 @@ mod tests {
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::tree;
-    use super::super::{by, lease, limit, load, matching, numbers, overrides, response_cost};
+    use super::super::{by, candidate, lease, limit, load, matching, numbers, overrides, response_cost};
     use super::*;
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};
@@ -223,6 +223,7 @@ mod tests {
         assert_eq!(schema["$defs"]["args"]["maxItems"], MOST_ARGUMENTS);
         same(&schema, "/$defs/aligned/enum", &fixed_window::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
+        same(&schema, "/$defs/candidate/properties", &candidate::KEYS);
         same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
         same(&schema, "/$defs/token_lease/properties", &lease::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);

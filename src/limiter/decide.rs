@@ -11,8 +11,7 @@ use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::descriptors::DescriptorVerdicts;
-use crate::engine::answer::verdict::Verdict;
-
+use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::rule_set::Rules;
 use crate::telemetry::metrics::DecisionResult;
@@ -57,6 +56,9 @@ impl Limiter {
         let is_local = failure.is_some();
         if let Some(failure) = failure {
             verdict = failure.apply(verdict);
+        }
+        if verdict.standing == Standing::Denied && !verdict.candidates.is_empty() && ask.is_decision() {
+            self.charge(&view, verdict.candidate_charges(&plan), ask.now(), is_local);
         }
         let denials = if ask.is_decision() { view.count_verdict(&verdict, &plan, ask.start) } else { Vec::new() };
         view.snapshot.warn_of_values(&verdict);
@@ -111,6 +113,11 @@ impl Limiter {
     ) {
         let counting = charges.filter(|charge| charge.counts_denied());
         let charges: Vec<Charge> = counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() }).collect();
+        self.charge(view, charges, now, is_local);
+    }
+
+    /// Makes charges that nobody waits for.
+    fn charge(&self, view: &View, charges: Vec<Charge>, now: Micros, is_local: bool) {
         if !charges.is_empty() {
             let effective_from = view.rules().effective_from;
             self.settler.run(Job { charges, effective_from, now, counters: Vec::new() }, is_local);

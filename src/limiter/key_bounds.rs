@@ -34,7 +34,8 @@ pub(super) fn limit_keys(rules: &Rules, metrics: &Metrics) -> Vec<LimitKeys> {
     };
     let keys = |reserve, limit: &Limit| LimitKeys {
         short: limit.short.clone(),
-        max_keys: limit.max_keys,
+        // An id has a second bucket for the candidate, which must not leave room for fewer ids.
+        max_keys: limit.max_keys.map(|most| if limit.candidate.is_some() { most.saturating_mul(2) } else { most }),
         reserve,
         limited: metrics.keys_limited(&limit.name),
     };

@@ -3,12 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::Ordering;
 
+use smallvec::SmallVec;
+
 use super::{Limiter, View};
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::key::of_newcomers;
 use crate::engine::rules::plan::Plan;
+use crate::engine::rules::rule_set::Rules;
 
 /// The number of new ids of a limit that a worker has seen within a second.
 #[derive(Debug, Default)]
@@ -42,14 +45,22 @@ impl Limiter {
     /// Gives charges of excess new ids the bucket that such ids of their limit share.
     pub(super) fn bound_new_keys(&self, view: &View, plan: &mut Plan, now: Micros) {
         let Some(recent) = &self.recent else { return };
+        let mut sharing = SmallVec::<[u32; 2]>::new();
         for (index, origin) in plan.origins.iter().enumerate() {
-            if plan.charges.get(index).is_some_and(|charge| !recent.contains(charge.bucket.fingerprint)) {
-                self.bound_new_key(recent, view, origin.limit, &mut plan.charges, index, now);
+            if origin.is_candidate {
+                // It follows its limit's own charge: counted alone, it would halve the ids that the limit may have.
+                if sharing.contains(&origin.limit) {
+                    share(view.rules(), &mut plan.charges, index);
+                }
+            } else if plan.charges.get(index).is_some_and(|charge| !recent.contains(charge.bucket.fingerprint)) {
+                let is_shared = self.bound_new_key(recent, view, origin.limit, &mut plan.charges, index, now);
+                sharing.extend(is_shared.then_some(origin.limit));
             }
         }
         plan.rebind();
     }
 
+    /// Returns whether the charge got the shared bucket.
     #[cold]
     fn bound_new_key(
         &self,
@@ -59,30 +70,37 @@ impl Limiter {
         charges: &mut [Charge],
         index: usize,
         now: Micros,
-    ) {
+    ) -> bool {
         let charge = &charges[index];
         let writes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly | Mode::SpendUpTo) && charge.cost > 0;
         // Workers look for a queue under its own name.
         if !writes || matches!(charge.numbers.algorithm(), Algorithm::Queue) {
-            return;
+            return false;
         }
         let (rules, place) = (view.rules(), limit as usize);
-        let (Some(limit), Some(seen)) = (rules.limit(limit), view.new_keys.get(place)) else { return };
+        let (Some(limit), Some(seen)) = (rules.limit(limit), view.new_keys.get(place)) else { return false };
         if seen.admit(now, limit.max_new_keys.unwrap_or(self.shared.bounds.max_new_keys)) {
-            return recent.insert(charge.bucket.fingerprint);
+            recent.insert(charge.bucket.fingerprint);
+            return false;
         }
         if let Some(limited) = view.snapshot.limited.get(place) {
             limited.fetch_add(1, Ordering::Relaxed);
         }
-        let Bucket { key, tag, .. } = &mut charges[index].bucket;
-        let (key, tag) = (std::mem::take(key), *tag);
-        // No two charges of a request may have the same bucket.
-        let bucket = (0..=charges.len())
-            .map(|number| of_newcomers(&key, tag, number, &rules.fingerprinter))
-            .find(|bucket| charges.iter().all(|other| other.bucket.fingerprint != bucket.fingerprint));
-        if let Some(bucket) = bucket {
-            charges[index].bucket = bucket;
-        }
+        share(rules, charges, index);
+        true
+    }
+}
+
+/// Gives a charge the bucket that new ids of its limit share.
+fn share(rules: &Rules, charges: &mut [Charge], index: usize) {
+    let Bucket { key, tag, .. } = &mut charges[index].bucket;
+    let (key, tag) = (std::mem::take(key), *tag);
+    // No two charges of a request may have the same bucket.
+    let bucket = (0..=charges.len())
+        .map(|number| of_newcomers(&key, tag, number, &rules.fingerprinter))
+        .find(|bucket| charges.iter().all(|other| other.bucket.fingerprint != bucket.fingerprint));
+    if let Some(bucket) = bucket {
+        charges[index].bucket = bucket;
     }
 }
 

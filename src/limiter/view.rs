@@ -79,6 +79,13 @@ impl View {
             };
             count(unanswered.limit, result);
         }
+        for (limit, is_denied) in verdict.candidate_decisions() {
+            if is_denied {
+                self.count(limit, DecisionResult::CandidateDenied);
+            } else if verdict.is_allowed() || verdict.is_denied_only_by(limit) {
+                self.count(limit, DecisionResult::CandidateAllowed);
+            }
+        }
         if !verdict.is_allowed() {
             self.count_uncharged(verdict, plan);
         }

@@ -36,13 +36,18 @@ impl DescriptorVerdicts {
         let mut members: Vec<DescriptorVerdict> = joint.members.iter().map(verdict).collect();
         settle_quotas(rules, joint, &mut members);
         let mut answers: Vec<Answer> = members.iter().flat_map(|member| &member.verdict.answers).cloned().collect();
-        // Keep the strictest answer of each window.
-        answers.sort_by(|a, b| {
-            (a.limit, a.window).cmp(&(b.limit, b.window)).then_with(|| b.decision.strictness(&a.decision))
-        });
-        answers.dedup_by_key(|answer| (answer.limit, answer.window));
-        Self { whole: Verdict::of(&[], answers), members }
+        strictest_of_each_window(&mut answers);
+        let mut candidates: Vec<Answer> =
+            members.iter().flat_map(|member| &member.verdict.candidates).cloned().collect();
+        strictest_of_each_window(&mut candidates);
+        Self { whole: Verdict::of(&[], answers).with_candidates(candidates), members }
     }
+}
+
+fn strictest_of_each_window(answers: &mut Vec<Answer>) {
+    answers
+        .sort_by(|a, b| (a.limit, a.window).cmp(&(b.limit, b.window)).then_with(|| b.decision.strictness(&a.decision)));
+    answers.dedup_by_key(|answer| (answer.limit, answer.window));
 }
 
 /// Denies the request if all quotas are exceeded; otherwise the exceeded ones do not count.
@@ -61,7 +66,8 @@ fn settle_quotas(rules: &Rules, joint: &JointPlan, members: &mut [DescriptorVerd
             }
         }
         if is_changed {
-            *verdict = Verdict::of(&[], std::mem::take(&mut verdict.answers));
+            let candidates = std::mem::take(&mut verdict.candidates);
+            *verdict = Verdict::of(&[], std::mem::take(&mut verdict.answers)).with_candidates(candidates);
         }
     }
 }
@@ -69,7 +75,7 @@ fn settle_quotas(rules: &Rules, joint: &JointPlan, members: &mut [DescriptorVerd
 fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Decision]) -> Verdict {
     let answer = |charge: &DescriptorCharge| {
         let decision = *decisions.get(charge.charge as usize)?;
-        let ChargeOrigin { limit, window, enforced } = charge.origin;
+        let ChargeOrigin { limit, window, enforced, .. } = charge.origin;
         // The burst in the decision shows which numbers were in force.
         let elevated = charges.get(charge.charge as usize).and_then(Charge::elevated);
         let elevated = elevated.filter(|_| decision.limit != charge.numbers.burst());
@@ -77,5 +83,9 @@ fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Deci
         let fingerprint = Some(charge.fingerprint);
         Some(Answer { limit, window, numbers, cost: charge.cost, decision, enforced, fingerprint })
     };
-    Verdict::of(&member.denials, member.charges.iter().filter_map(answer).collect())
+    let answers = |is_candidate: bool| {
+        let charges = member.charges.iter().filter(move |charge| charge.origin.is_candidate == is_candidate);
+        charges.filter_map(answer).collect()
+    };
+    Verdict::of(&member.denials, answers(false)).with_candidates(answers(true))
 }

@@ -40,7 +40,7 @@ fn verdict(rows: &[Row]) -> Verdict {
         };
         let bucket = Bucket::new(String::new(), u128::from(limit));
         plan.charges.push(Charge::new(bucket, numbers, 1, Mode::Spend));
-        plan.origins.push(ChargeOrigin { limit, window, enforced: true });
+        plan.origins.push(ChargeOrigin { window, ..ChargeOrigin::new(limit, true) });
         let (retry_after, reset_after) = (retry.map(Micros::from_millis), reset.map(Micros::from_millis));
         decisions.push(Decision { outcome, limit: burst, remaining, retry_after, reset_after });
     }

@@ -1,5 +1,6 @@
 //! The answer for one request: all its decisions, the one that binds, allow or deny.
 
+use super::candidate::take_candidates;
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
@@ -61,6 +62,8 @@ pub struct Verdict {
     pub standing: Standing,
     /// In the order of the rules.
     pub answers: Vec<Answer>,
+    /// The answers of candidates, which nothing but counts depends on. In the order of the rules.
+    pub candidates: Vec<Answer>,
     /// The index of the answer that binds, among the enforced ones.
     pub binding: Option<usize>,
     /// The limits that the store did not answer for.
@@ -86,12 +89,14 @@ impl Verdict {
         let details = details.collect();
         let charged = (0..).zip(plan.origins.iter().zip(&plan.charges)).zip(decisions.iter());
         let answers = charged.map(|((place, (origin, charge)), decision)| {
-            let ChargeOrigin { limit, window, enforced } = *origin;
+            let ChargeOrigin { limit, window, enforced, .. } = *origin;
             let numbers = Some(charge.numbers_by(decisions.detail(place)).clone());
             let fingerprint = Some(charge.bucket.fingerprint);
             Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
         });
-        Self { details, ..Self::of(&plan.denials, answers.collect()) }
+        let mut answers: Vec<Answer> = answers.collect();
+        let candidates = take_candidates(&plan.origins, &mut answers);
+        Self { details, ..Self::of(&plan.denials, answers) }.with_candidates(candidates)
     }
 
     /// The verdict when the store did not answer for some limits; the others were decided elsewhere.
@@ -126,7 +131,15 @@ impl Verdict {
         let binding = enforced.max_by(|(_, a), (_, b)| a.decision.strictness(&b.decision)).map(|(place, _)| place);
         let denied = binding.and_then(|place| answers.get(place)).is_some_and(|answer| answer.decision.is_denied());
         let standing = if denied { Standing::Denied } else { Standing::Allowed };
-        Self { standing, answers, binding, unanswered: Vec::new(), details: Vec::new() }
+        Self { standing, answers, candidates: Vec::new(), binding, unanswered: Vec::new(), details: Vec::new() }
+    }
+
+    /// Adds the answers of candidates.
+    #[must_use]
+    pub(crate) fn with_candidates(mut self, mut candidates: Vec<Answer>) -> Self {
+        candidates.sort_by_key(|answer| (answer.limit, answer.window));
+        self.candidates = candidates;
+        self
     }
 
     /// Returns the state of a limit's elevated numbers.
@@ -141,7 +154,8 @@ impl Verdict {
     /// Returns the decision on a charge of the plan.
     pub fn decision(&self, origin: ChargeOrigin) -> Option<Decision> {
         let of_charge = |answer: &&Answer| (answer.limit, answer.window) == (origin.limit, origin.window);
-        self.answers.iter().find(of_charge).map(|answer| answer.decision)
+        let answers = if origin.is_candidate { &self.candidates } else { &self.answers };
+        answers.iter().find(of_charge).map(|answer| answer.decision)
     }
 
     /// Returns the answer that binds.

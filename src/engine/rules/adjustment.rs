@@ -8,6 +8,10 @@ use crate::engine::algorithms::charge::Mode;
 impl Plan {
     /// Changes the mode of all charges, and their cost if one is given.
     pub fn adjust(&mut self, rules: &Rules, mode: Mode, cost: Option<u64>) {
+        if mode == Mode::Check {
+            // A check counts nothing, and a candidate must not deny it.
+            self.retain(|origin| !origin.is_candidate);
+        }
         for (charge, origin) in self.charges.iter_mut().zip(&self.origins) {
             if mode != Mode::Spend {
                 charge.mode = rules.limit(origin.limit).map_or(mode, |limit| limit.reporting(mode));

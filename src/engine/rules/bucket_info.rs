@@ -30,7 +30,7 @@ pub struct BucketInfo<'r> {
     pub enforced: bool,
     /// The cost of a request; 1 if the request gives it.
     pub cost: u64,
-    /// A check of cost 0 for each window; empty if the id has no bucket.
+    /// A check of cost 0 for each window, and for those of the candidate; empty if the id has no bucket.
     pub plan: Plan,
 }
 
@@ -70,14 +70,18 @@ impl Rules {
         let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
         let (given, changed) = limit.overrides.find(&subject);
         let given = given.map(|(_, given)| given);
-        let allowance = given.map_or(&limit.allowance, |given| &given.allowance);
+        let (allowance, candidate) = limit.allowance_for(given, &identified.bucket.key);
         let enforced = limit.is_enforced_for(&identified.bucket.key);
         let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { 1 };
         let mut plan = Plan::default();
         let key = identified.bucket.key.clone();
         if allowance.windows().is_some() && missing == 0 {
-            let origin = ChargeOrigin { limit: place, window: 0, enforced };
+            let origin = ChargeOrigin::new(place, enforced);
+            let beside = candidate.map(|candidate| (candidate, identified.bucket.clone()));
             plan.add_allowance(allowance, identified.bucket, 0, Mode::Check, origin);
+            if let Some((candidate, bucket)) = beside {
+                plan.add_candidate(candidate, bucket, 0, Mode::Check, origin);
+            }
             plan.changed_at(0, changed);
             // Only the script knows the state of its bucket.
             if limit.script.is_some() || plan.add_input(0, limit, |queue| queue.entry_of(&[]), None).is_err() {

@@ -44,13 +44,17 @@ impl Rules {
         }
         let text = || texts.join(":");
         let (given, changed) = limit.overrides.find(&OverrideLookup { prefixes: &prefixes, client, text: &text, now });
-        let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
+        let (allowance, candidate) = limit.allowance_for(given.map(|(_, given)| given), plain);
         // What a bucket has used stays under its tag, whatever these rules have for the limit.
         let Bucket { tag, .. } = charge.bucket;
         let bucket = Bucket { tag, ..Bucket::new(plain, fingerprint_of(plain, &hash)) };
         let mut plan = Plan::default();
-        let origin = ChargeOrigin { limit: 0, window: 0, enforced: false };
+        let origin = ChargeOrigin::new(0, false);
+        let beside = candidate.map(|candidate| (candidate, bucket.clone()));
         plan.add_allowance(allowance, bucket, charge.cost, charge.mode, origin);
+        if let Some((candidate, bucket)) = beside {
+            plan.add_candidate(candidate, bucket, charge.cost, charge.mode, origin);
+        }
         plan.changed_at(0, changed);
         let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
         let input = if charge.taken_ago().is_some() { charge.input.clone() } else { current.input };

@@ -28,12 +28,24 @@ pub enum Explanation {
         /// By component.
         id: Vec<Result<String, ComponentError>>,
         allowance: Allowance,
+        candidate: CandidateUse,
         /// The index of the override that the allowance is from.
         given_by: Option<usize>,
         cost: u64,
         /// True if the limit can deny this id.
         enforced: bool,
     },
+}
+
+/// The part of a limit's candidate in the decision on an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CandidateUse {
+    /// The limit has none, or the id has an override.
+    None,
+    /// It is decided beside the limit's numbers.
+    Beside(Allowance),
+    /// The id is in the share of ids that have its numbers.
+    Enforced,
 }
 
 impl Rules {
@@ -69,7 +81,8 @@ impl Rules {
             Ok(identified) => identified,
             Err(error) if error.is_denied => {
                 let (enforced, cost) = (is_enforced_without_id(limit, request), cost(limit, request)?);
-                return Ok(Explanation::Applies { id, allowance: Allowance::Deny, given_by: None, cost, enforced });
+                let (allowance, candidate) = (Allowance::Deny, CandidateUse::None);
+                return Ok(Explanation::Applies { id, allowance, candidate, given_by: None, cost, enforced });
             }
             Err(error) => return Ok(Explanation::NoId(error)),
         };
@@ -77,11 +90,19 @@ impl Rules {
         let subject =
             OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
         let (given, _) = limit.overrides.find(&subject);
+        let key = &identified.bucket.key;
+        let (allowance, beside) = limit.allowance_for(given.map(|(_, given)| given), key);
+        let candidate = match (beside, &limit.candidate) {
+            (Some(beside), _) => CandidateUse::Beside(beside.allowance.clone()),
+            (None, Some(_)) if given.is_none() => CandidateUse::Enforced,
+            (None, _) => CandidateUse::None,
+        };
         Ok(Explanation::Applies {
-            allowance: given.map_or_else(|| limit.allowance.clone(), |(_, given)| given.allowance.clone()),
+            allowance: allowance.clone(),
+            candidate,
             given_by: given.map(|(place, _)| place),
             cost: cost(limit, request)?,
-            enforced: limit.is_enforced_for(&identified.bucket.key),
+            enforced: limit.is_enforced_for(key),
             id,
         })
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::header::HeaderName;
 
 use super::allowance::Allowance;
+use super::candidate::Candidate;
 use super::component::{Component, ComponentSource};
 use super::descriptors::DescriptorRule;
 use super::identity::Fallback;
@@ -42,6 +43,8 @@ pub struct Limit {
     pub is_shadowed: bool,
     /// The share of ids for which it is enforced, in parts per [`WHOLE_SHARE`]; the others are in shadow.
     pub enforce_for: u32,
+    /// Other numbers that are decided beside its own.
+    pub candidate: Option<Box<Candidate>>,
     pub missing: Fallback,
     pub malformed: Fallback,
     pub on_store_error: StoreErrorPolicy,
@@ -117,6 +120,7 @@ impl Limit {
             mode: LimitMode::Enforce,
             is_shadowed: false,
             enforce_for: WHOLE_SHARE,
+            candidate: None,
             missing: Fallback::Skip,
             malformed: Fallback::Shared,
             on_store_error: StoreErrorPolicy::Allow,
@@ -152,15 +156,20 @@ impl Limit {
         self.mode == LimitMode::Enforce && !self.is_shadowed
     }
 
-    /// Returns true if it can deny the id with this key. All gateways agree on the share of `enforce_for`, and a larger share
-    /// includes the ids of a smaller one.
+    /// Returns true if it can deny the id with this key.
     pub fn is_enforced_for(&self, key: &str) -> bool {
-        let is_in_share = || stable(key.as_bytes()) % u64::from(WHOLE_SHARE) < u64::from(self.enforce_for);
-        self.is_enforced() && (self.enforce_for >= WHOLE_SHARE || is_in_share())
+        self.is_enforced() && is_in_share(key, self.enforce_for)
     }
 
     /// Returns true if its ids have the client's address.
     pub fn is_by_client(&self) -> bool {
         self.by.iter().any(|component| matches!(component.source, ComponentSource::Ip { .. }))
     }
+}
+
+/// Returns true if the id with this key is in a share of `enforce_for`. All gateways agree on it, and a larger share includes the ids
+/// of a smaller one.
+pub(super) fn is_in_share(key: &str, share: u32) -> bool {
+    let is_in = || stable(key.as_bytes()) % u64::from(WHOLE_SHARE) < u64::from(share);
+    share >= WHOLE_SHARE || (share > 0 && is_in())
 }

@@ -5,6 +5,7 @@ pub mod algorithm_input;
 pub mod allowance;
 pub mod blocks;
 pub mod bucket_info;
+pub mod candidate;
 pub mod component;
 mod current_numbers;
 pub mod descriptors;

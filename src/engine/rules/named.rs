@@ -136,7 +136,7 @@ fn add(
     let text = || identified.text.clone();
     let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
     let (given, changed) = limit.overrides.find(&subject);
-    let given = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
+    let (given, candidate) = limit.allowance_for(given.map(|(_, given)| given), &identified.bucket.key);
     let first = plan.charges.len();
     let enforced = limit.is_enforced_for(&identified.bucket.key);
     // A limit in shadow must neither deny nor prevent charges to enforced limits.
@@ -145,7 +145,7 @@ fn add(
         Cost::Fixed(cost) => cost,
         Cost::Header(_) | Cost::Query(_) => 1,
     });
-    let origin = ChargeOrigin { limit: place, window: 0, enforced };
+    let origin = ChargeOrigin::new(place, enforced);
     match (given, numbers) {
         // The operator's `deny` and `unlimited` override the numbers of the caller.
         (Allowance::Unlimited, _) => plan.unlimited.push(place),
@@ -161,7 +161,13 @@ fn add(
             plan.changed_at(first, NUMBERS_OF_THE_CALL);
         }
         (Allowance::Windows(_) | Allowance::Elevated(_), None) => {
+            // A check counts nothing, and a candidate must not deny it.
+            let beside =
+                candidate.filter(|_| mode != Mode::Check).map(|candidate| (candidate, identified.bucket.clone()));
             plan.add_allowance(given, identified.bucket, cost, mode, origin);
+            if let Some((candidate, bucket)) = beside {
+                plan.add_candidate(candidate, bucket, cost, mode, origin);
+            }
             plan.changed_at(first, changed);
             plan.lease(first, limit.lease);
         }

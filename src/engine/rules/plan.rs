@@ -40,6 +40,8 @@ pub struct ChargeOrigin {
     pub window: u32,
     /// True if a denial denies the request. Otherwise the limit or the id is in shadow.
     pub enforced: bool,
+    /// True if it is a charge of the limit's candidate.
+    pub is_candidate: bool,
 }
 
 /// A denial by a limit that does not need the store.
@@ -99,6 +101,22 @@ impl From<ComponentError> for DenialReason {
 /// that no two buckets become one).
 const WINDOW_STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
 
+impl ChargeOrigin {
+    /// The first window of a limit.
+    pub const fn new(limit: u32, enforced: bool) -> Self {
+        Self { limit, window: 0, enforced, is_candidate: false }
+    }
+}
+
+impl Bucket {
+    /// Appends a mark to the key: another bucket of the same id.
+    pub(super) fn mark(&mut self, mark: &str) {
+        self.key.push_str(mark);
+        let add = |sum: u128, byte: u8| (sum ^ u128::from(byte)).wrapping_mul(WINDOW_STRIDE);
+        self.fingerprint = mark.bytes().fold(self.fingerprint, add);
+    }
+}
+
 impl Plan {
     /// Adds one charge for each window of an allowance; `origin` is that of the first.
     pub fn add_allowance(
@@ -126,10 +144,7 @@ impl Plan {
         origin: ChargeOrigin,
     ) {
         let Some((first, others)) = windows.split_first() else { return };
-        let suffix = first.algorithm().key_suffix();
-        bucket.key.push_str(suffix);
-        bucket.fingerprint =
-            suffix.bytes().fold(bucket.fingerprint, |sum, byte| (sum ^ u128::from(byte)).wrapping_mul(WINDOW_STRIDE));
+        bucket.mark(first.algorithm().key_suffix());
         let plain = (!others.is_empty()).then(|| bucket.clone());
         self.charges.push(Charge::new(bucket, first.clone(), cost, mode));
         self.origins.push(origin);

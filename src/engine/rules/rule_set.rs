@@ -200,7 +200,7 @@ impl Rules {
         let subject =
             OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
         let (given, changed) = limit.overrides.find(&subject);
-        let allowance = given.map_or(&limit.allowance, |(_, given)| &given.allowance);
+        let (allowance, candidate) = limit.allowance_for(given.map(|(_, given)| given), &identified.bucket.key);
         let enforced = limit.is_enforced_for(&identified.bucket.key);
         match allowance {
             Allowance::Disabled => {}
@@ -211,9 +211,11 @@ impl Rules {
             Allowance::Windows(_) | Allowance::Elevated(_) => {
                 let cost = cost(limit, request)?;
                 let first = plan.charges.len();
+                let response_cost = limit.response_cost.as_deref();
+                let candidate_cost = response_cost.map_or(cost, |later| later.before(Mode::SpendOnly, cost).1);
                 // A limit in shadow must neither deny nor prevent charges to enforced limits.
                 let mode = if enforced { Mode::Spend } else { Mode::SpendOnly };
-                let (mode, cost) = limit.response_cost.as_ref().map_or((mode, cost), |response_cost| {
+                let (mode, cost) = response_cost.map_or((mode, cost), |response_cost| {
                     plan.reservations.push(Reservation {
                         limit: place,
                         reserve: cost,
@@ -221,8 +223,12 @@ impl Rules {
                     });
                     response_cost.before(mode, cost)
                 });
-                let origin = ChargeOrigin { limit: place, window: 0, enforced };
+                let origin = ChargeOrigin::new(place, enforced);
+                let beside = candidate.map(|candidate| (candidate, identified.bucket.clone()));
                 plan.add_allowance(allowance, identified.bucket, cost, mode, origin);
+                if let Some((candidate, bucket)) = beside {
+                    plan.add_candidate(candidate, bucket, candidate_cost, Mode::SpendOnly, origin);
+                }
                 plan.changed_at(first, changed);
                 plan.lease(first, limit.lease);
                 plan.add_input(first, limit, |queue| queue.entry(&limit.name, request), None)?;

@@ -64,6 +64,8 @@ pub struct BucketState {
     /// Each window with the decision on a cost of 0, but for `retry_after`, which is the time until a request fits. Empty if
     /// the id has no bucket.
     pub windows: Vec<(Numbers, Decision)>,
+    /// The windows of the candidate. Empty if none is decided for the id.
+    pub candidate: Vec<(Numbers, Decision)>,
 }
 
 impl Operator {
@@ -135,7 +137,9 @@ impl Operator {
         change: Option<BucketChange>,
         now: Micros,
     ) -> Result<BucketState, OperatorError> {
-        let windows = self.decide(found, change, now).await?;
+        let mut windows = self.decide(found, change, now).await?;
+        let own = found.plan.origins.iter().filter(|origin| !origin.is_candidate).count();
+        let candidate = windows.split_off(own.min(windows.len()));
         let view = self.limiter.view();
         let given_by = found.given_by.map(|origin| {
             let comment = origin.comment.as_deref().map(str::to_owned);
@@ -151,6 +155,7 @@ impl Operator {
             given_by,
             blocked,
             windows,
+            candidate,
         })
     }
 }

@@ -30,6 +30,7 @@ pub(super) fn state(state: &BucketState) -> Value {
         "given_by": state.given_by.as_ref().map(|(place, comment)| json!({ "place": place, "comment": comment })),
         "blocked": state.blocked.as_ref().map(|(block, left)| self::block(block, *left)),
         "windows": state.windows.iter().map(window).collect::<Vec<_>>(),
+        "candidate": (!state.candidate.is_empty()).then(|| state.candidate.iter().map(window).collect::<Vec<_>>()),
     })
 }
 

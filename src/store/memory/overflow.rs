@@ -46,6 +46,6 @@ impl Overflow {
 /// The bucket's key without its id.
 fn window_key(charge: &Charge) -> String {
     let key = &charge.bucket.key;
-    let window = key.rsplit_once('#').map_or("0", |(_, window)| window);
+    let window = key.split_once('#').map_or("0", |(_, window)| window);
     format!("{}#{window}", short_of(key))
 }

@@ -107,6 +107,9 @@ impl LineFormatter {
         if let Some(remaining) = record.remaining {
             integer(line, "remaining", remaining);
         }
+        if !record.candidate_denied.is_empty() {
+            texts(line, "candidate_denied", &record.candidate_denied);
+        }
         text(line, "rejected", record.rejected.as_deref());
         text(line, "entry", record.entry.as_deref());
         if !record.script_output.is_empty() {
@@ -295,6 +298,7 @@ pub(super) mod tests {
             result: Some(DecisionResult::ShadowDenied),
             limit: Some("L".into()),
             remaining: Some(3),
+            candidate_denied: vec!["L".into(), "M".into()],
             ..record()
         }
     }
@@ -333,7 +337,7 @@ pub(super) mod tests {
             "duration_ms": 1.234, "referer": "https://b.example/", "user_agent": "curl/8", "request_id": "r-1",
             "trace_id": "00000000000000000000000000004bf9",
             "upstream": "127.0.0.1:3000", "upstream_ms": 0.007, "attempts": 2, "verdict": "shadow", "limit": "L",
-            "remaining": 3,
+            "remaining": 3, "candidate_denied": ["L", "M"],
         });
         assert_eq!(parsed, expected);
         let least: Value = serde_json::from_str(&line(Format::Json, &record())).unwrap();

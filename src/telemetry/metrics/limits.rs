@@ -34,6 +34,10 @@ label! {
         ErrorDenied = "error_denied",
         /// Too many requests were waiting for the store.
         Rejected = "rejected",
+        /// The limit's candidate would have allowed the request.
+        CandidateAllowed = "candidate_allowed",
+        /// The limit's candidate would have denied the request.
+        CandidateDenied = "candidate_denied",
     }
 }
 

@@ -98,7 +98,7 @@ impl Rules {
         let tag = descriptor.entries.first().map_or(Tag::OfId, |entry| Tag::Fixed(of_component(&encoded(entry.value))));
         let charge = Charge::new(key.into_bucket(tag), numbers, 1, Mode::Spend);
         plan.charges.push(Charge { changed: NUMBERS_OF_THE_CALL, ..charge });
-        plan.origins.push(ChargeOrigin { limit: place, window: 0, enforced });
+        plan.origins.push(ChargeOrigin::new(place, enforced));
         plan
     }
 
