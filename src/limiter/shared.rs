@@ -14,7 +14,7 @@ use crate::engine::rules::limit::Limit;
 use crate::engine::rules::rule_set::Rules;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::denials::{DenialLog, DenialSampler, IdFormat};
-use crate::telemetry::metrics::{LimitMetrics, Metrics, SettlementMetrics};
+use crate::telemetry::metrics::{DecisionResult, LimitMetrics, Metrics, SettlementMetrics};
 
 pub struct Shared {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
@@ -88,6 +88,18 @@ impl Shared {
     pub(super) fn block(&self, blocks: Blocks) {
         self.metrics.listeners.blocks.set(i64::try_from(blocks.list().len()).unwrap_or(i64::MAX));
         self.blocks.store(Arc::new(blocks));
+    }
+
+    /// Calls `each` with every limit of the rules in force, in their order, and with its decisions so far by
+    /// [`DecisionResult`]. The last one stands for limits that requests carry.
+    pub fn each_limit(&self, mut each: impl FnMut(&Limit, [u64; DecisionResult::ALL.len()])) {
+        self.metrics.add_up();
+        let snapshot = self.snapshot.load();
+        for (place, metrics) in (0..).zip(&snapshot.limits) {
+            if let Some(limit) = snapshot.rules.limit(place) {
+                each(limit, metrics.decisions());
+            }
+        }
     }
 
     pub const fn metrics(&self) -> &Arc<Metrics> {

@@ -170,6 +170,7 @@ pub fn start(
         stores: started.stores.into(),
         tokens: options.admin_tokens.clone(),
         log: options.log.clone(),
+        listeners: bound.addresses.iter().map(|(kind, address)| (kind.name(), address.to_string())).collect(),
         is_local: admin.is_some_and(|address| address.ip().is_loopback()),
     };
     let control = Control {

@@ -110,7 +110,7 @@ impl Admin {
         reply
     }
 
-    fn authorize(&self, head: &Parts, peer: Option<SocketAddr>) -> Result<Caller, Rejection> {
+    pub(super) fn authorize(&self, head: &Parts, peer: Option<SocketAddr>) -> Result<Caller, Rejection> {
         let tokens = &self.options.tokens;
         if tokens.is_empty() {
             let detail = "changes are not enabled: start Weir with `--admin-token-file FILE` or WEIR_ADMIN_TOKEN, and send \

@@ -1,5 +1,5 @@
-//! The admin listener: metrics, health, operations on buckets ([`buckets`]) and the log's filter ([`log`]). Not for
-//! clients.
+//! The admin listener: metrics, health, operations on buckets ([`buckets`]), the log's filter ([`log`]) and the live page
+//! ([`page`]). Not for clients.
 
 use std::cell::RefCell;
 use std::future;
@@ -44,7 +44,9 @@ mod buckets;
 mod change;
 pub mod client;
 mod connections;
+mod live;
 pub mod log;
+mod page;
 mod replies;
 pub mod tokens;
 
@@ -116,6 +118,8 @@ pub struct AdminOptions {
     pub tokens: Tokens,
     /// The log's filter, if it can be changed.
     pub log: Option<LogFilter>,
+    /// The name and address of each listener.
+    pub listeners: Vec<(&'static str, String)>,
     /// The listener is on loopback and answers only to loopback names: a page in a local browser could have its own name
     /// resolve to 127.0.0.1 (DNS rebinding).
     pub is_local: bool,
@@ -176,6 +180,9 @@ impl Admin {
         if let ("/log", Some(filter)) = (path.as_str(), &self.options.log) {
             return self.answer_log(filter, request).await;
         }
+        if path == "/live" {
+            return self.answer_live(&request);
+        }
         match Target::parse(&path) {
             Some(target) => self.answer_buckets(&target, request).await,
             None => self.answer_page(&request.head.method, &path),
@@ -184,11 +191,12 @@ impl Admin {
 
     fn answer_page(&self, method: &Method, path: &str) -> Reply {
         let page = match path {
+            "/" => |_: &Self| page::reply(),
             "/metrics" => Self::metrics_page,
             "/healthz" => |_: &Self| page(StatusCode::OK, PLAIN, "ok\n".to_owned()),
             "/readyz" => Self::ready_page,
             _ => {
-                let detail = "there are /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks";
+                let detail = "there are /, /live, /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks";
                 return problem(StatusCode::NOT_FOUND, detail);
             }
         };

@@ -47,6 +47,13 @@ pub struct LimitMetrics {
     decisions: [Count; DecisionResult::ALL.len()],
 }
 
+impl LimitMetrics {
+    /// The decisions in the order of [`DecisionResult::ALL`], without those since [`Metrics::add_up`].
+    pub fn decisions(&self) -> [u64; DecisionResult::ALL.len()] {
+        self.decisions.each_ref().map(|count| count.0.load(Ordering::Relaxed))
+    }
+}
+
 /// A worker's share of [`LimitMetrics`]. Most limits have few results, so tallies are created when they are needed.
 #[derive(Debug, Default)]
 pub struct LimitTallies {

@@ -102,9 +102,14 @@ impl Metrics {
         self.tallies.gauge(gauge.clone())
     }
 
+    /// Adds what the workers have counted to the metrics.
+    pub fn add_up(&self) {
+        self.tallies.add_up();
+    }
+
     /// Returns all metrics in the text exposition format, version 0.0.4.
     pub fn render(&self) -> Result<Vec<u8>, prometheus::Error> {
-        self.tallies.add_up();
+        self.add_up();
         self.process.update();
         let mut text = Vec::with_capacity(16 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;

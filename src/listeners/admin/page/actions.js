@@ -1,0 +1,188 @@
+/** The operator's token. It is kept here only, until the page is closed or loaded again. */
+let token = null;
+
+/** Sends a request to this listener, with the token if there is one. */
+async function ask(method, path, body) {
+  const headers = {};
+  if (token) headers.authorization = `Bearer ${token}`;
+  if (body !== undefined) headers["content-type"] = "application/json";
+  const response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
+  const text = await response.text();
+  let parsed = {};
+  try {
+    parsed = JSON.parse(text);
+  } catch {
+    // A reply that is not JSON has nothing to show but its status.
+  }
+  return { status: response.status, ok: response.ok, body: parsed };
+}
+
+/** Says why a request failed. */
+function reasonOf({ status, body }) {
+  if (status === 401 && token) return `Wrong token: ${body.detail ?? "it is not known"}.`;
+  if (status === 401) return "This needs the operator’s token. Type it in below, under “Operator’s token”.";
+  return body.detail ?? `Status ${status}`;
+}
+
+function say(id, text, isError = false) {
+  const message = get(id);
+  message.classList.toggle("error", isError);
+  message.textContent = isError ? `Error: ${text}` : text;
+}
+
+/** Runs a form's action; says so if the listener cannot be reached. */
+function onSubmit(id, message, act) {
+  get(id).addEventListener("submit", async (event) => {
+    event.preventDefault();
+    say(message, "");
+    try {
+      await act();
+    } catch (error) {
+      say(message, `no answer: ${error.message}`, true);
+    }
+  });
+}
+
+// Buckets
+
+/** The name of the bucket on show, as the listener writes it. */
+let bucket = "";
+
+function showBucketLimits() {
+  const list = get("bucket-limit");
+  const names = page.live.limits.map((limit) => limit.name);
+  if (list.dataset.names === names.join("\n")) return;
+  list.dataset.names = names.join("\n");
+  const chosen = list.value;
+  list.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
+  if (names.includes(chosen)) list.value = chosen;
+}
+
+const bucketPath = (name) => `/buckets/${encodeURIComponent(name)}`;
+
+async function look(name) {
+  const reply = await ask("GET", bucketPath(name));
+  if (!reply.ok) {
+    get("bucket").hidden = true;
+    return say("bucket-message", reasonOf(reply), true);
+  }
+  showBucket(reply.body);
+}
+
+/** Writes a definition list. */
+function facts(list, pairs) {
+  list.replaceChildren(...pairs.filter(([, text]) => text !== null && text !== undefined && text !== "")
+    .flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, String(text))]));
+}
+
+function showBucket(state) {
+  bucket = state.bucket;
+  get("bucket").hidden = false;
+  setText(get("bucket-name"), bucket);
+  const given = state.given_by && `${state.given_by.place}${state.given_by.comment ? `, ${state.given_by.comment}` : ""}`;
+  const blocked = state.blocked && `for ${span(Math.ceil(state.blocked.left_ms / 1000))}, by ${state.blocked.by}${state.blocked.reason ? `: ${state.blocked.reason}` : ""}`;
+  facts(get("bucket-facts"), [
+    ["Mode", `${state.mode}${state.mode === "enforce" && !state.enforced ? ", not for this id" : ""}`],
+    ["Override", given],
+    ["Blocked", blocked],
+    ["Allows", state.allows === "windows" ? null : state.allows],
+  ]);
+  const time = (ms) => (ms === null ? "never" : span(Math.ceil(ms / 1000)));
+  get("windows").hidden = !state.windows.length;
+  get("windows").tBodies[0].replaceChildren(...state.windows.map((window) => el("tr", {},
+    el("th", { scope: "row" }, window.allows),
+    ...[whole.format(window.remaining), whole.format(window.used), time(window.reset_after_ms)].map((text) => el("td", { className: "number" }, text)))));
+}
+
+/** Adds a form for a change: its button, and inputs as [key, label, value, class]. */
+function change(title, method, below, inputs, done, read = (values) => values) {
+  const fields = inputs.map(([key, label, value, className]) => ({ key, label, input: el("input", { value, className: className ?? "", required: key !== "reason", autocomplete: "off" }) }));
+  const form = el("form", {}, ...fields.map(({ label, input }) => el("label", {}, label, input)), el("button", { type: "submit" }, title));
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (!token && page.live.changes) {
+      say("bucket-message", "give the operator’s token first.", true);
+      return get("token").focus();
+    }
+    say("bucket-message", "");
+    const body = read(Object.fromEntries(fields.map(({ key, input }) => [key, input.value])));
+    try {
+      const reply = await ask(method, bucketPath(bucket) + below, body);
+      if (!reply.ok) return say("bucket-message", reasonOf(reply), true);
+      say("bucket-message", done);
+      if (reply.body.windows) showBucket(reply.body);
+      else await look(bucket);
+    } catch (error) {
+      say("bucket-message", `no answer: ${error.message}`, true);
+    }
+  });
+  get("changes").append(form);
+}
+
+const tokens = (key) => (values) => ({ [key]: Number(values[key]) });
+const nothing = () => undefined;
+change("Reset", "POST", "/reset", [], "Reset: the bucket is full.", nothing);
+change("Refund", "POST", "/refund", [["cost", "Tokens to give back", "1"]], "Refunded.", tokens("cost"));
+change("Set", "PUT", "", [["remaining", "Tokens that remain", "0"]], "Set.", tokens("remaining"));
+change("Block", "PUT", "/block", [["for", "Block for", "1h"], ["reason", "Reason", "", "long"]], "Blocked.", (values) => ({ for: values.for, ...(values.reason && { reason: values.reason }) }));
+change("Unblock", "DELETE", "/block", [], "Unblocked.", nothing);
+
+onSubmit("bucket-form", "bucket-message", () => look(`${get("bucket-limit").value}:${get("bucket-id").value.trim()}`));
+
+// The token
+
+function showToken(name) {
+  get("forget").hidden = !token;
+  say("token-message", name ? `The token of ${name} is in use. This page forgets it when it is closed or loaded again.` : "");
+  readTop();
+}
+
+onSubmit("token-form", "token-message", async () => {
+  token = get("token").value.trim() || null;
+  get("token").value = "";
+  if (!token) return say("token-message", "type the token first.", true);
+  const reply = await ask("GET", "/live");
+  if (reply.ok) return showToken(reply.body.operator);
+  const reason = reasonOf(reply);
+  token = null;
+  say("token-message", reason, true);
+});
+
+get("forget").addEventListener("click", () => {
+  token = null;
+  showToken(null);
+  say("token-message", "The token is forgotten.");
+  get("token").focus();
+});
+
+// Explaining a request
+
+onSubmit("explain-form", "explain-message", async () => {
+  const result = get("explanation");
+  result.replaceChildren();
+  const lines = get("explain-headers").value.split("\n").map((line) => line.trim()).filter(Boolean);
+  const headers = lines.map((line) => {
+    const colon = line.indexOf(":");
+    return [line.slice(0, Math.max(0, colon)).trim(), line.slice(colon + 1).trim()];
+  });
+  if (headers.some(([name]) => !name)) return say("explain-message", "a header is written `name: value`.", true);
+  const body = { method: get("explain-method").value, url: get("explain-url").value.trim(), headers: headers };
+  if (get("explain-ip").value.trim()) body.ip = get("explain-ip").value.trim();
+  const reply = await ask("POST", "/explain", body);
+  if (!reply.ok) return say("explain-message", reasonOf(reply), true);
+  showExplanation(reply.body);
+});
+
+function showExplanation({ limits = [] }) {
+  const applying = limits.filter((limit) => limit.applies).length;
+  say("explain-message", `${count(applying, "limit applies", "limits apply")} to this request.`);
+  get("explanation").replaceChildren(...limits.flatMap((limit) => {
+    const list = el("dl", {});
+    facts(list, Object.entries(limit).filter(([name]) => name !== "name" && name !== "applies").map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : value]));
+    return [el("h3", {}, `${limit.applies ? "✓ " : "– "}${limit.name}`), list];
+  }));
+}
+
+const isEncrypted = location.protocol === "https:" || /^(localhost|127\.|\[::1\]|.*\.localhost$)/.test(location.hostname);
+if (!isEncrypted) say("token-message", "This connection is not encrypted: who can read it can read the token.");
+read();

@@ -1,0 +1,417 @@
+/** Milliseconds from one reading to the next, and the longest wait after failures. */
+const INTERVAL = 1000;
+const LONGEST_WAIT = 5000;
+
+/** Milliseconds until a reading has failed. */
+const TIMEOUT = 5000;
+
+/** Rows of the table; a filter finds the others. */
+const MOST_ROWS = 200;
+
+/** Readings between two of the ids most denied, and the number of ids. */
+const TOP_EVERY = 5;
+const TOP_COUNT = 10;
+
+/** Milliseconds that the rates in the table are of. */
+const RATE_SPAN = 5000;
+
+/** The results of decisions that each number adds up. A limit in shadow mode lets the request pass. */
+const PASSED = new Set(["allowed", "unlimited", "error_allowed", "shadow_denied"]);
+const DENIED = new Set(["denied", "error_denied", "rejected"]);
+const WOULD = new Set(["shadow_denied", "candidate_denied"]);
+
+const get = (id) => document.getElementById(id);
+
+/** Creates an element. Text from outside becomes text nodes only. */
+function el(tag, properties, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1, minimumFractionDigits: 1 });
+const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+
+function rate(value) {
+  if (value === 0) return "0";
+  return value < 10 ? tenths.format(value) : value < 100_000 ? whole.format(value) : compact.format(value);
+}
+
+function percent(part, sum) {
+  if (!part) return "0 %";
+  const share = (100 * part) / sum;
+  return share < 0.1 ? "< 0.1 %" : `${share < 10 ? tenths.format(share) : whole.format(share)} %`;
+}
+
+function count(number, one, many) {
+  return `${whole.format(number)} ${number === 1 ? one : many}`;
+}
+
+/** Formats seconds with their two largest units. */
+function span(seconds) {
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const at = units.findIndex(([, size]) => seconds >= size);
+  if (at < 0) return "0 s";
+  const [[name, size], next] = [units[at], units[at + 1]];
+  const rest = next ? Math.floor((seconds % size) / next[1]) : 0;
+  return `${Math.floor(seconds / size)} ${name}${rest ? ` ${rest} ${next[0]}` : ""}`;
+}
+
+/** Tells assistive technology about a change that matters. */
+function announce(text) {
+  setText(get("announcement"), text);
+}
+
+/** A limit's counters and their rates over the last two minutes. */
+class Track {
+  constructor(name) {
+    this.name = name;
+    this.last = null;
+    this.points = [];
+  }
+
+  /** Adds a reading: the sums of the counters by what they mean. */
+  add(at, sums) {
+    const before = this.last;
+    this.last = { at, ...sums };
+    // Counters begin again with the process.
+    if (!before || at <= before.at || sums.passed < before.passed || sums.denied < before.denied) return;
+    const per = (name) => (Math.max(0, sums[name] - before[name]) * 1000) / (at - before.at);
+    this.points.push({ at, span: at - before.at, passed: per("passed"), denied: per("denied"), would: per("would") });
+    const first = this.points.findIndex((point) => at - point.at <= SHOWN_SECONDS * 1000);
+    this.points.splice(0, first);
+  }
+
+  /** Returns the mean rates of the last milliseconds. */
+  mean(milliseconds) {
+    const mean = { passed: 0, denied: 0, would: 0 };
+    const now = this.points.at(-1)?.at;
+    const recent = this.points.filter((point) => now - point.at < milliseconds);
+    const span = recent.reduce((sum, point) => sum + point.span, 0);
+    for (const name in mean) {
+      mean[name] = span && recent.reduce((sum, point) => sum + point[name] * point.span, 0) / span;
+    }
+    return mean;
+  }
+}
+
+const page = {
+  paused: false,
+  /** The name of the limit that the chart shows; empty for all. */
+  chosen: "",
+  /** The last reading. */
+  live: null,
+  started: null,
+  state: "connecting",
+  total: new Track(""),
+  tracks: new Map(),
+  rows: new Map(),
+  chart: new Chart(get("chart")),
+  failures: 0,
+  readings: 0,
+  timer: 0,
+  reading: false,
+};
+
+const STATES = {
+  connecting: ["…", "Connecting"],
+  live: ["●", "Live"],
+  paused: ["❚❚", "Paused"],
+  lost: ["▲", "Connection lost, trying again"],
+};
+
+function setState(state) {
+  if (state === page.state) return;
+  if (page.state !== "connecting") announce(state === "live" ? "Live again" : STATES[state][1]);
+  page.state = state;
+  get("state").dataset.state = state;
+  get("state-icon").textContent = STATES[state][0];
+  get("state-text").textContent = STATES[state][1];
+  document.querySelector("main").toggleAttribute("data-stale", state === "lost");
+}
+
+/** Reads once, unless the page is paused or hidden, and sets the timer for the next time. */
+async function read() {
+  clearTimeout(page.timer);
+  if (page.paused || page.reading || document.hidden) return;
+  page.reading = true;
+  try {
+    const response = await fetch("/live", { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
+    if (!response.ok) throw new Error(`status ${response.status}`);
+    take(await response.json());
+    page.failures = 0;
+    if (!page.paused) setState("live");
+    if (page.readings++ % TOP_EVERY === 0) readTop();
+  } catch {
+    page.failures += 1;
+    if (!page.paused) setState("lost");
+  }
+  page.reading = false;
+  page.timer = setTimeout(read, Math.min(INTERVAL * Math.max(1, page.failures), LONGEST_WAIT));
+}
+
+function take(live) {
+  const before = page.live;
+  if (page.started !== live.started) {
+    page.total = new Track("");
+    page.tracks.clear();
+    page.started = live.started;
+  }
+  page.live = live;
+  const total = { passed: 0, denied: 0, would: 0 };
+  const tracks = new Map();
+  for (const limit of live.limits) {
+    const sums = sumsOf(live.results, limit.counts);
+    for (const name in total) total[name] += sums[name];
+    const track = page.tracks.get(limit.name) ?? new Track(limit.name);
+    track.add(live.now_ms, sums);
+    tracks.set(limit.name, track);
+  }
+  // A reload may remove limits.
+  page.tracks = tracks;
+  page.total.add(live.now_ms, total);
+  if (!tracks.has(page.chosen)) page.chosen = "";
+  show(total);
+  announceChanges(before, live);
+}
+
+function sumsOf(results, counts) {
+  const sums = { passed: 0, denied: 0, would: 0 };
+  results.forEach((result, index) => {
+    if (PASSED.has(result)) sums.passed += counts[index];
+    if (DENIED.has(result)) sums.denied += counts[index];
+    if (WOULD.has(result)) sums.would += counts[index];
+  });
+  return sums;
+}
+
+function announceChanges(before, live) {
+  if (!before) return;
+  const [was, is] = [before, live].map((reading) => ({ store: storeCard(reading), rules: rulesCard(reading) }));
+  if (was.store.bad !== is.store.bad) announce(is.store.bad ? `Store: ${is.store.word}` : "The store is up again");
+  if (was.rules.bad !== is.rules.bad) announce(is.rules.bad ? "The rules on disk have an error" : "The rules are loaded");
+}
+
+function show(total) {
+  showHealth(page.live);
+  showEmpty(total);
+  showChart();
+  showLimits();
+  showBucketLimits();
+  setText(get("version"), page.live.version);
+}
+
+function showEmpty(total) {
+  const { limits, listeners } = page.live;
+  const isEmpty = total.passed + total.denied + total.would === 0;
+  get("empty").hidden = !isEmpty;
+  get("chart").hidden = isEmpty;
+  if (!isEmpty) return;
+  const proxy = listeners.find((listener) => listener.name === "proxy");
+  // A listener on all addresses is reached at the one that this page is.
+  const address = proxy?.address.replace(/^(0\.0\.0\.0|\[::\])/, location.hostname);
+  const text = limits.length ? "No requests yet. " : "The rules have no limits, so nothing is counted. ";
+  setText(get("empty-text"), text + (address && limits.length ? "Send one:" : limits.length ? "Send one through your gateway." : ""));
+  get("empty-command").hidden = !address || !limits.length;
+  setText(get("empty-command"), `curl -i http://${address}/`);
+}
+
+function showChart() {
+  const track = page.tracks.get(page.chosen) ?? page.total;
+  setText(get("chart-title"), `Decisions per second, ${page.chosen || "all limits"}`);
+  page.chart.draw(track.points, page.live.now_ms);
+  const mean = track.mean(RATE_SPAN);
+  const entries = [["passed", "passed"], ["denied", "denied"], ["would", "would deny"]];
+  const legend = get("legend");
+  if (!legend.children.length) {
+    legend.append(...entries.map(([kind]) => el("li", {}, swatch(kind), el("span", {}))));
+  }
+  entries.forEach(([kind, word], index) => setText(legend.children[index].lastChild, `${rate(mean[kind])} ${word}`));
+  get("chart").setAttribute("aria-label", `Chart of the last 2 minutes. Now per second: ${legend.textContent.replace(/([a-z])(\d)/g, "$1, $2")}`);
+}
+
+function rowOf(name) {
+  const button = el("button", { type: "button", className: "link" }, name || "All limits");
+  button.addEventListener("click", () => choose(name));
+  const modes = [el("span", { className: "mode" }), el("span", { className: "narrow" })];
+  const [passed, denied, share, would] = [0, 1, 2, 3].map((place) => el("td", { className: place < 3 ? "number" : "number wide" }));
+  const spark = new Spark();
+  const row = el("tr", {}, el("th", { scope: "row" }, button, modes[1]), el("td", { className: "wide" }, modes[0]),
+    passed, denied, share, would, el("td", { className: "wide" }, spark.svg));
+  return { row, button, modes, passed, denied, share, would, spark };
+}
+
+function modeOf(limit) {
+  const isPart = limit.mode === "enforce" && limit.enforced_percent < 100;
+  return isPart ? `enforce for ${limit.enforced_percent} %` : limit.mode;
+}
+
+function fill(row, track, limit) {
+  const mean = track.mean(RATE_SPAN);
+  const all = track.mean(SHOWN_SECONDS * 1000);
+  setText(row.passed, rate(mean.passed));
+  setText(row.denied, rate(mean.denied));
+  row.denied.classList.toggle("denying", mean.denied > 0);
+  setText(row.share, percent(all.denied, all.denied + all.passed));
+  setText(row.would, rate(mean.would));
+  row.spark.draw(track.points, page.live.now_ms);
+  row.row.classList.toggle("chosen", track.name === page.chosen);
+  row.button.setAttribute("aria-pressed", track.name === page.chosen);
+  for (const mode of row.modes) {
+    setText(mode, limit ? modeOf(limit) : "");
+    mode.hidden = !limit;
+  }
+  row.modes[0].classList.toggle("shadow", limit?.mode !== "enforce");
+}
+
+const ORDERS = {
+  file: () => 0,
+  name: (a, b) => a.limit.name.localeCompare(b.limit.name),
+  denied: (a, b) => b.mean.denied - a.mean.denied || b.track.last.denied - a.track.last.denied,
+  passed: (a, b) => b.sum - a.sum,
+};
+
+function showLimits() {
+  const wanted = get("filter").value.trim().toLowerCase();
+  const found = page.live.limits.filter((limit) => limit.name.toLowerCase().includes(wanted)).map((limit) => {
+    const track = page.tracks.get(limit.name);
+    const mean = track.mean(SHOWN_SECONDS * 1000);
+    return { limit, track, mean, sum: mean.passed + mean.denied };
+  });
+  const order = get("sort").value;
+  if (order !== "file") found.sort(ORDERS[order]);
+  const shown = found.slice(0, MOST_ROWS);
+  const rows = wanted ? [] : [{ track: page.total, limit: null }];
+  rows.push(...shown);
+  const body = get("limits").tBodies[0];
+  const elements = rows.map(({ track, limit }) => {
+    if (!page.rows.has(track.name)) page.rows.set(track.name, rowOf(track.name));
+    const row = page.rows.get(track.name);
+    fill(row, track, limit);
+    return row.row;
+  });
+  const isSame = elements.length === body.rows.length && elements.every((row, index) => row === body.rows[index]);
+  // Rows stay where they are while one of them is in use.
+  const isInUse = body.contains(document.activeElement) || body.matches(":hover");
+  const isSameSet = elements.length === body.rows.length && elements.every((row) => row.parentNode === body);
+  if (!isSame && !(isInUse && isSameSet)) body.replaceChildren(...elements);
+  for (const name of page.rows.keys()) if (name && !page.tracks.has(name)) page.rows.delete(name);
+  const hidden = found.length - shown.length;
+  const note = "Rates are of the last 5 seconds, shares of the last 2 minutes. “Would deny” counts limits in shadow mode and candidate numbers.";
+  const more = hidden ? ` ${count(hidden, "more limit is", "more limits are")} not shown; the filter finds them.` : "";
+  setText(get("limits-note"), (found.length ? note : "No limit has this in its name.") + more);
+}
+
+function choose(name) {
+  page.chosen = name;
+  showChart();
+  showLimits();
+  readTop();
+}
+
+// Health
+
+function card(title, word, bad, ...lines) {
+  return { title, word, bad, lines: lines.filter(Boolean) };
+}
+
+function storeCard({ store }) {
+  const problem = store.connected < store.workers || store.failing > 0 || store.breakers_open > 0;
+  const word = store.connected === 0 ? "down" : problem ? "partly down" : "up";
+  if (store.kind === "memory") {
+    const most = store.buckets_max ? ` of ${compact.format(store.buckets_max)}` : "";
+    return card("Store: memory", word, problem, `${whole.format(store.buckets ?? 0)}${most} buckets`);
+  }
+  const breakers = store.breakers_open ? `${count(store.breakers_open, "circuit breaker", "circuit breakers")} open` : "";
+  return card("Store: Redis", word, problem, `${store.connected} of ${count(store.workers, "worker", "workers")} connected`, breakers, problem && store.error);
+}
+
+function rulesCard({ rules, limits, now_ms }) {
+  const age = rules.loaded ? `, loaded ${span(Math.max(0, now_ms / 1000 - rules.loaded))} ago` : "";
+  const text = count(limits.length, "limit", "limits") + age;
+  return rules.error ? card("Rules", "files on disk not in use", true, text, rules.error) : card("Rules", "loaded", false, text);
+}
+
+function processCard({ phase, started, now_ms, workers, connections }) {
+  const word = { serving: "serving", starting: "starting", draining: "draining" }[phase];
+  const isFull = connections.max > 0 && connections.open >= connections.max;
+  return card("Process", isFull ? "too many connections" : word, phase !== "serving" || isFull,
+    `up ${span(Math.max(0, now_ms / 1000 - started))}`, `${count(workers, "worker", "workers")}, ${count(connections.open, "connection", "connections")}`);
+}
+
+function upstreamsCard({ upstreams, workers, listeners }) {
+  const all = Object.values(upstreams).reduce((sum, number) => sum + number, 0);
+  if (!all) return listeners.some((listener) => listener.name === "proxy") ? card("Upstreams", "built in", false, "no addresses to check") : null;
+  // Each worker has its own view of each address.
+  const up = upstreams.healthy;
+  const lines = ["ejected", "unhealthy"].map((state) => upstreams[state] && `${Math.ceil(upstreams[state] / workers)} ${state}`);
+  const word = up === all ? "up" : up === 0 ? "down" : "partly down";
+  return card("Upstreams", word, up < all, `${Math.floor(up / workers)} of ${count(Math.ceil(all / workers), "address", "addresses")} up`, ...lines);
+}
+
+function listenersCard({ listeners, blocks }) {
+  const lines = listeners.map(({ name, address }) => `${name} ${address}`);
+  return card("Listeners", listeners.length ? "open" : "none", false, ...lines, blocks ? `${count(blocks, "id", "ids")} blocked` : "");
+}
+
+function showHealth(live) {
+  const cards = [processCard, rulesCard, storeCard, upstreamsCard, listenersCard].map((make) => make(live)).filter(Boolean);
+  const list = get("health");
+  while (list.children.length > cards.length) list.lastChild.remove();
+  cards.forEach(({ title, word, bad, lines }, index) => {
+    const item = list.children[index] ?? list.appendChild(el("li", {}, el("strong", {}), el("span", {})));
+    item.classList.toggle("bad", bad);
+    setText(item.firstChild, `${bad ? "▲" : "✓"} ${title}: ${word}`.replace(/: (memory|Redis): /, ", $1: "));
+    const text = lines.join("\n");
+    if (item.lastChild.dataset.text !== text) {
+      item.lastChild.dataset.text = text;
+      item.lastChild.replaceChildren(...lines.flatMap((line, place) => (place ? [el("br", {}), line] : [line])));
+    }
+  });
+}
+
+// The ids most denied
+
+function showTop(ids, note) {
+  const table = get("top");
+  table.hidden = !ids.length;
+  setText(get("top-note"), note);
+  table.tBodies[0].replaceChildren(...ids.map(({ limit, id, denied, error }) => {
+    const cell = el("td", {}, id);
+    if (!page.chosen) cell.append(el("small", {}, limit));
+    return el("tr", {}, cell, el("td", { className: "number" }, whole.format(denied), error ? el("small", {}, `at least ${whole.format(denied - error)}`) : ""));
+  }));
+}
+
+async function readTop() {
+  const chosen = page.chosen;
+  const limit = chosen ? `limit=${encodeURIComponent(chosen)}&` : "";
+  setText(get("top-title"), `Ids most denied${chosen ? `, ${chosen}` : ""}`);
+  try {
+    const { status, body } = await ask("GET", `/top?${limit}n=${TOP_COUNT}`);
+    if (chosen !== page.chosen) return;
+    if (status === 401 || status === 403) return showTop([], "To see ids here, give the operator’s token.");
+    if (status === 404) return showTop([], "Not available.");
+    const ids = Object.entries(body.limits ?? {}).flatMap(([limit, ids]) => ids.map((entry) => ({ limit, ...entry })));
+    ids.sort((a, b) => b.denied - a.denied);
+    showTop(ids.slice(0, TOP_COUNT), ids.length ? "" : "No id was denied yet.");
+  } catch {
+    // The next reading tells that the connection is lost.
+  }
+}
+
+get("pause").addEventListener("click", () => {
+  page.paused = !page.paused;
+  setText(get("pause"), page.paused ? "Resume" : "Pause");
+  if (page.paused) setState("paused");
+  else read();
+});
+document.addEventListener("visibilitychange", read);
+get("filter").addEventListener("input", () => page.live && showLimits());
+get("sort").addEventListener("change", () => page.live && showLimits());
+new ResizeObserver(() => page.live && showChart()).observe(get("chart"));
