@@ -1,24 +1,47 @@
 //! Reads access logs, those of other programs and our own: formats, compression, and what each log tells of a request.
+//!
+//! One thread reads and decompresses [`Blocks`](input::Blocks) of whole lines. Any number of threads parse them, each with
+//! its own [`Parser`](format::Parser).
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use smallvec::SmallVec;
+
 use crate::engine::algorithms::micros::Micros;
+
+pub mod format;
+pub mod input;
+pub mod told;
 
 /// A request as one line of a log tells it. `None` stands for what the line does not tell.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry<'a> {
-    /// When the request arrived, by the log's clock.
+    /// By the log's clock: when the request arrived, or when its response ended if the log tells no more; see
+    /// [`Told::is_arrival`](told::Told::is_arrival). Lines are written when responses end, so a log is not sorted by it.
     pub at: Micros,
     /// From its arrival to the end of its response.
     pub took: Option<Micros>,
     pub method: Option<Cow<'a, str>>,
+    /// The authority as sent, with its port.
     pub host: Option<Cow<'a, str>>,
-    /// Path and query as sent, in origin form.
+    /// Path and query as sent, in origin form. As [`lossless::text`](crate::message::lossless::text).
     pub target: Option<Cow<'a, str>>,
+    /// Never IPv4-mapped.
     pub client: Option<IpAddr>,
     pub tls_subject: Option<Cow<'a, str>>,
-    /// Headers of the request that the line tells, with names in lower case.
-    pub headers: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// Headers of the request that the line tells, with names in lower case. `host` is not among them.
+    pub headers: SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 3]>,
     pub status: Option<u16>,
+    /// The server turned the request away before it read a valid head, so no limit was asked.
+    pub is_rejected: bool,
+}
+
+/// The reason why a line tells no request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected} at byte {at}")]
+pub struct Unreadable {
+    pub expected: Cow<'static, str>,
+    /// From the start of the line.
+    pub at: usize,
 }

@@ -1,0 +1,96 @@
+//! The parts of a request that a log tells.
+
+use std::collections::BTreeSet;
+
+use crate::engine::algorithms::micros::Micros;
+
+/// The parts of a request that each line of a log can tell. A part that a log tells may still be absent from a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "the parts are independent")]
+pub struct Told {
+    /// Instants are those of arrival. Otherwise they are those at which responses ended.
+    pub is_arrival: bool,
+    /// Instants are whole multiples of this.
+    pub precision: Micros,
+    pub took: bool,
+    pub method: bool,
+    pub host: bool,
+    pub path: bool,
+    pub query: bool,
+    pub client: bool,
+    pub tls_subject: bool,
+    pub headers: ToldHeaders,
+}
+
+/// The headers that a log tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToldHeaders {
+    /// With names in lower case.
+    Named(BTreeSet<String>),
+    /// All but these, with names in lower case.
+    AllBut(BTreeSet<String>),
+}
+
+impl Default for ToldHeaders {
+    fn default() -> Self {
+        Self::Named(BTreeSet::new())
+    }
+}
+
+impl Told {
+    /// Whether lines tell this header, given in lower case.
+    pub fn header(&self, name: &str) -> bool {
+        match &self.headers {
+            ToldHeaders::Named(names) => names.contains(name),
+            ToldHeaders::AllBut(names) => !names.contains(name),
+        }
+    }
+
+    /// What two logs both tell.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        Self {
+            is_arrival: self.is_arrival && other.is_arrival,
+            precision: self.precision.max(other.precision),
+            took: self.took && other.took,
+            method: self.method && other.method,
+            host: self.host && other.host,
+            path: self.path && other.path,
+            query: self.query && other.query,
+            client: self.client && other.client,
+            tls_subject: self.tls_subject && other.tls_subject,
+            headers: self.headers.and(&other.headers),
+        }
+    }
+}
+
+impl ToldHeaders {
+    fn and(&self, other: &Self) -> Self {
+        match (self, other) {
+            (Self::Named(left), Self::Named(right)) => Self::Named(left & right),
+            (Self::AllBut(left), Self::AllBut(right)) => Self::AllBut(left | right),
+            (Self::Named(told), Self::AllBut(not)) | (Self::AllBut(not), Self::Named(told)) => Self::Named(told - not),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_logs_tell_what_each_of_them_tells() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let named = |list| Told { client: true, headers: ToldHeaders::Named(names(list)), ..Told::default() };
+        let all_but = |list| Told { client: true, headers: ToldHeaders::AllBut(names(list)), ..Told::default() };
+        for (left, right, told, not) in [
+            (named(&["a", "b"]), named(&["b", "c"]), "b", "a"),
+            (named(&["a", "b"]), all_but(&["a"]), "b", "a"),
+            (all_but(&["a"]), all_but(&["c"]), "b", "c"),
+        ] {
+            for both in [left.and(&right), right.and(&left)] {
+                assert!(both.client && both.header(told) && !both.header(not), "{both:?}");
+            }
+        }
+    }
+}
