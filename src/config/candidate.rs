@@ -2,6 +2,7 @@
 
 use super::algorithms::Settings;
 use super::limit::{burst_below_cost, share};
+use super::lints::Lint;
 use super::mapping::Mapping;
 use super::numbers::Interner;
 use super::problem::{ReadResult, ReportedError};
@@ -73,9 +74,13 @@ fn check_limit(map: &Mapping<'_>, limit: &Limit) -> ReadResult<()> {
 fn warn(map: &Mapping<'_>, limit: &Limit, candidate: &Candidate) {
     let node = map.value("candidate");
     if candidate.allowance == limit.allowance {
-        node.warning("the candidate has the numbers of the limit", "change them, or remove `candidate`");
+        node.warning(
+            Lint::NoEffect,
+            "the candidate has the numbers of the limit",
+            "change them, or remove `candidate`",
+        );
     } else if let Some(burst) = burst_below_cost(&limit.cost, &candidate.allowance) {
         let message = format!("the cost exceeds the candidate's burst of {burst}: it would deny every request");
-        node.warning(message, "raise its `burst`");
+        node.warning(Lint::CostAboveBurst, message, "raise its `burst`");
     }
 }

@@ -5,6 +5,7 @@ use std::collections::hash_map::Entry;
 use std::sync::LazyLock;
 
 use super::algorithms::{self, Context, Settings, elevated};
+use super::lints::{Lint, Places};
 use super::mapping::Mapping;
 use super::node::{Key, Node, Value};
 use super::numbers::{self, Interner};
@@ -12,7 +13,7 @@ use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::scalars::{is_name, one_of};
 use super::script_files::ScriptFile;
 use super::suggest::nearest;
-use super::{by, candidate, matching, response_cost};
+use super::{by, candidate, ignores, matching, response_cost};
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
@@ -22,7 +23,8 @@ use crate::engine::rules::matching::Match;
 
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
 const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for candidate missing \
-                           malformed on_store_error max_keys max_new_keys per_call drain_over_limit short tag algorithm";
+                           malformed on_store_error max_keys max_new_keys per_call drain_over_limit short tag algorithm \
+                           ignore_lints";
 
 /// The keys of a limit.
 pub(super) static KEYS: LazyLock<Vec<&str>> =
@@ -70,6 +72,7 @@ pub(super) struct Draft {
     needs_redis: Option<Place>,
     /// The value of `short`.
     short: Option<Node>,
+    pub(super) places: Places,
 }
 
 impl Limits {
@@ -111,12 +114,15 @@ impl Limits {
             }
         }
         let mut draft = Draft::new(key);
+        let ignores = node.findings.ignores();
+        ignores.enter(Some(self.drafts.len()));
         if node.is_null() {
             let help = "write `{}` for a limit that applies only to its overrides";
             draft.name.error(format!("{} is empty", quoted(&draft.name.text)), help);
         } else if let Ok(map) = Mapping::of(node, "a limit", &KEYS) {
             draft.read(&map, &self.scripts, interner);
         }
+        ignores.enter(None);
         self.drafts.push(draft);
     }
 
@@ -137,18 +143,20 @@ impl Limits {
     /// Reports mistakes that show once the overrides are read: limits that never apply, and regular expressions that are
     /// too large together.
     pub(super) fn finish(&mut self) {
-        for draft in &mut self.drafts {
+        for (index, draft) in self.drafts.iter_mut().enumerate() {
+            draft.name.findings.ignores().enter(Some(index));
             let limit = &mut draft.limit;
             let applies = limit.per_call || limit.allowance != Allowance::Disabled || !limit.overrides.is_empty();
             if draft.numbers_are_known && !applies {
                 let message = format!("{} never applies: it has no numbers and no overrides", quoted(&limit.name));
                 let numbers = draft.settings.as_ref().map_or("numbers", |settings| settings.number_keys());
-                draft.name.warning(message, format!("add {numbers}, or overrides"));
+                draft.name.warning(Lint::NoNumbers, message, format!("add {numbers}, or overrides"));
             }
             if let Err(error) = limit.overrides.finish() {
                 let message = format!("the regular expressions for {} are too large", quoted(&limit.name));
                 draft.name.error(message, error.to_string());
             }
+            draft.name.findings.ignores().enter(None);
         }
     }
 
@@ -191,6 +199,7 @@ impl Draft {
     pub(super) fn new(name: Key) -> Self {
         Self {
             limit: Limit::new(&name.text),
+            places: Places { name: name.place, ..Places::default() },
             name,
             by_is_known: false,
             regexes: 0,
@@ -202,6 +211,11 @@ impl Draft {
     }
 
     fn read(&mut self, map: &Mapping<'_>, scripts: &[ScriptFile], interner: &mut Interner) {
+        if let Ok(Some(lints)) = map.read(ignores::KEY, ignores::read) {
+            let ignores = map.node.findings.ignores();
+            ignores.add(ignores.current(), lints);
+        }
+        self.places = places(map, &self.name);
         let limit = &mut self.limit;
         let mut conditions = Match::default();
         let paths_are_known = map.get("match").is_none_or(|(_, node)| matching::read(node, &mut conditions));
@@ -243,6 +257,23 @@ impl Draft {
     }
 }
 
+fn places(map: &Mapping<'_>, name: &Key) -> Places {
+    let place = |key: &Key| (key.text.clone(), map.value(&key.text).place);
+    let items = |node: &Node| if let Value::List(items) = &node.value { items.clone() } else { vec![node.clone()] };
+    let windows = map.get("rates").map(|(_, node)| items(node)).unwrap_or_default();
+    let is_ip = |node: &&Node| matches!(&node.value, Value::Scalar { text, .. } if text == "ip");
+    let bare_ip = match map.get("by") {
+        Some((_, node)) => items(node).iter().find(is_ip).map(|node| node.place),
+        None => Some(name.place),
+    };
+    Places {
+        name: name.place,
+        values: map.keys().map(place).collect(),
+        windows: windows.iter().map(|node| node.place).collect(),
+        bare_ip,
+    }
+}
+
 /// Rejects ids that requests of the rate limit service cannot have: they consist of descriptors.
 fn check_by_of_domain(map: &Mapping<'_>, by: &[Component], conditions: &Match, name: &Key) -> ReadResult<()> {
     let by_entry = |component: &Component| matches!(component.source, ComponentSource::Descriptor(_));
@@ -264,7 +295,7 @@ fn options(map: &Mapping<'_>, limit: &mut Limit) {
     map.set("mode", &mut limit.mode, one_of(&MODES));
     map.set("enforce_for", &mut limit.enforce_for, share);
     if let Some((key, _)) = map.get("enforce_for").filter(|_| limit.mode != LimitMode::Enforce) {
-        key.warning("`enforce_for` has no effect in this mode", "write `mode: enforce`");
+        key.warning(Lint::NoEffect, "`enforce_for` has no effect in this mode", "write `mode: enforce`");
     }
     map.set("missing", &mut limit.missing, one_of(&FALLBACKS));
     map.set("malformed", &mut limit.malformed, one_of(&FALLBACKS));
@@ -299,10 +330,10 @@ fn warn_of_cost(map: &Mapping<'_>, limit: &Limit) {
     let Some((_, node)) = map.first(&["reserve", "cost", "cost_from_response"]) else { return };
     if limit.cost == Cost::Fixed(0) {
         let help = "remove `cost` to count each request as 1";
-        node.warning("with a cost of 0, the limit never counts anything", help);
+        node.warning(Lint::CountsNothing, "with a cost of 0, the limit never counts anything", help);
     } else if let Some(burst) = burst_below_cost(&limit.cost, &limit.allowance) {
         let message = format!("the cost exceeds the burst of {burst}: no request can pass");
-        node.warning(message, "raise `burst`, or write `deny: true` if this is intended");
+        node.warning(Lint::CostAboveBurst, message, "raise `burst`, or write `deny: true` if this is intended");
     }
 }
 

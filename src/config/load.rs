@@ -1,7 +1,11 @@
 //! Loads the files together: `limits`, `overrides`, overrides in files of their own, and envoyproxy/ratelimit's files.
 
+use std::rc::Rc;
+
 use super::envoy_ratelimit::Domains;
-use super::limit::Limits;
+use super::ignores::{self, Ignores};
+use super::limit::{Draft, Limits};
+use super::lints::{self, Lint, Subject};
 use super::node::Key;
 use super::numbers::Interner;
 use super::problem::{Findings, ReadResult, Report, ReportedError, quoted};
@@ -13,7 +17,7 @@ use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
 
 /// The keys of a rules file.
-pub(super) const KEYS: [&str; 2] = ["limits", "overrides"];
+pub(super) const KEYS: [&str; 3] = ["limits", "overrides", ignores::KEY];
 
 /// The rules under construction.
 pub(super) struct Loader {
@@ -24,6 +28,8 @@ pub(super) struct Loader {
     pub(super) now: Micros,
     /// The names of the rules file and the files of overrides.
     pub(super) files: Vec<String>,
+    /// Whether the lints look at the limits.
+    pub(super) has_lints: bool,
 }
 
 /// Compiles all files into rules. There are rules if the report has no errors.
@@ -31,34 +37,49 @@ pub(super) struct Loader {
 /// `effective_from` is the wall clock: the time at which the numbers take effect, and that `until` is compared with for a
 /// warning.
 pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> LoadResult {
+    compile(sources, fingerprinter, effective_from, false)
+}
+
+/// Compiles all files as [`load`] does, and looks at the limits with all lints.
+pub fn check(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> LoadResult {
+    compile(sources, fingerprinter, effective_from, true)
+}
+
+fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros, has_lints: bool) -> LoadResult {
     let none = Source { name: String::new(), text: String::new() };
     let rules = sources.limits.as_ref().unwrap_or(&none);
     // Overrides refer to files by index. Index 0 is reserved for the rules file.
     let files = std::iter::once(rules).chain(&sources.overrides).map(|source| source.name.clone()).collect();
     let limits = Limits::with(&sources.scripts);
-    let mut loader = Loader { limits, interner: Interner::default(), fingerprinter, now: effective_from, files };
+    let interner = Interner::default();
+    let mut loader = Loader { limits, interner, fingerprinter, now: effective_from, files, has_lints };
     let mut report = Report::default();
 
-    let findings = Findings::new(&rules.name);
+    let ignores = Rc::new(Ignores::of_file(&rules.text));
+    let findings = Findings::with(&rules.name, &ignores);
     // A mistake that ends the reading of a file is among its findings.
     if sources.limits.is_some() {
         let (Ok(()) | Err(ReportedError)) = loader.rules_file(&rules.text, &findings);
     }
     let mut others = Report::default();
     for (source, file) in sources.overrides.iter().zip(1..) {
-        let findings = Findings::new(&source.name);
+        let findings = Findings::with(&source.name, &ignores);
         let (Ok(()) | Err(ReportedError)) = loader.overrides_file(&source.text, file, &findings);
         others.add(&findings, &source.text);
     }
     loader.limits.finish();
     let mut domains = Domains::after(loader.limits.drafts.len());
     for source in &sources.envoy_ratelimit {
-        let findings = Findings::new(&source.name);
+        let findings = Findings::with(&source.name, &ignores);
         let (Ok(()) | Err(ReportedError)) = domains.add(&source.text, &findings);
         others.add(&findings, &source.text);
     }
+    if has_lints {
+        loader.lint(&findings);
+    }
     report.add(&findings, &rules.text);
     report.join(others);
+    let ignored = ignores.by_name(|limit| loader.limits.drafts[limit].limit.name.clone());
 
     let findings = Findings::new(&rules.name);
     loader.limits.report_needing_redis(&findings);
@@ -69,7 +90,7 @@ pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Mic
         let limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).chain(of_domains).collect();
         Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees)
     });
-    LoadResult { rules, report, needs_redis }
+    LoadResult { rules, report, needs_redis, ignored }
 }
 
 impl Loader {
@@ -86,6 +107,10 @@ impl Loader {
                 "limits" => {
                     has_limits = true;
                     self.limits(&mut reader, &key)?;
+                }
+                // It was read before the limits.
+                ignores::KEY => {
+                    let (Ok(_) | Err(ReportedError)) = reader.node().and_then(|node| ignores::read(&node));
                 }
                 "overrides" if has_limits => self.overrides(&mut reader, &key)?,
                 "overrides" => {
@@ -123,9 +148,30 @@ impl Loader {
         }
         self.limits.check_short_names();
         if self.limits.drafts.is_empty() {
-            key.warning("there are no limits: every request passes", "");
+            key.warning(Lint::NoLimits, "there are no limits: every request passes", "add one below `limits`");
         }
         Ok(())
+    }
+
+    /// Adds the findings of the lints about whole limits. They need limits without mistakes.
+    fn lint(&self, findings: &Findings) {
+        let is_sound = |draft: &Draft| draft.by_is_known && draft.numbers_are_known && draft.settings.is_some();
+        let drafts = &self.limits.drafts;
+        let ignores = findings.ignores();
+        if drafts.iter().all(is_sound) {
+            let subjects: Vec<_> =
+                drafts.iter().map(|draft| Subject { limit: &draft.limit, places: &draft.places }).collect();
+            for finding in lints::findings(&subjects) {
+                ignores.enter(Some(finding.limit));
+                findings.warning(finding.lint, finding.place, finding.message, finding.help);
+            }
+        }
+        for (limit, lint, place) in ignores.unused() {
+            ignores.enter(limit);
+            let message = format!("there is no finding of {} to silence", quoted(lint.name()));
+            findings.warning(Lint::UnusedIgnore, place, message, "remove it");
+        }
+        ignores.enter(None);
     }
 
     fn overrides_file(&mut self, text: &str, file: u16, findings: &Findings) -> ReadResult<()> {
@@ -152,6 +198,7 @@ impl Loader {
                 self.override_entry(&key, &reader.node()?, file);
             }
         }
+        reader.findings().ignores().enter(None);
         Ok(())
     }
 }

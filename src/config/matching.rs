@@ -6,6 +6,7 @@ use http::header::HeaderName;
 use ipnet::IpNet;
 use regex::Regex;
 
+use super::lints::Lint;
 use super::mapping::{Mapping, all};
 use super::node::{Key, Node, Value};
 use super::problem::{ReadResult, quoted};
@@ -93,7 +94,7 @@ fn method(node: &Node) -> ReadResult<String> {
         && let Some(known) = nearest(method, METHODS.split(' '))
     {
         let message = format!("{} is not a registered method", quoted(method));
-        node.warning(message, format!("did you mean {known}?"));
+        node.warning(Lint::UnknownMethod, message, format!("did you mean {known}?"));
     }
     Ok(method.to_owned())
 }

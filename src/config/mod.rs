@@ -10,9 +10,11 @@ mod candidate;
 pub(crate) mod directory;
 mod envoy_ratelimit;
 pub(crate) mod foreign;
+mod ignores;
 mod instant;
 mod lease;
 mod limit;
+pub mod lints;
 mod load;
 mod mapping;
 mod matching;
@@ -30,9 +32,11 @@ mod script_files;
 mod settings;
 mod yaml;
 
+use std::collections::HashSet;
 use std::path::Path;
 
-pub use load::load;
+pub use lints::Lint;
+pub use load::{check, load};
 pub use problem::{Place, Problem, Report, Severity};
 pub use reload::{Change, Files, PollMode, Sources, Watcher};
 pub use schema::SCHEMA;
@@ -61,12 +65,19 @@ pub struct LoadResult {
     pub report: Report,
     /// Additional errors for buckets in memory, where some limits do not work.
     pub needs_redis: Report,
+    /// The silenced lints by limit; an empty name stands for the whole file.
+    ignored: HashSet<(String, Lint)>,
 }
 
 impl LoadResult {
     /// Returns the result for unreadable files.
     pub fn broken(report: Report) -> Self {
-        Self { rules: None, report, needs_redis: Report::default() }
+        Self { rules: None, report, needs_redis: Report::default(), ignored: HashSet::new() }
+    }
+
+    /// Returns whether the rules file silences a lint for a limit.
+    pub fn ignores(&self, limit: &str, lint: Lint) -> bool {
+        [limit, ""].iter().any(|name| self.ignored.contains(&((*name).to_owned(), lint)))
     }
 
     /// Adds the errors for buckets in memory.

@@ -1,5 +1,6 @@
 //! The values of a file as a tree. Each knows its place and reports its own mistakes.
 
+use super::lints::Lint;
 use super::problem::{Findings, Place, ReportedError};
 
 /// A value in a file.
@@ -50,8 +51,8 @@ impl Node {
         self.findings.error(self.place, message, help)
     }
 
-    pub(super) fn warning(&self, message: impl AsRef<str>, help: impl AsRef<str>) {
-        self.findings.warning(self.place, message, help);
+    pub(super) fn warning(&self, lint: Lint, message: impl AsRef<str>, help: impl AsRef<str>) {
+        self.findings.warning(lint, self.place, message, help);
     }
 }
 
@@ -66,7 +67,7 @@ impl Key {
         self.findings.error(self.place, message, help)
     }
 
-    pub(super) fn warning(&self, message: impl AsRef<str>, help: impl AsRef<str>) {
-        self.findings.warning(self.place, message, help);
+    pub(super) fn warning(&self, lint: Lint, message: impl AsRef<str>, help: impl AsRef<str>) {
+        self.findings.warning(lint, self.place, message, help);
     }
 }

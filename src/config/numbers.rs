@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use super::lints::Lint;
 use super::mapping::{Mapping, all};
 use super::node::Node;
 use super::problem::{ReadResult, ReportedError};
@@ -144,7 +145,7 @@ pub(super) fn window(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>
             if numbers.is_finer_than_the_clock() {
                 let message = "tokens refill faster than one per microsecond, the clock's resolution";
                 let help = "counting stays exact; waits are rounded up to a microsecond";
-                map.value("count").warning(message, help);
+                map.value("count").warning(Lint::FinerThanClock, message, help);
             }
             return Ok(Some(numbers));
         }

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 use super::algorithms::{self, elevated};
 use super::instant::parse_until;
 use super::limit::{Draft, burst_below_cost};
+use super::lints::Lint;
+use super::lints::overrides::{never_charged, never_in_network};
 use super::load::Loader;
 use super::mapping::Mapping;
 use super::matching::{MOST_REGEXES, network, regex};
@@ -61,6 +63,7 @@ impl Loader {
             None => (key.text.as_str(), None),
         };
         let index = self.limits.find(name);
+        key.findings.ignores().enter(index);
         if index.is_none() {
             self.report_unknown(name, key);
         }
@@ -79,7 +82,8 @@ impl Loader {
         let (allowance, until, comment) = given.unwrap_or((Allowance::Disabled, None, None));
         let origin = OverrideOrigin { file, line: 0, comment: comment.map(Into::into) };
         let given = Override { allowance, until, origin };
-        let mut target = Target { draft, given, fingerprinter: self.fingerprinter, files: &self.files };
+        let (fingerprinter, has_lints) = (self.fingerprinter, self.has_lints);
+        let mut target = Target { draft, given, fingerprinter, files: &self.files, has_lints };
         for node in subjects {
             // A mistake has been reported, and the others may be right.
             let (Ok(()) | Err(ReportedError)) = match kind {
@@ -130,7 +134,7 @@ fn numbers<'n>(
     }
     if let Some(burst) = burst_below_cost(&draft.limit.cost, &allowance) {
         let message = format!("the limit's cost exceeds this burst of {burst}: no request can pass");
-        key.warning(message, "raise `burst`, or write `deny: true` if this is intended");
+        key.warning(Lint::CostAboveBurst, message, "raise `burst`, or write `deny: true` if this is intended");
     }
     Ok((allowance, until, comment))
 }
@@ -138,7 +142,7 @@ fn numbers<'n>(
 fn until(node: &Node, now: Micros) -> ReadResult<Micros> {
     let until = parse_until(node.text()?).map_err(|(message, help)| node.error(message, help))?;
     if until <= now {
-        node.warning("this override has expired", "remove it or extend `until`");
+        node.warning(Lint::OverrideNeverApplies, "this override has expired", "remove it or extend `until`");
     }
     Ok(until)
 }
@@ -150,6 +154,7 @@ struct Target<'t> {
     given: Override,
     fingerprinter: Fingerprinter,
     files: &'t [String],
+    has_lints: bool,
 }
 
 impl Target<'_> {
@@ -180,6 +185,9 @@ impl Target<'_> {
         let limit = &mut self.draft.limit;
         let parsed = Id::parse(&limit.by, id)
             .map_err(|why| node.error(format!("{} is not a valid id for {}", quoted(id), quoted(&limit.name)), why))?;
+        if let Some(message) = self.has_lints.then(|| never_charged(limit, &parsed.components)).flatten() {
+            node.warning(Lint::OverrideNeverApplies, message, "correct or remove it");
+        }
         let fingerprint = parsed.fingerprint(&limit.short, &self.fingerprinter);
         let added = limit.overrides.add_id(parsed.components.len(), fingerprint, given);
         added.map_err(|first| self.report_duplicate(first, node, &parsed.to_string()))
@@ -187,6 +195,10 @@ impl Target<'_> {
 
     fn add_network(&mut self, node: &Node) -> ReadResult<()> {
         let network = network(node)?;
+        let limit = &self.draft.limit;
+        if let Some(message) = self.has_lints.then(|| never_in_network(limit, &network)).flatten() {
+            node.warning(Lint::OverrideNeverApplies, message, "correct or remove it");
+        }
         let added = self.draft.limit.overrides.add_network(network, self.given(node, None));
         added.map_err(|first| self.report_duplicate(first, node, &network.to_string()))
     }

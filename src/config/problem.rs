@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
+use super::ignores::Ignores;
+use super::lints::Lint;
 pub(crate) use crate::engine::rules::quote::quoted;
 use crate::engine::rules::quote::shown;
 
@@ -41,6 +43,12 @@ pub struct Place {
     pub width: u32,
 }
 
+impl Default for Place {
+    fn default() -> Self {
+        Self::START
+    }
+}
+
 impl Place {
     pub(super) const START: Self = Self { line: 1, column: 1, width: 1 };
 }
@@ -49,6 +57,8 @@ impl Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub severity: Severity,
+    /// The name of the finding that it is; every warning has one.
+    pub lint: Option<Lint>,
     pub file: String,
     /// `None` for a problem of the whole file.
     pub place: Option<Place>,
@@ -79,6 +89,7 @@ pub(crate) struct Findings(Rc<FileFindings>);
 struct FileFindings {
     file: String,
     report: RefCell<Report>,
+    ignores: Rc<Ignores>,
 }
 
 /// The error of a reader whose mistake is among the findings.
@@ -89,7 +100,17 @@ pub(crate) type ReadResult<T> = Result<T, ReportedError>;
 
 impl Findings {
     pub(crate) fn new(file: &str) -> Self {
-        Self(Rc::new(FileFindings { file: file.to_owned(), report: RefCell::default() }))
+        Self::with(file, &Rc::default())
+    }
+
+    /// Returns no findings yet; `ignores` silences some.
+    pub(super) fn with(file: &str, ignores: &Rc<Ignores>) -> Self {
+        let (file, ignores) = (file.to_owned(), Rc::clone(ignores));
+        Self(Rc::new(FileFindings { file, report: RefCell::default(), ignores }))
+    }
+
+    pub(super) fn ignores(&self) -> &Ignores {
+        &self.0.ignores
     }
 
     pub(super) fn file(&self) -> &str {
@@ -102,15 +123,19 @@ impl Findings {
     }
 
     pub(crate) fn error(&self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) -> ReportedError {
-        self.keep(Severity::Error, place, message.as_ref(), help.as_ref());
+        self.keep(None, place, message.as_ref(), help.as_ref());
         ReportedError
     }
 
-    pub(super) fn warning(&self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) {
-        self.keep(Severity::Warning, place, message.as_ref(), help.as_ref());
+    /// Adds a warning, unless the file silences it.
+    pub(super) fn warning(&self, lint: Lint, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) {
+        if !self.0.ignores.silences(lint) {
+            self.keep(Some(lint), place, message.as_ref(), help.as_ref());
+        }
     }
 
-    fn keep(&self, severity: Severity, place: Place, message: &str, help: &str) {
+    fn keep(&self, lint: Option<Lint>, place: Place, message: &str, help: &str) {
+        let severity = if lint.is_some() { Severity::Warning } else { Severity::Error };
         let mut report = self.0.report.borrow_mut();
         let count = match severity {
             Severity::Error => &mut report.errors,
@@ -120,7 +145,15 @@ impl Findings {
         if *count <= MOST_KEPT {
             let (message, help) = (shown(message, LONGEST_TEXT), shown(help, LONGEST_TEXT));
             let file = self.0.file.clone();
-            report.problems.push(Problem { severity, file, place: Some(place), message, help, source_line: None });
+            report.problems.push(Problem {
+                severity,
+                lint,
+                file,
+                place: Some(place),
+                message,
+                help,
+                source_line: None,
+            });
         }
     }
 }
@@ -172,6 +205,7 @@ impl Problem {
     pub(crate) fn of_file(file: &str, message: String, help: &str) -> Self {
         Self {
             severity: Severity::Error,
+            lint: None,
             file: file.to_owned(),
             place: None,
             message,
@@ -191,7 +225,8 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let severity = if self.severity == Severity::Error { "error" } else { "warning" };
-        writeln!(f, "{severity}: {}", self.message)?;
+        let name = self.lint.map(|lint| format!(" [{}]", lint.name())).unwrap_or_default();
+        writeln!(f, "{severity}: {}{name}", self.message)?;
         let Some(place) = self.place else {
             writeln!(f, " --> {}", self.file)?;
             return if self.help.is_empty() { Ok(()) } else { writeln!(f, "  = help: {}", self.help) };
@@ -232,7 +267,7 @@ mod tests {
     #[test]
     fn a_problem_shows_its_line_and_what_would_be_right() {
         let findings = Findings::new("limits.yaml");
-        findings.warning(place(1, 1, 6), "second", "");
+        findings.warning(Lint::NoLimits, place(1, 1, 6), "second", "");
         findings.error(place(2, 4, 2), "first", "write 10");
         let mut report = Report::default();
         report.add(&findings, "limits:\n\tb: 010 # x\n");
@@ -244,7 +279,7 @@ error: first
   |    ^^
   = help: write 10
 
-warning: second
+warning: second [no-limits]
  --> limits.yaml:1:1
   |
 1 | limits:

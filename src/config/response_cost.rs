@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::header::HeaderName;
 
+use super::lints::Lint;
 use super::mapping::Mapping;
 use super::node::{Key, Node};
 use super::problem::{ReadResult, quoted};
@@ -42,7 +43,7 @@ pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> ReadResult<()> {
     check(limit, key)?;
     if let Some(reserve) = inner.or(reserve) {
         if let Some((key, _)) = map.get("cost") {
-            key.warning("`cost` has no effect with `reserve`", "remove one of them");
+            key.warning(Lint::NoEffect, "`cost` has no effect with `reserve`", "remove one of them");
         }
         limit.cost = Cost::Fixed(reserve);
     }

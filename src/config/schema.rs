@@ -10,6 +10,7 @@ mod tests {
     use serde_json::{Map, Value as Json};
 
     use super::super::algorithms::{WORDS, elevated, fixed_window, queue};
+    use super::super::lints::Lint;
     use super::super::node::{Node, Value};
     use super::super::problem::Findings;
     use super::super::tests::cases;
@@ -207,6 +208,8 @@ mod tests {
         let schema = schema();
         let component = "/$defs/component/anyOf/2/properties";
         same(&schema, "/properties", &load::KEYS);
+        let lints: Vec<_> = Lint::ALL.iter().map(|lint| lint.name()).collect();
+        same(&schema, "/$defs/ignore_lints/items/enum", &lints);
         same(&schema, "/$defs/limit/properties", &limit::KEYS);
         same(&schema, "/$defs/limit/properties/mode/enum", &limit::MODES.map(|(word, _)| word));
         for key in ["missing", "malformed"] {

@@ -4,12 +4,13 @@ use std::fmt::Write;
 
 use serde_json::Value as Json;
 
-use super::*;
+use super::{check as check_sources, *};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 
 mod envoy_ratelimit;
 mod limits;
+mod lints;
 mod overrides;
 mod server_only;
 
@@ -21,12 +22,15 @@ pub(super) fn cases() -> Vec<Json> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn load_texts(limits: &str, overrides: &[&str]) -> LoadResult {
+fn sources(limits: &str, overrides: &[&str]) -> Sources {
     let limits = Source { name: "limits.yaml".into(), text: limits.into() };
     let overrides: Vec<Source> =
         (1..).zip(overrides).map(|(n, text)| Source { name: format!("o{n}.yaml"), text: (*text).into() }).collect();
-    let sources = Sources { limits: Some(limits), overrides, ..Sources::default() };
-    load(&sources, Fingerprinter::new((1, 2)), NOW)
+    Sources { limits: Some(limits), overrides, ..Sources::default() }
+}
+
+fn load_texts(limits: &str, overrides: &[&str]) -> LoadResult {
+    load(&sources(limits, overrides), Fingerprinter::new((1, 2)), NOW)
 }
 
 #[test]

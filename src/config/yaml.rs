@@ -57,6 +57,10 @@ impl<'t> Reader<'t> {
         outcome
     }
 
+    pub(super) const fn findings(&self) -> &Findings {
+        &self.findings
+    }
+
     /// Returns the place of what was read last.
     pub(super) const fn place(&self) -> Place {
         self.last

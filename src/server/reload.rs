@@ -1,7 +1,7 @@
 //! Reloads the rules when their files change.
 
 use crate::clock::Clock;
-use crate::config::{Change, Files, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load};
+use crate::config::{Change, Files, Lint, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load};
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::{Cost, Limit};
@@ -84,7 +84,8 @@ impl Reloader {
 
 fn compile(sources: &Sources, options: RulesOptions, fingerprinter: Fingerprinter, clock: &Clock) -> LoadResult {
     let loaded = load(sources, fingerprinter, clock.now());
-    let LoadResult { mut rules, mut report, needs_redis } = if options.has_redis { loaded } else { loaded.in_memory() };
+    let mut loaded = if options.has_redis { loaded } else { loaded.in_memory() };
+    let (mut rules, mut report) = (loaded.rules.take(), std::mem::take(&mut loaded.report));
     let file = sources.limits.as_ref().map_or("", |source| &source.name);
     let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !options.sees_ends && limit.counts_in_flight());
     if let Some(limit) = unseen {
@@ -95,12 +96,16 @@ fn compile(sources: &Sources, options: RulesOptions, fingerprinter: Fingerprinte
         report.errors += 1;
         rules = None;
     } else if options.underscores != Underscores::Keep {
-        let unread = rules.iter().flat_map(Rules::limits).filter_map(|limit| underscored(limit, file));
+        let unread =
+            rules.iter().flat_map(Rules::limits).filter(|limit| !loaded.ignores(&limit.name, Lint::UnderscoreHeader));
+        let unread = unread.filter_map(|limit| underscored(limit, file));
         let before = report.problems.len();
         report.problems.extend(unread);
         report.warnings += report.problems.len() - before;
     }
-    LoadResult { rules: if options.shadow { rules.map(Rules::in_shadow) } else { rules }, report, needs_redis }
+    loaded.rules = if options.shadow { rules.map(Rules::in_shadow) } else { rules };
+    loaded.report = report;
+    loaded
 }
 
 /// Warns of a limit that reads a header with an underscore in its name: such headers never reach the rules.
@@ -114,7 +119,8 @@ fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
     let name = by.chain(matched).chain(cost).find(|name| name.as_str().contains('_'))?;
     let message = format!("`{}` reads `{name}`, but headers with underscores never reach the rules", limit.name);
     let help = "use hyphens in the header's name, or start with `--underscores keep`";
-    Some(Problem { severity: Severity::Warning, ..Problem::of_file(file, message, help) })
+    let lint = Some(Lint::UnderscoreHeader);
+    Some(Problem { severity: Severity::Warning, lint, ..Problem::of_file(file, message, help) })
 }
 
 /// Returns the wall time in seconds since the Unix epoch.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::super::lints::Lint;
 use super::super::node::Key;
 use super::super::numbers::{self, Period, period};
 use super::super::problem::Place;
@@ -36,7 +37,7 @@ pub(in super::super) fn add(
         return Ok(combine(map.node.place, map.node, &allowance, inherited.as_ref().clone(), interner));
     }
     let message = "the limit's `elevated` does not apply here: it supports one window, and this override has several";
-    map.value("rates").warning(message, "use `burst`, `count` and `period` instead of `rates`");
+    map.value("rates").warning(Lint::NoEffect, message, "use `burst`, `count` and `period` instead of `rates`");
     Ok(allowance)
 }
 
@@ -100,6 +101,7 @@ fn combine(place: Place, node: &Node, allowance: &Allowance, elevated: Elevated,
     if elevated.numbers.burst() <= base.burst() {
         let message = format!("`elevated` never switches on: its burst must be greater than {}", base.burst());
         node.findings.warning(
+            Lint::NoEffect,
             place,
             message,
             "raise its `burst`; tokens already used are deducted when it switches on",
@@ -107,7 +109,7 @@ fn combine(place: Place, node: &Node, allowance: &Allowance, elevated: Elevated,
     } else if is_slower(&elevated.numbers, base) {
         let message =
             format!("`elevated` refills more slowly than the limit itself: {}, compared with {base}", elevated.numbers);
-        node.findings.warning(place, message, "raise its `count` or shorten its `period`");
+        node.findings.warning(Lint::NoEffect, place, message, "raise its `count` or shorten its `period`");
     }
     let both = ElevatedAllowance { base: Arc::clone(windows), elevated: Arc::new(elevated) };
     Allowance::Elevated(interner.share_elevated(both))

@@ -1,6 +1,7 @@
 //! `algorithm: queue`: requests become entries of a work queue. Keys: `capacity`, `max_age`, `kind`, `fields`, `then`.
 
 use super::super::by;
+use super::super::lints::Lint;
 use super::super::mapping::all;
 use super::super::node::Key;
 use super::super::scalars::{is_name, one_of};
@@ -70,7 +71,7 @@ impl Settings for QueueSettings {
         let Some(queue) = &limit.queue else { return };
         if let Some((key, _)) = map.get("mode").filter(|_| limit.mode == LimitMode::Shadow) {
             let help = "workers would process the entries, so none are added";
-            key.warning("`mode: shadow` adds nothing to this queue", help);
+            key.warning(Lint::NoEffect, "`mode: shadow` adds nothing to this queue", help);
         }
         // Without the queue, only its workers could answer such a request.
         if queue.then == FollowUp::Accept && map.get("on_store_error").is_none() {

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 
 use super::foreign;
+use super::lints::Lint;
 use super::mapping::Mapping;
 use super::matching::{domain, entry_value};
 use super::node::Node;
@@ -188,7 +189,7 @@ impl DocumentReader<'_> {
         if let (Some((key, _)), true, false) = (map.get(name), is_on, self.metrics_are_explained) {
             self.metrics_are_explained = true;
             let message = format!("{} has no effect: decisions are counted per rule", quoted(name));
-            key.warning(message, "metric labels never carry request values, whose number is unbounded");
+            key.warning(Lint::NoEffect, message, "metric labels never carry request values, whose number is unbounded");
         }
         Ok(())
     }

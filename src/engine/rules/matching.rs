@@ -101,7 +101,8 @@ impl ValueTest {
         }
     }
 
-    fn meets(&self, value: &str) -> bool {
+    /// Returns true if a value passes the test.
+    pub(crate) fn meets(&self, value: &str) -> bool {
         match self {
             Self::Present(present) => *present,
             Self::Value(wanted) => value == wanted,

@@ -1,0 +1,84 @@
+//! Compares what limits cover. In doubt, one does not cover the other.
+
+use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::matching::{DescriptorMatch, Match, ValueTest};
+use crate::engine::rules::path_pattern::{PathPattern, Segment};
+use crate::message::host_pattern::HostPattern;
+
+/// Returns whether `wide` covers every request that `narrow` covers.
+pub(super) fn covers(wide: &Match, narrow: &Match) -> bool {
+    within(&narrow.methods, &wide.methods, |one, other| one == other)
+        && within(&narrow.hosts, &wide.hosts, host_is_within)
+        && (wide.other_hosts.is_empty() || wide.other_hosts == narrow.other_hosts)
+        && (wide.paths.is_empty() || wide.path_reading == narrow.path_reading)
+        && within(&narrow.paths, &wide.paths, path_is_within)
+        && wide.headers.iter().all(|header| {
+            narrow.headers.iter().any(|other| other.name == header.name && is_same(&header.test, &other.test))
+        })
+        && within(&narrow.networks, &wide.networks, |one, other| other.contains(one))
+        && (wide.other_networks.is_empty() || wide.other_networks == narrow.other_networks)
+        && within(&narrow.domains, &wide.domains, |one, other| one == other)
+        && entries_are_within(&narrow.descriptor, &wide.descriptor)
+}
+
+/// Returns whether a list of alternatives is within another. An empty list allows everything.
+fn within<T>(narrow: &[T], wide: &[T], is_within: impl Fn(&T, &T) -> bool) -> bool {
+    wide.is_empty() || !narrow.is_empty() && narrow.iter().all(|one| wide.iter().any(|other| is_within(one, other)))
+}
+
+fn host_is_within(one: &HostPattern, other: &HostPattern) -> bool {
+    match (one, other) {
+        (HostPattern::Exact(host), pattern) => pattern.matches(host),
+        (HostPattern::Below(one), HostPattern::Below(other)) => one.ends_with(other.as_str()),
+        (HostPattern::Below(_), HostPattern::Exact(_)) => false,
+    }
+}
+
+fn path_is_within(one: &PathPattern, other: &PathPattern) -> bool {
+    let is_long_enough = if other.is_open {
+        one.segments.len() >= other.segments.len()
+    } else {
+        !one.is_open && one.segments.len() == other.segments.len()
+    };
+    is_long_enough
+        && one.segments.iter().zip(&other.segments).all(|pair| match pair {
+            (Segment::Literal(one), Segment::Literal(other)) => one == other,
+            (_, Segment::Parameter(_)) => true,
+            (Segment::Parameter(_), Segment::Literal(_)) => false,
+        })
+}
+
+fn entries_are_within(narrow: &DescriptorMatch, wide: &DescriptorMatch) -> bool {
+    let (DescriptorMatch::Each(narrow), DescriptorMatch::Each(wide)) = (narrow, wide) else { return false };
+    wide.iter().all(|entry| narrow.iter().any(|other| other.key == entry.key && is_same(&entry.test, &other.test)))
+}
+
+fn is_same(one: &ValueTest, other: &ValueTest) -> bool {
+    match (one, other) {
+        (ValueTest::Present(one), ValueTest::Present(other)) => one == other,
+        (ValueTest::Value(one), ValueTest::Value(other)) | (ValueTest::Prefix(one), ValueTest::Prefix(other)) => {
+            one == other
+        }
+        (ValueTest::Regex(one), ValueTest::Regex(other)) => one.as_str() == other.as_str(),
+        (ValueTest::Not(one), ValueTest::Not(other)) => {
+            let mut pairs = one.tests.iter().zip(&other.tests);
+            one.is_needed == other.is_needed
+                && one.tests.len() == other.tests.len()
+                && pairs.all(|(one, other)| is_same(one, other))
+        }
+        _ => false,
+    }
+}
+
+/// Returns whether all requests in one bucket by `fine` are in one bucket by `coarse`.
+pub(super) fn is_coarser(coarse: &[Component], fine: &[Component]) -> bool {
+    coarse.iter().all(|component| fine.iter().any(|other| component == other || is_shorter(component, other)))
+}
+
+/// Returns whether one is a shorter prefix of the client's address than the other.
+fn is_shorter(one: &Component, other: &Component) -> bool {
+    match (&one.source, &other.source) {
+        (ComponentSource::Ip { ipv6_prefix: one }, ComponentSource::Ip { ipv6_prefix: other }) => one <= other,
+        _ => false,
+    }
+}

@@ -1,0 +1,61 @@
+//! `override-never-applies`: overrides for ids and networks that the limit's `match` leaves out.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::super::problem::quoted;
+use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::limit::Limit;
+use crate::engine::rules::matching::{DescriptorMatch, Match};
+use crate::engine::rules::request::Duplicates;
+use crate::engine::rules::value_type::ValueType;
+use crate::message::host_pattern::HostPattern;
+
+/// Returns why no request has an id that begins with these components.
+pub(in crate::config) fn never_charged(limit: &Limit, components: &[String]) -> Option<String> {
+    let excluded = limit.by.iter().zip(components).find(|(by, text)| excludes(&limit.conditions, by, text))?;
+    Some(format!("this override never applies: `match` leaves out {}", quoted(excluded.1)))
+}
+
+/// Returns why no client in a network is charged.
+pub(in crate::config) fn never_in_network(limit: &Limit, network: &IpNet) -> Option<String> {
+    excludes_network(&limit.conditions, network)
+        .then(|| format!("this override never applies: `match` leaves out {network}"))
+}
+
+fn excludes(conditions: &Match, by: &Component, text: &str) -> bool {
+    match &by.source {
+        ComponentSource::Ip { .. } => {
+            let network = text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from));
+            network.is_some_and(|network| excludes_network(conditions, &network))
+        }
+        _ if by.form != ValueType::Text => false,
+        ComponentSource::Host => {
+            let is_among = |hosts: &[HostPattern]| hosts.iter().any(|host| host.matches(text));
+            !conditions.hosts.is_empty() && !is_among(&conditions.hosts) || is_among(&conditions.other_hosts)
+        }
+        ComponentSource::Method => {
+            !conditions.methods.is_empty() && !conditions.methods.iter().any(|method| method == text)
+        }
+        ComponentSource::Path => {
+            !conditions.paths.is_empty() && !conditions.paths.iter().any(|path| path.matches(text))
+        }
+        // Another of several values may meet the condition.
+        _ if by.duplicates != Duplicates::Ambiguous => false,
+        ComponentSource::Header(name) => {
+            conditions.headers.iter().any(|header| header.name == name && !header.test.meets(text))
+        }
+        ComponentSource::Descriptor(key) => {
+            let DescriptorMatch::Each(entries) = &conditions.descriptor else { return false };
+            entries.iter().any(|entry| entry.key == *key && !entry.test.meets(text))
+        }
+        _ => false,
+    }
+}
+
+fn excludes_network(conditions: &Match, network: &IpNet) -> bool {
+    let overlaps = |other: &IpNet| other.contains(network) || network.contains(other);
+    !conditions.networks.is_empty() && !conditions.networks.iter().any(overlaps)
+        || conditions.other_networks.iter().any(|other| other.contains(network))
+}

@@ -1,0 +1,89 @@
+//! The names of all lints, each with its reason and its advice. The page on linting and the SARIF output take them from here.
+
+macro_rules! registry {
+    ($($variant:ident, $name:literal, $reason:literal, $advice:literal;)*) => {
+        /// A finding of the linter.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Lint {
+            $(#[doc = $reason] $variant,)*
+        }
+
+        impl Lint {
+            /// All lints, sorted by name.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The name, in kebab case.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The reason why it is worth a warning: one sentence.
+            pub const fn reason(self) -> &'static str {
+                match self { $(Self::$variant => $reason,)* }
+            }
+
+            /// The change that the finding asks for: one sentence.
+            pub const fn advice(self) -> &'static str {
+                match self { $(Self::$variant => $advice,)* }
+            }
+        }
+    };
+}
+
+registry! {
+    CostAboveBurst, "cost-above-burst",
+        "A request that costs more than the burst can never pass.",
+        "Raise `burst`, or write `deny: true`.";
+    CountsNothing, "counts-nothing",
+        "A limit with a cost of 0 never counts a request.",
+        "Remove `cost` to count each request as 1.";
+    FailsOpen, "fails-open",
+        "A limit on authentication that fails open lets attackers guess passwords and codes while Redis is down.",
+        "Write `on_store_error: local` or `on_store_error: deny`.";
+    FinerThanClock, "finer-than-clock",
+        "Tokens that refill faster than one per microsecond are finer than the clock.",
+        "Use a smaller `count`, or accept waits that are rounded up.";
+    FreeId, "free-id",
+        "A client that can choose its id gets a full bucket with each new one.",
+        "Add a limit with `by: ip/64` for the same requests, or bound the ids with `max_keys` and `max_new_keys`.";
+    HiddenLimit, "hidden-limit",
+        "A limit or a window that is looser than another one for the same requests never denies first.",
+        "Remove it, or make it stricter than the other.";
+    IpWithoutPrefix, "ip-without-prefix",
+        "A client with an IPv6 network has 2^64 addresses or more, and gets a full bucket with each.",
+        "Write `by: ip/64`, or `ip/128` if whole addresses are intended.";
+    NeverMatches, "never-matches",
+        "A limit whose conditions contradict each other or its `by` never charges a request.",
+        "Correct `match` or `by`, or remove the limit.";
+    NoEffect, "no-effect",
+        "A key that another one overrules has no effect.",
+        "Remove one of the two.";
+    NoLimits, "no-limits",
+        "Without limits, every request passes.",
+        "Add a limit.";
+    NoNumbers, "no-numbers",
+        "A limit with neither numbers nor overrides never applies.",
+        "Add `count` and `period`, or overrides.";
+    OverrideNeverApplies, "override-never-applies",
+        "An override that has expired, or is for an id that its limit never charges, has no effect.",
+        "Correct or remove the override.";
+    UnderscoreHeader, "underscore-header",
+        "Headers with underscores in their names are dropped before the rules see them.",
+        "Use the name with hyphens, or start with `--underscores keep`.";
+    UnknownMethod, "unknown-method",
+        "A method that is nearly spelled like a registered one is probably a typing mistake.",
+        "Write the registered method.";
+    UnusedIgnore, "unused-ignore",
+        "An `ignore_lints` entry without a finding hides the next one.",
+        "Remove the entry.";
+    WindowEdge, "window-edge",
+        "A fixed window admits up to twice its count within a short time around its end.",
+        "Use `algorithm: sliding_window`, or `gcra`.";
+}
+
+impl Lint {
+    /// Returns the lint with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|lint| lint.name() == name)
+    }
+}
