@@ -341,8 +341,8 @@ fn exit_codes_tell_what_was_wrong() {
     check(&["explain", "GET", "/", "--limits", "no-such-file.yaml"], 1);
     check(&["explain", "GET", "http://[/"], 1);
     check(&["explain", "GET", "/", "-H", "no colon"], 2);
-    check(&["test", "limits.yaml"], 1);
-    check(&["replay", "limits.yaml"], 1);
+    check(&["test", "Cargo.toml"], 1);
+    check(&["replay", "Cargo.toml"], 1);
     check(&["test", "limits.yaml", "--store", "postgres://x"], 2);
     check(&["no-such-command"], 2);
     check(&[], 2);

@@ -25,3 +25,4 @@ mod standard;
 mod support;
 mod systemd;
 mod telemetry;
+mod testing;

@@ -32,8 +32,10 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
     let mut added = Vec::new();
     for Setting { key, values } in config::settings(&source, &known)? {
         let argument = subcommand.get_arguments().find(|argument| argument.get_long() == Some(&key));
-        let set = |argument: &clap::Arg| argument.get_env().is_some_and(|name| std::env::var_os(name).is_some());
-        if argument.is_some_and(|argument| !set(argument)) && flag(&given, &key).is_none() {
+        // What a command does not take from its environment, it does not take from the file either: tests must not write to the
+        // store of gateways.
+        let takes = |argument: &clap::Arg| argument.get_env().is_some_and(|name| std::env::var_os(name).is_none());
+        if argument.is_some_and(takes) && flag(&given, &key).is_none() {
             added.extend(values.into_iter().map(|value| OsString::from(format!("--{key}={value}"))));
         }
     }

@@ -24,7 +24,6 @@ mod print;
 mod process_flags;
 mod rules_flags;
 mod runtime;
-mod scenario;
 pub mod serve;
 mod store_flags;
 pub mod test;

@@ -74,6 +74,11 @@ impl StoreArgs {
         StorePlan::remote(&options).map_err(|error| format!("--store: {error}"))
     }
 
+    /// Returns the flags for keys of their own, whose prefix ends with this.
+    pub(super) fn with_prefix(&self, suffix: &str) -> Self {
+        Self { store_prefix: format!("{}.{suffix}", self.store_prefix), ..self.clone() }
+    }
+
     /// The bounds on the number of buckets.
     pub(super) fn key_bounds(&self, plan: &StorePlan) -> KeyBounds {
         KeyBounds { memory: plan.as_memory().cloned(), max_new_keys: self.max_new_keys }

@@ -5,15 +5,29 @@ use jiff::civil::DateTime;
 use jiff::fmt::temporal::Pieces;
 
 use super::problem::quoted;
-use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::micros::{EXACT, Micros};
 
 const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
 
 /// Parses the `until` of an override. A date means the end of that day in UTC: `until: 2026-12-31` includes that day. The error
 /// is a message and a help text.
 pub(super) fn parse_until(text: &str) -> Result<Micros, (String, String)> {
-    let since_epoch = since_epoch(text).ok_or_else(|| {
-        let help = "write 2026-12-31 (until the end of that day in UTC) or 2026-12-31T18:00:00Z".to_owned();
+    parse(text, SignedDuration::from_hours(24), "until the end of that day in UTC")
+}
+
+/// Parses the `epoch` of a test. A date means the start of that day in UTC. The error is a message and a help text.
+pub(super) fn parse_epoch(text: &str) -> Result<Micros, (String, String)> {
+    let epoch = parse(text, SignedDuration::ZERO, "from the start of that day in UTC")?;
+    if epoch.0 < EXACT / 2 {
+        return Ok(epoch);
+    }
+    Err((format!("{} is too late", quoted(text)), "use an instant before the year 2112".to_owned()))
+}
+
+/// `of_date` is added to the start of a date.
+fn parse(text: &str, of_date: SignedDuration, date: &str) -> Result<Micros, (String, String)> {
+    let since_epoch = since_epoch(text, of_date).ok_or_else(|| {
+        let help = format!("write 2026-12-31 ({date}) or 2026-12-31T18:00:00Z");
         (format!("{} is neither a date nor an RFC 3339 timestamp", quoted(text)), help)
     })?;
     let micros = u64::try_from(since_epoch.as_micros());
@@ -21,12 +35,12 @@ pub(super) fn parse_until(text: &str) -> Result<Micros, (String, String)> {
 }
 
 /// Civil arithmetic, because a `jiff::Timestamp` ends a day before the year 9999 does.
-fn since_epoch(text: &str) -> Option<SignedDuration> {
+fn since_epoch(text: &str, of_date: SignedDuration) -> Option<SignedDuration> {
     let is_date = is_rfc_3339(text)?;
     let pieces = Pieces::parse(text).ok()?;
     let local = pieces.date().to_datetime(pieces.time().unwrap_or_default()).duration_since(EPOCH);
     if is_date {
-        return local.checked_add(SignedDuration::from_hours(24));
+        return local.checked_add(of_date);
     }
     let offset = pieces.to_numeric_offset()?;
     local.checked_sub(SignedDuration::from_secs(offset.seconds().into()))
@@ -63,6 +77,13 @@ mod tests {
         ] {
             assert_eq!(parse_until(text), Ok(Micros(expected)), "{text}");
         }
+    }
+
+    #[test]
+    fn a_test_starts_with_its_day() {
+        assert_eq!(parse_epoch("2026-01-01"), Ok(Micros(1_767_225_600_000_000)));
+        assert_eq!(parse_epoch("2026-01-01T00:00:00.5Z"), Ok(Micros(1_767_225_600_500_000)));
+        assert!(parse_epoch("2200-01-01").is_err() && parse_epoch("today").is_err());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
 
 /// The keys of a rules file.
-pub(super) const KEYS: [&str; 3] = ["limits", "overrides", ignores::KEY];
+pub(super) const KEYS: [&str; 4] = ["limits", "overrides", "tests", ignores::KEY];
 
 /// The rules under construction.
 pub(super) struct Loader {
@@ -117,6 +117,8 @@ impl Loader {
                     has_early_overrides = true;
                     reader.skip()?;
                 }
+                // `weir test` and `weir check` read them. A mistake in a test must not keep a gateway from its rules.
+                "tests" => reader.skip()?,
                 _ => {
                     let message = format!("unknown key {} in a rules file", quoted(&key.text));
                     key.error(message, did_you_mean(&key.text, KEYS));

@@ -26,6 +26,7 @@ mod problem;
 pub mod properties;
 mod reload;
 mod response_cost;
+pub mod rule_tests;
 mod scalars;
 mod schema;
 mod script_files;

@@ -203,6 +203,22 @@ mod tests {
         assert_eq!(found, known.iter().copied().collect(), "{place}");
     }
 
+    #[track_caller]
+    fn check_tests(schema: &Json) {
+        use super::super::rule_tests::{self, expectation, step, subject};
+        same(schema, "/$defs/test/anyOf/1/properties", &rule_tests::TEST_KEYS);
+        let keys: Vec<&str> = step::TIME_KEYS.into_iter().chain(subject::keys()).collect();
+        same(schema, "/$defs/step/properties", &keys);
+        same(schema, "/$defs/step/properties/mode/enum", &subject::CHARGE_MODES.map(|(word, _)| word));
+        same(schema, "/$defs/step/properties/response/properties", &subject::RESPONSE_KEYS);
+        same(schema, "/$defs/expect/anyOf/0/enum", &expectation::VERDICTS.map(|(word, _)| word));
+        same(schema, "/$defs/expect/anyOf/1/properties", &expectation::KEYS);
+        same(schema, "/$defs/limit_expect/anyOf/0/enum", &expectation::LIMIT_VERDICTS.map(|(word, _)| word));
+        same(schema, "/$defs/limit_expect/anyOf/1/properties", &expectation::LIMIT_KEYS);
+        assert_eq!(schema["$defs"]["step"]["properties"]["repeat"]["maximum"], step::MOST_REPEATED);
+        assert_eq!(schema["$defs"]["step"]["properties"]["descriptors"]["maxItems"], subject::MOST_ENTRIES);
+    }
+
     #[test]
     fn the_schema_and_the_parser_know_the_same_words() {
         let schema = schema();
@@ -249,6 +265,7 @@ mod tests {
         same(&schema, "/$defs/entry/properties", &matching::ENTRY_KEYS);
         same(&schema, "/$defs/override/properties", &overrides::KEYS);
         same(&schema, "/$defs/override/properties/ids/items/anyOf/1/properties", &overrides::ID_KEYS);
+        check_tests(&schema);
         assert_eq!(schema["$defs"]["rates"]["maxItems"], numbers::MOST_WINDOWS);
         assert_eq!(schema["$defs"]["by"]["anyOf"][2]["maxItems"], by::MOST_COMPONENTS);
         let (rules, _) = validators();

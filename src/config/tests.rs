@@ -12,6 +12,7 @@ mod envoy_ratelimit;
 mod limits;
 mod lints;
 mod overrides;
+mod rule_tests;
 mod server_only;
 
 /// 2026-11-20, so that expiry does not depend on the day of the test.

@@ -1,6 +1,6 @@
-//! `weir check`: validates rules files and prints every problem. With `--store`, it does the same for a store.
+//! `weir check`: validates rules files, runs the tests in them, and prints every problem. With `--store`, it does the same for a store.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use clap::builder::Resettable;
@@ -9,6 +9,7 @@ use super::exit::{ExitCode, Failure};
 use super::print::{counted, joined};
 use super::runtime::block_on;
 use super::store_flags::StoreArgs;
+use super::test::{self, Tally};
 use crate::clock::Clock;
 use crate::config::{self, Files, Report};
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -80,8 +81,8 @@ fn algorithms_of(rules: &Rules) -> impl Iterator<Item = &'static str> {
     rules.limits().iter().map(|limit| limit.algorithm.name())
 }
 
-/// Prints the problems of the files. Returns a summary and the rules if none is an error.
-fn check(files: &Files, err: &mut dyn Write) -> io::Result<Option<(String, Rules)>> {
+/// Prints the problems of the files, and the tests that fail. Returns a summary and the rules if none is an error.
+fn check(files: &Files, err: &mut dyn Write) -> Result<Option<(String, Rules)>, Failure> {
     let sources = match files.read() {
         Ok(sources) => sources,
         Err(problem) => {
@@ -98,13 +99,27 @@ fn check(files: &Files, err: &mut dyn Write) -> io::Result<Option<(String, Rules
         writeln!(err, "{name}: {}", counted(loaded.report.errors, "error"))?;
         return Ok(None);
     };
+    let tests = match test::run_in_memory(files, err) {
+        Ok(None) => String::new(),
+        Ok(Some(Tally { passed, failed: 0 })) => format!(", {}", counted(passed, "test")),
+        Ok(Some(Tally { passed, failed })) => {
+            writeln!(err, "{name}: {failed} of {} failed", counted(passed + failed, "test"))?;
+            return Ok(None);
+        }
+        // Mistakes in a test are errors like others.
+        Err(Failure::Message(ExitCode::BadInput, problems)) => {
+            write!(err, "{problems}")?;
+            return Ok(None);
+        }
+        Err(failure) => return Err(failure),
+    };
     let overrides = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
     let (limits, overrides) = (counted(rules.limits().len(), "limit"), counted(overrides, "override"));
     let warnings = match loaded.report.warnings {
         0 => String::new(),
         warnings => format!(", {}", counted(warnings, "warning")),
     };
-    Ok(Some((format!("{name}: ok, {limits}, {overrides}{warnings}"), rules)))
+    Ok(Some((format!("{name}: ok, {limits}, {overrides}{tests}{warnings}"), rules)))
 }
 
 #[cfg(test)]

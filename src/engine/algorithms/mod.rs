@@ -19,7 +19,7 @@ pub mod batch;
 pub mod calendar;
 pub mod charge;
 pub mod decision;
-mod describe;
+pub mod describe;
 pub mod lease;
 pub mod level;
 pub mod micros;

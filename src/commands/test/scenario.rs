@@ -8,11 +8,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::print::joined;
+use super::super::print::joined;
+use super::buckets::{connected, forget};
 use crate::config::{self, Severity};
 use crate::engine::algorithms::charge::{Bucket, Charge, Input, Mode, Slot};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
@@ -26,9 +26,6 @@ use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::stable_hash::stable;
 use crate::store::{Batch, Store, StoreError};
-
-/// How long a store may take to connect.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Ids need no secret here.
 const FINGERPRINTER: Fingerprinter = Fingerprinter::new((0, 0));
@@ -62,18 +59,25 @@ type Answer = Result<Value, String>;
 impl Player {
     /// Waits until the store, which decides by `clock`, is connected.
     pub(super) async fn connect(store: Store, clock: Arc<AtomicU64>) -> Result<Self, String> {
-        let deadline = Instant::now() + CONNECT_TIMEOUT;
-        while let Err(error) = store.ready() {
-            if Instant::now() > deadline {
-                return Err(error);
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        let store = connected(store).await?;
         Ok(Self { store, clock, run: format!("test-{}", std::process::id()), played: 0, slots: Slots::default() })
     }
 
+    /// Plays the scenario on one line, unless the filter excludes it. The error names the case and its first difference.
+    pub(super) async fn play_line(&mut self, line: &str, filter: Option<&str>) -> Option<Result<(), String>> {
+        let scenario: Value = match serde_json::from_str(line) {
+            Ok(scenario) => scenario,
+            Err(error) => return Some(Err(format!("invalid JSON: {error}"))),
+        };
+        let case = scenario["case"].as_str().unwrap_or("unnamed");
+        if filter.is_some_and(|filter| !case.contains(filter)) {
+            return None;
+        }
+        Some(self.play(&scenario).await.map_err(|difference| format!("{case}: {difference}")))
+    }
+
     /// Plays one scenario. The error is the first difference.
-    pub(super) async fn play(&mut self, scenario: &Value) -> Result<(), String> {
+    async fn play(&mut self, scenario: &Value) -> Result<(), String> {
         self.played += 1;
         let epoch = Micros::from_millis(scenario["epoch_ms"].as_u64().unwrap_or(EPOCH_MS));
         let tolerance = scenario["tolerance_ms"].as_f64().unwrap_or(0.0);
@@ -90,7 +94,7 @@ impl Player {
                 break;
             }
         }
-        self.forget(used).await;
+        forget(&self.store, used).await;
         result
     }
 
@@ -227,20 +231,6 @@ impl Player {
             denied += u64::from(decisions.iter().any(Decision::is_denied));
         }
         Ok(Ok(json!({"allowed_count": calls - denied, "denied_count": denied})))
-    }
-
-    /// Removes the buckets from a store that outlives the run.
-    async fn forget(&self, mut used: Vec<Charge>) {
-        used.sort_by(|a, b| a.bucket.key.cmp(&b.bucket.key));
-        used.dedup_by(|a, b| a.bucket == b.bucket);
-        for charge in &mut used {
-            charge.mode = Mode::Reset;
-            if charge.elevated().is_some() {
-                // Without elevated numbers, the reset also removes their state.
-                charge.input = None;
-            }
-        }
-        let _ = self.store.decide(&Batch { charges: &used, effective_from: Micros(0), now: Micros(0) }).await;
     }
 }
 

@@ -1,0 +1,196 @@
+//! `weir test`: tests beside the rules, as a user runs them.
+
+use crate::support::binary::run_in;
+use crate::support::process::Finished;
+use crate::support::redis::RedisServer;
+
+/// A test of every algorithm, of what a response settles, and of what listeners other than the proxy ask.
+const RULES: &str = r#"
+limits:
+  Everyone: { by: ip, burst: 2, count: 1, period: 1s }
+  Windows: { match: { path: /windows }, algorithm: fixed_window, aligned: clock, count: 2, period: 1m }
+  Log: { match: { path: /log }, algorithm: sliding_log, count: 2, period: 10s }
+  Sliding: { match: { path: /sliding }, algorithm: sliding_window, count: 2, period: 10s }
+  InFlight: { match: { path: /slow }, by: global, algorithm: concurrency, burst: 1 }
+  Spent: { match: { path: /spent }, burst: 100, cost_from_response: { header: x-tokens }, reserve: 10 }
+  Failed: { match: { path: /login }, by: { header: x-user }, burst: 2, spend_when: { status: 401 } }
+  Watched: { match: { path: /watched }, burst: 1, mode: shadow }
+  Costly: { match: { path: /costly }, burst: 5, cost: { header: x-cost } }
+  Free: { match: { path: /free }, unlimited: true }
+  Closed: { match: { path: /closed }, deny: true }
+  Uploads: { by: { descriptor: user }, match: { domain: uploads }, burst: 2 }
+  Extended: { by: { descriptor: plan }, match: { descriptor: { plan: "*" }, path: /extended }, burst: 1 }
+  Certified: { by: { tls: subject }, match: { host: pki.example.com }, burst: 1 }
+overrides:
+  Everyone:10.0.0.9: { burst: 100, count: 1, period: 1s, until: 2026-06-30 }
+tests:
+  a bucket refills:
+    - { get: /, repeat: 2, expect: { allow: Everyone, status: 200 } }
+    - { get: /, expect: { deny: Everyone, status: 429, retry_after: 1s, headers: { retry-after: 1, x-ratelimit-limit: } } }
+    - { after: 999ms, get: /, expect: deny }
+    - { after: 1ms, get: /, expect: { verdict: allow, remaining: 0 } }
+    - { at: 1m, get: /, repeat: 5, every: 500ms, expect: { allowed: 4, denied: 1 } }
+  each test has buckets of its own:
+    - { get: "/?a=b", expect: { remaining: 1, headers: { ratelimit: '"Everyone";r=1;t=1' } } }
+  windows begin with the minute:
+    epoch: 2026-03-01T12:00:59Z
+    steps:
+      - { get: /windows, repeat: 2, every: 100ms, expect: allow }
+      - { get: /windows, ip: 10.0.0.8, after: 900ms, expect: { limits: { Windows: { remaining: 1, reset_after: 1m } } } }
+  a log slides:
+    - { get: /log, repeat: 2 }
+    - { get: /log, ip: 127.0.0.1, after: 5s, expect: { deny: Log, retry_after: 5s } }
+  a window slides:
+    - { get: /sliding, repeat: 2 }
+    - { get: /sliding, after: 5s, expect: { deny: Sliding } }
+  requests in flight hold their slots:
+    - { get: /slow, lasts: 2s, expect: allow }
+    - { get: /slow, ip: 10.0.0.1, at: 1s, expect: { deny: InFlight } }
+    - { get: /slow, ip: 10.0.0.1, at: 2s, expect: allow }
+    - { get: /slow, ip: 10.0.0.1, at: 2s, expect: allow }
+  the response tells the cost:
+    - { post: /spent, response: { headers: { x-tokens: 60 } }, expect: { limits: { Spent: { remaining: 90 } } } }
+    - { post: /spent, expect: { limits: { Spent: { remaining: 30 } } } }
+  only failures count:
+    - { post: /login, ip: 10.0.0.1, headers: { x-user: eve }, response: { status: 401 }, repeat: 2 }
+    - { post: /login, ip: 10.0.0.2, headers: { x-user: eve }, expect: { deny: Failed, retry_after: never } }
+    - { post: /login, ip: 10.0.0.2, headers: { x-user: ann }, expect: { limits: { Failed: { id: ann } } } }
+  shadow denies nothing:
+    - { get: /watched, expect: { limits: { Watched: allow } } }
+    - { get: /watched, expect: { verdict: allow, limits: { Watched: would_deny, Closed: none } } }
+  some need no bucket:
+    - { get: /free, expect: { limits: { Free: unlimited } } }
+    - { get: /closed, expect: { deny: Closed, retry_after: never, headers: { retry-after: } } }
+  a cost is a number:
+    - { get: /costly, headers: { x-cost: many }, expect: { status: 400 } }
+    - { get: /costly, headers: { x-cost: 4 }, expect: { limits: { Costly: { remaining: 1 } } } }
+  an override ends:
+    epoch: 2026-06-30T23:59:59Z
+    steps:
+      - { get: /, ip: 10.0.0.9, expect: { limits: { Everyone: { burst: 100 } } } }
+      - { get: /, ip: 10.0.0.9, after: 1s, expect: { limits: { Everyone: { burst: 2 } } } }
+  an application charges by name:
+    - { limit: Everyone, id: 10.0.0.1, cost: 2, expect: { allow: Everyone, remaining: 0 } }
+    - { limit: Everyone, id: 10.0.0.1, mode: refund, expect: { remaining: 1 } }
+    - { limit: Everyone, id: [10.0.0.1], mode: check, cost: 2, expect: { deny: Everyone } }
+    - { limit: InFlight, mode: check, expect: allow }
+  a gateway asks with descriptors:
+    - { domain: uploads, descriptor: { user: eve }, hits: 2, expect: { allow: Uploads, remaining: 0 } }
+    - { domain: uploads, descriptors: [{ user: eve }, { user: ann }], expect: { deny: Uploads } }
+    - { domain: uploads, descriptor: { user: ann }, expect: { remaining: 1 } }
+  ext_authz has context extensions:
+    - { get: /extended, descriptor: { plan: free }, expect: { limits: { Extended: { id: free } } } }
+  certificates have subjects:
+    - { get: "https://pki.example.com/", tls_subject: CN=eve, expect: { limits: { Certified: { id: CN=eve } } } }
+"#;
+
+/// Runs `weir` in a directory with these files.
+#[track_caller]
+fn check(files: &[(&str, &str)], arguments: &[&str], code: i32) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+    let finished: Finished = run_in(folder.path(), arguments);
+    assert_eq!(finished.code, Some(code), "{arguments:?}: {}", finished.text());
+    finished.text()
+}
+
+fn count(rules: &str) -> usize {
+    rules
+        .split_once("\ntests:\n")
+        .unwrap()
+        .1
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .count()
+}
+
+#[test]
+fn tests_say_what_rules_do() {
+    let passed = format!("{} passed, 0 failed\n", count(RULES));
+    assert_eq!(check(&[("limits.yaml", RULES)], &["test"], 0), passed);
+    assert_eq!(check(&[("a.yaml", RULES)], &["test", "a.yaml"], 0), passed);
+    assert_eq!(check(&[("limits.yaml", RULES)], &["test", "--filter", "an "], 0), "2 passed, 0 failed\n");
+    let checked = check(&[("limits.yaml", RULES)], &["check", "limits.yaml"], 0);
+    assert!(checked.contains(&format!("limits.yaml: ok, 14 limits, 1 override, {} tests", count(RULES))), "{checked}");
+}
+
+#[test]
+fn redis_answers_alike_and_keeps_nothing() {
+    let redis = RedisServer::plain();
+    let text = check(&[("limits.yaml", RULES)], &["test", "--store", &redis.url()], 0);
+    assert_eq!(text, format!("{} passed, 0 failed\n", count(RULES)));
+    assert_eq!(redis.cli(&["dbsize"]).trim(), "0");
+}
+
+#[test]
+fn a_difference_says_where_and_what() {
+    let rules = "limits:\n  Orders: { burst: 2, count: 1, period: 1s }\ntests:\n  a client waits:\n    \
+                 - { get: /a, ip: 10.1.2.3, repeat: 3, expect: allow }\n  a header is sent:\n    \
+                 - { get: /b?c, repeat: 2 }\n    - { after: 100ms, get: /b?c, expect: { status: 429, retry_after: 1s, \
+                 headers: { retry-after: 2, server: } } }\n  this passes: [{ get: /, expect: allow }]\n";
+    let expected = "\
+limits.yaml:5: a client waits
+  step 1: GET /a from 10.1.2.3, 3 of 3, at 0s
+  verdict  expected allow, got deny
+  limits   Orders denies: burst 2, 1 per 1s, 0 left, retry after 1s
+limits.yaml:8: a header is sent
+  step 2: GET /b?c from 127.0.0.1, at 100ms
+  retry_after  expected 1s, got 900ms
+  retry-after  expected `2`, got `1`
+  limits       Orders denies: burst 2, 1 per 1s, 0 left, retry after 900ms
+";
+    let files = [("limits.yaml", rules)];
+    assert_eq!(check(&files, &["test"], 1), format!("{expected}1 passed, 2 failed\n"));
+    assert_eq!(check(&files, &["check", "limits.yaml"], 1), format!("{expected}limits.yaml: 2 of 3 tests failed\n"));
+}
+
+#[test]
+fn tests_have_files_of_their_own_and_sit_beside_scenarios() {
+    let rules = "limits: { L: { burst: 1 } }";
+    let tests = "limits: ../rules/l.yaml\noverrides: ../rules/o.yaml\ntests:\n  a: [{ get: /, ip: 10.0.0.1, repeat: 2, expect: allow }]\n";
+    let scenario = r#"{"case":"s","limits":{"L":{"burst":1}},"steps":[{"at_ms":0,"op":"spend","limit":"L","id":"k","expect":{"allowed":true}}]}"#;
+    let files = [
+        ("rules/l.yaml", rules),
+        ("rules/o.yaml", "L:10.0.0.1: { burst: 2 }"),
+        ("tests/a.yaml", tests),
+        ("tests/plain.yaml", "tests:\n  b: [{ get: /, repeat: 2, expect: { allowed: 1, denied: 1 } }]\n"),
+        ("tests/s.jsonl", scenario),
+        ("tests/s", scenario),
+    ];
+    let all = ["test", "tests/a.yaml", "tests/plain.yaml", "tests/s.jsonl", "tests/s", "--limits", "rules/l.yaml"];
+    assert_eq!(check(&files, &all, 0), "4 passed, 0 failed\n");
+    // The environment is for the gateway, not for its tests.
+    let text = check(&files, &["test", "tests/plain.yaml"], 1);
+    assert!(text.contains("limits.yaml") && text.contains("cannot be read"), "{text}");
+}
+
+#[test]
+fn the_configuration_gives_rules_and_no_store() {
+    let rules = "limits: { L: { burst: 1 } }\ntests: { a: [{ get: /, expect: allow }] }";
+    let config = "limits: l.yaml\nstore: redis://127.0.0.1:1\nshadow: true\n";
+    let files = [("l.yaml", rules), ("weir.yaml", config)];
+    assert_eq!(check(&files, &["test", "--config", "weir.yaml"], 0), "1 passed, 0 failed\n");
+}
+
+#[test]
+fn what_cannot_run_says_why() {
+    let rules = "limits: { L: { burst: 1 } }";
+    let tests = |steps: &str| format!("{rules}\ntests: {{ a: [{steps}] }}\n");
+    let told = |limits: &str, arguments: &[&str], part: &str| {
+        let text = check(&[("limits.yaml", limits)], arguments, 1);
+        assert!(text.contains(part), "{text}");
+    };
+    told(rules, &["test"], "error: limits.yaml has no tests; add them under `tests:`");
+    told(&tests("{ get: /, expect: allow }"), &["test", "--filter", "b"], "no test in limits.yaml has `b` in its name");
+    told(&tests("{ get: /, expect: { deny: M } }"), &["test"], "error: unknown limit `M`");
+    told(&tests("{ get: /, expect: { deny: M } }"), &["check", "limits.yaml"], "error: unknown limit `M`");
+    let queue = "limits: { Q: { algorithm: queue, capacity: 2, fields: { path: path } } }\ntests: { a: [{ get: /, expect: allow }] }";
+    told(queue, &["test"], "got the store did not answer; queues and scripts need `--store redis://...`");
+    let text =
+        check(&[("limits.yaml", &tests("{ get: /, expect: allow }"))], &["test", "--store", "redis://127.0.0.1:1"], 3);
+    assert!(text.contains("error:"), "{text}");
+}

@@ -1,0 +1,160 @@
+//! A step's question to the limiter, and what the proxy would answer.
+
+use std::time::{Duration, Instant};
+
+use crate::config::rule_tests::{Subject, TestCharge, TestDescriptors, TestRequest};
+use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::answer::accepted;
+use crate::engine::answer::headers::{Generations, add_headers};
+use crate::engine::answer::problem::denial;
+use crate::engine::rules::descriptors::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
+use crate::engine::rules::named::NamedCharge;
+use crate::engine::rules::plan::Plan;
+use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::engine::rules::rule_set::Rules;
+use crate::limiter::{Ask, AskSubject, HeldSlots, Limiter, Ruling};
+use crate::message::headers::Headers;
+use crate::telemetry::metrics::DecisionListener;
+
+/// No time passes between a decision and its settlement. The time since an instant that is still to come is 0.
+const AHEAD: Duration = Duration::from_hours(1);
+
+/// The status for a request that no limit can decide.
+const BAD_REQUEST: u16 = 400;
+
+/// What a step's request has got.
+pub(super) struct Asked {
+    /// The error is the reason why the request is rejected.
+    pub(super) ruling: Result<Ruling, String>,
+    /// The proxy's answer.
+    pub(super) status: u16,
+    pub(super) headers: Headers,
+    /// The slots of a request that lasts, and how long.
+    pub(super) slots: Option<(Box<HeldSlots>, Micros)>,
+}
+
+impl Asked {
+    /// Returns whether the store has not answered.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.ruling.as_ref().is_ok_and(|ruling| !ruling.verdict.unanswered.is_empty())
+    }
+}
+
+/// Asks at `now`, which the store's clock shows as well.
+pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> Asked {
+    match subject {
+        Subject::Request(given) => ask_request(limiter, given, now).await,
+        Subject::Charge(given) => {
+            let charges = [named(given)];
+            let ask = Ask::new(AskSubject::Named { charges: &charges, now }, DecisionListener::Check, start());
+            decided(limiter.decide(Ask { mode: given.mode, ..ask }).await.map_err(|error| error.to_string()))
+        }
+        Subject::Descriptors(given) => {
+            let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();
+            let descriptors = descriptors(given, &entries);
+            let question = question(given, &descriptors, now);
+            let ask = Ask::new(AskSubject::Descriptors(&question), DecisionListener::RateLimit, start());
+            decided(limiter.decide(ask).await.map_err(|error| error.to_string()))
+        }
+    }
+}
+
+async fn ask_request(limiter: &Limiter, given: &TestRequest, now: Micros) -> Asked {
+    let descriptor = entries(&given.descriptor);
+    let request = request(given, &descriptor, now);
+    let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, start());
+    let ruling = limiter.decide(Ask { sees_response: true, ..ask }).await.map_err(|error| error.to_string());
+    let mut asked = decided(ruling);
+    let Ok(ruling) = &mut asked.ruling else { return asked };
+    (asked.status, asked.headers) = reply(ruling, given);
+    if let Some(mut settlement) = ruling.settlement.take() {
+        settlement.sent();
+        settlement.answered(given.status, &given.response, false);
+    }
+    asked.slots = ruling.slots.take().zip(given.lasts);
+    asked
+}
+
+/// An answer without a status, unless the request is rejected.
+fn decided(ruling: Result<Ruling, String>) -> Asked {
+    let status = if ruling.is_ok() { 0 } else { BAD_REQUEST };
+    Asked { ruling, status, headers: Headers::new(), slots: None }
+}
+
+fn start() -> Instant {
+    Instant::now() + AHEAD
+}
+
+/// The proxy's status and headers.
+fn reply(ruling: &Ruling, given: &TestRequest) -> (u16, Headers) {
+    let (rules, verdict, generations) = (ruling.view.rules(), &ruling.verdict, Generations::default());
+    if !verdict.is_allowed() {
+        let reply = denial(rules, verdict, generations, given.headers.is_grpc());
+        return (reply.status.as_u16(), reply.headers);
+    }
+    if let Some(reply) = accepted::accepted(rules, verdict, generations) {
+        return (reply.status.as_u16(), reply.headers);
+    }
+    let mut headers = given.response.clone();
+    add_headers(rules, verdict, generations, &mut headers);
+    (given.status, headers)
+}
+
+/// The charges of a step, without asking a store.
+pub(super) fn charges(rules: &Rules, subject: &Subject, now: Micros) -> Option<Plan> {
+    match subject {
+        Subject::Request(given) => {
+            let descriptor = entries(&given.descriptor);
+            rules.charges(&request(given, &descriptor, now), None).ok()
+        }
+        Subject::Charge(given) => rules.named(&[named(given)], Mode::Check, now, None).ok(),
+        Subject::Descriptors(given) => {
+            let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();
+            rules.plan(&question(given, &descriptors(given, &entries), now), None).ok()
+        }
+    }
+}
+
+/// The readable id of a request for the limit at this index.
+pub(super) fn id_of(rules: &Rules, limit: u32, subject: &Subject, now: Micros) -> Option<String> {
+    let Subject::Request(given) = subject else { return None };
+    let descriptor = entries(&given.descriptor);
+    rules.id_of(limit, &request(given, &descriptor, now)).map(|(id, _)| id)
+}
+
+fn request<'a>(given: &'a TestRequest, descriptor: &'a [DescriptorEntry<'a>], now: Micros) -> Request<'a> {
+    Request {
+        method: &given.method,
+        host: &given.host,
+        path: &given.path,
+        query: given.query.as_deref(),
+        headers: &given.headers,
+        client: Some(given.client),
+        tls_subject: given.tls_subject.as_deref(),
+        domain: None,
+        descriptor,
+        now,
+    }
+}
+
+fn named(given: &TestCharge) -> NamedCharge {
+    let TestCharge { limit, id, cost, .. } = given.clone();
+    NamedCharge { limit, id, cost, numbers: None, fields: Vec::new(), entry: None }
+}
+
+fn entries(pairs: &[(String, String)]) -> Vec<DescriptorEntry<'_>> {
+    pairs.iter().map(|(key, value)| DescriptorEntry { key, value }).collect()
+}
+
+fn descriptors<'a>(given: &TestDescriptors, entries: &'a [Vec<DescriptorEntry<'a>>]) -> Vec<Descriptor<'a>> {
+    let hits = match given.hits {
+        0 | 1 => Hits::Take(given.hits),
+        more => Hits::TakeOrDrain(more),
+    };
+    entries.iter().map(|entries| Descriptor { entries, hits, carried: None }).collect()
+}
+
+fn question<'a>(given: &'a TestDescriptors, descriptors: &'a [Descriptor<'a>], now: Micros) -> DescriptorRequest<'a> {
+    DescriptorRequest { domain: &given.domain, descriptors, purpose: DescriptorMode::Decide, now }
+}

@@ -1,0 +1,183 @@
+//! `weir test`: runs tests beside the rules, and scenarios, against a store with a simulated clock.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use clap::builder::Resettable;
+use tokio::task::LocalSet;
+
+use self::runner::{Runner, StoreSource};
+use self::scenario::Player;
+use self::suite::Suite;
+use super::exit::{ExitCode, Failure};
+use super::print::joined;
+use super::rules_flags::RulesArgs;
+use super::runtime::block_on;
+use super::store_flags::StoreArgs;
+use crate::clock::Clock;
+use crate::config::{self, Files, Source};
+
+mod asking;
+mod buckets;
+mod comparison;
+mod runner;
+mod scenario;
+mod suite;
+
+/// Scenarios and tests are about answers, not about time: a busy machine must not cause timeouts.
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Runs the tests beside the rules, with their own clock, and prints what differs from the expected answers
+#[derive(clap::Args, Debug)]
+// A variable that is meant for `weir serve` must not make tests write to the buckets of gateways, nor put limits in shadow.
+#[command(mut_arg("store", |store| store.env(Resettable::Reset)))]
+#[command(mut_arg("shadow", |shadow| shadow.env(Resettable::Reset).hide(true)))]
+pub struct Args {
+    /// Rules files with `tests`, files of tests that name their rules in `limits`, and scenarios in JSON Lines [default: the
+    /// rules of `weir serve`]
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Run only the tests whose name contains this text
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+
+    #[command(flatten)]
+    rules: RulesArgs,
+
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// A YAML file of flags, as for `weir serve`
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+/// How many tests passed and failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) passed: usize,
+    pub(super) failed: usize,
+}
+
+/// Runs the tests of all files. Prints the first difference of each that fails, and `N passed, N failed` last.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let source = StoreSource::of(&args.store, STORE_TIMEOUT).map_err(Failure::usage)?;
+    let files = args.rules.files();
+    block_on(LocalSet::new().run_until(run_all(args, &files, &source, out))).map_err(Failure::could_not_start)?
+}
+
+/// Runs the tests in a rules file in memory, and prints what differs. `files` are the rules. Returns `None` if the file has no
+/// tests, or limits that do not work in memory.
+pub(super) fn run_in_memory(files: &Files, out: &mut dyn Write) -> Result<Option<Tally>, Failure> {
+    let Some(limits) = &files.limits else { return Ok(None) };
+    let suite = Suite::read(&config::read(limits)?, files)?;
+    if suite.tests.is_empty() || suite.needs_redis {
+        return Ok(None);
+    }
+    let stores = StoreSource::memory();
+    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, out)));
+    ran.map_err(Failure::could_not_start)?.map(Some)
+}
+
+async fn run_all(
+    args: &Args,
+    files: &Files,
+    stores: &StoreSource<'_>,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Failure> {
+    let named: Vec<&Path> = match (args.files.as_slice(), &files.limits) {
+        ([], Some(limits)) => vec![limits],
+        ([], None) => return Err(Failure::usage("there is no rules file; name a file with tests")),
+        (named, _) => named.iter().map(PathBuf::as_path).collect(),
+    };
+    let filter = args.filter.as_deref();
+    let (mut tally, mut has_tests) = (Tally::default(), false);
+    let mut player = None;
+    for path in &named {
+        let source = config::read(path)?;
+        let found = if is_scenarios(path, &source.text) {
+            has_tests = true;
+            let player = match &mut player {
+                Some(player) => player,
+                empty => empty.insert(player_of(&args.store).await?),
+            };
+            play_all(player, &source, filter, out).await?
+        } else {
+            let suite = Suite::read(&source, files)?;
+            has_tests |= !suite.tests.is_empty();
+            run_suite(suite, filter, stores, out).await?
+        };
+        tally.passed += found.passed;
+        tally.failed += found.failed;
+    }
+    let of_files = || joined(named.iter().map(|path| path.display()), ", ");
+    if !has_tests {
+        return Err(Failure::bad_input(format!("{} has no tests; add them under `tests:`", of_files())));
+    }
+    if let (Some(filter), Tally { passed: 0, failed: 0 }) = (filter, tally) {
+        return Err(Failure::bad_input(format!("no test in {} has `{filter}` in its name", of_files())));
+    }
+    let Tally { passed, failed } = tally;
+    writeln!(out, "{passed} passed, {failed} failed")?;
+    Ok(if failed == 0 { ExitCode::Success } else { ExitCode::BadInput })
+}
+
+/// Whether a file has scenarios, one JSON object per line.
+fn is_scenarios(path: &Path, text: &str) -> bool {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some("jsonl" | "ndjson") => true,
+        Some("yaml" | "yml") => false,
+        _ => text.trim_start().starts_with('{'),
+    }
+}
+
+async fn run_suite(
+    suite: Suite,
+    filter: Option<&str>,
+    stores: &StoreSource<'_>,
+    out: &mut dyn Write,
+) -> Result<Tally, Failure> {
+    let Suite { name, tests, rules, needs_redis } = suite;
+    let mut runner = Runner::new(rules, needs_redis, stores).map_err(Failure::could_not_start)?;
+    let mut tally = Tally::default();
+    for test in tests.iter().filter(|test| filter.is_none_or(|filter| test.name.contains(filter))) {
+        match runner.play(test).await.map_err(Failure::could_not_start)? {
+            None => tally.passed += 1,
+            Some(difference) => {
+                tally.failed += 1;
+                write!(out, "{}", difference.shown(&name, &test.name))?;
+            }
+        }
+    }
+    Ok(tally)
+}
+
+async fn player_of(args: &StoreArgs) -> Result<Player, Failure> {
+    let clock = Arc::new(AtomicU64::new(0));
+    let plan = args.plan(Clock::Set(Arc::clone(&clock)), Some(STORE_TIMEOUT)).map_err(Failure::usage)?;
+    Player::connect(plan.open(), clock).await.map_err(Failure::could_not_start)
+}
+
+async fn play_all(
+    player: &mut Player,
+    source: &Source,
+    filter: Option<&str>,
+    out: &mut dyn Write,
+) -> Result<Tally, Failure> {
+    let mut tally = Tally::default();
+    for (number, line) in (1..).zip(source.text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        match player.play_line(line, filter).await {
+            None => {}
+            Some(Ok(())) => tally.passed += 1,
+            Some(Err(difference)) => {
+                tally.failed += 1;
+                writeln!(out, "{}:{number}: {difference}", source.name)?;
+            }
+        }
+    }
+    Ok(tally)
+}

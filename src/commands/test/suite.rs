@@ -1,0 +1,57 @@
+//! The tests of a file, and the rules that they are about.
+
+use std::path::{Path, PathBuf};
+
+use super::super::exit::Failure;
+use crate::config::rule_tests::{self, RuleTest, TestedRules};
+use crate::config::{self, Files, LoadResult, Source};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::rule_set::Rules;
+
+/// Tests and their rules.
+pub(super) struct Suite {
+    /// The name of the file with the tests.
+    pub(super) name: String,
+    pub(super) tests: Vec<RuleTest>,
+    pub(super) rules: Rules,
+    /// Whether some limits do not work in memory.
+    pub(super) needs_redis: bool,
+}
+
+impl Suite {
+    /// Reads the tests of a file. `files` are the rules of `weir serve`: those of a file of tests that names none, and the
+    /// overrides of every file.
+    pub(super) fn read(source: &Source, files: &Files) -> Result<Self, Failure> {
+        let of_tests = match rule_tests::tested_rules(source)? {
+            TestedRules::Own => Files { limits: Some(source.name.clone().into()), ..files.clone() },
+            TestedRules::Of { limits, overrides } => {
+                beside(Path::new(&source.name), files, limits.as_deref(), &overrides)
+            }
+        };
+        let mut sources = of_tests.read()?;
+        if let Some(limits) = sources.limits.as_mut().filter(|limits| limits.name == source.name) {
+            // Read once, so that rules and tests are those of the same moment.
+            limits.text.clone_from(&source.text);
+        }
+        // The tests have clocks of their own, and ids need no secret here.
+        let loaded = config::load(&sources, Fingerprinter::new((0, 0)), Micros(0));
+        let LoadResult { rules, report, needs_redis } = loaded;
+        let Some(rules) = rules else { return Err(report.into()) };
+        let tests = rule_tests::tests(source, &rules)?;
+        Ok(Self { name: source.name.clone(), tests, rules, needs_redis: needs_redis.errors > 0 })
+    }
+}
+
+/// The rules that a file of tests names, beside it.
+fn beside(tests: &Path, files: &Files, limits: Option<&Path>, overrides: &[PathBuf]) -> Files {
+    let folder = tests.parent().unwrap_or(Path::new(""));
+    let mut found = files.clone();
+    if let Some(limits) = limits {
+        found.limits = Some(folder.join(limits));
+    }
+    if !overrides.is_empty() {
+        found.overrides = overrides.iter().map(|path| folder.join(path)).collect();
+    }
+    found
+}

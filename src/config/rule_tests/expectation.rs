@@ -1,0 +1,211 @@
+//! What a step expects. What is not given is not compared.
+
+use super::super::mapping::{Mapping, all};
+use super::super::node::{Key, Node, Value};
+use super::super::problem::{ReadResult, quoted};
+use super::super::scalars::one_of;
+use super::super::suggest::did_you_mean;
+use super::subject::status;
+use super::{check_limit_name, limit_name, span};
+use crate::engine::algorithms::micros::Micros;
+use crate::message::headers;
+
+/// The keys of `expect`.
+pub(in super::super) const KEYS: [&str; 12] = [
+    "verdict",
+    "allow",
+    "deny",
+    "limit",
+    "remaining",
+    "retry_after",
+    "reset_after",
+    "status",
+    "headers",
+    "allowed",
+    "denied",
+    "limits",
+];
+
+/// The verdicts on a request.
+pub(in super::super) const VERDICTS: [(&str, bool); 2] = [("allow", true), ("deny", false)];
+
+/// The keys of a limit in `expect`.
+pub(in super::super) const LIMIT_KEYS: [&str; 6] =
+    ["verdict", "id", "burst", "remaining", "retry_after", "reset_after"];
+
+/// The parts that one limit can play in a decision.
+pub(in super::super) const LIMIT_VERDICTS: [(&str, LimitVerdict); 5] = [
+    ("allow", LimitVerdict::Allow),
+    ("deny", LimitVerdict::Deny),
+    ("would_deny", LimitVerdict::WouldDeny),
+    ("unlimited", LimitVerdict::Unlimited),
+    ("none", LimitVerdict::None),
+];
+
+/// What a step expects of the last of its requests, and of all their verdicts.
+#[derive(Clone, Debug, Default)]
+pub struct Expectation {
+    /// Whether each request is allowed.
+    pub allowed: Option<bool>,
+    /// The limit that binds: it denies the request, or has the least left.
+    pub limit: Option<String>,
+    /// Of the limit that binds.
+    pub remaining: Option<u64>,
+    pub retry_after: Option<Wait>,
+    pub reset_after: Option<Wait>,
+    /// The proxy's answer.
+    pub status: Option<u16>,
+    /// `None` for a header that must be absent.
+    pub headers: Vec<(String, Option<String>)>,
+    /// Of the step's requests, these many pass and are denied.
+    pub counts: (Option<u64>, Option<u64>),
+    pub limits: Vec<LimitExpectation>,
+}
+
+/// What is expected of one limit.
+#[derive(Clone, Debug)]
+pub struct LimitExpectation {
+    pub name: String,
+    pub verdict: Option<LimitVerdict>,
+    pub id: Option<String>,
+    /// The burst in force, which tells an override.
+    pub burst: Option<u64>,
+    pub remaining: Option<u64>,
+    pub retry_after: Option<Wait>,
+    pub reset_after: Option<Wait>,
+}
+
+/// A span, or never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    For(Micros),
+    Never,
+}
+
+/// The part of one limit in a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitVerdict {
+    /// The request fits, whatever other limits say.
+    Allow,
+    Deny,
+    /// In shadow: it would have denied the request.
+    WouldDeny,
+    /// `unlimited: true`
+    Unlimited,
+    /// The limit does not apply.
+    None,
+}
+
+impl LimitVerdict {
+    /// The word in the file.
+    pub fn word(self) -> &'static str {
+        LIMIT_VERDICTS.iter().find(|(_, verdict)| *verdict == self).map_or("", |(word, _)| word)
+    }
+}
+
+/// Reads `expect`. Counts need a step that is repeated.
+pub(super) fn read(node: &Node, names: &[&str], is_repeated: bool) -> ReadResult<Expectation> {
+    if let Value::Scalar { .. } = &node.value {
+        return Ok(Expectation { allowed: Some(one_of(&VERDICTS)(node)?), ..Expectation::default() });
+    }
+    let map = Mapping::of(node, "`expect`", &KEYS)?;
+    let verdict = verdict(&map, names);
+    let (allowed, denied) = (map.read("allowed", Node::whole), map.read("denied", Node::whole));
+    let remaining = map.read("remaining", Node::whole);
+    let (retry_after, reset_after) = (map.read("retry_after", wait), map.read("reset_after", wait));
+    let status = map.read("status", status);
+    let headers = map.read("headers", header_values);
+    let limits = map.read("limits", |node| {
+        let entries = node.map("`limits`", "write `limits: { NAME: allow }`")?;
+        all(entries.iter().map(|(name, node)| limit(name, node, names)))
+    });
+    let (allowed_all, limit) = verdict?;
+    let counts = (allowed?, denied?);
+    if let Some((key, _)) = map.first(&["allowed", "denied"]).filter(|_| !is_repeated) {
+        let help = "for one request write `expect: allow` or `expect: deny`";
+        return Err(key.error(format!("{} counts the requests of `repeat`", quoted(&key.text)), help));
+    }
+    Ok(Expectation {
+        allowed: allowed_all,
+        limit,
+        remaining: remaining?,
+        retry_after: retry_after?,
+        reset_after: reset_after?,
+        status: status?,
+        headers: headers?.unwrap_or_default(),
+        counts,
+        limits: limits?.unwrap_or_default(),
+    })
+}
+
+/// Reads the verdict and the limit that binds: `verdict` and `limit`, or both in `allow: NAME` or `deny: NAME`.
+fn verdict(map: &Mapping<'_>, names: &[&str]) -> ReadResult<(Option<bool>, Option<String>)> {
+    match map.all(&["verdict", "allow", "deny"])[..] {
+        [] => Ok((None, map.read("limit", |node| limit_name(node, names))?)),
+        [(key, node)] if key.text == "verdict" => {
+            let (allowed, limit) = (one_of(&VERDICTS)(node), map.read("limit", |node| limit_name(node, names)));
+            Ok((Some(allowed?), limit?))
+        }
+        [(key, node)] => {
+            let limit = limit_name(node, names);
+            if let Some((other, _)) = map.get("limit") {
+                let message = format!("{} names the limit already", quoted(&key.text));
+                return Err(other.error(message, "remove `limit`"));
+            }
+            Ok((Some(key.text == "allow"), Some(limit?)))
+        }
+        [_, (key, _), ..] => {
+            Err(key.error("a step has one verdict", "write one of `allow: NAME`, `deny: NAME` and `verdict`"))
+        }
+    }
+}
+
+fn limit(name: &Key, node: &Node, names: &[&str]) -> ReadResult<LimitExpectation> {
+    let known = check_limit_name(&name.text, names).map_err(|(message, help)| name.error(message, help));
+    let word = |node: &Node| match &node.value {
+        Value::Scalar { .. } => one_of(&LIMIT_VERDICTS)(node),
+        _ => Err(node.error("expected a word", did_you_mean("", LIMIT_VERDICTS.map(|(word, _)| word)))),
+    };
+    let mut limit = LimitExpectation {
+        name: name.text.clone(),
+        verdict: None,
+        id: None,
+        burst: None,
+        remaining: None,
+        retry_after: None,
+        reset_after: None,
+    };
+    if !matches!(node.value, Value::Map(_)) {
+        limit.verdict = Some(word(node)?);
+        return known.map(|()| limit);
+    }
+    let map = Mapping::of(node, "a limit in `expect`", &LIMIT_KEYS)?;
+    let (verdict, id) = (map.read("verdict", word), map.read("id", |node| node.text().map(str::to_owned)));
+    let (burst, remaining) = (map.read("burst", Node::whole), map.read("remaining", Node::whole));
+    let (retry_after, reset_after) = (map.read("retry_after", wait), map.read("reset_after", wait));
+    known?;
+    (limit.verdict, limit.id, limit.burst, limit.remaining) = (verdict?, id?, burst?, remaining?);
+    (limit.retry_after, limit.reset_after) = (retry_after?, reset_after?);
+    Ok(limit)
+}
+
+fn wait(node: &Node) -> ReadResult<Wait> {
+    if matches!(&node.value, Value::Scalar { text, .. } if text == "never") {
+        return Ok(Wait::Never);
+    }
+    span(node).map(Wait::For)
+}
+
+/// Reads the headers of the answer; one without a value must be absent.
+fn header_values(node: &Node) -> ReadResult<Vec<(String, Option<String>)>> {
+    let entries = node.map("`headers`", "write `headers: { retry-after: 1 }`; `~` is a header that must be absent")?;
+    all(entries.iter().map(|(name, value)| {
+        if !headers::is_name(name.text.as_bytes()) {
+            return Err(
+                name.error(format!("invalid header name {}", quoted(&name.text)), "use a name such as retry-after")
+            );
+        }
+        let text = if value.is_null() { None } else { Some(value.text()?.to_owned()) };
+        Ok((name.text.clone(), text))
+    }))
+}

@@ -1,0 +1,306 @@
+//! What a step asks: a request, a charge by name, or a call of the rate limit service.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::super::mapping::{Mapping, all};
+use super::super::node::{Node, Value};
+use super::super::problem::{ReadResult, quoted};
+use super::super::scalars::one_of;
+use super::{limit_name, span};
+use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::named_id::GivenId;
+use crate::message::headers::{self, Headers};
+use crate::message::host::host_of;
+use crate::message::path::{EscapedSlashes, normalise};
+use crate::message::{address, target};
+
+/// Keys that are a method, each with it.
+pub(in super::super) const METHODS: [(&str, &str); 7] = [
+    ("get", "GET"),
+    ("head", "HEAD"),
+    ("post", "POST"),
+    ("put", "PUT"),
+    ("patch", "PATCH"),
+    ("delete", "DELETE"),
+    ("options", "OPTIONS"),
+];
+
+/// The keys of a request beside its method and `request`.
+pub(in super::super) const REQUEST_KEYS: [&str; 7] =
+    ["host", "ip", "headers", "tls_subject", "descriptor", "lasts", "response"];
+
+pub(in super::super) const CHARGE_KEYS: [&str; 4] = ["limit", "id", "cost", "mode"];
+
+pub(in super::super) const DOMAIN_KEYS: [&str; 4] = ["domain", "descriptor", "descriptors", "hits"];
+
+pub(in super::super) const RESPONSE_KEYS: [&str; 2] = ["status", "headers"];
+
+/// `mode:` of a charge by name.
+pub(in super::super) const CHARGE_MODES: [(&str, Mode); 5] = [
+    ("spend", Mode::Spend),
+    ("check", Mode::Check),
+    ("spend_only", Mode::SpendOnly),
+    ("refund", Mode::Refund),
+    ("reset", Mode::Reset),
+];
+
+/// The host of a request that names none.
+const HOST: &str = "localhost";
+
+/// The descriptors of a call, and the entries of a descriptor, as the service bounds them.
+pub(in super::super) const MOST_ENTRIES: usize = 100;
+
+/// What a step asks.
+#[derive(Clone, Debug)]
+pub enum Subject {
+    Request(Box<TestRequest>),
+    Charge(TestCharge),
+    Descriptors(TestDescriptors),
+}
+
+/// A request, as rules see it, and its response.
+#[derive(Clone, Debug)]
+pub struct TestRequest {
+    pub method: String,
+    pub host: String,
+    /// Normalised.
+    pub path: String,
+    pub query: Option<String>,
+    pub headers: Headers,
+    pub client: IpAddr,
+    pub tls_subject: Option<String>,
+    pub descriptor: Vec<(String, String)>,
+    /// How long it is in flight; `None` if it ends before the next request.
+    pub lasts: Option<Micros>,
+    /// The upstream's status and headers.
+    pub status: u16,
+    pub response: Headers,
+}
+
+/// A charge that names its limit.
+#[derive(Clone, Debug)]
+pub struct TestCharge {
+    pub limit: String,
+    pub id: GivenId,
+    pub cost: Option<u64>,
+    pub mode: Mode,
+}
+
+/// A call of the rate limit service.
+#[derive(Clone, Debug)]
+pub struct TestDescriptors {
+    pub domain: String,
+    pub descriptors: Vec<Vec<(String, String)>>,
+    pub hits: u64,
+}
+
+/// The kinds of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// The key with its target.
+    Request(&'static str),
+    Charge,
+    Descriptors,
+}
+
+/// The keys of all kinds.
+pub(in super::super) fn keys() -> impl Iterator<Item = &'static str> {
+    let methods = METHODS.into_iter().map(|(key, _)| key).chain(["request"]);
+    let others = DOMAIN_KEYS.into_iter().filter(|key| *key != "descriptor");
+    methods.chain(REQUEST_KEYS).chain(CHARGE_KEYS).chain(others)
+}
+
+impl Kind {
+    /// Returns what a step asks, and rejects the keys of other kinds.
+    pub(super) fn of(map: &Mapping<'_>) -> ReadResult<Self> {
+        let targets = METHODS.into_iter().map(|(key, _)| key).chain(["request"]);
+        let requests = targets.map(|key| (key, Self::Request(key)));
+        let kinds = requests.chain([("limit", Self::Charge), ("domain", Self::Descriptors)]);
+        let mut found = kinds.filter(|(key, _)| map.get(key).is_some());
+        let Some((first, kind)) = found.next() else {
+            let help = "write `get: /path`, `limit: NAME` with `id`, or `domain: NAME` with `descriptor`";
+            return Err(map.node.error("the step asks nothing", help));
+        };
+        if let Some((key, _)) = found.next().and_then(|(other, _)| map.get(other)) {
+            let message = format!("a step asks one thing, not both `{first}` and {}", quoted(&key.text));
+            return Err(key.error(message, "write two steps"));
+        }
+        let (what, own): (_, &[&str]) = match kind {
+            Self::Request(_) => ("a request", &REQUEST_KEYS),
+            Self::Charge => ("a charge by name", &CHARGE_KEYS),
+            Self::Descriptors => ("a call of the rate limit service", &DOMAIN_KEYS),
+        };
+        let foreign = keys().filter(|key| *key != first && !own.contains(key)).filter_map(|key| map.get(key));
+        let errors = foreign.map(|(key, _)| {
+            let has = own.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ");
+            key.error(format!("{} does not apply to {what}", quoted(&key.text)), format!("it may have {has}"))
+        });
+        errors.last().map_or(Ok(kind), Err)
+    }
+}
+
+pub(super) fn read(kind: Kind, map: &Mapping<'_>, names: &[&str]) -> ReadResult<Subject> {
+    match kind {
+        Kind::Request(key) => request(key, map).map(Box::new).map(Subject::Request),
+        Kind::Charge => charge(map, names).map(Subject::Charge),
+        Kind::Descriptors => descriptors(map).map(Subject::Descriptors),
+    }
+}
+
+fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
+    let line = map.need(key, "write a path").and_then(|node| method_and_target(key, node));
+    let host = map.read("host", |node| {
+        let host = node.text()?;
+        let known = host_of(host).map(Cow::into_owned);
+        known
+            .ok_or_else(|| node.error(format!("invalid host {}", quoted(host)), "write a name such as api.example.com"))
+    });
+    let client = map.read("ip", |node| {
+        address::parse(node.text()?).map_err(|message| node.error(message, "write one such as 10.1.2.3"))
+    });
+    let fields = map.read("headers", header_lines);
+    let tls_subject = map.read("tls_subject", |node| node.text().map(str::to_owned));
+    let descriptor = map.read("descriptor", entries);
+    let lasts = map.read("lasts", span);
+    let response = map.read("response", response);
+    let (line, host, client, fields) = (line?, host?, client?, fields?.unwrap_or_default());
+    let (tls_subject, descriptor, lasts) = (tls_subject?, descriptor?.unwrap_or_default(), lasts?);
+    let (status, response) = response?.unwrap_or((200, Headers::new()));
+    let Line { method, authority, target } = line;
+    let named = || fields.text("host").and_then(host_of).map(Cow::into_owned);
+    let host = host.or(authority).or_else(named).unwrap_or_else(|| HOST.to_owned());
+    let mut headers = fields;
+    if !headers.contains("host") {
+        headers.append("host", &host);
+    }
+    let (path, query) = target::split(&target);
+    Ok(TestRequest {
+        method,
+        path: normalise(path).into_owned(),
+        query: query.map(str::to_owned),
+        host,
+        headers,
+        client: client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        tls_subject,
+        descriptor,
+        lasts,
+        status,
+        response,
+    })
+}
+
+/// A request's first line.
+struct Line {
+    method: String,
+    /// The host of an absolute URL.
+    authority: Option<String>,
+    /// In origin form.
+    target: String,
+}
+
+/// Reads `get: /path`, `get: http://host/path` or `request: GET /path`.
+fn method_and_target(key: &str, node: &Node) -> ReadResult<Line> {
+    let text = node.text()?;
+    let method = METHODS.iter().find(|(known, _)| *known == key).map(|(_, method)| *method);
+    let (method, url) = match method {
+        Some(method) => (method, text),
+        None => text.split_once(' ').ok_or_else(|| {
+            node.error(format!("{} is not a method and a target", quoted(text)), "write `request: PURGE /path`")
+        })?,
+    };
+    let wrong = |reason: &str| node.error(format!("{}: {reason}", quoted(text)), "write a path such as /v1/orders?a=b");
+    let (authority, target) = if url.starts_with('/') || url == "*" {
+        (None, url.into())
+    } else {
+        let (authority, target) = target::split_url(method, url).map_err(|error| wrong(error.reason()))?;
+        (host_of(authority).map(Cow::into_owned), target)
+    };
+    target::check(method, &target, EscapedSlashes::Keep).map_err(wrong)?;
+    Ok(Line { method: method.to_owned(), authority, target: target.into_owned() })
+}
+
+/// Reads a map of names, each with a value or a list of values.
+fn header_lines(node: &Node) -> ReadResult<Headers> {
+    let mut lines = Headers::new();
+    let read = node.map("`headers`", "write `headers: { x-account-id: 12345678 }`")?.iter().map(|(name, values)| {
+        if !headers::is_name(name.text.as_bytes()) {
+            return Err(
+                name.error(format!("invalid header name {}", quoted(&name.text)), "use a name such as x-api-key")
+            );
+        }
+        values.each(|value| {
+            let text = value.text()?.trim();
+            if !headers::is_value(text.as_bytes()) {
+                return Err(value.error("a header value must not contain control characters", ""));
+            }
+            lines.append(&name.text, text);
+            Ok(())
+        })
+    });
+    all(read)?;
+    Ok(lines)
+}
+
+fn response(node: &Node) -> ReadResult<(u16, Headers)> {
+    let map = Mapping::of(node, "`response`", &RESPONSE_KEYS)?;
+    let status = map.read("status", status);
+    let lines = map.read("headers", header_lines);
+    Ok((status?.unwrap_or(200), lines?.unwrap_or_default()))
+}
+
+/// Reads an HTTP status.
+pub(super) fn status(node: &Node) -> ReadResult<u16> {
+    let status = u16::try_from(node.whole()?).ok().filter(|status| (100..600).contains(status));
+    status.ok_or_else(|| node.error("not an HTTP status", "use one such as 200 or 429"))
+}
+
+fn charge(map: &Mapping<'_>, names: &[&str]) -> ReadResult<TestCharge> {
+    let limit = map.need("limit", "").and_then(|node| limit_name(node, names));
+    let id = map.read("id", |node| match &node.value {
+        Value::List(components) => {
+            let texts = components.iter().map(|component| component.text().map(str::to_owned));
+            all(texts).map(GivenId::Components)
+        }
+        _ => node.text().map(|text| GivenId::Text(text.to_owned())),
+    });
+    let (cost, mode) = (map.read("cost", Node::whole), map.read("mode", one_of(&CHARGE_MODES)));
+    Ok(TestCharge {
+        limit: limit?,
+        id: id?.unwrap_or(GivenId::Absent),
+        cost: cost?,
+        mode: mode?.unwrap_or(Mode::Spend),
+    })
+}
+
+fn descriptors(map: &Mapping<'_>) -> ReadResult<TestDescriptors> {
+    const HELP: &str = "write `descriptor: { key: value }`, or a list of them under `descriptors`";
+    let domain = map.need("domain", "").and_then(|node| node.text().map(str::to_owned));
+    let hits = map.read("hits", Node::whole);
+    let found = match map.all(&["descriptor", "descriptors"])[..] {
+        [(key, node)] if key.text == "descriptor" => entries(node).map(|entries| vec![entries]),
+        [(_, node)] => node.list("`descriptors`", HELP).and_then(|list| {
+            node.check_count("`descriptors`", list.len(), "descriptors", MOST_ENTRIES)?;
+            all(list.iter().map(entries))
+        }),
+        _ => Err(map.node.error("the call needs `descriptor` or `descriptors`", HELP)),
+    };
+    Ok(TestDescriptors { domain: domain?, descriptors: found?, hits: hits?.unwrap_or(1) })
+}
+
+/// Reads the entries of a descriptor: a map, or a list of maps where a key comes twice.
+fn entries(node: &Node) -> ReadResult<Vec<(String, String)>> {
+    const HELP: &str = "write `{ key: value }`, or a list of such maps to repeat a key";
+    let maps = if let Value::List(items) = &node.value { items.as_slice() } else { std::slice::from_ref(node) };
+    let read = maps.iter().map(|map| {
+        let entries = map.map("a descriptor", HELP)?;
+        all(entries.iter().map(|(key, value)| {
+            let text = if value.is_null() { "" } else { value.text()? };
+            Ok((key.text.clone(), text.to_owned()))
+        }))
+    });
+    let entries: Vec<_> = all(read)?.into_iter().flatten().collect();
+    node.check_count("a descriptor", entries.len(), "entries", MOST_ENTRIES)?;
+    Ok(entries)
+}
