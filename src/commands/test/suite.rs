@@ -36,7 +36,7 @@ impl Suite {
         }
         // The tests have clocks of their own, and ids need no secret here.
         let loaded = config::load(&sources, Fingerprinter::new((0, 0)), Micros(0));
-        let LoadResult { rules, report, needs_redis } = loaded;
+        let LoadResult { rules, report, needs_redis, .. } = loaded;
         let Some(rules) = rules else { return Err(report.into()) };
         let tests = rule_tests::tests(source, &rules)?;
         Ok(Self { name: source.name.clone(), tests, rules, needs_redis: needs_redis.errors > 0 })
