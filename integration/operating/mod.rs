@@ -5,6 +5,7 @@ mod buckets;
 mod candidates;
 mod command;
 mod health;
+mod top;
 
 use serde_json::Value;
 

@@ -14,6 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::engine::rules::blocks::Blocks;
 use crate::store::Store;
 use crate::telemetry::metrics::{DecisionListener, LocalTimer, Timer};
+use crate::telemetry::most_denied::WorkerDenials;
 use crate::telemetry::throttle::Throttle;
 
 mod ask;
@@ -22,6 +23,7 @@ mod denials;
 mod failure_policy;
 mod key_bounds;
 mod local_store;
+mod most_denied;
 mod new_keys;
 pub mod operator;
 mod scripts;
@@ -48,6 +50,8 @@ pub struct Limiter {
     store: Store,
     settler: Arc<Settler>,
     view: RefCell<CachedView>,
+    /// The ids that this worker denies.
+    denied: Arc<WorkerDenials>,
     blocks: RefCell<Cache<Arc<ArcSwap<Blocks>>, Arc<Blocks>>>,
     slots: Rc<SlotTable>,
     /// The keys that this worker has charged in a remote store.
@@ -71,11 +75,13 @@ struct CachedView {
 impl Limiter {
     pub fn new(shared: Arc<Shared>, store: Store) -> Self {
         let mut snapshot = Cache::new(shared.snapshot.clone());
-        let view = View::new(snapshot.load(), &shared.metrics);
+        let denied = shared.most_denied.join();
+        let view = View::new(snapshot.load(), &shared.metrics, &denied);
         Self {
             view: RefCell::new(CachedView { snapshot, view }),
             settler: Settler::new(shared.clone(), store.clone()),
             slots: SlotTable::new(shared.clone(), store.clone()),
+            denied,
             blocks: RefCell::new(Cache::new(shared.blocks.clone())),
             recent: store.is_remote().then(RecentKeys::new),
             keeper: OnceCell::new(),
@@ -111,7 +117,7 @@ impl Limiter {
         let CachedView { snapshot, view } = &mut *cached;
         let snapshot = snapshot.load();
         if !Arc::ptr_eq(snapshot, &view.snapshot) {
-            *view = View::new(snapshot, &self.shared.metrics);
+            *view = View::new(snapshot, &self.shared.metrics, &self.denied);
         }
         view.clone()
     }

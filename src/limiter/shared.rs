@@ -15,12 +15,14 @@ use crate::engine::rules::rule_set::Rules;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::denials::{DenialLog, DenialSampler, IdFormat};
 use crate::telemetry::metrics::{DecisionResult, LimitMetrics, Metrics, SettlementMetrics};
+use crate::telemetry::most_denied::MostDenied;
 
 pub struct Shared {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) blocks: Arc<ArcSwap<Blocks>>,
     pub(super) metrics: Arc<Metrics>,
     pub(crate) denial_log: Arc<DenialLog>,
+    pub(super) most_denied: MostDenied,
     /// Buckets of limits with `on_store_error: local`. A table of its own, so that they are full when the store fails.
     pub(crate) local: MemoryStore,
     /// When the store failed last, until `local` is emptied.
@@ -54,7 +56,7 @@ impl Shared {
         local.set_limits(&limit_keys(&rules, &metrics), rules.effective_from);
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, &metrics, &denial_log)));
         let (blocks, store_failed, bounds) = (Arc::default(), Mutex::default(), KeyBounds::default());
-        Self { snapshot, blocks, metrics, denial_log, local, store_failed, bounds }
+        Self { snapshot, blocks, metrics, denial_log, most_denied: MostDenied::default(), local, store_failed, bounds }
     }
 
     #[must_use]

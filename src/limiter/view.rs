@@ -14,6 +14,7 @@ use crate::engine::answer::verdict::{Answer, Standing, Verdict};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::rule_set::Rules;
 use crate::telemetry::metrics::{DecisionResult, LimitTallies, Metrics, SettlementMetrics};
+use crate::telemetry::most_denied::{DenialKind, PlaceHint, WorkerDenials};
 
 /// A worker's share of the rules in force. An `Arc` or an atomic counter that all workers write would move its cache line
 /// between cores with every request. All lists are in the order of the rules.
@@ -24,14 +25,18 @@ pub struct View {
     pub(super) new_keys: Vec<NewKeyCount>,
     /// Denials without a line in the log.
     pub(super) suppressed: Vec<Cell<u64>>,
+    pub(super) denied: Arc<WorkerDenials>,
+    pub(super) denied_places: Vec<PlaceHint>,
 }
 
 impl View {
-    pub(super) fn new(snapshot: &Arc<Snapshot>, metrics: &Arc<Metrics>) -> Rc<Self> {
+    pub(super) fn new(snapshot: &Arc<Snapshot>, metrics: &Arc<Metrics>, denied: &Arc<WorkerDenials>) -> Rc<Self> {
         let limits = snapshot.limits.iter().map(|_| LimitTallies::default()).collect();
         let new_keys = snapshot.limits.iter().map(|_| NewKeyCount::default()).collect();
         let suppressed = snapshot.limits.iter().map(|_| Cell::default()).collect();
-        Rc::new(Self { snapshot: snapshot.clone(), metrics: metrics.clone(), limits, new_keys, suppressed })
+        let denied_places = snapshot.limits.iter().map(|_| PlaceHint::default()).collect();
+        let (snapshot, metrics, denied) = (snapshot.clone(), metrics.clone(), denied.clone());
+        Rc::new(Self { snapshot, metrics, limits, new_keys, suppressed, denied, denied_places })
     }
 
     pub fn rules(&self) -> &Rules {
@@ -61,8 +66,10 @@ impl View {
         for windows in verdict.answers.chunk_by(|a, b| a.limit == b.limit) {
             let Some(first) = windows.first() else { continue };
             let result = if windows.iter().any(Answer::would_deny) {
+                self.count_ids(DenialKind::Shadow, windows, plan, start);
                 DecisionResult::ShadowDenied
             } else if windows.iter().any(|answer| answer.decision.is_denied()) {
+                self.count_ids(DenialKind::Denied, windows, plan, start);
                 DecisionResult::Denied
             } else if verdict.is_allowed() {
                 DecisionResult::Allowed
@@ -79,8 +86,9 @@ impl View {
             };
             count(unanswered.limit, result);
         }
-        for (limit, is_denied) in verdict.candidate_decisions() {
+        for ((limit, is_denied), answers) in verdict.candidate_decisions().zip(verdict.candidate_answers()) {
             if is_denied {
+                self.count_ids(DenialKind::Candidate, answers, plan, start);
                 self.count(limit, DecisionResult::CandidateDenied);
             } else if verdict.is_allowed() || verdict.is_denied_only_by(limit) {
                 self.count(limit, DecisionResult::CandidateAllowed);

@@ -223,7 +223,13 @@ impl DenialLine<'_> {
 
 /// Formats a fingerprint as the hash of an id.
 pub fn hash(fingerprint: u128) -> String {
-    format!("{:016x}", fingerprint >> 64)
+    format!("{:016x}", half(fingerprint))
+}
+
+/// Returns the half of a fingerprint that logs show.
+#[expect(clippy::cast_possible_truncation, reason = "the shifted half fits")]
+pub const fn half(fingerprint: u128) -> u64 {
+    (fingerprint >> 64) as u64
 }
 
 /// Returns a method for logs and traces.

@@ -8,6 +8,7 @@ pub mod access_log;
 pub mod denials;
 pub mod http_counters;
 pub mod metrics;
+pub mod most_denied;
 mod summary;
 pub mod throttle;
 pub mod traces;

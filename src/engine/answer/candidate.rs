@@ -6,10 +6,16 @@ use crate::engine::algorithms::decision::Outcome;
 use crate::engine::rules::plan::{ChargeOrigin, Plan};
 
 impl Verdict {
+    /// Returns the answers of each limit's candidate.
+    pub fn candidate_answers(&self) -> impl Iterator<Item = &[Answer]> {
+        self.candidates.chunk_by(|one, other| one.limit == other.limit)
+    }
+
     /// Returns each limit whose candidate was decided, once, and whether the candidate would have denied the request.
     pub fn candidate_decisions(&self) -> impl Iterator<Item = (u32, bool)> {
-        let windows = self.candidates.chunk_by(|one, other| one.limit == other.limit);
-        windows.filter_map(|windows| Some((windows.first()?.limit, windows.iter().any(Answer::is_short_candidate))))
+        let decision =
+            |answers: &[Answer]| Some((answers.first()?.limit, answers.iter().any(Answer::is_short_candidate)));
+        self.candidate_answers().filter_map(decision)
     }
 
     /// Returns the charges that candidates are due although the request is denied: those of the limit that denies it, if its
@@ -35,7 +41,7 @@ impl Verdict {
 
 impl Answer {
     /// Returns true if the cost did not fit the bucket of a candidate.
-    fn is_short_candidate(&self) -> bool {
+    pub fn is_short_candidate(&self) -> bool {
         // In a request that another charge denies, the decision may be no more than the state of the bucket.
         let is_state = self.decision.outcome == Outcome::Unchanged
             && self.numbers.as_ref().is_some_and(|numbers| !numbers.counts_denied());

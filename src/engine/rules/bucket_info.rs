@@ -12,6 +12,7 @@ use super::suggest::nearest;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::allowance::Allowance;
+use crate::message::percent::decode;
 
 /// A bucket as the rules know it.
 #[derive(Debug)]
@@ -114,6 +115,19 @@ impl Rules {
             };
             format!("there is no limit {}{help}", quoted(name))
         })
+    }
+}
+
+impl Limit {
+    /// Returns the id in a bucket's key, as overrides write it. Long components are hashes.
+    pub fn id_in(&self, key: &str) -> String {
+        let encoded = key.strip_prefix(self.short.as_str()).unwrap_or(key).split(':').skip(1);
+        let parts = self.by.iter().zip(encoded).map(|(part, encoded)| {
+            let text = decode(encoded);
+            let is_address = matches!(part.source, ComponentSource::Ip { .. });
+            if is_address { text.into_owned() } else { ids::written(part, &text, self.by.len() > 1) }
+        });
+        parts.collect::<Vec<_>>().join(":")
     }
 }
 

@@ -45,6 +45,15 @@ pub(crate) fn fingerprint_of(text: &str, fingerprinter: &Fingerprinter) -> u128 
     hash.finish()
 }
 
+/// The key of a bucket without the marks of its algorithm, window and candidate, and the fingerprint of that, which all buckets of the id
+/// share.
+pub fn plain<'k>(key: &'k str, fingerprint: u128, fingerprinter: &Fingerprinter) -> (&'k str, u128) {
+    match key.split_once('#') {
+        None => (key, fingerprint),
+        Some((plain, _)) => (plain, fingerprint_of(plain, fingerprinter)),
+    }
+}
+
 /// A component as keys have it: percent-encoded, so that user text can neither end a component nor form a Redis hash tag
 /// (`{...}` decides the hash slot of a key), and hashed if it is long.
 pub(crate) fn encoded(component: &str) -> Cow<'_, str> {

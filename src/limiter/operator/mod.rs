@@ -22,8 +22,10 @@ use crate::store::{Batch, Store, StoreError};
 
 mod blocks;
 mod change;
+mod top;
 
 pub use change::BucketChange;
+pub use top::{TopId, TopIds};
 
 pub struct Operator {
     limiter: Limiter,

@@ -49,6 +49,7 @@ pub mod log;
 mod page;
 mod replies;
 pub mod tokens;
+mod top;
 
 /// For the head of a connection's first request.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -180,6 +181,9 @@ impl Admin {
         if let ("/log", Some(filter)) = (path.as_str(), &self.options.log) {
             return self.answer_log(filter, request).await;
         }
+        if path == "/top" {
+            return self.answer_top(&request);
+        }
         if path == "/live" {
             return self.answer_live(&request);
         }
@@ -196,7 +200,8 @@ impl Admin {
             "/healthz" => |_: &Self| page(StatusCode::OK, PLAIN, "ok\n".to_owned()),
             "/readyz" => Self::ready_page,
             _ => {
-                let detail = "there are /, /live, /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks";
+                let detail =
+                    "there are /, /live, /top, /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks";
                 return problem(StatusCode::NOT_FOUND, detail);
             }
         };
