@@ -27,6 +27,7 @@ need openssl openssl
 need systemd-analyze systemd # the program only; nothing is started
 need wrk wrk
 need h2load nghttp2-client
+command -v chromium >/dev/null || need chromium-headless-shell chromium-headless-shell
 need python3 python3
 python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
 

@@ -15,6 +15,7 @@ mod image;
 mod import;
 mod monitoring;
 mod operating;
+mod page;
 mod proxy;
 mod redis;
 mod serve;

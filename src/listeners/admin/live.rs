@@ -96,6 +96,7 @@ fn counted(limit: &Limit, decisions: &[u64]) -> Option<Value> {
     Some(json!({
         "name": limit.name,
         "mode": mode,
+        "candidate": limit.candidate.is_some(),
         "enforced_percent": f64::from(limit.enforce_for) * 100.0 / f64::from(WHOLE_SHARE),
         "counts": decisions,
     }))

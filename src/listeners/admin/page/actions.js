@@ -160,13 +160,14 @@ get("forget").addEventListener("click", () => {
 onSubmit("explain-form", "explain-message", async () => {
   const result = get("explanation");
   result.replaceChildren();
-  const lines = get("explain-headers").value.split("\n").map((line) => line.trim()).filter(Boolean);
-  const headers = lines.map((line) => {
+  const headers = {};
+  for (const line of get("explain-headers").value.split("\n").map((line) => line.trim()).filter(Boolean)) {
     const colon = line.indexOf(":");
-    return [line.slice(0, Math.max(0, colon)).trim(), line.slice(colon + 1).trim()];
-  });
-  if (headers.some(([name]) => !name)) return say("explain-message", "a header is written `name: value`.", true);
-  const body = { method: get("explain-method").value, url: get("explain-url").value.trim(), headers: headers };
+    if (colon < 1) return say("explain-message", "a header is written `name: value`.", true);
+    const name = line.slice(0, colon).trim().toLowerCase();
+    headers[name] = [...(Object.hasOwn(headers, name) ? headers[name] : []), line.slice(colon + 1).trim()];
+  }
+  const body = { method: get("explain-method").value, url: get("explain-url").value.trim(), headers };
   if (get("explain-ip").value.trim()) body.ip = get("explain-ip").value.trim();
   const reply = await ask("POST", "/explain", body);
   if (!reply.ok) return say("explain-message", reasonOf(reply), true);
@@ -176,11 +177,30 @@ onSubmit("explain-form", "explain-message", async () => {
 function showExplanation({ limits = [] }) {
   const applying = limits.filter((limit) => limit.applies).length;
   say("explain-message", `${count(applying, "limit applies", "limits apply")} to this request.`);
-  get("explanation").replaceChildren(...limits.flatMap((limit) => {
-    const list = el("dl", {});
-    facts(list, Object.entries(limit).filter(([name]) => name !== "name" && name !== "applies").map(([name, value]) => [name, typeof value === "object" ? JSON.stringify(value) : value]));
-    return [el("h3", {}, `${limit.applies ? "✓ " : "– "}${limit.name}`), list];
-  }));
+  const ordered = [...limits.filter((limit) => limit.applies), ...limits.filter((limit) => !limit.applies)];
+  get("explanation").replaceChildren(...ordered.slice(0, MOST_ROWS).flatMap(explained));
+}
+
+function explained(limit) {
+  const list = el("dl", {});
+  const given = limit.given_by && `${limit.given_by.place}${limit.given_by.comment ? `, ${limit.given_by.comment}` : ""}`;
+  const allows = limit.allows === "windows" ? limit.windows?.map((window) => window.allows).join("; ") : limit.allows;
+  facts(list, [
+    ["Why", limit.because],
+    ["Bucket", limit.bucket],
+    ["Allows", limit.applies ? allows : null],
+    ["Cost", limit.cost],
+    ["Override", given],
+    ["Enforced", limit.enforced === undefined ? null : limit.enforced ? "yes" : "no"],
+    ["Fits", limit.fits === false ? "no: the cost is above the burst" : null],
+  ]);
+  const parts = [el("h3", {}, `${limit.applies ? "✓" : "–"} ${limit.limit} ${limit.applies ? "applies" : "does not apply"}`), list];
+  if (limit.applies && limit.bucket) {
+    const button = el("button", { type: "button" }, "Look up this bucket");
+    button.addEventListener("click", () => look(limit.bucket).then(() => get("bucket-name").focus()));
+    parts.push(button);
+  }
+  return parts;
 }
 
 const isEncrypted = location.protocol === "https:" || /^(localhost|127\.|\[::1\]|.*\.localhost$)/.test(location.hostname);

@@ -248,7 +248,8 @@ function rowOf(name) {
 
 function modeOf(limit) {
   const isPart = limit.mode === "enforce" && limit.enforced_percent < 100;
-  return isPart ? `enforce for ${limit.enforced_percent} %` : limit.mode;
+  const mode = isPart ? `enforce for ${limit.enforced_percent} %` : limit.mode;
+  return limit.candidate ? `${mode}, candidate` : mode;
 }
 
 function fill(row, track, limit) {

@@ -1,0 +1,373 @@
+#!/usr/bin/env python3
+"""Uses the live page in headless Chromium, as an operator does.
+
+    checks.py --proxy ADDR --admin ADDR --limits FILE [--public ADDR]
+
+ADDR are listeners of a Weir with the rules in FILE, which `mod.rs` writes; --public is an admin listener that is not on
+loopback. Prints {"passed": [..], "failed": {..}} and ends with 1 if anything failed.
+"""
+
+import argparse
+import http.client
+import pathlib
+import socket
+import sys
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "clients"))
+
+import checking
+from browser import Browser
+from checking import equal
+
+TOKEN = "s3cret"
+
+# It would change the title of a page that takes text for markup.
+HOSTILE = "<img src=x onerror=document.title='taken'>"
+
+
+class Relay:
+    """Forwards connections to an address, until it is cut."""
+
+    def __init__(self, target):
+        self.target = target
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = "127.0.0.1:%d" % self.listener.getsockname()[1]
+        self.lock, self.open, self.is_cut = threading.Lock(), [], False
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            with self.lock:
+                if self.is_cut:
+                    client.close()
+                    continue
+                host, port = self.target.rsplit(":", 1)
+                server = socket.create_connection((host, int(port)))
+                self.open += [client, server]
+            for ends in [(client, server), (server, client)]:
+                threading.Thread(target=self.pump, args=ends, daemon=True).start()
+
+    @staticmethod
+    def pump(source, sink):
+        try:
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def cut(self):
+        with self.lock:
+            self.is_cut = True
+            for end in self.open:
+                try:
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+                end.close()
+            self.open.clear()
+
+    def mend(self):
+        with self.lock:
+            self.is_cut = False
+
+
+class Setting:
+    def __init__(self, options, browser):
+        self.options, self.browser = options, browser
+
+    def open(self, address=None, **look):
+        page = self.browser.open(f"http://{address or self.options.admin}/", **look)
+        page.until_text("#state", "Live")
+        return page
+
+    def get(self, path, **headers):
+        """Sends a request to the proxy; returns the status."""
+        connection = http.client.HTTPConnection(self.options.proxy, timeout=20)
+        connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        status = connection.getresponse().status
+        connection.close()
+        return status
+
+    def deny(self, path, **headers):
+        """Sends requests until one is denied."""
+        statuses = [self.get(path, **headers) for _ in range(4)]
+        equal(statuses[-1], 429)
+
+
+def use_token(page, token=TOKEN):
+    page.fill("#token", token)
+    page.press("Enter")
+
+
+def look_up(page, limit, id):
+    page.choose("#bucket-limit", limit)
+    page.fill("#bucket-id", id)
+    page.press("Enter")
+
+
+def click_change(page, title):
+    page.run(f"[...document.querySelectorAll('#changes button')].find((button) => button.textContent === '{title}').click()")
+
+
+def clean(page):
+    """Nothing was loaded from elsewhere, taken for markup, or against the policy."""
+    equal([problem for problem in page.problems() if "/top?" not in problem], [])
+    equal(page.run("document.title"), "Weir")
+    equal(page.run("document.images.length + document.scripts.length"), 1)
+
+
+def loads_and_says_what_to_do(setting):
+    """The first check: no request was sent before."""
+    connection = http.client.HTTPConnection(setting.options.admin, timeout=20)
+    connection.request("GET", "/")
+    reply = connection.getresponse()
+    policy = reply.headers["content-security-policy"]
+    for part in ["default-src 'none'", "script-src 'sha256-", "style-src 'sha256-", "connect-src 'self'", "frame-ancestors 'none'"]:
+        equal(part in policy and "unsafe" not in policy, True)
+    equal(reply.headers["x-content-type-options"], "nosniff")
+    equal(len(reply.read()) < 100 << 10, True)
+    with setting.open() as page:
+        page.until_text("#empty", "No requests yet. Send one:")
+        page.until_text("#empty", f"curl -i http://{setting.options.proxy}/")
+        for part in ["Process: serving", "Rules: loaded", "Store, memory: up", f"proxy {setting.options.proxy}"]:
+            page.until_text("#health", part)
+        clean(page)
+
+
+def shows_requests_as_they_come(setting):
+    with setting.open() as page:
+        setting.deny("/watched", x_id="a")
+        setting.get("/shadowed", x_id="a")
+        setting.get("/shadowed", x_id="a")
+        row = "[...document.querySelectorAll('#limits tbody tr')].find((row) => row.textContent.startsWith('%s'))"
+        page.until(f"Number({row % 'Watched'}.cells[2].textContent) > 0 && Number({row % 'Watched'}.cells[3].textContent) > 0")
+        page.until(f"{row % 'Watched'}.cells[4].textContent === '75 %'")
+        page.until(f"Number({row % 'Shadowed'}.cells[5].textContent) > 0 && {row % 'Shadowed'}.cells[3].textContent === '0'")
+        equal(page.run(f"{row % 'Shadowed'}.cells[1].textContent"), "shadow")
+        equal(page.run("document.querySelector('#empty').hidden"), True)
+        page.until("document.querySelector('#chart .denied-line').getAttribute('d').length > 0")
+        page.run(f"{row % 'Watched'}.querySelector('button').click()")
+        page.until_text("#chart-title", "Watched")
+        page.fill("#filter", "shad")
+        page.until("document.querySelectorAll('#limits tbody tr').length === 1")
+        clean(page)
+
+
+def pauses(setting):
+    with setting.open() as page:
+        page.click("#pause")
+        page.until_text("#state", "Paused")
+        equal(page.text("#pause"), "Resume")
+        page.click("#pause")
+        page.until_text("#state", "Live")
+        clean(page)
+
+
+def resets_a_denied_id(setting):
+    setting.deny("/watched", x_id="b")
+    with setting.open() as page:
+        look_up(page, "Watched", "b")
+        page.until_text("#bucket-name", "Watched:b")
+        equal(page.run("document.querySelector('#windows td').textContent"), "0")
+        click_change(page, "Reset")
+        page.until_text("#bucket-message", "give the operator’s token first")
+        equal(setting.get("/watched", x_id="b"), 429)
+        use_token(page)
+        page.until_text("#token-message", "is in use")
+        equal(page.run("document.querySelector('#token').value"), "")
+        click_change(page, "Reset")
+        page.until_text("#bucket-message", "Reset: the bucket is full.")
+        equal(page.run("document.querySelector('#windows td').textContent"), "1")
+        equal(setting.get("/watched", x_id="b"), 200)
+        kept = "JSON.stringify([localStorage.length, sessionStorage.length, document.cookie, location.href])"
+        equal(page.run(kept), f'[0,0,"","http://{setting.options.admin}/"]')
+        clean(page)
+
+
+def blocks_refunds_and_sets(setting):
+    with setting.open() as page:
+        use_token(page)
+        page.until_text("#token-message", "is in use")
+        look_up(page, "Watched", "c")
+        page.until_text("#bucket-name", "Watched:c")
+        click_change(page, "Set")
+        page.until_text("#bucket-message", "Set.")
+        equal(setting.get("/watched", x_id="c"), 429)
+        click_change(page, "Refund")
+        page.until_text("#bucket-message", "Refunded.")
+        equal(setting.get("/watched", x_id="c"), 200)
+        page.fill("#changes input.long", HOSTILE)
+        click_change(page, "Block")
+        page.until_text("#bucket-message", "Blocked.")
+        page.until_text("#bucket-facts", HOSTILE)
+        equal(setting.get("/watched", x_id="c"), 429)
+        click_change(page, "Unblock")
+        page.until_text("#bucket-message", "Unblocked.")
+        page.until("!document.querySelector('#bucket-facts').innerText.includes('Blocked')")
+        clean(page)
+
+
+def says_that_a_token_is_wrong(setting):
+    with setting.open() as page:
+        use_token(page, "guess")
+        page.until_text("#token-message", "Wrong token")
+        look_up(page, "Watched", "nobody")
+        page.until_text("#bucket-name", "Watched:nobody")
+        click_change(page, "Reset")
+        page.until_text("#bucket-message", "give the operator’s token first")
+        # The browser itself reports the status.
+        equal([problem for problem in page.problems() if "401" not in problem and "/top?" not in problem], [])
+
+
+def explains_a_request(setting):
+    with setting.open() as page:
+        page.fill("#explain-url", "/watched")
+        page.fill("#explain-headers", f"x-id: {HOSTILE}")
+        page.click("#explain-form button")
+        page.until_text("#explain-message", "1 limit applies to this request")
+        page.until_text("#explanation", HOSTILE)
+        page.fill("#explain-headers", "nonsense")
+        page.click("#explain-form button")
+        page.until_text("#explain-message", "a header is written `name: value`")
+        clean(page)
+
+
+def takes_no_text_for_markup(setting):
+    setting.deny("/watched", x_id=HOSTILE)
+    with setting.open() as page:
+        look_up(page, "Watched", HOSTILE)
+        page.until_text("#bucket-name", HOSTILE)
+        page.until_text("#bucket-facts", HOSTILE)
+        file = pathlib.Path(setting.options.limits)
+        rules = file.read_text()
+        file.write_text(f'limits: {{ "{HOSTILE}": {{}} }}')
+        page.until_text("#health", "files on disk not in use")
+        page.until_text("#health", HOSTILE)
+        page.until_text("#announcement", "The rules on disk have an error")
+        file.write_text(rules)
+        page.until_text("#health", "Rules: loaded")
+        clean(page)
+
+
+CONTRAST = """(() => {
+    const light = (colour) => {
+        const [r, g, b] = colour.match(/[\\d.]+/g).map((part) => part / 255).map((part) => part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const back = (element) => {
+        for (; element; element = element.parentElement) {
+            const colour = getComputedStyle(element).backgroundColor;
+            if (!colour.endsWith(', 0)')) return colour;
+        }
+        return 'rgb(255, 255, 255)';
+    };
+    const weak = [];
+    for (const element of document.body.querySelectorAll('*')) {
+        const hasText = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+        if (!hasText || !element.checkVisibility() || element.closest('svg')) continue;
+        const pair = [light(getComputedStyle(element).color), light(back(element))].sort((a, b) => b - a);
+        if ((pair[0] + 0.05) / (pair[1] + 0.05) < 4.5) weak.push(element.outerHTML.slice(0, 100));
+    }
+    return JSON.stringify(weak);
+})()"""
+
+
+def is_readable_in_light_and_dark(setting):
+    setting.deny("/watched", x_id="d")
+    backs = []
+    for dark in [False, True]:
+        with setting.open(dark=dark) as page:
+            look_up(page, "Watched", "nobody")
+            page.until_text("#bucket-name", "Watched:nobody")
+            use_token(page, "guess")
+            page.until_text("#token-message", "Wrong token")
+            equal(page.run(CONTRAST), "[]")
+            backs.append(page.run("getComputedStyle(document.body).backgroundColor"))
+    equal(len(set(backs)), 2)
+
+
+def fits_a_narrow_screen(setting):
+    with setting.open(width=360, height=640) as page:
+        look_up(page, "Watched", "x" * 300)
+        page.until_text("#bucket-name", "xxx")
+        wide = "[...document.querySelectorAll('body *')].filter((element) => element.checkVisibility() && !element.closest('.skip, .hidden, svg') && element.getBoundingClientRect().right > 361).map((element) => element.outerHTML.slice(0, 80))"
+        equal(page.run(f"JSON.stringify({wide})"), "[]")
+        equal(page.run("document.documentElement.scrollWidth"), 360)
+
+
+def every_control_is_reached_by_keyboard(setting):
+    with setting.open() as page:
+        look_up(page, "Watched", "nobody")
+        page.until_text("#bucket-name", "Watched:nobody")
+        page.run("document.activeElement.blur(); window.getSelection().removeAllRanges(); document.querySelector('.skip').focus()")
+        page.run("""{
+            window.all = new Set([...document.querySelectorAll('a[href], button, input, select, textarea')].filter((control) => control.checkVisibility()));
+            window.invisible = [];
+            document.addEventListener('focusin', ({ target }) => {
+                all.delete(target);
+                if (getComputedStyle(target).outlineStyle === 'none') invisible.push(target.outerHTML);
+            });
+            all.delete(document.activeElement);
+        }""")
+        for _ in range(page.run("all.size") + 20):
+            page.press("Tab")
+        equal(page.run("JSON.stringify([...all].map((control) => control.outerHTML))"), "[]")
+        equal(page.run("JSON.stringify(invisible)"), "[]")
+        page.run("document.querySelector('#pause').focus()")
+        page.press(" ")
+        page.until_text("#state", "Paused")
+
+
+CONTROLS = {"button", "textbox", "searchbox", "combobox", "link"}
+
+
+def every_control_has_a_name(setting):
+    with setting.open() as page:
+        look_up(page, "Watched", "nobody")
+        page.until_text("#bucket-name", "Watched:nobody")
+        nodes = page.call("Accessibility.getFullAXTree")["nodes"]
+        found = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node["ignored"]]
+        roles = {role for role, _ in found}
+        equal({"banner", "main", "contentinfo", "region", "table", "columnheader", "rowheader", "status"} - roles, set())
+        equal([(role, name) for role, name in found if role in CONTROLS | {"region", "image"} and not name.strip()], [])
+        regions = {name for role, name in found if role == "region"}
+        expected = {"Health", "Limits", "Buckets", "Explain a request", "Operator’s token", "Ids most denied"}
+        equal(expected - regions, set())
+        equal(page.run("document.querySelectorAll('[aria-live], [role=alert]').length"), 0)
+
+
+def a_lost_connection_is_shown_and_recovers(setting):
+    relay = Relay(setting.options.admin)
+    with setting.open(relay.address) as page:
+        relay.cut()
+        page.until_text("#state", "Connection lost, trying again")
+        equal(page.text("#announcement"), "Connection lost, trying again")
+        look_up(page, "Watched", "nobody")
+        page.until_text("#bucket-message", "no answer")
+        relay.mend()
+        page.until_text("#state", "Live")
+        equal(page.text("#announcement"), "Live again")
+
+
+CHECKS = [
+    loads_and_says_what_to_do, shows_requests_as_they_come, pauses, resets_a_denied_id, blocks_refunds_and_sets,
+    says_that_a_token_is_wrong, takes_no_text_for_markup, is_readable_in_light_and_dark,
+    fits_a_narrow_screen, every_control_is_reached_by_keyboard, every_control_has_a_name,
+    a_lost_connection_is_shown_and_recovers,
+]  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ["proxy", "admin", "limits"]:
+        parser.add_argument(f"--{name}", required=True)
+    options = parser.parse_args()
+    with Browser() as browser:
+        checking.run(CHECKS, Setting(options, browser))
+
+
+if __name__ == "__main__":
+    main()
