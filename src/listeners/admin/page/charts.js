@@ -73,10 +73,7 @@ class Chart {
     this.element = element;
     this.axes = svg("g", {});
     this.series = makeSeries();
-    const hatch = svg("pattern", { id: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
-      svg("path", { d: "M0 0V5", class: "hatch" }));
-    this.svg = svg("svg", { width: "100%", height: "100%", "aria-hidden": "true" },
-      svg("defs", {}, hatch), this.axes, ...Object.values(this.series));
+    this.svg = svg("svg", { width: "100%", height: "100%", "aria-hidden": "true" }, this.axes, ...Object.values(this.series));
     element.append(this.svg);
   }
 

@@ -114,6 +114,8 @@ const page = {
   chart: new Chart(get("chart")),
   failures: 0,
   readings: 0,
+  /** False once ids were withheld, until there is another token. */
+  mayReadIds: true,
   timer: 0,
   reading: false,
 };
@@ -146,7 +148,7 @@ async function read() {
     take(await response.json());
     page.failures = 0;
     if (!page.paused) setState("live");
-    if (page.readings++ % TOP_EVERY === 0) readTop();
+    if (page.readings++ % TOP_EVERY === 0 && page.mayReadIds) readTop();
   } catch {
     page.failures += 1;
     if (!page.paused) setState("lost");
@@ -396,6 +398,7 @@ async function readTop() {
   try {
     const { status, body } = await ask("GET", `/top?${limit}n=${TOP_COUNT}`);
     if (chosen !== page.chosen) return;
+    page.mayReadIds = status === 200;
     if (status === 401 || status === 403) return showTop([], "To see ids here, give the operator’s token.");
     if (status === 404) return showTop([], "Not available.");
     const ids = Object.entries(body.limits ?? {}).flatMap(([limit, ids]) => ids.map((entry) => ({ limit, ...entry })));
