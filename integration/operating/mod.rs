@@ -1,10 +1,12 @@
 //! Operators' work with buckets, by the admin API and `weir bucket`, in memory and in Redis, and its effect on clients.
 
+mod api;
 mod blocks;
 mod buckets;
 mod candidates;
 mod command;
 mod health;
+mod openapi;
 mod top;
 
 use serde_json::Value;

@@ -10,6 +10,7 @@ use weir::http::{
 };
 use weir::listeners::ListenerOptions;
 use weir::listeners::admin::Readiness;
+use weir::listeners::admin::reload::ReloadOutcome;
 use weir::listeners::http::FrontendOptions;
 use weir::listeners::proxy::ProxyOptions;
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
@@ -148,6 +149,7 @@ fn options(proxy: &str) -> ServerOptions {
         access_log: None,
         admin_address: None,
         admin_tokens: weir::listeners::admin::tokens::Tokens::default(),
+        admin_hosts: Arc::default(),
         log: None,
         clock: weir::clock::Clock::machine(),
         workers: 2.try_into().unwrap(),
@@ -166,7 +168,7 @@ fn an_address_in_use_is_known_before_anything_starts() {
         &other.shared,
         &make_store,
         &Arc::new(Readiness::default()),
-        Box::new(|_| {}),
+        Box::new(|_| ReloadOutcome::default()),
     )
     .unwrap_err();
     assert!(
@@ -180,7 +182,8 @@ fn a_store_that_cannot_be_made_is_known_at_the_start() {
     let other = Setup::new(WIDE).start("echo");
     let make_store: MakeStore = Arc::new(|| Err("no such store".to_owned()));
     let readiness = Arc::new(Readiness::default());
-    let error = start(&options("127.0.0.1:0"), &other.shared, &make_store, &readiness, Box::new(|_| {}));
+    let error =
+        start(&options("127.0.0.1:0"), &other.shared, &make_store, &readiness, Box::new(|_| ReloadOutcome::default()));
     assert!(matches!(error, Err(ServerError::Worker(reason)) if reason == "no such store"));
 }
 
@@ -190,7 +193,10 @@ fn the_rules_are_looked_at_now_and_then() {
     let other = Setup::new(WIDE).start("echo");
     let memory = Arc::new(weir::store::memory::MemoryStore::new(10));
     let make_store: MakeStore = Arc::new(move || Ok(weir::store::Store::Memory(memory.clone())));
-    let reload = Box::new(move |forced| told.send(forced).unwrap());
+    let reload = Box::new(move |forced| {
+        told.send(forced).unwrap();
+        ReloadOutcome::default()
+    });
     let running = start(&options("127.0.0.1:0"), &other.shared, &make_store, &Arc::default(), reload).unwrap();
     assert!(!looks.recv_timeout(Duration::from_secs(10)).unwrap(), "no signal asked for it");
     running.stop();

@@ -17,6 +17,7 @@ use weir::http::{
 };
 use weir::limiter::{KeyBounds, Shared};
 use weir::listeners::admin::Readiness;
+use weir::listeners::admin::reload::ReloadOutcome;
 use weir::listeners::admin::tokens::Tokens;
 use weir::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use weir::listeners::http::FrontendOptions;
@@ -142,6 +143,7 @@ impl Setup {
             access_log: self.access_log,
             admin_address: Some("127.0.0.1:0".parse().unwrap()),
             admin_tokens: self.admin_tokens,
+            admin_hosts: Arc::default(),
             log: None,
             clock,
             workers: NonZeroUsize::new(self.workers).unwrap(),
@@ -150,7 +152,8 @@ impl Setup {
             handle_signals: false,
         };
         let make_store = self.store.unwrap_or_else(|| Arc::new(move || Ok(Store::Memory(memory.clone()))));
-        let running = start(&options, &shared, &make_store, &readiness, Box::new(|_| {})).unwrap();
+        let running =
+            start(&options, &shared, &make_store, &readiness, Box::new(|_| ReloadOutcome::default())).unwrap();
         Weir {
             grpc: running.address(ListenerKind::Grpc).and_then(ListenAddress::tcp).unwrap(),
             proxy: running.address(ListenerKind::Proxy).and_then(ListenAddress::tcp).unwrap(),

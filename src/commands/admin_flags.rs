@@ -2,15 +2,22 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::listeners::admin::tokens::{self, Tokens};
+use crate::message::host::host_of;
 
 /// The admin listener of `weir serve`.
 #[derive(clap::Args, Debug)]
 pub(super) struct AdminArgs {
-    /// The admin listener's address (/metrics, /healthz, /readyz, /buckets, /blocks)
+    /// The admin listener's address: metrics, health and the admin API
     #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
     pub(super) admin: SocketAddr,
+
+    /// A name of the admin listener, as requests have it in `Host`, besides `localhost` and IP addresses; repeatable. It
+    /// answers to other names only for metrics and health, so that no web page can use it under a name of its own
+    #[arg(long, value_name = "NAME", env = "WEIR_ADMIN_HOST", value_delimiter = ',', value_parser = parse_host)]
+    admin_host: Vec<String>,
 
     #[command(flatten)]
     tokens: TokenArgs,
@@ -30,6 +37,10 @@ pub(super) struct TokenArgs {
 }
 
 impl AdminArgs {
+    pub(super) fn hosts(&self) -> Arc<[String]> {
+        self.admin_host.clone().into()
+    }
+
     /// The tokens that may change buckets.
     pub(super) fn tokens(&self) -> Result<Tokens, String> {
         self.tokens.read(Tokens::one, Tokens::parse).map(Option::unwrap_or_default)
@@ -58,5 +69,13 @@ impl TokenArgs {
             }
             (Some(_), Some(_)) => Err("--admin-token and --admin-token-file cannot be combined".to_owned()),
         }
+    }
+}
+
+/// Parses the name of a host, without a port, into lower case.
+fn parse_host(text: &str) -> Result<String, String> {
+    match host_of(text) {
+        Some(host) if !text.is_empty() && host.eq_ignore_ascii_case(text) => Ok(host.into_owned()),
+        _ => Err("expected the name of a host, without a port".to_owned()),
     }
 }

@@ -1,8 +1,6 @@
 //! `weir explain`: which limits apply to a request, and why.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::io::Write;
 use std::net::IpAddr;
 
@@ -14,20 +12,15 @@ use crate::clock::Clock;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::tag::tag_of;
 use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::component::{Component, ComponentError, ComponentSource};
+use crate::engine::rules::component::ComponentError;
 use crate::engine::rules::explanation::{CandidateUse, Explanation};
 use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::Limit;
-use crate::engine::rules::matching::{DescriptorMatch, Match, Mismatch, ValueTest};
 use crate::engine::rules::plan::InvalidInput;
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
+use crate::listeners::rules_json::{self, ExplainedUrl};
 use crate::message::headers::{self, Headers};
-use crate::message::host::host_of;
-use crate::message::lossless::shown;
-use crate::message::path::{EscapedSlashes, normalise};
-use crate::message::target::{self, UrlError};
 use crate::store::StorePlan;
 use crate::store::redis::{RedisOptions, TAG_NAMES};
 
@@ -65,6 +58,10 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     tls_subject: Option<String>,
 
+    /// The output: `text`, or `json`, as the admin listener's `/explain` answers
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+
     #[command(flatten)]
     rules: RulesArgs,
 
@@ -77,6 +74,12 @@ pub struct Args {
     config: Option<std::path::PathBuf>,
 }
 
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Text,
+    Json,
+}
+
 /// Prints how each limit treats the request.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let is_cluster = is_cluster(&args.store).map_err(Failure::usage)?;
@@ -84,20 +87,15 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let rules = args.rules.load(Fingerprinter::new((0, 0)), now, err)?;
     // Neither is given with a domain.
     let (method, url) = (args.method.as_deref().unwrap_or("GET"), args.url.as_deref().unwrap_or("/"));
-    let wrong = |reason| Failure::bad_input(format!("`{method} {url}`: {reason}"));
-    let (authority, target) = split(method, url).map_err(wrong)?;
     let headers: Headers = args.headers.iter().cloned().collect();
-    let host = authority.or_else(|| headers.text("host")).unwrap_or_default();
-    let host = host_of(host).ok_or_else(|| Failure::bad_input(format!("invalid host `{host}`")))?;
-    let (path, query) = target::split(&target);
-    let path = normalise(path);
+    let url = ExplainedUrl::parse(method, url, &headers).map_err(Failure::bad_input)?;
     let client = args.trust.trusted_proxies().client(args.ip, &headers).address;
     let descriptor: Vec<_> = args.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
     let request = Request {
         method: args.method.as_deref().unwrap_or_default(),
-        host: &host,
-        path: &path,
-        query,
+        host: &url.host,
+        path: &url.path,
+        query: url.query.as_deref(),
         headers: &headers,
         client: Some(client),
         tls_subject: args.tls_subject.as_deref(),
@@ -106,28 +104,45 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         now,
     };
     let request = match args.domain.as_deref() {
-        None => {
-            writeln!(out, "{} {host}{path} from {client}", request.method)?;
-            request
-        }
-        Some(domain) => {
-            writeln!(out, "descriptor {} in domain {domain}", entries(&descriptor))?;
-            Request { domain: Some(domain), path: "", client: None, ..request }
-        }
+        None => request,
+        Some(domain) => Request { domain: Some(domain), path: "", client: None, ..request },
     };
-    let explanations = rules.explain(&request).map_err(Failure::bad_input)?;
     let tags = if is_cluster { tags(&rules, &request).map_err(Failure::bad_input)? } else { Vec::new() };
+    match args.format {
+        Format::Json => print_json(&rules, &request, &tags, out)?,
+        Format::Text => print_text(&rules, &request, &tags, out)?,
+    }
+    Ok(ExitCode::Success)
+}
+
+fn print_text(rules: &Rules, request: &Request<'_>, tags: &[(u32, u16)], out: &mut dyn Write) -> Result<(), Failure> {
+    let Request { method, host, path, .. } = request;
+    match (request.domain, request.client) {
+        (Some(domain), _) => writeln!(out, "descriptor {} in domain {domain}", entries(request.descriptor))?,
+        (None, Some(client)) => writeln!(out, "{method} {host}{path} from {client}")?,
+        (None, None) => writeln!(out, "{method} {host}{path}")?,
+    }
+    let explanations = rules.explain(request).map_err(Failure::bad_input)?;
     for ((place, limit), explanation) in (0..).zip(rules.limits()).zip(explanations) {
-        let mut text = describe(&rules, limit, &request, &explanation);
+        let mut text = describe(rules, limit, request, &explanation);
         if let Some((_, tag)) = tags.iter().find(|(limit, _)| *limit == place) {
             detail(&mut text, "tag", tag);
         }
         write!(out, "\n{text}")?;
     }
-    if let Some(summary) = tag_summary(&tags) {
+    if let Some(summary) = tag_summary(tags) {
         writeln!(out, "\n{summary}")?;
     }
-    Ok(ExitCode::Success)
+    Ok(())
+}
+
+fn print_json(rules: &Rules, request: &Request<'_>, tags: &[(u32, u16)], out: &mut dyn Write) -> Result<(), Failure> {
+    let mut explained = rules_json::explanation(rules, request).map_err(Failure::bad_input)?;
+    for (place, tag) in tags {
+        explained["limits"][*place as usize]["tag"] = (*tag).into();
+    }
+    writeln!(out, "{explained:#}")?;
+    Ok(())
 }
 
 fn is_cluster(store: &str) -> Result<bool, String> {
@@ -155,18 +170,6 @@ fn tag_summary(tags: &[(u32, u16)]) -> Option<String> {
     Some(format!("tags: {} ({trips})", joined(tags, ", ")))
 }
 
-/// The authority of a URL, if it is absolute, and its target.
-fn split<'a>(method: &str, url: &'a str) -> Result<(Option<&'a str>, Cow<'a, str>), &'static str> {
-    let (authority, target) = if url.starts_with('/') || url == "*" {
-        (None, Cow::Borrowed(url))
-    } else {
-        let (authority, target) = target::split_url(method, url).map_err(UrlError::reason)?;
-        (Some(authority), target)
-    };
-    target::check(method, &target, EscapedSlashes::Keep)?;
-    Ok((authority, target))
-}
-
 fn entries(descriptor: &[DescriptorEntry<'_>]) -> String {
     if descriptor.is_empty() {
         return "without entries".to_owned();
@@ -192,32 +195,17 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
 }
 
 fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> String {
-    let reason = match explanation {
-        Explanation::Off => "mode is off".to_owned(),
-        Explanation::Unmatched(mismatch) => unmatched(&limit.conditions, request, *mismatch),
-        Explanation::Outranked => "a rule for this value or an earlier pattern takes precedence".to_owned(),
-        Explanation::Undescribed => "the limit matches neither a domain nor a descriptor".to_owned(),
-        Explanation::NoId(error) => {
-            let component = limit.by.get(error.component).map_or_else(String::new, source);
-            match error.reason {
-                ComponentError::Missing => format!("the request has no {component}"),
-                ComponentError::Malformed => {
-                    format!("the {component} is malformed, and the limit has `malformed: skip`")
-                }
-            }
-        }
-        Explanation::Applies { id, allowance, candidate, given_by, cost, enforced } => {
-            let mut text = format!("{}: {}\n", limit.name, verb(allowance, *enforced));
-            detail(&mut text, "id", shown_id(id));
-            describe_numbers(limit, allowance, *cost, &mut text);
-            let given = denied_without_id(limit, id).map(str::to_owned).or_else(|| given_by_candidate(candidate));
-            detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, limit, *given_by, allowance)));
-            describe_candidate(candidate, &mut text);
-            return text;
-        }
+    let Explanation::Applies { id, allowance, candidate, given_by, cost, enforced, .. } = explanation else {
+        let mut text = format!("{}: does not apply\n", limit.name);
+        detail(&mut text, "because", explanation.reason(limit, request).unwrap_or_default());
+        return text;
     };
-    let mut text = format!("{}: does not apply\n", limit.name);
-    detail(&mut text, "because", reason);
+    let mut text = format!("{}: {}\n", limit.name, verb(allowance, *enforced));
+    detail(&mut text, "id", shown_id(id));
+    describe_numbers(limit, allowance, *cost, &mut text);
+    let given = limit.denied_without_id(id).map(str::to_owned).or_else(|| given_by_candidate(candidate));
+    detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, limit, *given_by, allowance)));
+    describe_candidate(candidate, &mut text);
     text
 }
 
@@ -244,18 +232,6 @@ fn shown_id(id: &[Result<String, ComponentError>]) -> String {
     joined(shown, ":")
 }
 
-/// The setting that denies requests with this id, if it lacks a component.
-fn denied_without_id(limit: &Limit, id: &[Result<String, ComponentError>]) -> Option<&'static str> {
-    let is_denied = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
-    if is_denied(ComponentError::Missing, limit.missing) {
-        Some("`missing: deny`")
-    } else if is_denied(ComponentError::Malformed, limit.malformed) {
-        Some("`malformed: deny`")
-    } else {
-        None
-    }
-}
-
 fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut String) {
     let Some(windows) = allowance.windows() else { return };
     let elevated = allowance.elevated();
@@ -266,8 +242,7 @@ fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut 
         detail(text, "elevated", elevated);
     }
     detail(text, "cost", cost);
-    let largest_burst = elevated.map_or(0, |elevated| elevated.numbers.burst());
-    if windows.iter().any(|numbers| cost > numbers.burst().max(largest_burst)) {
+    if allowance.never_fits(cost) {
         detail(text, "never", "the cost exceeds the burst, so the request can never pass");
     }
     let response_cost = limit.response_cost.as_deref();
@@ -305,99 +280,5 @@ fn origin(rules: &Rules, limit: &Limit, given_by: Option<usize>, allowance: &All
         }
         (None, Allowance::Disabled) => "none: the limit has no numbers, and no override matches this id".into(),
         (None, _) => "the limit".into(),
-    }
-}
-
-fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> String {
-    match mismatch {
-        Mismatch::Method => {
-            format!("the method is {}, the limit covers {}", request.method, conditions.methods.join(", "))
-        }
-        Mismatch::Host => {
-            format!("the host is `{}`, {}", request.host, covered(&conditions.hosts, &conditions.other_hosts))
-        }
-        Mismatch::Path => {
-            let path = conditions.path_reading.of(request.path);
-            format!("the path is {path}, the limit covers {}", joined(&conditions.paths, ", "))
-        }
-        Mismatch::Header(place) => conditions.headers.get(place).map_or_else(String::new, |header| {
-            let found = values(request.lines(header.name.as_str()));
-            format!("the header `{}` is {found}, the limit requires it {}", header.name, wanted_value(&header.test))
-        }),
-        Mismatch::Domain => {
-            let domain = request.domain.map_or_else(|| "none".to_owned(), |domain| format!("`{domain}`"));
-            format!("the domain is {domain}, the limit covers {}", conditions.domains.join(", "))
-        }
-        Mismatch::Entry(place) => entry_unmatched(&conditions.descriptor, request, place),
-        Mismatch::Network => {
-            let client = request.client.map_or_else(|| "unknown".to_owned(), |client| client.to_string());
-            format!("the client is {client}, {}", covered(&conditions.networks, &conditions.other_networks))
-        }
-    }
-}
-
-/// The hosts or networks that a limit covers, or those that it excludes.
-fn covered<T: Display>(named: &[T], excluded: &[T]) -> String {
-    match excluded {
-        [] => format!("the limit covers {}", joined(named, ", ")),
-        excluded => format!("the limit does not cover {}", joined(excluded, ", ")),
-    }
-}
-
-/// All values under one name.
-fn values(found: impl IntoIterator<Item: AsRef<str>>) -> String {
-    let found = joined(found.into_iter().map(|value| format!("`{}`", shown(value.as_ref()))), " and ");
-    if found.is_empty() { "absent".to_owned() } else { found }
-}
-
-fn wanted_value(test: &ValueTest) -> String {
-    match test {
-        ValueTest::Present(true) => "to be present".to_owned(),
-        ValueTest::Present(false) => "to be absent".to_owned(),
-        ValueTest::Value(value) => format!("to be `{value}`"),
-        ValueTest::Prefix(prefix) => format!("to start with `{prefix}`"),
-        ValueTest::Regex(regex) => format!("to match `{regex}`"),
-        ValueTest::Glob(glob) => format!("to match `{glob}`"),
-        ValueTest::Not(excluded) => {
-            let presence = if excluded.is_needed { "to be present and " } else { "" };
-            let tests = excluded.tests.iter().map(|test| format!("not {}", wanted_value(test)));
-            format!("{presence}{}", joined(tests, " and "))
-        }
-    }
-}
-
-fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: usize) -> String {
-    let wanted = conditions.entries().get(place);
-    let found = match (conditions, wanted, request.descriptor.get(place)) {
-        (DescriptorMatch::Each(_), Some(wanted), _) => request.entries(&wanted.key).collect(),
-        (DescriptorMatch::Each(_), None, _) => Vec::new(),
-        (DescriptorMatch::Whole(path), _, None) => {
-            let (given, wanted) = (request.descriptor.len(), path.len());
-            return format!("the descriptor has {given} entries, the limit requires {wanted}");
-        }
-        (DescriptorMatch::Whole(_), None, Some(entry)) => {
-            return format!("the descriptor continues with `{}` after entry {place}", entry.key);
-        }
-        (DescriptorMatch::Whole(_), Some(wanted), Some(entry)) if wanted.key != entry.key => {
-            return format!("entry {} is `{}`, the limit requires `{}`", place + 1, entry.key, wanted.key);
-        }
-        (DescriptorMatch::Whole(_), Some(_), Some(entry)) => vec![entry.value],
-    };
-    let Some(wanted) = wanted else { return String::new() };
-    format!("the entry `{}` is {}, the limit requires it {}", wanted.key, values(found), wanted_value(&wanted.test))
-}
-
-fn source(component: &Component) -> String {
-    match &component.source {
-        ComponentSource::Ip { .. } => "address".into(),
-        ComponentSource::Host => "host".into(),
-        ComponentSource::Method => "method".into(),
-        ComponentSource::Path => "path".into(),
-        ComponentSource::Header(name) => format!("header `{name}`"),
-        ComponentSource::Query(name) => format!("query parameter `{name}`"),
-        ComponentSource::Cookie(name) => format!("cookie `{name}`"),
-        ComponentSource::TlsSubject => "client certificate subject".into(),
-        ComponentSource::PathParameter { name, .. } => format!("path parameter `{name}`"),
-        ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => format!("descriptor entry `{key}`"),
     }
 }

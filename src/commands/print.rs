@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write};
 
+pub(super) use crate::engine::rules::quote::joined;
+
 /// `1 limit`, `2 limits`
 pub(super) fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
@@ -15,10 +17,4 @@ pub(super) fn detail(text: &mut String, name: &str, value: impl Display) {
 /// ` (a comment)`, or nothing.
 pub(super) fn in_parentheses(comment: Option<&str>) -> String {
     comment.map_or_else(String::new, |comment| format!(" ({comment})"))
-}
-
-/// All items in one line.
-pub(super) fn joined(items: impl IntoIterator<Item: Display>, separator: &str) -> String {
-    let items: Vec<_> = items.into_iter().map(|item| item.to_string()).collect();
-    items.join(separator)
 }

@@ -22,6 +22,7 @@ use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::http::{AcceptOptions, ConnectorReloader, HttpOptions, ServerTlsReloader, UpstreamOptions};
 use crate::limiter;
 use crate::listeners::admin::Readiness;
+use crate::listeners::admin::reload::ReloadOutcome;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::http::FrontendOptions;
 use crate::server::reload::{ReloadResult, Reloader, RulesOptions, seconds};
@@ -117,6 +118,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> Result<ExitCode, Failure> {
         access_log,
         admin_address: Some(args.admin.admin),
         admin_tokens,
+        admin_hosts: args.admin.hosts(),
         log: Some(log),
         clock: front.clock,
         workers: args.process.workers(),
@@ -182,10 +184,17 @@ fn reload(
     (shared, readiness): (Arc<limiter::Shared>, Arc<Readiness>),
 ) -> Reload {
     Box::new(move |asked| {
+        let mut outcome = ReloadOutcome::default();
         match rules.reload(&shared, if asked { PollMode::Always } else { PollMode::IfTouched }) {
-            ReloadResult::Unchanged => {}
-            ReloadResult::Replaced => readiness.reloaded(None),
-            ReloadResult::Broken(report) => readiness.reloaded(Some(report.to_string())),
+            ReloadResult::Unchanged => outcome.problems.extend(readiness.reload_error()),
+            ReloadResult::Replaced => {
+                outcome.is_replaced = true;
+                readiness.reloaded(None);
+            }
+            ReloadResult::Broken(report) => {
+                outcome.problems.push(report.to_string());
+                readiness.reloaded(Some(report.to_string()));
+            }
         }
         if let Some(connector) = &mut connector {
             connector.reload(asked);
@@ -197,6 +206,10 @@ fn reload(
             if let Some(seconds) = certificates.expiry() {
                 shared.metrics().server.set_tls_expiry(seconds);
             }
+            if !successful {
+                outcome.problems.push("the certificate cannot be loaded; the log says why".to_owned());
+            }
         }
+        outcome
     })
 }

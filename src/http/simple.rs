@@ -3,7 +3,8 @@
 
 use std::convert::Infallible;
 use std::error::Error;
-use std::pin::pin;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,11 +12,12 @@ use http::response::Parts;
 use http::{Request, Response, StatusCode};
 pub(crate) use http_body_util::LengthLimitError;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body;
+use hyper::body::{self, Frame, SizeHint};
 use hyper::service::service_fn;
 use hyper::{client, server};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::mpsc::Receiver;
 use tokio_util::sync::CancellationToken;
 
 /// Bytes of a response's head.
@@ -24,6 +26,53 @@ const MAX_HEAD: usize = 16 * 1024;
 /// The body of a message that is being received.
 #[derive(Debug)]
 pub(crate) struct Incoming(body::Incoming);
+
+impl Incoming {
+    /// Waits for the next bytes. `None` is the end.
+    pub(crate) async fn next(&mut self) -> Option<Result<Bytes, hyper::Error>> {
+        loop {
+            match self.0.frame().await?.map(Frame::into_data) {
+                Ok(Ok(bytes)) => return Some(Ok(bytes)),
+                // Trailers.
+                Ok(Err(_)) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// The body of a response.
+pub(crate) enum Body {
+    Whole(Full<Bytes>),
+    /// Ends when its sender is dropped. The sender learns from the channel that the client has left.
+    Stream(Receiver<Bytes>),
+}
+
+impl body::Body for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.get_mut() {
+            Self::Whole(whole) => Pin::new(whole).poll_frame(cx),
+            Self::Stream(pieces) => pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece)))),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(whole) => whole.is_end_stream(),
+            Self::Stream(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(whole) => whole.size_hint(),
+            Self::Stream(_) => SizeHint::default(),
+        }
+    }
+}
 
 /// Reads a body to its end. The error is a [`LengthLimitError`] if it has more than `max_bytes`.
 pub(crate) async fn read(body: Incoming, max_bytes: usize) -> Result<Bytes, Box<dyn Error + Send + Sync>> {
@@ -35,7 +84,7 @@ pub(crate) async fn serve(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     header_timeout: Duration,
     closing: &CancellationToken,
-    answer: impl AsyncFn(Request<Incoming>) -> Response<Full<Bytes>>,
+    answer: impl AsyncFn(Request<Incoming>) -> Response<Body>,
 ) -> Result<(), hyper::Error> {
     let service = service_fn(async |request: Request<_>| Ok::<_, Infallible>(answer(request.map(Incoming)).await));
     let mut builder = server::conn::http1::Builder::new();

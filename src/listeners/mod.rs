@@ -25,6 +25,7 @@ pub mod http_check;
 mod json;
 pub mod proxy;
 mod replies;
+pub(crate) mod rules_json;
 pub mod spoe;
 
 /// The protocol of a listening socket.

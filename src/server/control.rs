@@ -4,7 +4,6 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use super::{MakeStore, ServerOptions, StopTokens, build_runtime, supervisor};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
 use crate::listeners::ListenerKind;
+use crate::listeners::admin::reload::ReloadSender;
 use crate::listeners::admin::{Admin, AdminOptions, Connections, Readiness};
 
 /// How often the clock is compared with the machine's wall clock.
@@ -39,7 +39,7 @@ pub(super) struct Control {
     pub(super) options: ServerOptions,
     pub(super) readiness: Arc<Readiness>,
     pub(super) stops: StopTokens,
-    pub(super) ask_reload: Sender<()>,
+    pub(super) ask_reload: ReloadSender,
     pub(super) workers: Vec<JoinHandle<()>>,
 }
 
@@ -109,7 +109,7 @@ impl Control {
             }
             if action == SignalAction::Reload {
                 // Cannot fail: the receiver lives until the last sender is dropped.
-                let _ = self.ask_reload.send(());
+                let _ = self.ask_reload.send(None);
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::clock::Clock;
 use crate::http::Admission;
 use crate::limiter::Shared;
 use crate::listeners::admin::log::LogFilter;
+use crate::listeners::admin::reload::{ReloadOutcome, ReloadRequest};
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::admin::{AdminOptions, Readiness};
 use crate::listeners::{ListenerKind, ListenerOptions};
@@ -46,9 +47,9 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 /// Makes a worker's store. Runs inside the worker's runtime.
 pub type MakeStore = Arc<dyn Fn() -> Result<Store, String> + Send + Sync>;
 
-/// Checks the files of rules and certificates and applies changes. The argument is true if a signal asked for it. Runs on
-/// its own thread, so it may block.
-pub type Reload = Box<dyn FnMut(bool) + Send>;
+/// Checks the files of rules and certificates and applies changes. The argument is true if a signal or an operator asked
+/// for it. Runs on its own thread, so it may block.
+pub type Reload = Box<dyn FnMut(bool) -> ReloadOutcome + Send>;
 
 /// The options of [`start`].
 #[derive(Clone, Debug)]
@@ -59,6 +60,8 @@ pub struct ServerOptions {
     pub admin_address: Option<SocketAddr>,
     /// The tokens that allow changes through the admin listener. Without tokens, it is read-only.
     pub admin_tokens: Tokens,
+    /// Names of the admin listener in `Host`, in lower case, besides `localhost` and addresses.
+    pub admin_hosts: Arc<[String]>,
     /// The log filter that the admin listener may change.
     pub log: Option<LogFilter>,
     pub clock: Clock,
@@ -171,6 +174,8 @@ pub fn start(
         tokens: options.admin_tokens.clone(),
         log: options.log.clone(),
         listeners: bound.addresses.iter().map(|(kind, address)| (kind.name(), address.to_string())).collect(),
+        hosts: options.admin_hosts.clone(),
+        reloads: ask_reload.clone(),
         is_local: admin.is_some_and(|address| address.ip().is_loopback()),
     };
     let control = Control {
@@ -322,12 +327,18 @@ fn build_runtime() -> io::Result<LocalRuntime> {
     builder.enable_all().max_blocking_threads(MAX_BLOCKING_THREADS).build_local(LocalOptions::default())
 }
 
-/// Reloads at intervals and on request, until the sender is dropped.
-fn run_reload(mut reload: Reload, asked: &mpsc::Receiver<()>) {
+/// Reloads at intervals and on request, until all senders are dropped.
+fn run_reload(mut reload: Reload, asked: &mpsc::Receiver<ReloadRequest>) {
     loop {
         match asked.recv_timeout(RELOAD_INTERVAL) {
-            Ok(()) => reload(true),
-            Err(RecvTimeoutError::Timeout) => reload(false),
+            Ok(request) => {
+                let outcome = reload(true);
+                if let Some(waiting) = request {
+                    // It may have given up.
+                    let _ = waiting.send(outcome);
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => drop(reload(false)),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }

@@ -35,6 +35,13 @@ impl Allowance {
         }
     }
 
+    /// Returns true if no bucket can ever hold this cost.
+    pub fn never_fits(&self, cost: u64) -> bool {
+        let elevated = self.elevated().map_or(0, |elevated| elevated.numbers.burst());
+        let windows = self.windows().into_iter().flat_map(|windows| windows.iter());
+        windows.map(|numbers| numbers.burst().max(elevated)).any(|burst| cost > burst)
+    }
+
     pub fn elevated(&self) -> Option<&Arc<Elevated>> {
         match self {
             Self::Elevated(with) => Some(&with.elevated),

@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::component::ComponentError;
-use super::identity::{IdError, describe, readable};
+use super::component::{ComponentError, ComponentSource};
+use super::identity::{Fallback, IdError, describe, readable};
+use super::ids;
 use super::limit::{Limit, LimitMode};
 use super::matching::{DescriptorMatch, Mismatch};
 use super::overrides::OverrideLookup;
@@ -27,6 +28,8 @@ pub enum Explanation {
     Applies {
         /// By component.
         id: Vec<Result<String, ComponentError>>,
+        /// `Name:id`, as operators and overrides write it; `None` if the id lacks a component.
+        bucket: Option<String>,
         allowance: Allowance,
         candidate: CandidateUse,
         /// The index of the override that the allowance is from.
@@ -76,13 +79,14 @@ impl Rules {
         let id = describe(&limit.by, request);
         let text = readable(&id);
         let shown = |component: Result<Cow<'_, str>, ComponentError>| component.map(|text| shown(&text).into_owned());
+        let bucket = limit.bucket_name(&id);
         let id = id.into_iter().map(shown).collect();
         let identified = match self.identify(limit, request, false) {
             Ok(identified) => identified,
             Err(error) if error.is_denied => {
                 let (enforced, cost) = (is_enforced_without_id(limit, request), cost(limit, request)?);
                 let (allowance, candidate) = (Allowance::Deny, CandidateUse::None);
-                return Ok(Explanation::Applies { id, allowance, candidate, given_by: None, cost, enforced });
+                return Ok(Explanation::Applies { id, bucket, allowance, candidate, given_by: None, cost, enforced });
             }
             Err(error) => return Ok(Explanation::NoId(error)),
         };
@@ -104,6 +108,34 @@ impl Rules {
             cost: cost(limit, request)?,
             enforced: limit.is_enforced_for(key),
             id,
+            bucket,
         })
+    }
+}
+
+impl Limit {
+    fn bucket_name(&self, id: &[Result<Cow<'_, str>, ComponentError>]) -> Option<String> {
+        let mut name = self.name.clone();
+        for (part, text) in self.by.iter().zip(id) {
+            let text = text.as_ref().ok()?;
+            name.push(':');
+            match part.source {
+                ComponentSource::Ip { .. } => name.push_str(text),
+                _ => name.push_str(&ids::written(part, text, self.by.len() > 1)),
+            }
+        }
+        Some(name)
+    }
+
+    /// The setting that denies requests with this id, if it lacks a component.
+    pub fn denied_without_id(&self, id: &[Result<String, ComponentError>]) -> Option<&'static str> {
+        let is_denied = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
+        if is_denied(ComponentError::Missing, self.missing) {
+            Some("`missing: deny`")
+        } else if is_denied(ComponentError::Malformed, self.malformed) {
+            Some("`malformed: deny`")
+        } else {
+            None
+        }
     }
 }

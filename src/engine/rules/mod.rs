@@ -28,6 +28,7 @@ pub mod path_pattern;
 pub mod plan;
 pub mod queue;
 pub mod quote;
+pub mod reasons;
 pub mod request;
 pub mod response_cost;
 pub mod rule_set;

@@ -118,6 +118,11 @@ impl Overrides {
         self.list.get(index)
     }
 
+    /// All of them, expired ones too.
+    pub fn list(&self) -> &[Override] {
+        &self.list
+    }
+
     pub fn len(&self) -> usize {
         self.list.len()
     }

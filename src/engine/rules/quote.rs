@@ -1,5 +1,7 @@
 //! Input as it is shown in messages.
 
+use std::fmt::Display;
+
 /// In characters.
 pub const WIDEST_WORD: usize = 60;
 
@@ -16,4 +18,10 @@ pub fn shown(text: &str, most: usize) -> String {
         shown.push_str("...");
     }
     shown
+}
+
+/// All items in one line.
+pub fn joined(items: impl IntoIterator<Item: Display>, separator: &str) -> String {
+    let items: Vec<_> = items.into_iter().map(|item| item.to_string()).collect();
+    items.join(separator)
 }

@@ -147,6 +147,11 @@ impl Rules {
         limits.try_for_each(|limit| limit.check_mode(mode, cost))
     }
 
+    /// The rules file and the files of overrides.
+    pub fn files(&self) -> &[String] {
+        &self.files
+    }
+
     /// The file name of an override's origin.
     pub fn file(&self, index: u16) -> &str {
         self.files.get(usize::from(index)).map_or("", String::as_str)

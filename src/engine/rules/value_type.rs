@@ -24,6 +24,20 @@ pub enum ValueType {
     HostnameSet,
 }
 
+impl ValueType {
+    /// Its name in `as:`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Integer => "integer",
+            Self::Address => "address",
+            Self::Hostname => "hostname",
+            Self::RegisteredDomain => "registered-domain",
+            Self::HostnameSet => "hostname-set",
+        }
+    }
+}
+
 /// The canonical text of a value in a request; `None` if it is malformed.
 ///
 /// Values that upstreams read as equal have the same text: a number with or without a plus sign, leading zeros and

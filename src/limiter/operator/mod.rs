@@ -2,13 +2,14 @@
 //!
 //! A process has one operator, on the control thread, with a store connection of its own.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::sync::Mutex;
 
 use self::blocks::KnownBlocks;
-use super::{Limiter, Shared};
+use super::{Limiter, Shared, View};
 use crate::clock::Clock;
 use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::Decision;
@@ -74,6 +75,15 @@ impl Operator {
     /// `clock` must be that of the listeners. Must be called inside the runtime that the operator works on.
     pub fn new(shared: Arc<Shared>, store: Store, clock: Clock) -> Self {
         Self { limiter: Limiter::new(shared, store), clock, known: Mutex::default() }
+    }
+
+    /// The rules in force.
+    pub fn view(&self) -> Rc<View> {
+        self.limiter.view()
+    }
+
+    pub fn now(&self) -> Micros {
+        self.clock.now()
     }
 
     /// Returns the state of the bucket `Name:id`.

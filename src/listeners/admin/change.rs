@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use http::StatusCode;
-use http::header::{AUTHORIZATION, USER_AGENT};
 use http::request::Parts;
 
-use super::Admin;
+use super::access::FOR_CHANGES;
+use super::{Admin, Answer};
 use crate::engine::rules::quote::shown;
 use crate::http::simple::Incoming;
 use crate::limiter::operator::OperatorError;
@@ -15,9 +15,6 @@ use crate::telemetry::metrics::{AdminWrite, AdminWriteResult};
 
 /// The characters of a bucket's name in the log.
 pub(super) const MAX_SHOWN_NAME: usize = 200;
-
-/// The characters of a `User-Agent` in the log.
-const MAX_SHOWN_AGENT: usize = 100;
 
 /// A request to the admin listener.
 pub(super) struct AdminRequest {
@@ -42,7 +39,7 @@ impl Rejection {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    fn unauthorized(detail: &str) -> Self {
+    pub(super) fn unauthorized(detail: &str) -> Self {
         Self { challenge: Some("Bearer realm=\"weir\""), ..Self::new(StatusCode::UNAUTHORIZED, detail) }
     }
 
@@ -84,66 +81,29 @@ impl Admin {
         write: AdminWrite,
         bucket: Option<&str>,
         request: AdminRequest,
-        apply: impl AsyncFnOnce(&Caller, Incoming) -> Result<Reply, Rejection>,
-    ) -> Reply {
+        apply: impl AsyncFnOnce(&Caller, Incoming) -> Result<Answer, Rejection>,
+    ) -> Answer {
         let AdminRequest { head, body, peer } = request;
         let (op, bucket) = (write.label(), bucket.map(|bucket| shown(bucket, MAX_SHOWN_NAME)));
-        let (result, reply) = match self.authorize(&head, peer) {
+        let (result, answer) = match self.authorize(&head, peer, FOR_CHANGES) {
             Err(rejection) => {
                 if let Some(suppressed) = self.rejection_log.pass() {
                     let peer = peer.map(|peer| peer.to_string());
                     tracing::warn!(op, bucket, peer, suppressed, "a change was rejected: {}", rejection.detail);
                 }
-                (AdminWriteResult::Unauthorized, rejection.reply())
+                (AdminWriteResult::Unauthorized, rejection.reply().into())
             }
             Ok(caller) => match apply(&caller, body).await {
-                Ok(reply) => (AdminWriteResult::Done, reply),
+                Ok(answer) => (AdminWriteResult::Done, answer),
                 Err(rejection) if rejection.status.is_server_error() => {
                     let (by, agent) = (&caller.name, &caller.agent);
                     tracing::warn!(op, bucket, by, agent, "a change failed: {}", rejection.detail);
-                    (AdminWriteResult::Failed, rejection.reply())
+                    (AdminWriteResult::Failed, rejection.reply().into())
                 }
-                Err(rejection) => (AdminWriteResult::Mistaken, rejection.reply()),
+                Err(rejection) => (AdminWriteResult::Mistaken, rejection.reply().into()),
             },
         };
         self.options.shared.metrics().listeners.admin_writes[write as usize][result as usize].inc();
-        reply
-    }
-
-    pub(super) fn authorize(&self, head: &Parts, peer: Option<SocketAddr>) -> Result<Caller, Rejection> {
-        let tokens = &self.options.tokens;
-        if tokens.is_empty() {
-            let detail = "changes are not enabled: start Weir with `--admin-token-file FILE` or WEIR_ADMIN_TOKEN, and send \
-                          the token as `Authorization: Bearer TOKEN`";
-            return Err(Rejection::new(StatusCode::FORBIDDEN, detail));
-        }
-        let given = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
-        let given = given
-            .ok_or_else(|| Rejection::unauthorized("a change needs a token: send `Authorization: Bearer TOKEN`"))?;
-        let token = tokens.find(given).ok_or_else(|| Rejection::unauthorized("unknown token"))?;
-        let address = || peer.map_or_else(|| "unknown".to_owned(), |peer| peer.ip().to_string());
-        let agent = head.headers.get(USER_AGENT).map(|agent| String::from_utf8_lossy(agent.as_bytes()));
-        let agent = agent.map(|agent| shown(&agent, MAX_SHOWN_AGENT)).unwrap_or_default();
-        Ok(Caller { name: token.name.clone().unwrap_or_else(address), agent })
-    }
-}
-
-/// Returns the token of an `Authorization` header. Its scheme is case-insensitive (RFC 9110 section 11.1).
-fn bearer(value: &str) -> Option<&str> {
-    let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_stands_behind_its_scheme() {
-        for (value, expected) in
-            [("Bearer x", Some("x")), ("bearer  x ", Some("x")), ("Basic x", None), ("Bearer", None), ("x", None)]
-        {
-            assert_eq!(bearer(value), expected, "{value}");
-        }
+        answer
     }
 }

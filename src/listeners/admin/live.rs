@@ -2,15 +2,16 @@
 //!
 //! Reading needs no token. A request with a token has it checked, so that the page can tell at once that one is wrong.
 
+use http::StatusCode;
 use http::header::AUTHORIZATION;
-use http::{Method, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::access::FOR_CHANGES;
 use super::change::AdminRequest;
-use super::{Admin, AdminOptions, Phase, StoresHealth, page};
+use super::health::StoresHealth;
+use super::{Admin, AdminOptions, Phase, page};
 use crate::engine::rules::limit::{Limit, LimitMode, WHOLE_SHARE};
-use crate::listeners::replies::method_not_allowed;
 use crate::message::reply::Reply;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -18,13 +19,9 @@ use crate::telemetry::metrics::{DecisionResult, ENDPOINT_STATES};
 
 impl Admin {
     pub(super) fn answer_live(&self, request: &AdminRequest) -> Reply {
-        let method = &request.head.method;
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            return method_not_allowed(method, "GET, HEAD");
-        }
         let mut operator = Value::Null;
         if request.head.headers.contains_key(AUTHORIZATION) {
-            match self.authorize(&request.head, request.peer) {
+            match self.authorize(&request.head, request.peer, FOR_CHANGES) {
                 Ok(caller) => operator = caller.name.into(),
                 Err(rejection) => return rejection.reply(),
             }
@@ -51,7 +48,7 @@ impl Admin {
             "workers": metrics.server.workers.get(),
             "rules": {
                 "loaded": metrics.server.reload_timestamp.get(),
-                "error": *readiness.reload_error.lock(),
+                "error": readiness.reload_error(),
             },
             "store": self.live_store(),
             "upstreams": upstreams,

@@ -1,19 +1,11 @@
-//! The log's filter over HTTP.
-//!
-//! | | |
-//! |---|---|
-//! | `GET /log` | shows the filter in force and its end |
-//! | `PUT /log` `{"filter": "debug", "for": "10m"}` | sets another one for a time, by default an hour |
-//! | `DELETE /log` | restores that of `--log` |
-//!
-//! Reading needs no token, changes do. A filter that is set here expires: a forgotten one would fill the disk.
+//! The log's filter over HTTP. A filter that is set here expires: a forgotten one would fill the disk.
 
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::Method;
+use http::StatusCode;
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
@@ -21,14 +13,13 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Admin;
 use super::body::{read, span};
 use super::buckets::json_reply;
 use super::change::{AdminRequest, Caller, Rejection};
+use super::{Admin, Answer};
 use crate::engine::algorithms::micros::Micros;
 use crate::http::simple::Incoming;
-use crate::listeners::replies::method_not_allowed;
-use crate::message::reply::Reply;
+use crate::message::reply::{Reply, problem};
 use crate::telemetry::metrics::AdminWrite;
 
 const DEFAULT_SPAN: Micros = Micros(3_600_000_000);
@@ -106,20 +97,19 @@ impl fmt::Debug for LogFilter {
 }
 
 impl Admin {
-    pub(super) async fn answer_log(self: &Rc<Self>, filter: &LogFilter, request: AdminRequest) -> Reply {
-        let is_reset = match request.head.method {
-            Method::GET | Method::HEAD => return filter.page(),
-            Method::PUT => false,
-            Method::DELETE => true,
-            ref method => return method_not_allowed(method, "GET, HEAD, PUT, DELETE"),
-        };
+    pub(super) fn log(&self) -> Reply {
+        self.options.log.as_ref().map_or_else(no_filter, LogFilter::page)
+    }
+
+    pub(super) async fn change_log(self: &Rc<Self>, is_reset: bool, request: AdminRequest) -> Answer {
+        let Some(filter) = &self.options.log else { return no_filter().into() };
         let apply = async |caller: &Caller, body: Incoming| {
             if is_reset {
                 self.reset_log(filter, body, caller).await?;
             } else {
                 self.set_log(filter, body, caller).await?;
             }
-            Ok(filter.page())
+            Ok(filter.page().into())
         };
         self.change(AdminWrite::Log, None, request, apply).await
     }
@@ -159,4 +149,8 @@ impl Admin {
         self.log_reset.replace(Some(AbortOnDropHandle::new(reset)));
         Ok(())
     }
+}
+
+fn no_filter() -> Reply {
+    problem(StatusCode::NOT_FOUND, "the log of this process has no filter that can be changed")
 }

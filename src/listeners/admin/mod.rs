@@ -1,55 +1,60 @@
-//! The admin listener: metrics, health, operations on buckets ([`buckets`]), the log's filter ([`log`]) and the live page
-//! ([`page`]). Not for clients.
+//! The admin listener: metrics, health, the live page ([`page`]), and the admin API, which `openapi.json` describes. Not for
+//! clients.
 
 use std::cell::RefCell;
 use std::future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{HOST, HeaderName, HeaderValue};
-use http::request::Parts;
-use http::{Method, Request, Response, StatusCode};
+use http::header::{HeaderName, HeaderValue};
+use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use parking_lot::Mutex;
-use serde_json::json;
 use tokio::net::TcpStream;
+use tokio::sync::mpsc::Receiver;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use self::buckets::Target;
 use self::change::AdminRequest;
 use self::connections::Stage;
 pub use self::connections::{ConnectionGuard, Connections};
 use self::log::LogFilter;
+use self::reload::ReloadSender;
+use self::routes::{Access, Found, Operation};
 use self::tokens::Tokens;
-use crate::http::simple::{self, Incoming};
+use crate::http::simple::{self, Body, Incoming};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
 use crate::listeners::replies::method_not_allowed;
-use crate::message::address;
 use crate::message::headers::Headers;
-use crate::message::host::host_of;
 use crate::message::reply::{Reply, problem};
-use crate::store::memory::{MemoryStore, Usage};
-use crate::store::{Fault, Store};
-use crate::telemetry::metrics::Metrics;
+use crate::store::Store;
 use crate::telemetry::throttle::Throttle;
 
+mod access;
 mod body;
 mod buckets;
 mod change;
 pub mod client;
 mod connections;
+mod explain;
+mod health;
+mod limits;
 mod live;
 pub mod log;
 mod page;
+pub mod reload;
 mod replies;
+mod routes;
 pub mod tokens;
 mod top;
+
+/// The description of the API.
+const OPENAPI: &str = include_str!("openapi.json");
 
 /// For the head of a connection's first request.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -103,6 +108,10 @@ impl Readiness {
         self.phase.subscribe()
     }
 
+    pub fn reload_error(&self) -> Option<String> {
+        self.reload_error.lock().clone()
+    }
+
     /// Sets the result of the last reload: the error, if any.
     pub fn reloaded(&self, error: Option<String>) {
         *self.reload_error.lock() = error;
@@ -121,8 +130,10 @@ pub struct AdminOptions {
     pub log: Option<LogFilter>,
     /// The name and address of each listener.
     pub listeners: Vec<(&'static str, String)>,
-    /// The listener is on loopback and answers only to loopback names: a page in a local browser could have its own name
-    /// resolve to 127.0.0.1 (DNS rebinding).
+    /// Names of the listener in `Host`, in lower case, besides `localhost` and addresses.
+    pub hosts: Arc<[String]>,
+    pub reloads: ReloadSender,
+    /// The listener is on a loopback address, so it answers only to loopback names.
     pub is_local: bool,
 }
 
@@ -133,11 +144,26 @@ pub struct Admin {
     /// Resets the log's filter when a temporary one expires.
     log_reset: RefCell<Option<AbortOnDropHandle<()>>>,
     rejection_log: Throttle,
+    started: Instant,
+}
+
+/// The answer to a request.
+enum Answer {
+    Reply(Reply),
+    /// Lines of JSON, as they come.
+    Stream(Receiver<Bytes>),
+}
+
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
+        Self::Reply(reply)
+    }
 }
 
 impl Admin {
     pub fn new(options: AdminOptions, operator: Rc<Operator>) -> Rc<Self> {
-        Rc::new(Self { options, operator, log_reset: RefCell::default(), rejection_log: Throttle::default() })
+        let (log_reset, rejection_log) = (RefCell::default(), Throttle::default());
+        Rc::new(Self { options, operator, log_reset, rejection_log, started: Instant::now() })
     }
 
     /// Serves a connection to its end. When `closing` is cancelled, the current request is answered and no other one.
@@ -152,9 +178,12 @@ impl Admin {
         let answer = async |request: Request<Incoming>| {
             connection.stage.set(Stage::Answering);
             let (head, body) = request.into_parts();
-            let response = convert(self.answer(AdminRequest { head, body, peer }).await);
-            connection.stage.set(Stage::Idle);
-            response
+            let answer = self.answer(AdminRequest { head, body, peer }).await;
+            // A stream goes on, and ends with its connection.
+            if matches!(answer, Answer::Reply(_)) {
+                connection.stage.set(Stage::Idle);
+            }
+            convert(answer)
         };
         let silent = async {
             sleep(FIRST_REQUEST_TIMEOUT).await;
@@ -172,86 +201,44 @@ impl Admin {
         }
     }
 
-    async fn answer(self: &Rc<Self>, request: AdminRequest) -> Reply {
+    async fn answer(self: &Rc<Self>, request: AdminRequest) -> Answer {
         let path = request.head.uri.path().to_owned();
-        if self.options.is_local && !is_addressed(&request.head) {
-            let detail = "this listener is on loopback: use localhost or a loopback address";
-            return problem(StatusCode::MISDIRECTED_REQUEST, detail);
+        let found = routes::find(request.head.method.as_str(), &path);
+        let access = if let Found::Route(route, _) = &found { route.access } else { Access::Open };
+        if let Err(rejection) = self.admit(access, &request.head, request.peer) {
+            return rejection.reply().into();
         }
-        if let ("/log", Some(filter)) = (path.as_str(), &self.options.log) {
-            return self.answer_log(filter, request).await;
-        }
-        if path == "/top" {
-            return self.answer_top(&request);
-        }
-        if path == "/live" {
-            return self.answer_live(&request);
-        }
-        match Target::parse(&path) {
-            Some(target) => self.answer_buckets(&target, request).await,
-            None => self.answer_page(&request.head.method, &path),
+        match found {
+            Found::Route(route, segment) => self.operate(route.operation, &segment, request).await,
+            Found::Methods(allowed) => method_not_allowed(&request.head.method, &allowed).into(),
+            Found::Nothing => problem(StatusCode::NOT_FOUND, &routes::help(&path)).into(),
         }
     }
 
-    fn answer_page(&self, method: &Method, path: &str) -> Reply {
-        let page = match path {
-            "/" => |_: &Self| page::reply(),
-            "/metrics" => Self::metrics_page,
-            "/healthz" => |_: &Self| page(StatusCode::OK, PLAIN, "ok\n".to_owned()),
-            "/readyz" => Self::ready_page,
-            _ => {
-                let detail =
-                    "there are /, /live, /top, /metrics, /healthz, /readyz, /log, /buckets/NAME:ID and /blocks";
-                return problem(StatusCode::NOT_FOUND, detail);
-            }
-        };
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            return method_not_allowed(method, "GET, HEAD");
+    /// `segment` is what the route's path leaves open.
+    async fn operate(self: &Rc<Self>, operation: Operation, segment: &str, request: AdminRequest) -> Answer {
+        match operation {
+            Operation::Page => page::reply(),
+            Operation::Top => self.top(request.head.uri.query()),
+            Operation::Live => self.answer_live(&request),
+            Operation::Health => page(StatusCode::OK, PLAIN, "ok\n".to_owned()),
+            Operation::Ready => self.ready_page(),
+            Operation::Metrics => self.metrics_page(),
+            Operation::OpenApi => page(StatusCode::OK, "application/json", OPENAPI.to_owned()),
+            Operation::Version => self.version(),
+            Operation::Limits => self.limits(),
+            Operation::Limit => self.limit(segment),
+            Operation::Overrides => self.overrides(request.head.uri.query()),
+            Operation::Explain => self.explain(request.body).await,
+            Operation::Bucket => self.bucket(segment).await,
+            Operation::ChangeBucket(write) => return self.change_bucket(write, segment, request).await,
+            Operation::Blocks => self.blocks(),
+            Operation::Log => self.log(),
+            Operation::SetLog => return self.change_log(false, request).await,
+            Operation::ResetLog => return self.change_log(true, request).await,
+            Operation::Reload => return self.reload(request).await,
         }
-        page(self)
-    }
-
-    /// Losing the store does not make the process unready: each limit has its `on_store_error`, and all processes would
-    /// become unready at once.
-    fn ready_page(&self) -> Reply {
-        let stores = &self.options.stores;
-        let health = StoresHealth::of(stores);
-        let reload_error = self.options.readiness.reload_error.lock().clone();
-        let is_degraded = health.connected < stores.len() || health.failing > 0 || reload_error.is_some();
-        let (code, status) = match self.options.readiness.phase() {
-            Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
-            Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
-            Phase::Serving if is_degraded => (StatusCode::OK, "degraded"),
-            Phase::Serving => (StatusCode::OK, "ready"),
-        };
-        let store = match health.connected {
-            connected if connected == stores.len() && health.failing == 0 => "up",
-            connected if connected > 0 && connected == health.failing => "failing",
-            0 => "down",
-            _ => "partly up",
-        };
-        let mut body =
-            json!({ "status": status, "store": store, "config": if reload_error.is_some() { "error" } else { "ok" } });
-        if let Some(error) = health.error {
-            body["store_error"] = error.into();
-        }
-        if let Some(error) = reload_error {
-            body["config_error"] = error.into();
-        }
-        page(code, "application/json", format!("{body}\n"))
-    }
-
-    fn metrics_page(&self) -> Reply {
-        let AdminOptions { stores, shared, .. } = &self.options;
-        // The workers share one table.
-        let in_memory = stores.iter().find_map(Store::as_memory).map(MemoryStore::usage);
-        StoresHealth::of(stores).publish(shared.metrics(), &in_memory.unwrap_or_else(|| shared.local.usage()));
-        let text = shared.metrics().render().map(String::from_utf8);
-        if let Ok(Ok(text)) = text {
-            return page(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text);
-        }
-        tracing::error!("cannot render the metrics: {text:?}");
-        page(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, "cannot render the metrics\n".to_owned())
+        .into()
     }
 }
 
@@ -260,22 +247,17 @@ fn page(status: StatusCode, content_type: &str, body: String) -> Reply {
     Reply { status, headers, body }
 }
 
-/// Returns whether a request to a listener on loopback names it. Probes may use any name.
-fn is_addressed(head: &Parts) -> bool {
-    let is_own = |host: &HeaderValue| {
-        let host = host.to_str().ok().and_then(host_of);
-        host.is_some_and(|host| match address::parse(&host) {
-            Ok(address) => address.is_loopback(),
-            Err(_) => host == "localhost" || host.ends_with(".localhost"),
-        })
-    };
-    matches!(head.uri.path(), "/healthz" | "/readyz") || head.headers.get_all(HOST).iter().all(is_own)
-}
-
 /// Converts a reply. Headers that the library does not take are left out; replies have none.
-fn convert(Reply { status, headers, body }: Reply) -> Response<Full<Bytes>> {
-    // hyper leaves the body out for HEAD and keeps its length.
-    let mut response = Response::new(Full::new(body.into()));
+fn convert(answer: Answer) -> Response<Body> {
+    let (status, headers, body) = match answer {
+        // hyper leaves the body out for HEAD and keeps its length.
+        Answer::Reply(Reply { status, headers, body }) => (status, headers, Body::Whole(Full::new(body.into()))),
+        Answer::Stream(lines) => {
+            let headers = Headers::from_iter([("content-type", "application/x-ndjson"), ("cache-control", "no-store")]);
+            (StatusCode::OK, headers, Body::Stream(lines))
+        }
+    };
+    let mut response = Response::new(body);
     *response.status_mut() = status;
     for (name, value) in headers.iter() {
         if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
@@ -283,53 +265,4 @@ fn convert(Reply { status, headers, body }: Reply) -> Response<Full<Bytes>> {
         }
     }
     response
-}
-
-/// The health of all workers' stores.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct StoresHealth {
-    connected: usize,
-    /// Connected stores whose last replies were errors.
-    failing: usize,
-    breakers_open: usize,
-    /// In the order of [`Fault::LABELS`].
-    faults: [u64; Fault::LABELS.len()],
-    corrupt_values: u64,
-    leased_decisions: u64,
-    leased_tokens: u64,
-    /// The error of a store that cannot decide.
-    error: Option<String>,
-}
-
-impl StoresHealth {
-    fn of(stores: &[Store]) -> Self {
-        let mut all = Self::default();
-        for store in stores {
-            let health = store.health();
-            all.connected += usize::from(health.connected);
-            all.breakers_open += usize::from(health.breaker_open);
-            all.failing += usize::from(health.connected && health.fault.is_some());
-            if let Some(fault) = health.fault {
-                all.faults[fault as usize] += 1;
-            }
-            all.corrupt_values += health.corrupt_values;
-            all.leased_decisions += health.leased_decisions;
-            all.leased_tokens += health.leased_tokens;
-            all.error = health.last_error.or(all.error);
-        }
-        all
-    }
-
-    /// `usage` is that of the buckets in memory.
-    fn publish(&self, metrics: &Metrics, usage: &Usage) {
-        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        metrics.store.connections.set(gauge(self.connected as u64));
-        metrics.store.breakers_open.set(gauge(self.breakers_open as u64));
-        for (reason, workers) in Fault::LABELS.into_iter().zip(self.faults) {
-            metrics.store.unusable.with_label_values(&[reason]).set(gauge(workers));
-        }
-        metrics.store.keys.set(gauge(usage.keys));
-        metrics.store.leased_tokens.set(gauge(self.leased_tokens));
-        metrics.store.set_counts(usage.evicted, usage.overflowed, self.corrupt_values, self.leased_decisions);
-    }
 }

@@ -3,14 +3,12 @@
 //! `limits` has denials, `shadow` those of limits in shadow, and `candidates` what candidates would have denied. An id is as the log
 //! shows it (`--log-ids`): a hash unless ids are in clear. `denied` is at most `error` too high.
 
-use http::Method;
 use serde_json::{Map, Value, json};
 
 use super::Admin;
 use super::buckets::json_reply;
-use super::change::{AdminRequest, Rejection};
+use super::change::Rejection;
 use crate::engine::rules::quote::quoted;
-use crate::listeners::replies::method_not_allowed;
 use crate::message::percent::decode;
 use crate::message::reply::Reply;
 use crate::telemetry::most_denied::{DenialKind, MOST_IDS};
@@ -26,21 +24,11 @@ struct Parameters {
 }
 
 impl Admin {
-    pub(super) fn answer_top(&self, request: &AdminRequest) -> Reply {
-        let method = &request.head.method;
-        if !matches!(*method, Method::GET | Method::HEAD) {
-            return method_not_allowed(method, "GET, HEAD");
-        }
-        // Ids are clients' data: over the network, only operators read them.
-        if !self.options.is_local
-            && let Err(rejection) = self.authorize(&request.head, request.peer)
-        {
-            return rejection.reply();
-        }
-        self.top(request.head.uri.query()).unwrap_or_else(Rejection::reply)
+    pub(super) fn top(&self, query: Option<&str>) -> Reply {
+        self.most_denied(query).unwrap_or_else(Rejection::reply)
     }
 
-    fn top(&self, query: Option<&str>) -> Result<Reply, Rejection> {
+    fn most_denied(&self, query: Option<&str>) -> Result<Reply, Rejection> {
         let Parameters { limit, ids } = parse(query.unwrap_or("")).map_err(Rejection::bad)?;
         let mut kinds: [Map<String, Value>; DenialKind::ALL.len()] = Default::default();
         for list in self.operator.top(limit.as_deref(), ids)? {

@@ -11,9 +11,10 @@ use crate::engine::rules::named::{ChargeMember, NamedCharge, NamedChargeError};
 use crate::engine::rules::named_id::GivenId;
 use crate::engine::rules::quote::quoted;
 use crate::limiter::AskError;
-use crate::listeners::json::{Json, Mistake, Mistakes, Object, list, path_of};
+use crate::listeners::json::headers::headers;
+use crate::listeners::json::{Json, Mistake, Mistakes, Object, list};
 use crate::message::address;
-use crate::message::headers::{Headers, is_name, is_value};
+use crate::message::headers::Headers;
 
 /// Charges of one call. In Redis, one script decides all of them and blocks all other clients meanwhile.
 const MAX_CHARGES: usize = 32;
@@ -222,25 +223,6 @@ fn request(request: &Object<'_>) -> DescribedRequest {
         client,
         headers: request.object("headers").map(|h| headers(&h)).unwrap_or_default(),
     }
-}
-
-fn headers(object: &Object<'_>) -> Headers {
-    let mut headers = Headers::new();
-    for (name, value) in object.members {
-        let path = path_of(name);
-        if !is_name(name.as_bytes()) || name.len() > usize::from(u16::MAX) {
-            object.wrong(&path, &format!("invalid header name {}", quoted(name)));
-            continue;
-        }
-        for value in if let Json::List(values) = value { values.as_slice() } else { std::slice::from_ref(value) } {
-            match value {
-                Json::Text(text) if is_value(text.trim().as_bytes()) => headers.append(name, text.trim()),
-                Json::Text(_) => object.wrong(&path, "a header value must not contain control characters"),
-                other => object.expected(&path, "text or a list of texts", other),
-            }
-        }
-    }
-    headers
 }
 
 #[cfg(test)]

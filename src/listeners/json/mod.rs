@@ -8,6 +8,7 @@ use serde_json::Number;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::quote::quoted;
 
+pub(crate) mod headers;
 mod object;
 
 pub(crate) use object::{Mistake, Mistakes, Object, list, path_of};

@@ -72,6 +72,10 @@ label! {
         Unblock = "unblock",
         /// A change of the log's filter.
         Log = "log",
+        /// A reload of the files.
+        Reload = "reload",
+        /// A recording of requests.
+        Record = "record",
     }
 }
 

@@ -1,0 +1,246 @@
+//! Limits, overrides and explanations as JSON, for the admin listener and `weir explain`.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use crate::engine::algorithms::describe::Span;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::explanation::{CandidateUse, Explanation};
+use crate::engine::rules::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
+use crate::engine::rules::matching::Match;
+use crate::engine::rules::overrides::{Override, OverrideOrigin};
+use crate::engine::rules::plan::InvalidInput;
+use crate::engine::rules::reasons::wanted_value;
+use crate::engine::rules::request::Request;
+use crate::engine::rules::rule_set::Rules;
+use crate::engine::rules::value_type::ValueType;
+use crate::message::headers::Headers;
+use crate::message::host::host_of;
+use crate::message::path::{EscapedSlashes, normalise};
+use crate::message::target::{self, UrlError};
+
+/// The host, path and query of a request to explain.
+pub(crate) struct ExplainedUrl {
+    pub(crate) host: String,
+    pub(crate) path: String,
+    pub(crate) query: Option<String>,
+}
+
+impl ExplainedUrl {
+    /// Reads an absolute URL, or one that starts at the path; then the host is that of `Host`, if there is one.
+    pub(crate) fn parse(method: &str, url: &str, headers: &Headers) -> Result<Self, String> {
+        let wrong = |reason| format!("`{method} {url}`: {reason}");
+        let (authority, target) = split(method, url).map_err(wrong)?;
+        let host = authority.or_else(|| headers.text("host")).unwrap_or_default();
+        let host = host_of(host).ok_or_else(|| format!("invalid host `{host}`"))?;
+        let (path, query) = target::split(&target);
+        Ok(Self { host: host.into_owned(), path: normalise(path).into_owned(), query: query.map(str::to_owned) })
+    }
+}
+
+/// The authority of a URL, if it is absolute, and its target.
+fn split<'a>(method: &str, url: &'a str) -> Result<(Option<&'a str>, Cow<'a, str>), &'static str> {
+    let (authority, target) = if url.starts_with('/') || url == "*" {
+        (None, Cow::Borrowed(url))
+    } else {
+        let (authority, target) = target::split_url(method, url).map_err(UrlError::reason)?;
+        (Some(authority), target)
+    };
+    target::check(method, &target, EscapedSlashes::Keep)?;
+    Ok((authority, target))
+}
+
+/// A limit as its file gives it.
+pub(crate) fn limit(limit: &Limit) -> Value {
+    let mut value = json!({
+        "name": limit.name,
+        "mode": mode(limit.mode),
+        "enforced": limit.is_enforced(),
+        "enforce_for_percent": f64::from(limit.enforce_for) * 100.0 / f64::from(WHOLE_SHARE),
+        "match": conditions(&limit.conditions),
+        "by": limit.by.iter().map(component).collect::<Vec<_>>(),
+        "cost": match &limit.cost {
+            Cost::Fixed(cost) => json!(cost),
+            Cost::Header(name) => json!({ "header": name.as_str() }),
+            Cost::Query(name) => json!({ "query": name }),
+        },
+        "overrides": limit.overrides.len(),
+    });
+    numbers(&limit.allowance, &mut value);
+    if let Some(candidate) = &limit.candidate {
+        let percent = f64::from(candidate.enforce_for) * 100.0 / f64::from(WHOLE_SHARE);
+        let mut beside = json!({ "enforce_for_percent": percent });
+        numbers(&candidate.allowance, &mut beside);
+        value["candidate"] = beside;
+    }
+    value
+}
+
+/// An override, whose id only its file has.
+pub(crate) fn given(rules: &Rules, limit: &Limit, given: &Override) -> Value {
+    let mut value = json!({
+        "limit": limit.name,
+        "place": place(rules, &given.origin),
+        "comment": given.origin.comment,
+        "until": given.until.and_then(timestamp),
+    });
+    numbers(&given.allowance, &mut value);
+    value
+}
+
+/// How each limit applies to a request, in the order of the files.
+pub(crate) fn explanation(rules: &Rules, request: &Request<'_>) -> Result<Value, InvalidInput> {
+    let explanations = rules.explain(request)?;
+    let each = rules.limits().iter().zip(&explanations);
+    let limits: Vec<Value> = each.map(|(limit, explanation)| explained(rules, limit, request, explanation)).collect();
+    Ok(json!({ "request": self::request(request), "limits": limits }))
+}
+
+fn request(request: &Request<'_>) -> Value {
+    let descriptor = request.descriptor.iter().map(|entry| json!({ "key": entry.key, "value": entry.value }));
+    let descriptor: Vec<Value> = descriptor.collect();
+    if let Some(domain) = request.domain {
+        return json!({ "domain": domain, "descriptor": descriptor });
+    }
+    json!({
+        "method": request.method,
+        "host": request.host,
+        "path": request.path,
+        "client": request.client,
+        "descriptor": descriptor,
+    })
+}
+
+fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> Value {
+    let Explanation::Applies { id, bucket, allowance, candidate, given_by, cost, enforced } = explanation else {
+        let because = explanation.reason(limit, request);
+        return json!({ "name": limit.name, "applies": false, "because": because });
+    };
+    let given = given_by.and_then(|index| limit.overrides.get(index));
+    let origin = given.map(|given| json!({ "place": place(rules, &given.origin), "comment": given.origin.comment }));
+    let mut value = json!({
+        "name": limit.name,
+        "applies": *allowance != Allowance::Disabled,
+        "id": id.iter().map(|component| component.as_ref().ok()).collect::<Vec<_>>(),
+        "bucket": bucket,
+        "enforced": enforced,
+        "cost": cost,
+        "fits": !allowance.never_fits(*cost),
+        "given_by": origin,
+    });
+    let disabled = "the limit has no numbers, and no override matches this id";
+    let because = if *allowance == Allowance::Disabled { Some(disabled) } else { limit.denied_without_id(id) };
+    if let Some(because) = because {
+        value["because"] = because.into();
+    }
+    numbers(allowance, &mut value);
+    match candidate {
+        CandidateUse::None => {}
+        CandidateUse::Beside(beside) => {
+            let mut candidate = json!({ "enforced": false });
+            numbers(beside, &mut candidate);
+            value["candidate"] = candidate;
+        }
+        CandidateUse::Enforced => value["candidate"] = json!({ "enforced": true }),
+    }
+    value
+}
+
+/// Adds the members that tell an allowance.
+fn numbers(allowance: &Allowance, value: &mut Value) {
+    value["allows"] = allows(allowance).into();
+    let windows = allowance.windows().into_iter().flat_map(|windows| windows.iter());
+    value["windows"] = windows.map(window).collect();
+    if let Some(elevated) = allowance.elevated() {
+        value["elevated"] = elevated.to_string().into();
+    }
+}
+
+pub(crate) const fn allows(allowance: &Allowance) -> &'static str {
+    match allowance {
+        Allowance::Disabled => "nothing",
+        Allowance::Unlimited => "unlimited",
+        Allowance::Deny => "deny",
+        Allowance::Windows(_) | Allowance::Elevated(_) => "windows",
+    }
+}
+
+pub(crate) const fn mode(mode: LimitMode) -> &'static str {
+    match mode {
+        LimitMode::Enforce => "enforce",
+        LimitMode::Shadow => "shadow",
+        LimitMode::Off => "off",
+    }
+}
+
+fn window(numbers: &Numbers) -> Value {
+    json!({
+        "algorithm": numbers.algorithm().name(),
+        "allows": numbers.to_string(),
+        "burst": numbers.burst(),
+        "count": Some(numbers.count()).filter(|count| *count > 0),
+        "period": Some(numbers.period()).filter(|period| *period > 0).map(|period| Span(period).to_string()),
+    })
+}
+
+/// A component as a rules file writes it.
+fn component(component: &Component) -> Value {
+    let named = |kind: &str, name: &str| {
+        let mut value = json!({ kind: name });
+        if component.form != ValueType::Text {
+            value["as"] = component.form.name().into();
+        }
+        value
+    };
+    match &component.source {
+        ComponentSource::Ip { ipv6_prefix: 128 } => "ip".into(),
+        ComponentSource::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}").into(),
+        ComponentSource::Host => "host".into(),
+        ComponentSource::Method => "method".into(),
+        ComponentSource::Path => "path".into(),
+        ComponentSource::TlsSubject => "tls-subject".into(),
+        ComponentSource::Header(name) => named("header", name.as_str()),
+        ComponentSource::Query(name) => named("query", name),
+        ComponentSource::Cookie(name) => named("cookie", name),
+        ComponentSource::PathParameter { name, .. } => named("path", name),
+        ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => named("descriptor", key),
+    }
+}
+
+/// The conditions that a limit has.
+fn conditions(conditions: &Match) -> Value {
+    fn texts<T: Display>(items: &[T]) -> Value {
+        items.iter().map(T::to_string).collect()
+    }
+    let headers = conditions.headers.iter().map(|header| (header.name.as_str().to_owned(), wanted_value(&header.test)));
+    let entries = conditions.descriptor.entries().iter().map(|entry| (entry.key.clone(), wanted_value(&entry.test)));
+    let mut all = Map::from_iter([
+        ("methods".to_owned(), texts(&conditions.methods)),
+        ("hosts".to_owned(), texts(&conditions.hosts)),
+        ("not_hosts".to_owned(), texts(&conditions.other_hosts)),
+        ("paths".to_owned(), texts(&conditions.paths)),
+        ("networks".to_owned(), texts(&conditions.networks)),
+        ("not_networks".to_owned(), texts(&conditions.other_networks)),
+        ("domains".to_owned(), texts(&conditions.domains)),
+        ("headers".to_owned(), headers.map(|(name, test)| json!({ "name": name, "wanted": test })).collect()),
+        ("descriptor".to_owned(), entries.map(|(key, test)| json!({ "key": key, "wanted": test })).collect()),
+    ]);
+    all.retain(|_, value| value.as_array().is_some_and(|list| !list.is_empty()));
+    Value::Object(all)
+}
+
+fn place(rules: &Rules, origin: &OverrideOrigin) -> String {
+    format!("{}:{}", rules.file(origin.file), origin.line)
+}
+
+/// A time in whole seconds.
+pub(crate) fn timestamp(time: Micros) -> Option<String> {
+    let time = Timestamp::from_second(i64::try_from(time.0 / 1_000_000).ok()?);
+    time.ok().map(|time| time.to_string())
+}
