@@ -147,6 +147,15 @@ fn a_candidate_is_enforced_for_a_share_of_ids() {
     }
 }
 
+/// An id has two buckets, and still as many ids as without a candidate have their own.
+#[test]
+fn the_bound_on_keys_is_one_on_ids() {
+    let rules = with_candidate("{ burst: 1 }").replace("burst: 5", "burst: 1, max_keys: 2");
+    let weir = serve(&rules, &["--store", "memory"]);
+    let statuses = ["a", "b", "c", "d"].map(|id| weir.get("/l", &[("x-id", id)]).status());
+    assert_eq!(statuses, [200, 200, 200, 429], "c and d share a bucket");
+}
+
 /// The ids that calls name are judged as those of requests.
 #[test]
 fn calls_by_name_and_checks_of_requests_count_as_well() {

@@ -155,6 +155,22 @@ fn the_response_says_what_a_request_has_cost() {
     }
 }
 
+/// A request that costs 60 takes 60 of both.
+#[test]
+fn a_candidate_pays_what_the_response_says() {
+    let rules = tokens("count: 1000, period: 1h, candidate: { count: 100, period: 1h }");
+    on_both(&rules, &answering(), |weir| {
+        let counted = |result| weir.metric(&format!("weir_decisions_total{{limit=\"Tokens\",result=\"{result}\"}}"));
+        let mut client = weir.connect();
+        for (then, denied) in [(940, 0), (880, 0), (820, 1)] {
+            client.get("/header/60");
+            settles(weir, "Tokens", then);
+            assert_eq!(counted("candidate_denied"), denied, "{then} left");
+        }
+        assert_eq!(counted("candidate_allowed"), 2);
+    });
+}
+
 #[test]
 fn the_field_reaches_the_client_as_it_is() {
     let upstream = answering();

@@ -9,6 +9,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::candidate::Candidate;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::identity::Fallback;
@@ -130,6 +131,48 @@ async fn a_limit_that_counts_denied_requests_counts_those_that_another_denies_by
     let verdict = decide(&limiter, &request("GET", &headers)).await;
     assert_eq!((verdict.is_allowed(), verdict.answers[1].decision.remaining), (true, 1));
     assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Counting\",result=\"uncharged\"}"), "3");
+}
+
+fn with_candidate(burst: u64, limit: Limit) -> Limit {
+    let allowance = Allowance::Windows([Numbers::fixed(burst).unwrap()].into());
+    Limit { candidate: Some(Box::new(Candidate { allowance, enforce_for: 0 })), ..limit }
+}
+
+/// The decisions of the candidate of `L`: allowed, denied.
+fn candidate(limiter: &Limiter) -> [String; 2] {
+    ["candidate_allowed", "candidate_denied"]
+        .map(|result| metric(limiter, &format!("weir_decisions_total{{limit=\"L\",result=\"{result}\"}}")))
+}
+
+/// Counted by itself, each candidate would take the room of a new id.
+#[tokio::test]
+async fn a_candidate_follows_its_limit_to_the_bucket_that_new_ids_share() {
+    let mut limiter = limiter(vec![with_candidate(1, Limit { max_new_keys: Some(2), ..limit("L", 9) })]);
+    limiter.recent = Some(RecentKeys::new());
+    for id in ["A", "B", "C", "D", "E"] {
+        assert!(ask(&limiter, id).await.is_allowed());
+    }
+    assert_eq!(metric(&limiter, "weir_keys_limited_total{limit=\"L\"}"), "3");
+    assert_eq!(candidate(&limiter), ["3", "2"], "C, D and E share a bucket of the candidate");
+}
+
+#[tokio::test]
+async fn what_another_limit_denies_is_not_the_candidates_to_count() {
+    let limiter = limiter(vec![with_candidate(2, limit("L", 1)), limit("Other", 3)]);
+    for (allowed, counted) in [(true, ["1", "0"]), (false, ["2", "0"]), (false, ["2", "1"])] {
+        assert_eq!(ask(&limiter, "GET").await.is_allowed(), allowed);
+        assert_eq!(candidate(&limiter), counted);
+    }
+    let limiter = self::limiter(vec![with_candidate(9, limit("L", 5)), limit("Other", 1)]);
+    for _ in 0..3 {
+        ask(&limiter, "GET").await;
+    }
+    assert_eq!(candidate(&limiter), ["1", "0"]);
+    // Whether it blocks the id or the limit denies it by itself, a candidate has no say.
+    let closed = Limit { allowance: Allowance::Deny, ..limit("Closed", 1) };
+    let limiter = self::limiter(vec![closed, with_candidate(1, limit("L", 5))]);
+    ask(&limiter, "GET").await;
+    assert_eq!(candidate(&limiter), ["0", "0"]);
 }
 
 /// What becomes of ten requests to a limit of 3 while the store is down.

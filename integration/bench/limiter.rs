@@ -1,0 +1,109 @@
+//! The way from a request to its verdict in memory: `Limiter::decide`, with and without a candidate, for requests that pass and for
+//! requests that are denied, whose ids are counted.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark stops where it cannot go on, and reports")]
+
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use criterion::Criterion;
+use tokio::runtime::{Builder, Runtime};
+use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
+use weir::engine::rules::allowance::Allowance;
+use weir::engine::rules::candidate::Candidate;
+use weir::engine::rules::fingerprint::Fingerprinter;
+use weir::engine::rules::limit::Limit;
+use weir::engine::rules::request::Request;
+use weir::engine::rules::rule_set::Rules;
+use weir::limiter::{Ask, AskSubject, Limiter, Shared};
+use weir::message::headers::Headers;
+use weir::store::Store;
+use weir::store::memory::MemoryStore;
+use weir::telemetry::metrics::{DecisionListener, Metrics};
+
+const ROUNDS: usize = 41;
+
+/// Clients of a flood, more than a sketch has counters.
+const CROWD: u32 = 1_000;
+
+fn main() {
+    // `cargo bench` passes --bench. Otherwise each benchmark runs once, as a test.
+    let measuring = std::env::args().any(|argument| argument == "--bench");
+    let many = u64::from(u32::MAX);
+    let mut cases = [
+        ("decide/passes", Case::new(many, None, CROWD)),
+        ("decide/passes beside a candidate", Case::new(many, Some(many), CROWD)),
+        ("decide/passes, its candidate would deny", Case::new(many, Some(1), CROWD)),
+        ("decide/denied, one client", Case::new(1, None, 1)),
+        ("decide/denied, a crowd", Case::new(1, None, CROWD)),
+    ];
+    let mut criterion = Criterion::default().configure_from_args();
+    for (name, case) in &mut cases {
+        (0..2 * CROWD).for_each(|_| case.decide());
+        criterion.bench_function(name, |bencher| bencher.iter(|| case.decide()));
+    }
+    criterion.final_summary();
+    if measuring {
+        report(&mut cases);
+    }
+}
+
+/// Prints what each case takes: the median over alternating rounds, so that a slower machine slows all.
+fn report(cases: &mut [(&str, Case)]) {
+    let mut rounds: Vec<Vec<Duration>> = cases.iter().map(|_| Vec::new()).collect();
+    for _ in 0..ROUNDS {
+        for ((_, case), durations) in cases.iter_mut().zip(&mut rounds) {
+            let begun = Instant::now();
+            (0..20_000).for_each(|_| case.decide());
+            durations.push(begun.elapsed() / 20_000);
+        }
+    }
+    for ((name, _), durations) in cases.iter().zip(&mut rounds) {
+        durations.sort_unstable();
+        eprintln!("{name}: {:?}", durations[ROUNDS / 2]);
+    }
+}
+
+/// A limiter with one limit by address, and clients that ask it in turn.
+struct Case {
+    runtime: Runtime,
+    limiter: Limiter,
+    headers: Headers,
+    clients: u32,
+    turn: u32,
+}
+
+impl Case {
+    fn new(burst: u64, candidate: Option<u64>, clients: u32) -> Self {
+        let allowance = |burst| Allowance::Windows([Numbers::fixed(burst).unwrap()].into());
+        let candidate = candidate.map(|burst| Box::new(Candidate { allowance: allowance(burst), enforce_for: 0 }));
+        let limit = Limit { allowance: allowance(burst), candidate, ..Limit::new("Requests") };
+        let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        let store = || MemoryStore::new(100_000);
+        let shared = Arc::new(Shared::new(rules, Arc::new(Metrics::new().unwrap()), store()));
+        let runtime = Builder::new_current_thread().build().unwrap();
+        let limiter = Limiter::new(shared, Store::Memory(Arc::new(store())));
+        Self { runtime, limiter, headers: Headers::from_iter([("host", "api.example.com")]), clients, turn: 0 }
+    }
+
+    fn decide(&mut self) {
+        self.turn = (self.turn + 1) % self.clients;
+        let request = Request {
+            method: "GET",
+            host: "api.example.com",
+            path: "/orders/7",
+            query: None,
+            headers: &self.headers,
+            client: Some(IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + self.turn))),
+            tls_subject: None,
+            domain: None,
+            descriptor: &[],
+            now: Micros(1_800_000_000_000_000),
+        };
+        let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+        black_box(self.runtime.block_on(self.limiter.decide(ask)).unwrap());
+    }
+}
