@@ -27,7 +27,7 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
         .into_iter()
         .flat_map(clap::Command::get_arguments)
         .filter_map(clap::Arg::get_long)
-        .filter(|name| *name != "config")
+        .filter(|name| !matches!(*name, "config" | "dry-run"))
         .collect();
     let mut added = Vec::new();
     for Setting { key, values } in config::settings(&source, &known)? {

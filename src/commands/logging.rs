@@ -67,6 +67,11 @@ impl LogArgs {
     }
 }
 
+/// Checks the filter.
+pub(super) fn check(args: &LogArgs) -> Result<(), String> {
+    parse_filter(&args.log).map(drop).map_err(|error| format!("--log: {error}"))
+}
+
 /// Starts the log. Fails if the filter is invalid; does nothing if a log is already running.
 pub(super) fn start(args: &LogArgs) -> Result<LogFilter, String> {
     let filter = parse_filter(&args.log).map_err(|error| format!("--log: {error}"))?;

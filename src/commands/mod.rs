@@ -83,7 +83,7 @@ fn run_command(
         }
     };
     match cli.command {
-        Command::Serve(args) => serve::run(&args, err),
+        Command::Serve(args) => serve::run(&args, out, err),
         Command::Bucket(args) => bucket::run(&args, out),
         Command::Check(args) => check::run(&args, out, err),
         Command::Explain(args) => explain::run(&args, out, err),

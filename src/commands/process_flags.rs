@@ -2,7 +2,7 @@
 
 use std::io;
 use std::num::{NonZeroU32, NonZeroUsize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,14 +83,33 @@ impl ProcessArgs {
         Admission::new(ConnectionLimits { total, per_address, streams_per_address, response_memory, exempt })
     }
 
-    /// Opens the access log, if there is one. The error names the file.
-    pub(super) fn access_log(&self, metrics: &Metrics) -> Result<Option<AccessLog>, String> {
-        let Some(path) = &self.access_log else { return Ok(None) };
-        let destination = match path.to_str() {
+    fn access_log_destination(&self) -> Option<Destination> {
+        let path = self.access_log.as_ref()?;
+        Some(match path.to_str() {
             Some("-" | "stdout") => Destination::Stdout,
             Some("stderr") => Destination::Stderr,
             _ => Destination::File(path.clone()),
-        };
+        })
+    }
+
+    /// Checks that the access log's directory exists. Opening the log would create it.
+    pub(super) fn check_access_log(&self) -> Result<(), String> {
+        let Some(Destination::File(path)) = self.access_log_destination() else { return Ok(()) };
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        if path.is_dir() {
+            return Err(format!("--access-log: {} is a directory", path.display()));
+        }
+        if directory.is_dir() {
+            Ok(())
+        } else {
+            Err(format!("--access-log: {} is not a directory", directory.display()))
+        }
+    }
+
+    /// Opens the access log, if there is one. The error names the file.
+    pub(super) fn access_log(&self, metrics: &Metrics) -> Result<Option<AccessLog>, String> {
+        let Some(destination) = self.access_log_destination() else { return Ok(None) };
+        let path = self.access_log.clone().unwrap_or_default();
         let failed = |error: io::Error| format!("--access-log: cannot open {}: {error}", path.display());
         let dropped = metrics.server.access_log_dropped.clone();
         AccessLog::start(destination, self.access_log_format, dropped).map(Some).map_err(failed)

@@ -33,6 +33,11 @@ pub(super) struct RulesArgs {
 }
 
 impl RulesArgs {
+    /// Returns whether any file is given, so that there is more to read than the default.
+    pub(super) const fn are_given(&self) -> bool {
+        self.limits.is_some() || !self.overrides.is_empty() || !self.envoy_ratelimit_config.is_empty()
+    }
+
     pub(super) fn files(&self) -> Files {
         let default = || self.envoy_ratelimit_config.is_empty().then(|| PathBuf::from("limits.yaml"));
         Files {

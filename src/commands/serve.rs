@@ -9,6 +9,7 @@ use super::client_limit_flags::ClientLimitArgs;
 use super::exit::{ExitCode, Failure};
 use super::listener_flags::{ListenerArgs, NO_LISTENER};
 use super::logging::{self, LogArgs};
+use super::print::counted;
 use super::process_flags::ProcessArgs;
 use super::rules_flags::RulesArgs;
 use super::store_flags::StoreArgs;
@@ -25,7 +26,7 @@ use crate::listeners::admin::Readiness;
 use crate::listeners::admin::reload::ReloadOutcome;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::http::FrontendOptions;
-use crate::server::reload::{ReloadResult, Reloader, RulesOptions, seconds};
+use crate::server::reload::{self, ReloadResult, Reloader, RulesOptions, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
 use crate::store::StorePlan;
 use crate::store::memory::MemoryStore;
@@ -49,6 +50,11 @@ pub struct Args {
     /// A YAML file of flags, each by its name: `store: redis://...`
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<std::path::PathBuf>,
+
+    /// Check the flags and all files as a start would, print the problems with those that `weir check` finds, and exit; opens no
+    /// socket and connects to nothing
+    #[arg(long)]
+    dry_run: bool,
 
     #[command(flatten)]
     client: ClientArgs,
@@ -88,11 +94,14 @@ struct CheckedFlags {
     store: StorePlan,
 }
 
-/// Serves until a signal ends it.
-pub fn run(args: &Args, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+/// Serves until a signal ends it. With `--dry-run`, only prints what would keep it from starting.
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if args.dry_run {
+        return args.try_all(out, err);
+    }
     let log = logging::start(&args.log).map_err(Failure::usage)?;
     let CheckedFlags { generations, upstream, connector, admin_tokens, store } =
-        args.check().map_err(Failure::usage)?;
+        args.check().map_err(|mistakes| Failure::usage(mistakes.join("\nerror: ")))?;
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
     let fingerprinter = Fingerprinter::new(rand::random());
@@ -127,7 +136,7 @@ pub fn run(args: &Args, err: &mut dyn Write) -> Result<ExitCode, Failure> {
         handle_signals: true,
     };
     let make_store: MakeStore = Arc::new(move || Ok(store.open()));
-    let reload = reload(reloader, connector, certificates, (shared.clone(), readiness.clone()));
+    let reload = reloads(reloader, connector, certificates, (shared.clone(), readiness.clone()));
     let running = server::start(&options, &shared, &make_store, &readiness, reload);
     running.map_err(Failure::could_not_start)?.join();
     traces.iter().for_each(Traces::finish);
@@ -135,18 +144,57 @@ pub fn run(args: &Args, err: &mut dyn Write) -> Result<ExitCode, Failure> {
 }
 
 impl Args {
-    /// Checks the flags that depend on each other, and those with their own syntax.
-    fn check(&self) -> Result<CheckedFlags, String> {
+    /// Checks the flags that depend on each other, and those with their own syntax. The error has all mistakes.
+    fn check(&self) -> Result<CheckedFlags, Vec<String>> {
+        let mut mistakes = Vec::new();
         let generations = Generations::parse(self.headers.iter().map(String::as_str));
-        let generations = generations.map_err(|error| format!("--headers: {error}"))?;
-        let (upstream, connector) = self.upstream.options()?.unzip();
-        if upstream.is_none() && !self.listeners.has_another() {
-            return Err(NO_LISTENER.to_owned());
+        let generations = kept(generations.map_err(|error| format!("--headers: {error}")), &mut mistakes);
+        let upstream = kept(self.upstream.options(), &mut mistakes);
+        if matches!(upstream, Some(None)) && !self.listeners.has_another() {
+            mistakes.push(NO_LISTENER.to_owned());
         }
-        let admin_tokens = self.admin.tokens()?;
-        self.tls.check()?;
-        let store = self.store.plan(Clock::machine(), None)?;
+        let admin_tokens = kept(self.admin.tokens(), &mut mistakes);
+        kept(self.tls.check(), &mut mistakes);
+        let store = kept(self.store.plan(Clock::machine(), None), &mut mistakes);
+        let (Some(generations), Some(upstream), Some(admin_tokens), Some(store), []) =
+            (generations, upstream, admin_tokens, store, mistakes.as_slice())
+        else {
+            return Err(mistakes);
+        };
+        let (upstream, connector) = upstream.unzip();
         Ok(CheckedFlags { generations, upstream, connector: connector.flatten(), admin_tokens, store })
+    }
+
+    /// Checks everything that a start checks before it opens a socket. Prints all problems to `err`, or a summary to `out`.
+    fn try_all(&self, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+        let mut mistakes = Vec::new();
+        kept(logging::check(&self.log), &mut mistakes);
+        kept(self.traces.check(), &mut mistakes);
+        let checked = self.check().map_err(|more| mistakes.extend(more)).ok();
+        // With mistakes in their flags, suppose what rejects fewer rules.
+        let has_redis = checked.as_ref().is_none_or(|flags| flags.store.as_memory().is_none());
+        let sees_ends = checked.as_ref().is_none_or(|flags| flags.upstream.is_some());
+        let options = self.rules_options(has_redis, sees_ends);
+        let loaded = reload::check(&self.rules.files(), options, &Clock::machine());
+        write!(err, "{}", loaded.report)?;
+        let mut broken = Vec::new();
+        if self.tls.check().is_ok() {
+            kept(self.tls.accept(), &mut broken);
+        }
+        kept(self.process.check_access_log(), &mut broken);
+        for mistake in mistakes.iter().chain(&broken) {
+            writeln!(err, "error: {mistake}")?;
+        }
+        if !mistakes.is_empty() {
+            return Ok(ExitCode::Usage);
+        }
+        let Some(rules) = loaded.rules.filter(|_| broken.is_empty()) else { return Ok(ExitCode::BadInput) };
+        let warnings = match loaded.report.warnings {
+            0 => String::new(),
+            warnings => format!(", {}", counted(warnings, "warning")),
+        };
+        writeln!(out, "ok: the flags, the files and {}{warnings}", counted(rules.limits().len(), "limit"))?;
+        Ok(ExitCode::Success)
     }
 
     fn rules_options(&self, has_redis: bool, sees_ends: bool) -> RulesOptions {
@@ -176,8 +224,13 @@ impl Args {
     }
 }
 
+/// Returns the value, or adds the mistake to the others.
+fn kept<T>(result: Result<T, String>, mistakes: &mut Vec<String>) -> Option<T> {
+    result.map_err(|mistake| mistakes.push(mistake)).ok()
+}
+
 /// Reloads the files of rules and certificates.
-fn reload(
+fn reloads(
     mut rules: Reloader,
     mut connector: Option<ConnectorReloader>,
     mut certificates: Option<ServerTlsReloader>,

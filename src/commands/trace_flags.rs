@@ -16,6 +16,11 @@ pub(super) struct TraceArgs {
 }
 
 impl TraceArgs {
+    /// Checks the flag and the variables, without starting the exporter.
+    pub(super) fn check(&self) -> Result<(), String> {
+        Traces::check(self.otlp_endpoint.as_deref())
+    }
+
     /// Starts the exporter, if traces are configured. The error names the flag or variable at fault.
     pub(super) fn start(&self, ids: IdFormat, metrics: &Metrics) -> Result<Option<Traces>, String> {
         Traces::start(

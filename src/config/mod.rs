@@ -92,6 +92,15 @@ impl LoadResult {
     }
 }
 
+/// Reads rules from standard input, as [`read`] does from a file.
+fn read_from(input: impl std::io::Read) -> Result<Source, Problem> {
+    let name = "<stdin>".to_owned();
+    match script_files::read_all_of(input, LARGEST_FILE) {
+        Ok(text) => Ok(Source { name, text }),
+        Err((message, help)) => Err(Problem::of_file(&name, message, help)),
+    }
+}
+
 /// Reads a file of rules or overrides: UTF-8 of at most [`LARGEST_FILE`] bytes.
 pub fn read(path: &Path) -> Result<Source, Problem> {
     let name = path.display().to_string();

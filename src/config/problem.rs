@@ -57,7 +57,7 @@ impl Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub severity: Severity,
-    /// The name of the finding that it is; every warning has one.
+    /// The name of the finding; every warning about rules has one.
     pub lint: Option<Lint>,
     pub file: String,
     /// `None` for a problem of the whole file.

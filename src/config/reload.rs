@@ -5,14 +5,15 @@
 
 use std::fs::Metadata;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::directory;
 use super::problem::Problem;
 use super::script_files::{self, ScriptFile};
-use super::{Source, read};
+use super::{Source, read, read_from};
 
 /// A file that changed less than this before it was read may change again without a later timestamp: file systems' clocks
 /// tick every 4 ms to 2 s.
@@ -69,6 +70,14 @@ impl Files {
             _ => Vec::new(),
         };
         Ok(Sources { limits, overrides, envoy_ratelimit, scripts })
+    }
+
+    /// Reads all files, the limits from `input`, whose scripts are relative to the working directory.
+    pub fn read_with_limits(&self, input: impl Read) -> Result<Sources, Problem> {
+        let limits = read_from(input)?;
+        let others = Self { limits: None, ..self.clone() };
+        let scripts = script_files::read_all(Path::new(""), &limits.text);
+        Ok(Sources { limits: Some(limits), scripts, ..others.read()? })
     }
 
     /// Returns the files. A directory that cannot be listed stands for itself: reading it reports why.

@@ -34,10 +34,14 @@ pub(super) fn paths(limits: &Path, scripts: &[ScriptFile]) -> Vec<PathBuf> {
 
 /// Reads a text of at most `largest` bytes. The error is a message and a help text.
 pub(super) fn read_text(path: &Path, largest: u64) -> Result<String, (String, &'static str)> {
+    let file = File::open(path).map_err(|error| (format!("cannot be read: {error}"), ""))?;
+    read_all_of(file, largest)
+}
+
+/// Reads the whole of an input as [`read_text`] reads a file.
+pub(super) fn read_all_of(input: impl Read, largest: u64) -> Result<String, (String, &'static str)> {
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(largest + 1).read_to_end(&mut bytes))
-        .map_err(|error| (format!("cannot be read: {error}"), ""))?;
+    input.take(largest + 1).read_to_end(&mut bytes).map_err(|error| (format!("cannot be read: {error}"), ""))?;
     if bytes.len() as u64 > largest {
         let help = "overrides can be split into several files";
         return Err((format!("is too large: at most {largest} bytes are supported"), help));

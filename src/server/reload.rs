@@ -1,7 +1,9 @@
 //! Reloads the rules when their files change.
 
 use crate::clock::Clock;
-use crate::config::{Change, Files, Lint, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load};
+use crate::config::{
+    self, Change, Files, Lint, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load,
+};
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::{Cost, Limit};
@@ -82,8 +84,24 @@ impl Reloader {
     }
 }
 
+/// Reads and compiles the files as [`Reloader::start`] does, and looks at the limits with all lints.
+pub fn check(files: &Files, options: RulesOptions, clock: &Clock) -> LoadResult {
+    match files.read() {
+        // These rules serve no requests, so the hash needs no secret.
+        Ok(sources) => {
+            let loaded = config::check(&sources, Fingerprinter::new((0, 0)), clock.now());
+            within(loaded, &sources, options)
+        }
+        Err(problem) => LoadResult::broken(Report::of(problem)),
+    }
+}
+
 fn compile(sources: &Sources, options: RulesOptions, fingerprinter: Fingerprinter, clock: &Clock) -> LoadResult {
-    let loaded = load(sources, fingerprinter, clock.now());
+    within(load(sources, fingerprinter, clock.now()), sources, options)
+}
+
+/// Adds the problems that rules have in this process.
+fn within(loaded: LoadResult, sources: &Sources, options: RulesOptions) -> LoadResult {
     let mut loaded = if options.has_redis { loaded } else { loaded.in_memory() };
     let (mut rules, mut report) = (loaded.rules.take(), std::mem::take(&mut loaded.report));
     let file = sources.limits.as_ref().map_or("", |source| &source.name);

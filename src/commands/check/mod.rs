@@ -1,137 +1,179 @@
-//! `weir check`: validates rules files, runs the tests in them, and prints every problem. With `--store`, it does the same for a store.
+//! `weir check`: validates rules files, runs the tests in them, and prints every problem. With `--store`, it does the same for a
+//! store.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use clap::builder::Resettable;
 
+use self::output::{Checked, Format};
 use super::exit::{ExitCode, Failure};
-use super::print::{counted, joined};
+use super::print::joined;
+use super::rules_flags::RulesArgs;
 use super::runtime::block_on;
 use super::store_flags::StoreArgs;
-use super::test::{self, Tally};
+use super::test;
 use crate::clock::Clock;
-use crate::config::{self, Files, Report};
+use crate::config::{self, Files, Problem, Report, Severity, Sources};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
 use crate::store::StorePlan;
+use crate::store::redis::inspection::facts::Inspection;
 use crate::store::redis::inspection::inspect;
 
 mod findings;
+mod output;
 mod store;
 mod tags;
 
-/// Validates rules files and shows every mistake; with --store, looks at the servers as well and says what to change there
+/// Stands for standard input.
+const INPUT: &str = "-";
+
+/// Validates rules files, shows every mistake, and warns of limits that do not do what they are for; with --store, looks at the
+/// servers as well and says what to change there
 #[derive(Debug, clap::Args)]
 // A variable that is meant for `weir serve` must not make a check of files depend on a server.
-#[command(mut_arg("store", |store| store.env(Resettable::Reset)))]
+#[command(mut_arg("store", |store| store.env(Resettable::Reset)), mut_arg("shadow", |shadow| shadow.hide(true)))]
 pub struct Args {
-    /// Rules files, each validated separately
-    #[arg(required_unless_present_any = ["envoy_ratelimit_config", "store"], value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-    /// A file of overrides, read with each of the rules files; repeatable
-    #[arg(long, value_name = "FILE")]
-    pub overrides: Vec<PathBuf>,
-    /// A configuration file of envoyproxy/ratelimit, or a directory of them, read with each of the rules files, or alone if
-    /// there are none; repeatable
-    #[arg(long, value_name = "PATH")]
-    pub envoy_ratelimit_config: Vec<PathBuf>,
+    /// Rules files, each validated separately, or `-` for standard input; without one, those that `weir serve` would read
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// How to print problems
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+
+    /// Exit with 1 on warnings, too
+    #[arg(long)]
+    strict: bool,
+
+    /// The `--config` file of `weir serve`, for the names of the rules files
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    rules: RulesArgs,
 
     #[command(flatten)]
     store: StoreArgs,
 }
 
-/// Prints summaries of valid files and the facts about the store to `out`, and problems to `err`. Returns
-/// [`ExitCode::BadInput`] if any file has an error, or if Weir cannot work with the store.
+/// Prints summaries of valid files and the facts about the store to `out`, and problems to `err`; with a format for programs,
+/// everything to `out`. Returns [`ExitCode::BadInput`] if any file has an error, or if Weir cannot work with the store.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let plan = args.store.plan(Clock::machine(), None).map_err(Failure::usage)?;
-    let mut exit = ExitCode::Success;
-    let has_rules = !args.files.is_empty() || !args.envoy_ratelimit_config.is_empty();
-    let mut algorithms = has_rules.then(Vec::new);
-    let files: Vec<_> = match (args.files.as_slice(), has_rules) {
-        ([], true) => vec![None],
-        (files, _) => files.iter().cloned().map(Some).collect(),
-    };
-    for limits in files {
-        let (overrides, envoy_ratelimit) = (args.overrides.clone(), args.envoy_ratelimit_config.clone());
-        match check(&Files { limits, overrides, envoy_ratelimit }, err)? {
-            Some((summary, rules)) => {
-                writeln!(out, "{summary}")?;
-                if plan.is_cluster() {
-                    write!(out, "{}", tags::notes(&rules))?;
-                }
-                if let Some(algorithms) = &mut algorithms {
-                    algorithms.extend(algorithms_of(&rules));
-                }
-            }
-            None => exit = ExitCode::BadInput,
+    let all = args.all_files(matches!(plan, StorePlan::Redis(_)))?;
+    let mut algorithms = (!all.is_empty()).then(Vec::new);
+    let is_text = args.format == Format::Text;
+    let mut checked = Vec::new();
+    for files in all {
+        let (result, rules) = check(&files)?;
+        if is_text {
+            result.print(args.strict, out, err)?;
         }
+        if let Some(rules) = rules {
+            if plan.is_cluster() && is_text {
+                write!(out, "{}", tags::notes(&rules))?;
+            }
+            if let Some(algorithms) = &mut algorithms {
+                algorithms.extend(algorithms_of(&rules));
+            }
+        }
+        checked.push(result);
     }
+    let mut exit = ExitCode::Success;
     if let StorePlan::Redis(target) = plan {
         let found = block_on(inspect(&target)).map_err(Failure::could_not_start)?;
         let expected = findings::Expected { algorithms, timeout: target.timeout() };
-        if store::report(&found, &expected, out, err)? != ExitCode::Success {
+        if !is_text {
+            checked.push(of_store(&found, &expected));
+        } else if store::report(&found, &expected, args.strict, out, err)? != ExitCode::Success {
             exit = ExitCode::BadInput;
         }
     }
-    Ok(exit)
+    output::print(args.format, &checked, out)?;
+    Ok(if checked.iter().all(|checked| checked.passes(args.strict)) { exit } else { ExitCode::BadInput })
+}
+
+impl Args {
+    /// Returns the files to validate, each with the overrides. A store alone is looked at without files.
+    fn all_files(&self, has_store: bool) -> Result<Vec<Files>, Failure> {
+        if self.files.iter().filter(|file| *file == Path::new(INPUT)).count() > 1 {
+            return Err(Failure::usage("`-` is given twice, but standard input can be read only once"));
+        }
+        if self.files.is_empty() {
+            let is_alone = has_store && !self.rules.are_given();
+            return Ok(if is_alone { Vec::new() } else { vec![self.rules.files()] });
+        }
+        let with = |file: &PathBuf| Files { limits: Some(file.clone()), ..self.rules.files() };
+        Ok(self.files.iter().map(with).collect())
+    }
 }
 
 fn algorithms_of(rules: &Rules) -> impl Iterator<Item = &'static str> {
     rules.limits().iter().map(|limit| limit.algorithm.name())
 }
 
-/// Prints the problems of the files, and the tests that fail. Returns a summary and the rules if none is an error.
-fn check(files: &Files, err: &mut dyn Write) -> Result<Option<(String, Rules)>, Failure> {
-    let sources = match files.read() {
+/// Reads and compiles the files with all lints, and runs their tests. There are rules if no problem is an error.
+fn check(files: &Files) -> Result<(Checked, Option<Rules>), Failure> {
+    let sources = match read(files) {
         Ok(sources) => sources,
         Err(problem) => {
-            write!(err, "{}", Report::of(problem))?;
-            return Ok(None);
+            let name = problem.file.clone();
+            return Ok((Checked { name, report: Report::of(problem), ..Checked::default() }, None));
         }
     };
     let named = sources.limits.as_ref().map_or(sources.envoy_ratelimit.as_slice(), std::slice::from_ref);
     let name = joined(named.iter().map(|source| &source.name), ", ");
     // These rules serve no requests, so the hash needs no secret.
-    let loaded = config::load(&sources, Fingerprinter::new((0, 0)), Clock::machine().now());
-    write!(err, "{}", loaded.report)?;
-    let Some(rules) = loaded.rules else {
-        writeln!(err, "{name}: {}", counted(loaded.report.errors, "error"))?;
-        return Ok(None);
-    };
-    let tests = match test::run_in_memory(files, err) {
-        Ok(None) => String::new(),
-        Ok(Some(Tally { passed, failed: 0 })) => format!(", {}", counted(passed, "test")),
-        Ok(Some(Tally { passed, failed })) => {
-            writeln!(err, "{name}: {failed} of {} failed", counted(passed + failed, "test"))?;
-            return Ok(None);
-        }
+    let loaded = config::check(&sources, Fingerprinter::new((0, 0)), Clock::machine().now());
+    let mut checked = Checked { name, report: loaded.report, ..Checked::default() };
+    let Some(rules) = loaded.rules else { return Ok((checked, None)) };
+    let overrides = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
+    checked.counts = Some((rules.limits().len(), overrides));
+    let mut differences = Vec::new();
+    match test::run_in_memory(&sources, &mut differences) {
+        Ok(tally) => checked.add_tests(tally, String::from_utf8_lossy(&differences).into_owned()),
         // Mistakes in a test are errors like others.
-        Err(Failure::Message(ExitCode::BadInput, problems)) => {
-            write!(err, "{problems}")?;
-            return Ok(None);
+        Err(Failure::Message(ExitCode::BadInput, mistakes)) => {
+            checked.failure = Some(("the tests have mistakes".to_owned(), mistakes));
         }
         Err(failure) => return Err(failure),
+    }
+    let is_sound = checked.failure.is_none();
+    Ok((checked, is_sound.then_some(rules)))
+}
+
+fn read(files: &Files) -> Result<Sources, Problem> {
+    match &files.limits {
+        Some(limits) if limits == Path::new(INPUT) => files.read_with_limits(io::stdin().lock()),
+        _ => files.read(),
+    }
+}
+
+/// Returns the problems of a store as those of a file, for programs.
+fn of_store(found: &Inspection, expected: &findings::Expected) -> Checked {
+    let problem = |finding: findings::Finding| {
+        let severity = if finding.is_error { Severity::Error } else { Severity::Warning };
+        Problem { severity, ..Problem::of_file(&found.url, finding.text, "") }
     };
-    let overrides = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
-    let (limits, overrides) = (counted(rules.limits().len(), "limit"), counted(overrides, "override"));
-    let warnings = match loaded.report.warnings {
-        0 => String::new(),
-        warnings => format!(", {}", counted(warnings, "warning")),
-    };
-    Ok(Some((format!("{name}: ok, {limits}, {overrides}{tests}{warnings}"), rules)))
+    let problems: Vec<Problem> = findings::findings(found, expected).into_iter().map(problem).collect();
+    let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
+    let warnings = problems.len() - errors;
+    let report = Report { problems, errors, warnings };
+    Checked { name: found.url.clone(), report, ..Checked::default() }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::ffi::OsStr;
+    use std::ffi::OsString;
 
     use clap::Parser;
 
     use super::*;
 
     const RULES: &str =
-        "limits:\n  A: { count: 10, period: 1s }\noverrides:\n  A:10.0.0.1: { count: 20, period: 1s }\n";
+        "limits:\n  A: { by: ip/64, count: 10, period: 1s }\noverrides:\n  A:10.0.0.1: { count: 20, period: 1s }\n";
 
     #[derive(clap::Parser)]
     struct Command {
@@ -139,9 +181,8 @@ mod tests {
         args: Args,
     }
 
-    fn args(files: &[PathBuf]) -> Args {
-        let files = files.iter().map(|file| file.as_os_str());
-        Command::parse_from([OsStr::new("check"), OsStr::new("--store=memory")].into_iter().chain(files)).args
+    fn args(flags: &[OsString]) -> Args {
+        Command::parse_from(["check".into(), "--store=memory".into()].iter().chain(flags)).args
     }
 
     /// Checks files with these texts and compares the exit code, and parts of both outputs.
@@ -150,12 +191,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("limits.yaml");
         std::fs::write(&path, rules).unwrap();
-        let mut args = args(&[path]);
+        let mut flags = vec![path.into_os_string()];
         if let Some(text) = overrides {
             let path = directory.path().join("overrides.yaml");
             std::fs::write(&path, text).unwrap();
-            args.overrides.push(path);
+            flags.extend(["--overrides".into(), path.into_os_string()]);
         }
+        let args = args(&flags);
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let code = run(&args, &mut out, &mut err).unwrap();
         let (out, err) = (String::from_utf8(out).unwrap(), String::from_utf8(err).unwrap());

@@ -14,6 +14,7 @@ use crate::store::redis::inspection::facts::{Info, Inspection, RoundTrips, Serve
 pub(super) fn report(
     found: &Inspection,
     expected: &Expected,
+    is_strict: bool,
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
@@ -26,6 +27,10 @@ pub(super) fn report(
     let warnings = findings.len() - errors;
     if errors > 0 {
         writeln!(err, "{}: {}", found.url, counted(errors, "error"))?;
+        return Ok(ExitCode::BadInput);
+    }
+    if is_strict && warnings > 0 {
+        writeln!(err, "{}: {}, and --strict allows none", found.url, counted(warnings, "warning"))?;
         return Ok(ExitCode::BadInput);
     }
     let warnings = if warnings > 0 { format!(", {}", counted(warnings, "warning")) } else { String::new() };

@@ -18,7 +18,7 @@ use super::rules_flags::RulesArgs;
 use super::runtime::block_on;
 use super::store_flags::StoreArgs;
 use crate::clock::Clock;
-use crate::config::{self, Files, Source};
+use crate::config::{self, Files, Source, Sources};
 
 mod asking;
 mod buckets;
@@ -70,11 +70,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     block_on(LocalSet::new().run_until(run_all(args, &files, &source, out))).map_err(Failure::could_not_start)?
 }
 
-/// Runs the tests in a rules file in memory, and prints what differs. `files` are the rules. Returns `None` if the file has no
-/// tests, or limits that do not work in memory.
-pub(super) fn run_in_memory(files: &Files, out: &mut dyn Write) -> Result<Option<Tally>, Failure> {
-    let Some(limits) = &files.limits else { return Ok(None) };
-    let suite = Suite::read(&config::read(limits)?, files)?;
+/// Runs the tests in a rules file in memory, and prints what differs. Returns `None` if the file has no tests, or limits that do
+/// not work in memory.
+pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write) -> Result<Option<Tally>, Failure> {
+    let Some(limits) = &sources.limits else { return Ok(None) };
+    let suite = Suite::within(limits, sources)?;
     if suite.tests.is_empty() || suite.needs_redis {
         return Ok(None);
     }

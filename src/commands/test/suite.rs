@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::exit::Failure;
 use crate::config::rule_tests::{self, RuleTest, TestedRules};
-use crate::config::{self, Files, LoadResult, Source};
+use crate::config::{self, Files, LoadResult, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
@@ -34,8 +34,13 @@ impl Suite {
             // Read once, so that rules and tests are those of the same moment.
             limits.text.clone_from(&source.text);
         }
+        Self::within(source, &sources)
+    }
+
+    /// Reads the tests of a file about these rules.
+    pub(super) fn within(source: &Source, sources: &Sources) -> Result<Self, Failure> {
         // The tests have clocks of their own, and ids need no secret here.
-        let loaded = config::load(&sources, Fingerprinter::new((0, 0)), Micros(0));
+        let loaded = config::load(sources, Fingerprinter::new((0, 0)), Micros(0));
         let LoadResult { rules, report, needs_redis, .. } = loaded;
         let Some(rules) = rules else { return Err(report.into()) };
         let tests = rule_tests::tests(source, &rules)?;

@@ -44,6 +44,11 @@ struct Shared {
 }
 
 impl Traces {
+    /// Checks the endpoint and the standard variables without starting anything.
+    pub fn check(endpoint: Option<&str>) -> Result<(), String> {
+        Settings::read(endpoint, variable).map(drop)
+    }
+
     /// Starts the export to `endpoint` or to the collector in OpenTelemetry's variables; `None` if neither is set. `client`
     /// makes the HTTP client, given a file of authorities for the collector's certificate.
     pub fn start<C: HttpClient + 'static>(
@@ -52,7 +57,6 @@ impl Traces {
         metrics: &Metrics,
         client: impl FnOnce(Option<PathBuf>) -> Result<C, String>,
     ) -> Result<Option<Self>, String> {
-        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let Some(settings) = Settings::read(endpoint, variable)? else { return Ok(None) };
         let exporter = Exporter::start(&settings, metrics, client(settings.certificate.clone())?)?;
         if settings.wants_compression {
@@ -67,6 +71,11 @@ impl Traces {
     pub fn finish(&self) {
         self.0.exporter.finish();
     }
+}
+
+/// Returns the value of a variable that is set and not empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// A request's trace, if it is sampled. The request's span ends when this is dropped.

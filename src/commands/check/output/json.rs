@@ -1,0 +1,41 @@
+//! `--format json`: one object with everything.
+
+use serde_json::{Value, json};
+
+use super::{Checked, problems, severity};
+use crate::config::{Lint, Problem};
+
+/// Returns what was checked and all problems, errors first in each file. `errors` and `warnings` also count the problems that
+/// are too many to list.
+pub(super) fn document(checked: &[Checked]) -> Value {
+    let each = |checked: &Checked| {
+        let counts = checked.counts;
+        json!({
+            "name": checked.name,
+            "limits": counts.map(|(limits, _)| limits),
+            "overrides": counts.map(|(_, overrides)| overrides),
+            "tests": checked.tests.map(|tests| json!({ "passed": tests.passed, "failed": tests.failed })),
+            "errors": checked.errors(),
+            "warnings": checked.report.warnings,
+        })
+    };
+    json!({
+        "checked": checked.iter().map(each).collect::<Vec<_>>(),
+        "errors": checked.iter().map(Checked::errors).sum::<usize>(),
+        "warnings": checked.iter().map(|checked| checked.report.warnings).sum::<usize>(),
+        "problems": problems(checked).map(|(problem, help)| shown(&problem, help)).collect::<Vec<_>>(),
+    })
+}
+
+fn shown(problem: &Problem, help: &str) -> Value {
+    json!({
+        "severity": severity(problem),
+        "lint": problem.lint.map(Lint::name),
+        "file": problem.file,
+        "line": problem.place.map(|place| place.line),
+        "column": problem.place.map(|place| place.column),
+        "width": problem.place.map(|place| place.width),
+        "message": problem.message,
+        "help": help,
+    })
+}

@@ -1,0 +1,120 @@
+//! The formats of the problems that `weir check` finds.
+
+mod github;
+mod json;
+mod sarif;
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use crate::commands::print::counted;
+use crate::commands::test::Tally;
+use crate::config::{Problem, Report, Severity};
+
+/// `--format`
+#[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object
+    Json,
+    /// Annotations of a GitHub workflow
+    Github,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+}
+
+/// What was checked: the files of one rule set, or a store.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// The names of the files, or the store's URL.
+    pub(super) name: String,
+    /// The numbers of limits and overrides; `None` if they do not load, and for a store.
+    pub(super) counts: Option<(usize, usize)>,
+    /// `None` if no test ran.
+    pub(super) tests: Option<Tally>,
+    /// Why the tests fail: one line, and the details, which have several.
+    pub(super) failure: Option<(String, String)>,
+    pub(super) report: Report,
+}
+
+impl Checked {
+    /// Returns whether it passes: without errors, and if it `is_strict`, without warnings.
+    pub(super) const fn passes(&self, is_strict: bool) -> bool {
+        self.report.errors == 0 && self.failure.is_none() && (!is_strict || self.report.warnings == 0)
+    }
+
+    /// Adds the result of the tests and their differences.
+    pub(super) fn add_tests(&mut self, tests: Option<Tally>, differences: String) {
+        self.tests = tests;
+        if let Some(Tally { passed, failed: failed @ 1.. }) = tests {
+            self.failure = Some((format!("{failed} of {} failed", counted(passed + failed, "test")), differences));
+        }
+    }
+
+    /// The number of errors. All failed tests together count as one.
+    fn errors(&self) -> usize {
+        self.report.errors + usize::from(self.failure.is_some())
+    }
+
+    /// All problems, each with its help.
+    fn problems(&self) -> Vec<(Cow<'_, Problem>, &str)> {
+        let failure = self.failure.iter().map(|(message, details)| {
+            (Cow::Owned(Problem::of_file(&self.name, message.clone(), "")), details.trim_end())
+        });
+        let others = self.report.problems.iter().map(|problem| (Cow::Borrowed(problem), problem.help.as_str()));
+        failure.chain(others).collect()
+    }
+
+    /// Prints the problems to `err`, and a summary to `out` if it passes, or else to `err`.
+    pub(super) fn print(&self, is_strict: bool, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
+        let Self { name, counts, tests, failure, report } = self;
+        write!(err, "{report}")?;
+        if let Some((message, details)) = failure {
+            write!(err, "{details}")?;
+            return writeln!(err, "{name}: {message}");
+        }
+        let warnings = counted(report.warnings, "warning");
+        if report.errors > 0 {
+            return writeln!(err, "{name}: {}", counted(report.errors, "error"));
+        }
+        if !self.passes(is_strict) {
+            return writeln!(err, "{name}: {warnings}, and --strict allows none");
+        }
+        write!(out, "{name}: ok")?;
+        if let Some((limits, overrides)) = counts {
+            write!(out, ", {}, {}", counted(*limits, "limit"), counted(*overrides, "override"))?;
+        }
+        if let Some(tests) = tests {
+            write!(out, ", {}", counted(tests.passed, "test"))?;
+        }
+        if report.warnings > 0 {
+            write!(out, ", {warnings}")?;
+        }
+        writeln!(out)
+    }
+}
+
+/// Prints everything in a format for programs.
+pub(super) fn print(format: Format, checked: &[Checked], out: &mut dyn Write) -> io::Result<()> {
+    match format {
+        Format::Text => Ok(()),
+        Format::Json => writeln!(out, "{:#}", json::document(checked)),
+        Format::Github => write!(out, "{}", github::commands(checked)),
+        Format::Sarif => writeln!(out, "{:#}", sarif::document(checked)),
+    }
+}
+
+/// Returns all problems, each with its help.
+fn problems(checked: &[Checked]) -> impl Iterator<Item = (Cow<'_, Problem>, &str)> {
+    checked.iter().flat_map(Checked::problems)
+}
+
+/// `error` or `warning`, the word of all formats.
+const fn severity(problem: &Problem) -> &'static str {
+    match problem.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    }
+}
