@@ -145,7 +145,8 @@ limits.yaml:8: a header is sent
 ";
     let files = [("limits.yaml", rules)];
     assert_eq!(check(&files, &["test"], 1), format!("{expected}1 passed, 2 failed\n"));
-    assert_eq!(check(&files, &["check", "limits.yaml"], 1), format!("{expected}limits.yaml: 2 of 3 tests failed\n"));
+    let text = check(&files, &["check", "limits.yaml"], 1);
+    assert!(text.ends_with(&format!("{expected}limits.yaml: 2 of 3 tests failed\n")), "{text}");
 }
 
 #[test]

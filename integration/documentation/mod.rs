@@ -3,6 +3,7 @@
 mod blocks;
 mod consoles;
 mod links;
+mod lints;
 mod names;
 mod newcomer;
 mod page;
