@@ -39,7 +39,7 @@ pub struct Args {
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// How to print problems
+    /// Format of the problems
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
 

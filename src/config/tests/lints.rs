@@ -62,7 +62,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("@  A: { match: { methods: [GET], path: /x/y }, by: ip/64, count: 9000, period: 1s }\n", &["hidden-limit 3:3"]),
     ("  A: { by: ip/64, count: 9, period: 1s }\n  B: { by: global, count: 5, period: 1s }\n", &["hidden-limit 2:3"]),
     ("  A: { by: ip/64, count: 9, period: 1s }\n  B: { by: ip/64, deny: true }\n", &["hidden-limit 2:3"]),
-    ("  A: { by: ip/64, rates: [{ count: 10, period: 1s }, { count: 1000, period: 1m }] }\n", &["hidden-limit 2:56"]),
+    ("  A: { by: ip/64, rates: [{ count: 10, period: 1s }, { count: 1000, period: 1m }] }\n", &["hidden-limit 2:54"]),
     (
         "  A: { by: ip/64, algorithm: sliding_log, count: 9, period: 1h }\n  B: { by: ip/64, algorithm: sliding_log, count: 8, period: 1h }\n",
         &["hidden-limit 2:3"],
@@ -84,7 +84,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("  A: { by: { header: x-key }, burst: 1 }\n", &["free-id 2:12"]),
     ("  A: { by: [ip/64, { query: key }], burst: 1 }\n", &["free-id 2:12"]),
     ("  A: { by: { cookie: sid }, burst: 1 }\n", &["free-id 2:12"]),
-    ("  A: { match: { path: \"/a/{id}\" }, by: { path: id }, burst: 1 }\n", &["free-id 2:41"]),
+    ("  A: { match: { path: \"/a/{id}\" }, by: { path: id }, burst: 1 }\n", &["free-id 2:40"]),
     (
         "  A: { by: { header: x-key }, burst: 1 }\n  B: { match: { path: /a }, by: ip/64, burst: 9 }\n",
         &["free-id 2:12"],
@@ -110,7 +110,7 @@ const ROWS: &[(&str, &[&str])] = &[
         "  A: { match: { methods: [POST], path: \"/v1/{x}/Forgot-Password/**\" }, by: ip/64, burst: 1 }\n",
         &["fails-open 2:3"],
     ),
-    ("  A: { match: { path: [/a, /sign-in] }, by: ip/64, burst: 1, on_store_error: allow }\n", &["fails-open 2:80"]),
+    ("  A: { match: { path: [/a, /sign-in] }, by: ip/64, burst: 1, on_store_error: allow }\n", &["fails-open 2:78"]),
     ("  A: { match: { path: /login }, by: ip/64, burst: 1, on_store_error: local }\n", &[]),
     ("  A: { match: { methods: [GET], path: /login }, by: ip/64, burst: 1 }\n", &[]),
     ("  A: { match: { path: /authors/loginsight }, by: ip/64, burst: 1 }\n", &[]),

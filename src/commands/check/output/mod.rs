@@ -25,7 +25,7 @@ pub(super) enum Format {
     Sarif,
 }
 
-/// What was checked: the files of one rule set, or a store.
+/// The result for the files of one rule set, or for a store.
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     /// The names of the files, or the store's URL.
