@@ -296,8 +296,8 @@ fn a_cluster_shows_which_limits_are_charged_apart() {
     let limits = directory.path().join("limits.yaml");
     let write = |tag: &str| {
         let rules = format!(
-            "limits:\n  PerAddress: {{ count: 10, period: 1s }}\n  \
-             PerRoute: {{ by: [ip, path], count: 5, period: 1s }}\n  \
+            "limits:\n  PerAddress: {{ by: ip/64, count: 10, period: 1s }}\n  \
+             PerRoute: {{ by: [ip/64, path], count: 5, period: 1s }}\n  \
              PerKey: {{ by: {{ header: x-key }}, count: 5, period: 1s{tag} }}\n  \
              All: {{ by: global, count: 100, period: 1s{tag} }}\n"
         );
