@@ -25,6 +25,7 @@ mod process_flags;
 mod rules_flags;
 mod runtime;
 pub mod serve;
+pub mod simulate;
 mod store_flags;
 pub mod test;
 mod tls_flags;
@@ -51,6 +52,7 @@ enum Command {
     Import(import::Args),
     /// Prints the JSON schema of limits.yaml
     Schema,
+    Simulate(simulate::Args),
     #[command(alias = "replay")]
     Test(test::Args),
 }
@@ -93,6 +95,7 @@ fn run_command(
             out.write_all(crate::config::SCHEMA.as_bytes())?;
             Ok(ExitCode::Success)
         }
+        Command::Simulate(args) => simulate::run(&args, out, err),
         Command::Test(args) => test::run(&args, out),
     }
 }

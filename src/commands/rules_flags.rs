@@ -1,7 +1,7 @@
 //! Flags for the rules files.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::BoolishValueParser;
 
@@ -47,6 +47,13 @@ impl RulesArgs {
         }
     }
 
+    /// The rules file's name.
+    pub(super) fn name(&self) -> String {
+        let files = self.files();
+        let name = files.limits.or_else(|| files.envoy_ratelimit.into_iter().next());
+        name.map(|path| path.display().to_string()).unwrap_or_default()
+    }
+
     /// Reads and compiles the rules and prints all problems.
     pub(super) fn load(
         &self,
@@ -54,7 +61,29 @@ impl RulesArgs {
         now: Micros,
         err: &mut dyn Write,
     ) -> Result<Rules, Failure> {
-        let loaded = config::load(&self.files().read()?, fingerprinter, now);
+        self.load_files(&self.files(), fingerprinter, now, err)
+    }
+
+    /// Does the same with another rules file, and the same overrides.
+    pub(super) fn load_instead(
+        &self,
+        limits: &Path,
+        fingerprinter: Fingerprinter,
+        now: Micros,
+        err: &mut dyn Write,
+    ) -> Result<Rules, Failure> {
+        let files = Files { limits: Some(limits.to_owned()), envoy_ratelimit: Vec::new(), ..self.files() };
+        self.load_files(&files, fingerprinter, now, err)
+    }
+
+    fn load_files(
+        &self,
+        files: &Files,
+        fingerprinter: Fingerprinter,
+        now: Micros,
+        err: &mut dyn Write,
+    ) -> Result<Rules, Failure> {
+        let loaded = config::load(&files.read()?, fingerprinter, now);
         let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
         write!(err, "{}", loaded.report)?;
         Ok(if self.shadow { rules.in_shadow() } else { rules })

@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::limit::{Limit, LimitMode};
 use crate::engine::rules::rule_set::Rules;
-use crate::store::memory::{LimitKeys, MemoryStore, Reserve};
+use crate::store::memory::{LimitKeys, MemoryStore};
 use crate::telemetry::metrics::Metrics;
 
 /// The default of [`KeyBounds::max_new_keys`]. A remote store decides some 100,000 requests per second in all. If a worker sees
@@ -26,21 +24,7 @@ impl Default for KeyBounds {
     }
 }
 
-/// The limits that may have buckets in a table, as the table needs to know them.
+/// The limits that may have buckets in a table, with their counters.
 pub(super) fn limit_keys(rules: &Rules, metrics: &Metrics) -> Vec<LimitKeys> {
-    let has_buckets = |limit: &&Limit| {
-        let charges = |allowance: &Allowance| allowance.windows().is_some();
-        limit.mode != LimitMode::Off && (charges(&limit.allowance) || limit.per_call || !limit.overrides.is_empty())
-    };
-    let keys = |reserve, limit: &Limit| LimitKeys {
-        short: limit.short.clone(),
-        // An id has a second bucket for the candidate, which must not leave room for fewer ids.
-        max_keys: limit.max_keys.map(|most| if limit.candidate.is_some() { most.saturating_mul(2) } else { most }),
-        reserve,
-        limited: metrics.keys_limited(&limit.name),
-    };
-    let own = |limit: &Limit| keys(if limit.by.is_empty() { Reserve::OneId } else { Reserve::Share }, limit);
-    // Most servers never receive limits with a request, so nothing is reserved for those.
-    let carried = keys(Reserve::Nothing, rules.carried().1);
-    rules.limits().iter().filter(has_buckets).map(own).chain([carried]).collect()
+    LimitKeys::of(rules, |name| metrics.keys_limited(name))
 }

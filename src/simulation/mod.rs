@@ -1,1 +1,25 @@
 //! Decides the requests of a log by rules, on the log's own clock, and sums up what they would have done.
+//!
+//! The charges come from [`Rules`](crate::engine::rules::rule_set::Rules) and the decisions from the memory store, so a
+//! simulation agrees with `weir serve` to the request. One thread reads and decompresses, several parse and match the rules,
+//! and one decides in the order of arrival, because the limits of a request are decided together.
+//!
+//! Memory is bounded: buckets and ids by [`Options::max_keys`], requests that wait for earlier ones by
+//! [`order::MOST_HELD`], the record for [`suggestion`] by [`suggestion::MOST_CHARGES`].
+
+pub mod against;
+pub mod coverage;
+mod ids;
+pub mod load;
+mod most_denied;
+pub mod order;
+mod pipeline;
+mod replay;
+pub mod report;
+mod requests;
+pub mod series;
+mod slots;
+pub mod suggestion;
+mod tally;
+
+pub use pipeline::{Options, Outcome, run};

@@ -1,7 +1,7 @@
 //! The algorithms, under their names in the rules file.
 
 /// `algorithm:` of a limit. `elevated` is not one of them: it adds numbers to `gcra`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     #[default]
     Gcra,
@@ -16,7 +16,7 @@ pub enum Algorithm {
 }
 
 /// `aligned:`, the starts of fixed windows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Aligned {
     /// The first charge on a full bucket.
     #[default]

@@ -50,6 +50,12 @@ impl Decision {
         matches!(self.outcome, Outcome::Denied)
     }
 
+    /// Returns true if the cost did not fit, whether or not the charge can deny.
+    pub fn is_short(&self) -> bool {
+        let unspent = self.outcome == Outcome::Unchanged && self.retry_after != Some(Micros(0));
+        unspent || self.is_denied()
+    }
+
     /// Orders decisions by strictness; the greatest binds.
     ///
     /// Denied beats allowed. Among denials the longest wait binds, and never is the longest. Among the others the one with the

@@ -31,6 +31,12 @@ impl Micros {
         Self(self.0.saturating_add(span.0))
     }
 
+    /// Returns the instant that is `span` before this one, and not before the epoch.
+    #[must_use]
+    pub const fn before(self, span: Self) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+
     /// Returns the span in seconds, rounded up so that a client that waits this long is not too early.
     pub const fn ceil_seconds(self) -> u64 {
         self.0.div_ceil(1_000_000)

@@ -1,8 +1,7 @@
 //! The answer for one request: all its decisions, the one that binds, allow or deny.
 
 use super::candidate::take_candidates;
-use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
-use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation};
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 
@@ -35,8 +34,7 @@ impl Answer {
 
     /// Returns true if the cost did not fit, whether or not the limit denied the request.
     pub fn is_short(&self) -> bool {
-        let unspent = self.decision.outcome == Outcome::Unchanged && self.decision.retry_after != Some(Micros(0));
-        unspent || self.decision.is_denied()
+        self.decision.is_short()
     }
 
     /// Returns true if the limit is in shadow and would have denied the request.

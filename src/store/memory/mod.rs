@@ -17,6 +17,7 @@ use crate::engine::algorithms::level::LevelChange;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::state::{Edit, decide_level};
 
+mod limits;
 mod locked;
 mod overflow;
 mod shard;

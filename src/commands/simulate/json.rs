@@ -1,0 +1,134 @@
+//! The report of a simulation for programs.
+
+use serde_json::{Map, Value, json};
+
+use super::names::Names;
+use crate::engine::algorithms::micros::Micros;
+use crate::simulation::against::Difference;
+use crate::simulation::report::{DeniedId, LimitReport, Report, SideReport, Status};
+use crate::simulation::series::Slice;
+use crate::simulation::suggestion::Found;
+
+/// Returns one line of JSON. Keys may be added, but not changed.
+pub(super) fn render(report: &Report, names: &Names) -> Value {
+    let mut object = side(&report.side, names);
+    object.extend(fields(json!({
+        "lines": report.lines.lines,
+        "unreadable": report.lines.unreadable,
+        "other_lines": report.lines.other,
+        "rejected": report.lines.rejected,
+        "invalid": report.lines.invalid,
+        "requests": report.requests,
+        "late": report.late,
+        "overflowed": report.overflowed,
+        "undecided": report.undecided,
+        "precision_us": report.precision.0,
+        "from": report.span.map(|(first, _)| instant(first)),
+        "to": report.span.map(|(_, last)| instant(last)),
+    })));
+    if let (Some(comparison), Some(other)) = (&report.comparison, &report.other) {
+        let limits = comparison.limits.iter().map(|limit| {
+            let [here, there] = [&limit.only_here, &limit.only_there].map(|side| difference(side, names));
+            (limit.name.clone(), json!({ "only_here": here, "only_there": there }))
+        });
+        let limits: Map<String, Value> = limits.collect();
+        object.insert(
+            "against".into(),
+            json!({
+                "only_here": comparison.only_here,
+                "only_there": comparison.only_there,
+                "both": comparison.both,
+                "limits": limits,
+                "there": side(other, names),
+            }),
+        );
+    }
+    Value::Object(object)
+}
+
+fn side(side: &SideReport, names: &Names) -> Map<String, Value> {
+    let limits = (1..).zip(&side.limits).map(|(column, found)| {
+        let mut object = limit(found, names);
+        object.insert("slices".into(), slices(side.series.column(column)));
+        (found.name.clone(), Value::Object(object))
+    });
+    let limits: Map<String, Value> = limits.collect();
+    let slices = slices(side.series.column(0));
+    fields(json!({
+        "denied": side.denied,
+        "limits": limits,
+        "slices_from": instant(side.series.start(0)),
+        "slice_seconds": side.series.width().0 / 1_000_000,
+        "slices": slices,
+    }))
+}
+
+fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
+    let (status, missing) = match &limit.status {
+        Status::Covered => ("covered", Vec::new()),
+        Status::NotCovered(missing) => ("not_covered", missing.iter().map(ToString::to_string).collect()),
+        Status::Off => ("off", Vec::new()),
+    };
+    let suggestion = limit.suggestion.as_ref().map(|suggestion| match suggestion {
+        Ok(suggestion) => json!({ "burst": suggestion.burst.map(found), "both": suggestion.both.map(found) }),
+        Err(reason) => json!({ "none": reason }),
+    });
+    let load = limit.load.map(|load| {
+        json!({
+            "period_us": load.period.map(|period| period.0),
+            "p50": load.p50,
+            "p99": load.p99,
+            "p999": load.p999,
+            "max": load.most,
+        })
+    });
+    let worst = limit.worst.map(|(start, denied)| json!({ "from": instant(start), "denied": denied }));
+    fields(json!({
+        "status": status,
+        "missing": missing,
+        "mode": if limit.is_enforced { "enforce" } else { "shadow" },
+        "numbers": limit.numbers,
+        "requests": limit.requests,
+        "denied": limit.denied,
+        "denied_in_shadow": limit.denied_in_shadow,
+        "candidate_denied": limit.candidate_denied,
+        "ids": limit.ids,
+        "ids_denied": limit.ids_denied,
+        "ids_are_estimates": limit.ids_are_estimates,
+        "first": limit.first.map(instant),
+        "last": limit.last.map(instant),
+        "worst": worst,
+        "most_denied": most_denied(&limit.most_denied, names),
+        "load": load,
+        "suggestion": suggestion,
+    }))
+}
+
+fn found(found: Found) -> Value {
+    json!({ "number": found.number, "denied": found.denied, "ids_denied": found.ids_denied })
+}
+
+fn difference(difference: &Difference, names: &Names) -> Value {
+    let most = most_denied(&difference.most, names);
+    json!({ "requests": difference.requests, "ids": difference.ids, "most_denied": most })
+}
+
+fn most_denied(ids: &[DeniedId], names: &Names) -> Value {
+    ids.iter().map(|id| json!({ "id": names.name(&id.id), "denied": id.denied })).collect()
+}
+
+fn slices(slices: &[Slice]) -> Value {
+    let admitted: Vec<u64> = slices.iter().map(|slice| slice.admitted).collect();
+    let denied: Vec<u64> = slices.iter().map(|slice| slice.denied).collect();
+    json!({ "admitted": admitted, "denied": denied })
+}
+
+/// RFC 3339, in UTC.
+fn instant(at: Micros) -> String {
+    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_microsecond(micros).map(|at| at.to_string()).unwrap_or_default()
+}
+
+fn fields(value: Value) -> Map<String, Value> {
+    if let Value::Object(fields) = value { fields } else { Map::new() }
+}

@@ -1,0 +1,173 @@
+//! `weir simulate`: whom limits would have denied, by the requests of an access log.
+
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::thread::available_parallelism;
+
+use self::names::Names;
+use self::progress::watched;
+use super::exit::{ExitCode, Failure};
+use super::rules_flags::RulesArgs;
+use super::values::one_of;
+use crate::clock::Clock;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::logs::format::Format;
+use crate::logs::input::Blocks;
+use crate::simulation::suggestion::Goal;
+use crate::simulation::{self, Options, Outcome};
+use crate::store::memory::DEFAULT_MAX_KEYS;
+
+mod json;
+mod names;
+mod progress;
+mod text;
+
+/// Numbers take effect this long before the first line of a log, because requests arrive before their lines are written.
+const BEFORE: Micros = Micros(24 * 3_600 * 1_000_000);
+
+/// Says whom limits would have denied, by the requests of access logs
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// An access log, compressed with gzip or zstd or not; `-` reads standard input; repeatable
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+
+    /// The format of the logs, if it cannot be detected: `combined`, or an nginx `log_format`
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+
+    #[command(flatten)]
+    rules: RulesArgs,
+
+    /// Another rules file to decide the same requests with. `--overrides` apply to both
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+
+    /// Find the smallest numbers that deny at most this share of a limit's requests, such as `0.1%`
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    deny_at_most: Option<u64>,
+
+    /// Find the smallest numbers that deny at most this share of a limit's ids, such as `0.1%`
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    deny_at_most_ids: Option<u64>,
+
+    /// Show ids as they are, instead of a hash with a key that changes with every run
+    #[arg(long)]
+    show_ids: bool,
+
+    /// The most denied ids to show for each limit
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    top: usize,
+
+    /// The format of the output
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = one_of(&[
+        ("text", "For people", OutputFormat::Text),
+        ("json", "For programs", OutputFormat::Json),
+    ]))]
+    format: OutputFormat,
+
+    /// Maximum number of buckets in memory, as for `weir serve`, and of ids that are counted exactly
+    #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = const { NonZeroUsize::new(DEFAULT_MAX_KEYS).unwrap() })]
+    max_keys: NonZeroUsize,
+
+    /// Threads that parse lines [default: the number of cores less one]
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZeroUsize>,
+
+    /// A YAML file of flags, as for `weir serve`
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OutputFormat {
+    Text,
+    Json,
+}
+
+/// Decides the requests of the logs and prints what the limits do.
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let format = args.log_format.as_deref().map(Format::named).transpose();
+    let format = format.map_err(|error| Failure::usage(format!("--log-format: {error}")))?;
+    let blocks = Blocks::open(&args.logs, format).map_err(Failure::bad_input)?;
+    let starts = blocks.files().iter().filter_map(|file| file.first).min();
+    let effective_from = starts.unwrap_or_else(|| Clock::machine().now()).before(BEFORE);
+    // Ids are fingerprinted with a known key, so that the same log always gives the same report.
+    let fingerprinter = Fingerprinter::new((0, 0));
+    let rules = args.rules.load(fingerprinter, effective_from, err)?;
+    let other = args.against.as_ref().map(|path| args.rules.load_instead(path, fingerprinter, effective_from, err));
+    let other = other.transpose()?;
+    let goal = Goal { requests: args.deny_at_most, ids: args.deny_at_most_ids };
+    let lines = AtomicU64::new(0);
+    let options = Options {
+        threads: args.threads.map_or_else(default_threads, NonZeroUsize::get),
+        max_keys: args.max_keys.get(),
+        goal: (goal != Goal::default()).then_some(goal),
+        top: args.top,
+        lines: &lines,
+    };
+    if blocks.is_reordered() {
+        writeln!(err, "note: the logs are read in the order of their first lines")?;
+    }
+    let (progress, size) = (blocks.progress(), blocks.files().iter().map(|file| file.size).sum());
+    let Outcome { report, errors } =
+        watched(&progress, size, &lines, || simulation::run(blocks, rules, other, &options));
+    for line in &report.unreadable {
+        writeln!(err, "{}:{}: unreadable line: {}", line.file, line.line, line.reason)?;
+    }
+    for error in &errors {
+        writeln!(err, "error: {error}")?;
+    }
+    let counts = report.lines;
+    if counts.lines == counts.unreadable {
+        let found = if counts.lines == 0 { "the logs have no lines" } else { "no line could be read" };
+        return Err(Failure::bad_input(format!("{found}; see --log-format")));
+    }
+    let names = Names::new(args.show_ids);
+    match args.format {
+        OutputFormat::Text => {
+            let files = text::Files {
+                here: args.rules.name(),
+                there: args.against.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+            };
+            out.write_all(text::render(&report, &names, &files, &goal).as_bytes())?;
+        }
+        OutputFormat::Json => writeln!(out, "{}", json::render(&report, &names))?,
+    }
+    Ok(ExitCode::Success)
+}
+
+fn default_threads() -> usize {
+    available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1))
+}
+
+/// Parses a share such as `0.1%` to millionths.
+fn parse_share(text: &str) -> Result<u64, String> {
+    let wrong = || "expected a share from 0% to 100% with at most 4 decimals, such as `0.1%`".to_owned();
+    let number = text.strip_suffix('%').ok_or_else(wrong)?;
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    let is_number = |digits: &str| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(decimals) || decimals.len() > 4 || whole.len() > 3 {
+        return Err(wrong());
+    }
+    let millionths = format!("{whole}{decimals:0<4}").parse().map_err(|_| wrong())?;
+    if millionths <= 1_000_000 { Ok(millionths) } else { Err(wrong()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_percentages() {
+        for (text, expected) in [("0.1%", 1_000), ("100%", 1_000_000), ("0%", 0), ("12.3456%", 123_456)] {
+            assert_eq!(parse_share(text), Ok(expected), "{text}");
+        }
+        for text in ["0.1", "%", ".1%", "1.%", "100.1%", "-1%", "0.00001%", "1e1%"] {
+            assert!(parse_share(text).is_err(), "{text}");
+        }
+    }
+}

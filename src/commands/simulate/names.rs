@@ -1,0 +1,26 @@
+//! How ids are shown.
+
+use crate::engine::rules::fingerprint::Fingerprinter;
+
+/// Shows ids, or a hash of each that tells them apart.
+pub(super) struct Names {
+    /// `None` if ids are shown.
+    hash: Option<Fingerprinter>,
+}
+
+impl Names {
+    pub(super) fn new(shows_ids: bool) -> Self {
+        // An address can be guessed, so its hash needs a secret that nobody has later.
+        Self { hash: (!shows_ids).then(|| Fingerprinter::new((rand::random(), rand::random()))) }
+    }
+
+    pub(super) fn name(&self, id: &str) -> String {
+        if id.is_empty() {
+            return "(all)".to_owned();
+        }
+        let Some(fingerprinter) = &self.hash else { return id.to_owned() };
+        let mut hash = fingerprinter.start();
+        hash.write(id.as_bytes());
+        format!("#{:012x}", hash.finish() >> 80)
+    }
+}

@@ -1,0 +1,132 @@
+//! The limits that a log can be simulated for: those that need nothing that the log does not tell.
+
+use std::fmt;
+
+use crate::engine::algorithms::algorithm::Algorithm;
+use crate::engine::rules::component::ComponentSource;
+use crate::engine::rules::limit::{Cost, Limit, LimitMode};
+use crate::engine::rules::rule_set::Rules;
+use crate::logs::told::Told;
+
+/// A reason why a log does not cover a limit.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Missing {
+    Method,
+    Host,
+    Path,
+    Query,
+    Client,
+    Certificate,
+    /// In lower case.
+    Header(String),
+    Duration,
+    /// What responses report for `cost_from_response`.
+    ResponseCost,
+    /// The descriptors of the rate limit service.
+    Descriptor,
+    /// The limit is decided by Redis.
+    Redis(Algorithm),
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Method => f.write_str("the method"),
+            Self::Host => f.write_str("the host"),
+            Self::Path => f.write_str("the path"),
+            Self::Query => f.write_str("the query"),
+            Self::Client => f.write_str("the client's address"),
+            Self::Certificate => f.write_str("the client's certificate"),
+            Self::Header(name) => write!(f, "the header `{name}`"),
+            Self::Duration => f.write_str("how long requests take"),
+            Self::ResponseCost => f.write_str("what responses report for `cost_from_response`"),
+            Self::Descriptor => f.write_str("the descriptors of the rate limit service"),
+            Self::Redis(algorithm) => write!(f, "the state of Redis, which `{}` needs", algorithm.name()),
+        }
+    }
+}
+
+/// Returns what a log lacks for each limit, in the order of the rules. Nothing is missing for a limit that is off.
+pub fn missing(rules: &Rules, told: &Told) -> Vec<Vec<Missing>> {
+    rules.limits().iter().map(|limit| missing_for(limit, told)).collect()
+}
+
+fn missing_for(limit: &Limit, told: &Told) -> Vec<Missing> {
+    if limit.mode == LimitMode::Off {
+        return Vec::new();
+    }
+    let mut needed = needs(limit);
+    needed.retain(|need| match need {
+        Missing::Method => !told.method,
+        Missing::Host => !told.host,
+        Missing::Path => !told.path,
+        Missing::Query => !told.query,
+        Missing::Client => !told.client,
+        Missing::Certificate => !told.tls_subject,
+        Missing::Header(name) => !told.header(name),
+        Missing::Duration => !told.took,
+        Missing::ResponseCost | Missing::Descriptor | Missing::Redis(_) => true,
+    });
+    needed.sort();
+    needed.dedup();
+    needed
+}
+
+/// All that a limit reads of requests and responses, and more that no log tells.
+fn needs(limit: &Limit) -> Vec<Missing> {
+    let conditions = &limit.conditions;
+    let mut needs = Vec::new();
+    let mut need = |condition: bool, missing: Missing| {
+        if condition {
+            needs.push(missing);
+        }
+    };
+    need(matches!(limit.algorithm, Algorithm::Queue | Algorithm::Script), Missing::Redis(limit.algorithm));
+    need(limit.algorithm == Algorithm::Concurrency, Missing::Duration);
+    need(limit.response_cost.is_some(), Missing::ResponseCost);
+    need(!conditions.methods.is_empty(), Missing::Method);
+    need(!conditions.hosts.is_empty() || !conditions.other_hosts.is_empty(), Missing::Host);
+    need(!conditions.paths.is_empty(), Missing::Path);
+    let has_networks = !conditions.networks.is_empty() || !conditions.other_networks.is_empty();
+    need(has_networks || limit.overrides.has_networks(), Missing::Client);
+    need(conditions.needs_descriptor(), Missing::Descriptor);
+    for header in &conditions.headers {
+        need(true, Missing::Header(header.name.as_str().to_owned()));
+    }
+    for component in &limit.by {
+        need(true, of_source(&component.source));
+    }
+    match &limit.cost {
+        Cost::Fixed(_) => {}
+        Cost::Header(name) => need(true, Missing::Header(name.as_str().to_owned())),
+        Cost::Query(_) => need(true, Missing::Query),
+    }
+    needs
+}
+
+fn of_source(source: &ComponentSource) -> Missing {
+    match source {
+        ComponentSource::Ip { .. } => Missing::Client,
+        ComponentSource::Host => Missing::Host,
+        ComponentSource::Method => Missing::Method,
+        ComponentSource::Path | ComponentSource::PathParameter { .. } => Missing::Path,
+        ComponentSource::Header(name) => Missing::Header(name.as_str().to_owned()),
+        ComponentSource::Query(_) => Missing::Query,
+        ComponentSource::Cookie(_) => Missing::Header("cookie".to_owned()),
+        ComponentSource::TlsSubject => Missing::Certificate,
+        ComponentSource::Descriptor(_) | ComponentSource::Entry { .. } => Missing::Descriptor,
+    }
+}
+
+/// The headers that covered limits read, in lower case.
+pub(super) fn headers_read(rules: &Rules, missing: &[Vec<Missing>]) -> Vec<String> {
+    let covered = rules.limits().iter().zip(missing).filter(|(_, missing)| missing.is_empty());
+    let names = covered.flat_map(|(limit, _)| needs(limit)).filter_map(|need| match need {
+        Missing::Header(name) => Some(name),
+        _ => None,
+    });
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names.dedup();
+    names
+}

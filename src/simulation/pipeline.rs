@@ -1,0 +1,242 @@
+//! The threads of a simulation: one reads, several parse and match the rules, one decides in order.
+//!
+//! Blocks are dealt to the parsers in turn and taken from them in the same turn, so they stay in the order of the log. The
+//! channels are short, so a slow stage slows the others down instead of filling memory.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use super::against::{Comparing, SideOutcome};
+use super::order::{BRIEF_WINDOW, Order, WINDOW};
+use super::replay::Replay;
+use super::report::{LineCounts, Report, SHOWN_LINES, UnreadableLine};
+use super::requests::{Arrival, NotAsked, Side, arrival};
+use super::suggestion::{Goal, MOST_CHARGES};
+use super::tally::{Tally, TallyOptions};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::rule_set::Rules;
+use crate::logs::input::{Block, Blocks, LogFile, ReadError};
+use crate::logs::told::Told;
+
+/// The blocks that wait for a thread.
+const WAITING: usize = 2;
+
+pub struct Options<'a> {
+    /// Threads that parse, at least 1.
+    pub threads: usize,
+    /// The most buckets, and the most ids that are counted exactly.
+    pub max_keys: usize,
+    pub goal: Option<Goal>,
+    /// The most denied ids that a report has, per limit.
+    pub top: usize,
+    /// Counts the lines that were decided.
+    pub lines: &'a AtomicU64,
+}
+
+/// The report, and the errors of files that could not be read to their end.
+#[derive(Debug)]
+pub struct Outcome {
+    pub report: Report,
+    pub errors: Vec<ReadError>,
+}
+
+/// What a parser makes of a block.
+#[derive(Default)]
+struct Parsed {
+    arrivals: Vec<Arrival>,
+    counts: LineCounts,
+    unreadable: Vec<UnreadableLine>,
+    error: Option<ReadError>,
+}
+
+/// Simulates `rules`, and `other` rules beside them, on a log.
+pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options<'_>) -> Outcome {
+    let (told, files) = (blocks.told(), blocks.files().to_vec());
+    let side = Side::new(rules, &told);
+    let other = other.map(|rules| Side::new(rules, &told));
+    let (side, other, files) = (&side, other.as_ref(), &files);
+    let mut decider = Decider::new(side, other, &told, options);
+    thread::scope(|scope| {
+        let mut to_parsers = Vec::new();
+        let mut from_parsers = Vec::new();
+        for _ in 0..options.threads.max(1) {
+            let (to_parser, blocks) = sync_channel(WAITING);
+            let (to_decider, parsed) = sync_channel(WAITING);
+            to_parsers.push(to_parser);
+            from_parsers.push(parsed);
+            scope.spawn(move || parse_all(&blocks, &to_decider, files, side, other));
+        }
+        scope.spawn(move || deal(blocks, &to_parsers));
+        // The blocks end with the first parser that has none in its turn.
+        for parser in from_parsers.iter().cycle() {
+            let Ok(parsed) = parser.recv() else { break };
+            options.lines.fetch_add(parsed.counts.lines, Ordering::Relaxed);
+            decider.take(parsed);
+        }
+    });
+    decider.finish(options)
+}
+
+fn deal(blocks: Blocks, parsers: &[SyncSender<Result<Block, ReadError>>]) {
+    for (block, parser) in blocks.zip(parsers.iter().cycle()) {
+        // A parser ends early only if the decider has.
+        if parser.send(block).is_err() {
+            return;
+        }
+    }
+}
+
+fn parse_all(
+    blocks: &Receiver<Result<Block, ReadError>>,
+    decider: &SyncSender<Parsed>,
+    files: &[LogFile],
+    side: &Side,
+    other: Option<&Side>,
+) {
+    for block in blocks {
+        let parsed = match block {
+            Ok(block) => parse(&block, files, side, other),
+            Err(error) => Parsed { error: Some(error), ..Parsed::default() },
+        };
+        if decider.send(parsed).is_err() {
+            return;
+        }
+    }
+}
+
+fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) -> Parsed {
+    let mut parsed = Parsed::default();
+    let Some(file) = files.get(block.file) else { return parsed };
+    let is_arrival = file.format.told().is_arrival;
+    let mut parser = file.format.parser();
+    for (number, line) in block.lines() {
+        parsed.counts.lines += 1;
+        match parser.parse(line) {
+            Ok(Some(entry)) => match arrival(&entry, is_arrival, side, other) {
+                Ok(arrival) => parsed.arrivals.push(arrival),
+                Err(NotAsked::Rejected) => parsed.counts.rejected += 1,
+                Err(NotAsked::Invalid) => parsed.counts.invalid += 1,
+            },
+            Ok(None) => parsed.counts.other += 1,
+            Err(error) => {
+                parsed.counts.unreadable += 1;
+                if parsed.unreadable.len() < SHOWN_LINES {
+                    let reason = error.to_string();
+                    parsed.unreadable.push(UnreadableLine { file: file.name.clone(), line: number, reason });
+                }
+            }
+        }
+    }
+    parsed
+}
+
+/// Decides requests in the order of their arrival and counts what the limits do.
+struct Decider<'s> {
+    order: Order,
+    deciding: Deciding<'s>,
+    counts: LineCounts,
+    unreadable: Vec<UnreadableLine>,
+    errors: Vec<ReadError>,
+    precision: Micros,
+}
+
+struct Deciding<'s> {
+    here: OneSide<'s>,
+    there: Option<(OneSide<'s>, Comparing)>,
+    /// The arrival of the first request, and that of the last one decided.
+    span: Option<(Micros, Micros)>,
+    requests: u64,
+    late: u64,
+}
+
+struct OneSide<'s> {
+    side: &'s Side,
+    replay: Replay,
+    tally: Tally,
+}
+
+impl<'s> OneSide<'s> {
+    fn new(side: &'s Side, options: &Options<'_>) -> Self {
+        let of_tally =
+            TallyOptions { max_ids: options.max_keys, max_charges: MOST_CHARGES, has_goal: options.goal.is_some() };
+        Self { side, replay: Replay::new(side, options.max_keys), tally: Tally::new(side, &of_tally) }
+    }
+}
+
+impl<'s> Decider<'s> {
+    fn new(side: &'s Side, other: Option<&'s Side>, told: &Told, options: &Options<'_>) -> Self {
+        let there = other.map(|other| (OneSide::new(other, options), Comparing::new(side, other, options.max_keys)));
+        let here = OneSide::new(side, options);
+        let window = if told.took { WINDOW } else { BRIEF_WINDOW };
+        Self {
+            order: Order::new(window),
+            deciding: Deciding { here, there, span: None, requests: 0, late: 0 },
+            counts: LineCounts::default(),
+            unreadable: Vec::new(),
+            errors: Vec::new(),
+            precision: told.precision,
+        }
+    }
+
+    fn take(&mut self, parsed: Parsed) {
+        self.counts.add(&parsed.counts);
+        let room = SHOWN_LINES - self.unreadable.len();
+        self.unreadable.extend(parsed.unreadable.into_iter().take(room));
+        self.errors.extend(parsed.error);
+        for arrival in parsed.arrivals {
+            self.order.add(arrival, &mut |arrival| self.deciding.decide(arrival));
+        }
+    }
+
+    fn finish(mut self, options: &Options<'_>) -> Outcome {
+        self.order.finish(&mut |arrival| self.deciding.decide(arrival));
+        let Deciding { here, there, span, requests, late } = self.deciding;
+        let (overflowed, undecided) = (here.replay.overflowed(), here.replay.undecided);
+        let report = |one: OneSide<'_>| one.tally.into_report(one.side, options.goal.as_ref(), options.top);
+        let (other, comparison) = match there {
+            None => (None, None),
+            Some((there, comparing)) => (Some(report(there)), Some(comparing.into_comparison(options.top))),
+        };
+        let report = Report {
+            lines: self.counts,
+            unreadable: self.unreadable,
+            span,
+            requests,
+            late,
+            overflowed,
+            undecided,
+            precision: self.precision,
+            side: report(here),
+            other,
+            comparison,
+        };
+        Outcome { report, errors: self.errors }
+    }
+}
+
+impl Deciding<'_> {
+    fn decide(&mut self, mut arrival: Arrival) {
+        let (first, last) = *self.span.get_or_insert((arrival.at, arrival.at));
+        self.late += u64::from(arrival.at < last);
+        let now = arrival.at.max(last);
+        self.span = Some((first.min(arrival.at), now));
+        self.requests += 1;
+        let Self { here, there, .. } = self;
+        let is_denied = here.replay.decide(now, arrival.ends, &mut arrival.asked);
+        here.tally.count(here.side, now, is_denied, &arrival.asked, &here.replay.outcomes);
+        if let (Some((there, comparing)), Some(mut asked)) = (there, arrival.other) {
+            let is_denied_there = there.replay.decide(now, arrival.ends, &mut asked);
+            there.tally.count(there.side, now, is_denied_there, &asked, &there.replay.outcomes);
+            let here =
+                SideOutcome { side: here.side, asked: &arrival.asked, is_denied, outcomes: &here.replay.outcomes };
+            let there = SideOutcome {
+                side: there.side,
+                asked: &asked,
+                is_denied: is_denied_there,
+                outcomes: &there.replay.outcomes,
+            };
+            comparing.compare(here, there);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Decides requests as the limiter does, with the memory store and the log's clock.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use smallvec::SmallVec;
+
+use super::requests::{Asked, Side};
+use super::slots::Slots;
+use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::rules::plan::Plan;
+use crate::store::Batch;
+use crate::store::memory::{LimitKeys, MemoryStore};
+
+/// What one limit says about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LimitOutcome {
+    pub(super) limit: u32,
+    /// The fingerprint of the id; `None` if the request has none.
+    pub(super) id: Option<u128>,
+    /// It denies the request, or would if it were enforced.
+    pub(super) is_denied: bool,
+    pub(super) is_enforced: bool,
+    /// The index of its first charge.
+    pub(super) charge: Option<usize>,
+    /// The candidate of the limit would deny the request.
+    pub(super) is_candidate_denied: bool,
+}
+
+/// Decides the requests of one side in the order of arrival.
+pub(super) struct Replay {
+    store: MemoryStore,
+    effective_from: Micros,
+    slots: Slots,
+    /// Of the request that was decided last, in the order of the plan.
+    pub(super) outcomes: SmallVec<[LimitOutcome; 4]>,
+    /// Two limits have the same bucket.
+    pub(super) undecided: u64,
+}
+
+impl Replay {
+    pub(super) fn new(side: &Side, max_keys: usize) -> Self {
+        let (store, effective_from) = (MemoryStore::new(max_keys), side.rules.effective_from);
+        store.set_limits(&LimitKeys::of(&side.rules, |_| Arc::<AtomicU64>::default()), effective_from);
+        Self { store, effective_from, slots: Slots::default(), outcomes: SmallVec::new(), undecided: 0 }
+    }
+
+    /// Decides a request. Returns true if it is denied.
+    pub(super) fn decide(&mut self, now: Micros, ends: Option<Micros>, asked: &mut Asked) -> bool {
+        self.slots.advance(&self.store, self.effective_from, now);
+        let plan = &mut asked.plan;
+        let mut decisions = Decisions::default();
+        if plan.is_denied() {
+            self.count_denied(plan, now);
+        } else if !plan.charges.is_empty() {
+            self.slots.name(&mut plan.charges);
+            match self.store.decide(&Batch { charges: &plan.charges, effective_from: self.effective_from, now }) {
+                Ok(decided) => decisions = decided,
+                Err(_) => self.undecided += 1,
+            }
+            plan.correct(&mut decisions);
+        }
+        self.outcomes.clear();
+        let is_denied = self.sum_up(asked, &decisions);
+        let plan = &asked.plan;
+        if let (false, Some(ends)) = (is_denied, ends) {
+            self.slots.hold(&plan.charges, &decisions, now, ends);
+        }
+        if plan.origins.iter().any(|origin| origin.is_candidate) && !decisions.is_empty() {
+            self.decide_candidates(plan, &decisions, now);
+        }
+        is_denied
+    }
+
+    /// Buckets that were charged beyond the bound on their number.
+    pub(super) fn overflowed(&self) -> u64 {
+        self.store.usage().overflowed
+    }
+
+    fn sum_up(&mut self, asked: &Asked, decisions: &Decisions) -> bool {
+        let mut is_denied = false;
+        let charges = asked.plan.origins.iter().zip(&asked.plan.charges).enumerate();
+        for (place, (origin, charge)) in charges.filter(|(_, (origin, _))| !origin.is_candidate) {
+            let decision = decisions.get(place);
+            let denies = decision.is_some_and(
+                |decision| {
+                    if origin.enforced { decision.is_denied() } else { decision.is_short() }
+                },
+            );
+            is_denied |= denies && origin.enforced;
+            match self.outcomes.last_mut().filter(|last| last.limit == origin.limit) {
+                Some(last) => last.is_denied |= denies,
+                None => self.outcomes.push(LimitOutcome {
+                    limit: origin.limit,
+                    id: Some(charge.bucket.fingerprint),
+                    is_denied: denies,
+                    is_enforced: origin.enforced,
+                    charge: Some(place),
+                    is_candidate_denied: false,
+                }),
+            }
+        }
+        let id = |limit: u32| asked.uncharged.iter().find(|(of, ..)| *of == limit).map(|(_, id, _)| *id);
+        let without = |limit, is_denied, is_enforced| LimitOutcome {
+            limit,
+            id: id(limit),
+            is_denied,
+            is_enforced,
+            charge: None,
+            is_candidate_denied: false,
+        };
+        for denial in &asked.plan.denials {
+            is_denied |= denial.enforced;
+            self.outcomes.push(without(denial.limit, true, denial.enforced));
+        }
+        self.outcomes.extend(asked.plan.unlimited.iter().map(|limit| without(*limit, false, true)));
+        is_denied
+    }
+
+    /// Counts a request that is denied without the store in the buckets that count denied requests.
+    fn count_denied(&self, plan: &Plan, now: Micros) {
+        let counting = plan.charges.iter().filter(|charge| charge.counts_denied());
+        let charges = counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() }).collect();
+        self.charge(charges, now);
+    }
+
+    fn decide_candidates(&mut self, plan: &Plan, decisions: &Decisions, now: Micros) {
+        let verdict = Verdict::decided(plan, decisions);
+        for (limit, is_denied) in verdict.candidate_decisions() {
+            let outcomes = self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit);
+            outcomes.for_each(|outcome| outcome.is_candidate_denied = is_denied);
+        }
+        if verdict.standing == Standing::Denied {
+            self.charge(verdict.candidate_charges(plan), now);
+        }
+    }
+
+    fn charge(&self, charges: Vec<Charge>, now: Micros) {
+        if !charges.is_empty() {
+            // Such charges deny nothing, and the call cannot fail: their buckets were in the plan.
+            let _ = self.store.decide(&Batch { charges: &charges, effective_from: self.effective_from, now });
+        }
+    }
+}

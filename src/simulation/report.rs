@@ -1,0 +1,128 @@
+//! What a simulation has found.
+
+use super::against::Comparison;
+use super::coverage::Missing;
+pub use super::most_denied::DeniedId;
+use super::series::Series;
+use super::suggestion::Suggestion;
+use crate::engine::algorithms::micros::Micros;
+
+/// The unreadable lines that a report shows.
+pub const SHOWN_LINES: usize = 5;
+
+/// The result of a simulation.
+#[derive(Clone, Debug)]
+pub struct Report {
+    pub lines: LineCounts,
+    /// The first unreadable lines.
+    pub unreadable: Vec<UnreadableLine>,
+    /// The arrival of the first and of the last request.
+    pub span: Option<(Micros, Micros)>,
+    /// The requests that the rules decided.
+    pub requests: u64,
+    /// Requests that came too far out of order; they were decided at the time that the clock had reached.
+    pub late: u64,
+    /// Charges to a bucket that ids share beyond `--max-keys`.
+    pub overflowed: u64,
+    /// Requests for which two limits have the same bucket.
+    pub undecided: u64,
+    /// Instants are whole multiples of this.
+    pub precision: Micros,
+    pub side: SideReport,
+    /// What the other rules do.
+    pub other: Option<SideReport>,
+    pub comparison: Option<Comparison>,
+}
+
+/// Lines of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LineCounts {
+    pub lines: u64,
+    pub unreadable: u64,
+    /// Lines that tell of no request.
+    pub other: u64,
+    /// Requests that are rejected before any limit.
+    pub rejected: u64,
+    /// Requests whose cost is not a number, which are rejected, too.
+    pub invalid: u64,
+}
+
+/// A line that tells no request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadableLine {
+    pub file: String,
+    pub line: u64,
+    pub reason: String,
+}
+
+/// What one rules file does to the log.
+#[derive(Clone, Debug)]
+pub struct SideReport {
+    /// Requests that enforced limits deny.
+    pub denied: u64,
+    /// In the order of the rules.
+    pub limits: Vec<LimitReport>,
+    /// The first column is that of all requests, where only enforced limits deny. The others are those of the limits, in their
+    /// order, where limits in shadow count as if they denied.
+    pub series: Series,
+}
+
+/// What one limit does to the log.
+#[derive(Clone, Debug)]
+pub struct LimitReport {
+    pub name: String,
+    pub status: Status,
+    /// False in shadow.
+    pub is_enforced: bool,
+    /// For people; empty if it has none.
+    pub numbers: String,
+    pub requests: u64,
+    /// Requests that it denies, or would deny if it were not in shadow.
+    pub denied: u64,
+    /// Of these, those of ids for which it is in shadow.
+    pub denied_in_shadow: u64,
+    /// Requests that its candidate would deny; `None` if it has none.
+    pub candidate_denied: Option<u64>,
+    pub ids: u64,
+    pub ids_denied: u64,
+    /// The numbers of ids are estimates, within 2 % of the ids beyond the bound.
+    pub ids_are_estimates: bool,
+    /// The first and the last denial.
+    pub first: Option<Micros>,
+    pub last: Option<Micros>,
+    /// The start of the slice of the series with the most denials, and these.
+    pub worst: Option<(Micros, u64)>,
+    pub most_denied: Vec<DeniedId>,
+    pub load: Option<Load>,
+    /// The error says why there is none. `None` if no share was given.
+    pub suggestion: Option<Result<Suggestion, &'static str>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    Covered,
+    /// The log lacks this.
+    NotCovered(Vec<Missing>),
+    Off,
+}
+
+/// How many requests an id makes in a period in which it makes any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// `None` stands for the whole log.
+    pub period: Option<Micros>,
+    pub p50: u32,
+    pub p99: u32,
+    pub p999: u32,
+    pub most: u32,
+}
+
+impl LineCounts {
+    pub(super) fn add(&mut self, more: &Self) {
+        self.lines += more.lines;
+        self.unreadable += more.unreadable;
+        self.other += more.other;
+        self.rejected += more.rejected;
+        self.invalid += more.invalid;
+    }
+}

@@ -1,0 +1,157 @@
+//! From a line to what its request asks of the store.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use smallvec::SmallVec;
+
+use super::coverage::{Missing, headers_read, missing};
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::plan::{DenialReason, Plan};
+use crate::engine::rules::request::Request;
+use crate::engine::rules::rule_set::Rules;
+use crate::logs::Entry;
+use crate::logs::told::Told;
+use crate::message::headers::Headers;
+use crate::message::host::host_of;
+use crate::message::path::{self, EscapedSlashes, normalise};
+use crate::message::target;
+
+/// Rules, and what a log lacks for their limits.
+pub(super) struct Side {
+    pub(super) rules: Rules,
+    /// By limit.
+    pub(super) missing: Vec<Vec<Missing>>,
+    /// True if some limit is not covered.
+    has_gaps: bool,
+    has_slots: bool,
+    /// The headers that covered limits read.
+    headers: Vec<String>,
+}
+
+/// The request of a line.
+pub(super) struct Arrival {
+    pub(super) at: Micros,
+    /// When its response ended, if the line tells.
+    pub(super) ends: Option<Micros>,
+    pub(super) asked: Asked,
+    /// What it asks under the other rules.
+    pub(super) other: Option<Box<Asked>>,
+}
+
+/// What a request asks under some rules.
+#[derive(Default)]
+pub(super) struct Asked {
+    pub(super) plan: Plan,
+    /// The ids at limits that decide without a charge: the limit's index, the fingerprint and the readable id.
+    pub(super) uncharged: Vec<(u32, u128, String)>,
+}
+
+/// The reason why no limit was asked about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotAsked {
+    /// Its head would have been rejected.
+    Rejected,
+    /// The cost that it gives is not a number.
+    Invalid,
+}
+
+impl Side {
+    pub(super) fn new(rules: Rules, told: &Told) -> Self {
+        let missing = missing(&rules, told);
+        let has_gaps = missing.iter().any(|missing| !missing.is_empty());
+        let has_slots = rules.limits().iter().any(crate::engine::rules::limit::Limit::counts_in_flight);
+        let headers = headers_read(&rules, &missing);
+        Self { rules, missing, has_gaps, has_slots, headers }
+    }
+
+    fn is_covered(&self, limit: u32) -> bool {
+        self.missing.get(limit as usize).is_none_or(Vec::is_empty)
+    }
+
+    fn ask(&self, request: &Request<'_>, has_end: bool) -> Result<Asked, NotAsked> {
+        let mut plan = self.rules.charges(request, None).map_err(|_| NotAsked::Invalid)?;
+        if self.has_gaps || (self.has_slots && !has_end) {
+            keep(&mut plan, |limit, charge| {
+                self.is_covered(limit) && (has_end || charge.is_none_or(|charge| !charge.numbers.is_slots()))
+            });
+        }
+        let mut uncharged = Vec::new();
+        let denied = plan.denials.iter().filter(|denial| denial.reason == DenialReason::Deny);
+        for limit in denied.map(|denial| denial.limit).chain(plan.unlimited.iter().copied()) {
+            if let Some((id, fingerprint)) = self.rules.id_of(limit, request) {
+                uncharged.push((limit, fingerprint, id));
+            }
+        }
+        Ok(Asked { plan, uncharged })
+    }
+}
+
+/// Keeps what belongs to some limits. A limit that decides without a charge has none.
+fn keep(plan: &mut Plan, is_kept: impl Fn(u32, Option<&Charge>) -> bool) {
+    let kept = plan.origins.iter().zip(&plan.charges).map(|(origin, charge)| is_kept(origin.limit, Some(charge)));
+    let kept: SmallVec<[bool; 8]> = kept.collect();
+    let (mut charges, mut origins) = (kept.iter(), kept.iter());
+    plan.charges.retain(|_| charges.next().is_some_and(|kept| *kept));
+    plan.origins.retain(|_| origins.next().is_some_and(|kept| *kept));
+    plan.denials.retain(|denial| is_kept(denial.limit, None));
+    plan.unlimited.retain(|limit| is_kept(*limit, None));
+    plan.reservations.retain(|reservation| is_kept(reservation.limit, None));
+}
+
+/// Reads the entry of a line as a listener reads a request. `is_arrival`: the log tells when requests arrive.
+pub(super) fn arrival(
+    entry: &Entry<'_>,
+    is_arrival: bool,
+    side: &Side,
+    other: Option<&Side>,
+) -> Result<Arrival, NotAsked> {
+    if entry.is_rejected {
+        return Err(NotAsked::Rejected);
+    }
+    let took = entry.took.unwrap_or_default();
+    let at = if is_arrival { entry.at } else { entry.at.before(took) };
+    let host = match entry.host.as_deref() {
+        None | Some("") => Cow::Borrowed(""),
+        Some(host) => host_of(host).ok_or(NotAsked::Rejected)?,
+    };
+    let (raw, query) = target::split(entry.target.as_deref().unwrap_or("/"));
+    // `OPTIONS *` has no path.
+    if raw != "*" {
+        path::check(raw, EscapedSlashes::Keep).map_err(|_| NotAsked::Rejected)?;
+    }
+    let path = normalise(raw);
+    let headers = headers(entry, side, other);
+    let request = Request {
+        method: entry.method.as_deref().unwrap_or_default(),
+        host: &host,
+        path: &path,
+        query,
+        headers: &headers,
+        client: entry.client.as_ref().map(IpAddr::to_canonical),
+        tls_subject: entry.tls_subject.as_deref(),
+        domain: None,
+        descriptor: &[],
+        now: at,
+    };
+    let ends = entry.took.map(|took| at.after(took));
+    let asked = side.ask(&request, ends.is_some())?;
+    let other = other.map(|other| other.ask(&request, ends.is_some()).map(Box::new)).transpose()?;
+    Ok(Arrival { at, ends, asked, other })
+}
+
+/// The headers of an entry that limits read.
+fn headers(entry: &Entry<'_>, side: &Side, other: Option<&Side>) -> Headers {
+    let mut headers = Headers::new();
+    if side.headers.is_empty() && other.is_none_or(|other| other.headers.is_empty()) {
+        return headers;
+    }
+    for (name, value) in &entry.headers {
+        let is_read = |side: &Side| side.headers.iter().any(|read| *read == **name);
+        if is_read(side) || other.is_some_and(is_read) {
+            headers.append(name.as_bytes(), value);
+        }
+    }
+    headers
+}

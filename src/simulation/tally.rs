@@ -1,0 +1,188 @@
+//! What the limits of one side have denied so far.
+
+use super::ids::IdTable;
+use super::most_denied::MostDenied;
+use super::replay::LimitOutcome;
+use super::report::{LimitReport, Load, SideReport, Status};
+use super::requests::{Asked, Side};
+use super::series::Series;
+use super::suggestion::{Goal, Record};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::limit::{Limit, LimitMode};
+use crate::message::lossless::shown;
+use crate::message::percent::decode;
+
+/// The counts of one side.
+pub(super) struct Tally {
+    limits: Vec<LimitTally>,
+    /// The first column is that of all requests, the others are those of the limits.
+    series: Series,
+    /// How many ids may still be added, of all limits.
+    room: usize,
+    /// How many charges may still be recorded, of all limits.
+    record_room: usize,
+    denied: u64,
+}
+
+#[derive(Default)]
+struct LimitTally {
+    requests: u64,
+    denied: u64,
+    denied_in_shadow: u64,
+    candidate_denied: u64,
+    first: Option<Micros>,
+    last: Option<Micros>,
+    ids: IdTable,
+    most_denied: MostDenied,
+    /// In microseconds; 0 stands for the whole log.
+    period: u64,
+    record: Option<Record>,
+}
+
+/// The options of a tally.
+#[derive(Clone, Copy)]
+pub(super) struct TallyOptions {
+    pub(super) max_ids: usize,
+    pub(super) max_charges: usize,
+    pub(super) has_goal: bool,
+}
+
+impl Tally {
+    pub(super) fn new(side: &Side, options: &TallyOptions) -> Self {
+        let limits: Vec<LimitTally> = side
+            .rules
+            .limits()
+            .iter()
+            .map(|limit| LimitTally {
+                period: period(limit),
+                record: options.has_goal.then(|| Record::of(limit)).flatten(),
+                ..LimitTally::default()
+            })
+            .collect();
+        let series = Series::new(limits.len() + 1);
+        Self { limits, series, room: options.max_ids, record_room: options.max_charges, denied: 0 }
+    }
+
+    /// Counts a request that was decided at `now`.
+    pub(super) fn count(
+        &mut self,
+        side: &Side,
+        now: Micros,
+        is_denied: bool,
+        asked: &Asked,
+        outcomes: &[LimitOutcome],
+    ) {
+        let place = self.series.place(now);
+        self.series.count(0, place, is_denied);
+        self.denied += u64::from(is_denied);
+        for outcome in outcomes {
+            let Some(tally) = self.limits.get_mut(outcome.limit as usize) else { continue };
+            self.series.count(outcome.limit as usize + 1, place, outcome.is_denied);
+            tally.requests += 1;
+            tally.candidate_denied += u64::from(outcome.is_candidate_denied);
+            if outcome.is_denied {
+                tally.denied += 1;
+                tally.denied_in_shadow += u64::from(!outcome.is_enforced);
+                tally.first = tally.first.or(Some(now));
+                tally.last = Some(now);
+                if let Some(id) = outcome.id {
+                    tally.most_denied.count(id, || id_text(side, asked, outcome));
+                }
+            }
+            let period = now.0.checked_div(tally.period).unwrap_or_default();
+            let number = outcome.id.and_then(|id| tally.ids.count(id, period, outcome.is_denied, &mut self.room));
+            if let Some(record) = &mut tally.record {
+                let charge = outcome.charge.and_then(|place| asked.plan.charges.get(place));
+                let is_denied_by_others = is_denied
+                    && outcomes
+                        .iter()
+                        .any(|other| other.limit != outcome.limit && other.is_denied && other.is_enforced);
+                record.add(now, charge.zip(number), outcome.is_denied, is_denied_by_others, &mut self.record_room);
+            }
+        }
+    }
+
+    pub(super) fn into_report(mut self, side: &Side, goal: Option<&Goal>, top: usize) -> SideReport {
+        let tallies = std::mem::take(&mut self.limits);
+        let limits = (1..).zip(tallies).zip(side.rules.limits()).zip(&side.missing);
+        let limits = limits.map(|(((column, tally), limit), missing)| {
+            let status = if limit.mode == LimitMode::Off {
+                Status::Off
+            } else if missing.is_empty() {
+                Status::Covered
+            } else {
+                Status::NotCovered(missing.clone())
+            };
+            tally.into_report(limit, status, self.series.worst(column), goal, top)
+        });
+        SideReport { denied: self.denied, limits: limits.collect(), series: self.series }
+    }
+}
+
+impl LimitTally {
+    fn into_report(
+        self,
+        limit: &Limit,
+        status: Status,
+        worst: Option<(Micros, u64)>,
+        goal: Option<&Goal>,
+        top: usize,
+    ) -> LimitReport {
+        let (ids, ids_denied, ids_are_estimates) = (self.ids.len(), self.ids.denied(), self.ids.is_estimate());
+        let suggestion = goal.filter(|_| status == Status::Covered).map(|goal| match self.record {
+            Some(record) => record.suggest(goal, ids),
+            None => Err(super::suggestion::why_none(limit)),
+        });
+        let has_slots = limit.counts_in_flight();
+        let load = self.ids.into_load();
+        LimitReport {
+            name: limit.name.clone(),
+            status,
+            is_enforced: limit.is_enforced(),
+            numbers: numbers(limit),
+            requests: self.requests,
+            denied: self.denied,
+            denied_in_shadow: self.denied_in_shadow,
+            candidate_denied: limit.candidate.is_some().then_some(self.candidate_denied),
+            ids,
+            ids_denied,
+            ids_are_estimates,
+            first: self.first,
+            last: self.last,
+            worst,
+            most_denied: self.most_denied.top(top),
+            load: (!load.is_empty() && !has_slots).then(|| Load {
+                period: (self.period > 0).then_some(Micros(self.period)),
+                p50: load.quantile(500),
+                p99: load.quantile(990),
+                p999: load.quantile(999),
+                most: load.most(),
+            }),
+            suggestion,
+        }
+    }
+}
+
+/// The period of a limit's first window in microseconds; 0 if it has none.
+fn period(limit: &Limit) -> u64 {
+    let first = limit.allowance.windows().and_then(|windows| windows.first());
+    first.map_or(0, |numbers| numbers.period() / 1_000)
+}
+
+fn numbers(limit: &Limit) -> String {
+    let windows = limit.allowance.windows().map(|windows| windows.iter().map(ToString::to_string));
+    windows.map_or_else(String::new, |windows| windows.collect::<Vec<_>>().join(" and "))
+}
+
+/// The id of a request for a limit, as text.
+pub(super) fn id_text(side: &Side, asked: &Asked, outcome: &LimitOutcome) -> String {
+    let Some(charge) = outcome.charge.and_then(|place| asked.plan.charges.get(place)) else {
+        let known = asked.uncharged.iter().find(|(limit, ..)| *limit == outcome.limit);
+        return known.map(|(.., id)| id.clone()).unwrap_or_default();
+    };
+    let key = &charge.bucket.key;
+    let short = side.rules.limit(outcome.limit).map_or("", |limit| &limit.short);
+    let id = key.strip_prefix(short).and_then(|id| id.strip_prefix(':')).unwrap_or_default();
+    let id = id.split('#').next().unwrap_or_default();
+    id.split(':').map(|component| shown(&decode(component)).into_owned()).collect::<Vec<_>>().join(":")
+}
