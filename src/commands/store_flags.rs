@@ -85,6 +85,7 @@ impl StoreArgs {
     }
 }
 
-fn parse_at_least_one(text: &str) -> Result<usize, String> {
+/// Parses a whole number of at least 1.
+pub(super) fn parse_at_least_one(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a whole number of at least 1".into())
 }

@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::limit::{Cost, Limit, LimitMode};
+use crate::engine::rules::identity::Fallback;
+use crate::engine::rules::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::rules::rule_set::Rules;
 use crate::logs::told::Told;
 
@@ -89,6 +90,9 @@ fn needs(limit: &Limit) -> Vec<Missing> {
     need(!conditions.paths.is_empty(), Missing::Path);
     let has_networks = !conditions.networks.is_empty() || !conditions.other_networks.is_empty();
     need(has_networks || limit.overrides.has_networks(), Missing::Client);
+    // The share of requests without an id is one of addresses.
+    let denies = limit.missing == Fallback::Deny || limit.malformed == Fallback::Deny;
+    need(denies && limit.enforce_for < WHOLE_SHARE, Missing::Client);
     need(conditions.needs_descriptor(), Missing::Descriptor);
     for header in &conditions.headers {
         need(true, Missing::Header(header.name.as_str().to_owned()));

@@ -8,7 +8,7 @@ use crate::engine::algorithms::state::{State, decide, decide_level};
 use crate::engine::rules::limit::Limit;
 
 /// The most charges that are kept for all limits together, 24 bytes each.
-pub const MOST_CHARGES: usize = 20_000_000;
+pub const MOST_CHARGES: usize = 10_000_000;
 
 /// The shares that may be denied, in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

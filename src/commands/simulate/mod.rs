@@ -1,7 +1,6 @@
 //! `weir simulate`: whom limits would have denied, by the requests of an access log.
 
 use std::io::Write;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::thread::available_parallelism;
@@ -10,6 +9,7 @@ use self::names::Names;
 use self::progress::watched;
 use super::exit::{ExitCode, Failure};
 use super::rules_flags::RulesArgs;
+use super::store_flags::parse_at_least_one;
 use super::values::one_of;
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
@@ -70,12 +70,12 @@ pub struct Args {
     format: OutputFormat,
 
     /// Maximum number of buckets in memory, as for `weir serve`, and of ids that are counted exactly
-    #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = const { NonZeroUsize::new(DEFAULT_MAX_KEYS).unwrap() })]
-    max_keys: NonZeroUsize,
+    #[arg(long, value_name = "N", env = "WEIR_MAX_KEYS", default_value_t = DEFAULT_MAX_KEYS, value_parser = parse_at_least_one)]
+    max_keys: usize,
 
     /// Threads that parse lines [default: the number of cores less one]
-    #[arg(long, value_name = "N")]
-    threads: Option<NonZeroUsize>,
+    #[arg(long, value_name = "N", value_parser = parse_at_least_one)]
+    threads: Option<usize>,
 
     /// A YAML file of flags, as for `weir serve`
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
@@ -103,8 +103,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let goal = Goal { requests: args.deny_at_most, ids: args.deny_at_most_ids };
     let lines = AtomicU64::new(0);
     let options = Options {
-        threads: args.threads.map_or_else(default_threads, NonZeroUsize::get),
-        max_keys: args.max_keys.get(),
+        threads: args.threads.unwrap_or_else(default_threads),
+        max_keys: args.max_keys,
         goal: (goal != Goal::default()).then_some(goal),
         top: args.top,
         lines: &lines,
