@@ -1,4 +1,4 @@
-//! `weir test`: tests beside the rules, as a user runs them.
+//! `weir test` and `weir diff`, as a user runs them.
 
 use crate::support::binary::run_in;
 use crate::support::process::Finished;
@@ -194,4 +194,37 @@ fn what_cannot_run_says_why() {
     let text =
         check(&[("limits.yaml", &tests("{ get: /, expect: allow }"))], &["test", "--store", "redis://127.0.0.1:1"], 3);
     assert!(text.contains("error:"), "{text}");
+}
+
+#[test]
+fn a_diff_tells_by_its_exit_code_what_is_stricter() {
+    let limit = |count: u32| format!("limits: {{ \"L\": {{ count: {count}, period: 1s }}, M: {{ burst: 1 }} }}\n");
+    let (ten, five) = (limit(10), limit(5));
+    let files = [
+        ("ten.yaml", ten.as_str()),
+        ("five.yaml", five.as_str()),
+        ("broken.yaml", "limits: []"),
+        ("more.yaml", "L:10.0.0.1: { unlimited: true }"),
+    ];
+    let stricter = "L: stricter\n  numbers         burst 10, 10 per 1s -> burst 5, 5 per 1s (stricter)\n  \
+                    buckets         carry over what was used\n\n1 stricter, 1 unchanged\nstricter: L\n";
+    assert_eq!(check(&files, &["diff", "ten.yaml", "five.yaml"], 1), stricter);
+    assert!(check(&files, &["diff", "five.yaml", "ten.yaml"], 0).ends_with("1 looser, 1 unchanged\n"));
+    assert_eq!(check(&files, &["diff", "ten.yaml", "ten.yaml"], 0), "2 unchanged\n");
+    let broken = check(&files, &["diff", "ten.yaml", "broken.yaml"], 3);
+    assert!(broken.contains("broken.yaml:1:"), "{broken}");
+    check(&files, &["diff", "ten.yaml", "none.yaml"], 3);
+    check(&files, &["diff", "ten.yaml"], 2);
+    check(&files, &["diff", "-", "-"], 2);
+    let gone = check(&files, &["diff", "ten.yaml", "ten.yaml", "--overrides-old", "more.yaml"], 1);
+    assert!(gone.contains("10.0.0.1 (more.yaml:1): gone, was unlimited (stricter)"), "{gone}");
+    let table = check(&files, &["diff", "ten.yaml", "five.yaml", "--format", "markdown"], 1);
+    let row = "| L | **stricter** | `numbers` burst 10, 10 per 1s -> burst 5, 5 per 1s (stricter) | carry over what was used |";
+    assert!(table.contains(row), "{table}");
+    let json = check(&files, &["diff", "five.yaml", "ten.yaml", "--format", "json"], 0);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&json["stricter"], &json["limits"]["L"]["looser"], &json["unchanged"][0]),
+        (&false.into(), &true.into(), &"M".into())
+    );
 }

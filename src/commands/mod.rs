@@ -13,6 +13,7 @@ pub mod check;
 mod client_flags;
 mod client_limit_flags;
 mod config_file;
+pub mod diff;
 mod exit;
 pub mod explain;
 mod grpc_flags;
@@ -47,6 +48,7 @@ enum Command {
     Serve(Box<serve::Args>),
     Bucket(bucket::Args),
     Check(check::Args),
+    Diff(diff::Args),
     Explain(explain::Args),
     Health(health::Args),
     Import(import::Args),
@@ -88,6 +90,7 @@ fn run_command(
         Command::Serve(args) => serve::run(&args, out, err),
         Command::Bucket(args) => bucket::run(&args, out),
         Command::Check(args) => check::run(&args, out, err),
+        Command::Diff(args) => diff::run(&args, out, err),
         Command::Explain(args) => explain::run(&args, out, err),
         Command::Health(args) => health::run(&args, out),
         Command::Import(args) => import::run(&args, out, err),

@@ -31,6 +31,11 @@ impl<T> Networks<T> {
         self.0[place].1.entry(network.trunc())
     }
 
+    /// All networks and their values, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&IpNet, &T)> {
+        self.0.iter().flat_map(|(_, networks)| networks)
+    }
+
     /// The values of the networks that contain an address, the most specific network first.
     pub(crate) fn containing(&self, address: IpAddr) -> impl Iterator<Item = &T> {
         self.0.iter().filter_map(move |(prefix, networks)| {

@@ -45,6 +45,17 @@ pub struct Overrides {
     regexes: Option<RegexSet>,
 }
 
+/// The ids that an override is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum OverrideSubject {
+    /// The id with this number of components and this fingerprint, and those that begin with it.
+    Id(usize, u128),
+    /// The clients in a network.
+    Network(IpNet),
+    /// The ids that a regular expression matches.
+    Regex(String),
+}
+
 /// The id and the instant that overrides are looked up by.
 #[derive(Clone, Copy)]
 pub struct OverrideLookup<'a> {
@@ -111,6 +122,18 @@ impl Overrides {
         }
         self.list.shrink_to_fit();
         Ok(())
+    }
+
+    /// All overrides with what they are for, in the order of the files.
+    pub fn entries(&self) -> impl Iterator<Item = (OverrideSubject, &Override)> {
+        let ids = (1..).zip(&self.exact).flat_map(|(components, table)| {
+            table.iter().map(move |(fingerprint, index)| (OverrideSubject::Id(components, *fingerprint), *index))
+        });
+        let networks = self.networks.iter().map(|(network, index)| (OverrideSubject::Network(*network), *index));
+        let regexes = self.patterns.iter().map(|(pattern, index)| (OverrideSubject::Regex(pattern.clone()), *index));
+        let mut subjects: Vec<_> = ids.chain(networks).chain(regexes).collect();
+        subjects.sort_unstable_by_key(|(_, index)| *index);
+        subjects.into_iter().filter_map(|(subject, index)| Some((subject, self.list.get(index as usize)?)))
     }
 
     /// The override at an index that [`Self::find`] or an error returned.

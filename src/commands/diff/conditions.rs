@@ -1,0 +1,136 @@
+//! Changes of `match` and `by`: which requests a limit covers, and which of them share a bucket.
+
+use std::fmt::Debug;
+
+use super::effect::Effect;
+use super::limits::Change;
+use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::identity::Fallback;
+use crate::engine::rules::limit::Limit;
+use crate::engine::rules::matching::Match;
+
+/// The effect of covering more requests, which then count as well, or fewer.
+pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
+    let (before, after) = (&old.conditions, &new.conditions);
+    if format!("{before:?}") == format!("{after:?}") {
+        return None;
+    }
+    let parts = [
+        ("methods", one_is_enough(&before.methods, &after.methods)),
+        ("hosts", one_is_enough(&before.hosts, &after.hosts)),
+        ("paths", one_is_enough(&before.paths, &after.paths)),
+        ("networks", one_is_enough(&before.networks, &after.networks)),
+        ("domains", one_is_enough(&before.domains, &after.domains)),
+        ("excluded hosts", each_must_hold(&before.other_hosts, &after.other_hosts)),
+        ("excluded networks", each_must_hold(&before.other_networks, &after.other_networks)),
+        ("headers", each_must_hold(&before.headers, &after.headers)),
+        ("descriptor", unless_same(&before.descriptor, &after.descriptor)),
+        ("reading of paths", unless_same(&before.path_reading, &after.path_reading)),
+    ];
+    let changed: Vec<_> = parts.into_iter().filter(|(_, effect)| *effect != Effect::NONE).collect();
+    let effect = changed.iter().fold(Effect::NONE, |all, (_, effect)| all | *effect);
+    let names: Vec<&str> = changed.iter().map(|(name, _)| *name).collect();
+    let covers = match effect {
+        Effect::STRICTER => "covers more requests",
+        Effect::LOOSER => "covers fewer requests",
+        _ => "covers other requests",
+    };
+    let [from, to] = [before, after].map(shown);
+    Some(Change { what: "match", from, to, effect, note: format!("{covers}: {}", names.join(", ")) })
+}
+
+/// The conditions, for people.
+fn shown(conditions: &Match) -> String {
+    let lists = [
+        list(&conditions.methods),
+        list(&conditions.hosts),
+        list(&conditions.paths),
+        list(&conditions.networks),
+        list(&conditions.domains),
+    ];
+    let mut text = lists.into_iter().flatten().collect::<Vec<_>>().join(" ");
+    let more = conditions.headers.len() + conditions.other_hosts.len() + conditions.other_networks.len();
+    if more > 0 {
+        text.push_str(if text.is_empty() { "conditions on headers or exclusions" } else { " and more" });
+    }
+    if text.is_empty() { "all requests".to_owned() } else { text }
+}
+
+fn list<T: ToString>(items: &[T]) -> Option<String> {
+    (!items.is_empty()).then(|| items.iter().map(T::to_string).collect::<Vec<_>>().join(","))
+}
+
+/// The effect of changing a list of which one item is enough, and that matches everything if it is empty.
+fn one_is_enough<T: Debug>(old: &[T], new: &[T]) -> Effect {
+    match (old.is_empty(), new.is_empty()) {
+        (true, true) => Effect::NONE,
+        (true, false) => Effect::LOOSER,
+        (false, true) => Effect::STRICTER,
+        (false, false) => each_must_hold(old, new).reversed(),
+    }
+}
+
+/// The effect of changing a list of conditions that must all hold.
+fn each_must_hold<T: Debug>(old: &[T], new: &[T]) -> Effect {
+    let [old, new] = [old, new].map(|items| items.iter().map(|item| format!("{item:?}")).collect::<Vec<_>>());
+    let lacks = |items: &[String], others: &[String]| others.iter().any(|item| !items.contains(item));
+    // An added condition covers fewer requests.
+    Effect { stricter: lacks(&new, &old), looser: lacks(&old, &new) }
+}
+
+fn unless_same<T: Debug>(old: &T, new: &T) -> Effect {
+    if format!("{old:?}") == format!("{new:?}") { Effect::NONE } else { Effect::BOTH }
+}
+
+/// The effect of ids that more requests share, or fewer.
+pub(super) fn of_by(old: &Limit, new: &Limit) -> Option<Change> {
+    if old.by == new.by {
+        return None;
+    }
+    let [from, to] = [old, new].map(|limit| by(&limit.by));
+    let denies = |limit: &Limit| Fallback::Deny == limit.missing || Fallback::Deny == limit.malformed;
+    let finer = splits(&old.by, &new.by);
+    let coarser = splits(&new.by, &old.by);
+    let (effect, note) = match (finer, coarser) {
+        (true, true) => (Effect::NONE, "the same ids in another order"),
+        // A request that lacks an added component is denied.
+        (true, false) if denies(new) => {
+            (Effect::BOTH, "fewer requests share a bucket, and those without an id are denied")
+        }
+        (true, false) => (Effect::LOOSER, "fewer requests share a bucket"),
+        (false, true) if denies(old) => (Effect::BOTH, "more requests share a bucket, and fewer need an id"),
+        (false, true) => (Effect::STRICTER, "more requests share a bucket"),
+        (false, false) => (Effect::BOTH, "other requests share a bucket"),
+    };
+    Some(Change { what: "by", from, to, effect, note: note.to_owned() })
+}
+
+/// Whether requests that share a bucket by `new` share one by `old`.
+fn splits(old: &[Component], new: &[Component]) -> bool {
+    let is_within = |old: &Component, new: &Component| match (&old.source, &new.source) {
+        (ComponentSource::Ip { ipv6_prefix: old }, ComponentSource::Ip { ipv6_prefix: new }) => old <= new,
+        _ => old == new,
+    };
+    old.iter().all(|old| new.iter().any(|new| is_within(old, new)))
+}
+
+/// The components, for people.
+pub(super) fn by(components: &[Component]) -> String {
+    if components.is_empty() {
+        return "global".to_owned();
+    }
+    let names = components.iter().map(|component| match &component.source {
+        ComponentSource::Ip { ipv6_prefix: 128 } => "ip".to_owned(),
+        ComponentSource::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}"),
+        ComponentSource::Host => "host".to_owned(),
+        ComponentSource::Method => "method".to_owned(),
+        ComponentSource::Path => "path".to_owned(),
+        ComponentSource::Header(name) => format!("header {name}"),
+        ComponentSource::Query(name) => format!("query {name}"),
+        ComponentSource::Cookie(name) => format!("cookie {name}"),
+        ComponentSource::TlsSubject => "tls subject".to_owned(),
+        ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => format!("descriptor {key}"),
+        ComponentSource::PathParameter { name, .. } => format!("path {name}"),
+    });
+    names.collect::<Vec<_>>().join(" and ")
+}

@@ -1,0 +1,164 @@
+//! Changes of a limit's settings beside its numbers and overrides.
+
+use super::conditions::{of_by, of_match};
+use super::effect::Effect;
+use super::limits::Change;
+use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::identity::Fallback;
+use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy};
+use crate::engine::rules::response_cost::ResponseCost;
+
+/// The changed settings.
+pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
+    let found = [
+        of_match(old, new),
+        of_by(old, new),
+        mode(old, new),
+        share(old, new),
+        cost(old, new),
+        response_cost(old, new),
+        fallback("missing", old.missing, new.missing, "without an id"),
+        fallback("malformed", old.malformed, new.malformed, "with a malformed id"),
+        store_error(old, new),
+        keys("max_keys", old.max_keys, new.max_keys),
+        keys("max_new_keys", old.max_new_keys, new.max_new_keys),
+        per_call(old, new),
+        drain(old, new),
+        unless_same("lease", &old.lease, &new.lease, Effect::BOTH, "gateways take tokens ahead of use"),
+        unless_same("queue", &old.queue, &new.queue, Effect::NONE, "entries have other fields"),
+        script(old, new),
+        unless_same("candidate", &old.candidate, &new.candidate, Effect::NONE, "it never denies"),
+    ];
+    found.into_iter().flatten().collect()
+}
+
+/// The numbers, for people.
+pub(super) fn allowance(allowance: &Allowance) -> String {
+    let Some(windows) = allowance.windows() else {
+        return match allowance {
+            Allowance::Unlimited => "unlimited",
+            Allowance::Deny => "deny",
+            _ => "no numbers",
+        }
+        .to_owned();
+    };
+    let mut names = Vec::new();
+    for numbers in windows.iter() {
+        let algorithm = numbers.algorithm().name();
+        names.push(if algorithm == "gcra" { numbers.to_string() } else { format!("{algorithm} {numbers}") });
+    }
+    let mut text = names.join(" and ");
+    if let Some(elevated) = allowance.elevated() {
+        text.push_str(&format!(", elevated {elevated}"));
+    }
+    text
+}
+
+fn change(what: &'static str, from: impl Into<String>, to: impl Into<String>, effect: Effect, note: &str) -> Change {
+    Change { what, from: from.into(), to: to.into(), effect, note: note.to_owned() }
+}
+
+fn mode(old: &Limit, new: &Limit) -> Option<Change> {
+    let rank = |limit: &Limit| limit.mode == LimitMode::Enforce;
+    let word = |limit: &Limit| match limit.mode {
+        LimitMode::Enforce => "enforce",
+        LimitMode::Shadow => "shadow",
+        LimitMode::Off => "off",
+    };
+    let note = match new.mode {
+        LimitMode::Enforce => "it denies from now on",
+        LimitMode::Shadow => "it counts and reports, and denies nothing",
+        LimitMode::Off => "it counts nothing",
+    };
+    let effect = Effect::of_rank(&rank(old), &rank(new));
+    (old.mode != new.mode).then(|| change("mode", word(old), word(new), effect, note))
+}
+
+fn share(old: &Limit, new: &Limit) -> Option<Change> {
+    let shown = |limit: &Limit| format!("{}%", f64::from(limit.enforce_for) / 10_000.0);
+    let effect = Effect::of_rank(&old.enforce_for, &new.enforce_for);
+    let note = "a larger share includes the ids of a smaller one";
+    (effect != Effect::NONE).then(|| change("enforce_for", shown(old), shown(new), effect, note))
+}
+
+fn cost(old: &Limit, new: &Limit) -> Option<Change> {
+    let shown = |cost: &Cost| match cost {
+        Cost::Fixed(cost) => cost.to_string(),
+        Cost::Header(name) => format!("header {name}"),
+        Cost::Query(name) => format!("query {name}"),
+    };
+    let effect = match (&old.cost, &new.cost) {
+        (Cost::Fixed(old), Cost::Fixed(new)) => Effect::of_rank(old, new),
+        _ => Effect::BOTH,
+    };
+    (old.cost != new.cost).then(|| change("cost", shown(&old.cost), shown(&new.cost), effect, ""))
+}
+
+fn response_cost(old: &Limit, new: &Limit) -> Option<Change> {
+    let shown = |cost: Option<&ResponseCost>| match cost {
+        None => "the request's cost".to_owned(),
+        Some(ResponseCost { header: Some(header), .. }) => format!("response header {header}"),
+        Some(ResponseCost { when: Some(when), .. }) => format!("only if the response is {when}"),
+        Some(_) => "the response".to_owned(),
+    };
+    let [from, to] = [old, new].map(|limit| shown(limit.response_cost.as_deref()));
+    let is_same = old.response_cost == new.response_cost;
+    (!is_same).then(|| change("cost of the response", from, to, Effect::BOTH, "requests settle another cost"))
+}
+
+fn fallback(what: &'static str, old: Fallback, new: Fallback, which: &str) -> Option<Change> {
+    let rank = |fallback| match fallback {
+        Fallback::Skip => (0, "skip", "are not charged"),
+        Fallback::Shared => (1, "shared", "share one bucket"),
+        Fallback::Deny => (2, "deny", "are denied"),
+    };
+    let ((before, from, _), (after, to, now)) = (rank(old), rank(new));
+    let note = format!("requests {which} {now}");
+    (old != new).then(|| change(what, from, to, Effect::of_rank(&before, &after), &note))
+}
+
+fn store_error(old: &Limit, new: &Limit) -> Option<Change> {
+    let rank = |limit: &Limit| match limit.on_store_error {
+        StoreErrorPolicy::Allow => (0, "allow"),
+        StoreErrorPolicy::Local => (1, "local"),
+        StoreErrorPolicy::Deny => (2, "deny"),
+    };
+    let ((before, from), (after, to)) = (rank(old), rank(new));
+    let note = match new.on_store_error {
+        StoreErrorPolicy::Allow => "requests pass while the store is down",
+        StoreErrorPolicy::Local => "each gateway counts by itself while the store is down",
+        StoreErrorPolicy::Deny => "requests get 503 while the store is down",
+    };
+    (before != after).then(|| change("on_store_error", from, to, Effect::of_rank(&before, &after), note))
+}
+
+fn keys(what: &'static str, old: Option<u64>, new: Option<u64>) -> Option<Change> {
+    let shown = |keys: Option<u64>| keys.map_or("default".to_owned(), |keys| keys.to_string());
+    let effect = match (old, new) {
+        (Some(old), Some(new)) => Effect::of_rank(&new, &old),
+        _ => Effect::BOTH,
+    };
+    (old != new).then(|| change(what, shown(old), shown(new), effect, "ids beyond it share one bucket"))
+}
+
+fn per_call(old: &Limit, new: &Limit) -> Option<Change> {
+    let note = if new.per_call { "calls may give their own numbers" } else { "calls must not give numbers" };
+    let [from, to] = [old, new].map(|limit| limit.per_call.to_string());
+    (old.per_call != new.per_call).then(|| change("per_call", from, to, Effect::BOTH, note))
+}
+
+fn drain(old: &Limit, new: &Limit) -> Option<Change> {
+    let effect = Effect::of_rank(&old.drain_over_limit, &new.drain_over_limit);
+    let [from, to] = [old, new].map(|limit| limit.drain_over_limit.to_string());
+    (effect != Effect::NONE).then(|| change("drain_over_limit", from, to, effect, ""))
+}
+
+fn script(old: &Limit, new: &Limit) -> Option<Change> {
+    let is_same = format!("{:?}", old.script) == format!("{:?}", new.script);
+    (!is_same).then(|| change("script", "one script", "another", Effect::BOTH, "only the script knows what it denies"))
+}
+
+fn unless_same<T: std::fmt::Debug>(what: &'static str, old: &T, new: &T, effect: Effect, note: &str) -> Option<Change> {
+    let is_same = format!("{old:?}") == format!("{new:?}");
+    (!is_same).then(|| change(what, "old", "new", effect, note))
+}

@@ -1,0 +1,261 @@
+//! What counts as stricter, and what becomes of buckets, against the memory store.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::effect::Effect;
+use super::limits::{LimitDiff, compare};
+use super::numbers::keeps;
+use super::source::Rulebook;
+use crate::config::{self, Source, Sources};
+use crate::engine::algorithms::algorithm::Aligned;
+use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+use crate::engine::algorithms::decision::Outcome;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::request::{Request, sample};
+use crate::engine::rules::rule_set::Rules;
+use crate::message::headers::Headers;
+use crate::store::Batch;
+use crate::store::memory::MemoryStore;
+
+fn rulebook(text: &str) -> Rulebook {
+    let read = Rulebook::read(Path::new("-"), &[], &mut text.as_bytes());
+    read.unwrap_or_else(|error| panic!("{text}: {error:?}"))
+}
+
+fn diff(old: &str, new: &str) -> Vec<LimitDiff> {
+    compare(&rulebook(old), &rulebook(new))
+}
+
+/// The rules of one limit with these settings.
+fn one(settings: &str) -> String {
+    format!("limits: {{ L: {{ {settings} }} }}")
+}
+
+#[test]
+fn every_kind_of_change_has_a_direction() {
+    const S: Effect = Effect::STRICTER;
+    const L: Effect = Effect::LOOSER;
+    const B: Effect = Effect::BOTH;
+    const N: Effect = Effect::NONE;
+    let ten = "count: 10, period: 1s";
+    let with = |more: &str| format!("{ten}, {more}");
+    let plain = ten.to_owned();
+    for (old, new, expected) in [
+        (plain.clone(), plain.clone(), N),
+        (plain.clone(), "count: 600, period: 1m, burst: 10".into(), N),
+        (plain.clone(), "burst: 5, count: 10, period: 1s".into(), S),
+        (plain.clone(), "burst: 10, count: 9, period: 1s".into(), S),
+        (plain.clone(), "burst: 20, count: 5, period: 1s".into(), B),
+        (plain.clone(), "burst: 10".into(), S),
+        (plain.clone(), "unlimited: true".into(), L),
+        (plain.clone(), "deny: true".into(), S),
+        (plain.clone(), "rates: [{ count: 10, period: 1s }, { count: 100, period: 1h }]".into(), S),
+        (plain.clone(), with("match: { path: /a }"), L),
+        (with("match: { path: /a }"), with("match: { path: [/a, /b] }"), S),
+        (with("match: { path: /a }"), with("match: { path: /b }"), B),
+        (with("match: { methods: [GET] }"), with("match: { methods: [GET], headers: { x-a: present } }"), L),
+        (with("match: { host: { not: a.example.com } }"), plain.clone(), S),
+        (with("by: ip/64"), with("by: ip/56"), S),
+        (with("by: ip/64"), with("by: [ip/64, host]"), L),
+        (with("by: ip/64"), with("by: [ip/64, { header: x-a }], missing: deny"), B),
+        (with("by: [ip, host]"), with("by: [host, ip]"), N),
+        (with("by: { header: x-a }"), with("by: { header: x-b }"), B),
+        (with("by: ip"), with("by: global"), S),
+        (with("mode: shadow"), plain.clone(), S),
+        (plain.clone(), with("mode: off"), L),
+        (with("mode: shadow"), "mode: shadow, deny: true".into(), N),
+        (with("enforce_for: 10%"), with("enforce_for: 20%"), S),
+        (with("enforce_for: 10%"), with("enforce_for: 0%"), L),
+        (plain.clone(), with("cost: 2"), S),
+        (plain.clone(), with("cost: { header: x-cost }"), B),
+        (plain.clone(), with("spend_when: { status: 401 }"), B),
+        (with("by: { header: x-a }"), with("by: { header: x-a }, missing: deny"), S),
+        (with("by: { header: x-a }, missing: deny"), with("by: { header: x-a }, missing: shared"), L),
+        (plain.clone(), with("on_store_error: deny"), S),
+        (with("on_store_error: deny"), with("on_store_error: local"), L),
+        (with("max_keys: 10"), with("max_keys: 5"), S),
+        (plain.clone(), with("per_call: true"), B),
+        (plain.clone(), with("drain_over_limit: true"), S),
+        (plain.clone(), with("candidate: { burst: 1 }"), N),
+        (plain.clone(), with("algorithm: fixed_window"), B),
+        (with("algorithm: fixed_window"), "burst: 20, count: 10, period: 1s".into(), L),
+        (plain.clone(), with("algorithm: sliding_log"), S),
+        (with("algorithm: sliding_log"), plain.clone(), L),
+        (with("algorithm: fixed_window"), with("algorithm: fixed_window, aligned: clock"), B),
+        (with("algorithm: sliding_window"), with("algorithm: sliding_window, count_denied: true"), S),
+        ("algorithm: concurrency, burst: 5".into(), "algorithm: concurrency, burst: 4".into(), S),
+        ("algorithm: concurrency, burst: 5".into(), "algorithm: concurrency, burst: 5, lease: 30s".into(), L),
+        (plain.clone(), with("elevated: { burst: 20, count: 20, period: 1s, for: 1m, activations_per_month: 2 }"), L),
+    ] {
+        let found = diff(&one(&old), &one(&new)).remove(0);
+        assert_eq!(found.effect, expected, "{old} -> {new}: {found:?}");
+        let back = diff(&one(&new), &one(&old)).remove(0);
+        assert_eq!(back.effect, expected.reversed(), "{new} -> {old}: {back:?}");
+    }
+}
+
+#[test]
+fn overrides_have_a_direction_too() {
+    let rules = |overrides: &str| format!("limits: {{ L: {{ count: 10, period: 1s }} }}\noverrides:\n{overrides}\n");
+    let (more, fewer) = ("{ count: 20, period: 1s }", "{ count: 5, period: 1s }");
+    let of = |value: &str| rules(&format!("  L:10.0.0.1: {value}"));
+    let none = rules("  {}");
+    for (old, new, stricter, looser) in [
+        (&none, &of(more), false, true),
+        (&none, &of(fewer), true, false),
+        (&of("{ unlimited: true }"), &none, true, false),
+        (&of("{ deny: true }"), &of("{ unlimited: true }"), false, true),
+        (&of("{ unlimited: true }"), &of("{ unlimited: true, until: 2030-01-01 }"), true, false),
+        (
+            &rules("  - L: { deny: true, cidr: 10.0.0.0/8 }"),
+            &rules("  - L: { deny: true, cidr: 10.0.0.0/7 }"),
+            true,
+            true,
+        ),
+    ] {
+        let found = diff(old, new).remove(0);
+        assert_eq!(found.effect, Effect { stricter, looser }, "{old}{new}{found:?}");
+    }
+    let labels: Vec<_> = diff(&none, &of(more)).remove(0).overrides.into_iter().map(|change| change.label).collect();
+    assert_eq!(labels, ["10.0.0.1 (standard input:3)"]);
+}
+
+#[test]
+fn limits_are_found_under_new_names() {
+    let verdicts = |old: &str, new: &str| -> Vec<(String, &str)> {
+        diff(old, new).iter().map(|limit| (limit.name.clone(), limit.verdict())).collect()
+    };
+    let limit = "{ count: 10, period: 1s }";
+    let (a, b) = (format!("limits: {{ A: {limit} }}"), format!("limits: {{ B: {limit} }}"));
+    assert_eq!(verdicts(&a, &b), [("B".to_owned(), "renamed")]);
+    assert_eq!(verdicts("limits: {}", &a), [("A".to_owned(), "new")]);
+    assert_eq!(verdicts(&a, "limits: {}"), [("A".to_owned(), "gone")]);
+    let short = "limits: { B: { short: A, count: 5, period: 1s } }";
+    assert_eq!(verdicts(&a, short), [("B".to_owned(), "stricter")]);
+    assert_eq!(diff(&a, short)[0].buckets, "carry over what was used");
+    assert_eq!(
+        verdicts(&a, "limits: { B: { count: 5, period: 1s } }"),
+        [("B".to_owned(), "new"), ("A".to_owned(), "gone")]
+    );
+}
+
+/// Spends one token as rules that took effect at an instant say. Returns what is left.
+fn spend(store: &MemoryStore, text: &str, effective_from: Micros, now: Micros) -> u64 {
+    let source = Source { name: "limits.yaml".into(), text: text.to_owned() };
+    let sources = Sources { limits: Some(source), ..Sources::default() };
+    let rules: Rules = config::load(&sources, Fingerprinter::new((0, 0)), effective_from).rules.unwrap();
+    let headers = Headers::from_iter([("x-a", "1"), ("x-b", "1")]);
+    let plan = rules.charges(&Request { now, ..sample(&headers) }, None).unwrap();
+    let decisions = store.decide(&Batch { charges: &plan.charges, effective_from, now }).unwrap();
+    assert_eq!(decisions[0].outcome, Outcome::Allowed, "{text}");
+    decisions[0].remaining
+}
+
+/// The engine does with the bucket of a client what is said of it.
+#[test]
+fn buckets_carry_over_or_start_full_as_it_says() {
+    let (carries, full) = ("carry over what was used", "start full");
+    let ten = "burst: 10, count: 10, period: 1h";
+    let with = |more: &str| format!("{ten}, {more}");
+    for (old, new, expected) in [
+        (ten.to_owned(), "burst: 20, count: 1, period: 1h".to_owned(), carries),
+        (ten.to_owned(), with("match: { methods: [GET] }"), "stay as they are"),
+        (ten.to_owned(), with("algorithm: fixed_window"), carries),
+        (with("algorithm: fixed_window"), with("algorithm: fixed_window, aligned: clock"), carries),
+        (ten.to_owned(), "algorithm: sliding_log, count: 10, period: 1h".into(), full),
+        (
+            "algorithm: sliding_log, count: 10, period: 1h".into(),
+            "algorithm: sliding_log, count: 8, period: 2h".into(),
+            carries,
+        ),
+        (
+            "algorithm: sliding_window, count: 10, period: 1h".into(),
+            "algorithm: sliding_window, count: 9, period: 2h".into(),
+            carries,
+        ),
+        (
+            "algorithm: sliding_window, count: 10, period: 1h".into(),
+            "algorithm: sliding_log, count: 9, period: 2h".into(),
+            full,
+        ),
+        (ten.to_owned(), with("short: M"), full),
+        (ten.to_owned(), with("by: [ip, method]"), full),
+        (
+            with("by: { header: x-a }"),
+            with("by: { header: x-b }"),
+            "stay as they are where the id's text stays the same",
+        ),
+        (
+            ten.to_owned(),
+            with("elevated: { burst: 50, count: 10, period: 1h, for: 1m, activations_per_month: 1 }"),
+            carries,
+        ),
+        (
+            "rates: [{ count: 10, period: 1h }, { count: 50, period: 1d }]".into(),
+            ten.into(),
+            "carry over what was used; those of removed windows expire",
+        ),
+    ] {
+        let found = diff(&one(&old), &one(&new)).remove(0).buckets;
+        assert!(found.starts_with(expected), "{old} -> {new}: {found}");
+        let (store, start) = (MemoryStore::new(100), Micros(1_767_225_600_000_000));
+        let changed = start.after(Micros(1_000));
+        for _ in 0..3 {
+            spend(&store, &one(&old), Micros(0), start);
+        }
+        let left = spend(&store, &one(&new), changed, changed.after(Micros(1_000)));
+        let fresh = spend(&MemoryStore::new(100), &one(&new), Micros(0), start);
+        let used = if expected.starts_with(full) { 0 } else { 3 };
+        assert_eq!(left, fresh - used, "{old} -> {new}: {found}");
+    }
+}
+
+/// Numbers of every algorithm with tokens, small enough for their edges to meet.
+fn numbers() -> impl Strategy<Value = Numbers> {
+    let milliseconds = prop::sample::select(vec![1u64, 2, 3, 4, 6, 10]);
+    (0..6u8, 1..6u64, 1..6u64, milliseconds).prop_filter_map("invalid", |(algorithm, burst, count, period)| {
+        let period = period * 1_000_000;
+        match algorithm {
+            0 => Numbers::new(burst, count, period),
+            1 => Numbers::fixed_window(burst.max(count), count, period, Aligned::First),
+            2 => Numbers::fixed_window(burst.max(count), count, period, Aligned::Clock),
+            3 => Numbers::sliding_log(count, period),
+            4 => Numbers::sliding_window(count, period, false),
+            _ => Numbers::fixed(burst),
+        }
+        .ok()
+    })
+}
+
+/// Spends tokens and returns whether they fit.
+fn fits(store: &MemoryStore, numbers: &Numbers, cost: u64, now: Micros) -> bool {
+    let charge = Charge::new(Bucket::new("a", 1), numbers.clone(), cost, Mode::Spend);
+    let batch = Batch { charges: std::slice::from_ref(&charge), effective_from: Micros(0), now };
+    store.decide(&batch).unwrap()[0].outcome == Outcome::Allowed
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_global_rejects: 200_000, ..ProptestConfig::with_cases(1_500) })]
+
+    /// Requests that all pass under the old numbers all pass under new ones that are not stricter.
+    #[test]
+    fn what_is_not_stricter_denies_nothing_that_passed(
+        old in numbers(),
+        new in numbers(),
+        steps in prop::collection::vec((prop::sample::select(vec![0u64, 0, 1, 250, 500, 999, 1_000, 1_500, 3_000]), 1..3u64), 40..80),
+    ) {
+        prop_assume!(keeps(&old, &new));
+        let (before, after) = (MemoryStore::new(10), MemoryStore::new(10));
+        let mut now = Micros(1_767_225_600_000_000);
+        for (gap, cost) in steps {
+            now = now.after(Micros(gap));
+            if fits(&before, &old, cost, now) {
+                prop_assert!(fits(&after, &new, cost, now), "{} -> {} at {:?}", old, new, now);
+            }
+        }
+    }
+}
