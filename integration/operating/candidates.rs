@@ -156,7 +156,7 @@ fn the_bound_on_keys_is_one_on_ids() {
     assert_eq!(statuses, [200, 200, 200, 429], "c and d share a bucket");
 }
 
-/// The ids that calls name are judged as those of requests.
+/// Ids that calls name count as those of requests.
 #[test]
 fn calls_by_name_and_checks_of_requests_count_as_well() {
     let rules =

@@ -62,7 +62,7 @@ fn check_limit(map: &Mapping<'_>, limit: &Limit) -> ReadResult<()> {
     let shadow = "write these numbers as the limit's, with `mode: shadow`";
     let (message, help) = match &limit.allowance {
         Allowance::Windows(_) => return Ok(()),
-        Allowance::Disabled => ("`candidate` needs numbers beside it", shadow),
+        Allowance::Disabled => ("a limit with `candidate` needs numbers of its own", shadow),
         Allowance::Unlimited => ("`unlimited: true` and `candidate` cannot be combined", shadow),
         Allowance::Deny => ("`deny: true` and `candidate` cannot be combined", shadow),
         Allowance::Elevated(_) => ("`elevated` and `candidate` cannot be combined", "remove one of them"),

@@ -227,7 +227,6 @@ pub fn hash(fingerprint: u128) -> String {
 }
 
 /// Returns the half of a fingerprint that logs show.
-#[expect(clippy::cast_possible_truncation, reason = "the shifted half fits")]
 pub const fn half(fingerprint: u128) -> u64 {
     (fingerprint >> 64) as u64
 }

@@ -1,4 +1,4 @@
-//! What candidates would have decided.
+//! The decisions of candidates.
 
 use super::verdict::{Answer, Standing, Verdict};
 use crate::engine::algorithms::charge::{Charge, Mode};

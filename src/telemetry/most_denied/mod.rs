@@ -18,7 +18,7 @@ mod sketch;
 /// place of one that has denied nothing for two [`GENERATION`]s.
 const MOST_LIMITS: usize = 256;
 
-/// The age at which counts start anew. The counts before are kept as long again, so that a list is of the last 5 to 10 minutes.
+/// A period of counting. A list covers the current period and the one before: the last 5 to 10 minutes.
 pub const GENERATION: Duration = Duration::from_mins(5);
 
 /// The longest list.
@@ -196,7 +196,7 @@ struct Merged {
     unseen: u64,
 }
 
-/// What is known of an id.
+/// The counts of an id.
 #[derive(Default)]
 struct MergedId {
     count: u64,
