@@ -7,6 +7,7 @@ mod candidates;
 mod command;
 mod health;
 mod openapi;
+mod record;
 mod top;
 
 use serde_json::Value;

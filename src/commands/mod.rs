@@ -23,6 +23,7 @@ mod listener_flags;
 mod logging;
 mod print;
 mod process_flags;
+pub mod record;
 mod rules_flags;
 mod runtime;
 pub mod serve;
@@ -52,6 +53,7 @@ enum Command {
     Explain(explain::Args),
     Health(health::Args),
     Import(import::Args),
+    Record(record::Args),
     /// Prints the JSON schema of limits.yaml
     Schema,
     Simulate(simulate::Args),
@@ -94,6 +96,7 @@ fn run_command(
         Command::Explain(args) => explain::run(&args, out, err),
         Command::Health(args) => health::run(&args, out),
         Command::Import(args) => import::run(&args, out, err),
+        Command::Record(args) => record::run(&args, out, err),
         Command::Schema => {
             out.write_all(crate::config::SCHEMA.as_bytes())?;
             Ok(ExitCode::Success)

@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::error::Error;
+use std::io;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -105,7 +106,7 @@ pub(crate) async fn exchange(
     request: Request<Bytes>,
     max_bytes: usize,
 ) -> Result<Response<Bytes>, Box<dyn Error + Send + Sync>> {
-    let (head, body) = send(stream, request, async |body| read(body, max_bytes).await).await?;
+    let (head, body) = send(stream, request, async |_, body| read(body, max_bytes).await).await?;
     let body = body.map_err(|error| format!("the response cannot be read: {error}"))?;
     Ok(Response::from_parts(head, body))
 }
@@ -115,20 +116,42 @@ pub(crate) async fn status(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Bytes>,
 ) -> hyper::Result<StatusCode> {
-    Ok(send(stream, request, async |_| ()).await?.0.status)
+    Ok(send(stream, request, async |_, _| ()).await?.0.status)
 }
 
-/// Sends a request and calls `read` with the response's body.
+/// Sends a request on a new connection and passes the response's body on, piece by piece. The body of a response with
+/// another status than 200 is returned. Callers set a timeout.
+pub(crate) async fn stream(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Bytes>,
+    max_bytes: usize,
+    mut take: impl FnMut(Bytes) -> io::Result<()>,
+) -> Result<Response<Bytes>, Box<dyn Error + Send + Sync>> {
+    let reading = async |head: &Parts, mut body: Incoming| {
+        if head.status != StatusCode::OK {
+            return read(body, max_bytes).await;
+        }
+        while let Some(piece) = body.next().await {
+            take(piece?)?;
+        }
+        Ok(Bytes::new())
+    };
+    let (head, body) = send(stream, request, reading).await?;
+    Ok(Response::from_parts(head, body?))
+}
+
+/// Sends a request and calls `read` with the response's head and body.
 async fn send<T>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Bytes>,
-    read: impl AsyncFnOnce(Incoming) -> T,
+    read: impl AsyncFnOnce(&Parts, Incoming) -> T,
 ) -> hyper::Result<(Parts, T)> {
     let mut builder = client::conn::http1::Builder::new();
     let (mut sender, connection) = builder.max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await?;
     let mut response = pin!(async {
         let (head, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
-        Ok((head, read(Incoming(body)).await))
+        let read = read(&head, Incoming(body)).await;
+        Ok((head, read))
     });
     tokio::select! {
         response = &mut response => response,

@@ -61,6 +61,7 @@ impl Limiter {
             self.charge(&view, verdict.candidate_charges(&plan), ask.now(), is_local);
         }
         let denials = if ask.is_decision() { view.count_verdict(&verdict, &plan, ask.start) } else { Vec::new() };
+        self.record(&view, &ask, &verdict);
         view.snapshot.warn_of_values(&verdict);
         let settlement = self.settlement(&view, &plan, &verdict, &ask, is_local);
         self.seconds[ask.listener as usize].observe(ask.start.elapsed());

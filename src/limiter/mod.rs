@@ -8,9 +8,10 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, Cache};
+use arc_swap::{ArcSwap, ArcSwapOption, Cache};
 use tokio_util::task::AbortOnDropHandle;
 
+use self::recording::Recording;
 use crate::engine::rules::blocks::Blocks;
 use crate::store::Store;
 use crate::telemetry::metrics::{DecisionListener, LocalTimer, Timer};
@@ -26,6 +27,7 @@ mod local_store;
 mod most_denied;
 mod new_keys;
 pub mod operator;
+pub mod recording;
 mod scripts;
 mod settlement;
 mod shared;
@@ -53,6 +55,7 @@ pub struct Limiter {
     /// The ids that this worker denies.
     denied: Arc<WorkerDenials>,
     blocks: RefCell<Cache<Arc<ArcSwap<Blocks>>, Arc<Blocks>>>,
+    recording: RefCell<Cache<Arc<ArcSwapOption<Recording>>, Option<Arc<Recording>>>>,
     slots: Rc<SlotTable>,
     /// The keys that this worker has charged in a remote store.
     recent: Option<RecentKeys>,
@@ -83,6 +86,7 @@ impl Limiter {
             slots: SlotTable::new(shared.clone(), store.clone()),
             denied,
             blocks: RefCell::new(Cache::new(shared.blocks.clone())),
+            recording: RefCell::new(Cache::new(shared.recording.clone())),
             recent: store.is_remote().then(RecentKeys::new),
             keeper: OnceCell::new(),
             seconds: shared.metrics.listeners.decision_seconds.each_ref().map(Timer::local),

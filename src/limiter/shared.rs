@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 
 use super::key_bounds::{KeyBounds, limit_keys};
+use super::recording::Recording;
 use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::rule_set::Rules;
@@ -20,6 +21,7 @@ use crate::telemetry::most_denied::MostDenied;
 pub struct Shared {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) blocks: Arc<ArcSwap<Blocks>>,
+    pub(super) recording: Arc<ArcSwapOption<Recording>>,
     pub(super) metrics: Arc<Metrics>,
     pub(crate) denial_log: Arc<DenialLog>,
     pub(super) most_denied: MostDenied,
@@ -56,7 +58,17 @@ impl Shared {
         local.set_limits(&limit_keys(&rules, &metrics), rules.effective_from);
         let snapshot = Arc::new(ArcSwap::from_pointee(Snapshot::new(rules, &metrics, &denial_log)));
         let (blocks, store_failed, bounds) = (Arc::default(), Mutex::default(), KeyBounds::default());
-        Self { snapshot, blocks, metrics, denial_log, most_denied: MostDenied::default(), local, store_failed, bounds }
+        Self {
+            snapshot,
+            blocks,
+            recording: Arc::default(),
+            metrics,
+            denial_log,
+            most_denied: MostDenied::default(),
+            local,
+            store_failed,
+            bounds,
+        }
     }
 
     #[must_use]

@@ -21,6 +21,10 @@ impl<T> Networks<T> {
         self.0.is_empty()
     }
 
+    pub(crate) fn keys(&self) -> impl Iterator<Item = IpNet> {
+        self.0.iter().flat_map(|(_, networks)| networks.keys().copied())
+    }
+
     /// The entry of a network, whose host bits are ignored.
     pub(crate) fn entry(&mut self, network: IpNet) -> Entry<'_, IpNet, T> {
         let prefix = network.prefix_len();

@@ -150,6 +150,11 @@ impl Overrides {
         self.list.len()
     }
 
+    /// The networks of its overrides.
+    pub fn networks(&self) -> impl Iterator<Item = IpNet> {
+        self.networks.keys()
+    }
+
     pub fn has_networks(&self) -> bool {
         !self.networks.is_empty()
     }

@@ -1,4 +1,4 @@
-//! A client of the admin listener, for `weir bucket` and `weir health`.
+//! A client of the admin listener, for `weir bucket`, `weir record` and `weir health`.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::http::simple::exchange;
+use crate::http::simple::{exchange, stream};
 
 /// Includes the name lookup.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -103,6 +103,27 @@ impl AdminClient {
             answered.map_err(|_| format!("no answer within {ANSWER_TIMEOUT:?}; the change may have been made"))??.json()
         };
         asking.await.map_err(|reason| self.error(reason))
+    }
+
+    /// Starts a recording and passes its lines on as they come, in pieces. Returns the reply's status and body if there is no
+    /// recording. `deadline` is for all of it.
+    pub async fn record(
+        &self,
+        body: &Value,
+        deadline: Duration,
+        take: impl FnMut(Bytes) -> std::io::Result<()>,
+    ) -> Result<Page, AdminClientError> {
+        let recording = async {
+            let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
+            let connection = connected.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}"))??;
+            let request = self.request(Method::POST, "/record", Some(body)).map_err(|error| error.to_string())?;
+            let response = stream(connection, request, MAX_BYTES, take).await.map_err(|error| error.to_string())?;
+            Ok(Page { status: response.status(), body: response.into_body() })
+        };
+        let recorded = timeout(deadline, recording).await;
+        recorded
+            .unwrap_or_else(|_| Err(format!("the recording did not end within {deadline:?}")))
+            .map_err(|reason| self.error(reason))
     }
 
     fn error(&self, reason: String) -> AdminClientError {

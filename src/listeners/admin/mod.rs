@@ -47,6 +47,7 @@ mod limits;
 mod live;
 pub mod log;
 mod page;
+mod record;
 pub mod reload;
 mod replies;
 mod routes;
@@ -143,6 +144,8 @@ pub struct Admin {
     operator: Rc<Operator>,
     /// Resets the log's filter when a temporary one expires.
     log_reset: RefCell<Option<AbortOnDropHandle<()>>>,
+    /// The stream of the recording that runs, or of the last one.
+    recording: RefCell<Option<AbortOnDropHandle<()>>>,
     rejection_log: Throttle,
     started: Instant,
 }
@@ -162,8 +165,14 @@ impl From<Reply> for Answer {
 
 impl Admin {
     pub fn new(options: AdminOptions, operator: Rc<Operator>) -> Rc<Self> {
-        let (log_reset, rejection_log) = (RefCell::default(), Throttle::default());
-        Rc::new(Self { options, operator, log_reset, rejection_log, started: Instant::now() })
+        Rc::new(Self {
+            options,
+            operator,
+            log_reset: RefCell::default(),
+            recording: RefCell::default(),
+            rejection_log: Throttle::default(),
+            started: Instant::now(),
+        })
     }
 
     /// Serves a connection to its end. When `closing` is cancelled, the current request is answered and no other one.
@@ -236,6 +245,7 @@ impl Admin {
             Operation::Log => self.log(),
             Operation::SetLog => return self.change_log(false, request).await,
             Operation::ResetLog => return self.change_log(true, request).await,
+            Operation::Record => return self.record(request).await,
             Operation::Reload => return self.reload(request).await,
         }
         .into()

@@ -6,27 +6,17 @@ use serde_json::{Value, json};
 use crate::engine::algorithms::decision::Decision;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::blocks::Block;
-use crate::engine::rules::limit::LimitMode;
 use crate::limiter::operator::BucketState;
 use crate::listeners::json::milliseconds;
+use crate::listeners::rules_json;
 
 pub(super) fn state(state: &BucketState) -> Value {
     json!({
         "bucket": state.bucket,
-        "mode": match state.mode {
-            LimitMode::Enforce => "enforce",
-            LimitMode::Shadow => "shadow",
-            LimitMode::Off => "off",
-        },
+        "mode": rules_json::mode(state.mode),
         "enforced": state.enforced,
-        "allows": match state.allowance {
-            Allowance::Disabled => "nothing",
-            Allowance::Unlimited => "unlimited",
-            Allowance::Deny => "deny",
-            Allowance::Windows(_) | Allowance::Elevated(_) => "windows",
-        },
+        "allows": rules_json::allows(&state.allowance),
         "given_by": state.given_by.as_ref().map(|(place, comment)| json!({ "place": place, "comment": comment })),
         "blocked": state.blocked.as_ref().map(|(block, left)| self::block(block, *left)),
         "windows": state.windows.iter().map(window).collect::<Vec<_>>(),

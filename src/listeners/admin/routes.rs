@@ -38,6 +38,7 @@ pub(super) enum Operation {
     Log,
     SetLog,
     ResetLog,
+    Record,
     Reload,
 }
 
@@ -79,6 +80,7 @@ pub(super) static ROUTES: &[Route] = &[
     get("/log", Operation::Log, Access::Open),
     change("PUT", "/log", Operation::SetLog),
     change("DELETE", "/log", Operation::ResetLog),
+    change("POST", "/record", Operation::Record),
     change("POST", "/reload", Operation::Reload),
 ];
 

@@ -1,0 +1,180 @@
+//! The lines of a recording: requests with stand-ins for ids.
+
+use std::borrow::Cow;
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+
+use super::Recording;
+use super::parts::Treatment;
+use super::pseudonyms::Pseudonyms;
+use crate::engine::rules::component::ComponentSource;
+use crate::engine::rules::descriptors::DescriptorRequest;
+use crate::engine::rules::explanation::Explanation;
+use crate::engine::rules::request::{DescriptorEntry, Duplicates, Request};
+use crate::engine::rules::rule_set::Rules;
+use crate::message::headers::Headers;
+use crate::message::lossless;
+
+impl Recording {
+    /// A call of the rate limit service. Its descriptors are decided together.
+    pub(super) fn call(&self, rules: &Rules, call: &DescriptorRequest<'_>) -> Value {
+        let headers = Headers::new();
+        let entries = call.descriptors.iter().map(|descriptor| {
+            let request = Request {
+                method: "",
+                host: "",
+                path: "",
+                query: None,
+                headers: &headers,
+                client: None,
+                tls_subject: None,
+                domain: Some(call.domain),
+                descriptor: descriptor.entries,
+                now: call.now,
+            };
+            self.entries(descriptor.entries, &Clear::of(rules, &request))
+        });
+        json!({ "at_us": call.now.0, "domain": call.domain, "descriptors": entries.collect::<Vec<_>>() })
+    }
+
+    pub(super) fn request(&self, rules: &Rules, request: &Request<'_>) -> Value {
+        let clear = Clear::of(rules, request);
+        let mut line = json!({
+            "at_us": request.now.0,
+            "method": request.method,
+            "host": request.host,
+            "target": self.target(request, &clear),
+        });
+        let address = |client| if clear.client { client } else { self.pseudonyms.address(client) };
+        if let Some(client) = request.client.map(address) {
+            line["client"] = client.to_string().into();
+        }
+        if let Some(subject) = request.tls_subject.filter(|_| self.parts.has_tls_subject) {
+            let hidden = || format!("CN={:032x}", self.pseudonyms.hash("subject", subject.as_bytes()));
+            line["tls_subject"] = if clear.tls_subject { subject.into() } else { hidden().into() };
+        }
+        let headers = self.headers(request, &clear);
+        if !headers.is_empty() {
+            line["headers"] = headers.into();
+        }
+        if !request.descriptor.is_empty() {
+            line["descriptors"] = json!([self.entries(request.descriptor, &clear)]);
+        }
+        line
+    }
+
+    /// The path, and the query parameters that rules name.
+    fn target(&self, request: &Request<'_>, clear: &Clear<'_>) -> String {
+        let path = if clear.path { request.path.into() } else { self.parts.path(request.path, &self.pseudonyms) };
+        let mut target = path.into_owned();
+        for (name, treatment) in &self.parts.queries {
+            // Several values that differ are malformed for the rules, which two values keep.
+            let values = query_values(request, name);
+            for value in values {
+                let kept = clear.or_hidden(name, &value, treatment, &self.pseudonyms);
+                target.push(if target.contains('?') { '&' } else { '?' });
+                target.push_str(&encoded(name));
+                target.push('=');
+                target.push_str(&encoded(&kept));
+            }
+        }
+        target
+    }
+
+    fn headers(&self, request: &Request<'_>, clear: &Clear<'_>) -> Vec<Value> {
+        let mut kept = Vec::new();
+        for (name, treatment) in &self.parts.headers {
+            for line in request.lines(name) {
+                kept.push(json!([name, clear.or_hidden(name, &line, treatment, &self.pseudonyms)]));
+            }
+        }
+        for (name, treatment) in &self.parts.cookies {
+            if let Ok(Some(value)) = request.cookie(name, Duplicates::First) {
+                let value = clear.or_hidden(name, &value, treatment, &self.pseudonyms);
+                kept.push(json!(["cookie", format!("{name}={value}")]));
+            }
+        }
+        kept
+    }
+
+    fn entries(&self, entries: &[DescriptorEntry<'_>], clear: &Clear<'_>) -> Vec<Value> {
+        let other = Treatment::default();
+        let kept = entries.iter().map(|entry| {
+            let treatment = self.parts.entries.get(entry.key).unwrap_or(&other);
+            json!([entry.key, clear.or_hidden(entry.key, entry.value, treatment, &self.pseudonyms)])
+        });
+        kept.collect()
+    }
+}
+
+/// The parts of a request that stay as they are, because an override names this id in the rules: under a stand-in it would
+/// have other numbers.
+#[derive(Debug, Default)]
+struct Clear<'r> {
+    client: bool,
+    path: bool,
+    tls_subject: bool,
+    /// The names of headers, query parameters, cookies and descriptor entries.
+    names: Vec<Cow<'r, str>>,
+}
+
+impl<'r> Clear<'r> {
+    fn of(rules: &'r Rules, request: &Request<'_>) -> Self {
+        let mut clear = Self::default();
+        let overridden = rules.limits().iter().any(|limit| !limit.overrides.is_empty());
+        let Some(explanations) = overridden.then(|| rules.explain(request).ok()).flatten() else { return clear };
+        for (limit, explanation) in rules.limits().iter().zip(explanations) {
+            if !matches!(explanation, Explanation::Applies { given_by: Some(_), .. }) {
+                continue;
+            }
+            for component in &limit.by {
+                match &component.source {
+                    ComponentSource::Ip { .. } => clear.client = true,
+                    ComponentSource::PathParameter { .. } => clear.path = true,
+                    ComponentSource::TlsSubject => clear.tls_subject = true,
+                    ComponentSource::Header(name) => clear.names.push(name.as_str().into()),
+                    ComponentSource::Query(name) | ComponentSource::Cookie(name) => {
+                        clear.names.push(name.to_ascii_lowercase().into());
+                    }
+                    ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => {
+                        clear.names.push(key.as_str().into());
+                    }
+                    ComponentSource::Host | ComponentSource::Method | ComponentSource::Path => {}
+                }
+            }
+        }
+        clear
+    }
+
+    fn or_hidden<'v>(
+        &self,
+        name: &str,
+        value: &'v str,
+        treatment: &Treatment,
+        pseudonyms: &Pseudonyms,
+    ) -> Cow<'v, str> {
+        let is_clear = !treatment.is_secret && self.names.iter().any(|clear| clear == name);
+        if is_clear { Cow::Borrowed(value) } else { treatment.kept(value, pseudonyms) }
+    }
+}
+
+/// The different values of a query parameter, at most two: more tell the rules nothing new.
+fn query_values(request: &Request<'_>, name: &str) -> Vec<String> {
+    let first = request.query(name, Duplicates::First).ok().flatten();
+    let last = request.query(name, Duplicates::Last).ok().flatten().filter(|last| Some(last) != first.as_ref());
+    first.into_iter().chain(last).map(Cow::into_owned).collect()
+}
+
+/// Percent-encodes what has a meaning in a query.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in lossless::bytes(text).iter() {
+        if byte.is_ascii_alphanumeric() || b"-._~:@,/!".contains(byte) {
+            encoded.push(char::from(*byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}

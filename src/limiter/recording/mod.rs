@@ -1,0 +1,160 @@
+//! A recording: a sample of what the rules see of requests, for simulations.
+//!
+//! Ids are replaced by stand-ins under a secret of the recording, which nobody keeps. Workers never wait for it: they put
+//! lines in a bounded queue, and count those that do not fit. Without a recording, a request costs one pointer read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use self::parts::{Parts, Treatment};
+use self::pseudonyms::Pseudonyms;
+use super::{Ask, AskSubject, Limiter, Shared, View};
+use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::rules::limit::WHOLE_SHARE;
+use crate::engine::rules::rule_set::Rules;
+
+mod line;
+mod parts;
+mod pseudonyms;
+
+/// Lines that wait for the control thread. At 100,000 requests per second, it may pause for 80 ms.
+const QUEUE: usize = 8_192;
+
+/// A recording that runs.
+#[derive(Debug)]
+pub struct Recording {
+    parts: Parts,
+    pseudonyms: Pseudonyms,
+    /// The share of clients, in parts of [`WHOLE_SHARE`].
+    share: u32,
+    lines: Sender<String>,
+    counts: [AtomicU64; 4],
+}
+
+/// The fate of a request in a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Kept,
+    /// The queue was full.
+    Dropped,
+    /// Outside the share.
+    LeftOut,
+    /// Calls that name their limits: they have no request to record.
+    Named,
+}
+
+impl Shared {
+    /// Starts a recording of a share of the clients, in parts of [`WHOLE_SHARE`]. `None` if one is running.
+    pub fn start_recording(&self, secret: (u64, u64), share: u32) -> Option<(Arc<Recording>, Receiver<String>)> {
+        if self.recording.load().is_some() {
+            return None;
+        }
+        let mut parts = Parts::of(&self.snapshot.load().rules);
+        let pseudonyms = Pseudonyms::new(secret, std::mem::take(&mut parts.networks));
+        let (lines, received) = channel(QUEUE);
+        let recording = Arc::new(Recording { parts, pseudonyms, share, lines, counts: Default::default() });
+        self.recording.store(Some(recording.clone()));
+        Some((recording, received))
+    }
+
+    pub fn stop_recording(&self) {
+        self.recording.store(None);
+    }
+}
+
+impl Recording {
+    /// The first line, which says what the others tell.
+    pub fn head(&self, started: Option<&str>) -> Value {
+        let names = |parts: &BTreeMap<String, Treatment>| parts.keys().cloned().collect::<Vec<_>>();
+        json!({
+            "weir_recording": 1,
+            "version": env!("CARGO_PKG_VERSION"),
+            "started": started,
+            "share_percent": f64::from(self.share) * 100.0 / f64::from(WHOLE_SHARE),
+            "headers": names(&self.parts.headers),
+            "query": names(&self.parts.queries),
+            "cookies": names(&self.parts.cookies),
+            "descriptors": names(&self.parts.entries),
+            "tls_subject": self.parts.has_tls_subject,
+            "uncertain": self.parts.uncertain(),
+        })
+    }
+
+    /// The counts so far.
+    pub fn counts(&self) -> Value {
+        let of = |fate: Fate| self.counts[fate as usize].load(Ordering::Relaxed);
+        json!({
+            "kept": of(Fate::Kept),
+            "dropped": of(Fate::Dropped),
+            "outside_the_share": of(Fate::LeftOut),
+            "without_a_request": of(Fate::Named),
+        })
+    }
+
+    fn count(&self, fate: Fate) {
+        self.counts[fate as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns true if all requests of this client are kept.
+    fn is_kept(&self, client: &str) -> bool {
+        let place = self.pseudonyms.hash("share", client.as_bytes()) % u128::from(WHOLE_SHARE);
+        place < u128::from(self.share)
+    }
+
+    fn push(&self, rules: &Rules, mut line: Value, verdict: &Verdict) {
+        let standing = match verdict.standing {
+            Standing::Allowed => "allowed",
+            Standing::Denied => "denied",
+            Standing::Unavailable => "unavailable",
+            Standing::Overloaded => "overloaded",
+        };
+        line["verdict"] = standing.into();
+        let binding = verdict.binding.and_then(|place| verdict.answers.get(place));
+        if let Some(binding) = binding.filter(|_| verdict.standing == Standing::Denied) {
+            line["by"] = rules.name(binding.limit).into();
+        }
+        let sent = self.lines.try_send(format!("{line}\n"));
+        self.count(if sent.is_ok() { Fate::Kept } else { Fate::Dropped });
+    }
+}
+
+impl Limiter {
+    /// Adds a decision about a request to the recording that runs, if one does.
+    #[inline]
+    pub(super) fn record(&self, view: &View, ask: &Ask<'_>, verdict: &Verdict) {
+        if let Some(recording) = self.recording.borrow_mut().load() {
+            record(recording, view.rules(), ask, verdict);
+        }
+    }
+}
+
+#[cold]
+fn record(recording: &Recording, rules: &Rules, ask: &Ask<'_>, verdict: &Verdict) {
+    if !ask.is_decision() {
+        return;
+    }
+    let is_kept = match ask.subject {
+        AskSubject::Named { .. } => return recording.count(Fate::Named),
+        AskSubject::Request(request) => match request.client {
+            Some(client) => recording.is_kept(&client.to_string()),
+            None => recording.is_kept(request.host),
+        },
+        AskSubject::Descriptors(call) => {
+            let entries = call.descriptors.iter().flat_map(|descriptor| descriptor.entries);
+            let entries: Vec<&str> = entries.flat_map(|entry| [entry.key, entry.value]).collect();
+            recording.is_kept(&entries.join("\n"))
+        }
+    };
+    if !is_kept {
+        return recording.count(Fate::LeftOut);
+    }
+    match ask.subject {
+        AskSubject::Named { .. } => {}
+        AskSubject::Request(request) => recording.push(rules, recording.request(rules, request), verdict),
+        AskSubject::Descriptors(call) => recording.push(rules, recording.call(rules, call), verdict),
+    }
+}
