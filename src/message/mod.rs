@@ -6,6 +6,7 @@ pub mod client_address;
 pub mod headers;
 pub mod host;
 pub mod host_pattern;
+pub mod inline_source;
 pub mod lossless;
 pub mod path;
 pub mod percent;

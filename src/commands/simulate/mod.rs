@@ -20,6 +20,8 @@ use crate::simulation::suggestion::Goal;
 use crate::simulation::{self, Options, Outcome};
 use crate::store::memory::DEFAULT_MAX_KEYS;
 
+mod figures;
+mod html;
 mod json;
 mod names;
 mod progress;
@@ -66,6 +68,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = one_of(&[
         ("text", "For people", OutputFormat::Text),
         ("json", "For programs", OutputFormat::Json),
+        ("html", "One page with charts, for a browser; it loads nothing", OutputFormat::Html),
     ]))]
     format: OutputFormat,
 
@@ -86,6 +89,13 @@ pub struct Args {
 enum OutputFormat {
     Text,
     Json,
+    Html,
+}
+
+/// The names of the rules files.
+struct Files {
+    here: String,
+    there: String,
 }
 
 /// Decides the requests of the logs and prints what the limits do.
@@ -127,16 +137,16 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         return Err(Failure::bad_input(format!("{found}; see --log-format")));
     }
     let names = Names::new(args.show_ids);
-    match args.format {
-        OutputFormat::Text => {
-            let files = text::Files {
-                here: args.rules.name(),
-                there: args.against.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
-            };
-            out.write_all(text::render(&report, &names, &files, &goal).as_bytes())?;
-        }
-        OutputFormat::Json => writeln!(out, "{}", json::render(&report, &names))?,
-    }
+    let files = Files {
+        here: args.rules.name(),
+        there: args.against.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+    };
+    let text = match args.format {
+        OutputFormat::Text => text::render(&report, &names, &files, &goal),
+        OutputFormat::Json => format!("{}\n", json::render(&report, &names)),
+        OutputFormat::Html => html::render(&report, &names, &files, &goal),
+    };
+    out.write_all(text.as_bytes())?;
     Ok(ExitCode::Success)
 }
 

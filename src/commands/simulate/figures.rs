@@ -1,0 +1,71 @@
+//! Numbers, shares and times as people read them.
+
+use crate::engine::algorithms::describe::Span;
+use crate::engine::algorithms::micros::Micros;
+use crate::simulation::report::Load;
+
+pub(super) fn load_text(load: &Load) -> String {
+    let per = load.period.map_or_else(|| "in the whole log".to_owned(), |period| format!("in {}", span(period)));
+    let [p50, p99, p999, most] = [load.p50, load.p99, load.p999, load.most].map(|n| number_text(n.into()));
+    format!("requests of an id {per}: p50 {p50}, p99 {p99}, p99.9 {p999}, max {most}")
+}
+
+/// `3 of 1,200 requests (0.25%)`
+pub(super) fn of(part: u64, all: u64, what: &str) -> String {
+    let share = if all == 0 { String::new() } else { format!(" ({})", percent(part, all)) };
+    format!("{} of {} {what}{}{share}", number_text(part), number_text(all), if all == 1 { "" } else { "s" })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is rounded to two digits")]
+fn percent(part: u64, all: u64) -> String {
+    let percent = part as f64 * 100.0 / all as f64;
+    match percent {
+        0.0 => "0%".to_owned(),
+        percent if percent < 0.001 => "<0.001%".to_owned(),
+        percent if percent < 0.1 => format!("{percent:.3}%"),
+        percent if percent < 10.0 => format!("{percent:.2}%"),
+        percent => format!("{percent:.1}%"),
+    }
+}
+
+/// A share in millionths as a percentage.
+pub(super) fn share_text(millionths: u64) -> String {
+    let text = format!("{}.{:04}", millionths / 10_000, millionths % 10_000);
+    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// `1,234,567`
+pub(super) fn number_text(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+pub(super) fn instant(at: Micros) -> String {
+    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
+    jiff::Timestamp::from_microsecond(micros)
+        .map_or_else(|_| at.0.to_string(), |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string())
+}
+
+pub(super) fn span(span: Micros) -> String {
+    Span(span.0.saturating_mul(1_000)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_shares_are_short() {
+        assert_eq!([0, 999, 1_000, 1_234_567].map(number_text), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(of(3, 1_200, "request"), "3 of 1,200 requests (0.25%)");
+        assert_eq!(of(0, 1, "id"), "0 of 1 id (0%)");
+        assert_eq!([1_000, 1_000_000, 123_456, 0].map(share_text), ["0.1%", "100%", "12.3456%", "0%"]);
+    }
+}

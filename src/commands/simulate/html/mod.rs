@@ -1,0 +1,241 @@
+//! The report of a simulation as one HTML page that loads nothing.
+
+use std::fmt::{Display, Write};
+
+use self::chart::chart;
+use super::Files;
+use super::figures::{instant, load_text, number_text, of, share_text, span};
+use super::names::Names;
+use crate::commands::print::joined;
+use crate::engine::algorithms::micros::Micros;
+use crate::message::inline_source::inline_source;
+use crate::simulation::against::{Comparison, Difference};
+use crate::simulation::report::{DeniedId, LimitReport, LineCounts, Report, SideReport, Status};
+use crate::simulation::suggestion::{Found, Goal, Suggestion};
+
+mod chart;
+
+const STYLE: &str = include_str!("report.css");
+
+pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal) -> String {
+    let mut page = head();
+    let verdict = format!("{} would be denied", of(report.side.denied, report.requests, "request"));
+    let _ = write!(page, "<header><h1>{}</h1>", Text(&verdict));
+    if let Some((first, last)) = report.span {
+        let _ = write!(
+            page,
+            "<p class=\"muted\">{} to {} UTC, decided by {}",
+            instant(first),
+            instant(last),
+            Text(&files.here)
+        );
+        if report.other.is_some() {
+            let _ = write!(page, " and by {}", Text(&files.there));
+        }
+        page.push_str("</p>");
+    }
+    page.push_str("</header>\n<main>\n");
+    notes(&mut page, report);
+    if let (Some(comparison), Some(_)) = (&report.comparison, &report.other) {
+        compare(&mut page, comparison, names, files);
+    }
+    side(&mut page, &report.side, names, goal, report.other.is_some().then_some(files.here.as_str()));
+    if let Some(other) = &report.other {
+        side(&mut page, other, names, goal, Some(&files.there));
+    }
+    page.push_str("</main>\n</html>\n");
+    page
+}
+
+fn head() -> String {
+    let policy = format!("default-src 'none'; style-src {}; base-uri 'none'; form-action 'none'", inline_source(STYLE));
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <title>Weir: simulation</title>\n<style>{STYLE}</style>\n{}",
+        chart::HATCH
+    )
+}
+
+/// What is worth knowing of the lines.
+fn notes(page: &mut String, report: &Report) {
+    let LineCounts { lines, unreadable, other, rejected, invalid } = report.lines;
+    let all = number_text(lines);
+    let counts = [
+        (unreadable, format!("of {all} lines could not be read")),
+        (other, "lines tell of no request".to_owned()),
+        (rejected, "requests are rejected before any limit".to_owned()),
+        (invalid, "requests are rejected because their cost is not a number".to_owned()),
+        (report.late, "requests came too far out of order and were decided later than they arrived".to_owned()),
+        (
+            report.overflowed,
+            "charges went to a bucket that ids share, because there are more ids than --max-keys".to_owned(),
+        ),
+        (report.undecided, "requests could not be decided, because two limits have the same bucket".to_owned()),
+    ];
+    let counts = counts.iter().filter(|(number, _)| *number > 0);
+    let mut notes: Vec<String> = counts.map(|(number, what)| format!("{} {what}", number_text(*number))).collect();
+    if report.precision >= Micros(1_000_000) {
+        notes.push("The log has whole seconds: bursts within a second look larger than they were".to_owned());
+    }
+    if !notes.is_empty() {
+        page.push_str("<ul class=\"notes\">");
+        for note in &notes {
+            let _ = write!(page, "<li>{}</li>", Text(note));
+        }
+        page.push_str("</ul>\n");
+    }
+}
+
+/// Writes all limits of one rules file. `file` is its name if there are two.
+fn side(page: &mut String, side: &SideReport, names: &Names, goal: &Goal, file: Option<&str>) {
+    if let Some(file) = file {
+        let _ = writeln!(page, "<h2>{}</h2>", Text(file));
+    }
+    let requests: u64 = side.series.column(0).iter().map(|slice| slice.admitted + slice.denied).sum();
+    page.push_str("<section class=\"panel\"><h3>All limits</h3>");
+    let _ = write!(page, "<p>{} would be denied</p>", of(side.denied, requests, "request"));
+    page.push_str(&chart(&side.series, 0, "All limits"));
+    page.push_str("</section>\n");
+    for (column, limit) in (1..).zip(&side.limits) {
+        page.push_str("<section class=\"panel\">");
+        let mark =
+            if limit.is_enforced || limit.status == Status::Off { "" } else { " <span class=\"mark\">shadow</span>" };
+        let _ = write!(page, "<h3>{}{mark}</h3>", Text(&limit.name));
+        match &limit.status {
+            Status::Off => page.push_str("<p class=\"muted\">Off</p>"),
+            Status::NotCovered(missing) => {
+                let missing = joined(missing, ", ");
+                let _ = write!(page, "<p>Not covered by this log, which lacks {}</p>", Text(&missing));
+            }
+            Status::Covered => {
+                covered(page, limit, goal, side.series.width());
+                page.push_str(&chart(&side.series, column, &limit.name));
+                most_denied(page, &limit.most_denied, names);
+            }
+        }
+        page.push_str("</section>\n");
+    }
+}
+
+fn covered(page: &mut String, limit: &LimitReport, goal: &Goal, width: Micros) {
+    let about = if limit.ids_are_estimates { "about " } else { "" };
+    let _ = write!(page, "<p>{about}{} would be denied</p><dl>", of(limit.ids_denied, limit.ids, "id"));
+    row(page, "Numbers", &limit.numbers);
+    row(page, "Denied", of(limit.denied, limit.requests, "request"));
+    if limit.is_enforced && limit.denied_in_shadow > 0 {
+        row(page, "In shadow", format!("{} of them", number_text(limit.denied_in_shadow)));
+    }
+    if let Some(denied) = limit.candidate_denied {
+        row(page, "Candidate", format!("denies {}", of(denied, limit.requests, "request")));
+    }
+    if let (Some(first), Some(last), Some((worst, denied))) = (limit.first, limit.last, limit.worst) {
+        row(page, "When", format!("{} to {} UTC", instant(first), instant(last)));
+        row(page, "Most at", format!("{}: {} in {}", instant(worst), number_text(denied), span(width)));
+    }
+    if let Some(load) = &limit.load {
+        row(page, "Load", load_text(load));
+    }
+    match &limit.suggestion {
+        None => {}
+        Some(Err(reason)) => row(page, "Suggestion", format!("none: {reason}")),
+        Some(Ok(suggestion)) => row(page, "Suggestion", suggestion_text(suggestion, goal)),
+    }
+    page.push_str("</dl>");
+}
+
+fn suggestion_text(suggestion: &Suggestion, goal: &Goal) -> String {
+    let shares = [(goal.requests, "requests"), (goal.ids, "ids")];
+    let shares = shares.iter().filter_map(|(share, what)| Some(format!("{} of {what}", share_text((*share)?))));
+    let found = |what: &str, found: &Option<Found>| {
+        let Found { number, denied, ids_denied } = (*found)?;
+        let [number, denied, ids] = [number, denied, ids_denied].map(number_text);
+        Some(format!("{what} {number} denies {denied} requests of {ids} ids"))
+    };
+    let found: Vec<String> = [found("a burst of", &suggestion.burst), found("a burst and count of", &suggestion.both)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let found = if found.is_empty() { "no numbers do".to_owned() } else { joined(found, "; ") };
+    format!("to deny at most {}: {found}", joined(shares, " and "))
+}
+
+fn most_denied(page: &mut String, ids: &[DeniedId], names: &Names) {
+    if ids.is_empty() {
+        return;
+    }
+    page.push_str("<table><thead><tr><th scope=\"col\">Ids most denied</th><th scope=\"col\">Requests denied</th></tr></thead><tbody>");
+    for id in ids {
+        let _ = write!(page, "<tr><td>{}</td><td>{}</td></tr>", Text(&names.name(&id.id)), number_text(id.denied));
+    }
+    page.push_str("</tbody></table>");
+}
+
+fn compare(page: &mut String, comparison: &Comparison, names: &Names, files: &Files) {
+    let Files { here, there } = files;
+    page.push_str("<section class=\"panel\"><h2>Side by side</h2><dl>");
+    row(page, "Denied by both", number_text(comparison.both));
+    row(page, &format!("Only by {here}"), number_text(comparison.only_here));
+    row(page, &format!("Only by {there}"), number_text(comparison.only_there));
+    page.push_str("</dl>");
+    if !comparison.limits.is_empty() {
+        page.push_str(
+            "<table><thead><tr><th scope=\"col\">Limit</th><th scope=\"col\">Denied only by</th><th scope=\"col\">Requests</th>\
+             <th scope=\"col\">Ids</th><th scope=\"col\">Most denied</th></tr></thead><tbody>",
+        );
+        for limit in &comparison.limits {
+            for (file, difference) in [(here, &limit.only_here), (there, &limit.only_there)] {
+                difference_row(page, &limit.name, file, difference, names);
+            }
+        }
+        page.push_str("</tbody></table>");
+    }
+    page.push_str("</section>\n");
+}
+
+fn difference_row(page: &mut String, limit: &str, file: &str, difference: &Difference, names: &Names) {
+    if difference.requests == 0 {
+        return;
+    }
+    let most = joined(difference.most.iter().map(|id| names.name(&id.id)), ", ");
+    let [requests, ids] = [difference.requests, difference.ids].map(number_text);
+    let (limit, file, most) = (Text(limit), Text(file), Text(&most));
+    let _ = write!(page, "<tr><td>{limit}</td><td>{file}</td><td>{requests}</td><td>{ids}</td><td>{most}</td></tr>");
+}
+
+fn row(page: &mut String, name: &str, value: impl AsRef<str>) {
+    if !value.as_ref().is_empty() {
+        let _ = write!(page, "<div><dt>{}</dt><dd>{}</dd></div>", Text(name), Text(value.as_ref()));
+    }
+}
+
+/// Text in HTML, between tags or in a quoted attribute.
+struct Text<'a>(&'a str);
+
+impl Display for Text<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for character in self.0.chars() {
+            match character {
+                '&' => f.write_str("&amp;")?,
+                '<' => f.write_str("&lt;")?,
+                '>' => f.write_str("&gt;")?,
+                '"' => f.write_str("&quot;")?,
+                '\'' => f.write_str("&#39;")?,
+                character => f.write_char(character)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_clients_choose_is_text() {
+        let text = Text("<img src=x onerror='a(\"b\")'>&").to_string();
+        assert_eq!(text, "&lt;img src=x onerror=&#39;a(&quot;b&quot;)&#39;&gt;&amp;");
+    }
+}
