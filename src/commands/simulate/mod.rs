@@ -20,6 +20,7 @@ use crate::simulation::suggestion::Goal;
 use crate::simulation::{self, Options, Outcome};
 use crate::store::memory::DEFAULT_MAX_KEYS;
 
+mod chart;
 mod figures;
 mod html;
 mod json;

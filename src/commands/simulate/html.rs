@@ -2,8 +2,8 @@
 
 use std::fmt::{Display, Write};
 
-use self::chart::chart;
 use super::Files;
+use super::chart::{self, chart};
 use super::figures::{instant, load_text, number_text, of, share_text, span};
 use super::names::Names;
 use crate::commands::print::joined;
@@ -12,8 +12,6 @@ use crate::message::inline_source::inline_source;
 use crate::simulation::against::{Comparison, Difference};
 use crate::simulation::report::{DeniedId, LimitReport, LineCounts, Report, SideReport, Status};
 use crate::simulation::suggestion::{Found, Goal, Suggestion};
-
-mod chart;
 
 const STYLE: &str = include_str!("report.css");
 
@@ -211,7 +209,7 @@ fn row(page: &mut String, name: &str, value: impl AsRef<str>) {
 }
 
 /// Text in HTML, between tags or in a quoted attribute.
-struct Text<'a>(&'a str);
+pub(super) struct Text<'a>(pub(super) &'a str);
 
 impl Display for Text<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

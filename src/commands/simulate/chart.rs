@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::super::figures::{instant, number_text, span};
-use super::Text;
+use super::figures::{instant, number_text, span};
+use super::html::Text;
 use crate::simulation::series::{Series, Slice};
 
 /// Hatches what is denied, so that it can be told apart without colours. In the page once, for all charts.
