@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The CPU that an open live page costs a process: /live read once per second on one connection, as the page does.
+"""The CPU that an open live page costs a process: /live each second and /top every five, on one connection, as the page does.
 
     python3 integration/bench/live_page.py [--weir PATH] [--limits N] [--seconds N]
 
@@ -49,12 +49,12 @@ def main():
         client.close()
         page = http.client.HTTPConnection("127.0.0.1", admin)
         read(page)
-        idle = measure(pid, options.seconds, lambda: None)
+        idle = measure(pid, options.seconds, lambda _: None)
         size = len(read(page))
-        busy = measure(pid, options.seconds, lambda: read(page))
+        busy = measure(pid, options.seconds, lambda second: read(page) if second % 5 else (read(page), read(page, "/top?n=10")))
         share = (busy - idle) / 1e9 / options.seconds
         verdict = "within" if share <= TARGET else "OVER"
-        print(f"{options.limits} limits, {size} bytes: {(busy - idle) / 1e3 / options.seconds:.0f} us of CPU per reading, "
+        print(f"{options.limits} limits, {size} bytes: {(busy - idle) / 1e3 / options.seconds:.0f} us of CPU per second, "
               f"{share:.3%} of a worker, {verdict} {TARGET:.0%} (idle: {idle / 1e3 / options.seconds:.0f} us per second)")
 
 
@@ -62,17 +62,17 @@ def measure(pid, seconds, act):
     """Returns the CPU time of some seconds, in each of which `act` is called once."""
     begin, before = time.monotonic(), nanoseconds(pid)
     for second in range(seconds):
-        act()
+        act(second)
         time.sleep(max(0, begin + second + 1 - time.monotonic()))
     return nanoseconds(pid) - before
 
 
-def read(page):
-    page.request("GET", "/live")
+def read(page, path="/live"):
+    page.request("GET", path)
     reply = page.getresponse()
     body = reply.read()
     if reply.status != 200:
-        raise Failure(f"/live answered with {reply.status}: {body!r}")
+        raise Failure(f"{path} answered with {reply.status}: {body!r}")
     return body
 
 

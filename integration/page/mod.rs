@@ -18,9 +18,11 @@ overrides:
 
 #[test]
 fn an_operator_uses_the_page() {
-    let weir = Weir::serve(LIMITS, &["--admin-token", "s3cret"]);
+    let weir = Weir::serve(LIMITS, &["--admin-token", "s3cret", "--log-ids", "clear"]);
+    let public = Weir::serve(LIMITS, &["--admin-token", "s3cret", "--admin", "0.0.0.0:0"]);
+    let at_public = format!("127.0.0.1:{}", public.admin.port());
     let (proxy, admin, limits) = (weir.proxy.to_string(), weir.admin.to_string(), weir.limits_file());
-    let flags = ["--proxy", &proxy, "--admin", &admin, "--limits", limits.to_str().unwrap()];
+    let flags = ["--proxy", &proxy, "--admin", &admin, "--limits", limits.to_str().unwrap(), "--public", &at_public];
     let checks = client("../page/checks.py", &flags);
     assert!(checks["passed"].as_array().is_some_and(|passed| passed.len() > 5), "{checks}");
 }

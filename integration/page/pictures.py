@@ -88,7 +88,7 @@ def main():
         proxy, admin = free_ports(2)
         command = [weir, "serve", "--upstream", "echo", "--limits", stage.write("limits.yaml", LIMITS)]
         command += ["--proxy", f"127.0.0.1:{proxy}", "--admin", f"127.0.0.1:{admin}", "--workers", "2"]
-        command += ["--log-ids", "clear", "--log-denials", "none"]
+        command += ["--log-ids", "clear", "--log-denials", "off"]
         stage.start("weir", command, admin)
         stopping = threading.Event()
         loading = threading.Thread(target=load, args=(proxy, stopping))

@@ -69,6 +69,13 @@ async function look(name) {
   showBucket(reply.body);
 }
 
+/** Creates a button that looks a bucket up. */
+function lookButton(name, text, className = "link") {
+  const button = el("button", { type: "button", className }, text);
+  button.addEventListener("click", () => look(name).then(() => get("bucket-name").focus(), () => {}));
+  return button;
+}
+
 /** Writes a definition list. */
 function facts(list, pairs) {
   list.replaceChildren(...pairs.filter(([, text]) => text !== null && text !== undefined && text !== "")
@@ -195,11 +202,7 @@ function explained(limit) {
     ["Fits", limit.fits === false ? "no: the cost is above the burst" : null],
   ]);
   const parts = [el("h3", {}, `${limit.applies ? "✓" : "–"} ${limit.limit} ${limit.applies ? "applies" : "does not apply"}`), list];
-  if (limit.applies && limit.bucket) {
-    const button = el("button", { type: "button" }, "Look up this bucket");
-    button.addEventListener("click", () => look(limit.bucket).then(() => get("bucket-name").focus()));
-    parts.push(button);
-  }
+  if (limit.applies && limit.bucket) parts.push(lookButton(limit.bucket, "Look up this bucket", ""));
   return parts;
 }
 

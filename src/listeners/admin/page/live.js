@@ -382,11 +382,14 @@ function showHealth(live) {
 
 function showTop(ids, note) {
   const table = get("top");
+  // A list in use stays.
+  if (ids.length && table.contains(document.activeElement)) return;
   table.hidden = !ids.length;
   setText(get("top-note"), note);
-  table.tBodies[0].replaceChildren(...ids.map(({ limit, id, denied, error }) => {
-    const cell = el("td", {}, id);
-    if (!page.chosen) cell.append(el("small", {}, limit));
+  table.tBodies[0].replaceChildren(...ids.map(({ limit, id, denied, error, kind }) => {
+    const cell = el("td", {}, page.live.ids === "clear" ? lookButton(`${limit}:${id}`, id) : id);
+    const small = [page.chosen ? "" : limit, kind].filter(Boolean).join(", ");
+    if (small) cell.append(el("small", {}, small));
     return el("tr", {}, cell, el("td", { className: "number" }, whole.format(denied), error ? el("small", {}, `at least ${whole.format(denied - error)}`) : ""));
   }));
 }
@@ -400,10 +403,13 @@ async function readTop() {
     if (chosen !== page.chosen) return;
     page.mayReadIds = status === 200;
     if (status === 401 || status === 403) return showTop([], "To see ids here, give the operator’s token.");
-    if (status === 404) return showTop([], "Not available.");
-    const ids = Object.entries(body.limits ?? {}).flatMap(([limit, ids]) => ids.map((entry) => ({ limit, ...entry })));
+    if (status !== 200) return showTop([], body.detail ?? "Not available.");
+    const of = (lists, kind) => Object.entries(lists ?? {}).flatMap(([limit, ids]) => ids.map((entry) => ({ limit, kind, ...entry })));
+    const ids = [...of(body.limits, ""), ...of(body.shadow, "in shadow"), ...of(body.candidates, "by the candidate")];
     ids.sort((a, b) => b.denied - a.denied);
-    showTop(ids.slice(0, TOP_COUNT), ids.length ? "" : "No id was denied yet.");
+    const isHashed = page.live.ids === "hash";
+    const note = `In the last 5 to 10 minutes.${isHashed ? " Ids are hashed; `--log-ids clear` shows them." : ""}`;
+    showTop(ids.slice(0, TOP_COUNT), ids.length ? note : "No id was denied in the last minutes.");
   } catch {
     // The next reading tells that the connection is lost.
   }
