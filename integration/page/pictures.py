@@ -80,7 +80,7 @@ def load(proxy, stopping):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weir", help="a binary; otherwise a release is built")
-    parser.add_argument("--seconds", type=int, default=125)
+    parser.add_argument("--seconds", type=int, default=116)
     options = parser.parse_args()
     weir = weir_program(options.weir)
     PICTURES.mkdir(parents=True, exist_ok=True)

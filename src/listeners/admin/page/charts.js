@@ -25,6 +25,19 @@ function runsOf(points) {
   return runs;
 }
 
+/** Returns the parts of a run in which something was denied, each with its neighbours. */
+function denyingParts(run) {
+  const parts = [];
+  let isOpen = false;
+  run.forEach((point, index) => {
+    const isPart = [index - 1, index, index + 1].some((near) => run[near]?.denied > 0);
+    if (isPart && !isOpen) parts.push([]);
+    if (isPart) parts.at(-1).push(point);
+    isOpen = isPart;
+  });
+  return parts;
+}
+
 function line(run, x, y) {
   return run.map((point, index) => `${index ? "L" : "M"}${x(point).toFixed(1)} ${y(point).toFixed(1)}`).join("");
 }
@@ -54,9 +67,9 @@ function setSeries(series, points, x, y) {
   for (const run of runsOf(points)) {
     data["passed-area"] += area(run, x, floor, passed);
     data["passed-line"] += line(run, x, passed);
-    if (run.some((point) => point.denied > 0)) {
-      data["denied-area"] += area(run, x, passed, all);
-      data["denied-line"] += line(run, x, all);
+    for (const part of denyingParts(run)) {
+      data["denied-area"] += area(part, x, passed, all);
+      data["denied-line"] += line(part, x, all);
     }
     if (run.some((point) => point.would > 0)) data["would-line"] += line(run, x, (point) => y(point.would));
   }

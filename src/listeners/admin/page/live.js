@@ -10,7 +10,7 @@ const MOST_ROWS = 200;
 
 /** Readings between two of the ids most denied, and the number of ids. */
 const TOP_EVERY = 5;
-const TOP_COUNT = 10;
+const TOP_COUNT = 7;
 
 /** Milliseconds that the rates in the table are of. */
 const RATE_SPAN = 5000;
