@@ -58,6 +58,8 @@ const APART: &[(&str, &str)] = &[("http/http1", "http/upstream"), ("http/http2",
 
 /// Crates and clocks, and the only places that may name them.
 const CONFINED: &[(&str, &[&str])] = &[
+    ("flate2", &["logs/input"]),
+    ("ruzstd", &["logs/input"]),
     ("h2", &["http"]),
     ("httparse", &["http"]),
     // The binary chooses the cryptography; connections to Redis are TLS over sockets of ours.

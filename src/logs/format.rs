@@ -1,32 +1,168 @@
-//! The formats of logs.
+//! The formats of logs: their names, how the first lines show them, and parsing.
 
-use std::borrow::Cow;
-
+use super::instant::Instants;
+use super::json::{Dialect, JsonFormat};
+use super::template::Template;
 use super::told::Told;
 use super::{Entry, Unreadable};
+use crate::engine::algorithms::micros::Micros;
 
 /// The longest line that is read, in bytes.
 pub const MAX_LINE: usize = 64 * 1024;
+
+/// The lines from which a format is detected, at most.
+const MAX_SAMPLE: usize = 1_000;
+
+/// The named templates. The order is that of detection: one that others begin like comes after them.
+const NAMED: [(&str, &str, IsOpen); 6] = [
+    (
+        "envoy",
+        "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" %RESPONSE_CODE% %RESPONSE_FLAGS% \
+         %BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% \"%REQ(X-FORWARDED-FOR)%\" \
+         \"%REQ(USER-AGENT)%\" \"%REQ(X-REQUEST-ID)%\" \"%REQ(:AUTHORITY)%\" \"%UPSTREAM_HOST%\"",
+        true,
+    ),
+    (
+        "traefik",
+        "%DOWNSTREAM_REMOTE_ADDRESS% - %USER% [%START_TIME%] \"%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%\" %RESPONSE_CODE% \
+         %BYTES_SENT% \"%REQ(REFERER)%\" \"%REQ(USER-AGENT)%\" %COUNT% \"%ROUTER%\" \"%SERVICE%\" %DURATION%",
+        false,
+    ),
+    ("vhost_combined", "%v:%p %h %l %u %t \"%r\" %>s %O \"%{Referer}i\" \"%{User-Agent}i\"", true),
+    (
+        "main",
+        "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
+         \"$http_user_agent\" \"$http_x_forwarded_for\"",
+        true,
+    ),
+    (
+        "combined",
+        "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
+         \"$http_user_agent\"",
+        true,
+    ),
+    ("common", "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent", true),
+];
+
+/// Whether lines of a template may have more values at their end.
+type IsOpen = bool;
 
 /// The format of a log.
 #[derive(Clone, Debug)]
 pub struct Format {
     name: String,
+    shape: Shape,
     told: Told,
 }
 
+#[derive(Clone, Debug)]
+enum Shape {
+    Text(Template),
+    Json(JsonFormat),
+}
+
+/// A format as `--log-format` gives it. That of JSON depends on a log's first lines, too.
+#[derive(Clone, Debug)]
+pub struct GivenFormat {
+    name: String,
+    shape: GivenShape,
+}
+
+#[derive(Clone, Debug)]
+enum GivenShape {
+    Text(Template),
+    Json(Option<Dialect>),
+}
+
+impl GivenFormat {
+    /// The format for a log that begins with these lines. Lines that it can't read are counted later.
+    pub fn of_log<'a>(&self, lines: impl Iterator<Item = &'a [u8]> + Clone) -> Format {
+        let lines = lines.take(MAX_SAMPLE);
+        let shape = match &self.shape {
+            GivenShape::Text(template) => Shape::Text(template.clone()),
+            GivenShape::Json(dialect) => Shape::Json(JsonFormat::learn(lines.clone(), *dialect)),
+        };
+        Format::new(self.name.clone(), shape, lines)
+    }
+}
+
+/// A named template; `None` if there is none of that name.
+fn named(name: &str) -> Option<Result<Template, String>> {
+    let (_, template, is_open) = NAMED.iter().find(|(known, ..)| *known == name)?;
+    let template = Template::compile(template);
+    Some(if *is_open { template.map(Template::open) } else { template })
+}
+
+/// All names, for messages.
+pub fn names() -> String {
+    let names = NAMED.iter().map(|(name, ..)| *name).chain(Dialect::ALL.map(Dialect::name));
+    names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
 impl Format {
-    /// The format that `--log-format` names, or gives as nginx, Apache and Envoy write it. The error says what is wrong.
-    pub fn named(given: &str) -> Result<Self, String> {
-        Ok(Self { name: given.to_owned(), told: Told::default() })
+    /// A format by its name, or a template of nginx, Apache or Envoy. The error says what is wrong.
+    pub fn named(given: &str) -> Result<GivenFormat, String> {
+        let shape = if let Some(template) = named(given) {
+            GivenShape::Text(template?)
+        } else if let Some(dialect) = Dialect::ALL.into_iter().find(|dialect| dialect.name() == given) {
+            // Any names may be meant by `json`.
+            GivenShape::Json((dialect != Dialect::Nginx).then_some(dialect))
+        } else if given.contains(['$', '%']) {
+            GivenShape::Text(Template::compile(given)?)
+        } else {
+            return Err(format!(
+                "unknown format `{given}`: expected {}, or a format as nginx, Apache or Envoy write it",
+                names()
+            ));
+        };
+        Ok(GivenFormat { name: given.to_owned(), shape })
     }
 
-    /// The format of the lines with which a log begins; `None` if it is not known.
-    pub fn detect<'a>(_lines: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Self> {
-        Self::named("combined").ok()
+    /// The format of the lines with which a log begins, if most of them can be read; `None` if no format fits.
+    pub fn detect<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Self> {
+        let lines = lines.take(MAX_SAMPLE);
+        let json = JsonFormat::learn(lines.clone(), None);
+        let json = Self::new(json.dialect.name().to_owned(), Shape::Json(json), lines.clone());
+        let templates = NAMED.iter().filter_map(|(name, ..)| {
+            let template = named(name)?.ok()?;
+            Some(Self::new((*name).to_owned(), Shape::Text(template), lines.clone()))
+        });
+        let mut formats: Vec<(Self, usize)> = Vec::new();
+        for format in std::iter::once(json).chain(templates) {
+            let mut parser = format.parser();
+            let read = lines.clone().filter(|line| parser.parse(line).is_ok()).count();
+            formats.push((format, read));
+        }
+        let most = formats.iter().map(|(_, read)| *read).max().filter(|most| *most > 0)?;
+        formats.into_iter().find(|(_, read)| *read == most).map(|(format, _)| format)
     }
 
-    /// For people: `combined`, `JSON of Caddy`.
+    fn new<'a>(name: String, shape: Shape, lines: impl Iterator<Item = &'a [u8]>) -> Self {
+        let told = match &shape {
+            Shape::Text(template) => template.told(),
+            Shape::Json(json) => json.told(),
+        };
+        let mut format = Self { name, shape, told };
+        format.told.precision = format.precision(lines);
+        format
+    }
+
+    /// The format of a log without lines.
+    pub(super) fn empty() -> Self {
+        let json = JsonFormat::learn(std::iter::empty(), Some(Dialect::Weir));
+        Self::new("empty".to_owned(), Shape::Json(json), std::iter::empty())
+    }
+
+    /// The coarsest of a second, a millisecond and a microsecond in which these lines write their instants.
+    fn precision<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> Micros {
+        let mut instants = Instants::new();
+        let logged = lines.filter_map(|line| self.parse(line, &mut instants).ok().flatten());
+        let precision =
+            logged.map(|(_, at)| [1_000_000, 1_000].into_iter().find(|unit| at.0.is_multiple_of(*unit)).unwrap_or(1));
+        Micros(precision.min().unwrap_or(1))
+    }
+
+    /// As `--log-format` takes it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -37,7 +173,21 @@ impl Format {
 
     /// A parser of lines, for one thread.
     pub fn parser(&self) -> Parser<'_> {
-        Parser { format: self }
+        Parser { format: self, instants: Instants::new() }
+    }
+
+    fn parse<'a>(&'a self, line: &'a [u8], instants: &mut Instants) -> Result<Option<(Entry<'a>, Micros)>, Unreadable> {
+        if line.len() > MAX_LINE {
+            return Err(Unreadable {
+                expected: format!("the end of a line of at most {MAX_LINE} bytes").into(),
+                at: MAX_LINE,
+            });
+        }
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        match &self.shape {
+            Shape::Text(template) => template.parse(line, instants).map(Some),
+            Shape::Json(json) => json.parse(line, instants),
+        }
     }
 }
 
@@ -45,6 +195,7 @@ impl Format {
 #[derive(Debug)]
 pub struct Parser<'f> {
     format: &'f Format,
+    instants: Instants,
 }
 
 impl<'f> Parser<'f> {
@@ -53,7 +204,74 @@ impl<'f> Parser<'f> {
     where
         'f: 'a,
     {
-        let _ = (self.format, line);
-        Err(Unreadable { expected: Cow::Borrowed("a known format"), at: 0 })
+        Ok(self.format.parse(line, &mut self.instants)?.map(|(entry, _)| entry))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logs::told::ToldHeaders;
+
+    fn detected(log: &str) -> Option<Format> {
+        Format::detect(log.lines().map(str::as_bytes))
+    }
+
+    const COMBINED: &str = r#"192.0.2.7 - - [21/Nov/2026:04:00:06 +0000] "GET /a?b=c HTTP/1.1" 200 5 "-" "curl/8""#;
+
+    #[test]
+    fn the_first_lines_show_the_format() {
+        for (log, expected) in [
+            (COMBINED.to_owned(), "combined"),
+            (format!("broken\n{COMBINED} 0.005 x"), "combined"),
+            (format!("{COMBINED} \"198.51.100.1\""), "main"),
+            (format!("a.example:80 {COMBINED}"), "vhost_combined"),
+            (COMBINED.rsplitn(3, " \"").last().unwrap().to_owned(), "common"),
+            (format!("{COMBINED} 7 \"router@file\" \"http://127.0.0.1:3000\" 12ms"), "traefik"),
+            (
+                "[2026-11-21T04:00:06.789Z] \"GET /a HTTP/1.1\" 200 - 0 5 3 2 \"-\" \"curl/8\" \"id\" \"a.example\" \
+                 \"127.0.0.1:3000\""
+                    .to_owned(),
+                "envoy",
+            ),
+            (r#"{"msec":1.5,"request":"GET / HTTP/1.1"}"#.to_owned(), "json"),
+            (r#"{"time":"2026-11-21T04:00:06Z","duration_ms":1,"bytes":5,"protocol":"HTTP/1.1"}"#.to_owned(), "weir"),
+            (r#"{"ts":1.5,"logger":"http.log.access","request":{"method":"GET"}}"#.to_owned(), "caddy"),
+            (r#"{"StartUTC":"2026-11-21T04:00:06Z","ClientHost":"192.0.2.7"}"#.to_owned(), "traefik-json"),
+            (r#"{"start_time":"2026-11-21T04:00:06Z","response_code":200}"#.to_owned(), "envoy-json"),
+        ] {
+            assert_eq!(detected(&log).map(|format| format.name), Some(expected.to_owned()), "{log}");
+        }
+        assert!(detected("nothing\nof this").is_none() && detected("").is_none() && detected("{}").is_none());
+    }
+
+    #[test]
+    fn a_format_tells_what_its_lines_have() {
+        let told = detected(COMBINED).unwrap().told;
+        assert!(told.client && told.path && told.query && !told.host && !told.tls_subject && !told.took);
+        assert!(told.header("user-agent") && !told.header("x-api-key") && !told.is_arrival);
+        assert_eq!(told.precision, Micros(1_000_000));
+        let given = Format::named("$msec $request_time $http_x_api_key").unwrap();
+        let told = given.of_log([&b"1.005 0.001 k"[..]].into_iter()).told;
+        assert!(told.is_arrival && told.took && told.header("x-api-key") && !told.client);
+        assert_eq!(told.precision, Micros(1_000));
+        let caddy = detected(r#"{"ts":1.5,"logger":"http.log.access","request":{"method":"GET"}}"#).unwrap();
+        assert!(matches!(caddy.told.headers, ToldHeaders::AllBut(_)) && !caddy.told.header("cookie"));
+    }
+
+    #[test]
+    fn a_given_format_has_a_name_or_values() {
+        for name in ["combined", "json", "caddy", "$msec $status", "%t %s", "%START_TIME% %DURATION%"] {
+            assert!(Format::named(name).is_ok(), "{name}");
+        }
+        let error = Format::named("combine").unwrap_err();
+        assert!(error.starts_with("unknown format `combine`: expected `envoy`, "), "{error}");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_unreadable() {
+        let format = detected(COMBINED).unwrap();
+        let error = format.parser().parse(&vec![b'x'; MAX_LINE + 1]).unwrap_err();
+        assert_eq!(error.to_string(), "expected the end of a line of at most 65536 bytes at byte 65536");
     }
 }

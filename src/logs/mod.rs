@@ -10,8 +10,15 @@ use smallvec::SmallVec;
 
 use crate::engine::algorithms::micros::Micros;
 
+mod escape;
+mod field;
 pub mod format;
 pub mod input;
+mod instant;
+mod json;
+mod template;
+#[cfg(test)]
+mod tests;
 pub mod told;
 
 /// A request as one line of a log tells it. `None` stands for what the line does not tell.

@@ -110,7 +110,9 @@ impl Frontend {
     /// Starts the record for the access log.
     fn record(&self, context: &Context, request: &RequestHead, trace: &Trace) -> Record {
         let client = self.client(&context.peer, request.headers).map(|client| client.address);
-        let record = Record::new(self.clock.now(), client, context.peer.subject(), request);
+        // The limits decide at this instant, so a simulation of the log decides as they did.
+        let received = self.clock.at(context.activity.now());
+        let record = Record::new(received, client, context.peer.subject(), request);
         Record { trace_id: trace.id().or(record.trace_id), ..record }
     }
 

@@ -1,14 +1,26 @@
 //! Logs as blocks of whole lines: from files, compressed or not, and from standard input.
 
-use std::io;
-use std::path::PathBuf;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use self::compression::Reader;
+use super::format::{self, Format, GivenFormat, MAX_LINE};
+use super::told::Told;
 use crate::engine::algorithms::micros::Micros;
 
-use super::format::Format;
-use super::told::Told;
+mod compression;
+#[cfg(test)]
+mod tests;
+
+/// The bytes of a block, about. A block has at most one line more.
+const BLOCK: usize = 256 * 1024;
+
+/// The bytes at the start of a file from which its format is detected.
+const SAMPLE: u64 = 256 * 1024;
 
 /// A file of a log, or standard input.
 #[derive(Clone, Debug)]
@@ -35,9 +47,21 @@ pub struct Block {
 impl Block {
     /// The lines without their ends, with their numbers. Blank lines are left out.
     pub fn lines(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        let lines = self.bytes.strip_suffix(b"\n").unwrap_or(&self.bytes).split(|byte| *byte == b'\n');
-        (self.first_line..).zip(lines).filter(|(_, line)| !line.is_empty())
+        (self.first_line..).zip(lines(&self.bytes)).filter(|(_, line)| !line.trim_ascii().is_empty())
     }
+}
+
+fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    let mut rest = bytes;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+        let line = &rest[..end];
+        rest = rest.get(end + 1..).unwrap_or_default();
+        Some(line)
+    })
 }
 
 /// The reason why a log can't be read, or no further.
@@ -50,6 +74,21 @@ pub struct ReadError {
     pub source: Option<io::Error>,
 }
 
+impl ReadError {
+    fn new(file: &str, reason: impl Into<String>) -> Self {
+        Self { file: file.to_owned(), reason: reason.into(), source: None }
+    }
+
+    fn io(file: &str, error: io::Error) -> Self {
+        let reason = match error.kind() {
+            io::ErrorKind::NotFound => "no such file".to_owned(),
+            io::ErrorKind::IsADirectory => "expected a file, found a directory".to_owned(),
+            _ => format!("cannot be read: {error}"),
+        };
+        Self { file: file.to_owned(), reason, source: Some(error) }
+    }
+}
+
 /// The bytes of files that were read so far. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<AtomicU64>);
@@ -58,21 +97,61 @@ impl Progress {
     pub fn bytes(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
 }
 
 /// The blocks of several files, one file after the other. After an error the next block is that of the next file.
-#[derive(Debug)]
 pub struct Blocks {
     files: Vec<LogFile>,
     is_reordered: bool,
     progress: Progress,
+    /// The files that were not begun, with their places.
+    waiting: VecDeque<(usize, Source)>,
+    current: Option<OpenFile>,
+}
+
+/// A file, or the start of standard input and what follows.
+enum Source {
+    Path(PathBuf),
+    Begun(Vec<u8>, Reader),
+}
+
+/// The file that is being read.
+struct OpenFile {
+    file: usize,
+    reader: Reader,
+    /// The start of a line whose end was not read yet.
+    partial: Vec<u8>,
+    next_line: u64,
+    /// The rest of a line that was too long is left out.
+    is_skipping: bool,
+    error: Option<io::Error>,
+    has_ended: bool,
 }
 
 impl Blocks {
     /// Opens files, `-` being standard input, and detects the format of each unless it is given. If all files begin with an
     /// instant, the oldest is read first.
-    pub fn open(_files: &[PathBuf], _format: Option<Format>) -> Result<Self, ReadError> {
-        Ok(Self { files: Vec::new(), is_reordered: false, progress: Progress::default() })
+    pub fn open(paths: &[PathBuf], format: Option<&GivenFormat>) -> Result<Self, ReadError> {
+        if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
+            return Err(ReadError::new("-", "standard input can be read only once"));
+        }
+        let progress = Progress::default();
+        let mut opened = Vec::with_capacity(paths.len());
+        for path in paths {
+            opened.push(inspect(path, format, &progress)?);
+        }
+        let firsts: Vec<Option<Micros>> = opened.iter().map(|(file, _)| file.first).collect();
+        let is_reordered = firsts.iter().all(Option::is_some) && !firsts.is_sorted();
+        if is_reordered {
+            opened.sort_by_key(|(file, _)| file.first);
+        }
+        let (files, sources): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        let waiting = sources.into_iter().enumerate().collect();
+        Ok(Self { files, is_reordered, progress, waiting, current: None })
     }
 
     /// In the order in which they are read.
@@ -94,12 +173,141 @@ impl Blocks {
     pub fn progress(&self) -> Progress {
         self.progress.clone()
     }
+
+    fn begin(&self, place: usize, source: Source) -> Result<OpenFile, ReadError> {
+        let (partial, reader) = match source {
+            Source::Begun(start, reader) => (start, reader),
+            Source::Path(path) => {
+                let opened = File::open(path).and_then(|file| compression::decompressed(file, self.progress()));
+                (Vec::new(), opened.map_err(|error| ReadError::io(&self.files[place].name, error))?)
+            }
+        };
+        Ok(OpenFile { file: place, reader, partial, next_line: 1, is_skipping: false, error: None, has_ended: false })
+    }
 }
 
 impl Iterator for Blocks {
     type Item = Result<Block, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(current) = &mut self.current {
+                if let Some(block) = current.block() {
+                    return Some(Ok(block));
+                }
+                let (file, error, line) = (current.file, current.error.take(), current.next_line);
+                self.current = None;
+                if let Some(error) = error {
+                    return Some(Err(interrupted(&self.files[file].name, error, line)));
+                }
+            }
+            let (place, source) = self.waiting.pop_front()?;
+            match self.begin(place, source) {
+                Ok(opened) => self.current = Some(opened),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+impl OpenFile {
+    /// The next lines; `None` at the end of the file, and at an error.
+    fn block(&mut self) -> Option<Block> {
+        while !self.has_ended {
+            let mut bytes = std::mem::take(&mut self.partial);
+            bytes.reserve(BLOCK);
+            match self.reader.by_ref().take(BLOCK as u64).read_to_end(&mut bytes) {
+                Ok(0) => self.has_ended = true,
+                Ok(_) => {}
+                Err(error) => (self.error, self.has_ended) = (Some(error), true),
+            }
+            if self.is_skipping {
+                let rest = memchr::memchr(b'\n', &bytes).map_or(bytes.len(), |end| end + 1);
+                self.is_skipping = rest == bytes.len() && bytes.last() != Some(&b'\n');
+                bytes.drain(..rest);
+            }
+            match memchr::memrchr(b'\n', &bytes) {
+                // The line at which a broken file breaks off is not whole.
+                _ if self.has_ended && self.error.is_none() => {}
+                Some(end) => self.partial = bytes.split_off(end + 1),
+                None if bytes.len() > MAX_LINE => {
+                    // Its parser says that it is too long.
+                    bytes.truncate(MAX_LINE + 1);
+                    self.is_skipping = true;
+                }
+                None => {
+                    self.partial = bytes;
+                    continue;
+                }
+            }
+            if bytes.is_empty() {
+                continue;
+            }
+            let first_line = self.next_line;
+            let ends = memchr::memchr_iter(b'\n', &bytes).count() + usize::from(bytes.last() != Some(&b'\n'));
+            self.next_line += ends as u64;
+            return Some(Block { file: self.file, first_line, bytes });
+        }
         None
     }
+}
+
+/// The error of a file that breaks off after whole lines.
+fn interrupted(file: &str, error: io::Error, next_line: u64) -> ReadError {
+    let reason = match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+            "its compressed data is broken or cut off"
+        }
+        _ => "it cannot be read any further",
+    };
+    let reason = format!("{reason} after {} whole lines, which count ({error})", next_line - 1);
+    ReadError { file: file.to_owned(), reason, source: Some(error) }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Reads the start of a file: its format and its first instant.
+fn inspect(path: &Path, format: Option<&GivenFormat>, progress: &Progress) -> Result<(LogFile, Source), ReadError> {
+    let name = if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() };
+    let failed = |error| ReadError::io(&name, error);
+    let (mut reader, size) = if is_stdin(path) {
+        (compression::decompressed(io::stdin(), progress.clone()).map_err(failed)?, None)
+    } else {
+        let file = File::open(path).map_err(failed)?;
+        let size = file.metadata().map_err(failed)?.len();
+        // The start is read again later, and counted then.
+        (compression::decompressed(file, Progress::default()).map_err(failed)?, Some(size))
+    };
+    let mut start = Vec::new();
+    // An error is reported with its place, when the lines before it were read.
+    let read = reader.by_ref().take(SAMPLE).read_to_end(&mut start);
+    let whole = match read {
+        Ok(read) if (read as u64) < SAMPLE => start.len(),
+        _ => memchr::memrchr(b'\n', &start).unwrap_or(start.len()),
+    };
+    let (format, first) = detect(&name, &start[..whole], format)?;
+    let file = LogFile { name, format: Arc::new(format), first, size };
+    let source = if is_stdin(path) { Source::Begun(start, reader) } else { Source::Path(path.to_owned()) };
+    Ok((file, source))
+}
+
+/// The format of a log that begins like this, and its first instant.
+fn detect(name: &str, start: &[u8], given: Option<&GivenFormat>) -> Result<(Format, Option<Micros>), ReadError> {
+    let sample = lines(start).filter(|line| !line.trim_ascii().is_empty());
+    let is_empty = sample.clone().next().is_none();
+    let format = match given {
+        Some(given) => Some(given.of_log(sample.clone())),
+        None if is_empty => Some(Format::empty()),
+        None => Format::detect(sample.clone()),
+    };
+    let format = format.ok_or_else(|| {
+        let names = format::names();
+        let reason = format!("its format is not known; give `--log-format` one of {names}, or the format as in the server's configuration");
+        ReadError::new(name, reason)
+    })?;
+    let mut parser = format.parser();
+    let first = sample.clone().find_map(|line| parser.parse(line).ok().flatten()).map(|entry| entry.at);
+    Ok((format, first))
 }

@@ -38,7 +38,7 @@ impl LineFormatter {
         }
         self.line.clear();
         match self.format {
-            Format::Json => self.json(record, micros.rem_euclid(1_000_000) / 1_000),
+            Format::Json => self.json(record, micros.rem_euclid(1_000_000)),
             Format::Combined => self.combined(record),
         }
         self.line.push(b'\n');
@@ -73,12 +73,12 @@ impl LineFormatter {
         }
     }
 
-    fn json(&mut self, record: &Record, millis: i64) {
+    fn json(&mut self, record: &Record, micros: i64) {
         let line = &mut self.line;
         line.extend_from_slice(b"{\"time\":\"");
         line.extend_from_slice(self.stamp.as_bytes());
         line.push(b'.');
-        line.extend([100, 10, 1].map(|unit| digit(millis / unit)));
+        line.extend([100_000, 10_000, 1_000, 100, 10, 1].map(|unit| digit(micros / unit)));
         line.extend_from_slice(b"Z\"");
         if let Some(client) = record.client {
             line.extend_from_slice(b",\"client\":\"");
@@ -263,7 +263,7 @@ pub(super) mod tests {
     use crate::engine::algorithms::micros::Micros;
     use crate::telemetry::access_log::UpstreamUse;
 
-    /// 2026-11-21T04:00:06.789Z.
+    /// 2026-11-21T04:00:06.789012Z.
     const RECEIVED: Micros = Micros(1_795_233_606_789_012);
 
     pub(in crate::telemetry::access_log) fn record() -> Record {
@@ -332,7 +332,7 @@ pub(super) mod tests {
     fn json_has_all_that_is_known() {
         let parsed: Value = serde_json::from_str(&line(Format::Json, &full())).unwrap();
         let expected = json!({
-            "time": "2026-11-21T04:00:06.789Z", "client": "2001:db8::7", "user": "CN=a b", "method": "GET",
+            "time": "2026-11-21T04:00:06.789012Z", "client": "2001:db8::7", "user": "CN=a b", "method": "GET",
             "target": "/a?b=c", "protocol": "HTTP/2.0", "host": "a.example", "status": 200, "bytes": 5,
             "duration_ms": 1.234, "referer": "https://b.example/", "user_agent": "curl/8", "request_id": "r-1",
             "trace_id": "00000000000000000000000000004bf9",
@@ -369,5 +369,61 @@ pub(super) mod tests {
         assert!(!json.trim_end().chars().any(char::is_control), "{json}");
         let parsed: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(parsed["user_agent"], String::from_utf8_lossy(&hostile).as_ref());
+    }
+
+    fn read_back(format: Format, line: &[u8], check: impl FnOnce(&crate::logs::Entry<'_>)) {
+        let name = if format == Format::Json { "weir" } else { "combined" };
+        let line = line.trim_ascii_end();
+        let format = crate::logs::format::Format::named(name).unwrap().of_log(std::iter::once(line));
+        let entry =
+            format.parser().parse(line).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(line)));
+        check(&entry.unwrap());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_line_is_read_back_as_it_was_written(
+            micros in 0_u64..4_000_000_000_000_000,
+            took in 0_u64..100_000_000,
+            client: std::net::IpAddr,
+            subject in "[^\u{10FF80}-\u{10FFFF}]{1,20}",
+            target in "/[!-~]{0,30}",
+            host in "[a-z.]{1,10}",
+            agent in "[^\u{10FF80}-\u{10FFFF}]{1,20}",
+        ) {
+            let record = Record {
+                received: Micros(micros),
+                duration: Duration::from_micros(took),
+                client: Some(client.to_canonical()),
+                subject: Some(subject.clone().into()),
+                target: Some(target.clone().into()),
+                host: Some(host.as_bytes().into()),
+                user_agent: Some(agent.as_bytes().into()),
+                result: Some(DecisionResult::Allowed),
+                ..record()
+            };
+            let mut formatter = LineFormatter::new(Format::Json);
+            read_back(Format::Json, formatter.format(&record), |entry| {
+                assert_eq!((entry.at, entry.took), (record.received, Some(Micros(took))));
+                let texts = [&entry.method, &entry.target, &entry.host].map(|text| text.as_deref());
+                assert_eq!(texts, [Some("GET"), Some(&*target), Some(&*host)]);
+                if subject != "-" {
+                    assert_eq!(entry.tls_subject.as_deref(), Some(&*subject));
+                }
+                assert_eq!((entry.client, entry.status, entry.is_rejected), (record.client, Some(200), false));
+                if agent != "-" {
+                    assert_eq!(&*entry.headers[0].1, agent.as_bytes());
+                }
+            });
+            let mut formatter = LineFormatter::new(Format::Combined);
+            read_back(Format::Combined, formatter.format(&record), |entry| {
+                assert_eq!(entry.at.0, micros / 1_000_000 * 1_000_000);
+                let texts = [&entry.method, &entry.target].map(|text| text.as_deref());
+                assert_eq!((texts, entry.client), ([Some("GET"), Some(&*target)], record.client));
+                if agent != "-" {
+                    assert_eq!(&*entry.headers.last().unwrap().1, agent.as_bytes());
+                }
+            });
+        }
     }
 }

@@ -1,0 +1,313 @@
+//! The parts of a line, and the entry that they make.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use super::Entry;
+use super::escape::unescaped;
+use super::instant::{self, Instants};
+use super::told::{Told, ToldHeaders};
+use crate::engine::algorithms::micros::Micros;
+use crate::message::{headers, lossless, percent, target};
+
+/// The meaning of a part of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Field {
+    Ignored,
+    /// An address, with or without a port. Of several, the last one that is an address.
+    Client,
+    /// As [`Self::Client`], unless the line tells that, too.
+    Peer,
+    Host,
+    /// The request line: method, target and protocol.
+    Request,
+    Method,
+    Target,
+    /// A path, with its query or without, that counts unless the line tells the target, too.
+    Path,
+    /// A path that the server has decoded.
+    DecodedPath,
+    /// A decoded path, and the query as sent.
+    DecodedTarget,
+    /// With or without its question mark.
+    Query,
+    /// When the request arrived.
+    Arrival,
+    /// When the line was written, at the end of the response.
+    End,
+    /// A span in units of so many microseconds.
+    Took(u64),
+    TookNanoseconds,
+    /// A header, by its name in lower case.
+    Header(Box<str>),
+    TlsSubject,
+    Status,
+    /// Of our own log: a request without it was rejected before the limits were asked.
+    Verdict,
+}
+
+/// The entry of a line, while its parts are read.
+#[derive(Debug, Default)]
+pub(super) struct Draft<'a> {
+    entry: Entry<'a>,
+    arrival: Option<Micros>,
+    end: Option<Micros>,
+    peer: Option<IpAddr>,
+    path: Option<Cow<'a, str>>,
+    query: Option<Cow<'a, str>>,
+    has_verdict: bool,
+}
+
+impl<'a> Draft<'a> {
+    /// Adds a part. The error is what was expected.
+    pub(super) fn add(
+        &mut self,
+        field: &'a Field,
+        raw: &'a [u8],
+        has_escapes: bool,
+        instants: &mut Instants,
+    ) -> Result<(), &'static str> {
+        let value = || if has_escapes { unescaped(raw) } else { Cow::Borrowed(raw) };
+        match field {
+            Field::Ignored => {}
+            Field::Arrival => self.arrival = Some(instants.read(raw).ok_or("an instant")?),
+            // The largest of several has most decimals.
+            Field::End => self.end = self.end.max(Some(instants.read(raw).ok_or("an instant")?)),
+            // Servers write these for absent values.
+            _ if matches!(raw, b"-" | b"") => self.entry.is_rejected |= *field == Field::Request,
+            Field::Client => self.entry.client = address(raw).or(self.entry.client),
+            Field::Peer => self.peer = address(raw).or(self.peer),
+            Field::Took(per_unit) => {
+                // Traefik's has its unit behind it.
+                let number = raw.strip_suffix(b"ms").unwrap_or(raw);
+                self.entry.took = Some(instant::span(number, *per_unit).ok_or("a duration")?);
+            }
+            Field::TookNanoseconds => {
+                let nanoseconds = instant::span(raw, 1).ok_or("a duration")?;
+                self.entry.took = Some(Micros(nanoseconds.0 / 1_000));
+            }
+            Field::Status => self.entry.status = Some(status(raw).ok_or("a status")?),
+            Field::Request => self.add_request(value()),
+            Field::Method => self.add_method(text(value())),
+            Field::Host => self.entry.host = Some(text(value())),
+            Field::Target => self.entry.target = Some(text(value())),
+            Field::Path => self.path = Some(text(value())),
+            Field::DecodedPath => self.path = Some(encoded(&value())),
+            Field::DecodedTarget => {
+                let value = value();
+                let mut parts = value.splitn(2, |byte| *byte == b'?');
+                self.path = parts.next().map(encoded);
+                self.query = parts.next().map(|query| Cow::Owned(lossless::text(query).into_owned()));
+            }
+            Field::Query => {
+                let query = text(value());
+                self.query = Some(match query.strip_prefix('?') {
+                    Some(rest) => Cow::Owned(rest.to_owned()),
+                    None => query,
+                });
+            }
+            Field::TlsSubject => self.entry.tls_subject = Some(text(value())),
+            Field::Header(name) => self.entry.headers.push((Cow::Borrowed(name), value())),
+            Field::Verdict => self.has_verdict = true,
+        }
+        Ok(())
+    }
+
+    /// Adds a header whose name is that of the line.
+    pub(super) fn add_header(&mut self, name: String, raw: &'a [u8]) {
+        self.entry.headers.push((Cow::Owned(name), unescaped(raw)));
+    }
+
+    fn add_method(&mut self, method: Cow<'a, str>) {
+        if headers::is_name(method.as_bytes()) {
+            self.entry.method = Some(method);
+        } else {
+            self.entry.is_rejected = true;
+        }
+    }
+
+    /// Adds a request line. Servers log what they got, and that may be anything, such as the start of a TLS handshake.
+    fn add_request(&mut self, request: Cow<'a, [u8]>) {
+        let parts = |request: &[u8]| {
+            let first = memchr::memchr(b' ', request)?;
+            let last = memchr::memrchr(b' ', request)?;
+            // HTTP/0.9 has no protocol.
+            Some((first, if last > first { last } else { request.len() }))
+        };
+        let Some((first, last)) = parts(&request) else {
+            self.entry.is_rejected = true;
+            return;
+        };
+        let (method, target) = match request {
+            Cow::Borrowed(request) => (lossless::text(&request[..first]), lossless::text(&request[first + 1..last])),
+            Cow::Owned(request) => {
+                let owned = |part| Cow::Owned(lossless::text(part).into_owned());
+                (owned(&request[..first]), owned(&request[first + 1..last]))
+            }
+        };
+        self.add_method(method);
+        if !self.entry.is_rejected {
+            self.entry.target = Some(target);
+        }
+    }
+
+    /// Returns the entry, and the instant as logged. A line without what its log tells is that of a rejected request.
+    pub(super) fn finish(mut self, tells_verdict: bool, has_head: bool) -> Result<(Entry<'a>, Micros), &'static str> {
+        let logged = self.arrival.or(self.end).ok_or("the time of the request")?;
+        self.entry.at = match (self.arrival, self.end, self.entry.took) {
+            (None, Some(end), Some(took)) => Micros(end.0.saturating_sub(took.0)),
+            _ => logged,
+        };
+        if self.entry.client.is_none() {
+            self.entry.client = self.peer;
+        }
+        if self.entry.target.is_none() && !self.entry.is_rejected {
+            self.entry.target = self.path.take();
+        }
+        self.in_origin_form();
+        if let (Some(target), Some(query)) = (&mut self.entry.target, &self.query)
+            && !query.is_empty()
+            && !target.contains('?')
+        {
+            *target = Cow::Owned(format!("{target}?{query}"));
+        }
+        let is_headless = self.entry.method.is_none() && self.entry.target.is_none();
+        self.entry.is_rejected |= (tells_verdict && !self.has_verdict) || (has_head && is_headless);
+        Ok((self.entry, logged))
+    }
+
+    /// The authority of a target that is a URL counts, and not the header (RFC 9112 section 3.2.2).
+    fn in_origin_form(&mut self) {
+        let Some(url) = self.entry.target.as_deref() else { return };
+        if url.starts_with('/') {
+            return;
+        }
+        let method = self.entry.method.as_deref().unwrap_or_default();
+        match target::split_url(method, url) {
+            Ok((authority, target)) => {
+                let (authority, target) = (authority.to_owned(), target.into_owned());
+                self.entry.host = Some(Cow::Owned(authority));
+                self.entry.target = Some(Cow::Owned(target));
+            }
+            Err(_) if url == "*" => {}
+            Err(_) => (self.entry.target, self.entry.is_rejected) = (None, true),
+        }
+    }
+}
+
+/// Whether lines with these parts tell methods or targets.
+pub(super) fn has_head<'a>(fields: impl IntoIterator<Item = &'a Field>) -> bool {
+    let told = told(fields);
+    told.method || told.path
+}
+
+/// What lines with these parts tell. The precision of instants is left out.
+pub(super) fn told<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Told {
+    let mut told = Told::default();
+    let (mut ends, mut names) = (false, std::collections::BTreeSet::new());
+    for field in fields {
+        match field {
+            Field::Ignored | Field::Status | Field::Verdict => {}
+            Field::Client | Field::Peer => told.client = true,
+            Field::Host => told.host = true,
+            Field::Request => (told.method, told.path, told.query) = (true, true, true),
+            Field::Method => told.method = true,
+            Field::Target | Field::DecodedTarget => (told.path, told.query) = (true, true),
+            Field::Path | Field::DecodedPath => told.path = true,
+            Field::Query => told.query = true,
+            Field::Arrival => told.is_arrival = true,
+            Field::End => ends = true,
+            Field::Took(_) | Field::TookNanoseconds => told.took = true,
+            Field::TlsSubject => told.tls_subject = true,
+            Field::Header(name) => {
+                names.insert(name.to_string());
+            }
+        }
+    }
+    told.is_arrival |= ends && told.took;
+    told.headers = ToldHeaders::Named(names);
+    told
+}
+
+fn text(value: Cow<'_, [u8]>) -> Cow<'_, str> {
+    match value {
+        Cow::Borrowed(value) => lossless::text(value),
+        Cow::Owned(value) => Cow::Owned(lossless::text(&value).into_owned()),
+    }
+}
+
+/// A path that a client could have sent for this one, which is decoded.
+fn encoded(path: &[u8]) -> Cow<'static, str> {
+    let mut text = String::with_capacity(path.len());
+    percent::encode(path, |byte| byte.is_ascii_graphic() && !b"%?#\\".contains(&byte), &mut text);
+    Cow::Owned(text)
+}
+
+fn status(raw: &[u8]) -> Option<u16> {
+    // Nginx writes `009` for HTTP/0.9, and Envoy `0` if the client had left.
+    let is_number = (1..=3).contains(&raw.len()) && raw.iter().all(u8::is_ascii_digit);
+    is_number.then(|| raw.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0')))
+}
+
+/// An address, with or without a port; of a list, the last one. `None` for the name of a host or a socket's path.
+fn address(raw: &[u8]) -> Option<IpAddr> {
+    if let Some(address) = ipv4(raw) {
+        return Some(IpAddr::V4(address));
+    }
+    let last = raw.rsplit(|byte| *byte == b',').next()?.trim_ascii();
+    let text = std::str::from_utf8(last).ok()?;
+    let address = text.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()));
+    let address = address.or_else(|| text.strip_prefix('[')?.strip_suffix(']')?.parse().ok());
+    address.map(|address: IpAddr| address.to_canonical())
+}
+
+/// Like the standard parser, in a third of the time.
+fn ipv4(raw: &[u8]) -> Option<Ipv4Addr> {
+    let (mut octets, mut place, mut octet, mut digits) = ([0_u8; 4], 0, 0_u16, 0);
+    for byte in raw {
+        match byte {
+            b'0'..=b'9' if digits < 3 && (digits == 0 || octet > 0) => {
+                octet = octet * 10 + u16::from(byte - b'0');
+                digits += 1;
+            }
+            b'.' if digits > 0 && place < 3 => {
+                octets[place] = u8::try_from(octet).ok()?;
+                (place, octet, digits) = (place + 1, 0, 0);
+            }
+            _ => return None,
+        }
+    }
+    octets[3] = u8::try_from(octet).ok()?;
+    (place == 3 && digits > 0).then(|| Ipv4Addr::from(octets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_found_in_what_servers_write() {
+        let found = |text: &str| address(text.as_bytes()).map(|address| address.to_string());
+        for (text, expected) in [
+            ("192.0.2.7", "192.0.2.7"),
+            ("192.0.2.7:81", "192.0.2.7"),
+            ("2001:db8::7", "2001:db8::7"),
+            ("[2001:db8::7]:81", "2001:db8::7"),
+            ("[2001:db8::7]", "2001:db8::7"),
+            ("::ffff:192.0.2.7", "192.0.2.7"),
+            ("198.51.100.1, 192.0.2.7", "192.0.2.7"),
+        ] {
+            assert_eq!(found(text).as_deref(), Some(expected), "{text}");
+        }
+        for text in ["a.example", "unix:", "192.0.2.07", "192.0.2.256", "1.2.3", "1.2.3.4.5", "1..2.3"] {
+            assert_eq!(found(text), None, "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn the_fast_parser_agrees_with_the_standard_one(text in "[0-9.]{0,16}|([0-9]{1,3}[.]){3}[0-9]{1,3}") {
+            proptest::prop_assert_eq!(ipv4(text.as_bytes()), text.parse().ok());
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Lines of JSON, one object per request.
+
+use std::collections::BTreeSet;
+
+use self::scan::{Mistake, Scanned, Scanner};
+use super::field::{self, Draft, Field};
+use super::instant::Instants;
+use super::told::{Told, ToldHeaders};
+use super::{Entry, Unreadable};
+use crate::engine::algorithms::micros::Micros;
+
+mod names;
+mod scan;
+
+pub(super) use self::names::Dialect;
+
+/// The members that are looked for, at most: those of a log's first lines.
+const MAX_MEMBERS: usize = 128;
+
+/// Caddy writes `REDACTED` for these.
+const REDACTED: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
+
+/// The members of a JSON log.
+#[derive(Clone, Debug)]
+pub(super) struct JsonFormat {
+    pub(super) dialect: Dialect,
+    /// The names in the first lines in their order, and their meanings.
+    members: Vec<(Box<[u8]>, Field)>,
+    /// Lines tell methods or targets.
+    has_head: bool,
+    /// Of a recording: the headers that it keeps, by its first line.
+    recorded: BTreeSet<String>,
+}
+
+/// Where the next member is expected among the known ones.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place(usize);
+
+impl JsonFormat {
+    /// Learns the members of a log from its first lines, and the dialect unless it is given.
+    pub(super) fn learn<'a>(lines: impl Iterator<Item = &'a [u8]>, dialect: Option<Dialect>) -> Self {
+        let (mut found, mut recorded) = (Vec::<&[u8]>::new(), BTreeSet::new());
+        for line in lines {
+            let Ok(mut scanner) = Scanner::object(line) else { continue };
+            let is_head = memchr::memmem::find(line, b"\"weir_recording\"").is_some();
+            while let Ok(Some((name, value))) = scanner.member() {
+                if let (true, b"headers" | b"cookies", Scanned::Nested(names)) = (is_head, name, value) {
+                    recorded.extend(recorded_headers(name, names));
+                }
+                if !found.contains(&name) && found.len() < MAX_MEMBERS {
+                    found.push(name);
+                }
+            }
+        }
+        let dialect = dialect.unwrap_or_else(|| Dialect::of(|name| found.contains(&name)));
+        for name in dialect.optional() {
+            if !found.contains(&name.as_bytes()) {
+                found.push(name.as_bytes());
+            }
+        }
+        let members = found.into_iter().map(|name| (name.into(), dialect.field(name)));
+        let members: Vec<_> = members.collect();
+        let has_head = dialect == Dialect::Caddy || field::has_head(members.iter().map(|(_, field)| field));
+        Self { dialect, members, has_head, recorded }
+    }
+
+    pub(super) fn told(&self) -> Told {
+        let told = field::told(self.members.iter().map(|(_, field)| field));
+        match self.dialect {
+            Dialect::Caddy => Told {
+                method: true,
+                host: true,
+                path: true,
+                query: true,
+                client: true,
+                headers: ToldHeaders::AllBut(REDACTED.map(str::to_owned).into()),
+                ..told
+            },
+            Dialect::Recording => Told { headers: ToldHeaders::Named(self.recorded.clone()), ..told },
+            // It leaves out what a request does not have.
+            Dialect::Weir => {
+                let headers: BTreeSet<String> = ["referer", "user-agent", "x-request-id"].map(str::to_owned).into();
+                Told {
+                    method: true,
+                    host: true,
+                    path: true,
+                    query: true,
+                    client: true,
+                    tls_subject: true,
+                    headers: ToldHeaders::Named(headers),
+                    ..told
+                }
+            }
+            _ => told,
+        }
+    }
+
+    /// Returns the entry of a line and its instant as logged; `None` if it tells no request.
+    pub(super) fn parse<'a>(
+        &'a self,
+        line: &'a [u8],
+        instants: &mut Instants,
+    ) -> Result<Option<(Entry<'a>, Micros)>, Unreadable> {
+        let unreadable = |(expected, at): Mistake| Unreadable { expected: expected.into(), at };
+        let mut scanner = Scanner::object(line).map_err(unreadable)?;
+        let mut draft = Draft::default();
+        let required = self.dialect.required();
+        let (mut place, mut is_request) = (Place::default(), required.is_none());
+        while let Some((name, value)) = scanner.member().map_err(unreadable)? {
+            is_request |= required == Some(name);
+            match (self.dialect, name, value) {
+                (Dialect::Caddy, b"request", Scanned::Nested(object)) => {
+                    self.request(object, &mut draft, instants).map_err(unreadable)?;
+                    continue;
+                }
+                (Dialect::Recording, b"headers", Scanned::Nested(pairs)) => {
+                    pairs_of_headers(pairs, &mut draft).map_err(unreadable)?;
+                    continue;
+                }
+                _ => {}
+            }
+            let Some(field) = self.field(name, &mut place) else { continue };
+            let added = match value {
+                Scanned::Plain(b"null") | Scanned::Nested(_) => Ok(()),
+                Scanned::Plain(raw) => draft.add(field, raw, false, instants),
+                Scanned::Text(raw) => draft.add(field, raw, true, instants),
+            };
+            added.map_err(|expected| Unreadable {
+                expected: format!("{expected} in `{}`", String::from_utf8_lossy(name)).into(),
+                at: value.bytes().as_ptr().addr().saturating_sub(line.as_ptr().addr()),
+            })?;
+        }
+        if !is_request {
+            return Ok(None);
+        }
+        let entry = draft.finish(self.dialect == Dialect::Weir, self.has_head);
+        entry.map(Some).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
+    }
+
+    /// The meaning of a member. Lines have their members in the same order, so the next one is tried first.
+    fn field(&self, name: &[u8], place: &mut Place) -> Option<&Field> {
+        let is_named = |(known, _): &&(Box<[u8]>, Field)| **known == *name;
+        if let Some((_, field)) = self.members.get(place.0).filter(is_named) {
+            place.0 += 1;
+            return Some(field);
+        }
+        let found = self.members.iter().position(|member| is_named(&member))?;
+        place.0 = found + 1;
+        Some(&self.members[found].1)
+    }
+
+    /// Adds the members of a request's own object.
+    fn request<'a>(&'a self, object: &'a [u8], draft: &mut Draft<'a>, instants: &mut Instants) -> Result<(), Mistake> {
+        let mut scanner = Scanner::object(object)?;
+        while let Some((name, value)) = scanner.member()? {
+            match value {
+                Scanned::Text(raw) => draft
+                    .add(self.dialect.field_of_request(name), raw, true, instants)
+                    .map_err(|expected| (expected, 0))?,
+                Scanned::Nested(lines) if name == b"headers" => headers(lines, draft)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds headers, each with an array of its lines.
+fn headers<'a>(object: &'a [u8], draft: &mut Draft<'a>) -> Result<(), Mistake> {
+    let mut scanner = Scanner::object(object)?;
+    while let Some((name, value)) = scanner.member()? {
+        let Scanned::Nested(array) = value else { continue };
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let mut items = Scanner::array(array)?;
+        while let Some(item) = items.item()? {
+            if let Scanned::Text(raw) = item
+                && !(raw == b"REDACTED" && REDACTED.contains(&&*name))
+            {
+                draft.add_header(name.clone(), raw);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds headers, each an array of a name and a value.
+fn pairs_of_headers<'a>(array: &'a [u8], draft: &mut Draft<'a>) -> Result<(), Mistake> {
+    let mut pairs = Scanner::array(array)?;
+    while let Some(pair) = pairs.item()? {
+        // The first line of a recording has names only.
+        let Scanned::Nested(pair) = pair else { continue };
+        let mut pair = Scanner::array(pair)?;
+        let (Some(Scanned::Text(name)), Some(Scanned::Text(value))) = (pair.item()?, pair.item()?) else {
+            return Err(("a name and a value", 0));
+        };
+        draft.add_header(String::from_utf8_lossy(name).into_owned(), value);
+    }
+    Ok(())
+}
+
+/// The headers that the first line of a recording names. Cookies are kept as a header, too.
+fn recorded_headers(member: &[u8], names: &[u8]) -> Vec<String> {
+    let Ok(mut scanner) = Scanner::array(names) else { return Vec::new() };
+    let names = std::iter::from_fn(|| scanner.item().ok().flatten());
+    let names: Vec<String> = names.map(|name| String::from_utf8_lossy(name.bytes()).into_owned()).collect();
+    match member {
+        b"cookies" if names.is_empty() => names,
+        b"cookies" => vec!["cookie".to_owned()],
+        _ => names,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_says_what_it_tells() {
+        let lines: [&[u8]; 4] = [
+            br#"{"cookies":[],"headers":["x-api-key"],"tls_subject":true,"weir_recording":1}"#,
+            br#"{"at_us":1795233606789012,"method":"GET","host":"a.example","target":"/x?y=z","client":"192.0.2.7","headers":[["x-api-key","6b"],["x-api-key","6c"]],"verdict":"allowed"}"#,
+            br#"{"at_us":1795233606789013,"domain":"d","descriptors":[[["k","v"]]]}"#,
+            br#"{"kept":2,"dropped":0}"#,
+        ];
+        let format = JsonFormat::learn(lines.into_iter(), None);
+        let told = format.told();
+        assert_eq!(format.dialect, Dialect::Recording);
+        assert!(told.is_arrival && told.client && told.tls_subject && !told.took);
+        let mut instants = Instants::new();
+        let mut read = lines.into_iter().map(|line| format.parse(line, &mut instants).unwrap());
+        assert!(read.next().unwrap().is_none());
+        let (entry, _) = read.next().flatten().unwrap();
+        assert_eq!((entry.at, entry.target.as_deref()), (Micros(1_795_233_606_789_012), Some("/x?y=z")));
+        let headers: Vec<_> = entry.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(headers, [("x-api-key", &b"6b"[..]), ("x-api-key", b"6c")]);
+        assert!(read.all(|entry| entry.is_none()));
+    }
+}

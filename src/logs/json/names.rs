@@ -1,0 +1,211 @@
+//! The names of members in JSON logs, per program.
+
+use crate::logs::field::Field;
+use crate::logs::template::variable;
+
+/// The program that wrote a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::logs) enum Dialect {
+    Weir,
+    Recording,
+    Caddy,
+    Traefik,
+    Envoy,
+    /// Any other names, as people choose them for nginx.
+    Nginx,
+}
+
+impl Dialect {
+    pub(in crate::logs) const ALL: [Self; 6] =
+        [Self::Weir, Self::Recording, Self::Caddy, Self::Traefik, Self::Envoy, Self::Nginx];
+
+    /// As `--log-format` takes it.
+    pub(in crate::logs) const fn name(self) -> &'static str {
+        match self {
+            Self::Weir => "weir",
+            Self::Recording => "recording",
+            Self::Caddy => "caddy",
+            Self::Traefik => "traefik-json",
+            Self::Envoy => "envoy-json",
+            Self::Nginx => "json",
+        }
+    }
+
+    /// The dialect of a line with such members, of which `has` tells.
+    pub(in crate::logs) fn of(has: impl Fn(&[u8]) -> bool) -> Self {
+        let has_all = |names: &[&[u8]]| names.iter().all(|name| has(name));
+        if has(b"weir_recording") {
+            Self::Recording
+        } else if has_all(&[b"time", b"duration_ms", b"bytes", b"protocol"]) {
+            Self::Weir
+        } else if has_all(&[b"ts", b"request"]) && (has(b"logger") || has(b"resp_headers")) {
+            Self::Caddy
+        } else if has(b"StartUTC") || has(b"RequestMethod") || has(b"ClientHost") {
+            Self::Traefik
+        } else if has(b"start_time") && (has(b"response_code") || has(b"authority") || has(b":authority")) {
+            Self::Envoy
+        } else {
+            Self::Nginx
+        }
+    }
+
+    /// The member without which a line tells no request.
+    pub(super) fn required(self) -> Option<&'static [u8]> {
+        match self {
+            Self::Caddy => Some(b"request"),
+            // Calls of the rate limit service have none, and neither have the first and the last line.
+            Self::Recording => Some(b"target"),
+            _ => None,
+        }
+    }
+
+    /// The meaning of a member.
+    pub(super) fn field(self, name: &[u8]) -> Field {
+        let Ok(name) = std::str::from_utf8(name) else { return Field::Ignored };
+        match self {
+            Self::Weir => weir(name),
+            Self::Recording => recording(name),
+            Self::Caddy => caddy(name),
+            Self::Traefik => traefik(name),
+            Self::Envoy => envoy(name),
+            Self::Nginx => nginx(name),
+        }
+    }
+
+    /// The meaning of a member of the request's object.
+    pub(super) fn field_of_request(self, name: &[u8]) -> &'static Field {
+        match name {
+            b"client_ip" => &Field::Client,
+            b"remote_ip" => &Field::Peer,
+            b"method" => &Field::Method,
+            b"host" => &Field::Host,
+            b"uri" => &Field::Target,
+            _ => &Field::Ignored,
+        }
+    }
+
+    /// The members that a line has only if the request has them.
+    pub(super) fn optional(self) -> &'static [&'static str] {
+        match self {
+            Self::Weir => {
+                &["client", "user", "method", "target", "host", "verdict", "user_agent", "referer", "request_id"]
+            }
+            Self::Recording => &["at_us", "client", "tls_subject", "method", "host", "target"],
+            _ => &[],
+        }
+    }
+}
+
+/// `time` is when the request's headers had arrived.
+fn weir(name: &str) -> Field {
+    match name {
+        "time" => Field::Arrival,
+        "duration_ms" => Field::Took(1_000),
+        "client" => Field::Client,
+        "user" => Field::TlsSubject,
+        "method" => Field::Method,
+        "target" => Field::Target,
+        "host" => Field::Host,
+        "status" => Field::Status,
+        "verdict" => Field::Verdict,
+        "user_agent" => Field::Header("user-agent".into()),
+        "referer" => Field::Header("referer".into()),
+        "request_id" => Field::Header("x-request-id".into()),
+        _ => Field::Ignored,
+    }
+}
+
+/// What `weir record` writes. `at_us` is the instant at which the limits decided.
+fn recording(name: &str) -> Field {
+    match name {
+        "at_us" => Field::Arrival,
+        "client" => Field::Client,
+        "tls_subject" => Field::TlsSubject,
+        "method" => Field::Method,
+        "host" => Field::Host,
+        "target" => Field::Target,
+        _ => Field::Ignored,
+    }
+}
+
+/// `ts` is when the line was written. The request is an object of its own.
+fn caddy(name: &str) -> Field {
+    match name {
+        "ts" => Field::End,
+        "duration" => Field::Took(1_000_000),
+        "status" => Field::Status,
+        _ => Field::Ignored,
+    }
+}
+
+/// Durations are in nanoseconds. `time` is when the line was written.
+fn traefik(name: &str) -> Field {
+    match name {
+        "StartUTC" => Field::Arrival,
+        "StartLocal" | "time" => Field::Ignored,
+        "Duration" => Field::TookNanoseconds,
+        "ClientHost" => Field::Client,
+        "ClientAddr" => Field::Peer,
+        "RequestAddr" => Field::Host,
+        "RequestMethod" => Field::Method,
+        "RequestPath" => Field::Target,
+        "DownstreamStatus" => Field::Status,
+        name => header(name, &["request_"]),
+    }
+}
+
+/// The names of Istio's default and of Envoy's documentation. `start_time` is when the request began.
+fn envoy(name: &str) -> Field {
+    match name {
+        "start_time" => Field::Arrival,
+        "duration" => Field::Took(1_000),
+        "method" | ":method" => Field::Method,
+        "path" | ":path" | "x-envoy-original-path" => Field::Target,
+        "authority" | ":authority" | "host" => Field::Host,
+        "response_code" | "status" => Field::Status,
+        "downstream_remote_address" | "downstream_remote_address_without_port" | "client" => Field::Client,
+        "downstream_direct_remote_address" | "downstream_direct_remote_address_without_port" => Field::Peer,
+        "downstream_peer_subject" | "peer_subject" => Field::TlsSubject,
+        "user_agent" | "user-agent" => Field::Header("user-agent".into()),
+        "request_id" | "x-request-id" => Field::Header("x-request-id".into()),
+        "x_forwarded_for" | "x-forwarded-for" | "forwarded_for" => Field::Header("x-forwarded-for".into()),
+        "referer" => Field::Header("referer".into()),
+        name => header(name, &["req_", "request_header_", "header_"]),
+    }
+}
+
+/// The names that people give to the variables of nginx, and those of the variables. Times are written at the end.
+fn nginx(name: &str) -> Field {
+    let name = name.trim_start_matches('@').to_ascii_lowercase().replace('-', "_");
+    match &*name {
+        "time" | "timestamp" | "ts" | "date" | "time_iso8601" | "time_local" | "msec" | "datetime" => Field::End,
+        "start_time" => Field::Arrival,
+        "client" | "client_ip" | "clientip" | "remote_ip" | "ip" | "remote" | "remote_address" | "src_ip" => {
+            Field::Client
+        }
+        "method" | "verb" | "http_method" | "request_method" => Field::Method,
+        "url" | "path" | "request_path" | "request_url" | "target" | "request_uri" => Field::Target,
+        "uri" => Field::Path,
+        "query" => Field::Query,
+        "vhost" | "domain" | "http_host" | "host" | "hostname" => Field::Host,
+        "code" | "response_code" | "status_code" | "response_status" => Field::Status,
+        "duration" | "response_time" | "request_duration" | "took" => Field::Took(1_000_000),
+        "duration_ms" | "request_time_ms" | "response_time_ms" => Field::Took(1_000),
+        "user_agent" | "useragent" | "agent" => Field::Header("user-agent".into()),
+        "referer" | "referrer" => Field::Header("referer".into()),
+        "x_forwarded_for" | "xff" | "forwarded_for" => Field::Header("x-forwarded-for".into()),
+        "x_request_id" => Field::Header("x-request-id".into()),
+        "x_api_key" | "api_key" => Field::Header("x-api-key".into()),
+        "client_subject" | "tls_subject" | "ssl_subject" => Field::TlsSubject,
+        name => match variable(name) {
+            Field::Ignored => header(name, &["request_header_", "req_header_", "header_"]),
+            field => field,
+        },
+    }
+}
+
+/// The header that a name tells behind one of these prefixes.
+fn header(name: &str, prefixes: &[&str]) -> Field {
+    let behind = prefixes.iter().find_map(|prefix| name.strip_prefix(prefix)).filter(|header| !header.is_empty());
+    behind.map_or(Field::Ignored, |header| Field::Header(header.to_ascii_lowercase().replace('_', "-").into()))
+}

@@ -1,0 +1,197 @@
+//! Lines of text by a template: values with text between them.
+//!
+//! A value ends where the text behind it begins. Servers escape quotes in values, so a value between quotes ends at the
+//! first quote that is not escaped.
+
+use super::Unreadable;
+use super::field::{self, Draft, Field};
+use super::instant::Instants;
+use super::told::Told;
+use crate::engine::algorithms::micros::Micros;
+use crate::logs::Entry;
+
+mod apache;
+mod envoy;
+mod nginx;
+
+pub(super) use self::nginx::variable;
+
+/// The longest template, in bytes.
+const MAX_LENGTH: usize = 4096;
+
+/// A compiled template.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    start: Box<[u8]>,
+    values: Vec<Value>,
+    has_escapes: bool,
+    /// Lines tell methods or targets.
+    has_head: bool,
+    /// More text may follow, after a space.
+    is_open: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Value {
+    field: Field,
+    /// The text behind the value. Only the last value has none: it ends with the line.
+    end: Box<[u8]>,
+}
+
+/// A piece of a template.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Text(Vec<u8>),
+    Value(Field),
+}
+
+impl Template {
+    /// Compiles a template as nginx, Apache or Envoy write it. The error says what is wrong.
+    pub(super) fn compile(template: &str) -> Result<Self, String> {
+        if template.len() > MAX_LENGTH {
+            return Err(format!("a format must not be longer than {MAX_LENGTH} bytes"));
+        }
+        let (pieces, has_escapes) = if nginx::is_nginx(template) {
+            (nginx::pieces(template)?, true)
+        } else if envoy::is_envoy(template) {
+            (envoy::pieces(template)?, false)
+        } else {
+            (apache::pieces(template)?, true)
+        };
+        Self::of(pieces, has_escapes)
+    }
+
+    fn of(pieces: Vec<Piece>, has_escapes: bool) -> Result<Self, String> {
+        let (mut start, mut values) = (Vec::new(), Vec::<Value>::new());
+        for piece in with_whole_targets(pieces) {
+            match (piece, values.last_mut()) {
+                (Piece::Text(text), None) => start.extend(text),
+                (Piece::Text(text), Some(value)) => value.end = [&*value.end, &text].concat().into(),
+                (Piece::Value(_), Some(value)) if value.end.is_empty() => {
+                    return Err("two values without text between them cannot be told apart".to_owned());
+                }
+                (Piece::Value(field), _) => values.push(Value { field, end: Box::default() }),
+            }
+        }
+        if values.iter().all(|value| !matches!(value.field, Field::Arrival | Field::End)) {
+            return Err("a format must tell the time of a request, such as `$msec`, `%t` or `%START_TIME%`".to_owned());
+        }
+        let has_head = field::has_head(values.iter().map(|value| &value.field));
+        Ok(Self { start: start.into(), values, has_escapes, has_head, is_open: false })
+    }
+
+    /// Accepts more values at the end of lines, without reading them.
+    pub(super) fn open(self) -> Self {
+        Self { is_open: true, ..self }
+    }
+
+    pub(super) fn told(&self) -> Told {
+        field::told(self.values.iter().map(|value| &value.field))
+    }
+
+    /// Returns the entry of a line, and its instant as logged.
+    pub(super) fn parse<'a>(
+        &'a self,
+        line: &'a [u8],
+        instants: &mut Instants,
+    ) -> Result<(Entry<'a>, Micros), Unreadable> {
+        let expected_text =
+            |text: &[u8], at| Unreadable { expected: format!("`{}`", String::from_utf8_lossy(text)).into(), at };
+        let mut draft = Draft::default();
+        let mut rest = line.strip_prefix(&*self.start).ok_or_else(|| expected_text(&self.start, 0))?;
+        for (place, Value { field, end }) in self.values.iter().enumerate() {
+            let at = line.len() - rest.len();
+            let is_last = place + 1 == self.values.len();
+            let length = match (is_last, self.is_open) {
+                (true, false) => rest.strip_suffix(&**end).map(<[u8]>::len),
+                (true, true) if end.is_empty() => Some(memchr::memchr(b' ', rest).unwrap_or(rest.len())),
+                _ => find(rest, end, self.has_escapes),
+            };
+            let length = length.ok_or_else(|| expected_text(end, line.len()))?;
+            let (value, behind) = rest.split_at(length);
+            draft
+                .add(field, value, self.has_escapes, instants)
+                .map_err(|expected| Unreadable { expected: expected.into(), at })?;
+            rest = behind.get(end.len()..).unwrap_or_default();
+        }
+        if self.is_open && !rest.is_empty() && rest[0] != b' ' {
+            return Err(expected_text(b" ", line.len() - rest.len()));
+        }
+        draft.finish(false, self.has_head).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
+    }
+}
+
+/// Joins a path with the query that is written directly behind it: `$uri$is_args$args`, `%U%q`.
+fn with_whole_targets(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut joined: Vec<Piece> = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let before = joined.len();
+        joined.push(piece);
+        let path = match &joined[..] {
+            [.., Piece::Value(Field::DecodedPath), Piece::Value(Field::Query)] => before - 1,
+            [.., Piece::Value(Field::DecodedPath), Piece::Value(Field::Ignored), Piece::Value(Field::Query)] => {
+                before - 2
+            }
+            _ => continue,
+        };
+        joined.truncate(path);
+        joined.push(Piece::Value(Field::DecodedTarget));
+    }
+    joined
+}
+
+/// The place of a text that ends a value. An escaped quote ends none.
+fn find(rest: &[u8], end: &[u8], has_escapes: bool) -> Option<usize> {
+    let (first, tail) = end.split_first()?;
+    let is_escaped = |place: usize| {
+        *first == b'"' && has_escapes && rest[..place].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+    };
+    memchr::memchr_iter(*first, rest).find(|place| rest[place + 1..].starts_with(tail) && !is_escaped(*place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn parse(template: &str, line: &str) -> Result<Entry<'static>, Unreadable> {
+        let template = Box::leak(Box::new(Template::compile(template).unwrap()));
+        let line = Box::leak(line.to_owned().into_boxed_str());
+        template.parse(line.as_bytes(), &mut Instants::new()).map(|(entry, _)| entry)
+    }
+
+    #[test]
+    fn a_value_ends_at_the_text_behind_it() {
+        let format = "$msec $remote_user \"$http_a\" \"$http_b\"$http_c";
+        let entry = parse(format, "1.5 a b \"x\\\" y\" \"\\\\\"z\"").unwrap();
+        let values: Vec<_> = entry.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+        assert_eq!(values, [("a", &b"x\" y"[..]), ("b", b"\\"), ("c", b"z\"")]);
+    }
+
+    #[test]
+    fn a_broken_line_says_what_was_expected_and_where() {
+        for (line, expected) in [
+            ("", "expected `[` at byte 0"),
+            ("[1.5", "expected `] ` at byte 4"),
+            ("[x] 200", "expected an instant at byte 1"),
+            ("[1.5] 2000", "expected a status at byte 6"),
+        ] {
+            assert_eq!(parse("[$msec] $status", line).unwrap_err().to_string(), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_template_that_cannot_be_read_is_refused() {
+        for (template, part) in [
+            ("$msec$status", "without text between"),
+            ("$remote_addr $status", "must tell the time"),
+            ("plain", "must tell the time"),
+            ("${msec $status", "`${`"),
+            ("%h %{Referer %t", "`%{`"),
+            ("%START_TIME% %REQ(A", "`%`"),
+        ] {
+            let error = Template::compile(template).unwrap_err();
+            assert!(error.contains(part), "{template}: {error}");
+        }
+        assert!(Template::compile(&"x".repeat(MAX_LENGTH + 1)).is_err());
+    }
+}
