@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
 
-    /// The format of the logs, if it cannot be detected: `combined`, or an nginx `log_format`
+    /// The format of the logs, if it cannot be detected: a name, such as `combined`, or as nginx, Apache or Envoy write it
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 
@@ -103,7 +103,7 @@ struct Files {
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let format = args.log_format.as_deref().map(Format::named).transpose();
     let format = format.map_err(|error| Failure::usage(format!("--log-format: {error}")))?;
-    let blocks = Blocks::open(&args.logs, format).map_err(Failure::bad_input)?;
+    let blocks = Blocks::open(&args.logs, format.as_ref()).map_err(Failure::bad_input)?;
     let starts = blocks.files().iter().filter_map(|file| file.first).min();
     let effective_from = starts.unwrap_or_else(|| Clock::machine().now()).before(BEFORE);
     // Ids are fingerprinted with a known key, so that the same log always gives the same report.
