@@ -27,6 +27,7 @@ mod local_store;
 mod most_denied;
 mod new_keys;
 pub mod operator;
+mod record;
 pub mod recording;
 mod scripts;
 mod settlement;

@@ -18,7 +18,7 @@ use crate::message::lossless;
 
 impl Recording {
     /// A call of the rate limit service. Its descriptors are decided together.
-    pub(super) fn call(&self, rules: &Rules, call: &DescriptorRequest<'_>) -> Value {
+    pub(in crate::limiter) fn call(&self, rules: &Rules, call: &DescriptorRequest<'_>) -> Value {
         let headers = Headers::new();
         let entries = call.descriptors.iter().map(|descriptor| {
             let request = Request {
@@ -38,7 +38,7 @@ impl Recording {
         json!({ "at_us": call.now.0, "domain": call.domain, "descriptors": entries.collect::<Vec<_>>() })
     }
 
-    pub(super) fn request(&self, rules: &Rules, request: &Request<'_>) -> Value {
+    pub(in crate::limiter) fn request(&self, rules: &Rules, request: &Request<'_>) -> Value {
         let clear = Clear::of(rules, request);
         let mut line = json!({
             "at_us": request.now.0,

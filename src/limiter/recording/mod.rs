@@ -12,7 +12,6 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use self::parts::{Parts, Treatment};
 use self::pseudonyms::Pseudonyms;
-use super::{Ask, AskSubject, Limiter, Shared, View};
 use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::limit::WHOLE_SHARE;
 use crate::engine::rules::rule_set::Rules;
@@ -37,7 +36,7 @@ pub struct Recording {
 
 /// The fate of a request in a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+pub(super) enum Fate {
     Kept,
     /// The queue was full.
     Dropped,
@@ -47,26 +46,15 @@ enum Fate {
     Named,
 }
 
-impl Shared {
-    /// Starts a recording of a share of the clients, in parts of [`WHOLE_SHARE`]. `None` if one is running.
-    pub fn start_recording(&self, secret: (u64, u64), share: u32) -> Option<(Arc<Recording>, Receiver<String>)> {
-        if self.recording.load().is_some() {
-            return None;
-        }
-        let mut parts = Parts::of(&self.snapshot.load().rules);
+impl Recording {
+    /// A recording for these rules, and its lines.
+    pub(super) fn new(rules: &Rules, secret: (u64, u64), share: u32) -> (Arc<Self>, Receiver<String>) {
+        let mut parts = Parts::of(rules);
         let pseudonyms = Pseudonyms::new(secret, std::mem::take(&mut parts.networks));
         let (lines, received) = channel(QUEUE);
-        let recording = Arc::new(Recording { parts, pseudonyms, share, lines, counts: Default::default() });
-        self.recording.store(Some(recording.clone()));
-        Some((recording, received))
+        (Arc::new(Self { parts, pseudonyms, share, lines, counts: Default::default() }), received)
     }
 
-    pub fn stop_recording(&self) {
-        self.recording.store(None);
-    }
-}
-
-impl Recording {
     /// The first line, which says what the others tell.
     pub fn head(&self, started: Option<&str>) -> Value {
         let names = |parts: &BTreeMap<String, Treatment>| parts.keys().cloned().collect::<Vec<_>>();
@@ -95,17 +83,17 @@ impl Recording {
         })
     }
 
-    fn count(&self, fate: Fate) {
+    pub(super) fn count(&self, fate: Fate) {
         self.counts[fate as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns true if all requests of this client are kept.
-    fn is_kept(&self, client: &str) -> bool {
+    pub(super) fn is_kept(&self, client: &str) -> bool {
         let place = self.pseudonyms.hash("share", client.as_bytes()) % u128::from(WHOLE_SHARE);
         place < u128::from(self.share)
     }
 
-    fn push(&self, rules: &Rules, mut line: Value, verdict: &Verdict) {
+    pub(super) fn push(&self, rules: &Rules, mut line: Value, verdict: &Verdict) {
         let standing = match verdict.standing {
             Standing::Allowed => "allowed",
             Standing::Denied => "denied",
@@ -119,42 +107,5 @@ impl Recording {
         }
         let sent = self.lines.try_send(format!("{line}\n"));
         self.count(if sent.is_ok() { Fate::Kept } else { Fate::Dropped });
-    }
-}
-
-impl Limiter {
-    /// Adds a decision about a request to the recording that runs, if one does.
-    #[inline]
-    pub(super) fn record(&self, view: &View, ask: &Ask<'_>, verdict: &Verdict) {
-        if let Some(recording) = self.recording.borrow_mut().load() {
-            record(recording, view.rules(), ask, verdict);
-        }
-    }
-}
-
-#[cold]
-fn record(recording: &Recording, rules: &Rules, ask: &Ask<'_>, verdict: &Verdict) {
-    if !ask.is_decision() {
-        return;
-    }
-    let is_kept = match ask.subject {
-        AskSubject::Named { .. } => return recording.count(Fate::Named),
-        AskSubject::Request(request) => match request.client {
-            Some(client) => recording.is_kept(&client.to_string()),
-            None => recording.is_kept(request.host),
-        },
-        AskSubject::Descriptors(call) => {
-            let entries = call.descriptors.iter().flat_map(|descriptor| descriptor.entries);
-            let entries: Vec<&str> = entries.flat_map(|entry| [entry.key, entry.value]).collect();
-            recording.is_kept(&entries.join("\n"))
-        }
-    };
-    if !is_kept {
-        return recording.count(Fate::LeftOut);
-    }
-    match ask.subject {
-        AskSubject::Named { .. } => {}
-        AskSubject::Request(request) => recording.push(rules, recording.request(rules, request), verdict),
-        AskSubject::Descriptors(call) => recording.push(rules, recording.call(rules, call), verdict),
     }
 }

@@ -6,8 +6,9 @@
 use std::sync::LazyLock;
 
 use http::StatusCode;
-use sha2::{Digest, Sha256};
 
+use crate::message::headers::Headers;
+use crate::message::inline_source::inline_source;
 use crate::message::reply::Reply;
 
 const STYLE: &str = include_str!("page.css");
@@ -22,8 +23,8 @@ static PAGE: LazyLock<(String, String)> = LazyLock::new(|| {
     let policy = format!(
         "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
-        source(SCRIPT),
-        source(STYLE),
+        inline_source(SCRIPT),
+        inline_source(STYLE),
     );
     (document, policy)
 });
@@ -31,37 +32,17 @@ static PAGE: LazyLock<(String, String)> = LazyLock::new(|| {
 /// Replies with the page.
 pub(super) fn reply() -> Reply {
     let (document, policy) = &*PAGE;
-    let mut reply = super::page(StatusCode::OK, "text/html; charset=utf-8", document.clone());
-    for (name, value) in [
+    let headers = [
+        ("content-type", "text/html; charset=utf-8"),
+        ("cache-control", "no-store"),
         ("content-security-policy", policy.as_str()),
         ("x-content-type-options", "nosniff"),
         ("x-frame-options", "DENY"),
         ("referrer-policy", "no-referrer"),
         ("cross-origin-opener-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),
-    ] {
-        reply.headers.append(name, value);
-    }
-    reply
-}
-
-/// Returns the source expression of a policy that allows an inline element with this text.
-fn source(text: &str) -> String {
-    format!("'sha256-{}'", base64(&Sha256::digest(text.as_bytes())))
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for group in bytes.chunks(3) {
-        let bits = (0..3).fold(0, |bits, place| bits << 8 | usize::from(group.get(place).copied().unwrap_or(0)));
-        for place in 0..4 {
-            let is_padding = place > group.len();
-            let symbol = ALPHABET.get(bits >> (18 - 6 * place) & 63).copied().unwrap_or(b'=');
-            text.push(if is_padding { '=' } else { char::from(symbol) });
-        }
-    }
-    text
+    ];
+    Reply { status: StatusCode::OK, headers: Headers::from_iter(headers), body: document.clone() }
 }
 
 #[cfg(test)]
@@ -70,15 +51,6 @@ mod tests {
 
     /// The page's maximum, in bytes.
     const MOST: usize = 100 << 10;
-
-    #[test]
-    fn base64_is_that_of_rfc_4648() {
-        for (text, expected) in
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy"), ("~~~", "fn5+")]
-        {
-            assert_eq!(base64(text.as_bytes()), expected, "{text}");
-        }
-    }
 
     #[test]
     fn the_page_is_small_and_loads_nothing() {

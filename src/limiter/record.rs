@@ -1,0 +1,64 @@
+//! Starts and stops recordings, and adds decisions to the one that runs.
+
+use std::sync::Arc;
+
+use tokio::sync::mpsc::Receiver;
+
+use super::recording::{Fate, Recording};
+use super::{Ask, AskSubject, Limiter, Shared, View};
+use crate::engine::answer::verdict::Verdict;
+use crate::engine::rules::rule_set::Rules;
+
+impl Shared {
+    /// Starts a recording of a share of the clients, in parts of
+    /// [`WHOLE_SHARE`](crate::engine::rules::limit::WHOLE_SHARE). `None` if one is running.
+    pub fn start_recording(&self, secret: (u64, u64), share: u32) -> Option<(Arc<Recording>, Receiver<String>)> {
+        if self.recording.load().is_some() {
+            return None;
+        }
+        let (recording, received) = Recording::new(&self.snapshot.load().rules, secret, share);
+        self.recording.store(Some(recording.clone()));
+        Some((recording, received))
+    }
+
+    pub fn stop_recording(&self) {
+        self.recording.store(None);
+    }
+}
+
+impl Limiter {
+    /// Adds a decision about a request to the recording that runs, if one does.
+    #[inline]
+    pub(super) fn record(&self, view: &View, ask: &Ask<'_>, verdict: &Verdict) {
+        if let Some(recording) = self.recording.borrow_mut().load() {
+            record(recording, view.rules(), ask, verdict);
+        }
+    }
+}
+
+#[cold]
+fn record(recording: &Recording, rules: &Rules, ask: &Ask<'_>, verdict: &Verdict) {
+    if !ask.is_decision() {
+        return;
+    }
+    let is_kept = match ask.subject {
+        AskSubject::Named { .. } => return recording.count(Fate::Named),
+        AskSubject::Request(request) => match request.client {
+            Some(client) => recording.is_kept(&client.to_string()),
+            None => recording.is_kept(request.host),
+        },
+        AskSubject::Descriptors(call) => {
+            let entries = call.descriptors.iter().flat_map(|descriptor| descriptor.entries);
+            let entries: Vec<&str> = entries.flat_map(|entry| [entry.key, entry.value]).collect();
+            recording.is_kept(&entries.join("\n"))
+        }
+    };
+    if !is_kept {
+        return recording.count(Fate::LeftOut);
+    }
+    match ask.subject {
+        AskSubject::Named { .. } => {}
+        AskSubject::Request(request) => recording.push(rules, recording.request(rules, request), verdict),
+        AskSubject::Descriptors(call) => recording.push(rules, recording.call(rules, call), verdict),
+    }
+}
