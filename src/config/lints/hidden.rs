@@ -55,7 +55,8 @@ fn hides(other: &Subject<'_>, subject: &Subject<'_>) -> bool {
         return false;
     }
     let has_same_ids = strict.by == loose.by;
-    if !has_same_ids && !(is_coarser(&strict.by, &loose.by) && has_an_id_always(loose)) {
+    let ids_share_buckets = has_same_ids || is_coarser(&strict.by, &loose.by) && has_an_id_always(loose);
+    if !ids_share_buckets {
         return false;
     }
     match (&strict.allowance, &loose.allowance) {
