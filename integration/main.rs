@@ -22,6 +22,7 @@ mod redis;
 mod serve;
 mod server_only;
 mod settling;
+mod simulate;
 mod spoe;
 mod standard;
 mod support;

@@ -1,4 +1,4 @@
-//! Two rules files side by side: what one denies and the other does not.
+//! Compares two rules files: the requests that only one of them denies.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub struct Comparison {
     pub limits: Vec<LimitDifference>,
 }
 
-/// What a limit denies under one rules file and not under the other. A limit that only one of them has denies nothing under the
+/// The requests that a limit denies under only one of the rules files. A limit that is only in one file denies nothing under the
 /// other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitDifference {

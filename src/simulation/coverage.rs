@@ -21,7 +21,7 @@ pub enum Missing {
     /// In lower case.
     Header(String),
     Duration,
-    /// What responses report for `cost_from_response`.
+    /// The costs that responses report for `cost_from_response`.
     ResponseCost,
     /// The descriptors of the rate limit service.
     Descriptor,
@@ -47,7 +47,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// Returns what a log lacks for each limit, in the order of the rules. Nothing is missing for a limit that is off.
+/// Returns the parts that a log lacks for each limit, in the order of the rules. Nothing is missing for a limit that is off.
 pub fn missing(rules: &Rules, told: &Told) -> Vec<Vec<Missing>> {
     rules.limits().iter().map(|limit| missing_for(limit, told)).collect()
 }
@@ -73,7 +73,7 @@ fn missing_for(limit: &Limit, told: &Told) -> Vec<Missing> {
     needed
 }
 
-/// All that a limit reads of requests and responses, and more that no log tells.
+/// Returns everything that a limit reads.
 fn needs(limit: &Limit) -> Vec<Missing> {
     let conditions = &limit.conditions;
     let mut needs = Vec::new();

@@ -28,7 +28,7 @@ impl Hasher for FingerprintHasher {
 
 pub(super) type ByFingerprint<V> = HashMap<u128, V, BuildHasherDefault<FingerprintHasher>>;
 
-/// What is known of an id.
+/// The counts of an id.
 struct IdUse {
     /// The place of the id in the order of their first requests.
     number: u32,
@@ -49,7 +49,7 @@ pub(super) struct IdTable {
 }
 
 impl IdTable {
-    /// Counts a request of an id in a period, which has this number. `room` is how many ids may still be added. Returns the
+    /// Counts a request of an id in a period, which has this number. `room` is the number of ids that may still be added. Returns the
     /// id's number; `None` if there was no room.
     pub(super) fn count(&mut self, id: u128, period: u64, is_denied: bool, room: &mut usize) -> Option<u32> {
         let next = u32::try_from(self.uses.len()).ok()?;

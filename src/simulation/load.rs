@@ -1,4 +1,4 @@
-//! How the load is spread over ids: how many requests an id makes in a period.
+//! The spread of the load over ids: requests per id and period.
 
 /// Values below this are counted one by one.
 const EXACT: u32 = 128;

@@ -6,11 +6,11 @@ use crate::engine::algorithms::micros::Micros;
 /// The most requests that are held back for earlier ones.
 pub const MOST_HELD: usize = 65_536;
 
-/// How long a request is held back for earlier ones, by the log's clock, if the log tells how long requests took. A request
-/// whose response took longer than this is decided late.
+/// The time for which a request is held back for earlier ones, by the log's clock, if the log tells when requests arrive. A request whose
+/// response took longer than this is decided late.
 pub const WINDOW: Micros = Micros(30_000_000);
 
-/// The same for logs that tell only one instant of a request. Their lines are out of order by no more than a server's buffer.
+/// The same for logs that tell only when responses end. Their lines are out of order by no more than a server's buffer.
 pub const BRIEF_WINDOW: Micros = Micros(2_000_000);
 
 /// Held requests are sorted in batches of this many.

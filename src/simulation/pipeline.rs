@@ -41,7 +41,7 @@ pub struct Outcome {
     pub errors: Vec<ReadError>,
 }
 
-/// What a parser makes of a block.
+/// The requests of a block.
 #[derive(Default)]
 struct Parsed {
     arrivals: Vec<Arrival>,
@@ -50,7 +50,7 @@ struct Parsed {
     error: Option<ReadError>,
 }
 
-/// Simulates `rules`, and `other` rules beside them, on a log.
+/// Simulates `rules` on a log, and `other` rules on the same requests.
 pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options<'_>) -> Outcome {
     let (told, files) = (blocks.told(), blocks.files().to_vec());
     let side = Side::new(rules, &told);
@@ -168,7 +168,8 @@ impl<'s> Decider<'s> {
     fn new(side: &'s Side, other: Option<&'s Side>, told: &Told, options: &Options<'_>) -> Self {
         let there = other.map(|other| (OneSide::new(other, options), Comparing::new(side, other, options.max_keys)));
         let here = OneSide::new(side, options);
-        let window = if told.took { WINDOW } else { BRIEF_WINDOW };
+        // Lines that tell only the ends of responses are written in their order.
+        let window = if told.took || told.is_arrival { WINDOW } else { BRIEF_WINDOW };
         Self {
             order: Order::new(window),
             deciding: Deciding { here, there, span: None, requests: 0, late: 0 },

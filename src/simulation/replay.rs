@@ -15,7 +15,7 @@ use crate::engine::rules::plan::Plan;
 use crate::store::Batch;
 use crate::store::memory::{LimitKeys, MemoryStore};
 
-/// What one limit says about a request.
+/// The outcome of a request at one limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LimitOutcome {
     pub(super) limit: u32,
@@ -35,7 +35,7 @@ pub(super) struct Replay {
     store: MemoryStore,
     effective_from: Micros,
     slots: Slots,
-    /// Of the request that was decided last, in the order of the plan.
+    /// The outcomes of the last request, in the order of the plan.
     pub(super) outcomes: SmallVec<[LimitOutcome; 4]>,
     /// Two limits have the same bucket.
     pub(super) undecided: u64,

@@ -1,4 +1,4 @@
-//! What a simulation has found.
+//! The report of a simulation.
 
 use super::against::Comparison;
 use super::coverage::Missing;
@@ -29,7 +29,7 @@ pub struct Report {
     /// Instants are whole multiples of this.
     pub precision: Micros,
     pub side: SideReport,
-    /// What the other rules do.
+    /// The report on the other rules.
     pub other: Option<SideReport>,
     pub comparison: Option<Comparison>,
 }
@@ -55,7 +55,7 @@ pub struct UnreadableLine {
     pub reason: String,
 }
 
-/// What one rules file does to the log.
+/// The effect of one rules file on the log.
 #[derive(Clone, Debug)]
 pub struct SideReport {
     /// Requests that enforced limits deny.
@@ -67,7 +67,7 @@ pub struct SideReport {
     pub series: Series,
 }
 
-/// What one limit does to the log.
+/// The effect of one limit on the log.
 #[derive(Clone, Debug)]
 pub struct LimitReport {
     pub name: String,
@@ -79,7 +79,7 @@ pub struct LimitReport {
     pub requests: u64,
     /// Requests that it denies, or would deny if it were not in shadow.
     pub denied: u64,
-    /// Of these, those of ids for which it is in shadow.
+    /// The part of `denied` that belongs to ids for which the limit is in shadow.
     pub denied_in_shadow: u64,
     /// Requests that its candidate would deny; `None` if it has none.
     pub candidate_denied: Option<u64>,
@@ -94,7 +94,7 @@ pub struct LimitReport {
     pub worst: Option<(Micros, u64)>,
     pub most_denied: Vec<DeniedId>,
     pub load: Option<Load>,
-    /// The error says why there is none. `None` if no share was given.
+    /// The error is the reason why no numbers were searched. `None` if no share was given.
     pub suggestion: Option<Result<Suggestion, &'static str>>,
 }
 
@@ -106,7 +106,7 @@ pub enum Status {
     Off,
 }
 
-/// How many requests an id makes in a period in which it makes any.
+/// Requests per id and period, of periods with at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     /// `None` stands for the whole log.

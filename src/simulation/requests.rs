@@ -1,4 +1,4 @@
-//! From a line to what its request asks of the store.
+//! From the entry of a line to the charges of its request.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::message::host::host_of;
 use crate::message::path::{self, EscapedSlashes, normalise};
 use crate::message::target;
 
-/// Rules, and what a log lacks for their limits.
+/// Rules, and the parts that a log lacks for their limits.
 pub(super) struct Side {
     pub(super) rules: Rules,
     /// By limit.
@@ -33,14 +33,14 @@ pub(super) struct Side {
 /// The request of a line.
 pub(super) struct Arrival {
     pub(super) at: Micros,
-    /// When its response ended, if the line tells.
+    /// The end of its response, if the line tells it.
     pub(super) ends: Option<Micros>,
     pub(super) asked: Asked,
-    /// What it asks under the other rules.
+    /// Its charges under the other rules.
     pub(super) other: Option<Box<Asked>>,
 }
 
-/// What a request asks under some rules.
+/// The charges of a request under some rules.
 #[derive(Default)]
 pub(super) struct Asked {
     pub(super) plan: Plan,

@@ -32,7 +32,7 @@ impl HeldSlot {
         (self.at, self.slot)
     }
 
-    /// As a listener does: a slot is renewed after a third of its lease.
+    /// Renews a slot after a third of its lease, as the limiter does.
     fn next(self, now: Micros) -> Self {
         let at = now.after(Micros((self.charge.numbers.span() / 3).max(1))).min(self.ends);
         Self { at, ..self }

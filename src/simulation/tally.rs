@@ -1,4 +1,4 @@
-//! What the limits of one side have denied so far.
+//! Counts the denials of the limits of one side.
 
 use super::ids::IdTable;
 use super::most_denied::MostDenied;
@@ -17,9 +17,9 @@ pub(super) struct Tally {
     limits: Vec<LimitTally>,
     /// The first column is that of all requests, the others are those of the limits.
     series: Series,
-    /// How many ids may still be added, of all limits.
+    /// The number of ids that may still be added, of all limits.
     room: usize,
-    /// How many charges may still be recorded, of all limits.
+    /// The number of charges that may still be recorded, of all limits.
     record_room: usize,
     denied: u64,
 }

@@ -10,10 +10,15 @@ pub(super) fn load_text(load: &Load) -> String {
     format!("requests of an id {per}: p50 {p50}, p99 {p99}, p99.9 {p999}, max {most}")
 }
 
+/// `1,200 requests`
+pub(super) fn count(number: u64, what: &str) -> String {
+    format!("{} {what}{}", number_text(number), if number == 1 { "" } else { "s" })
+}
+
 /// `3 of 1,200 requests (0.25%)`
 pub(super) fn of(part: u64, all: u64, what: &str) -> String {
     let share = if all == 0 { String::new() } else { format!(" ({})", percent(part, all)) };
-    format!("{} of {} {what}{}{share}", number_text(part), number_text(all), if all == 1 { "" } else { "s" })
+    format!("{} of {}{share}", number_text(part), count(all, what))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "it is rounded to two digits")]

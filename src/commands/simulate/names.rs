@@ -1,4 +1,4 @@
-//! How ids are shown.
+//! The names of ids in a report.
 
 use crate::engine::rules::fingerprint::Fingerprinter;
 
@@ -10,7 +10,7 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(shows_ids: bool) -> Self {
-        // An address can be guessed, so its hash needs a secret that nobody has later.
+        // Addresses are few enough to try them all against a hash without a secret.
         Self { hash: (!shows_ids).then(|| Fingerprinter::new((rand::random(), rand::random()))) }
     }
 

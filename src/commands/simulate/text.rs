@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::super::print::joined;
 use super::Files;
-use super::figures::{instant, load_text, number_text, of, share_text, span};
+use super::figures::{count, instant, load_text, number_text, of, share_text, span};
 use super::names::Names;
 use crate::engine::algorithms::micros::Micros;
 use crate::simulation::against::{Comparison, Difference};
@@ -33,7 +33,7 @@ pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal)
     text
 }
 
-/// What is worth knowing of the lines.
+/// Adds the counts of lines and requests that need attention.
 fn lines(text: &mut String, report: &Report) {
     let counts = &report.lines;
     let mut line = |number: u64, what: &str| {
@@ -106,17 +106,15 @@ fn suggest(text: &mut String, suggestion: &Suggestion, goal: &Goal) {
     let shares = [(goal.requests, "requests"), (goal.ids, "ids")];
     let shares = shares.iter().filter_map(|(share, what)| Some(format!("{} of {what}", share_text((*share)?))));
     detail(text, "to deny", &format!("at most {}:", joined(shares, " and ")));
-    let found = |found: &Found| {
-        let denied = format!("{} requests", number_text(found.denied));
-        format!("denies {denied} of {} ids", number_text(found.ids_denied))
+    let mut found = |numbers: &str, found: &Found| {
+        let denied = format!("denies {} of {}", count(found.denied, "request"), count(found.ids_denied, "id"));
+        detail(text, "", &format!("{} {numbers}{denied}", number_text(found.number)));
     };
     if let Some(burst) = &suggestion.burst {
-        let number = number_text(burst.number);
-        detail(text, "", &format!("burst {number} with the present count {}", found(burst)));
+        found("as burst, with the present count, ", burst);
     }
     if let Some(both) = &suggestion.both {
-        let number = number_text(both.number);
-        detail(text, "", &format!("burst and count {number} {}", found(both)));
+        found("as burst and count ", both);
     }
     if suggestion.burst.is_none() && suggestion.both.is_none() {
         detail(text, "", "no numbers do");

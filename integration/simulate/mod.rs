@@ -1,0 +1,4 @@
+//! `weir simulate`: what limits would have done to the requests of a log.
+
+mod agreement;
+mod rows;
