@@ -151,9 +151,7 @@ impl<'a> Recording<'a> {
 
 /// A warning about the first line.
 fn uncertain(line: &[u8]) -> Option<String> {
-    if memchr::memmem::find(line, b"\"weir_recording\"").is_none() {
-        return None;
-    }
+    memchr::memmem::find(line, b"\"weir_recording\"")?;
     let head: Value = serde_json::from_slice(line).ok()?;
     let names: Vec<&str> = head["uncertain"].as_array()?.iter().filter_map(Value::as_str).collect();
     let names = names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");

@@ -8,10 +8,10 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arc_swap::{ArcSwap, ArcSwapOption, Cache};
+use arc_swap::{ArcSwap, Cache};
 use tokio_util::task::AbortOnDropHandle;
 
-use self::recording::Recording;
+use self::record::CachedRecording;
 use crate::engine::rules::blocks::Blocks;
 use crate::store::Store;
 use crate::telemetry::metrics::{DecisionListener, LocalTimer, Timer};
@@ -56,7 +56,7 @@ pub struct Limiter {
     /// The ids that this worker denies.
     denied: Arc<WorkerDenials>,
     blocks: RefCell<Cache<Arc<ArcSwap<Blocks>>, Arc<Blocks>>>,
-    recording: RefCell<Cache<Arc<ArcSwapOption<Recording>>, Option<Arc<Recording>>>>,
+    recording: RefCell<CachedRecording>,
     slots: Rc<SlotTable>,
     /// The keys that this worker has charged in a remote store.
     recent: Option<RecentKeys>,

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use arc_swap::{ArcSwapOption, Cache};
 use tokio::sync::mpsc::Receiver;
 
 use super::recording::{Fate, Recording};
 use super::{Ask, AskSubject, Limiter, Shared, View};
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::rule_set::Rules;
+
+/// A worker's copy of the pointer to the recording that runs.
+pub(super) type CachedRecording = Cache<Arc<ArcSwapOption<Recording>>, Option<Arc<Recording>>>;
 
 impl Shared {
     /// Starts a recording of a share of the clients, in parts of

@@ -79,7 +79,6 @@ impl Pseudonyms {
                     IpNet::V4(net) => Some((u128::from(net.network().to_bits()) << 96, net.prefix_len())),
                     IpNet::V6(_) => None,
                 });
-                #[expect(clippy::cast_possible_truncation, reason = "the low bits are empty")]
                 IpAddr::V4(Ipv4Addr::from_bits((hidden >> 96) as u32))
             }
             IpAddr::V6(v6) => {

@@ -86,24 +86,16 @@ impl Admin {
 
 fn bounds(body: &Object<'_>) -> Option<Bounds> {
     let span = span(body, LONGEST, "record several times")?;
-    let bytes = match body.get("max_bytes") {
-        None => Some(DEFAULT_BYTES),
-        Some(_) => body.whole("max_bytes", 1),
-    }?;
+    let bytes = if body.get("max_bytes").is_some() { body.whole("max_bytes", 1)? } else { DEFAULT_BYTES };
     if bytes > MAX_BYTES {
         body.wrong("/max_bytes", &format!("must be at most {MAX_BYTES}"));
     }
-    let share = match body.get("share") {
-        None => Some(WHOLE_SHARE),
-        Some(_) => {
-            let given = body.text("share")?;
-            let share = share(given);
-            if share.is_none() {
-                body.wrong("/share", "expected a percentage with up to four decimals, as in \"10%\"");
-            }
-            share
-        }
-    }?;
+    let given = if body.get("share").is_some() { body.text("share")? } else { "100%" };
+    let share = share(given);
+    if share.is_none() {
+        body.wrong("/share", "expected a percentage with up to four decimals, as in \"10%\"");
+    }
+    let share = share?;
     Some(Bounds { span: Duration::from_micros(span.0), bytes, share })
 }
 

@@ -19,7 +19,7 @@ use crate::message::reply::Reply;
 use crate::telemetry::metrics::AdminWrite;
 
 /// Files with a million overrides load in seconds.
-const RELOAD_TIMEOUT: Duration = Duration::from_secs(60);
+const RELOAD_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Takes requests for a reload to the thread that reloads.
 pub type ReloadSender = mpsc::Sender<ReloadRequest>;
