@@ -33,10 +33,7 @@ fn allowance_keeps(old: &Allowance, new: &Allowance) -> bool {
                 (Some(old), Some(new)) => elevated_keeps(old, new),
             }
         }
-        _ => match (old, new) {
-            (_, Allowance::Unlimited | Allowance::Disabled) | (Allowance::Deny, _) => true,
-            _ => false,
-        },
+        _ => matches!((old, new), (_, Allowance::Unlimited | Allowance::Disabled) | (Allowance::Deny, _)),
     }
 }
 

@@ -124,9 +124,11 @@ fn with_effect(text: String, effect: Effect) -> String {
     if effect == Effect::NONE { text } else { format!("{text} ({})", effect.word()) }
 }
 
+type Test = fn(&LimitDiff) -> bool;
+
 /// How many limits changed in which way, such as `1 stricter, 2 unchanged`.
 fn summary(found: &[LimitDiff]) -> String {
-    let kinds: [(&str, fn(&LimitDiff) -> bool); 7] = [
+    let kinds: [(&str, Test); 7] = [
         ("new", |limit| limit.presence == Presence::New),
         ("gone", |limit| limit.presence == Presence::Gone),
         ("stricter", |limit| limit.presence == Presence::Both && limit.effect == Effect::STRICTER),

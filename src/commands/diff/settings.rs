@@ -1,5 +1,7 @@
 //! Changes of a limit's settings beside its numbers and overrides.
 
+use std::fmt::Write;
+
 use super::conditions::{of_by, of_match};
 use super::effect::Effect;
 use super::limits::Change;
@@ -49,7 +51,7 @@ pub(super) fn allowance(allowance: &Allowance) -> String {
     }
     let mut text = names.join(" and ");
     if let Some(elevated) = allowance.elevated() {
-        text.push_str(&format!(", elevated {elevated}"));
+        let _ = write!(text, ", elevated {elevated}");
     }
     text
 }

@@ -7,6 +7,7 @@ use super::asking::{Asked, charges, id_of};
 use crate::config::rule_tests::{Expectation, LimitExpectation, LimitVerdict, Step, Subject, Wait};
 use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::verdict::{Answer, Verdict};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::lossless;
@@ -42,7 +43,7 @@ pub(super) struct Place<'a> {
     pub(super) rules: &'a Rules,
     pub(super) step: &'a Step,
     /// The number of the step, counted from 1.
-    pub(super) place: usize,
+    pub(super) position: usize,
     /// The number of the request in the step, counted from 0.
     pub(super) number: u64,
     /// Since the test's start.
@@ -115,8 +116,8 @@ impl Place<'_> {
         found.number("denied", expected.counts.1, Some(counts.denied));
         let binding = verdict.binding();
         found.number("remaining", expected.remaining, binding.map(|answer| answer.decision.remaining));
-        found.wait("retry_after", expected.retry_after, binding.map(|answer| answer.decision.retry_after));
-        found.wait("reset_after", expected.reset_after, binding.map(|answer| answer.decision.reset_after));
+        found.wait("retry_after", expected.retry_after, binding.map(|answer| wait(answer.decision.retry_after)));
+        found.wait("reset_after", expected.reset_after, binding.map(|answer| wait(answer.decision.reset_after)));
         for (name, expected) in &expected.headers {
             let values: Vec<_> = asked.headers.all(name).map(|value| lossless::text(value).into_owned()).collect();
             let value = (!values.is_empty()).then(|| values.join(", "));
@@ -163,13 +164,13 @@ impl Place<'_> {
         }
         // Of several windows, the strictest.
         let strictest = answers.iter().max_by(|a, b| a.decision.strictness(&b.decision));
-        let burst = strictest.and_then(|answer| answer.counted_numbers()).map(|numbers| numbers.burst());
+        let burst = strictest.and_then(|answer| answer.counted_numbers()).map(Numbers::burst);
         found.number(&format!("{name} burst"), expected.burst, burst);
         let decision = strictest.map(|answer| answer.decision);
         found.number(&format!("{name} remaining"), expected.remaining, decision.map(|decision| decision.remaining));
         let of = |what: &str| format!("{name} {what}");
-        found.wait(&of("retry_after"), expected.retry_after, decision.map(|decision| decision.retry_after));
-        found.wait(&of("reset_after"), expected.reset_after, decision.map(|decision| decision.reset_after));
+        found.wait(&of("retry_after"), expected.retry_after, decision.map(|decision| wait(decision.retry_after)));
+        found.wait(&of("reset_after"), expected.reset_after, decision.map(|decision| wait(decision.reset_after)));
     }
 
     fn difference(&self, lines: Vec<Line>, asked: &Asked) -> Difference {
@@ -180,7 +181,7 @@ impl Place<'_> {
         let _ = write!(subject, ", at {}", shown_span(self.at));
         let answers = asked.ruling.as_ref().map(|ruling| ruling.verdict.answers.as_slice()).unwrap_or_default();
         let decisions = answers.iter().map(|answer| decision(self.rules, answer)).collect();
-        Difference { step: self.place, line: self.step.line, subject, lines, decisions }
+        Difference { step: self.position, line: self.step.line, subject, lines, decisions }
     }
 }
 
@@ -199,8 +200,7 @@ impl Found {
     }
 
     /// Compares a time. That of no decision is none, one that never comes is never.
-    fn wait(&mut self, what: &str, expected: Option<Wait>, found: Option<Option<Micros>>) {
-        let found = found.map(|found| found.map_or(Wait::Never, Wait::For));
+    fn wait(&mut self, what: &str, expected: Option<Wait>, found: Option<Wait>) {
         if let Some(wait) = expected.filter(|_| found != expected) {
             self.differs(what, shown_wait(wait), found.map_or("none".to_owned(), shown_wait));
         }
@@ -225,6 +225,10 @@ impl Difference {
 
 const fn word(is_allowed: bool) -> &'static str {
     if is_allowed { "allow" } else { "deny" }
+}
+
+fn wait(span: Option<Micros>) -> Wait {
+    span.map_or(Wait::Never, Wait::For)
 }
 
 fn shown_wait(wait: Wait) -> String {

@@ -82,7 +82,7 @@ impl<'a> Runner<'a> {
         for (number, step) in (1..).zip(&test.steps) {
             let found = self.step(&limiter, test, (number, step), &mut in_flight).await;
             if store.is_remote() {
-                used.extend(self.used(&limiter, test, step));
+                used.extend(Self::used(&limiter, test, step));
             }
             if let Err(found) = found {
                 difference = Some(*found);
@@ -101,7 +101,7 @@ impl<'a> Runner<'a> {
         &self,
         limiter: &Limiter,
         test: &RuleTest,
-        (place, step): (usize, &Step),
+        (position, step): (usize, &Step),
         in_flight: &mut InFlight,
     ) -> Result<(), Box<Difference>> {
         let mut counts = Counts::default();
@@ -118,14 +118,14 @@ impl<'a> Runner<'a> {
             }
             counts.add(&asked);
             let view = limiter.view();
-            let place = Place { rules: view.rules(), step, place, number, at, now };
+            let place = Place { rules: view.rules(), step, position, number, at, now };
             place.compare(&asked, counts, self.needs_redis)?;
         }
         Ok(())
     }
 
     /// The charges of a step.
-    fn used(&self, limiter: &Limiter, test: &RuleTest, step: &Step) -> Vec<Charge> {
+    fn used(limiter: &Limiter, test: &RuleTest, step: &Step) -> Vec<Charge> {
         let view = limiter.view();
         let rules: &Rules = view.rules();
         let plan = charges(rules, &step.subject, test.epoch.after(step.at));

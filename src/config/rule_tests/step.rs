@@ -84,7 +84,8 @@ fn check_comparable(map: &Mapping<'_>, subject: &Subject) -> ReadResult<()> {
     let limits = find(expected, "limits").map(|(_, limits)| entries(limits)).unwrap_or_default();
     let of_limits = limits.iter().filter_map(|(_, limit)| find(entries(limit), "id"));
     let errors = ["status", "headers"].iter().filter_map(|key| find(expected, key)).chain(of_limits);
-    errors.map(|(key, _)| wrong(key)).last().map_or(Ok(()), Err)
+    let errors: Vec<_> = errors.map(|(key, _)| wrong(key)).collect();
+    errors.last().map_or(Ok(()), |error| Err(*error))
 }
 
 /// The entries of a map; none of another value, which has been reported.
