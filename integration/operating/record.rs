@@ -226,3 +226,53 @@ fn the_command_writes_a_file_and_says_what_is_in_it() {
         assert!(failed.code == Some(code) && failed.err.contains(part), "{more:?}: {failed:?}");
     }
 }
+
+const SIMULATED: &str = "\
+limits:
+  PerAddress: { by: ip/64, burst: 9 }
+  PerAccount: { match: { path: '/v1/{tenant}' }, by: [{ header: x-account, as: integer }, { path: tenant }], burst: 3 }
+  PerSession: { match: { path: /session }, by: { cookie: sid }, algorithm: fixed_window, count: 4, period: 10h }
+  PerKey: { match: { path: /key }, by: { query: key }, algorithm: sliding_log, count: 5, period: 10h }
+  Inside: { match: { cidr: 10.1.0.0/16 }, by: global, burst: 12 }
+overrides:
+  PerAccount:7:acme: { burst: 6 }
+  PerAddress:10.1.0.9: { unlimited: true }
+";
+
+/// Sends requests of several clients; returns how many were denied.
+fn send(weir: &Weir) -> u64 {
+    let paths = ["/", "/session", "/key?key=a&page=2", "/key?key=b", "/v1/acme", "/v1/hooli"];
+    let mut connection = weir.connect();
+    let mut denied = 0;
+    for number in 0..150_usize {
+        let client = match number % 4 {
+            0 => format!("192.0.2.{}", number % 5),
+            1 => format!("2001:db8::{:x}", number % 3),
+            _ => format!("10.1.0.{}", 7 + number % 5),
+        };
+        let (account, session) = ((number % 7 + 4).to_string(), format!("sid=s{}", number % 3));
+        let headers = [("x-forwarded-for", &*client), ("x-account", &*account), ("cookie", &*session)];
+        denied += u64::from(connection.get_with(paths[number % 6], &headers).status() == 429);
+    }
+    denied
+}
+
+#[test]
+fn a_recording_is_simulated_to_the_same_denials() {
+    let weir = Weir::serve(SIMULATED, &["--admin-token", TOKEN, "--trusted-proxies", "127.0.0.1"]);
+    let mut recording = Recording::start(&weir, r#"{"for": "1h"}"#);
+    let mut lines = recording.next().to_string() + "\n";
+    let denied = send(&weir);
+    for _ in 0..150 {
+        lines += &format!("{}\n", recording.request());
+    }
+    drop(recording);
+    let file = weir.directory().join("recording.jsonl");
+    std::fs::write(&file, lines).unwrap();
+    let limits = weir.limits_file();
+    let words = ["simulate", file.to_str().unwrap(), "--limits", limits.to_str().unwrap(), "--format", "json"];
+    let simulated: Value = serde_json::from_str(&binary::run(&words).out).unwrap();
+    assert_eq!((&simulated["requests"], &simulated["unreadable"]), (&json!(150), &json!(0)));
+    assert_eq!(simulated["denied"], denied, "{simulated}");
+    assert!((20..140).contains(&denied), "{denied}");
+}
