@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
+use self::log::LogHits;
 use self::source::Rulebook;
 use super::exit::{ExitCode, Failure};
 use super::print::joined;
@@ -13,6 +14,7 @@ mod buckets;
 mod conditions;
 mod effect;
 mod limits;
+mod log;
 mod numbers;
 mod overrides;
 mod report;
@@ -23,7 +25,7 @@ mod tests;
 
 /// Shows which limits and overrides of two rules files differ, and whether the new ones are stricter.
 ///
-/// Exits with 0 if nothing is stricter, 1 if something is, and 3 if a file does not load.
+/// Exits with 0 if nothing is stricter, 1 if something is, and 3 if a file cannot be read or does not load.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The rules file in force; `-` for standard input
@@ -39,6 +41,14 @@ pub struct Args {
     /// A file of overrides that is read with NEW; repeatable
     #[arg(long, value_name = "FILE")]
     overrides_new: Vec<PathBuf>,
+
+    /// An access log: also say which of its requests the new rules would newly deny, or pass; repeatable
+    #[arg(long, value_name = "LOG")]
+    log: Vec<PathBuf>,
+
+    /// The format of the logs, if it cannot be detected, as for `weir simulate`
+    #[arg(long, value_name = "FORMAT", requires = "log")]
+    log_format: Option<String>,
 
     /// The form of the output
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -63,10 +73,15 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let old = Rulebook::read(&args.old, &args.overrides_old, &mut input)?;
     let new = Rulebook::read(&args.new, &args.overrides_new, &mut input)?;
     let found = limits::compare(&old, &new);
+    let hits = if args.log.is_empty() {
+        None
+    } else {
+        Some(LogHits::of(&args.log, args.log_format.as_deref(), old.rules, new.rules)?)
+    };
     let text = match args.format {
-        Format::Text => report::text(&found),
-        Format::Json => report::json(&found),
-        Format::Markdown => report::markdown(&found),
+        Format::Text => report::text(&found, hits.as_ref()),
+        Format::Json => report::json(&found, hits.as_ref()),
+        Format::Markdown => report::markdown(&found, hits.as_ref()),
     };
     out.write_all(text.as_bytes())?;
     let stricter: Vec<&str> =

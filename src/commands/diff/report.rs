@@ -7,13 +7,14 @@ use serde_json::{Map, Value, json};
 use super::super::print::{counted, joined};
 use super::effect::Effect;
 use super::limits::{Change, LimitDiff, Presence};
+use super::log::LogHits;
 use super::overrides::OverrideChange;
 
 /// The overrides of one limit that text and Markdown show.
 const MOST_OVERRIDES: usize = 20;
 
 /// The differences for a terminal.
-pub(super) fn text(found: &[LimitDiff]) -> String {
+pub(super) fn text(found: &[LimitDiff], hits: Option<&LogHits>) -> String {
     let mut text = String::new();
     for limit in found.iter().filter(|limit| limit.is_changed()) {
         let _ = writeln!(text, "{}: {}", title(limit), limit.verdict());
@@ -29,11 +30,17 @@ pub(super) fn text(found: &[LimitDiff]) -> String {
         }
         let _ = writeln!(text, "  {:<15} {}\n", "buckets", limit.buckets);
     }
-    text + &summary(found) + "\n"
+    text.push_str(&summary(found));
+    text.push('\n');
+    for line in hits.map(LogHits::lines).unwrap_or_default() {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
 }
 
 /// The differences as one JSON object.
-pub(super) fn json(found: &[LimitDiff]) -> String {
+pub(super) fn json(found: &[LimitDiff], hits: Option<&LogHits>) -> String {
     let limits: Map<String, Value> = found
         .iter()
         .filter(|limit| limit.is_changed())
@@ -66,12 +73,15 @@ pub(super) fn json(found: &[LimitDiff]) -> String {
     let unchanged: Vec<_> = found.iter().filter(|limit| !limit.is_changed()).map(|limit| &limit.name).collect();
     let stricter = found.iter().any(|limit| limit.effect.stricter);
     let looser = found.iter().any(|limit| limit.effect.looser);
-    let whole = json!({ "stricter": stricter, "looser": looser, "limits": limits, "unchanged": unchanged });
+    let mut whole = json!({ "stricter": stricter, "looser": looser, "limits": limits, "unchanged": unchanged });
+    if let Some(hits) = hits {
+        whole["log"] = hits.json();
+    }
     format!("{whole:#}\n")
 }
 
 /// The differences as a table, for a comment on a change.
-pub(super) fn markdown(found: &[LimitDiff]) -> String {
+pub(super) fn markdown(found: &[LimitDiff], hits: Option<&LogHits>) -> String {
     let mut text = format!("**Limits: {}**\n", summary(found));
     if found.iter().any(LimitDiff::is_changed) {
         text.push_str("\n| limit | change | what | buckets |\n|---|---|---|---|\n");
@@ -86,6 +96,12 @@ pub(super) fn markdown(found: &[LimitDiff]) -> String {
         let verdict = limit.verdict();
         let verdict = if limit.effect.stricter { format!("**{verdict}**") } else { verdict.to_owned() };
         let _ = writeln!(text, "| {} | {verdict} | {what} | {} |", title(limit), escaped(&limit.buckets));
+    }
+    if let Some(hits) = hits {
+        text.push('\n');
+        for line in hits.lines() {
+            let _ = writeln!(text, "- {}", escaped(&line));
+        }
     }
     text
 }

@@ -1,0 +1,111 @@
+//! Whom a change hits: the requests of access logs, decided by the old rules and by the new ones.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
+use std::thread::available_parallelism;
+
+use serde_json::{Value, json};
+
+use super::super::exit::Failure;
+use super::super::print::counted;
+use crate::engine::rules::rule_set::Rules;
+use crate::logs::format::Format;
+use crate::logs::input::Blocks;
+use crate::simulation::report::Status;
+use crate::simulation::{self, Options};
+use crate::store::memory::DEFAULT_MAX_KEYS;
+
+/// The requests of a log that two rules files decide differently.
+#[derive(Debug)]
+pub(super) struct LogHits {
+    requests: u64,
+    unreadable: u64,
+    /// Requests that only the new rules deny, and only the old ones.
+    denied: u64,
+    passed: u64,
+    limits: Vec<LimitHits>,
+    /// The limits of the new rules that the log says too little for.
+    uncovered: Vec<String>,
+}
+
+/// The requests and ids that a limit denies under only one of the files.
+#[derive(Debug)]
+struct LimitHits {
+    name: String,
+    denied: (u64, u64),
+    passed: (u64, u64),
+}
+
+impl LogHits {
+    /// Decides the requests of the logs by both rules.
+    pub(super) fn of(logs: &[PathBuf], format: Option<&str>, old: Rules, new: Rules) -> Result<Self, Failure> {
+        let format = format.map(Format::named).transpose();
+        let format = format.map_err(|error| Failure::usage(format!("--log-format: {error}")))?;
+        let blocks = Blocks::open(logs, format.as_ref()).map_err(Failure::could_not_start)?;
+        let lines = AtomicU64::new(0);
+        let threads = available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
+        let options = Options { threads, max_keys: DEFAULT_MAX_KEYS, goal: None, top: 0, lines: &lines };
+        let outcome = simulation::run(blocks, new, Some(old), &options);
+        if let Some(error) = outcome.errors.first() {
+            return Err(Failure::could_not_start(error));
+        }
+        let report = outcome.report;
+        if report.lines.lines == report.lines.unreadable {
+            return Err(Failure::could_not_start("no line of the logs could be read; see --log-format"));
+        }
+        let comparison = report.comparison.unwrap_or_default();
+        let limits = comparison.limits.into_iter().map(|limit| LimitHits {
+            name: limit.name,
+            denied: (limit.only_here.requests, limit.only_here.ids),
+            passed: (limit.only_there.requests, limit.only_there.ids),
+        });
+        let uncovered = report.side.limits.iter().filter(|limit| matches!(limit.status, Status::NotCovered(_)));
+        Ok(Self {
+            requests: report.requests,
+            unreadable: report.lines.unreadable,
+            denied: comparison.only_here,
+            passed: comparison.only_there,
+            limits: limits.collect(),
+            uncovered: uncovered.map(|limit| limit.name.clone()).collect(),
+        })
+    }
+
+    /// A line for the log as a whole, and one for each limit that decides otherwise.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let Self { requests, denied, passed, unreadable, .. } = self;
+        let mut whole =
+            format!("of {requests} requests in the log, {denied} would be newly denied and {passed} would newly pass");
+        if *unreadable > 0 {
+            let _ = write!(whole, "; {unreadable} unreadable lines");
+        }
+        let mut lines = vec![whole];
+        let shown = |(requests, ids): (u64, u64)| {
+            let number = |number: u64, what| counted(usize::try_from(number).unwrap_or(usize::MAX), what);
+            format!("{} of {}", number(requests, "request"), number(ids, "id"))
+        };
+        for LimitHits { name, denied, passed } in &self.limits {
+            lines.push(format!("{name}: newly denies {}, no longer denies {}", shown(*denied), shown(*passed)));
+        }
+        if !self.uncovered.is_empty() {
+            lines.push(format!("not covered by this log: {}", self.uncovered.join(", ")));
+        }
+        lines
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let side = |(requests, ids): (u64, u64)| json!({ "requests": requests, "ids": ids });
+        let limits = self.limits.iter().map(|limit| {
+            let value = json!({ "newly_denied": side(limit.denied), "newly_passed": side(limit.passed) });
+            (limit.name.clone(), value)
+        });
+        json!({
+            "requests": self.requests,
+            "unreadable": self.unreadable,
+            "newly_denied": self.denied,
+            "newly_passed": self.passed,
+            "limits": limits.collect::<serde_json::Map<_, _>>(),
+            "not_covered": self.uncovered,
+        })
+    }
+}
