@@ -38,11 +38,14 @@ pub struct Entry<'a> {
     pub client: Option<IpAddr>,
     pub tls_subject: Option<Cow<'a, str>>,
     /// Headers of the request that the line tells, with names in lower case. `host` is not among them.
-    pub headers: SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 3]>,
+    pub headers: SmallVec<[Header<'a>; 3]>,
     pub status: Option<u16>,
     /// The server turned the request away before it read a valid head, so no limit was asked.
     pub is_rejected: bool,
 }
+
+/// A name and a value.
+pub type Header<'a> = (Cow<'a, str>, Cow<'a, [u8]>);
 
 /// The reason why a line tells no request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

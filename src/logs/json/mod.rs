@@ -110,7 +110,7 @@ impl JsonFormat {
             is_request |= required == Some(name);
             match (self.dialect, name, value) {
                 (Dialect::Caddy, b"request", Scanned::Nested(object)) => {
-                    self.request(object, &mut draft, instants).map_err(unreadable)?;
+                    Self::request(object, &mut draft, instants).map_err(unreadable)?;
                     continue;
                 }
                 (Dialect::Recording, b"headers", Scanned::Nested(pairs)) => {
@@ -150,13 +150,13 @@ impl JsonFormat {
     }
 
     /// Adds the members of a request's own object.
-    fn request<'a>(&'a self, object: &'a [u8], draft: &mut Draft<'a>, instants: &mut Instants) -> Result<(), Mistake> {
+    fn request<'a>(object: &'a [u8], draft: &mut Draft<'a>, instants: &mut Instants) -> Result<(), Mistake> {
         let mut scanner = Scanner::object(object)?;
         while let Some((name, value)) = scanner.member()? {
             match value {
-                Scanned::Text(raw) => draft
-                    .add(self.dialect.field_of_request(name), raw, true, instants)
-                    .map_err(|expected| (expected, 0))?,
+                Scanned::Text(raw) => {
+                    draft.add(Dialect::field_of_request(name), raw, true, instants).map_err(|expected| (expected, 0))?
+                }
                 Scanned::Nested(lines) if name == b"headers" => headers(lines, draft)?,
                 _ => {}
             }

@@ -72,8 +72,8 @@ impl Dialect {
         }
     }
 
-    /// The meaning of a member of the request's object.
-    pub(super) fn field_of_request(self, name: &[u8]) -> &'static Field {
+    /// The meaning of a member of the object in which Caddy writes the request.
+    pub(super) fn field_of_request(name: &[u8]) -> &'static Field {
         match name {
             b"client_ip" => &Field::Client,
             b"remote_ip" => &Field::Peer,
