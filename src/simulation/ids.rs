@@ -129,7 +129,7 @@ impl Sketch {
     fn estimate(&self) -> u64 {
         let registers = REGISTERS as f64;
         let sum: f64 = self.0.iter().map(|rank| 0.5_f64.powi(i32::from(*rank))).sum();
-        let empty = self.0.iter().filter(|rank| **rank == 0).count();
+        let empty: usize = self.0.iter().map(|rank| usize::from(*rank == 0)).sum();
         let raw = 0.7213 / (1.0 + 1.079 / registers) * registers * registers / sum;
         let estimate =
             if raw <= 2.5 * registers && empty > 0 { registers * (registers / empty as f64).ln() } else { raw };

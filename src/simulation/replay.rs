@@ -123,8 +123,8 @@ impl Replay {
     /// Counts a request that is denied without the store in the buckets that count denied requests.
     fn count_denied(&self, plan: &Plan, now: Micros) {
         let counting = plan.charges.iter().filter(|charge| charge.counts_denied());
-        let charges = counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() }).collect();
-        self.charge(charges, now);
+        let charges = counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() });
+        self.charge(&charges.collect::<Vec<Charge>>(), now);
     }
 
     fn decide_candidates(&mut self, plan: &Plan, decisions: &Decisions, now: Micros) {
@@ -134,14 +134,14 @@ impl Replay {
             outcomes.for_each(|outcome| outcome.is_candidate_denied = is_denied);
         }
         if verdict.standing == Standing::Denied {
-            self.charge(verdict.candidate_charges(plan), now);
+            self.charge(&verdict.candidate_charges(plan), now);
         }
     }
 
-    fn charge(&self, charges: Vec<Charge>, now: Micros) {
+    fn charge(&self, charges: &[Charge], now: Micros) {
         if !charges.is_empty() {
             // Such charges deny nothing, and the call cannot fail: their buckets were in the plan.
-            let _ = self.store.decide(&Batch { charges: &charges, effective_from: self.effective_from, now });
+            let _ = self.store.decide(&Batch { charges, effective_from: self.effective_from, now });
         }
     }
 }
