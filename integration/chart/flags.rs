@@ -17,6 +17,8 @@ const NOT_BY_VALUES: &[&str] = &[
     "admin-token",
     // The file with all other flags.
     "config",
+    // Serves nothing.
+    "dry-run",
 ];
 
 /// Each flag's name with its part of `weir serve --help`.
