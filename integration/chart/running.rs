@@ -17,7 +17,7 @@ use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
 
 /// Three requests for each address.
-const THREE: &str = "limits: { Three: { by: ip, burst: 3, count: 3, period: 60s } }";
+const THREE: &str = "limits: { Three: { by: ip/64, burst: 3, count: 3, period: 60s } }";
 
 /// All listeners on free ports, with the chart's number of threads.
 pub(super) fn listeners() -> Value {
@@ -103,7 +103,7 @@ fn every_listener_that_is_on_serves() {
 
 #[test]
 fn a_broken_rules_file_starts_no_pod() {
-    let script = "limits: { Mine: { by: ip, algorithm: script, file: script.lua } }";
+    let script = "limits: { Mine: { by: ip/64, algorithm: script, file: script.lua } }";
     let good = [
         (json!({ "overrides": "Three:10.0.0.1: { deny: true }" }), "1 limit, 1 override\n"),
         (json!({ "limits": script, "files": { "script.lua": "return {'allow', {}}" } }), "1 limit, 0 overrides\n"),
