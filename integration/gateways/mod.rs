@@ -84,9 +84,9 @@ impl Chain {
         let own = example::examples().join(self.gateway.example).join("limits.yaml");
         let common = example::examples().join("limits.yaml");
         let rules = std::fs::read_to_string(if own.is_file() { own } else { common }).unwrap();
-        let without = rules.lines().filter(|line| !line.trim_start().starts_with("on_store_error:"));
+        let without = |line: &&str| !line.trim_start().starts_with("on_store_error:");
+        let rules: String = rules.split_inclusive('\n').filter(without).collect();
         let period = "    period: 1h\n";
-        let rules: String = without.map(|line| format!("{line}\n")).collect();
         let rules = rules.replace(period, &format!("{period}    on_store_error: {}\n", self.on_store_error));
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         let weir = Weir::serve(&rules, &flags);

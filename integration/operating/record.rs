@@ -42,7 +42,7 @@ struct Recording(BufReader<TcpStream>);
 impl Recording {
     fn start(weir: &Weir, body: &str) -> Self {
         let mut stream = TcpStream::connect(weir.admin).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
         let head = format!(
             "POST /record HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
@@ -264,7 +264,7 @@ fn a_recording_is_simulated_to_the_same_denials() {
     let mut lines = recording.next().to_string() + "\n";
     let denied = send(&weir);
     for _ in 0..150 {
-        lines += &format!("{}\n", recording.request());
+        lines.extend([recording.request().to_string(), "\n".to_owned()]);
     }
     drop(recording);
     let file = weir.directory().join("recording.jsonl");

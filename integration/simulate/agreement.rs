@@ -98,7 +98,7 @@ fn traffic(weir: &Weir, is_released: &AtomicBool) -> Truth {
     for number in 0..REQUESTS - 26 {
         let kind = KINDS[number % KINDS.len()];
         let id = number / KINDS.len();
-        send(&format!("/{kind}/{}", number % 7), &format!("u{}", id * id % 53), id % 3 > 0);
+        send(&format!("/{kind}/{}", number % 7), &format!("u{}", id * id % 53), !id.is_multiple_of(3));
     }
     assert_eq!(sent + 4, REQUESTS);
     truth

@@ -1,4 +1,4 @@
-//! The admin listener: metrics, health, the live page ([`page`]), and the admin API, which `openapi.json` describes. Not for
+//! The admin listener: metrics, health, the live page ([`mod@page`]), and the admin API, which `openapi.json` describes. Not for
 //! clients.
 
 use std::cell::RefCell;

@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn variables_of_nginx_are_read() {
         let entry = parse(
-            r#"${remote_addr}|$msec|$request_time|$request_method|$http_host|$request_uri|$ssl_client_s_dn|$http_x_api_key|$status"#,
+            r"${remote_addr}|$msec|$request_time|$request_method|$http_host|$request_uri|$ssl_client_s_dn|$http_x_api_key|$status",
             r"2001:db8::1|1795233606.789|0.025|POST|a.example:81|/x?y=%20|CN=a|k\x22ey|201",
         )
         .unwrap();
