@@ -155,7 +155,9 @@ impl JsonFormat {
         while let Some((name, value)) = scanner.member()? {
             match value {
                 Scanned::Text(raw) => {
-                    draft.add(Dialect::field_of_request(name), raw, true, instants).map_err(|expected| (expected, 0))?;
+                    draft
+                        .add(Dialect::field_of_request(name), raw, true, instants)
+                        .map_err(|expected| (expected, 0))?;
                 }
                 Scanned::Nested(lines) if name == b"headers" => headers(lines, draft)?,
                 _ => {}
