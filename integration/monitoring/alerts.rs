@@ -39,7 +39,7 @@ fn each_alert_fires_on_its_fault_and_is_quiet_without_it() {
 
 #[test]
 fn each_alert_says_how_bad_it_is_and_where_to_read_what_to_do() {
-    let (rules, runbook) = (read("alerts/weir.yaml"), read("runbook.md"));
+    let (rules, runbook) = (read("alerts/weir.yaml"), include_str!("../../docs/runbook.md"));
     let alerts: Vec<&str> = rules.split("- alert: ").skip(1).collect();
     for (name, alert) in names().iter().zip(&alerts) {
         for needed in ["severity: ", "summary: ", "description: "] {

@@ -318,12 +318,12 @@ fn a_queue_in_shadow_takes_nothing_and_a_lost_script_is_sent_again() {
     }
 }
 
-/// Runs a block of the page on algorithms with this Redis, and a timeout for its loops.
+/// Runs a block of the page on queues with this Redis, and a timeout for its loops.
 fn run_block(redis: &RedisServer, language: &str, first: &str) -> String {
-    let readme = include_str!("../../lua/README.md");
+    let page = include_str!("../../docs/queues.md");
     let start = format!("```{language}\n{first}");
-    let from = readme.find(&start).unwrap_or_else(|| panic!("no block that begins with {start:?}"));
-    let block = &readme[from + language.len() + 4..];
+    let from = page.find(&start).unwrap_or_else(|| panic!("no block that begins with {start:?}"));
+    let block = &page[from + language.len() + 4..];
     let block = &block[..block.find("```").unwrap()];
     let port = redis.address().rsplit_once(':').unwrap().1.to_owned();
     let script = format!("redis-cli() {{ command redis-cli -p {port} \"$@\"; }}\n{block}");
@@ -331,7 +331,7 @@ fn run_block(redis: &RedisServer, language: &str, first: &str) -> String {
 }
 
 #[test]
-fn the_workers_of_the_readme_work() {
+fn the_workers_on_the_page_work() {
     const README: &str = "limits:\n  Reports: { match: { path: /reports }, by: global, algorithm: queue, kind: KIND, \
                           capacity: 10, fields: { user: { header: x-user }, path: path } }\n";
     let redis = RedisServer::plain();
