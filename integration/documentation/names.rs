@@ -89,17 +89,17 @@ fn programs_that_the_pages_start_are_there() {
 }
 
 #[test]
-fn the_page_for_operators_has_every_metric_and_no_page_has_another() {
+fn the_page_on_metrics_has_every_metric_and_no_page_has_another() {
     let mut source = String::new();
     for entry in fs::read_dir(root().join("src/telemetry/metrics")).unwrap() {
         source += &fs::read_to_string(entry.unwrap().path()).unwrap();
     }
     let told: BTreeSet<_> = found(r#""weir_[a-z0-9_]+""#, &source).iter().map(|name| name.trim_matches('"')).collect();
     assert!(told.len() > 30, "{told:?}");
-    let operations = fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let operations = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
     let named = found(r"\bweir_[a-z0-9_]+", &operations);
     let missing: Vec<_> = told.difference(&named).collect();
-    assert!(missing.is_empty(), "docs/operations.md does not tell what {missing:?} are");
+    assert!(missing.is_empty(), "docs/metrics.md does not tell what {missing:?} are");
 
     let mut wrong = Vec::new();
     for page in pages() {
@@ -114,7 +114,7 @@ fn the_page_for_operators_has_every_metric_and_no_page_has_another() {
 }
 
 #[test]
-fn the_page_for_operators_has_every_alert_and_the_runbook_says_what_to_do() {
+fn the_page_on_metrics_has_every_alert_and_the_runbook_says_what_to_do() {
     let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
     let rules = read("helm/weir/alerts/weir.yaml");
     let alerts: BTreeSet<_> =
@@ -124,6 +124,6 @@ fn the_page_for_operators_has_every_alert_and_the_runbook_says_what_to_do() {
         found(expression, &read(path)).iter().map(|name| name.trim_matches(['`', '#', ' ']).to_owned()).collect()
     };
     let alerts: BTreeSet<_> = alerts.into_iter().map(str::to_owned).collect();
-    assert_eq!(named("docs/operations.md", "`Weir[A-Z][A-Za-z]+`"), alerts, "docs/operations.md");
+    assert_eq!(named("docs/metrics.md", "`Weir[A-Z][A-Za-z]+`"), alerts, "docs/metrics.md");
     assert_eq!(named("docs/runbook.md", "(?m)^## Weir[A-Z][A-Za-z]+"), alerts, "docs/runbook.md");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Draws helm/weir/dashboards/weir.json from the data of a real Prometheus, which watches two Weirs through two minutes with
-an outage of Redis in it (scenario.py). The pictures go to helm/weir/pictures.
+an outage of Redis in it (scenario.py). The pictures go to docs/images.
 
     python3 -m venv venv && venv/bin/pip install -r integration/monitoring/requirements.txt
     venv/bin/python integration/monitoring/picture.py --weir target/release/weir
@@ -26,7 +26,7 @@ from PIL import Image
 from scenario import ROOT, Scene, Stage, weir_program
 
 DASHBOARD = ROOT / "helm/weir/dashboards/weir.json"
-PICTURES = ROOT / "helm/weir/pictures"
+PICTURES = ROOT / "docs/images"
 
 # What Grafana would fill in, for a scrape each second.
 VARIABLES = {"$__rate_interval": "5s", "$job": ".*", "$instance": ".*", "$limit": ".*"}
