@@ -9,3 +9,4 @@ mod newcomer;
 mod page;
 mod release;
 mod site;
+mod spelling;

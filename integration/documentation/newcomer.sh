@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A newcomer's first steps: a limit with a mistake and its error, a 429 and the reason for it, and a higher limit for one id
-# without a restart.
+# A newcomer's first steps: a limit with a mistake and its error, a 429 and the reason for it, a higher limit for one id without
+# a restart, a simulation of another limit on the access log, and that limit in force, seen in the metrics.
 #
 #     integration/documentation/newcomer.sh                   builds Weir first
 #     integration/documentation/newcomer.sh target/debug/weir
@@ -65,7 +65,8 @@ run "$weir" check limits.yaml
 
 step "Weir in front of a built-in upstream, which answers with what it gets."
 echo '{}' >overrides.yaml
-"$weir" serve --upstream echo --overrides overrides.yaml --proxy 127.0.0.1:0 --admin 127.0.0.1:0 --log-format json 2>log &
+"$weir" serve --upstream echo --overrides overrides.yaml --access-log access.json --proxy 127.0.0.1:0 --admin 127.0.0.1:0 \
+    --log-format json 2>log &
 server=$!
 # The system picks the ports; the log has them.
 address() { sed -n "s/.*\"listener\":\"$1\",\"address\":\"\([^\"]*\)\".*/\1/p; s/.*\"address\":\"\([^\"]*\)\",\"listener\":\"$1\".*/\1/p" log; }
@@ -113,5 +114,43 @@ kill -0 $server || fail "the process that was started has ended"
 step "For all others it is three."
 ask bob
 sees 'ratelimit: "RequestsPerKey";r=2'
+
+step "A client can make up keys. Would a limit by address deny anybody else? The access log has six requests."
+tee proposed.yaml <<'END'
+limits:
+  RequestsPerAddress:
+    by: ip/64
+    count: 5
+    period: 1h
+END
+is_logged() { [ "$(grep -c . access.json)" = 6 ]; }
+until_it is_logged
+run "$weir" simulate access.json --limits proposed.yaml --deny-at-most 0.1%
+[ $status = 0 ] || fail "the log can be read"
+sees '1 of 6 requests (16.7%) would be denied'
+sees '6 as burst and count denies 0 requests'
+
+step "Six, then. What does the change make stricter?"
+sed '1d; s/count: 5/count: 6/' proposed.yaml | cat limits.yaml - >changed.yaml
+cat changed.yaml
+run "$weir" diff limits.yaml changed.yaml --log access.json
+[ $status = 1 ] || fail "a stricter change ends with exit code 1, and not $status"
+sees 'RequestsPerAddress: new'
+sees 'of 6 requests in the log, 0 would be newly denied'
+
+step "In force, without a restart."
+mv changed.yaml limits.yaml
+has_both() { curl --silent --max-time 10 "http://$admin/limits" | grep -q RequestsPerAddress; }
+until_it has_both
+ask carol
+sees '"RequestsPerKey";r=2'
+sees '"RequestsPerAddress";r=5'
+
+step "Watching it: the metrics, and a page for people."
+run bash -c "curl --silent --show-error --max-time 10 http://$admin/metrics | grep '^weir_decisions_total.* [1-9]'"
+sees 'weir_decisions_total{limit="RequestsPerKey",result="denied"} 1'
+sees 'weir_decisions_total{limit="RequestsPerAddress",result="allowed"} 1'
+run curl --silent --show-error --max-time 10 --output page.html --write-out '%{http_code} %{content_type}\n' "http://$admin/"
+sees '200 text/html'
 
 step "That was it."

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Directories without pages of this repository.
 const SKIPPED: &[&str] = &[".git", "target", "corpus", "artifacts", "__pycache__"];
@@ -25,6 +26,13 @@ pub(super) struct Block<'a> {
 
 pub(super) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A program of `integration/documentation/requirements.txt`.
+pub(super) fn program(name: &str) -> Command {
+    let path = root().join("target/test-docs/bin").join(name);
+    assert!(path.exists(), "there is no {}: run integration/install.sh", path.display());
+    Command::new(path)
 }
 
 pub(super) fn pages() -> Vec<Page> {

@@ -2,19 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use regex::Regex;
 
-use super::page::{Page, pages, root};
+use super::page::{Page, pages, program, root};
 use crate::support::process::finish;
-
-/// A program of `integration/documentation/requirements.txt`.
-fn program(name: &str) -> Command {
-    let path = root().join("target/test-docs/bin").join(name);
-    assert!(path.exists(), "there is no {}: run integration/install.sh", path.display());
-    Command::new(path)
-}
 
 #[test]
 fn the_site_is_built_without_warnings_and_loads_nothing_from_elsewhere() {
