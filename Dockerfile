@@ -4,28 +4,33 @@
 #   docker buildx build --platform linux/amd64,linux/arm64 --sbom=true --provenance=mode=max \
 #       --tag registry.example.com/weir:0.1.0 --push .
 #
-# Each platform is built on a machine of that platform or under emulation. Nothing is cross-compiled.
+# Other platforms than the builder's are cross-compiled, so no emulation is needed.
 
 # A tag instead of a digest, so that a rebuild includes Debian's fixes of the C library, the only part of this image that
 # ends up in the result. For a reproducible build, use `--build-arg RUST_IMAGE=docker.io/library/rust@sha256:...`.
 ARG RUST_IMAGE=docker.io/library/rust:1.95-slim-bookworm
 
-FROM ${RUST_IMAGE} AS build
+FROM --platform=${BUILDPLATFORM} ${RUST_IMAGE} AS build
 WORKDIR /src
+# Set by the builder. Each architecture has its own cache.
+ARG TARGETARCH
+COPY integration/image/toolchain.sh integration/image/
+RUN integration/image/toolchain.sh "${TARGETARCH}"
 COPY Cargo.toml Cargo.lock LICENSE limits.yaml ./
 COPY src src
 COPY lua lua
 COPY integration/image/build.sh integration/image/weir.yaml integration/image/
-# Set by the builder. Each architecture has its own cache.
-ARG TARGETARCH
+COPY integration/release/licences.py integration/release/
 RUN --mount=type=cache,id=weir-registry,target=/usr/local/cargo/registry \
     --mount=type=cache,id=weir-target-${TARGETARCH},target=/src/target \
-    integration/image/build.sh release /image
+    integration/image/build.sh release /image "${TARGETARCH}"
 
 FROM scratch
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="weir" \
       org.opencontainers.image.description="A rate limiter in front of APIs: a reverse proxy, and the decision service of Envoy, nginx, HAProxy, Traefik and Caddy" \
+      org.opencontainers.image.source="https://github.com/weir/weir" \
+      org.opencontainers.image.url="https://weir.github.io/weir/" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="${REVISION}"

@@ -24,6 +24,7 @@ need haproxy haproxy
 need caddy caddy
 need curl curl
 need openssl openssl
+need shellcheck shellcheck
 need systemd-analyze systemd # the program only; nothing is started
 need wrk wrk
 need h2load nghttp2-client

@@ -19,6 +19,7 @@ mod operating;
 mod page;
 mod proxy;
 mod redis;
+mod release;
 mod serve;
 mod server_only;
 mod settling;

@@ -56,6 +56,7 @@ run "$weir" check limits.yaml
 [ $status = 1 ] || fail "a mistake ends with exit code 1, and not $status"
 sees 'limits.yaml:4:5'
 sees 'cuont'
+# shellcheck disable=SC2016 # backticks of the message
 sees 'did you mean `count`?'
 
 step "Corrected."

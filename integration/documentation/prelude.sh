@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # The environment of the pages' consoles: `weir serve` runs in the background, because readers have another terminal, and
 # usual ports are replaced by free ones.
 exec 2>&1
@@ -20,8 +21,8 @@ weir() {
     local proxy=$WEIR_PROXY admin=$WEIR_ADMIN i
     for ((i = 2; i < $#; i++)); do
         case ${!i} in
-        --proxy) proxy=${@:i+1:1} ;;
-        --admin) admin=${@:i+1:1} ;;
+        --proxy) proxy=${*:i+1:1} ;;
+        --admin) admin=${*:i+1:1} ;;
         esac
     done
     leave "$proxy"

@@ -109,6 +109,13 @@ fn what_is_copied_is_there_and_given_to_the_builder() {
     }
 }
 
+/// Without emulation, the compiler must run on the builder's platform.
+#[test]
+fn other_platforms_are_cross_compiled() {
+    let dockerfile = Dockerfile::read();
+    assert_eq!(dockerfile.all("FROM")[0].flags, ["--platform=${BUILDPLATFORM}"]);
+}
+
 /// The compiler lists the files that it read; the build step names the others.
 #[test]
 fn what_the_build_reads_is_copied() {
@@ -117,22 +124,38 @@ fn what_the_build_reads_is_copied() {
     Image::build();
     let read = files_read();
     assert!(read.iter().any(|file| file.starts_with("lua")), "{read:?}");
-    let named =
-        ["Cargo.toml", "Cargo.lock", "limits.yaml", "integration/image/weir.yaml", "integration/image/build.sh"];
+    let named = [
+        "Cargo.toml",
+        "Cargo.lock",
+        "limits.yaml",
+        "integration/image/weir.yaml",
+        "integration/image/toolchain.sh",
+        "integration/image/build.sh",
+        "integration/release/licences.py",
+    ];
     for file in read.iter().map(PathBuf::as_path).chain(named.map(Path::new)) {
         assert!(sources.iter().any(|source| file.starts_with(source)), "{} is not copied", file.display());
     }
-    let steps = dockerfile.all("RUN");
-    let [step] = steps.as_slice() else { panic!("the builder does something that is not tested here") };
-    assert_eq!(step.words, ["integration/image/build.sh release /image"]);
+    let steps: Vec<_> = dockerfile.all("RUN").into_iter().flat_map(|step| &step.words).collect();
+    let expected = [
+        "integration/image/toolchain.sh \"${TARGETARCH}\"",
+        "integration/image/build.sh release /image \"${TARGETARCH}\"",
+    ];
+    assert_eq!(steps, expected, "the builder does something that is not tested here");
 }
 
 #[test]
-fn version_and_licence_are_those_of_the_manifest() {
+fn labels_are_those_of_the_manifest() {
     let dockerfile = Dockerfile::read();
     let labels = dockerfile.pairs("LABEL");
-    assert_eq!(labels["org.opencontainers.image.version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(labels["org.opencontainers.image.licenses"], env!("CARGO_PKG_LICENSE"));
+    for (label, value) in [
+        ("version", env!("CARGO_PKG_VERSION")),
+        ("licenses", env!("CARGO_PKG_LICENSE")),
+        ("source", env!("CARGO_PKG_REPOSITORY")),
+        ("url", env!("CARGO_PKG_HOMEPAGE")),
+    ] {
+        assert_eq!(labels[format!("org.opencontainers.image.{label}").as_str()], value, "{label}");
+    }
     let compiler = dockerfile.all("ARG")[0].words[0].strip_prefix("RUST_IMAGE=").unwrap();
     let oldest = env!("CARGO_PKG_RUST_VERSION");
     assert!(compiler.contains(&format!("/rust:{oldest}-")), "{compiler} has not Rust {oldest}");

@@ -1,0 +1,3 @@
+//! The workflows of a release, its scripts, and what they make.
+
+mod workflows;
