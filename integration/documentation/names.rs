@@ -1,9 +1,10 @@
-//! Flags, variables, metrics and files on the pages exist, and every metric is on a page.
+//! Flags, variables, metrics and files on the pages exist, and every flag, metric, alert and key of the rules is on a page.
 
 use std::collections::BTreeSet;
 use std::fs;
 
 use regex::Regex;
+use serde_json::Value;
 
 use super::page::{Page, pages, root};
 use crate::support::binary;
@@ -72,6 +73,47 @@ fn flags_and_variables_on_the_pages_are_those_of_the_commands() {
         wrong.extend(named.difference(&variables).map(|name| format!("{}: no command reads {name}", page.path)));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The code on the pages of the site, in the text and in blocks.
+fn code_of_the_site() -> String {
+    let pages: Vec<_> = pages().into_iter().filter(|page| page.path.starts_with("docs/")).collect();
+    let code = pages.iter().flat_map(|page| {
+        let blocks = page.blocks().into_iter().map(|block| block.text);
+        blocks.chain(code(page).into_iter().map(str::to_owned)).collect::<Vec<_>>()
+    });
+    code.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn every_flag_is_on_a_page() {
+    let (help, pages) = (help(&[]), code_of_the_site());
+    let named = found(r"--[a-z][a-z0-9-]+", &pages);
+    let flags = Regex::new(r"(?m)^ +(?:-., )?(--[a-z][a-z0-9-]+)").unwrap();
+    let flags: BTreeSet<_> = flags.captures_iter(&help).map(|flag| flag.get(1).unwrap().as_str()).collect();
+    let missing: Vec<_> = flags.difference(&named).filter(|flag| !["--help", "--version"].contains(flag)).collect();
+    assert!(flags.len() > 100 && missing.is_empty(), "no page in docs has {missing:?}");
+}
+
+#[test]
+fn every_key_of_the_rules_is_on_a_page() {
+    let schema: Value = serde_json::from_str(include_str!("../../src/config/schema.json")).unwrap();
+    let (mut keys, pages) = (BTreeSet::new(), code_of_the_site());
+    keys_of(&schema, &mut keys);
+    let named = found(r"[a-z][a-z0-9_]*", &pages);
+    let missing: Vec<_> = keys.iter().filter(|key| !named.contains(key.as_str())).collect();
+    assert!(keys.len() > 50 && missing.is_empty(), "no page in docs has {missing:?}");
+}
+
+/// The keys that a schema describes.
+fn keys_of(schema: &Value, keys: &mut BTreeSet<String>) {
+    let below: Vec<_> = match schema {
+        Value::Object(members) => members.values().collect(),
+        Value::Array(items) => items.iter().collect(),
+        _ => Vec::new(),
+    };
+    keys.extend(schema["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone()));
+    below.into_iter().for_each(|part| keys_of(part, keys));
 }
 
 #[test]
