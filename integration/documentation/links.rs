@@ -5,10 +5,10 @@ use std::path::{Component, Path, PathBuf};
 
 use super::page::{Page, pages, root};
 
-/// Where the pages of `docs` are published.
+/// The address of the published pages of `docs`.
 const SITE: &str = "https://weir.github.io/weir/";
 
-/// Where the files of this repository are shown. Pages of the site link to those outside `docs` by these addresses.
+/// The addresses of this repository's files. Pages of the site use them for files outside `docs`.
 const FILES: &[&str] = &["https://github.com/weir/weir/blob/main/", "https://github.com/weir/weir/tree/main/"];
 
 #[test]
