@@ -57,7 +57,7 @@ fn each_format_is_written_as_expected_and_passes_check() {
         // Imported limits keep the edges of their windows and the ids that clients choose, which the linter tells.
         let warnings = err.lines().filter(|line| line.starts_with("warning: "));
         let kept =
-            |line: &str| ["[window-edge]", "[free-id]", "[ip-without-prefix]"].iter().any(|name| line.ends_with(name));
+            |line: &str| ["[window-edge]", "[free-id]", "[whole-ipv6-address]"].iter().any(|name| line.ends_with(name));
         let others: Vec<_> = warnings.filter(|line| !kept(line)).collect();
         assert!(out.contains(": ok, ") && others.is_empty(), "{out}{others:?}");
     }

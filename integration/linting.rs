@@ -12,7 +12,7 @@ use crate::support::binary::{PATH, command, run_in};
 use crate::support::process::{Finished, finish};
 
 /// Two warnings and no error.
-const WARNED: &str = "limits:\n  A: { match: { path: /login }, count: 5, period: 1m }\n";
+const WARNED: &str = "limits:\n  A: { match: { path: /login }, by: ip/128, count: 5, period: 1m }\n";
 const CLEAN: &str = "limits:\n  A: { by: ip/64, count: 5, period: 1m }\n";
 const BROKEN: &str = "limits:\n  A: { by: ip/64, count: 5, period: \"1 m\" }\n";
 
@@ -36,7 +36,7 @@ fn warnings_fail_only_if_strict() {
     let folder = folder(&[("w.yaml", WARNED), ("c.yaml", CLEAN), ("b.yaml", BROKEN)]);
     let finished = ends(folder.path(), &["check", "w.yaml"], 0);
     assert_eq!(finished.out, "w.yaml: ok, 1 limit, 0 overrides, 2 warnings\n");
-    for part in ["[ip-without-prefix]\n --> w.yaml:2:3\n", "[fails-open]\n --> w.yaml:2:3\n", "2 |   A: {"] {
+    for part in ["[whole-ipv6-address]\n --> w.yaml:2:37\n", "[fails-open]\n --> w.yaml:2:3\n", "2 |   A: {"] {
         assert!(finished.err.contains(part), "{}", finished.err);
     }
     let finished = ends(folder.path(), &["check", "--strict", "w.yaml"], 1);
@@ -88,10 +88,10 @@ fn json_has_all_problems_of_all_files() {
     assert_eq!(told["checked"][2]["tests"]["failed"], 1);
     let problems = told["problems"].as_array().unwrap();
     assert_eq!(problems.len(), 4);
-    assert_eq!((&problems[0]["lint"], &problems[0]["severity"]), (&"ip-without-prefix".into(), &"warning".into()));
+    assert_eq!((&problems[1]["lint"], &problems[1]["severity"]), (&"whole-ipv6-address".into(), &"warning".into()));
     assert_eq!(
-        (&problems[0]["line"], &problems[0]["column"], &problems[0]["width"]),
-        (&2.into(), &3.into(), &1.into())
+        (&problems[1]["line"], &problems[1]["column"], &problems[1]["width"]),
+        (&2.into(), &37.into(), &6.into())
     );
     assert_eq!((&problems[2]["lint"], &problems[2]["file"]), (&Value::Null, &"b.yaml".into()));
     assert!(
@@ -106,7 +106,7 @@ fn github_gets_one_command_per_problem() {
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 3, "{out}");
     assert!(
-        lines[0].starts_with("::warning file=w.yaml,line=2,col=3,endColumn=4,title=ip-without-prefix::`by` "),
+        lines[1].starts_with("::warning file=w.yaml,line=2,col=37,endColumn=43,title=whole-ipv6-address::a client "),
         "{out}"
     );
     assert!(lines[2].starts_with("::error file=b.yaml,line=2,col=37,endColumn=43,title=invalid rules::"), "{out}");

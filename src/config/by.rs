@@ -5,7 +5,7 @@ use super::node::{Node, Value};
 use super::problem::{ReadResult, ReportedError, quoted};
 use super::scalars::one_of;
 use super::suggest::{did_you_mean, nearest};
-use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
 use crate::engine::rules::path_pattern::PathPattern;
 use crate::engine::rules::request::Duplicates;
 use crate::engine::rules::value_type::ValueType;
@@ -76,7 +76,7 @@ fn word(node: &Node) -> ReadResult<Option<Component>> {
     let word = node.text()?;
     let source = match word {
         "global" => return Ok(None),
-        "ip" => ComponentSource::Ip { ipv6_prefix: 128 },
+        "ip" => ComponentSource::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX },
         "host" => ComponentSource::Host,
         "method" => ComponentSource::Method,
         "path" => ComponentSource::Path,

@@ -16,7 +16,7 @@ use super::suggest::nearest;
 use super::{by, candidate, ignores, matching, response_cost};
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::rules::matching::Match;
@@ -261,16 +261,17 @@ fn places(map: &Mapping<'_>, name: &Key) -> Places {
     let place = |key: &Key| (key.text.clone(), map.value(&key.text).place);
     let items = |node: &Node| if let Value::List(items) = &node.value { items.clone() } else { vec![node.clone()] };
     let windows = map.get("rates").map(|(_, node)| items(node)).unwrap_or_default();
-    let is_ip = |node: &&Node| matches!(&node.value, Value::Scalar { text, .. } if text == "ip");
-    let bare_ip = match map.get("by") {
-        Some((_, node)) => items(node).iter().find(is_ip).map(|node| node.place),
-        None => Some(name.place),
+    let is_long = |node: &&Node| {
+        let Value::Scalar { text, .. } = &node.value else { return false };
+        let prefix = text.strip_prefix("ip/").and_then(|prefix| prefix.parse().ok());
+        prefix.is_some_and(|prefix: u8| prefix > IPV6_CLIENT_PREFIX)
     };
+    let long_prefix = map.get("by").and_then(|(_, node)| items(node).iter().find(is_long).map(|node| node.place));
     Places {
         name: name.place,
         values: map.keys().map(place).collect(),
         windows: windows.iter().map(|node| node.place).collect(),
-        bare_ip,
+        long_prefix,
     }
 }
 

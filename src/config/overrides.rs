@@ -6,7 +6,7 @@ use super::algorithms::{self, elevated};
 use super::instant::parse_until;
 use super::limit::{Draft, burst_below_cost};
 use super::lints::Lint;
-use super::lints::overrides::{never_charged, never_in_network};
+use super::lints::overrides::{for_network, never_charged, never_in_network};
 use super::load::Loader;
 use super::mapping::Mapping;
 use super::matching::{MOST_REGEXES, network, regex};
@@ -187,6 +187,9 @@ impl Target<'_> {
             .map_err(|why| node.error(format!("{} is not a valid id for {}", quoted(id), quoted(&limit.name)), why))?;
         if let Some(message) = self.has_lints.then(|| never_charged(limit, &parsed.components)).flatten() {
             node.warning(Lint::OverrideNeverApplies, message, "correct or remove it");
+        }
+        if let Some(message) = self.has_lints.then(|| for_network(limit, id, &parsed.components)).flatten() {
+            node.warning(Lint::OverrideForNetwork, message, "write the network, or `by: ip/128` on the limit");
         }
         let fingerprint = parsed.fingerprint(&limit.short, &self.fingerprinter);
         let added = limit.overrides.add_id(parsed.components.len(), fingerprint, given);

@@ -199,7 +199,6 @@ fn component(component: &Component) -> Value {
         value
     };
     match &component.source {
-        ComponentSource::Ip { ipv6_prefix: 128 } => "ip".into(),
         ComponentSource::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}").into(),
         ComponentSource::Host => "host".into(),
         ComponentSource::Method => "method".into(),

@@ -120,7 +120,6 @@ pub(super) fn by(components: &[Component]) -> String {
         return "global".to_owned();
     }
     let names = components.iter().map(|component| match &component.source {
-        ComponentSource::Ip { ipv6_prefix: 128 } => "ip".to_owned(),
         ComponentSource::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}"),
         ComponentSource::Host => "host".to_owned(),
         ComponentSource::Method => "method".to_owned(),

@@ -1,26 +1,23 @@
-//! `ip-without-prefix`: whole IPv6 addresses as ids.
+//! `whole-ipv6-address`: IPv6 addresses, or small networks of them, as ids.
 
 use super::super::problem::Place;
 use super::Subject;
 use super::coverage::{covers, is_coarser};
-use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::rules::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
 use crate::engine::rules::value_type::ValueType;
-
-/// The longest prefix of a network that a provider gives to one customer.
-const CUSTOMER_PREFIX: u8 = 64;
 
 pub(super) fn find<'s>(
     subject: &Subject<'_>,
     mut others: impl Iterator<Item = &'s Subject<'s>>,
 ) -> Option<(Place, String)> {
     let limit = subject.limit;
-    let place = subject.places.bare_ip?;
+    let place = subject.places.long_prefix?;
     let networks = &limit.conditions.networks;
     let is_ipv4_only = !networks.is_empty() && networks.iter().all(|network| matches!(network, ipnet::IpNet::V4(_)));
     if is_ipv4_only || !limit.is_enforced() || limit.allowance.windows().is_none() {
         return None;
     }
-    let by_network = [Component::new(ComponentSource::Ip { ipv6_prefix: CUSTOMER_PREFIX }, ValueType::Text)];
+    let by_network = [Component::new(ComponentSource::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX }, ValueType::Text)];
     let bounds = |other: &Subject<'_>| {
         other.is_enforced_for_all()
             && other.limit.allowance.windows().is_some()
@@ -31,6 +28,5 @@ pub(super) fn find<'s>(
     if others.any(bounds) {
         return None;
     }
-    let message = if place == subject.places.name { "`by` defaults to `ip`, which" } else { "`ip`" };
-    Some((place, format!("{message} gives each address of an IPv6 network its own bucket")))
+    Some((place, "a client with an IPv6 network has a bucket for each part of it".to_owned()))
 }

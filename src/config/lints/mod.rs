@@ -14,6 +14,8 @@ mod windows;
 pub use registry::Lint;
 
 use super::problem::Place;
+#[cfg(doc)]
+use crate::engine::rules::component::IPV6_CLIENT_PREFIX;
 use crate::engine::rules::limit::{Limit, LimitMode, WHOLE_SHARE};
 
 /// With more limits, none is compared with the others: a pair takes about 20 ns, and this many make half a million.
@@ -33,8 +35,8 @@ pub(super) struct Places {
     pub(super) values: Vec<(String, Place)>,
     /// The items of `rates`.
     pub(super) windows: Vec<Place>,
-    /// The word `ip` in `by`, or the name if `by` is not set.
-    pub(super) bare_ip: Option<Place>,
+    /// The word `ip/N` in `by` with N above [`IPV6_CLIENT_PREFIX`].
+    pub(super) long_prefix: Option<Place>,
 }
 
 /// A finding about the limit with this index.
@@ -80,12 +82,12 @@ pub(super) fn findings(subjects: &[Subject<'_>]) -> Vec<Finding> {
             add(Lint::HiddenLimit, place, message, "remove it, or make it stricter than the other");
         }
         if let Some((place, message)) = free_ids::find(subject, others().map(|(_, other)| other)) {
-            let help = "add a limit with `by: ip/64` for the same requests, or bound the ids with `max_keys` and \
+            let help = "add a limit with `by: ip` for the same requests, or bound the ids with `max_keys` and \
                         `max_new_keys`";
             add(Lint::FreeId, place, message, help);
         }
         if let Some((place, message)) = addresses::find(subject, others().map(|(_, other)| other)) {
-            add(Lint::IpWithoutPrefix, place, message, "write `ip/64`, or `ip/128` if whole addresses are intended");
+            add(Lint::WholeIpv6Address, place, message, "write `ip`, which counts a /64 as one client");
         }
         if let Some((place, message)) = authentication::find(subject) {
             add(Lint::FailsOpen, place, message, "write `on_store_error: local` or `on_store_error: deny`");

@@ -1,4 +1,5 @@
-//! `override-never-applies`: overrides for ids and networks that the limit's `match` leaves out.
+//! `override-never-applies`: overrides for ids and networks that the limit's `match` leaves out. `override-for-network`: overrides
+//! that apply to more than they name.
 
 use std::net::IpAddr;
 
@@ -16,6 +17,16 @@ use crate::message::host_pattern::HostPattern;
 pub(in crate::config) fn never_charged(limit: &Limit, components: &[String]) -> Option<String> {
     let excluded = limit.by.iter().zip(components).find(|(by, text)| excludes(&limit.conditions, by, text))?;
     Some(format!("this override never applies: `match` leaves out {}", quoted(excluded.1)))
+}
+
+/// Returns the network that an IPv6 address stands for, if the limit counts networks.
+pub(in crate::config) fn for_network(limit: &Limit, id: &str, components: &[String]) -> Option<String> {
+    let is_network = |(by, text): &(&Component, &String)| {
+        matches!(by.source, ComponentSource::Ip { .. })
+            && text.split_once('/').is_some_and(|(_, prefix)| !id.contains(&format!("/{prefix}")))
+    };
+    let (_, network) = limit.by.iter().zip(components).find(is_network)?;
+    Some(format!("this override applies to all of {network}"))
 }
 
 /// Returns why no client in a network is charged.

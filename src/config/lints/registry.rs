@@ -45,13 +45,10 @@ registry! {
         "Use a smaller `count`, or accept waits that are rounded up.";
     FreeId, "free-id",
         "A client that can choose its id gets a full bucket with each new one.",
-        "Add a limit with `by: ip/64` for the same requests, or bound the ids with `max_keys` and `max_new_keys`.";
+        "Add a limit with `by: ip` for the same requests, or bound the ids with `max_keys` and `max_new_keys`.";
     HiddenLimit, "hidden-limit",
         "A limit or a window that is looser than another one for the same requests never denies first.",
         "Remove it, or make it stricter than the other.";
-    IpWithoutPrefix, "ip-without-prefix",
-        "A client with an IPv6 network has 2^64 addresses or more, and gets a full bucket with each.",
-        "Write `by: ip/64`, or `ip/128` if whole addresses are intended.";
     NeverMatches, "never-matches",
         "A limit whose conditions contradict each other or its `by` never charges a request.",
         "Correct `match` or `by`, or remove the limit.";
@@ -64,6 +61,9 @@ registry! {
     NoNumbers, "no-numbers",
         "A limit with neither numbers nor overrides never applies.",
         "Add `count` and `period`, or overrides.";
+    OverrideForNetwork, "override-for-network",
+        "An override for an IPv6 address applies to its whole /64 if that is what the limit counts.",
+        "Write the network, or `by: ip/128` on the limit.";
     OverrideNeverApplies, "override-never-applies",
         "An override that has expired, or is for an id that its limit never charges, has no effect.",
         "Correct or remove the override.";
@@ -76,6 +76,9 @@ registry! {
     UnusedIgnore, "unused-ignore",
         "An `ignore_lints` entry without a finding hides the next one.",
         "Remove the entry.";
+    WholeIpv6Address, "whole-ipv6-address",
+        "A client with an IPv6 /64 has 2^64 addresses, and gets a full bucket with each.",
+        "Write `by: ip`, which counts a /64 as one client.";
     WindowEdge, "window-edge",
         "A fixed window admits up to twice its count within a short time around its end.",
         "Use `algorithm: sliding_window`, or `gcra`.";

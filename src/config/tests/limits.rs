@@ -81,9 +81,9 @@ overrides:
     assert_eq!((full.max_keys, full.max_new_keys), (Some(1_000), Some(50)));
     assert_eq!((full.tag, plain.tag, fixed.tag), (Tag::named("Orders"), Tag::OfId, Tag::named("Fixed")));
 
-    let whole = Component::new(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Text);
+    let client = Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text);
     assert_eq!((&plain.allowance, plain.short.as_str()), (&Allowance::Disabled, "Plain"));
-    assert_eq!(plain.by, [whole]);
+    assert_eq!(plain.by, [client]);
     assert_eq!((plain.cost.clone(), plain.enforce_for, plain.mode), (Cost::Fixed(1), WHOLE_SHARE, LimitMode::Enforce));
     let first = plain.overrides.get(0).unwrap();
     assert_eq!(first.until, Some(Micros(1_798_761_600_000_000)));

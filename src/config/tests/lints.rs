@@ -95,15 +95,15 @@ const ROWS: &[(&str, &[&str])] = &[
     ("  A: { by: { header: x-key }, burst: 1, mode: shadow }\n", &[]),
     ("  A: { by: { tls: subject }, burst: 1 }\n", &[]),
     ("  A: { match: { path: \"/a/{id}\" }, by: { path: id, as: integer }, burst: 1 }\n", &[]),
-    // ip-without-prefix
-    ("  A: { burst: 1 }\n", &["ip-without-prefix 2:3"]),
-    ("  A: { by: ip, burst: 1 }\n", &["ip-without-prefix 2:12"]),
-    ("  A: { by: [method, ip], burst: 1 }\n", &["ip-without-prefix 2:21"]),
-    ("  A: { by: ip/128, burst: 1 }\n", &[]),
+    // whole-ipv6-address
+    ("  A: { by: ip/128, burst: 1 }\n", &["whole-ipv6-address 2:12"]),
+    ("  A: { by: [method, ip/65], burst: 1 }\n", &["whole-ipv6-address 2:21"]),
+    ("  A: { burst: 1 }\n", &[]),
+    ("  A: { by: ip, burst: 1 }\n", &[]),
     ("  A: { by: ip/64, burst: 1 }\n", &[]),
-    ("  A: { by: ip, burst: 1, match: { cidr: 10.0.0.0/8 } }\n", &[]),
-    ("  A: { by: ip, burst: 1 }\n  B: { by: ip/56, burst: 20 }\n", &[]),
-    ("  A: { by: ip, mode: off, burst: 1 }\n", &[]),
+    ("  A: { by: ip/128, burst: 1, match: { cidr: 10.0.0.0/8 } }\n", &[]),
+    ("  A: { by: ip/128, burst: 1 }\n  B: { by: ip/56, burst: 20 }\n", &[]),
+    ("  A: { by: ip/128, mode: off, burst: 1 }\n", &[]),
     // fails-open
     ("  A: { match: { path: /login }, by: ip/64, burst: 1 }\n", &["fails-open 2:3"]),
     (
@@ -150,6 +150,11 @@ const ROWS: &[(&str, &[&str])] = &[
     (
         "  A: { by: ip/64, burst: 1 }\noverrides:\n  A:192.0.2.1: { burst: 8, until: 2020-01-01 }\n  A:192.0.2.2: { burst: 8, until: 2099-01-01 }\n",
         &["override-never-applies 4:35"],
+    ),
+    // override-for-network
+    (
+        "  A: { by: ip, burst: 1 }\noverrides:\n  A:2001:db8::1: { burst: 8 }\n  A:2001:db8:0:1::/64: { burst: 8 }\n  A:192.0.2.1: { burst: 8 }\n",
+        &["override-for-network 4:3"],
     ),
     // What is reported where it is read.
     ("  A: { by: ip/64, burst: 1, cost: 0 }\n", &["counts-nothing 2:35"]),
@@ -202,11 +207,10 @@ fn a_file_silences_each_lint_by_its_name() {
 
 #[test]
 fn a_limit_silences_findings_about_itself_and_its_overrides() {
-    let limits =
-        "limits:\n  A: { burst: 1, ignore_lints: [ip-without-prefix, override-never-applies] }\n  B: { burst: 1 }\n";
+    let limits = "limits:\n  A: { by: ip/128, burst: 1, ignore_lints: [whole-ipv6-address, override-never-applies] }\n  B: { by: ip/128, burst: 1 }\n";
     let expired = "A:192.0.2.1: { burst: 2, until: 2020-01-01 }\nB:192.0.2.1: { burst: 2, until: 2020-01-01 }\n";
     let found = found(&lint(limits, &[expired]));
-    assert_eq!(found, ["ip-without-prefix 3:3", "override-never-applies 2:33"]);
+    assert_eq!(found, ["whole-ipv6-address 3:12", "override-never-applies 2:33"]);
     // Without the linter, the warnings that every start prints are silenced, too.
     assert_eq!(load_texts(limits, &[expired]).report.warnings, 1);
 }

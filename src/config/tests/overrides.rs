@@ -7,12 +7,12 @@ fn overrides_say_what_would_be_right() {
     let limits = "
 limits:
   Ip: { by: ip, count: 10, period: 1s }
-  Range: { by: ip/64 }
+  Range: { by: ip/48 }
   Account: { by: { header: x-id, as: integer }, count: 10, period: 1s }
   Pair: { by: [{ header: x-id, as: integer }, ip], count: 10, period: 1s, cost: 5 }
   All: { by: global, count: 10, period: 1s }
 overrides:
-  Range:2001:db8::/64: { count: 1, period: 1s }
+  Range:2001:db8::/48: { count: 1, period: 1s }
 ";
     for (overrides, expected) in [
         ("Ip:10.0.0.1: { count: 20, period: 1s, comment: x, until: 2027-01-01 }", ""),
@@ -59,7 +59,8 @@ overrides:
         ("Pair:7:::1: { count: 20, period: 1s }", ""),
         ("Pair:7: { count: 20, period: 1s }", ""),
         ("Pair:7:10.0.0.1: { count: 4, period: 1s }", "warning: the limit's cost exceeds this burst of 4"),
-        ("Range:2001:db8::1: { deny: true }", "write the range, 2001:db8::/64"),
+        ("Range:2001:db8::1: { deny: true }", "write the range, 2001:db8::/48"),
+        ("Ip:2001:db8::1: { deny: true }", ""),
     ] {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         check(limits, &[overrides], &expected);

@@ -10,6 +10,10 @@ use super::value_type::{ValueType, lenient};
 use crate::message::address;
 use crate::message::percent::decode;
 
+/// The prefix length of `by: ip` for IPv6. A provider gives a customer a /64 at least (RFC 6177), so whole addresses would give a
+/// client 2^64 buckets.
+pub const IPV6_CLIENT_PREFIX: u8 = 64;
+
 /// The source of a component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ComponentSource {

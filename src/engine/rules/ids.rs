@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use super::component::{Component, ComponentSource};
+use super::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
 use super::fingerprint::Fingerprinter;
 use super::key::BucketKey;
 use super::quote::quoted;
@@ -159,11 +159,12 @@ fn parse_component(component: &Component, text: &str) -> Result<String, String> 
 fn parse_ip(text: &str, ipv6_prefix: u8) -> Result<String, String> {
     let Some((base, prefix)) = text.split_once('/') else {
         return match address::parse(text)? {
-            IpAddr::V6(whole) if ipv6_prefix < 128 => {
+            // A wider network has other clients, too, so it has to be written.
+            IpAddr::V6(whole) if ipv6_prefix < 128 && ipv6_prefix != IPV6_CLIENT_PREFIX => {
                 let range = network(whole, ipv6_prefix);
                 Err(format!("the limit is by ip/{ipv6_prefix}; write the range, {range}/{ipv6_prefix}"))
             }
-            address => Ok(address.to_string()),
+            address => Ok(address::id_text(address, ipv6_prefix)),
         };
     };
     let base = address::parse(base)?;

@@ -6,7 +6,7 @@ use http::header::HeaderName;
 
 use super::allowance::Allowance;
 use super::candidate::Candidate;
-use super::component::{Component, ComponentSource};
+use super::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
 use super::descriptors::DescriptorRule;
 use super::identity::Fallback;
 use super::matching::Match;
@@ -113,7 +113,7 @@ impl Limit {
             short: name.to_owned(),
             tag: Tag::OfId,
             conditions: Match::default(),
-            by: vec![Component::new(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Text)],
+            by: vec![Component::new(ComponentSource::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX }, ValueType::Text)],
             allowance: Allowance::Disabled,
             cost: Cost::Fixed(1),
             response_cost: None,
