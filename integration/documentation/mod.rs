@@ -8,5 +8,6 @@ mod names;
 mod newcomer;
 mod page;
 mod release;
+mod session;
 mod site;
 mod spelling;

@@ -1,0 +1,26 @@
+//! The picture of a session in a terminal.
+
+use std::fs;
+use std::process::Command;
+
+use super::page::root;
+use crate::support::binary;
+use crate::support::process::succeed;
+
+const PICTURE: &str = "docs/images/session.svg";
+
+#[test]
+fn the_picture_of_a_session_shows_what_the_commands_print() {
+    let mut session = Command::new("python3");
+    session.args(["integration/documentation/session.py", binary::PATH, "--check"]).current_dir(root());
+    succeed(&mut session);
+}
+
+#[test]
+fn the_picture_of_a_session_is_small_and_loads_nothing() {
+    let picture = fs::read_to_string(root().join(PICTURE)).unwrap();
+    assert!(picture.len() < 60 << 10, "{} bytes", picture.len());
+    for part in ["<script", "<image", "<foreignObject", "href", "url(", "@import", "@font-face"] {
+        assert!(!picture.contains(part), "{PICTURE} has {part}");
+    }
+}
