@@ -1,5 +1,5 @@
-//! The examples for Traefik, Istio and Envoy Gateway, which are in no registry that the tests install from. Their files
-//! are checked against a strict schema of the parts that they use.
+//! The examples for Traefik, Istio, Envoy Gateway, Contour, kgateway, APISIX and ingress-nginx, which are in no registry that
+//! the tests install from. Their files are checked against a strict schema of the parts that they use.
 
 use std::fs;
 
@@ -7,6 +7,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle};
 use serde_json::{Map, Value, json};
 
 use super::example::examples;
+use crate::support::programs::packaged;
 
 const SCHEMA: &str = include_str!("manifests.json");
 
@@ -83,7 +84,40 @@ const FILES: &[(&str, &[(&str, &str)])] = &[
         "envoy-gateway/security-policy.yaml",
         &[("timeout: 200ms", "timeout: 0.2s"), ("failOpen: true", "failOpen: yes"), ("to:\n", "too:\n")],
     ),
+    ("envoy-gateway/client-traffic-policy.yaml", &[("numTrustedHops: 1", "numTrustedHops: 0"), ("spec:", "specs:")]),
+    (
+        "contour/http-proxy.yaml",
+        &[("protocol: h2c", "protocol: http2"), ("responseTimeout: 200ms", "timeout: 200ms"), ("fqdn:", "host:")],
+    ),
+    (
+        "kgateway/traffic-policy.yaml",
+        &[("requestTimeout: 200ms", "requestTimeout: 0.2s"), ("extensionRef:", "extension:"), ("to:\n", "too:\n")],
+    ),
+    (
+        "apisix/config.yaml",
+        &[("config_provider: yaml", "config_provider: yml"), ("node_listen: 8000", "node_listen: a")],
+    ),
+    (
+        "apisix/apisix.yaml",
+        &[("timeout: 200", "timeout: 200ms"), ("uri: http", "uri: htp"), ("client_headers:", "response_headers:")],
+    ),
 ];
+
+/// Kubernetes' own schema, as `kubernetes-validate` has it.
+#[test]
+fn the_ingress_is_one_of_kubernetes() {
+    let path = examples().join("ingress-nginx/ingress.yaml");
+    packaged("kubernetes-validate", &["--strict", path.to_str().unwrap()]);
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains("/nginx\n"), "only this path denies with a status that nginx passes on");
+}
+
+/// APISIX ignores a file without its last line.
+#[test]
+fn the_routes_of_apisix_are_complete() {
+    let text = fs::read_to_string(examples().join("apisix/apisix.yaml")).unwrap();
+    assert!(text.ends_with("\n#END\n"), "{text}");
+}
 
 #[test]
 fn files_of_gateways_that_cannot_be_started_are_of_their_schemas() {
