@@ -20,7 +20,7 @@ COPY Cargo.toml Cargo.lock LICENSE limits.yaml ./
 COPY src src
 COPY lua lua
 COPY integration/image/build.sh integration/image/weir.yaml integration/image/
-COPY integration/release/licences.py integration/release/
+COPY integration/release/licenses.py integration/release/
 RUN --mount=type=cache,id=weir-registry,target=/usr/local/cargo/registry \
     --mount=type=cache,id=weir-target-${TARGETARCH},target=/src/target \
     integration/image/build.sh release /image "${TARGETARCH}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the image's contents in a directory: a static `weir`, its licence and those of its libraries, the sample rules and
+# Builds the image's contents in a directory: a static `weir`, its license and those of its libraries, the sample rules and
 # the image's settings. The Dockerfile runs it with profile `release`, the tests with profile `dev`. Archives and packages of
 # a release have the same binary.
 #
@@ -52,6 +52,6 @@ if readelf --program-headers "$binary" | grep -q INTERP; then
 fi
 install -D --mode=0755 "$binary" "$root/usr/bin/weir"
 install -D --mode=0644 LICENSE "$root/usr/share/doc/weir/LICENSE"
-python3 integration/release/licences.py "$tuple" >"$root/usr/share/doc/weir/THIRD-PARTY-LICENCES.txt"
+python3 integration/release/licenses.py "$tuple" >"$root/usr/share/doc/weir/THIRD-PARTY-LICENSES.txt"
 install -D --mode=0644 limits.yaml "$root/etc/weir/limits.yaml"
 install -D --mode=0644 integration/image/weir.yaml "$root/usr/share/weir/weir.yaml"

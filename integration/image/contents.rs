@@ -74,17 +74,17 @@ fn it_holds_one_program_and_its_settings() {
         "etc/weir/limits.yaml",
         "usr/bin/weir",
         "usr/share/doc/weir/LICENSE",
-        "usr/share/doc/weir/THIRD-PARTY-LICENCES.txt",
+        "usr/share/doc/weir/THIRD-PARTY-LICENSES.txt",
         "usr/share/weir/weir.yaml",
     ];
     assert_eq!(Image::build().files(), files);
 }
 
-/// A package without a text of its licence is acceptable only if the text is that of Weir's own.
+/// A package without a text of its license is acceptable only if the text is that of Weir's own.
 #[test]
-fn it_has_the_licences_of_everything_that_is_linked() {
-    let licences = fs::read_to_string(Image::build().here("/usr/share/doc/weir/THIRD-PARTY-LICENCES.txt")).unwrap();
-    let (list, rest) = licences.split_once("\n\nThese packages contain no text of their licence").unwrap();
+fn it_has_the_licenses_of_everything_that_is_linked() {
+    let licenses = fs::read_to_string(Image::build().here("/usr/share/doc/weir/THIRD-PARTY-LICENSES.txt")).unwrap();
+    let (list, rest) = licenses.split_once("\n\nThese packages contain no text of their license").unwrap();
     let libraries: Vec<_> = list.lines().filter_map(|line| line.strip_prefix("  ")?.split_once(": ")).collect();
     let names: Vec<_> = libraries.iter().map(|(name, _)| name.split(' ').next().unwrap()).collect();
     for linked in ["hyper", "libmimalloc-sys", "aws-lc-sys", "opentelemetry"] {
@@ -95,7 +95,7 @@ fn it_has_the_licences_of_everything_that_is_linked() {
     }
     let (without, texts) = rest.split_once("\n====").unwrap();
     for line in without.lines().filter(|line| line.starts_with("  ")) {
-        assert!(line.contains(": Apache-2.0, by "), "no licence text: {line}");
+        assert!(line.contains(": Apache-2.0, by "), "no license text: {line}");
     }
     for part in ["GNU LESSER GENERAL PUBLIC LICENSE", "Apache License", "Microsoft Corporation", "Andrew Gallant"] {
         assert!(texts.contains(part), "{part} is missing");

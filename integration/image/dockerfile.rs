@@ -131,7 +131,7 @@ fn what_the_build_reads_is_copied() {
         "integration/image/weir.yaml",
         "integration/image/toolchain.sh",
         "integration/image/build.sh",
-        "integration/release/licences.py",
+        "integration/release/licenses.py",
     ];
     for file in read.iter().map(PathBuf::as_path).chain(named.map(Path::new)) {
         assert!(sources.iter().any(|source| file.starts_with(source)), "{} is not copied", file.display());

@@ -49,7 +49,7 @@ assets() {
     rm -rf "$target/package"
     mkdir -p "$target/package" "$target/$cpu-unknown-linux-gnu/release"
     install --mode=0755 "$image/usr/bin/weir" "$target/$cpu-unknown-linux-gnu/release/weir"
-    install --mode=0644 "$image/usr/share/doc/weir/THIRD-PARTY-LICENCES.txt" "$target/package"
+    install --mode=0644 "$image/usr/share/doc/weir/THIRD-PARTY-LICENSES.txt" "$target/package"
     integration/release/generated.sh "$weir" "$target/package"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the licences of everything that is linked into `weir`: the crates, Rust's standard library and the C library.
+"""Prints the licenses of everything that is linked into `weir`: the crates, Rust's standard library and the C library.
 
-usage: licences.py TARGET [CARGO_METADATA_FLAG...]
+usage: licenses.py TARGET [CARGO_METADATA_FLAG...]
 
 Reads the crates' own files, so it needs no network once `cargo build` has downloaded them.
 """
@@ -16,7 +16,7 @@ import sys
 NAMES = re.compile(r"(licen[cs]e|copying|copyright|notice|unlicense)([-._].*)?$", re.IGNORECASE)
 # Sources and the like may begin with the same word.
 CODE = {".c", ".go", ".h", ".html", ".json", ".pl", ".py", ".rs", ".sh", ".toml"}
-# Their licences are those of programs that are not linked.
+# Their licenses are those of programs that are not linked.
 SKIPPED = {"tests", "test", "testdata", "examples", "benches", "docs", "target"}
 
 LIBC = """\
@@ -84,7 +84,7 @@ def main():
     print("  the Rust standard library: MIT OR Apache-2.0, https://github.com/rust-lang/rust")
     print("  the GNU C Library: LGPL-2.1-or-later, https://sourceware.org/glibc/\n")
     if without:
-        print("These packages contain no text of their licence, only its name:\n")
+        print("These packages contain no text of their license, only its name:\n")
         for name, package in without:
             print(f"  {name}: {package['license']}, by {', '.join(package['authors']) or 'its contributors'}")
         print()
@@ -93,7 +93,7 @@ def main():
         print(f"{text}\n")
     print(heading("the GNU C Library"))
     print(LIBC)
-    # Debian's notices of it, and the licence that they refer to.
+    # Debian's notices of it, and the license that they refer to.
     for path in ("/usr/share/doc/libc6/copyright", "/usr/share/common-licenses/LGPL-2.1"):
         if os.path.isfile(path):
             print("\n" + pathlib.Path(path).read_text(encoding="utf-8", errors="replace").strip())
