@@ -1,3 +1,4 @@
 //! The workflows of a release, its scripts, and what they make.
 
+mod packages;
 mod workflows;

@@ -91,6 +91,13 @@ fn actions_are_pinned_to_commits_with_their_version() {
 }
 
 #[test]
+fn the_tests_run_on_the_oldest_compiler() {
+    let workflow = fs::read_to_string(repository().join(".github/workflows/ci.yml")).unwrap();
+    let image = concat!("container: docker.io/library/rust:", env!("CARGO_PKG_RUST_VERSION"), "-bookworm\n");
+    assert!(workflow.contains(image), "ci.yml has no `{image}`");
+}
+
+#[test]
 fn shellcheck_has_nothing_to_say_about_the_scripts() {
     let listed = succeed(Command::new("git").args(["ls-files", "*.sh", ".ci/run"]).current_dir(repository()));
     let mut wrong: Vec<_> = listed
