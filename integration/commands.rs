@@ -1,6 +1,8 @@
 //! The commands as a user runs them.
 
+use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use crate::support::binary::run;
 use crate::support::process::Finished;
@@ -352,4 +354,40 @@ fn exit_codes_tell_what_was_wrong() {
 fn the_schema_is_json() {
     let schema: serde_json::Value = serde_json::from_str(&check(&["schema"], 0)).unwrap();
     assert!(schema["properties"]["limits"].is_object(), "{schema}");
+    let flags: serde_json::Value = serde_json::from_str(&check(&["schema", "--config"], 0)).unwrap();
+    assert!(flags["properties"]["upstream"].is_object(), "{flags}");
+    // Editors take a schema for another one with the same id.
+    assert_ne!(schema["$id"], flags["$id"]);
+}
+
+#[test]
+fn shells_complete_commands_and_flags() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = check(&["completions", shell], 0);
+        assert!(script.contains("simulate") && script.contains("envoy-ratelimit-config"), "{shell}: {script}");
+    }
+    check(&["completions", "ksh"], 2);
+    // What bash offers for `weir serve --envoy-r`.
+    let ask = "source /dev/stdin && COMP_WORDS=(weir serve --envoy-r) COMP_CWORD=2 && \
+        _weir weir --envoy-r serve && echo \"${COMPREPLY[@]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["--norc", "-c", ask]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut bash = bash.spawn().unwrap();
+    bash.stdin.take().unwrap().write_all(check(&["completions", "bash"], 0).as_bytes()).unwrap();
+    let told = bash.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&told.stdout), "--envoy-ratelimit-config\n");
+}
+
+#[test]
+fn each_command_has_a_manual_page() {
+    let directory = tempfile::tempdir().unwrap();
+    check(&["man", "--dir", directory.path().to_str().unwrap()], 0);
+    let main = check(&["man"], 0);
+    assert_eq!(main, std::fs::read_to_string(directory.path().join("weir.1")).unwrap());
+    for command in ["serve", "check", "simulate", "bucket-reset"] {
+        let page = std::fs::read_to_string(directory.path().join(format!("weir-{command}.1"))).unwrap();
+        assert!(page.contains(&format!(".TH weir-{command} 1")), "{page}");
+    }
+    let text = check(&["man", "--dir", "no/such/directory"], 1);
+    assert!(text.contains("cannot write to no/such/directory"), "{text}");
 }

@@ -13,6 +13,7 @@ mod gateways;
 mod handover;
 mod image;
 mod import;
+mod init;
 mod linting;
 mod monitoring;
 mod operating;

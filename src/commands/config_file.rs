@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 
-use super::Cli;
+use super::{Cli, schema};
 use crate::config::{self, Report, Setting};
 
 const VARIABLE: &str = "WEIR_CONFIG";
@@ -17,18 +17,14 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
     let command = Cli::command();
     let given: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
     let Some(subcommand) = given.get(1).and_then(|name| command.find_subcommand(name)) else { return Ok(arguments) };
-    if !subcommand.get_arguments().any(|argument| argument.get_long() == Some("config")) {
+    let is_file = |argument: &clap::Arg| argument.get_long() == Some("config") && argument.get_action().takes_values();
+    if !subcommand.get_arguments().any(is_file) {
         return Ok(arguments);
     }
     let Some(file) = flag(&given, "config").or_else(|| std::env::var(VARIABLE).ok()) else { return Ok(arguments) };
     let source = config::read(Path::new(&file)).map_err(Report::of)?;
-    let known: Vec<&str> = command
-        .find_subcommand("serve")
-        .into_iter()
-        .flat_map(clap::Command::get_arguments)
-        .filter_map(clap::Arg::get_long)
-        .filter(|name| !matches!(*name, "config" | "dry-run"))
-        .collect();
+    let settable = schema::settable();
+    let known: Vec<&str> = settable.iter().filter_map(clap::Arg::get_long).collect();
     let mut added = Vec::new();
     for Setting { key, values } in config::settings(&source, &known)? {
         let argument = subcommand.get_arguments().find(|argument| argument.get_long() == Some(&key));

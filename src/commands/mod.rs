@@ -12,6 +12,7 @@ pub mod bucket;
 pub mod check;
 mod client_flags;
 mod client_limit_flags;
+pub mod completions;
 mod config_file;
 pub mod diff;
 mod exit;
@@ -19,13 +20,18 @@ pub mod explain;
 mod grpc_flags;
 pub mod health;
 pub mod import;
+pub mod init;
 mod listener_flags;
 mod logging;
+pub mod man;
 mod print;
 mod process_flags;
 pub mod record;
+#[cfg(test)]
+mod reference;
 mod rules_flags;
 mod runtime;
+pub mod schema;
 pub mod serve;
 pub mod simulate;
 mod store_flags;
@@ -49,13 +55,15 @@ enum Command {
     Serve(Box<serve::Args>),
     Bucket(bucket::Args),
     Check(check::Args),
+    Completions(completions::Args),
     Diff(diff::Args),
     Explain(explain::Args),
     Health(health::Args),
     Import(import::Args),
+    Init(init::Args),
+    Man(man::Args),
     Record(record::Args),
-    /// Prints the JSON schema of limits.yaml
-    Schema,
+    Schema(schema::Args),
     Simulate(simulate::Args),
     #[command(alias = "replay")]
     Test(test::Args),
@@ -92,15 +100,15 @@ fn run_command(
         Command::Serve(args) => serve::run(&args, out, err),
         Command::Bucket(args) => bucket::run(&args, out),
         Command::Check(args) => check::run(&args, out, err),
+        Command::Completions(args) => completions::run(&args, out),
         Command::Diff(args) => diff::run(&args, out, err),
         Command::Explain(args) => explain::run(&args, out, err),
         Command::Health(args) => health::run(&args, out),
         Command::Import(args) => import::run(&args, out, err),
+        Command::Init(args) => init::run(&args, out, err),
+        Command::Man(args) => man::run(&args, out),
         Command::Record(args) => record::run(&args, out, err),
-        Command::Schema => {
-            out.write_all(crate::config::SCHEMA.as_bytes())?;
-            Ok(ExitCode::Success)
-        }
+        Command::Schema(args) => schema::run(&args, out),
         Command::Simulate(args) => simulate::run(&args, out, err),
         Command::Test(args) => test::run(&args, out),
     }

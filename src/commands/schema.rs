@@ -1,0 +1,100 @@
+//! `weir schema`: JSON schemas of the files that people write.
+
+use std::io::Write;
+
+use clap::{Arg, ArgAction, CommandFactory};
+use serde_json::{Map, Value, json};
+
+use super::Cli;
+use super::exit::{ExitCode, Failure};
+use crate::config;
+
+/// The address of the schema of the flags' file. Editors find it by the line `# yaml-language-server: $schema=ADDRESS`.
+const CONFIG_SCHEMA: &str = "https://weir.github.io/weir/weir.schema.json";
+
+/// Prints the JSON schema of limits.yaml, by which editors complete and check it
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print the schema of the file of flags (`weir serve --config`) instead
+    #[arg(long)]
+    config: bool,
+}
+
+/// Prints the schema to `out`.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    if args.config {
+        writeln!(out, "{:#}", of_flags())?;
+    } else {
+        out.write_all(config::SCHEMA.as_bytes())?;
+    }
+    Ok(ExitCode::Success)
+}
+
+/// The flags of `weir serve` that a file may set, without the dashes.
+pub(super) fn settable() -> Vec<Arg> {
+    let command = Cli::command();
+    let serve = command.find_subcommand("serve").into_iter();
+    let flags = serve
+        .flat_map(clap::Command::get_arguments)
+        .filter(|flag| flag.get_long().is_some_and(|name| !matches!(name, "config" | "dry-run" | "help" | "version")));
+    flags.cloned().collect()
+}
+
+fn of_flags() -> Value {
+    let properties: Map<String, Value> =
+        settable().iter().filter_map(|flag| Some((flag.get_long()?.to_owned(), of_flag(flag)))).collect();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": CONFIG_SCHEMA,
+        "title": "Flags of weir serve",
+        "description": "The file of `weir serve --config`: a key for each flag, with a list for a flag that is repeatable.",
+        "type": "object",
+        "additionalProperties": false,
+        "properties": properties,
+    })
+}
+
+fn of_flag(flag: &Arg) -> Value {
+    let mut value = json!({ "type": ["string", "number", "boolean"] });
+    let possible: Vec<_> = flag.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
+    if !possible.is_empty() {
+        let plain = possible.iter().map(|name| name.parse().map_or_else(|_| json!(name), Value::Bool));
+        value = json!({ "enum": plain.collect::<Vec<_>>() });
+    }
+    if matches!(flag.get_action(), ArgAction::Append) {
+        value = json!({ "anyOf": [value, { "type": "array", "items": value }] });
+    }
+    let text = flag.get_long_help().or_else(|| flag.get_help()).map(ToString::to_string);
+    value["description"] = text.into();
+    if let [default] = flag.get_default_values() {
+        value["default"] = default.to_string_lossy().into();
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_schema_and_the_reader_know_the_same_files() {
+        let schema = of_flags();
+        let validator = jsonschema::validator_for(&schema).unwrap();
+        let names: Vec<_> = settable().iter().filter_map(|flag| flag.get_long().map(str::to_owned)).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for (text, value, is_right) in [
+            ("workers: 2\nupstream: [a, b]\n", json!({ "workers": 2, "upstream": ["a", "b"] }), true),
+            ("shadow: true\nstore: memory\n", json!({ "shadow": true, "store": "memory" }), true),
+            ("upstream: a\n", json!({ "upstream": "a" }), true),
+            ("worker: 2\n", json!({ "worker": 2 }), false),
+            ("upstream: { a: b }\n", json!({ "upstream": { "a": "b" } }), false),
+            ("workers:\n", json!({ "workers": null }), false),
+            ("config: other.yaml\n", json!({ "config": "other.yaml" }), false),
+            ("dry-run: true\n", json!({ "dry-run": true }), false),
+        ] {
+            let source = config::Source { name: "weir.yaml".into(), text: text.into() };
+            assert_eq!(config::settings(&source, &names).is_ok(), is_right, "{text}");
+            assert_eq!(validator.is_valid(&value), is_right, "{text}");
+        }
+    }
+}
