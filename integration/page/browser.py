@@ -1,8 +1,11 @@
 """Headless Chromium, driven over the DevTools protocol."""
 
+import contextlib
 import json
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -26,7 +29,9 @@ class Browser:
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
         flags += ["--no-first-run", "--disable-background-networking", "--disable-component-update"]
         flags += ["--remote-debugging-port=0", f"--user-data-dir={self.profile.name}", "about:blank"]
-        self.process = subprocess.Popen([program, *flags], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # Debian's program is a script that starts the browser, so all of its group ends.
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen([program, *flags], start_new_session=True, **quiet)
         try:
             self.socket = connect(self.address(), max_size=64 << 20, ping_interval=None, compression=None)
         except BaseException:
@@ -46,7 +51,8 @@ class Browser:
         raise TimeoutError(f"the browser did not start: exit code {self.process.poll()}")
 
     def stop(self):
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.profile.cleanup()
 
