@@ -1,4 +1,4 @@
-//! The picture of a session in a terminal.
+//! Pictures that programs draw: a session in a terminal, and the chart of the benchmark.
 
 use std::fs;
 use std::process::Command;
@@ -23,4 +23,10 @@ fn the_picture_of_a_session_is_small_and_loads_nothing() {
     for part in ["<script", "<image", "<foreignObject", "href", "url(", "@import", "@font-face"] {
         assert!(!picture.contains(part), "{PICTURE} has {part}");
     }
+}
+
+#[test]
+fn the_chart_of_the_benchmark_shows_the_figures_beside_it() {
+    let mut chart = Command::new("python3");
+    succeed(chart.args(["integration/bench/chart.py", "--check"]).current_dir(root()));
 }
