@@ -28,7 +28,7 @@ pub(super) struct Loader {
     pub(super) now: Micros,
     /// The names of the rules file and the files of overrides.
     pub(super) files: Vec<String>,
-    /// Whether the lints look at the limits.
+    /// True if the lints look at the limits.
     pub(super) has_lints: bool,
 }
 

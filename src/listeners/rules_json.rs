@@ -94,7 +94,7 @@ pub(crate) fn given(rules: &Rules, limit: &Limit, given: &Override) -> Value {
     value
 }
 
-/// How each limit applies to a request, in the order of the files.
+/// Explains how each limit applies to a request, in the order of the files.
 pub(crate) fn explanation(rules: &Rules, request: &Request<'_>) -> Result<Value, InvalidInput> {
     let explanations = rules.explain(request)?;
     let each = rules.limits().iter().zip(&explanations);

@@ -61,7 +61,7 @@ pub(super) fn keeps(old: &Numbers, new: &Numbers) -> bool {
         }
         (Algorithm::Concurrency, Algorithm::Concurrency) => new.burst() >= old.burst() && new.span() <= old.span(),
         (Algorithm::Queue, Algorithm::Queue) => {
-            // 0 is for ever.
+            // A span of 0 never ends.
             let age = |numbers: &Numbers| if numbers.span() == 0 { u64::MAX } else { numbers.span() };
             new.burst() >= old.burst() && age(new) <= age(old)
         }
@@ -69,7 +69,7 @@ pub(super) fn keeps(old: &Numbers, new: &Numbers) -> bool {
     }
 }
 
-/// Whether the most that `old` lets pass in any time fits into what `new` lets pass in any case.
+/// Returns true if `new` always admits at least as much as `old` ever admits.
 fn bounded(old: &Numbers, new: &Numbers) -> bool {
     let room = u128::from(new.burst().min(new.count()));
     match new.algorithm() {

@@ -142,7 +142,7 @@ fn with_effect(text: String, effect: Effect) -> String {
 
 type Test = fn(&LimitDiff) -> bool;
 
-/// How many limits changed in which way, such as `1 stricter, 2 unchanged`.
+/// The number of limits by kind of change, such as `1 stricter, 2 unchanged`.
 fn summary(found: &[LimitDiff]) -> String {
     let kinds: [(&str, Test); 7] = [
         ("new", |limit| limit.presence == Presence::New),

@@ -1,4 +1,4 @@
-//! What counts as stricter, and what becomes of buckets, against the memory store.
+//! Tests the directions of changes, and the predictions about buckets against the memory store.
 
 use std::path::Path;
 

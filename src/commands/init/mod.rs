@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(value_name = "FILE", default_value = "limits.yaml")]
     file: PathBuf,
 
-    /// What will ask for decisions
+    /// The gateway that will ask for decisions
     #[arg(long = "for", value_name = "GATEWAY", default_value = "proxy")]
     gateway: Gateway,
 

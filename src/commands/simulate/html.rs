@@ -56,7 +56,7 @@ fn head() -> String {
     )
 }
 
-/// What is worth knowing of the lines.
+/// Writes the notes on lines that were not simulated.
 fn notes(page: &mut String, report: &Report) {
     let LineCounts { lines, unreadable, other, rejected, invalid } = report.lines;
     let all = number_text(lines);

@@ -23,7 +23,7 @@ const AHEAD: Duration = Duration::from_hours(1);
 /// The status for a request that no limit can decide.
 const BAD_REQUEST: u16 = 400;
 
-/// What a step's request has got.
+/// The outcome of a step's request.
 pub(super) struct Asked {
     /// The error is the reason why the request is rejected.
     pub(super) ruling: Result<Ruling, String>,

@@ -6,7 +6,7 @@ use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::store::{Batch, Store};
 
-/// How long a store may take to connect.
+/// The deadline for connecting to a store.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Waits until the store is connected.

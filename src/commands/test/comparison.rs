@@ -1,4 +1,4 @@
-//! What a request has got, beside what its step expects.
+//! Compares the outcome of a request with the expectation of its step.
 
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ pub(super) struct Line {
     found: String,
 }
 
-/// How many requests of a step were allowed and denied.
+/// The numbers of a step's requests that were allowed and denied.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     allowed: u64,
@@ -97,7 +97,7 @@ impl Place<'_> {
         }
     }
 
-    /// What holds for each request of the step.
+    /// Compares the fields that hold for each request of the step.
     fn each(&self, expected: &Expectation, verdict: &Verdict, status: u16, found: &mut Found) {
         let is_allowed = verdict.is_allowed();
         if let Some(expected) = expected.allowed.filter(|expected| *expected != is_allowed) {
@@ -110,7 +110,7 @@ impl Place<'_> {
         found.number("status", expected.status.map(u64::from), Some(status.into()));
     }
 
-    /// What holds for the last request of the step.
+    /// Compares the fields that hold for the last request of the step.
     fn last(&self, expected: &Expectation, asked: &Asked, verdict: &Verdict, counts: Counts, found: &mut Found) {
         found.number("allowed", expected.counts.0, Some(counts.allowed));
         found.number("denied", expected.counts.1, Some(counts.denied));
@@ -199,7 +199,7 @@ impl Found {
         }
     }
 
-    /// Compares a time. That of no decision is none, one that never comes is never.
+    /// Compares a wait; `None` without a decision.
     fn wait(&mut self, what: &str, expected: Option<Wait>, found: Option<Wait>) {
         if let Some(wait) = expected.filter(|_| found != expected) {
             self.differs(what, shown_wait(wait), found.map_or("none".to_owned(), shown_wait));

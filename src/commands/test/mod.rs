@@ -56,7 +56,7 @@ pub struct Args {
     config: Option<PathBuf>,
 }
 
-/// How many tests passed and failed.
+/// The numbers of tests that passed and failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) passed: usize,
@@ -126,7 +126,7 @@ async fn run_all(
     Ok(if failed == 0 { ExitCode::Success } else { ExitCode::BadInput })
 }
 
-/// Whether a file has scenarios, one JSON object per line.
+/// Returns true if a file has scenarios, one JSON object per line.
 fn is_scenarios(path: &Path, text: &str) -> bool {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("jsonl" | "ndjson") => true,

@@ -21,7 +21,7 @@ use crate::telemetry::metrics::Metrics;
 /// The buckets of a test in memory.
 const MAX_KEYS: usize = 100_000;
 
-/// Where the buckets of tests live.
+/// The store that holds the buckets of tests.
 pub(super) struct StoreSource<'a> {
     remote: Option<(&'a StoreArgs, Duration)>,
 }

@@ -15,7 +15,7 @@ pub(super) struct Suite {
     pub(super) name: String,
     pub(super) tests: Vec<RuleTest>,
     pub(super) rules: Rules,
-    /// Whether some limits do not work in memory.
+    /// True if some limits do not work in memory.
     pub(super) needs_redis: bool,
 }
 
@@ -48,7 +48,7 @@ impl Suite {
     }
 }
 
-/// The rules that a file of tests names, beside it.
+/// The rules that a file of tests names, by paths relative to it.
 fn beside(tests: &Path, files: &Files, limits: Option<&Path>, overrides: &[PathBuf]) -> Files {
     let folder = tests.parent().unwrap_or(Path::new(""));
     let mut found = files.clone();

@@ -1,4 +1,4 @@
-//! `free-id`: ids that clients choose, on a limit without a bound on their number and without a limit beside it that clients
+//! `free-id`: ids that clients choose, on a limit without a bound on their number and without another limit that clients
 //! cannot choose an id of.
 
 use super::super::problem::{Place, quoted};

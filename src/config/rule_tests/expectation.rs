@@ -1,4 +1,4 @@
-//! What a step expects. What is not given is not compared.
+//! The expectations of a step. A field that is not given is not compared.
 
 use super::super::mapping::{Mapping, all};
 use super::super::node::{Key, Node, Value};
@@ -42,14 +42,14 @@ pub(in super::super) const LIMIT_VERDICTS: [(&str, LimitVerdict); 5] = [
     ("none", LimitVerdict::None),
 ];
 
-/// What a step expects of the last of its requests, and of all their verdicts.
+/// The expected answer to the last request of a step, and the verdicts of all.
 #[derive(Clone, Debug, Default)]
 pub struct Expectation {
-    /// Whether each request is allowed.
+    /// True if each request is to be allowed.
     pub allowed: Option<bool>,
     /// The limit that binds: it denies the request, or has the least left.
     pub limit: Option<String>,
-    /// Of the limit that binds.
+    /// Tokens left of the limit that binds.
     pub remaining: Option<u64>,
     pub retry_after: Option<Wait>,
     pub reset_after: Option<Wait>,
@@ -57,12 +57,12 @@ pub struct Expectation {
     pub status: Option<u16>,
     /// `None` for a header that must be absent.
     pub headers: Vec<(String, Option<String>)>,
-    /// Of the step's requests, these many pass and are denied.
+    /// The numbers of the step's requests that pass and that are denied.
     pub counts: (Option<u64>, Option<u64>),
     pub limits: Vec<LimitExpectation>,
 }
 
-/// What is expected of one limit.
+/// The expected state of one limit.
 #[derive(Clone, Debug)]
 pub struct LimitExpectation {
     pub name: String,

@@ -19,7 +19,7 @@ pub(in super::super) const MOST_REPEATED: u64 = 100_000;
 pub struct Step {
     /// The place in the file.
     pub line: u32,
-    /// When the first one comes, since the test's start.
+    /// Time of the first request since the test's start.
     pub at: Micros,
     /// At least 1.
     pub repeat: u64,
@@ -29,7 +29,7 @@ pub struct Step {
     pub expectation: Option<Expectation>,
 }
 
-/// When a step's requests come.
+/// The times of a step's requests.
 struct Timing {
     at: Option<Micros>,
     after: Option<Micros>,

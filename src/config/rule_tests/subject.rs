@@ -1,4 +1,4 @@
-//! What a step asks: a request, a charge by name, or a call of the rate limit service.
+//! The subject of a step: a request, a charge by name, or a call of the rate limit service.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
@@ -52,7 +52,7 @@ const HOST: &str = "localhost";
 /// The descriptors of a call, and the entries of a descriptor, as the service bounds them.
 pub(in super::super) const MOST_ENTRIES: usize = 100;
 
-/// What a step asks.
+/// The subject of a step.
 #[derive(Clone, Debug)]
 pub enum Subject {
     Request(Box<TestRequest>),

@@ -24,7 +24,7 @@ pub struct Candidate {
 const KEY_MARK: &str = "#candidate";
 
 impl Limit {
-    /// Returns the allowance of the id with this key, and the candidate that is decided beside it. `given` is the id's override.
+    /// Returns the allowance of the id with this key, and the candidate that is decided with it. `given` is the id's override.
     pub fn allowance_for<'a>(
         &'a self,
         given: Option<&'a Override>,

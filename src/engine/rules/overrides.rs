@@ -124,7 +124,7 @@ impl Overrides {
         Ok(())
     }
 
-    /// All overrides with what they are for, in the order of the files.
+    /// All overrides with their subjects, in the order of the files.
     pub fn entries(&self) -> impl Iterator<Item = (OverrideSubject, &Override)> {
         let ids = (1..).zip(&self.exact).flat_map(|(components, table)| {
             table.iter().map(move |(fingerprint, index)| (OverrideSubject::Id(components, *fingerprint), *index))

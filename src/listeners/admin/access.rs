@@ -1,4 +1,4 @@
-//! Who may use a route: the names in `Host`, the pages that a browser sends requests for, and the operators' tokens.
+//! Access to routes: the names in `Host`, the origins of a browser's requests, and the operators' tokens.
 //!
 //! A page in a browser may have its own name resolve to the listener's address (DNS rebinding). Its requests carry that name
 //! in `Host`, so only names that belong to the listener are served: `localhost`, IP addresses, and those of `--admin-host`.

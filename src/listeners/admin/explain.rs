@@ -1,4 +1,4 @@
-//! Which limits apply to a request that an operator describes, as `weir explain` prints it.
+//! Explains which limits apply to a request that an operator describes, as `weir explain` prints it.
 
 use std::net::IpAddr;
 

@@ -32,7 +32,7 @@ pub type ReloadRequest = Option<oneshot::Sender<ReloadOutcome>>;
 pub struct ReloadOutcome {
     /// Other rules are in force.
     pub is_replaced: bool,
-    /// What is wrong with the files; the last good ones stay in force.
+    /// The mistakes in the files; the last good ones stay in force.
     pub problems: Vec<String>,
 }
 

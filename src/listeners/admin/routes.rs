@@ -17,7 +17,7 @@ pub(super) struct Route {
     pub(super) access: Access,
 }
 
-/// What a route does.
+/// The operation behind a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {
     Page,
@@ -42,7 +42,7 @@ pub(super) enum Operation {
     Reload,
 }
 
-/// Who may use a route, and under which names in `Host`.
+/// The callers that may use a route, and the names in `Host` that it answers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     /// Everyone, under any name: probes use the pod's.
@@ -95,7 +95,7 @@ const fn change(method: &'static str, path: &'static str, operation: Operation) 
 /// The routes of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Found<'p> {
-    /// The route, and the decoded segment that its path leaves open; empty if there is none.
+    /// The route, and the decoded segment that its path leaves open; empty without one.
     Route(&'static Route, Cow<'p, str>),
     /// The path takes other methods, as in `Allow`.
     Methods(String),
