@@ -113,7 +113,9 @@ fn keys_of(schema: &Value, keys: &mut BTreeSet<String>) {
         _ => Vec::new(),
     };
     keys.extend(schema["properties"].as_object().into_iter().flatten().map(|(key, _)| key.clone()));
-    below.into_iter().for_each(|part| keys_of(part, keys));
+    for part in below {
+        keys_of(part, keys);
+    }
 }
 
 #[test]
