@@ -23,6 +23,8 @@ for key in version appVersion; do
 done
 label=$(sed -n 's/.*org.opencontainers.image.version="\(.*\)".*/\1/p' Dockerfile)
 [ "$label" = "$version" ] || fail "the Dockerfile has version $label, expected $version"
+compose=integration/examples/compose/compose.yaml
+grep -q " image: ghcr.io/weir/weir:$version\$" $compose || fail "$compose does not use ghcr.io/weir/weir:$version"
 integration/release/notes.py "$version" >/dev/null
 
 echo "version=$version"
