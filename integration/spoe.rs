@@ -29,7 +29,7 @@ fn serve_rules(rules: &str, flags: &[&str]) -> (Weir, SocketAddr) {
 }
 
 /// Bytes after their length, which must fit into one byte.
-fn string(bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn string(bytes: &[u8]) -> Vec<u8> {
     [&[u8::try_from(bytes.len()).unwrap()], bytes].concat()
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn ask(id: u8, client: u8) -> Vec<u8> {
 }
 
 /// A question about a GET request with one more argument.
-fn question(id: u8, argument: &[u8]) -> Vec<u8> {
+pub(crate) fn question(id: u8, argument: &[u8]) -> Vec<u8> {
     let method = [string(b"method"), vec![8], string(b"GET")].concat();
     frame(3, [7, id], &[&string(b"check")[..], &[2], &method, argument].concat())
 }

@@ -8,6 +8,7 @@ mod command;
 mod health;
 mod openapi;
 mod record;
+mod recorded;
 mod top;
 
 use serde_json::Value;

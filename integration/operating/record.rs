@@ -37,10 +37,10 @@ fn serve() -> Weir {
 }
 
 /// A recording that is read line by line. It ends when this is dropped.
-struct Recording(BufReader<TcpStream>);
+pub(super) struct Recording(BufReader<TcpStream>);
 
 impl Recording {
-    fn start(weir: &Weir, body: &str) -> Self {
+    pub(super) fn start(weir: &Weir, body: &str) -> Self {
         let mut stream = TcpStream::connect(weir.admin).unwrap();
         stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
         let head = format!(
@@ -52,7 +52,7 @@ impl Recording {
     }
 
     /// The next line of JSON. Each chunk has whole lines.
-    fn next(&mut self) -> Value {
+    pub(super) fn next(&mut self) -> Value {
         let mut line = String::new();
         loop {
             line.clear();
@@ -64,7 +64,7 @@ impl Recording {
     }
 
     /// The next line about a request.
-    fn request(&mut self) -> Value {
+    pub(super) fn request(&mut self) -> Value {
         std::iter::repeat_with(|| self.next()).find(|line| line.get("at_us").is_some()).unwrap()
     }
 }

@@ -7,6 +7,7 @@ use tokio::sync::mpsc::Receiver;
 
 use super::recording::{Fate, Recording};
 use super::{Ask, AskSubject, Limiter, Shared, View};
+use crate::engine::algorithms::charge::Mode;
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::rule_set::Rules;
 
@@ -47,6 +48,8 @@ fn record(recording: &Recording, rules: &Rules, ask: &Ask<'_>, verdict: &Verdict
     }
     let is_kept = match ask.subject {
         AskSubject::Named { .. } => return recording.count(Fate::Named),
+        // The rules do not give its cost.
+        AskSubject::Request(_) if ask.cost.is_some() || ask.mode != Mode::Spend => return recording.count(Fate::Named),
         AskSubject::Request(request) => match request.client {
             Some(client) => recording.is_kept(&client.to_string()),
             None => recording.is_kept(request.host),

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::Entry;
 use super::escape::unescaped;
 use super::instant::{self, Instants};
 use super::told::{Told, ToldHeaders};
+use super::{Descriptors, Entry};
 use crate::engine::algorithms::micros::Micros;
 use crate::message::{headers, lossless, percent, target};
 
@@ -118,6 +118,10 @@ impl<'a> Draft<'a> {
         self.entry.headers.push((Cow::Owned(name), unescaped(raw)));
     }
 
+    pub(super) fn add_descriptors(&mut self, descriptors: Descriptors<'a>) {
+        self.entry.descriptors = Some(Box::new(descriptors));
+    }
+
     fn add_method(&mut self, method: Cow<'a, str>) {
         if headers::is_name(method.as_bytes()) {
             self.entry.method = Some(method);
@@ -171,7 +175,8 @@ impl<'a> Draft<'a> {
         {
             *target = Cow::Owned(format!("{target}?{query}"));
         }
-        let is_headless = self.entry.method.is_none() && self.entry.target.is_none();
+        let has_no_head = self.entry.method.is_none() && self.entry.target.is_none();
+        let is_headless = has_no_head && self.entry.descriptors.is_none();
         self.entry.is_rejected |= (tells_verdict && !self.has_verdict) || (has_head && is_headless);
         Ok((self.entry, logged))
     }

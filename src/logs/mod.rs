@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::descriptors::Hits;
 
 mod escape;
 mod field;
@@ -39,9 +40,28 @@ pub struct Entry<'a> {
     pub tls_subject: Option<Cow<'a, str>>,
     /// Headers of the request that the line tells, with names in lower case. `host` is not among them.
     pub headers: SmallVec<[Header<'a>; 3]>,
+    /// Of a recording: the descriptors that a gateway has sent.
+    pub descriptors: Option<Box<Descriptors<'a>>>,
     pub status: Option<u16>,
     /// The server turned the request away before it read a valid head, so no limit was asked.
     pub is_rejected: bool,
+}
+
+/// The descriptors of a request, as a recording tells them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Descriptors<'a> {
+    /// Of a call of the rate limit service. Such a call has no method and no target.
+    pub domain: Option<Cow<'a, str>>,
+    /// It takes nothing.
+    pub only_checks: bool,
+    pub each: Vec<Descriptor<'a>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Descriptor<'a> {
+    /// Keys and values in their order.
+    pub entries: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    pub hits: Hits,
 }
 
 /// A name and a value.

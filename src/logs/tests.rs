@@ -10,7 +10,7 @@ use super::format::{Format, GivenFormat};
 use super::input::Blocks;
 
 /// The samples, the format that they show, and the requests that the servers rejected.
-const SAMPLES: [(&str, &str, usize); 11] = [
+const SAMPLES: [(&str, &str, usize); 13] = [
     ("nginx-combined", "combined", 2),
     ("nginx-json", "json", 3),
     ("apache-combined", "combined", 2),
@@ -22,6 +22,8 @@ const SAMPLES: [(&str, &str, usize); 11] = [
     ("envoy-json", "envoy-json", 2),
     ("traefik-text-by-source", "traefik", 0),
     ("traefik-json-by-source", "traefik-json", 0),
+    ("weir-json", "weir", 3),
+    ("weir-combined", "combined", 2),
 ];
 
 const OWN: &str = r#"%a %{usec}t %D \"%r\" %>s \"%{Host}i\" \"%{X-Api-Key}i\""#;

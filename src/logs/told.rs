@@ -1,6 +1,6 @@
 //! The parts of a request that a log tells.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::algorithms::micros::Micros;
 
@@ -20,6 +20,17 @@ pub struct Told {
     pub client: bool,
     pub tls_subject: bool,
     pub headers: ToldHeaders,
+    /// The keys of descriptor entries; `None` if lines tell no descriptors.
+    pub descriptors: Option<BTreeSet<String>>,
+    /// In a recording, most values are hashed.
+    pub stand_ins: StandIns,
+}
+
+/// Names whose values are hashed, each with the values that are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StandIns {
+    pub headers: BTreeMap<String, BTreeSet<String>>,
+    pub descriptors: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// The headers that a log tells.
@@ -60,8 +71,25 @@ impl Told {
             client: self.client && other.client,
             tls_subject: self.tls_subject && other.tls_subject,
             headers: self.headers.and(&other.headers),
+            descriptors: self.descriptors.as_ref().zip(other.descriptors.as_ref()).map(|(left, right)| left & right),
+            stand_ins: StandIns {
+                headers: both(&self.stand_ins.headers, &other.stand_ins.headers),
+                descriptors: both(&self.stand_ins.descriptors, &other.stand_ins.descriptors),
+            },
         }
     }
+}
+
+/// The names of both, with the values that neither hashes.
+fn both(
+    left: &BTreeMap<String, BTreeSet<String>>,
+    right: &BTreeMap<String, BTreeSet<String>>,
+) -> BTreeMap<String, BTreeSet<String>> {
+    let mut both = left.clone();
+    for (name, values) in right {
+        both.entry(name.clone()).and_modify(|known| *known = &*known & values).or_insert_with(|| values.clone());
+    }
+    both
 }
 
 impl ToldHeaders {

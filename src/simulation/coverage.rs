@@ -1,11 +1,13 @@
 //! The limits that a log can be simulated for: those that need nothing that the log does not tell.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
+use crate::engine::rules::matching::ValueTest;
 use crate::engine::rules::rule_set::Rules;
 use crate::logs::told::Told;
 
@@ -25,6 +27,10 @@ pub enum Missing {
     ResponseCost,
     /// The descriptors of the rate limit service.
     Descriptor,
+    /// In a recording, the values of a header that the limit compares. In lower case.
+    HashedHeader(String),
+    /// In a recording, the values of a descriptor entry that the limit compares.
+    HashedEntry(String),
     /// The limit is decided by Redis.
     Redis(Algorithm),
 }
@@ -42,6 +48,8 @@ impl fmt::Display for Missing {
             Self::Duration => f.write_str("how long requests take"),
             Self::ResponseCost => f.write_str("what responses report for `cost_from_response`"),
             Self::Descriptor => f.write_str("the descriptors of the rate limit service"),
+            Self::HashedHeader(name) => write!(f, "the values of the header `{name}`, which are hashed"),
+            Self::HashedEntry(key) => write!(f, "the values of the descriptor entry `{key}`, which are hashed"),
             Self::Redis(algorithm) => write!(f, "the state of Redis, which `{}` needs", algorithm.name()),
         }
     }
@@ -66,11 +74,45 @@ fn missing_for(limit: &Limit, told: &Told) -> Vec<Missing> {
         Missing::Certificate => !told.tls_subject,
         Missing::Header(name) => !told.header(name),
         Missing::Duration => !told.took,
-        Missing::ResponseCost | Missing::Descriptor | Missing::Redis(_) => true,
+        Missing::Descriptor => told.descriptors.is_none(),
+        Missing::ResponseCost | Missing::HashedHeader(_) | Missing::HashedEntry(_) | Missing::Redis(_) => true,
     });
+    needed.extend(hashed(limit, told));
     needed.sort();
     needed.dedup();
     needed
+}
+
+/// Returns the values that a limit compares and that a recording has only as stand-ins.
+fn hashed(limit: &Limit, told: &Told) -> Vec<Missing> {
+    let mut hashed = Vec::new();
+    for header in &limit.conditions.headers {
+        let name = header.name.as_str();
+        if told.stand_ins.headers.get(name).is_some_and(|kept| !can_compare(&header.test, kept)) {
+            hashed.push(Missing::HashedHeader(name.to_owned()));
+        }
+    }
+    let Some(keys) = &told.descriptors else { return hashed };
+    let none = BTreeSet::new();
+    for entry in limit.conditions.descriptor.entries() {
+        // The values of keys that the recorded rules did not name are hashed, too.
+        let kept = told.stand_ins.descriptors.get(&entry.key).or((!keys.contains(&entry.key)).then_some(&none));
+        if kept.is_some_and(|kept| !can_compare(&entry.test, kept)) {
+            hashed.push(Missing::HashedEntry(entry.key.clone()));
+        }
+    }
+    hashed
+}
+
+/// Returns true if a test has the same result for stand-ins, of which these texts have none.
+fn can_compare(test: &ValueTest, kept: &BTreeSet<String>) -> bool {
+    match test {
+        ValueTest::Present(_) => true,
+        ValueTest::Glob(glob) => glob.to_string() == "*",
+        ValueTest::Value(value) => value.is_empty() || kept.contains(value),
+        ValueTest::Prefix(_) | ValueTest::Regex(_) => false,
+        ValueTest::Not(excluded) => excluded.tests.iter().all(|test| can_compare(test, kept)),
+    }
 }
 
 /// Returns everything that a limit reads.

@@ -8,6 +8,7 @@
 //! [`order::MOST_HELD`], the record for [`suggestion`] by [`suggestion::MOST_CHARGES`].
 
 pub mod against;
+mod calls;
 pub mod coverage;
 mod ids;
 pub mod load;

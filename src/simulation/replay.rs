@@ -10,8 +10,10 @@ use super::slots::Slots;
 use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::answer::descriptors::DescriptorVerdicts;
 use crate::engine::answer::verdict::{Standing, Verdict};
-use crate::engine::rules::plan::Plan;
+use crate::engine::rules::plan::{ChargeOrigin, Plan};
+use crate::engine::rules::rule_set::Rules;
 use crate::store::Batch;
 use crate::store::memory::{LimitKeys, MemoryStore};
 
@@ -49,7 +51,7 @@ impl Replay {
     }
 
     /// Decides a request. Returns true if it is denied.
-    pub(super) fn decide(&mut self, now: Micros, ends: Option<Micros>, asked: &mut Asked) -> bool {
+    pub(super) fn decide(&mut self, rules: &Rules, now: Micros, ends: Option<Micros>, asked: &mut Asked) -> bool {
         self.slots.advance(&self.store, self.effective_from, now);
         let plan = &mut asked.plan;
         let mut decisions = Decisions::default();
@@ -61,16 +63,22 @@ impl Replay {
                 Ok(decided) => decisions = decided,
                 Err(_) => self.undecided += 1,
             }
+            self.report(plan, &mut decisions, now);
             plan.correct(&mut decisions);
         }
         self.outcomes.clear();
-        let is_denied = self.sum_up(asked, &decisions);
         let plan = &asked.plan;
+        let call = plan.joint.as_ref().map(|joint| DescriptorVerdicts::new(rules, plan, joint, &decisions).whole);
+        let is_denied = match &call {
+            Some(verdict) => self.sum_up_call(asked, verdict),
+            None => self.sum_up(asked, &decisions),
+        };
         if let (false, Some(ends)) = (is_denied, ends) {
             self.slots.hold(&plan.charges, &decisions, now, ends);
         }
         if plan.origins.iter().any(|origin| origin.is_candidate) && !decisions.is_empty() {
-            self.decide_candidates(plan, &decisions, now);
+            let verdict = call.unwrap_or_else(|| Verdict::decided(plan, &decisions));
+            self.decide_candidates(plan, &verdict, now);
         }
         is_denied
     }
@@ -103,7 +111,7 @@ impl Replay {
                 }),
             }
         }
-        let id = |limit: u32| asked.uncharged.iter().find(|(of, ..)| *of == limit).map(|(_, id, _)| *id);
+        let id = |limit| asked.uncharged_id(limit);
         let without = |limit, is_denied, is_enforced| LimitOutcome {
             limit,
             id: id(limit),
@@ -120,6 +128,47 @@ impl Replay {
         is_denied
     }
 
+    /// The outcomes of a call with several descriptors. A limit has that of its strictest charge.
+    fn sum_up_call(&mut self, asked: &Asked, verdict: &Verdict) -> bool {
+        for answer in &verdict.answers {
+            let is_denied = if answer.enforced { answer.decision.is_denied() } else { answer.is_short() };
+            if let Some(last) = self.outcomes.last_mut().filter(|last| last.limit == answer.limit) {
+                last.is_denied |= is_denied;
+                continue;
+            }
+            let is_own = |origin: &ChargeOrigin| origin.limit == answer.limit && !origin.is_candidate;
+            self.outcomes.push(LimitOutcome {
+                limit: answer.limit,
+                id: answer.fingerprint.or_else(|| asked.uncharged_id(answer.limit)),
+                is_denied,
+                is_enforced: answer.enforced,
+                charge: asked.plan.origins.iter().position(is_own),
+                is_candidate_denied: false,
+            });
+        }
+        for limit in &asked.plan.unlimited {
+            self.outcomes.push(LimitOutcome {
+                limit: *limit,
+                id: asked.uncharged_id(*limit),
+                is_denied: false,
+                is_enforced: true,
+                charge: None,
+                is_candidate_denied: false,
+            });
+        }
+        verdict.standing == Standing::Denied
+    }
+
+    /// Makes the charges of a call that follow its decision.
+    fn report(&self, plan: &Plan, decisions: &mut Decisions, now: Micros) {
+        let Some(joint) = plan.joint.as_ref().filter(|joint| !joint.reported.is_empty()) else { return };
+        let batch = Batch { charges: &joint.reported, effective_from: self.effective_from, now };
+        // It cannot fail: its buckets were in the plan.
+        if let Ok(decided) = self.store.decide(&batch) {
+            decided.iter().for_each(|decision| decisions.push(*decision));
+        }
+    }
+
     /// Counts a request that is denied without the store in the buckets that count denied requests.
     fn count_denied(&self, plan: &Plan, now: Micros) {
         let counting = plan.charges.iter().filter(|charge| charge.counts_denied());
@@ -127,8 +176,7 @@ impl Replay {
         self.charge(&charges.collect::<Vec<Charge>>(), now);
     }
 
-    fn decide_candidates(&mut self, plan: &Plan, decisions: &Decisions, now: Micros) {
-        let verdict = Verdict::decided(plan, decisions);
+    fn decide_candidates(&mut self, plan: &Plan, verdict: &Verdict, now: Micros) {
         for (limit, is_denied) in verdict.candidate_decisions() {
             let outcomes = self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit);
             outcomes.for_each(|outcome| outcome.is_candidate_denied = is_denied);

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use smallvec::SmallVec;
 
+use super::calls::entries;
 use super::coverage::{Missing, headers_read, missing};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
@@ -48,6 +49,13 @@ pub(super) struct Asked {
     pub(super) uncharged: Vec<(u32, u128, String)>,
 }
 
+impl Asked {
+    /// The fingerprint of the id at a limit that decides without a charge.
+    pub(super) fn uncharged_id(&self, limit: u32) -> Option<u128> {
+        self.uncharged.iter().find(|(of, ..)| *of == limit).map(|(_, id, _)| *id)
+    }
+}
+
 /// The reason why no limit was asked about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotAsked {
@@ -71,7 +79,12 @@ impl Side {
     }
 
     fn ask(&self, request: &Request<'_>, has_end: bool) -> Result<Asked, NotAsked> {
-        let mut plan = self.rules.charges(request, None).map_err(|_| NotAsked::Invalid)?;
+        let plan = self.rules.charges(request, None).map_err(|_| NotAsked::Invalid)?;
+        Ok(self.asked(plan, &[*request], has_end))
+    }
+
+    /// `requests` have the ids of the plan.
+    pub(super) fn asked(&self, mut plan: Plan, requests: &[Request<'_>], has_end: bool) -> Asked {
         if self.has_gaps || (self.has_slots && !has_end) {
             keep(&mut plan, |limit, charge| {
                 self.is_covered(limit) && (has_end || charge.is_none_or(|charge| !charge.numbers.is_slots()))
@@ -80,16 +93,24 @@ impl Side {
         let mut uncharged = Vec::new();
         let denied = plan.denials.iter().filter(|denial| denial.reason == DenialReason::Deny);
         for limit in denied.map(|denial| denial.limit).chain(plan.unlimited.iter().copied()) {
-            if let Some((id, fingerprint)) = self.rules.id_of(limit, request) {
+            let mut ids = requests.iter().filter_map(|request| self.rules.id_of(limit, request));
+            if let Some((id, fingerprint)) = ids.next() {
                 uncharged.push((limit, fingerprint, id));
             }
         }
-        Ok(Asked { plan, uncharged })
+        Asked { plan, uncharged }
     }
 }
 
 /// Keeps what belongs to some limits. A limit that decides without a charge has none.
 fn keep(plan: &mut Plan, is_kept: impl Fn(u32, Option<&Charge>) -> bool) {
+    if let Some(joint) = &mut plan.joint {
+        for member in &mut joint.members {
+            member.denials.retain(|denial| is_kept(denial.limit, None));
+            member.unlimited.retain(|limit| is_kept(*limit, None));
+        }
+        plan.retain(|origin| is_kept(origin.limit, None));
+    }
     let kept = plan.origins.iter().zip(&plan.charges).map(|(origin, charge)| is_kept(origin.limit, Some(charge)));
     let kept: SmallVec<[bool; 8]> = kept.collect();
     let (mut charges, mut origins) = (kept.iter(), kept.iter());
@@ -112,6 +133,13 @@ pub(super) fn arrival(
     }
     let took = entry.took.unwrap_or_default();
     let at = if is_arrival { entry.at } else { entry.at.before(took) };
+    let descriptors = entry.descriptors.as_deref();
+    if let Some((call, domain)) = descriptors.and_then(|call| Some((call, call.domain.as_deref()?))) {
+        let asked = side.ask_call(call, domain, at)?;
+        let other = other.map(|other| other.ask_call(call, domain, at).map(Box::new)).transpose()?;
+        return Ok(Arrival { at, ends: None, asked, other });
+    }
+    let descriptor = descriptors.and_then(|given| given.each.first()).map(entries).unwrap_or_default();
     let host = match entry.host.as_deref() {
         None | Some("") => Cow::Borrowed(""),
         Some(host) => host_of(host).ok_or(NotAsked::Rejected)?,
@@ -132,7 +160,7 @@ pub(super) fn arrival(
         client: entry.client.as_ref().map(IpAddr::to_canonical),
         tls_subject: entry.tls_subject.as_deref(),
         domain: None,
-        descriptor: &[],
+        descriptor: &descriptor,
         now: at,
     };
     let ends = entry.took.map(|took| at.after(took));

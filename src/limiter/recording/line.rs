@@ -9,7 +9,7 @@ use super::Recording;
 use super::parts::Treatment;
 use super::pseudonyms::Pseudonyms;
 use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::descriptors::DescriptorRequest;
+use crate::engine::rules::descriptors::{DescriptorMode, DescriptorRequest, Hits};
 use crate::engine::rules::explanation::Explanation;
 use crate::engine::rules::request::{DescriptorEntry, Duplicates, Request};
 use crate::engine::rules::rule_set::Rules;
@@ -20,22 +20,22 @@ impl Recording {
     /// A call of the rate limit service. Its descriptors are decided together.
     pub(in crate::limiter) fn call(&self, rules: &Rules, call: &DescriptorRequest<'_>) -> Value {
         let headers = Headers::new();
-        let entries = call.descriptors.iter().map(|descriptor| {
-            let request = Request {
-                method: "",
-                host: "",
-                path: "",
-                query: None,
-                headers: &headers,
-                client: None,
-                tls_subject: None,
-                domain: Some(call.domain),
-                descriptor: descriptor.entries,
-                now: call.now,
-            };
-            self.entries(descriptor.entries, &Clear::of(rules, &request))
-        });
-        json!({ "at_us": call.now.0, "domain": call.domain, "descriptors": entries.collect::<Vec<_>>() })
+        let entries = call
+            .descriptors
+            .iter()
+            .map(|descriptor| self.entries(descriptor.entries, &Clear::of(rules, &call.request(descriptor, &headers))));
+        let mut line =
+            json!({ "at_us": call.now.0, "domain": call.domain, "descriptors": entries.collect::<Vec<_>>() });
+        if call.descriptors.iter().any(|descriptor| descriptor.hits != Hits::Take(1)) {
+            line["hits"] = call.descriptors.iter().map(|descriptor| hits(descriptor.hits)).collect();
+        }
+        if call.purpose == DescriptorMode::Check {
+            line["only_checks"] = true.into();
+        }
+        if call.descriptors.iter().any(|descriptor| descriptor.carried.is_some()) {
+            line["carries_limits"] = true.into();
+        }
+        line
     }
 
     pub(in crate::limiter) fn request(&self, rules: &Rules, request: &Request<'_>) -> Value {
@@ -156,6 +156,14 @@ impl<'r> Clear<'r> {
     ) -> Cow<'v, str> {
         let is_clear = !treatment.is_secret && self.names.iter().any(|clear| clear == name);
         if is_clear { Cow::Borrowed(value) } else { treatment.kept(value, pseudonyms) }
+    }
+}
+
+fn hits(hits: Hits) -> Value {
+    match hits {
+        Hits::Take(hits) => json!(["take", hits]),
+        Hits::TakeOrDrain(hits) => json!(["take_or_drain", hits]),
+        Hits::GiveBack(hits) => json!(["give_back", hits]),
     }
 }
 

@@ -42,7 +42,7 @@ pub(super) enum Fate {
     Dropped,
     /// Outside the share.
     LeftOut,
-    /// Calls that name their limits: they have no request to record.
+    /// Calls that name their limits or give the cost: the rules do not decide them alone.
     Named,
 }
 
@@ -68,6 +68,7 @@ impl Recording {
             "cookies": names(&self.parts.cookies),
             "descriptors": names(&self.parts.entries),
             "tls_subject": self.parts.has_tls_subject,
+            "stand_ins": self.parts.stand_ins(),
             "uncertain": self.parts.uncertain(),
         })
     }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
 use ipnet::IpNet;
+use serde_json::{Map, Value, json};
 
 use super::pseudonyms::Pseudonyms;
 use crate::engine::rules::component::ComponentSource;
@@ -121,6 +122,15 @@ impl Parts {
             });
             self.literals.extend(named);
         }
+    }
+
+    /// The names of headers and descriptor entries whose values are hashed, each with the texts that stay as they are.
+    pub(super) fn stand_ins(&self) -> Value {
+        let texts = |parts: &BTreeMap<String, Treatment>| {
+            let hashed = parts.iter().filter(|(_, treatment)| treatment.is_hashed());
+            hashed.map(|(name, treatment)| (name.clone(), json!(treatment.compared))).collect::<Map<_, _>>()
+        };
+        json!({ "headers": texts(&self.headers), "descriptors": texts(&self.entries) })
     }
 
     /// The names whose hashed values rules search: limits that do so are not simulated rightly.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use self::recording::{Head, RecordedDescriptors};
 use self::scan::{Mistake, Scanned, Scanner};
 use super::field::{self, Draft, Field};
 use super::instant::Instants;
@@ -10,6 +11,7 @@ use super::{Entry, Unreadable};
 use crate::engine::algorithms::micros::Micros;
 
 mod names;
+mod recording;
 mod scan;
 
 pub(super) use self::names::Dialect;
@@ -28,8 +30,8 @@ pub(super) struct JsonFormat {
     members: Vec<(Box<[u8]>, Field)>,
     /// Lines tell methods or targets.
     has_head: bool,
-    /// Of a recording: the headers that it keeps, by its first line.
-    recorded: BTreeSet<String>,
+    /// The first line of a recording.
+    recorded: Head,
 }
 
 /// Where the next member is expected among the known ones.
@@ -39,13 +41,13 @@ pub(super) struct Place(usize);
 impl JsonFormat {
     /// Learns the members of a log from its first lines, and the dialect unless it is given.
     pub(super) fn learn<'a>(lines: impl Iterator<Item = &'a [u8]>, dialect: Option<Dialect>) -> Self {
-        let (mut found, mut recorded) = (Vec::<&[u8]>::new(), BTreeSet::new());
+        let (mut found, mut recorded) = (Vec::<&[u8]>::new(), Head::default());
         for line in lines {
             let Ok(mut scanner) = Scanner::object(line) else { continue };
             let is_head = memchr::memmem::find(line, b"\"weir_recording\"").is_some();
             while let Ok(Some((name, value))) = scanner.member() {
-                if let (true, b"headers" | b"cookies", Scanned::Nested(names)) = (is_head, name, value) {
-                    recorded.extend(recorded_headers(name, names));
+                if let (true, Scanned::Nested(value)) = (is_head, value) {
+                    recorded.add(name, value);
                 }
                 if !found.contains(&name) && found.len() < MAX_MEMBERS {
                     found.push(name);
@@ -76,7 +78,7 @@ impl JsonFormat {
                 headers: ToldHeaders::AllBut(REDACTED.map(str::to_owned).into()),
                 ..told
             },
-            Dialect::Recording => Told { headers: ToldHeaders::Named(self.recorded.clone()), ..told },
+            Dialect::Recording => self.recorded.told(told),
             // It leaves out what a request does not have.
             Dialect::Weir => {
                 let headers: BTreeSet<String> = ["referer", "user-agent", "x-request-id"].map(str::to_owned).into();
@@ -105,18 +107,20 @@ impl JsonFormat {
         let mut scanner = Scanner::object(line).map_err(unreadable)?;
         let mut draft = Draft::default();
         let required = self.dialect.required();
-        let (mut place, mut is_request) = (Place::default(), required.is_none());
+        let (mut place, mut is_request) = (Place::default(), required.is_empty());
+        let mut recorded = RecordedDescriptors::default();
         while let Some((name, value)) = scanner.member().map_err(unreadable)? {
-            is_request |= required == Some(name);
+            is_request |= required.contains(&name);
             match (self.dialect, name, value) {
                 (Dialect::Caddy, b"request", Scanned::Nested(object)) => {
                     Self::request(object, &mut draft, instants).map_err(unreadable)?;
                     continue;
                 }
                 (Dialect::Recording, b"headers", Scanned::Nested(pairs)) => {
-                    pairs_of_headers(pairs, &mut draft).map_err(unreadable)?;
+                    recording::headers(pairs, &mut draft).map_err(unreadable)?;
                     continue;
                 }
+                (Dialect::Recording, ..) if recorded.add(name, value).map_err(unreadable)? => continue,
                 _ => {}
             }
             let Some(field) = self.field(name, &mut place) else { continue };
@@ -130,8 +134,11 @@ impl JsonFormat {
                 at: value.bytes().as_ptr().addr().saturating_sub(line.as_ptr().addr()),
             })?;
         }
-        if !is_request {
+        if !is_request || recorded.carries_limits {
             return Ok(None);
+        }
+        if let Some(descriptors) = recorded.finish() {
+            draft.add_descriptors(descriptors);
         }
         let entry = draft.finish(self.dialect == Dialect::Weir, self.has_head);
         entry.map(Some).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
@@ -185,49 +192,27 @@ fn headers<'a>(object: &'a [u8], draft: &mut Draft<'a>) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// Adds headers, each an array of a name and a value.
-fn pairs_of_headers<'a>(array: &'a [u8], draft: &mut Draft<'a>) -> Result<(), Mistake> {
-    let mut pairs = Scanner::array(array)?;
-    while let Some(pair) = pairs.item()? {
-        // The first line of a recording has names only.
-        let Scanned::Nested(pair) = pair else { continue };
-        let mut pair = Scanner::array(pair)?;
-        let (Some(Scanned::Text(name)), Some(Scanned::Text(value))) = (pair.item()?, pair.item()?) else {
-            return Err(("a name and a value", 0));
-        };
-        draft.add_header(String::from_utf8_lossy(name).into_owned(), value);
-    }
-    Ok(())
-}
-
-/// The headers that the first line of a recording names. Cookies are kept as a header, too.
-fn recorded_headers(member: &[u8], names: &[u8]) -> Vec<String> {
-    let Ok(mut scanner) = Scanner::array(names) else { return Vec::new() };
-    let names = std::iter::from_fn(|| scanner.item().ok().flatten());
-    let names: Vec<String> = names.map(|name| String::from_utf8_lossy(name.bytes()).into_owned()).collect();
-    match member {
-        b"cookies" if names.is_empty() => names,
-        b"cookies" => vec!["cookie".to_owned()],
-        _ => names,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::rules::descriptors::Hits;
+    use crate::logs::{Descriptor, Descriptors};
 
     #[test]
     fn a_recording_says_what_it_tells() {
-        let lines: [&[u8]; 4] = [
-            br#"{"cookies":[],"headers":["x-api-key"],"tls_subject":true,"weir_recording":1}"#,
+        let lines: [&[u8]; 5] = [
+            br#"{"cookies":[],"descriptors":["k"],"headers":["x-api-key"],"stand_ins":{"descriptors":{"k":["free"]},"headers":{"x-api-key":[]}},"tls_subject":true,"weir_recording":1}"#,
             br#"{"at_us":1795233606789012,"method":"GET","host":"a.example","target":"/x?y=z","client":"192.0.2.7","headers":[["x-api-key","6b"],["x-api-key","6c"]],"verdict":"allowed"}"#,
-            br#"{"at_us":1795233606789013,"domain":"d","descriptors":[[["k","v"]]]}"#,
+            br#"{"at_us":1795233606789013,"domain":"d","descriptors":[[["k","v"]],[]],"hits":[["take",2],["give_back",1]]}"#,
+            br#"{"at_us":1795233606789014,"domain":"d","descriptors":[[["k","v"]]],"carries_limits":true}"#,
             br#"{"kept":2,"dropped":0}"#,
         ];
         let format = JsonFormat::learn(lines.into_iter(), None);
         let told = format.told();
         assert_eq!(format.dialect, Dialect::Recording);
         assert!(told.is_arrival && told.client && told.tls_subject && !told.took);
+        assert!(told.stand_ins.headers["x-api-key"].is_empty() && told.stand_ins.descriptors["k"].contains("free"));
+        assert!(told.descriptors.is_some_and(|keys| keys.contains("k")));
         let mut instants = Instants::new();
         let mut read = lines.into_iter().map(|line| format.parse(line, &mut instants).unwrap());
         assert!(read.next().unwrap().is_none());
@@ -235,6 +220,14 @@ mod tests {
         assert_eq!((entry.at, entry.target.as_deref()), (Micros(1_795_233_606_789_012), Some("/x?y=z")));
         let headers: Vec<_> = entry.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(headers, [("x-api-key", &b"6b"[..]), ("x-api-key", b"6c")]);
+        let (entry, _) = read.next().flatten().unwrap();
+        let descriptor = |entries: &[(&'static str, &'static str)], hits| Descriptor {
+            entries: entries.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
+            hits,
+        };
+        let each = vec![descriptor(&[("k", "v")], Hits::Take(2)), descriptor(&[], Hits::GiveBack(1))];
+        let expected = Descriptors { domain: Some("d".into()), only_checks: false, each };
+        assert_eq!((entry.descriptors.as_deref(), entry.is_rejected), (Some(&expected), false));
         assert!(read.all(|entry| entry.is_none()));
     }
 }

@@ -49,13 +49,13 @@ impl Dialect {
         }
     }
 
-    /// The member without which a line tells no request.
-    pub(super) fn required(self) -> Option<&'static [u8]> {
+    /// The members of which a line that tells a request has one.
+    pub(super) fn required(self) -> &'static [&'static [u8]] {
         match self {
-            Self::Caddy => Some(b"request"),
-            // Calls of the rate limit service have none, and neither have the first and the last line.
-            Self::Recording => Some(b"target"),
-            _ => None,
+            Self::Caddy => &[b"request"],
+            // The first and the last line have neither.
+            Self::Recording => &[b"target", b"domain"],
+            _ => &[],
         }
     }
 

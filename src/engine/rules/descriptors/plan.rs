@@ -54,7 +54,23 @@ pub enum Hits {
     GiveBack(u64),
 }
 
-impl DescriptorRequest<'_> {
+impl<'a> DescriptorRequest<'a> {
+    /// The view of a descriptor as a request: it has only the domain and the entries.
+    pub fn request(&self, descriptor: &Descriptor<'a>, headers: &'a Headers) -> Request<'a> {
+        Request {
+            method: "",
+            host: "",
+            path: "",
+            query: None,
+            headers,
+            client: None,
+            tls_subject: None,
+            domain: Some(self.domain),
+            descriptor: descriptor.entries,
+            now: self.now,
+        }
+    }
+
     /// Returns true if a descriptor can be denied. Reports and refunds cannot.
     fn denies(&self, descriptor: &Descriptor<'_>) -> bool {
         self.purpose != DescriptorMode::Report && !matches!(descriptor.hits, Hits::GiveBack(_))
@@ -67,7 +83,7 @@ impl Rules {
         let headers = Headers::new();
         let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
         for descriptor in question.descriptors {
-            let request = request(question, descriptor, &headers);
+            let request = question.request(descriptor, &headers);
             found.push(match descriptor.carried.filter(|_| self.knows_domain(question.domain)) {
                 Some(carried) => self.plan_carried(question.domain, descriptor, carried),
                 None => self.charges(&request, blocks.filter(|_| question.denies(descriptor)))?,
@@ -189,20 +205,4 @@ impl Rules {
 fn limits(plan: &Plan) -> impl Iterator<Item = u32> {
     let denials = plan.denials.iter().map(|denial| denial.limit);
     plan.origins.iter().map(|origin| origin.limit).chain(denials).chain(plan.unlimited.iter().copied())
-}
-
-/// The view of a descriptor as a request: it has only the domain and the entries.
-fn request<'a>(question: &DescriptorRequest<'a>, descriptor: &Descriptor<'a>, headers: &'a Headers) -> Request<'a> {
-    Request {
-        method: "",
-        host: "",
-        path: "",
-        query: None,
-        headers,
-        client: None,
-        tls_subject: None,
-        domain: Some(question.domain),
-        descriptor: descriptor.entries,
-        now: question.now,
-    }
 }

@@ -1,0 +1,140 @@
+//! Recordings of all listeners: a simulation of them denies what was denied.
+
+use envoy_types::pb::envoy::config::core::v3::address::Address as Kind;
+use envoy_types::pb::envoy::config::core::v3::{Address, SocketAddress};
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer as Source, Request};
+use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
+use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
+use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest};
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use serde_json::{Value, json};
+
+use super::TOKEN;
+use super::record::Recording;
+use crate::spoe::{Peer, ask, question, string};
+use crate::support::binary::run_in;
+use crate::support::weir::Weir;
+use crate::support::wire::Wire;
+
+const RULES: &str = "\
+limits:
+  PerAddress: { by: ip, burst: 7, count: 1, period: 10h }
+  PerTenant: { match: { path: '/v1/**' }, by: { header: x-tenant }, burst: 3, count: 1, period: 10h }
+  PerRoute: { match: { descriptor: { route: '*' } }, by: { descriptor: route }, burst: 4, count: 1, period: 10h }
+  PerUser: { match: { domain: api, descriptor: { user: '*' } }, by: { descriptor: user }, burst: 6, count: 1, period: 10h }
+  Free:
+    match: { domain: api, descriptor: { plan: free } }
+    by: [{ descriptor: plan }, { descriptor: user }]
+    algorithm: fixed_window
+    count: 1
+    period: 10h
+    mode: shadow
+";
+
+/// The rate limit service: the second descriptor of a call is there for every other request.
+async fn call(weir: &Weir, number: u32) -> bool {
+    let entry = |key: &str, value: String| Entry { key: key.to_owned(), value };
+    let user = format!("user-{}", number % 3);
+    let mut descriptors =
+        vec![RateLimitDescriptor { entries: vec![entry("user", user.clone())], ..RateLimitDescriptor::default() }];
+    if number.is_multiple_of(2) {
+        let plan = if number.is_multiple_of(4) { "free" } else { "gold" };
+        let entries = vec![entry("plan", plan.to_owned()), entry("user", user)];
+        descriptors.push(RateLimitDescriptor { entries, ..RateLimitDescriptor::default() });
+    }
+    let question = RateLimitRequest { domain: "api".to_owned(), descriptors, hits_addend: number % 4 };
+    let grpc = format!("http://{}", weir.listener("grpc"));
+    let answer = RateLimitServiceClient::connect(grpc).await.unwrap().should_rate_limit(question).await.unwrap();
+    answer.into_inner().overall_code == i32::from(Code::OverLimit)
+}
+
+/// External authorization, with an entry of `context_extensions`.
+async fn authorize(weir: &Weir, number: u32) -> bool {
+    let socket = SocketAddress { address: format!("198.51.100.{}", number % 2), ..SocketAddress::default() };
+    let address = Some(Address { address: Some(Kind::SocketAddress(socket)) });
+    let http = HttpRequest {
+        method: "GET".into(),
+        path: "/v1/items".into(),
+        host: "a".into(),
+        headers: [("x-tenant".to_owned(), format!("tenant-{}", number % 5))].into(),
+        ..HttpRequest::default()
+    };
+    let attributes = AttributeContext {
+        source: Some(Source { address, ..Source::default() }),
+        request: Some(Request { http: Some(http), ..Request::default() }),
+        context_extensions: [("route".to_owned(), format!("route-{}", number % 3))].into(),
+        ..AttributeContext::default()
+    };
+    let grpc = format!("http://{}", weir.listener("grpc"));
+    let mut client = AuthorizationClient::connect(grpc).await.unwrap();
+    let answer = client.check(CheckRequest { attributes: Some(attributes) }).await.unwrap().into_inner();
+    matches!(answer.http_response, Some(HttpResponse::DeniedResponse(_)))
+}
+
+/// Sends 20 requests to each listener and returns the number of those denied.
+async fn send(weir: &Weir) -> u64 {
+    let mut check = Wire::connect(weir.listener("check"));
+    let mut haproxy = Peer::connect(weir.listener("spoe"));
+    haproxy.greet();
+    let mut denied = 0;
+    for number in 0..20_u8 {
+        denied += u64::from(call(weir, number.into()).await);
+        denied += u64::from(authorize(weir, number.into()).await);
+        let (address, tenant) = (format!("192.0.2.{}", number % 2), format!("tenant-{}", number % 4));
+        let headers = [("x-forwarded-for", &*address), ("x-tenant", &*tenant)];
+        denied += u64::from(check.get_with("/envoy/v1/orders", &headers).status() == 429);
+        if number % 2 == 0 {
+            haproxy.send(&ask(number, 9));
+        } else {
+            haproxy.send(&question(number, &[string(b"route"), vec![8], string(b"route-1")].concat()));
+        }
+        denied += u64::from(haproxy.answer().1);
+    }
+    denied
+}
+
+#[test]
+fn the_simulation_of_a_recording_agrees_with_every_listener() {
+    let flags = ["--grpc", "127.0.0.1:0", "--check", "127.0.0.1:0", "--spoe", "127.0.0.1:0", "--workers", "1"];
+    let weir = Weir::serve(RULES, &[&flags[..], &["--admin-token", TOKEN, "--trusted-proxies", "127.0.0.1"]].concat());
+    let mut recording = Recording::start(&weir, r#"{"for": "1h"}"#);
+    let head = recording.next();
+    assert_eq!(head["stand_ins"]["descriptors"], json!({ "plan": ["free"], "route": [], "user": [] }));
+    let mut lines = head.to_string() + "\n";
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let denied = runtime.block_on(send(&weir));
+    for _ in 0..80 {
+        lines.extend([recording.request().to_string(), "\n".to_owned()]);
+    }
+    drop(recording);
+    for id in ["user-", "route-", "tenant-", "192.0.2.", "198.51.100.", "gold"] {
+        assert!(!lines.contains(id), "{id} is in {lines}");
+    }
+    std::fs::write(weir.directory().join("recording.jsonl"), lines).unwrap();
+    let simulate = |more: &[&str]| {
+        let done = run_in(weir.directory(), &[&["simulate", "recording.jsonl", "--format", "json"], more].concat());
+        assert_eq!(done.code, Some(0), "{}", done.text());
+        serde_json::from_str::<Value>(&done.out).unwrap()
+    };
+
+    let report = simulate(&[]);
+    assert_eq!((&report["requests"], &report["unreadable"]), (&json!(80), &json!(0)), "{report}");
+    assert_eq!(report["denied"], denied, "{report}");
+    for (name, limit) in report["limits"].as_object().unwrap() {
+        assert_eq!(limit["status"], "covered", "{name}");
+        let counted = |result| weir.metric(&format!("weir_decisions_total{{limit=\"{name}\",result=\"{result}\"}}"));
+        assert_eq!(limit["denied"], counted("denied") + counted("shadow_denied"), "{name}: {limit}");
+        assert!(limit["denied"].as_u64() > Some(0), "{name} denies nothing");
+    }
+
+    let other = "limits:\n  Gold: { match: { descriptor: { plan: gold } }, by: { descriptor: user } }\n  \
+        Others: { match: { descriptor: { plan: { not: [free] } } }, by: { descriptor: user } }\n";
+    std::fs::write(weir.directory().join("other.yaml"), other).unwrap();
+    let limits = &simulate(&["--limits", "other.yaml"])["limits"];
+    assert_eq!(limits["Gold"]["missing"][0], "the values of the descriptor entry `plan`, which are hashed");
+    assert_eq!(limits["Others"]["requests"], 5, "{limits}");
+}

@@ -1,0 +1,32 @@
+//! The calls of the rate limit service in a recording.
+
+use super::requests::{Asked, NotAsked, Side};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::descriptors::{self, DescriptorMode, DescriptorRequest};
+use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::logs::{Descriptor, Descriptors};
+use crate::message::headers::Headers;
+
+impl Side {
+    /// The charges of a call, which are decided together.
+    pub(super) fn ask_call(&self, call: &Descriptors<'_>, domain: &str, now: Micros) -> Result<Asked, NotAsked> {
+        let each: Vec<Vec<DescriptorEntry<'_>>> = call.each.iter().map(entries).collect();
+        let descriptors: Vec<descriptors::Descriptor<'_>> = call
+            .each
+            .iter()
+            .zip(&each)
+            .map(|(recorded, entries)| descriptors::Descriptor { entries, hits: recorded.hits, carried: None })
+            .collect();
+        let purpose = if call.only_checks { DescriptorMode::Check } else { DescriptorMode::Decide };
+        let question = DescriptorRequest { domain, descriptors: &descriptors, purpose, now };
+        let plan = self.rules.plan(&question, None).map_err(|_| NotAsked::Invalid)?;
+        let headers = Headers::new();
+        let requests: Vec<Request<'_>> =
+            descriptors.iter().map(|descriptor| question.request(descriptor, &headers)).collect();
+        Ok(self.asked(plan, &requests, false))
+    }
+}
+
+pub(super) fn entries<'a>(descriptor: &'a Descriptor<'_>) -> Vec<DescriptorEntry<'a>> {
+    descriptor.entries.iter().map(|(key, value)| DescriptorEntry { key, value }).collect()
+}
