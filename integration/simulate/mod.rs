@@ -1,4 +1,5 @@
 //! `weir simulate`: what limits would have done to the requests of a log.
 
 mod agreement;
+mod page;
 mod rows;

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write};
 
 use super::Files;
-use super::chart::{self, chart};
+use super::chart::{self, HALF, WIDE, chart, same_load};
 use super::figures::{instant, load_text, number_text, of, share_text, span};
 use super::names::Names;
 use crate::commands::print::joined;
@@ -94,8 +94,11 @@ fn side(page: &mut String, side: &SideReport, names: &Names, goal: &Goal, file: 
     let requests: u64 = side.series.column(0).iter().map(|slice| slice.admitted + slice.denied).sum();
     page.push_str("<section class=\"panel\"><h3>All limits</h3>");
     let _ = write!(page, "<p>{} would be denied</p>", of(side.denied, requests, "request"));
-    page.push_str(&chart(&side.series, 0, "All limits"));
+    page.push_str(&chart(&side.series, 0, "All limits", WIDE));
     page.push_str("</section>\n");
+    let compared = same_load(&side.series, 1..=side.limits.len());
+    compared.iter().for_each(|columns| beside(page, side, columns));
+    let compared = compared.concat();
     for (column, limit) in (1..).zip(&side.limits) {
         page.push_str("<section class=\"panel\">");
         let mark =
@@ -109,12 +112,27 @@ fn side(page: &mut String, side: &SideReport, names: &Names, goal: &Goal, file: 
             }
             Status::Covered => {
                 covered(page, limit, goal, side.series.width());
-                page.push_str(&chart(&side.series, column, &limit.name));
+                if !compared.contains(&column) {
+                    page.push_str(&chart(&side.series, column, &limit.name, WIDE));
+                }
                 most_denied(page, &limit.most_denied, names);
             }
         }
         page.push_str("</section>\n");
     }
+}
+
+/// Draws limits that cover the same requests beside each other, to the same scale.
+fn beside(page: &mut String, side: &SideReport, columns: &[usize]) {
+    page.push_str("<section class=\"panel\"><h3>The same requests under each limit</h3><div class=\"beside\">");
+    for column in columns {
+        let Some(limit) = column.checked_sub(1).and_then(|place| side.limits.get(place)) else { continue };
+        let _ =
+            write!(page, "<div><h4>{} <span class=\"muted\">{}</span></h4>", Text(&limit.name), Text(&limit.numbers));
+        page.push_str(&chart(&side.series, *column, &limit.name, HALF));
+        page.push_str("</div>");
+    }
+    page.push_str("</div></section>\n");
 }
 
 fn covered(page: &mut String, limit: &LimitReport, goal: &Goal, width: Micros) {
