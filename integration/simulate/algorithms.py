@@ -26,13 +26,14 @@ limits:
 
 
 def load():
-    """Requests per second: few, a burst on both sides of a minute, a pause, and then twice what the limits allow."""
-    return [1] * 45 + [0] * 5 + [6] * 20 + [0] * 50 + [2] * 120 + [1] * 60
+    """Requests per second: 20 in the first minute, 80 around its end, a pause, and then twice what the limits allow."""
+    return [1] * 20 + [0] * 30 + [4] * 20 + [0] * 50 + [2] * 120 + [1] * 60
 
 
 def log():
+    """Begins half a minute after the clock's, so that windows by the clock have other edges."""
     line = '192.0.2.1 - - [22/Nov/2026:10:{:02}:{:02} +0000] "GET / HTTP/1.1" 200 5 "-" "curl/8.5.0"\n'
-    return "".join(line.format(second // 60, second % 60) * count for second, count in enumerate(load()))
+    return "".join(line.format(second // 60, second % 60) * count for second, count in enumerate(load(), 30))
 
 
 def report(weir):

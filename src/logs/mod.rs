@@ -40,7 +40,7 @@ pub struct Entry<'a> {
     pub tls_subject: Option<Cow<'a, str>>,
     /// Headers of the request that the line tells, with names in lower case. `host` is not among them.
     pub headers: SmallVec<[Header<'a>; 3]>,
-    /// Of a recording: the descriptors that a gateway has sent.
+    /// The descriptors that a gateway has sent. Only recordings tell them.
     pub descriptors: Option<Box<Descriptors<'a>>>,
     pub status: Option<u16>,
     /// The server turned the request away before it read a valid head, so no limit was asked.
@@ -50,7 +50,7 @@ pub struct Entry<'a> {
 /// The descriptors of a request, as a recording tells them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Descriptors<'a> {
-    /// Of a call of the rate limit service. Such a call has no method and no target.
+    /// `None` unless it is a call of the rate limit service, which has no method and no target.
     pub domain: Option<Cow<'a, str>>,
     /// It takes nothing.
     pub only_checks: bool,
