@@ -131,10 +131,11 @@ fn the_simulation_of_a_recording_agrees_with_every_listener() {
         assert!(limit["denied"].as_u64() > Some(0), "{name} denies nothing");
     }
 
-    let other = "limits:\n  Gold: { match: { descriptor: { plan: gold } }, by: { descriptor: user } }\n  \
-        Others: { match: { descriptor: { plan: { not: [free] } } }, by: { descriptor: user } }\n";
+    let other = "limits:\n  Gold: { match: { descriptor: { plan: gold } }, by: { descriptor: user }, burst: 1 }\n  \
+        Others: { match: { descriptor: { plan: { not: [free], present: true } } }, by: { descriptor: user }, burst: 1 }\n";
     std::fs::write(weir.directory().join("other.yaml"), other).unwrap();
     let limits = &simulate(&["--limits", "other.yaml"])["limits"];
     assert_eq!(limits["Gold"]["missing"][0], "the values of the descriptor entry `plan`, which are hashed");
+    // Of the calls whose plan is not free, and not of those without a plan.
     assert_eq!(limits["Others"]["requests"], 5, "{limits}");
 }

@@ -37,7 +37,7 @@ def takes_no_text_for_markup(page):
 def draws_charts(page):
     boxes = page.run(
         "[...document.querySelectorAll('figure svg')].map((svg) => [svg.getAttribute('aria-label'),"
-        " svg.querySelector('.admitted').getBBox().width > 100, svg.querySelector('.denied').getBBox().height > 0])"
+        " svg.querySelector('.admitted').getBBox().width > 1, svg.querySelector('.denied').getBBox().height > 0])"
     )
     labels = [label.split(":")[0] for label, _, _ in boxes]
     equal(labels, ["All limits", "Agents", "Beside", "Everything"])

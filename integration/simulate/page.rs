@@ -32,7 +32,8 @@ limits:
     }
     std::fs::write(directory.path().join(&rules), limits).unwrap();
     std::fs::write(directory.path().join("access.log"), log).unwrap();
-    let done = run_in(directory.path(), &["simulate", "access.log", "--limits", &rules, "--format", "html", "--show-ids"]);
+    let done =
+        run_in(directory.path(), &["simulate", "access.log", "--limits", &rules, "--format", "html", "--show-ids"]);
     assert_eq!(done.code, Some(0), "{}", done.text());
     let file = directory.path().join("report.html");
     std::fs::write(&file, done.out).unwrap();
