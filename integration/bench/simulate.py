@@ -1,8 +1,10 @@
 """Measures `weir simulate` on a gzip log: lines per second and core, and peak memory, beside `zcat | wc -l`.
 
-    python3 integration/bench/simulate.py [--lines 10000000] [--binary target/release/weir]
+    python3 integration/bench/simulate.py [--lines 10000000] [--binary target/release/weir] [--log access.log.gz]
 
-The log is the same for the same number of lines: combined lines of a day, whose addresses follow Zipf's law.
+The log is the same for the same number of lines: combined lines of a day, whose addresses follow Zipf's law. It takes minutes to
+write, so `--log` keeps it for the next run. Several binaries (`--binary` may be repeated) read it in turns, and the least time of
+each counts, because other processes on the machine can only make a run slower.
 """
 
 import argparse
@@ -59,19 +61,28 @@ def measure(command, **options):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--lines", type=int, default=10_000_000)
-    arguments.add_argument("--binary", default="target/release/weir")
+    arguments.add_argument("--binary", action="append", help="defaults to target/release/weir")
+    arguments.add_argument("--log", help="the log to read; it is written if it does not exist")
+    arguments.add_argument("--runs", type=int, default=3)
     arguments.add_argument("--flags", default="", help="more flags of `weir simulate`")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        log, limits = os.path.join(folder, "access.log.gz"), os.path.join(folder, "limits.yaml")
-        write_log(log, given.lines)
+        log, limits = given.log or os.path.join(folder, "access.log.gz"), os.path.join(folder, "limits.yaml")
+        if not os.path.exists(log):
+            write_log(log, given.lines)
         with open(limits, "w", encoding="utf-8") as file:
             file.write(LIMITS)
         print(f"{given.lines} lines, {os.path.getsize(log) / 1e6:.0f} MB")
-        simulate = [given.binary, "simulate", log, "--limits", limits, "--format", "json", *given.flags.split()]
-        runs = [("zcat | wc -l", ["sh", "-c", f"zcat {log} | wc -l"]), ("weir simulate", simulate)]
-        for name, command in runs:
-            wall, cpu, memory = measure(command)
+        flags = [log, "--limits", limits, "--format", "json", *given.flags.split()]
+        commands = {"zcat | wc -l": ["sh", "-c", f"zcat {log} | wc -l"]}
+        for binary in given.binary or ["target/release/weir"]:
+            commands[f"{binary} simulate"] = [binary, "simulate", *flags]
+        runs = {name: [] for name in commands}
+        for _ in range(given.runs):
+            for name, command in commands.items():
+                runs[name].append(measure(command))
+        for name, measured in runs.items():
+            (wall, cpu, _), memory = min(measured, key=lambda run: run[1]), max(run[2] for run in measured)
             rate, per_core = given.lines / wall / 1e6, given.lines / cpu / 1e6
             print(f"{name}: {wall:.1f} s, {cpu:.1f} s of CPU, {rate:.2f} million lines/s, "
                   f"{per_core:.2f} million lines/s per core, {memory:.0f} MiB")
