@@ -97,7 +97,9 @@ fn side(page: &mut String, side: &SideReport, names: &Names, goal: &Goal, file: 
     page.push_str(&chart(&side.series, 0, "All limits", WIDE));
     page.push_str("</section>\n");
     let compared = same_load(&side.series, 1..=side.limits.len());
-    compared.iter().for_each(|columns| beside(page, side, columns));
+    for columns in &compared {
+        beside(page, side, columns);
+    }
     let compared = compared.concat();
     for (column, limit) in (1..).zip(&side.limits) {
         page.push_str("<section class=\"panel\">");

@@ -78,7 +78,7 @@ impl JsonFormat {
                 headers: ToldHeaders::AllBut(REDACTED.map(str::to_owned).into()),
                 ..told
             },
-            Dialect::Recording => self.recorded.told(told),
+            Dialect::Recording => self.recorded.told(&told),
             // It leaves out what a request does not have.
             Dialect::Weir => {
                 let headers: BTreeSet<String> = ["referer", "user-agent", "x-request-id"].map(str::to_owned).into();

@@ -44,20 +44,23 @@ impl Head {
         }
     }
 
-    pub(super) fn told(&self, told: Told) -> Told {
+    pub(super) fn told(&self, told: &Told) -> Told {
         Told {
             headers: ToldHeaders::Named(self.headers.clone()),
             descriptors: Some(self.descriptors.clone()),
             stand_ins: self.stand_ins.clone(),
-            ..told
+            ..told.clone()
         }
     }
 }
 
+/// Keys and values in their order.
+type Entries<'a> = Vec<(Cow<'a, str>, Cow<'a, str>)>;
+
 /// The descriptors of a line, while its members are read.
 #[derive(Debug, Default)]
 pub(super) struct RecordedDescriptors<'a> {
-    each: Vec<Vec<(Cow<'a, str>, Cow<'a, str>)>>,
+    each: Vec<Entries<'a>>,
     hits: Vec<Hits>,
     domain: Option<Cow<'a, str>>,
     only_checks: bool,
@@ -101,7 +104,7 @@ pub(super) fn headers<'a>(array: &'a [u8], draft: &mut Draft<'a>) -> Result<(), 
     Ok(())
 }
 
-fn descriptors(array: &[u8]) -> Result<Vec<Vec<(Cow<'_, str>, Cow<'_, str>)>>, Mistake> {
+fn descriptors(array: &[u8]) -> Result<Vec<Entries<'_>>, Mistake> {
     let (mut all, mut items) = (Vec::new(), Scanner::array(array)?);
     while let Some(item) = items.item()? {
         // The first line of a recording has keys only.
