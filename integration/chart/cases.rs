@@ -18,6 +18,17 @@ pub(super) fn everything() -> Value {
                 "loadBalancerSourceRanges": ["10.0.0.0/8"],
                 "externalTrafficPolicy": "Local",
             },
+            "httpRoute": {
+                "enabled": true,
+                "parentRefs": [{ "name": "web", "namespace": "gateways", "sectionName": "https" }],
+                "hostnames": ["api.example.com"],
+            },
+            "ingress": {
+                "enabled": true,
+                "className": "nginx",
+                "hosts": ["api.example.com", "www.example.com"],
+                "tls": [{ "hosts": ["api.example.com"], "secretName": "api-tls" }],
+            },
             "tls": { "existingSecrets": ["www-tls", "api.example.com"], "clientCA": { "existingSecret": "clients" } },
             "upstreamTLS": { "existingSecret": "inner", "certKey": "tls.crt", "keyKey": "tls.key" },
         },
@@ -50,7 +61,12 @@ pub(super) fn everything() -> Value {
             "namespace": "gateways",
             "targetRefs": [{ "kind": "Gateway", "name": "web", "sectionName": "https" }],
         },
-        "istio": { "enabled": true, "namespace": "istio-ingress", "selector": { "istio": "ingress" } },
+        "istio": {
+            "enabled": true,
+            "providerRegistered": true,
+            "namespace": "istio-ingress",
+            "selector": { "istio": "ingress" },
+        },
         "traefik": { "enabled": true, "namespace": "web", "authResponseHeaders": ["x-queue-entry"] },
     })
 }
@@ -64,6 +80,12 @@ pub(super) fn combinations() -> Vec<Value> {
     all.extend([
         json!({}),
         everything(),
+        json!({
+            "proxy": { "enabled": true, "upstreams": ["echo"], "ingress": { "enabled": true } },
+            "global": { "imageRegistry": "mirror.example.com", "imagePullSecrets": ["mirror", { "name": "other" }] },
+            "serviceMonitor": { "enabled": true, "namespace": "monitoring" },
+            "prometheusRule": { "enabled": true, "namespace": "monitoring" },
+        }),
         json!({ "grpc": { "enabled": false }, "check": { "enabled": true }, "headlessService": { "enabled": false } }),
         json!({ "grpc": { "enabled": false }, "spoe": { "enabled": true }, "listenAddress": "::" }),
         json!({ "grpc": { "enabled": false }, "proxy": { "enabled": true, "upstreams": ["echo"] },
@@ -85,7 +107,7 @@ pub(super) fn combinations() -> Vec<Value> {
         json!({ "podDisruptionBudget": { "maxUnavailable": "25%" }, "replicaCount": 0 }),
         names_of_digits(),
         json!({ "envoyGateway": { "enabled": true, "targetRefs": [{ "kind": "HTTPRoute", "name": "api" }] } }),
-        json!({ "istio": { "enabled": true, "targetRefs": [{ "kind": "Gateway", "name": "web" }] } }),
+        json!({ "istio": { "enabled": true, "providerRegistered": true, "targetRefs": [{ "kind": "Gateway", "name": "web" }] } }),
         json!({
             "affinity": { "nodeAffinity": {} },
             "tolerations": [{ "key": "edge", "operator": "Exists" }],
@@ -126,7 +148,7 @@ fn names_of_digits() -> Value {
     let secret = json!({ "existingSecret": "123" });
     json!({
         "check": { "enabled": true },
-        "image": { "repository": "123", "tag": "1e3" },
+        "image": { "registry": "", "repository": "123", "tag": "1e3" },
         "rules": { "existingConfigMap": "123", "limitsKey": "123", "overridesKeys": ["456"] },
         "proxy": {
             "enabled": true,
@@ -142,7 +164,7 @@ fn names_of_digits() -> Value {
         "commonLabels": { "a": "true" },
         "imagePullSecrets": [{ "name": "123" }],
         "envoyGateway": { "enabled": true, "namespace": "123", "targetRefs": [{ "kind": "Gateway", "name": "123" }] },
-        "istio": { "enabled": true, "namespace": "123", "provider": "123" },
+        "istio": { "enabled": true, "providerRegistered": true, "namespace": "123", "provider": "123" },
         "traefik": { "enabled": true, "namespace": "123" },
     })
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::cases::{combinations, everything};
-use super::rendering::{Chart, NAMESPACE, Release, file, visit};
+use super::rendering::{Chart, NAMESPACE, Release, file, merged, visit};
 use super::{kinds, security};
 
 fn mistakes(release: &Release) -> Vec<String> {
@@ -18,7 +18,7 @@ fn mistakes(release: &Release) -> Vec<String> {
     mistakes
 }
 
-/// Every object is unique, has a valid name, and is in the release's namespace unless it belongs to a gateway.
+/// Every object is unique, has a valid name, and is in the release's namespace unless a gateway or Prometheus reads it.
 fn names(release: &Release) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let mut mistakes = Vec::new();
@@ -32,8 +32,8 @@ fn names(release: &Release) -> Vec<String> {
         if name.len() > longest || !name.starts_with(|first: char| first.is_ascii_lowercase()) || name.ends_with('-') {
             mistakes.push(format!("{kind} has the name {name}"));
         }
-        let of_gateways = ["SecurityPolicy", "AuthorizationPolicy", "Middleware"].contains(&kind);
-        if !of_gateways && object["metadata"].get("namespace").is_some() {
+        let of_others = ["SecurityPolicy", "AuthorizationPolicy", "Middleware", "ServiceMonitor", "PrometheusRule"];
+        if !of_others.contains(&kind) && object["metadata"].get("namespace").is_some() {
             mistakes.push(format!("{kind} {name} says in which namespace it is"));
         }
     }
@@ -199,6 +199,10 @@ fn gateways_are_told_where_weir_is() {
     let provider = kinds::mesh_config(provider);
     let asked = &provider["meshConfig"]["extensionProviders"][0]["envoyExtAuthzGrpc"];
     assert_eq!(asked["service"], format!("weir.{NAMESPACE}.svc.cluster.local"));
+    // The line that yq appends is the same provider.
+    let line = &release.config_map("weir-istio-provider")["provider.json"];
+    let line: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(line, provider["meshConfig"]["extensionProviders"][0]);
     // All refer to ports of this Service.
     let service = release.get("Service", "weir");
     let port = |name: &str| {
@@ -216,6 +220,64 @@ fn gateways_are_told_where_weir_is() {
     // No Service for gateways or clients has the admin listener.
     for service in release.of("Service").filter(|service| service["metadata"]["name"] != "weir-admin") {
         visit(service, "", &mut |_, value| assert_ne!(value, "admin", "{service}"));
+    }
+}
+
+/// Istio denies every request of a policy whose provider it does not know.
+#[test]
+fn istio_gets_a_policy_only_for_a_registered_provider() {
+    let istio = json!({ "enabled": true, "selector": { "a": "b" } });
+    let registered = merged(&istio, &json!({ "providerRegistered": true }));
+    let outer = json!({ "grpc-client-address": ["external", "forwarded"] });
+    let chart = Chart::render(&[
+        json!({ "istio": istio }),
+        json!({ "istio": registered }),
+        json!({ "istio": registered, "flags": outer }),
+        json!({}),
+    ]);
+    let releases: Vec<_> = chart.cases.into_iter().map(Result::unwrap).collect();
+    let policies: Vec<_> = releases.iter().map(|release| release.of("AuthorizationPolicy").count()).collect();
+    assert_eq!(policies, [0, 1, 1, 0]);
+    assert!(releases[0].notes.contains("ISTIO DOES NOT ASK WEIR YET"), "{}", releases[0].notes);
+    assert!(!releases[1].notes.contains("ISTIO DOES NOT ASK WEIR YET"), "{}", releases[1].notes);
+    assert!(
+        releases[..2]
+            .iter()
+            .all(|release| release.of("ConfigMap").any(|map| map["data"].get("provider.json").is_some()))
+    );
+    let believed = releases.iter().map(|release| {
+        let config = &release.config_map("weir-config")["weir.yaml"];
+        config
+            .split("grpc-client-address:\n")
+            .nth(1)
+            .map(|rest| rest.lines().take_while(|line| line.starts_with("  - ")).map(str::to_owned).collect::<Vec<_>>())
+    });
+    let source = || Some(vec!["  - \"source\"".to_owned()]);
+    let both = Some(vec!["  - \"external\"".to_owned(), "  - \"forwarded\"".to_owned()]);
+    assert!(believed.eq([source(), source(), both, None]));
+}
+
+/// The defaults are the file's numbers, and each changes its own alert.
+#[test]
+fn thresholds_are_those_of_the_alerts() {
+    let defaults = Chart::render(&[]).values["prometheusRule"]["thresholds"].clone();
+    let names: Vec<_> = defaults.as_object().unwrap().keys().cloned().collect();
+    let changed = |name: &String| if name == "WeirCertificateExpires" { json!(77) } else { json!(0.77) };
+    let cases: Vec<_> = std::iter::once(json!({}))
+        .chain(names.iter().map(|name| json!({ "thresholds": { name: changed(name) } })))
+        .map(|rule| json!({ "prometheusRule": merged(&json!({ "enabled": true }), &rule) }))
+        .collect();
+    let mut rules = Chart::render(&cases).cases.into_iter().map(|release| {
+        let rule = release.unwrap().get("PrometheusRule", "weir").clone();
+        rule["spec"]["groups"][0]["rules"].as_array().unwrap().clone()
+    });
+    let before = rules.next().unwrap();
+    let file = kinds::plain("alerts/weir.yaml");
+    assert_eq!(json!(before), file["groups"][0]["rules"]);
+    for (name, after) in names.iter().zip(rules) {
+        let changes: Vec<_> = before.iter().zip(&after).filter(|(before, after)| before != after).collect();
+        let [(_, alert)] = &changes[..] else { panic!("{name}: {changes:?}") };
+        assert!(alert["alert"] == **name && text(&alert["expr"]).contains("77"), "{name}: {alert}");
     }
 }
 

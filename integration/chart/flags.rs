@@ -41,6 +41,8 @@ fn said(values: &Value) -> BTreeSet<String> {
         ["workers", "log-format"].map(|flag| (flag.to_owned(), Value::Null)).into_iter().collect();
     let mut values = merged(values, &json!({ "flags": {} }));
     values["flags"] = Value::Object(no_flags);
+    // It changes the default of a flag.
+    values["istio"] = json!({ "enabled": false });
     let release = render(&values);
     let config = &release.config_map("weir-config")["weir.yaml"];
     let keys = config.lines().filter(|line| !line.starts_with([' ', '-', '#'])).filter_map(|line| line.split_once(':'));

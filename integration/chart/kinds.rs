@@ -5,8 +5,15 @@ use serde_json::{Value, json};
 
 const SCHEMA: &str = include_str!("kinds.json");
 
-pub(super) const ALL: &[&str] =
-    &["PrometheusRule", "AuthorizationPolicy", "Middleware", "ReferenceGrant", "SecurityPolicy", "ServiceMonitor"];
+pub(super) const ALL: &[&str] = &[
+    "PrometheusRule",
+    "AuthorizationPolicy",
+    "HTTPRoute",
+    "Middleware",
+    "ReferenceGrant",
+    "SecurityPolicy",
+    "ServiceMonitor",
+];
 
 /// The mistakes of an object of one of these kinds. `unknown` lists the kinds that Kubernetes does not know.
 pub(super) fn mistakes(object: &Value, unknown: &[String]) -> Vec<String> {
@@ -21,6 +28,12 @@ pub(super) fn mistakes(object: &Value, unknown: &[String]) -> Vec<String> {
     schema["$ref"] = json!(format!("#/$defs/{kind}"));
     let validator = jsonschema::validator_for(&schema).unwrap();
     validator.iter_errors(object).map(|error| format!("{kind}{}: {error}", error.instance_path())).collect()
+}
+
+/// The content of a YAML file of the chart.
+#[track_caller]
+pub(super) fn plain(file: &str) -> Value {
+    super::rendering::objects(file).objects.remove(0)
 }
 
 /// Reads istiod's configuration by the schema that the examples use.
@@ -43,6 +56,8 @@ fn other_fields_than_the_published_ones_are_noticed() {
     for (kind, right, wrong) in [
         ("ServiceMonitor", "\"interval\"", "\"every\""),
         ("ServiceMonitor", "\"15s\"", "\"15 s\""),
+        ("HTTPRoute", "\"PathPrefix\"", "\"Prefix\""),
+        ("HTTPRoute", "\"hostnames\"", "\"hosts\""),
         ("SecurityPolicy", "\"200ms\"", "\"0.2s\""),
         ("SecurityPolicy", "\"failOpen\":true", "\"failOpen\":\"yes\""),
         ("SecurityPolicy", "\"extAuth\"", "\"extAuthz\""),

@@ -111,6 +111,14 @@ fn values_that_do_not_go_together_are_rejected() {
             json!({ "autoscaling": { "enabled": true, "targetCPUUtilizationPercentage": 0 } }),
             &["`autoscaling` has nothing to go by"],
         ),
+        (
+            json!({ "proxy": { "httpRoute": { "enabled": true } } }),
+            &[
+                "`proxy.httpRoute` leads to the proxy: set `proxy.enabled: true`",
+                "`proxy.httpRoute.parentRefs` is empty",
+            ],
+        ),
+        (json!({ "proxy": { "ingress": { "enabled": true } } }), &["`proxy.ingress` leads to the proxy"]),
         (json!({ "envoyGateway": { "enabled": true } }), &["`envoyGateway.targetRefs` is empty"]),
         (
             json!({ "envoyGateway": { "enabled": true }, "grpc": { "enabled": false }, "check": { "enabled": true } }),

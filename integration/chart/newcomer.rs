@@ -131,7 +131,8 @@ fn the_readme_names_values_that_there_are() {
     }
     let readme = file("README.md");
     let rows = readme.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
-    let gateways = readme.lines().filter(|line| line.starts_with("| ") && line.contains(".enabled`"));
+    let gateways = readme.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| `"));
+    let gateways = gateways.filter(|line| line.contains(".enabled`"));
     let gateways = gateways.filter_map(|line| line.split('|').nth(2));
     let typed = blocks("sh").concat();
     let set =

@@ -47,5 +47,6 @@ fn they_name_the_listeners_that_are_open() {
         assert!(release.of("Service").any(|service| service["metadata"]["name"] == name), "there is no Service {name}");
     }
     assert!(release.notes.contains("exec deploy/weir ") && release.notes.contains("svc/weir-admin "));
+    assert!(release.notes.contains("--reset-then-reuse-values") && !release.notes.contains(" --reuse-values"));
     let _ = (release.get("Service", "weir-admin"), release.get("ConfigMap", "weir-istio-provider"));
 }

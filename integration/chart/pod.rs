@@ -52,12 +52,13 @@ impl Pod {
         self.mounts(name).pop().unwrap_or_else(|| panic!("{name} is not mounted"))
     }
 
-    /// A container's command, with only the variables of the pod and the image.
+    /// The command of a container, also of the pod of `helm test`, with only the variables of the pod and the image.
     #[track_caller]
     pub(super) fn command(&self, container: &str) -> Command {
         let pod = self.release.pod();
         let containers = ["initContainers", "containers"].into_iter().flat_map(|kind| pod[kind].as_array().unwrap());
-        let container = containers.into_iter().find(|known| known["name"] == container).expect("a container");
+        let tests = self.release.of("Pod").flat_map(|pod| pod["spec"]["containers"].as_array().unwrap());
+        let container = containers.chain(tests).find(|known| known["name"] == container).expect("a container");
         assert!(container.get("command").is_none(), "the image's entrypoint is the binary");
         let mut command = binary::command(&[]);
         command.current_dir(self.root.path()).env_clear();

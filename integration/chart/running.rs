@@ -152,6 +152,17 @@ fn helm_test_succeeds_with_a_pod_that_is_ready() {
     eventually("the pod is gone", || Some(run()).filter(|gone| gone.code == Some(1)).ok_or(()));
 }
 
+/// The pod of `helm test` applies the release's rules to a request, and fails if they are broken.
+#[test]
+fn helm_test_decides_about_a_request() {
+    let pod = pod(&json!({}), Given::new());
+    let decided = finish(&mut pod.command("decision"));
+    assert!(decided.code == Some(0) && decided.text().contains("Three: applies"), "{}", decided.text());
+    std::fs::write(pod.volume("rules").join("limits.yaml"), "limits: { Three: { burst: many } }").unwrap();
+    let broken = finish(&mut pod.command("decision"));
+    assert!(broken.code == Some(1) && broken.text().contains("limits.yaml:1:"), "{}", broken.text());
+}
+
 #[test]
 fn rules_may_come_from_a_config_map_of_ones_own() {
     let rules = json!({

@@ -7,9 +7,6 @@ use serde_json::{Value, json};
 use super::cases::everything;
 use super::rendering::{Chart, NAME, file, merged};
 
-/// Helm gives every chart this value; the templates do not use it.
-const OF_HELM: &str = "global";
-
 pub(super) fn schema() -> Value {
     serde_json::from_str(&file("values.schema.json")).unwrap()
 }
@@ -29,7 +26,7 @@ pub(super) fn leaves(schema: &Value) -> BTreeMap<String, &Value> {
             let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
             if part.get("properties").is_some() {
                 walk(part, &path, leaves);
-            } else if path != OF_HELM {
+            } else {
                 leaves.insert(path, part);
             }
         }
@@ -179,6 +176,87 @@ fn the_chart_installs_the_version_of_this_repository() {
     let chart = Chart::render(&[json!({}), json!({ "image": { "tag": "1.2.3" } })]);
     assert_eq!(chart.metadata["appVersion"], env!("CARGO_PKG_VERSION"));
     let image = |case: usize| chart.cases[case].as_ref().unwrap().container()["image"].clone();
-    assert_eq!(image(0), concat!("ghcr.io/weir/weir:", env!("CARGO_PKG_VERSION")));
+    let published = concat!("ghcr.io/weir/weir:", env!("CARGO_PKG_VERSION"));
+    assert_eq!(image(0), published);
     assert_eq!(image(1), "ghcr.io/weir/weir:1.2.3");
+    let images = chart.metadata["annotations"]["artifacthub.io/images"].as_str().unwrap();
+    assert!(images.contains(&format!("image: {published}\n")), "{images}");
+}
+
+#[test]
+fn a_mirror_takes_the_place_of_the_registry() {
+    let tag = json!({ "tag": "1" });
+    let chart = Chart::render(&[
+        json!({ "image": merged(&tag, &json!({ "registry": "registry.example.com" })) }),
+        json!({ "image": tag, "global": { "imageRegistry": "mirror.example.com", "imagePullSecrets": ["mirror"] } }),
+        json!({ "image": merged(&tag, &json!({ "registry": "", "repository": "localhost:5000/weir" })) }),
+    ]);
+    let releases: Vec<_> = chart.cases.into_iter().map(Result::unwrap).collect();
+    let images = releases.iter().map(|release| release.container()["image"].as_str().unwrap());
+    let expected = ["registry.example.com/weir/weir:1", "mirror.example.com/weir/weir:1", "localhost:5000/weir:1"];
+    assert!(images.eq(expected));
+    assert_eq!(releases[1].pod()["imagePullSecrets"], json!([{ "name": "mirror" }]));
+}
+
+/// Marks the table in README.md.
+const TABLE: [&str; 2] = ["<!-- values: begin -->\n", "<!-- values: end -->\n"];
+
+/// The table of all values, from the comments in values.yaml that begin with `# --`, as helm-docs makes it.
+fn table(text: &str, values: &Value) -> String {
+    let mut table = String::from("| value | type | default | |\n|---|---|---|---|\n");
+    let mut path: Vec<(usize, &str)> = Vec::new();
+    let mut described: Option<String> = None;
+    for line in text.lines() {
+        let trimmed = line.trim_start();
+        let indent = line.len() - trimmed.len();
+        if let Some(begin) = trimmed.strip_prefix("# -- ") {
+            described = Some(begin.to_owned());
+        } else if let Some(more) = trimmed.strip_prefix("# ") {
+            if let Some(described) = &mut described {
+                described.extend([" ", more]);
+            }
+        } else if let Some((key, _)) = trimmed.split_once(':') {
+            path.retain(|(of_parent, _)| *of_parent < indent);
+            path.push((indent, key));
+            let Some(described) = described.take() else { continue };
+            let name = path.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(".");
+            let value = values.pointer(&pointer(&name)).unwrap_or_else(|| panic!("values.yaml has no {name}"));
+            let kind = match value {
+                Value::Object(_) => "object",
+                Value::Array(_) => "list",
+                Value::String(_) => "string",
+                Value::Bool(_) => "bool",
+                Value::Number(number) if number.is_f64() => "float",
+                _ => "int",
+            };
+            table += &format!("| `{name}` | {kind} | `{value}` | {} |\n", described.replace('|', "\\|"));
+        } else {
+            described = None;
+        }
+    }
+    table
+}
+
+/// `WEIR_RENEW=1` writes the table instead.
+#[test]
+fn the_readme_lists_all_values() {
+    let values = Chart::render(&[]).values;
+    let (readme, expected) = (file("README.md"), table(&file("values.yaml"), &values));
+    let (before, rest) = readme.split_once(TABLE[0]).expect("a table");
+    let (listed, after) = rest.split_once(TABLE[1]).expect("the table's end");
+    if std::env::var_os("WEIR_RENEW").is_some() {
+        let path = format!("{}/helm/weir/README.md", env!("CARGO_MANIFEST_DIR"));
+        return std::fs::write(path, [before, TABLE[0], &expected, TABLE[1], after].concat()).unwrap();
+    }
+    assert!(
+        listed == expected,
+        "the values in helm/weir/README.md are not those of values.yaml: run `WEIR_RENEW=1 cargo nextest run \
+         --all-features --test integration chart::values::the_readme_lists_all_values`"
+    );
+    let missing: Vec<_> = leaves(&schema())
+        .into_keys()
+        .filter(|path| !path.starts_with("flags.") && !path.starts_with("probes."))
+        .filter(|path| !expected.contains(&format!("| `{path}` |")))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?} have no comment that begins with `# --`");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Draws helm/weir/dashboards/weir.json from the data of a real Prometheus, which watches two Weirs through two minutes with
-an outage of Redis in it (scenario.py). The pictures go to docs/images.
+"""Draws helm/weir/dashboards/weir.json from the data of a real Prometheus, which watches two Weirs (scenario.py): all panels
+while everything works, and some of them around an outage of Redis. The pictures go to docs/images.
 
     python3 -m venv venv && venv/bin/pip install -r integration/monitoring/requirements.txt
     venv/bin/python integration/monitoring/picture.py --weir target/release/weir
@@ -41,8 +41,10 @@ DPI = 100
 
 
 class Prometheus:
-    def __init__(self, port, begin, end):
+    def __init__(self, port, begin, end, outage=None):
         self.port, self.begin, self.end = port, begin, end
+        # When Redis was down, in seconds since the beginning.
+        self.outage = outage and [at - begin for at in outage]
 
     def series(self, expression):
         """The labels and the points of each series over the whole time."""
@@ -118,6 +120,13 @@ def draw_lines(axes, panel, prometheus):
             colour = NAMED[step["color"]]
             if colour and step["value"] is not None and low < step["value"] < high:
                 axes.axhline(step["value"], color=colour, linewidth=0.9, linestyle="--")
+    if prometheus.outage:
+        axes.axvspan(*prometheus.outage, color=NAMED["red"], alpha=0.16, linewidth=0)
+        middle = sum(prometheus.outage) / 2
+        axes.text(
+            middle, 0.97, "Redis is down", color=TEXT, fontsize=7, ha="center", va="top",
+            transform=axes.get_xaxis_transform(),
+        )  # fmt: skip
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shown(unit)(value)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{int(value) // 60}:{int(value) % 60:02d}"))
     axes.set_xlim(0, prometheus.end - prometheus.begin)
@@ -212,10 +221,12 @@ def main():
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as directory, Stage(directory) as stage:
         scene = Scene(stage, str(pathlib.Path(weir).resolve()))
-        prometheus = Prometheus(scene.prometheus_port, *scene.play())
-        draw(panels, prometheus, PICTURES / "dashboard.png")
-        outage = section(panels, {"At a glance", "Denials", "Store and failure policy"})
-        draw(outage, prometheus, PICTURES / "outage.png")
+        at = scene.play()
+        # The first scrapes have no rates.
+        healthy = Prometheus(scene.prometheus_port, at["quiet"] + 8, at["before"])
+        draw(panels, healthy, PICTURES / "dashboard.png")
+        outage = Prometheus(scene.prometheus_port, at["before"], at["end"], [at["outage"], at["recovery"]])
+        draw(section(panels, {"At a glance", "Store and failure policy"}), outage, PICTURES / "outage.png")
 
 
 if __name__ == "__main__":

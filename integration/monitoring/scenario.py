@@ -1,7 +1,7 @@
-"""Two minutes in the life of two Weirs with one Redis, watched by a Prometheus: what the pictures of the dashboard are of.
+"""Two minutes of two Weirs with one Redis, watched by a Prometheus, for the pictures of the dashboard.
 
-Clients of the proxy, an nginx and an Envoy ask all the time. Meanwhile the rules change, Redis dies and comes back, then
-answers late, then one client floods, and at last the rules are broken.
+Clients of the proxy, an nginx and an Envoy send requests all the time. In the healthy part the rules change and one client
+floods. Then Redis dies and comes back.
 """
 
 import http.client
@@ -10,7 +10,6 @@ import itertools
 import pathlib
 import random
 import ssl
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +23,8 @@ from processes import free_ports  # noqa: E402
 from stage import ROOT, Certificate, Stage, program, weir_program  # noqa: E402, F401: some are for picture.py
 
 # How long each part takes in seconds, and what happens at its beginning.
-PARTS = [("quiet", 30), ("rules", 10), ("outage", 25), ("recovery", 15), ("late", 15), ("flood", 25), ("broken", 10)]
+HEALTHY = [("quiet", 25), ("rules", 20), ("flood", 25), ("calm", 20)]
+OUTAGE = [("before", 15), ("outage", 25), ("recovery", 20)]
 
 RULES = """
 limits:
@@ -34,12 +34,8 @@ limits:
   Exports: {{ match: {{ path: /search }}, by: {{ header: x-client }}, burst: 2, count: 1, period: 1s, mode: shadow }}
   Sessions: {{ match: {{ path: /slow }}, by: {{ header: x-client }}, burst: 9, count: 9, period: 1s, on_store_error: local }}
   Slots: {{ match: {{ path: /slow }}, by: global, algorithm: concurrency, capacity: 4 }}
-  Tenants: {{ match: {{ domain: api }}, by: {{ descriptor: tenant }}, burst: 60, count: 40, period: 1s }}
+  Tenants: {{ match: {{ domain: api }}, by: {{ descriptor: tenant }}, burst: 60, count: 40, period: 1s, candidate: {{ burst: 30, count: 25, period: 1s }} }}
 """
-BROKEN = "limits: { PerClient: { count: many } }\n"
-
-# Redis keeps its connections when it hesitates for less than a quarter of a second.
-HESITATION_MILLIS = 60
 
 
 class Upstream(http.server.BaseHTTPRequestHandler):
@@ -83,7 +79,7 @@ class Scene:
             for listener, port in zip(("proxy", "check", "grpc", "admin"), ports):
                 command += [f"--{listener}", f"127.0.0.1:{port}"]
             command += ["--limits", str(self.limits), "--store", f"redis://127.0.0.1:{self.redis_port}"]
-            command += ["--store-timeout", "150ms", "--tls-cert", certificate.certificate, "--tls-key", certificate.key]
+            command += ["--tls-cert", certificate.certificate, "--tls-key", certificate.key]
             self.weirs.append((name, ports, stage.start(name, command, admin)[0]))
         self.prometheus = self.start_prometheus()
 
@@ -110,14 +106,15 @@ class Scene:
         return self.stage.start("prometheus", command, self.prometheus_port)[0]
 
     def play(self):
-        """Returns when it began and ended, in seconds since the Unix epoch."""
-        begin = time.time()
+        """Returns when each part began, and when the last one ended, by name in seconds since the Unix epoch."""
+        begin, began = time.time(), {}
         for _, ports, _ in self.weirs:
             for place in range(3):
                 self.run(self.client, ports[0], place)
             self.run(self.nginx, ports[1])
             self.run(self.envoy, ports[2])
-        for part, seconds in PARTS:
+        for part, seconds in HEALTHY + OUTAGE:
+            began[part] = time.time()
             print(f"{time.time() - begin:4.0f} s: {part}", flush=True)
             end = time.monotonic() + seconds
             getattr(self, part, lambda _: None)(end)
@@ -125,7 +122,7 @@ class Scene:
         self.over.set()
         for thread in self.threads:
             thread.join()
-        return begin, time.time()
+        return {**began, "end": time.time()}
 
     def rules(self, _):
         self.write(RULES.format(count=12))
@@ -137,19 +134,10 @@ class Scene:
     def recovery(self, _):
         self.redis = self.start_redis()
 
-    def late(self, end):
-        while time.monotonic() < end:
-            command = ["redis-cli", "-p", str(self.redis_port), "CLIENT", "PAUSE", str(HESITATION_MILLIS)]
-            subprocess.run(command, check=True, capture_output=True)
-            time.sleep(0.4)
-
     def flood(self, end):
         self.flooding.set()
-        time.sleep(max(0, end - 5 - time.monotonic()))
+        time.sleep(max(0, end - time.monotonic()))
         self.flooding.clear()
-
-    def broken(self, _):
-        self.write(BROKEN)
 
     def run(self, function, *arguments):
         def loop():

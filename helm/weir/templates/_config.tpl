@@ -14,6 +14,16 @@ admin: /etc/weir/admin
 {{- if or .Values.rules.existingConfigMap .Values.rules.existingVolume }}yes{{ end }}
 {{- end }}
 
+{{/* The source of the volume of rules. */}}
+{{- define "weir.rulesVolume" -}}
+{{- if .Values.rules.existingVolume }}
+{{- toYaml .Values.rules.existingVolume }}
+{{- else -}}
+configMap:
+  name: {{ .Values.rules.existingConfigMap | default (printf "%s-rules" (include "weir.fullname" .)) | quote }}
+{{- end }}
+{{- end }}
+
 {{/*
 The files of the rules, by kind. The chart's own ConfigMap always has a file of overrides, so that adding the first override
 restarts nothing.
@@ -137,7 +147,12 @@ store: memory
 {{- end }}
 drain-delay: {{ printf "%ds" (int .Values.drain.delaySeconds) | quote }}
 grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
-{{- range $name, $value := .Values.flags }}
+{{- /* A sidecar does not remove x-envoy-external-address from what clients send, so a mesh believes the connection only. */}}
+{{- $flags := .Values.flags }}
+{{- if and .Values.istio.enabled (not (index $flags "grpc-client-address")) }}
+{{- $flags = merge (dict "grpc-client-address" (list "source")) $flags }}
+{{- end }}
+{{- range $name, $value := $flags }}
 {{- if kindIs "slice" $value }}
 {{ $name }}:
   {{- range $value }}

@@ -53,13 +53,27 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{/* The image. `global.imageRegistry` takes precedence over `image.registry`; without either, the repository has the host. */}}
 {{- define "weir.image" -}}
+{{- $registry := .Values.global.imageRegistry | default .Values.image.registry }}
 {{- with .Values.image }}
+{{- $name := ternary (printf "%s/%s" $registry .repository) .repository (not (empty $registry)) }}
 {{- if .digest }}
-{{- printf "%s@%s" .repository .digest }}
+{{- printf "%s@%s" $name .digest }}
 {{- else }}
-{{- printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) }}
+{{- printf "%s:%s" $name (.tag | default $.Chart.AppVersion) }}
 {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The pull secrets of the chart and of its parent, which may list only names. */}}
+{{- define "weir.imagePullSecrets" -}}
+{{- $names := list }}
+{{- range concat .Values.global.imagePullSecrets .Values.imagePullSecrets }}
+{{- $names = append $names (kindIs "map" . | ternary . (dict "name" .)).name }}
+{{- end }}
+{{- range $names | uniq }}
+- name: {{ . | quote }}
 {{- end }}
 {{- end }}
 

@@ -68,6 +68,14 @@
 {{- if and $v.autoscaling.enabled (not (or $v.autoscaling.targetCPUUtilizationPercentage $v.autoscaling.targetMemoryUtilizationPercentage $v.autoscaling.metrics)) }}
 {{- $mistakes = append $mistakes "`autoscaling` has nothing to go by: set `targetCPUUtilizationPercentage`, or give `metrics`" }}
 {{- end }}
+{{- range $route := list "httpRoute" "ingress" }}
+{{- if and (index $v.proxy $route).enabled (not $v.proxy.enabled) }}
+{{- $mistakes = append $mistakes (printf "`proxy.%s` leads to the proxy: set `proxy.enabled: true`" $route) }}
+{{- end }}
+{{- end }}
+{{- if and $v.proxy.httpRoute.enabled (not $v.proxy.httpRoute.parentRefs) }}
+{{- $mistakes = append $mistakes "`proxy.httpRoute.parentRefs` is empty: name the Gateway, `parentRefs: [{ name: web }]`" }}
+{{- end }}
 {{- if and $v.envoyGateway.enabled (not $v.grpc.enabled) }}
 {{- $mistakes = append $mistakes "`envoyGateway` asks over gRPC: set `grpc.enabled: true`" }}
 {{- end }}
