@@ -1,6 +1,7 @@
 //! values.yaml, values.schema.json and the templates agree.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
@@ -229,7 +230,7 @@ fn table(text: &str, values: &Value) -> String {
                 Value::Number(number) if number.is_f64() => "float",
                 _ => "int",
             };
-            table += &format!("| `{name}` | {kind} | `{value}` | {} |\n", described.replace('|', "\\|"));
+            writeln!(table, "| `{name}` | {kind} | `{value}` | {} |", described.replace('|', "\\|")).unwrap();
         } else {
             described = None;
         }
