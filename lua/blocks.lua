@@ -1,4 +1,5 @@
--- The blocked ids, shared by all gateways: reads them, and blocks or unblocks one.
+-- The blocked ids, shared by all gateways: reads them, and blocks or unblocks one. Live overrides are kept in the same way, in the
+-- keys `!overrides` and `!overrides-notes`: a member is an override's `Name:id`, and its end is that of the override.
 --
 --   redis-cli --eval lua/blocks.lua weir:{0}:!blocked weir:{0}:!blocked-notes , read 0
 --   redis-cli --eval lua/blocks.lua weir:{0}:!blocked weir:{0}:!blocked-notes , block 10000 60000000 PerAddress:192.0.2.1 ''
@@ -26,7 +27,7 @@
 local format, max, tonumber = string.format, math.max, tonumber
 local blocks, notes, operation = KEYS[1], KEYS[2], ARGV[1]
 local VERSION, EVERYTHING = '!version', 1000000
--- Microseconds. A gateway's clock may be slower than the server's; and no block lasts longer than 366 days.
+-- Microseconds. A gateway's clock may be slower than the server's; and no block lasts longer than 366 days, though an override may.
 local SLACK, LONGEST = 60000000, 366 * 86400000000
 local usage = 'ERR usage: KEY KEY , read VERSION | block MOST SPAN MEMBER NOTE [KNOWN] | unblock MEMBER [KNOWN] '
   .. '| restore VERSION [SPAN MEMBER NOTE]...'
@@ -77,12 +78,15 @@ if operation == 'restore' then
     return 0
   end
   redis.call('DEL', blocks, notes)
+  local longest = LONGEST
   for place = 3, #ARGV, 3 do
-    add(tonumber(ARGV[place]), ARGV[place + 1], ARGV[place + 2])
+    local span = tonumber(ARGV[place])
+    longest = max(longest, span + SLACK)
+    add(span, ARGV[place + 1], ARGV[place + 2])
   end
   redis.call('ZADD', blocks, ARGV[2], VERSION)
   -- The length of blocks that other gateways may still have is not known.
-  keep(LONGEST)
+  keep(longest)
   return 1
 end
 

@@ -19,6 +19,8 @@ const NOT_BY_VALUES: &[&str] = &[
     "config",
     // Serves nothing.
     "dry-run",
+    // A pod has no volume that survives it; live overrides of several pods need Redis, which keeps them.
+    "live-overrides",
 ];
 
 /// Each flag's name with its part of `weir serve --help`.

@@ -258,7 +258,7 @@ fn a_store_that_has_lost_what_is_blocked_gets_it_back_from_those_who_know() {
     restored(&redis, "2");
 }
 
-const BY_ADDRESS: &str = "\
+pub(super) const BY_ADDRESS: &str = "\
 limits:
   PerAddress: { by: ip, burst: 1000 }
   Beside: { by: method, burst: 1000 }
@@ -275,7 +275,7 @@ limits:
 ";
 
 /// The status and the `Retry-After` of a listener for the address 192.0.2.7 or the user `bob`.
-async fn at_listener(weir: &Weir, listener: &str) -> (u16, Option<String>) {
+pub(super) async fn at_listener(weir: &Weir, listener: &str) -> (u16, Option<String>) {
     let told = |answer: Message| (answer.status(), answer.header("retry-after").map(str::to_owned));
     let via =
         |path: &str, headers: &[(&str, &str)]| told(Wire::connect(weir.listener("check")).get_with(path, headers));

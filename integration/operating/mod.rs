@@ -7,6 +7,7 @@ mod candidates;
 mod command;
 mod health;
 mod openapi;
+mod overrides;
 mod record;
 mod recorded;
 mod top;

@@ -9,7 +9,7 @@ use super::{TOKEN, ask_with};
 use crate::support::programs::packaged;
 use crate::support::weir::Weir;
 
-const METHODS: [&str; 4] = ["get", "post", "put", "delete"];
+const METHODS: [&str; 4] = ["put", "get", "post", "delete"];
 
 fn document(weir: &Weir) -> Value {
     let answer = weir.admin("/openapi.json");

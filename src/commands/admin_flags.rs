@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::engine::rules::live::LiveOverride;
+use crate::limiter::operator::kept_overrides;
 use crate::listeners::admin::tokens::{self, Tokens};
 use crate::message::host::host_of;
 
@@ -18,6 +20,11 @@ pub(super) struct AdminArgs {
     /// answers to other names only for metrics and health, so that no web page can use it under a name of its own
     #[arg(long, value_name = "NAME", env = "WEIR_ADMIN_HOST", value_delimiter = ',', value_parser = parse_host)]
     admin_host: Vec<String>,
+
+    /// The file that keeps live overrides (`weir override`) for the next start, if buckets live in memory. Redis keeps them
+    /// itself. Without it they end with the process
+    #[arg(long, value_name = "FILE", env = "WEIR_LIVE_OVERRIDES")]
+    pub(super) live_overrides: Option<PathBuf>,
 
     #[command(flatten)]
     tokens: TokenArgs,
@@ -39,6 +46,12 @@ pub(super) struct TokenArgs {
 impl AdminArgs {
     pub(super) fn hosts(&self) -> Arc<[String]> {
         self.admin_host.clone().into()
+    }
+
+    /// Reads the live overrides that the file has kept.
+    pub(super) fn kept_overrides(&self) -> Result<Vec<LiveOverride>, String> {
+        let kept = self.live_overrides.as_deref().map(kept_overrides).transpose();
+        kept.map(Option::unwrap_or_default).map_err(|error| format!("--live-overrides: {error}"))
     }
 
     /// The tokens that may change buckets.

@@ -145,7 +145,8 @@ fn describe(state: &Value) -> String {
     }
     if let Some(place) = state["given_by"]["place"].as_str() {
         let comment = in_parentheses(state["given_by"]["comment"].as_str());
-        detail(&mut page, "given by", format_args!("the override at {place}{comment}"));
+        let which = if place == "live" { "the live override".to_owned() } else { format!("the override at {place}") };
+        detail(&mut page, "given by", which + &comment);
     }
     if state["blocked"].is_object() {
         let block = &state["blocked"];

@@ -16,6 +16,7 @@ use crate::engine::rules::component::ComponentError;
 use crate::engine::rules::explanation::{CandidateUse, Explanation};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::Limit;
+use crate::engine::rules::overrides::OverrideOrigin;
 use crate::engine::rules::plan::InvalidInput;
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
@@ -204,7 +205,7 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
     detail(&mut text, "id", shown_id(id));
     describe_numbers(limit, allowance, *cost, &mut text);
     let given = limit.denied_without_id(id).map(str::to_owned).or_else(|| given_by_candidate(candidate));
-    detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, limit, *given_by, allowance)));
+    detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, given_by.as_ref(), allowance)));
     describe_candidate(candidate, &mut text);
     text
 }
@@ -272,11 +273,10 @@ fn describe_candidate(candidate: &CandidateUse, text: &mut String) {
 }
 
 /// The origin of the numbers.
-fn origin(rules: &Rules, limit: &Limit, given_by: Option<usize>, allowance: &Allowance) -> String {
-    match (given_by.and_then(|place| limit.overrides.get(place)), allowance) {
-        (Some(found), _) => {
-            let (file, line) = (rules.file(found.origin.file), found.origin.line);
-            format!("the override at {file}:{line}{}", in_parentheses(found.origin.comment.as_deref()))
+fn origin(rules: &Rules, given_by: Option<&OverrideOrigin>, allowance: &Allowance) -> String {
+    match (given_by, allowance) {
+        (Some(origin), _) => {
+            format!("the override at {}{}", rules.place_of(origin), in_parentheses(origin.comment.as_deref()))
         }
         (None, Allowance::Disabled) => "none: the limit has no numbers, and no override matches this id".into(),
         (None, _) => "the limit".into(),

@@ -22,6 +22,7 @@ pub mod health;
 pub mod import;
 pub mod init;
 mod listener_flags;
+pub mod live_overrides;
 mod logging;
 pub mod man;
 mod print;
@@ -62,6 +63,7 @@ enum Command {
     Import(import::Args),
     Init(init::Args),
     Man(man::Args),
+    Override(live_overrides::Args),
     Record(record::Args),
     Schema(schema::Args),
     Simulate(simulate::Args),
@@ -107,6 +109,7 @@ fn run_command(
         Command::Import(args) => import::run(&args, out, err),
         Command::Init(args) => init::run(&args, out, err),
         Command::Man(args) => man::run(&args, out),
+        Command::Override(args) => live_overrides::run(&args, out, err),
         Command::Record(args) => record::run(&args, out, err),
         Command::Schema(args) => schema::run(&args, out),
         Command::Simulate(args) => simulate::run(&args, out, err),

@@ -105,7 +105,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
     let fingerprinter = Fingerprinter::new(rand::random());
-    let (reloader, loaded) = Reloader::start(args.rules.files(), options, fingerprinter, clock.clone());
+    let (mut reloader, loaded) = Reloader::start(args.rules.files(), options, fingerprinter, clock.clone());
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
     write!(err, "{}", loaded.report)?;
 
@@ -114,6 +114,10 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let local = MemoryStore::new(args.store.max_keys);
     let shared = limiter::Shared::logging(rules, metrics, local, args.log.denials());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&store)));
+    if let Some(reader) = reloader.take_override_reader() {
+        let kept = args.admin.kept_overrides().map_err(Failure::bad_input)?;
+        shared.keep_overrides(reader, kept, args.admin.live_overrides.clone(), clock.now());
+    }
     let access_log = args.process.access_log(shared.metrics()).map_err(Failure::could_not_start)?;
     let traces = args.traces.start(args.log.log_ids, shared.metrics()).map_err(Failure::usage)?;
 
@@ -156,6 +160,9 @@ impl Args {
         let admin_tokens = kept(self.admin.tokens(), &mut mistakes);
         kept(self.tls.check(), &mut mistakes);
         let store = kept(self.store.plan(Clock::machine(), None), &mut mistakes);
+        if self.admin.live_overrides.is_some() && store.as_ref().is_some_and(|store| store.as_memory().is_none()) {
+            mistakes.push("--live-overrides: Redis keeps live overrides itself; remove the flag".to_owned());
+        }
         let (Some(generations), Some(upstream), Some(admin_tokens), Some(store), []) =
             (generations, upstream, admin_tokens, store, mistakes.as_slice())
         else {
@@ -182,6 +189,7 @@ impl Args {
             kept(self.tls.accept(), &mut broken);
         }
         kept(self.process.check_access_log(), &mut broken);
+        kept(self.admin.kept_overrides(), &mut broken);
         for mistake in mistakes.iter().chain(&broken) {
             writeln!(err, "error: {mistake}")?;
         }

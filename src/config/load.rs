@@ -141,6 +141,16 @@ impl Loader {
         Ok(())
     }
 
+    /// Reads the limits of a rules file and nothing else.
+    pub(super) fn limits_alone(&mut self, text: &str, findings: &Findings) -> ReadResult<()> {
+        let mut reader = Reader::without_tabs(text, findings)?;
+        reader.root("a rules file", List::Rejected, "")?;
+        match reader.find("limits")? {
+            Some(key) => self.limits(&mut reader, &key),
+            None => Ok(()),
+        }
+    }
+
     fn limits(&mut self, reader: &mut Reader<'_>, key: &Key) -> ReadResult<()> {
         let help = "write `Name: { count: 10, period: 1s }` below it, or `limits: {}`";
         reader.open("`limits`", Some(key), List::Rejected, help)?;

@@ -15,6 +15,7 @@ mod instant;
 mod lease;
 mod limit;
 pub mod lints;
+mod live;
 mod load;
 mod mapping;
 mod matching;
@@ -37,6 +38,7 @@ use std::collections::HashSet;
 use std::path::Path;
 
 pub use lints::Lint;
+pub use live::Definitions;
 pub use load::{check, load};
 pub use problem::{Place, Problem, Report, Severity};
 pub use reload::{Change, Files, PollMode, Sources, Watcher};

@@ -23,6 +23,7 @@ mod decide;
 mod denials;
 mod failure_policy;
 mod key_bounds;
+mod live;
 mod local_store;
 mod most_denied;
 mod new_keys;
@@ -38,6 +39,7 @@ mod view;
 
 pub use ask::{Ask, AskError, AskSubject, Ruling};
 pub use key_bounds::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
+pub use live::KnownOverride;
 use new_keys::RecentKeys;
 pub use settlement::Settlement;
 use settlement::Settler;

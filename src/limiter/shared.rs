@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 
 use super::key_bounds::{KeyBounds, limit_keys};
+use super::live::Live;
 use super::recording::Recording;
 use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::limit::Limit;
@@ -21,6 +22,8 @@ use crate::telemetry::most_denied::MostDenied;
 pub struct Shared {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) blocks: Arc<ArcSwap<Blocks>>,
+    /// Locked while live overrides or the rules change.
+    pub(super) live: Mutex<Live>,
     pub(super) recording: Arc<ArcSwapOption<Recording>>,
     pub(super) metrics: Arc<Metrics>,
     pub(crate) denial_log: Arc<DenialLog>,
@@ -61,6 +64,7 @@ impl Shared {
         Self {
             snapshot,
             blocks,
+            live: Mutex::default(),
             recording: Arc::default(),
             metrics,
             denial_log,
@@ -86,8 +90,15 @@ impl Shared {
         }
     }
 
-    /// Puts new rules in force. Requests that have begun keep the old ones.
+    /// Puts new rules in force, with the live overrides there are. Requests that have begun keep the old ones.
     pub fn replace(&self, rules: Rules) {
+        let mut live = self.live.lock();
+        let rules = self.with_overrides(&mut live, rules);
+        self.put(rules);
+    }
+
+    /// Puts these rules in force. The caller holds the lock of [`Self::live`].
+    pub(super) fn put(&self, rules: Rules) {
         let mut snapshot = Snapshot::new(rules, &self.metrics, &self.denial_log);
         self.divide_keys(&snapshot.rules);
         let last = self.snapshot.load();

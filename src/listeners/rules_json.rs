@@ -20,6 +20,7 @@ use crate::engine::rules::reasons::wanted_value;
 use crate::engine::rules::request::Request;
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::rules::value_type::ValueType;
+use crate::limiter::KnownOverride;
 use crate::message::headers::Headers;
 use crate::message::host::host_of;
 use crate::message::path::{EscapedSlashes, normalise};
@@ -86,11 +87,32 @@ pub(crate) fn limit(limit: &Limit) -> Value {
 pub(crate) fn given(rules: &Rules, limit: &Limit, given: &Override) -> Value {
     let mut value = json!({
         "limit": limit.name,
-        "place": place(rules, &given.origin),
+        "source": "file",
+        "place": rules.place_of(&given.origin),
         "comment": given.origin.comment,
         "until": given.until.and_then(timestamp),
     });
     numbers(&given.allowance, &mut value);
+    value
+}
+
+/// A live override.
+pub(crate) fn live(known: &KnownOverride) -> Value {
+    let given = &known.given;
+    let limit = given.bucket.split_once(':').map_or(given.bucket.as_str(), |(name, _)| name);
+    let mut value = json!({
+        "override": given.bucket,
+        "limit": limit,
+        "source": "live",
+        "place": "live",
+        "numbers": serde_json::from_str::<Value>(&given.numbers).unwrap_or_default(),
+        "comment": given.comment,
+        "until": given.until.and_then(timestamp),
+        "by": given.by,
+        "at": timestamp(given.at),
+        "inert": known.allowance.as_ref().err(),
+    });
+    numbers(known.allowance.as_ref().unwrap_or(&Allowance::Disabled), &mut value);
     value
 }
 
@@ -122,8 +144,8 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
         let because = explanation.reason(limit, request);
         return json!({ "name": limit.name, "applies": false, "because": because });
     };
-    let given = given_by.and_then(|index| limit.overrides.get(index));
-    let origin = given.map(|given| json!({ "place": place(rules, &given.origin), "comment": given.origin.comment }));
+    let place = |origin: &OverrideOrigin| json!({ "place": rules.place_of(origin), "comment": origin.comment });
+    let origin = given_by.as_ref().map(place);
     let mut value = json!({
         "name": limit.name,
         "applies": *allowance != Allowance::Disabled,
@@ -232,10 +254,6 @@ fn conditions(conditions: &Match) -> Value {
     ]);
     all.retain(|_, value| value.as_array().is_some_and(|list| !list.is_empty()));
     Value::Object(all)
-}
-
-fn place(rules: &Rules, origin: &OverrideOrigin) -> String {
-    format!("{}:{}", rules.file(origin.file), origin.line)
 }
 
 /// A time in whole seconds.

@@ -1,12 +1,15 @@
 //! Reloads the rules when their files change.
 
+use std::sync::Arc;
+
 use crate::clock::Clock;
 use crate::config::{
-    self, Change, Files, Lint, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load,
+    self, Change, Definitions, Files, Lint, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load,
 };
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::{Cost, Limit};
+use crate::engine::rules::live::OverrideReader;
 use crate::engine::rules::rule_set::Rules;
 use crate::limiter::Shared;
 use crate::message::underscores::Underscores;
@@ -17,6 +20,8 @@ pub struct Reloader {
     options: RulesOptions,
     fingerprinter: Fingerprinter,
     clock: Clock,
+    /// Reads live overrides by the files that were read first, until it is taken.
+    reader: Option<OverrideReader>,
 }
 
 /// Options of the rules in this process.
@@ -51,21 +56,34 @@ impl Reloader {
         clock: Clock,
     ) -> (Self, LoadResult) {
         let mut watcher = Watcher::new(files);
+        let mut reader = None;
         let loaded = match watcher.poll(PollMode::Always) {
-            Change::New(sources) => compile(&sources, options, fingerprinter, &clock),
+            Change::New(sources) => {
+                reader = Some(override_reader(&sources, fingerprinter));
+                compile(&sources, options, fingerprinter, &clock)
+            }
             Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
             Change::Same => LoadResult::broken(Report::default()),
         };
-        (Self { watcher, options, fingerprinter, clock }, loaded)
+        (Self { watcher, options, fingerprinter, clock, reader }, loaded)
+    }
+
+    /// Gives up how live overrides are read by the files that were read first.
+    pub fn take_override_reader(&mut self) -> Option<OverrideReader> {
+        self.reader.take()
     }
 
     /// Puts changed files in force. With [`PollMode::Always`], files are read even if they seem unchanged.
     ///
     /// A broken file changes nothing. It is counted and logged once, and reported until it is fixed.
     pub fn reload(&mut self, shared: &Shared, mode: PollMode) -> ReloadResult {
+        let mut reader = None;
         let loaded = match self.watcher.poll(mode) {
             Change::Same => return ReloadResult::Unchanged,
-            Change::New(sources) => compile(&sources, self.options, self.fingerprinter, &self.clock),
+            Change::New(sources) => {
+                reader = Some(override_reader(&sources, self.fingerprinter));
+                compile(&sources, self.options, self.fingerprinter, &self.clock)
+            }
             Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
         };
         let Some(rules) = loaded.rules else {
@@ -77,7 +95,10 @@ impl Reloader {
             tracing::warn!("the rules have warnings:\n{}", loaded.report);
         }
         tracing::info!(limits = rules.limits().len(), "new rules are in force");
-        shared.replace(rules);
+        match reader {
+            Some(reader) => shared.replace_all(rules, reader),
+            None => shared.replace(rules),
+        }
         shared.metrics().server.reloaded(true);
         shared.metrics().server.reload_timestamp.set(seconds(&self.clock));
         ReloadResult::Replaced
@@ -94,6 +115,11 @@ pub fn check(files: &Files, options: RulesOptions, clock: &Clock) -> LoadResult 
         }
         Err(problem) => LoadResult::broken(Report::of(problem)),
     }
+}
+
+fn override_reader(sources: &Sources, fingerprinter: Fingerprinter) -> OverrideReader {
+    let definitions = Definitions::new(sources, fingerprinter);
+    Arc::new(move |texts, now| definitions.read(texts, now))
 }
 
 fn compile(sources: &Sources, options: RulesOptions, fingerprinter: Fingerprinter, clock: &Clock) -> LoadResult {
@@ -148,8 +174,6 @@ pub fn seconds(clock: &Clock) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::config::Source;
     use crate::store::memory::MemoryStore;

@@ -17,7 +17,7 @@ pub use answer::StoreAnswer;
 pub use batch::Batch;
 pub use error::StoreError;
 pub use health::{Fault, Health};
-pub use redis::SharedBlocks;
+pub use redis::{SharedBlocks, SharedOverrides};
 
 /// A store. Cheap to clone: clones share their buckets.
 #[derive(Clone)]
@@ -129,6 +129,14 @@ impl Store {
         match self {
             Self::Memory(_) => None,
             Self::Redis(store) => Some(store.blocks()),
+        }
+    }
+
+    /// The live overrides that gateways at one server share. `None` for memory.
+    pub fn shared_overrides(&self) -> Option<SharedOverrides<'_>> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(store) => Some(store.overrides()),
         }
     }
 

@@ -27,6 +27,8 @@ pub struct BucketInfo<'r> {
     pub allowance: &'r Allowance,
     /// The origin of the override that gives the allowance, if one does.
     pub given_by: Option<&'r OverrideOrigin>,
+    /// True if the limit has overrides, for this id or others.
+    has_overrides: bool,
     /// True if the limit is enforced for this id.
     pub enforced: bool,
     /// The cost of a request; 1 if the request gives it.
@@ -52,7 +54,7 @@ impl BucketInfo<'_> {
 
     /// Returns true if the limit counts for any id.
     pub fn is_in_use(&self) -> bool {
-        let applies = self.limit.allowance != Allowance::Disabled || !self.limit.overrides.is_empty();
+        let applies = self.limit.allowance != Allowance::Disabled || self.has_overrides;
         self.limit.mode != LimitMode::Off && (applies || self.limit.per_call)
     }
 }
@@ -69,8 +71,7 @@ impl Rules {
         let identified = self.identify_components(limit, &components);
         let text = || identified.text.clone();
         let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
-        let (given, changed) = limit.overrides.find(&subject);
-        let given = given.map(|(_, given)| given);
+        let (given, changed) = self.find_override(place, limit, &subject);
         let (allowance, candidate) = limit.allowance_for(given, &identified.bucket.key);
         let enforced = limit.is_enforced_for(&identified.bucket.key);
         let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { 1 };
@@ -91,7 +92,8 @@ impl Rules {
         }
         let id = written(&limit.by, &components);
         let given_by = given.map(|given| &given.origin);
-        Ok(BucketInfo { limit, id, key, missing, allowance, given_by, enforced, cost, plan })
+        let has_overrides = self.has_overrides(place, limit);
+        Ok(BucketInfo { limit, id, key, missing, allowance, given_by, has_overrides, enforced, cost, plan })
     }
 
     /// Splits a bucket's name into the limit, its index and the id. Names may contain colons in some files, so the longest

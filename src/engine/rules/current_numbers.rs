@@ -26,7 +26,8 @@ impl Rules {
 
     fn in_force(&self, charge: &Charge, older: &Limit, now: Micros) -> Option<Charge> {
         // Keys have the short name, which stays when a limit is renamed.
-        let limit = self.limits().iter().find(|limit| limit.short == older.short && limit.by == older.by)?;
+        let same = |(_, limit): &(u32, &Limit)| limit.short == older.short && limit.by == older.by;
+        let (place, limit) = (0..).zip(self.limits()).find(same)?;
         let hash = self.fingerprinter;
         // The algorithm and the window follow after `#`, which is escaped in ids.
         let plain = charge.bucket.key.split('#').next()?;
@@ -43,8 +44,9 @@ impl Rules {
             texts.push(text);
         }
         let text = || texts.join(":");
-        let (given, changed) = limit.overrides.find(&OverrideLookup { prefixes: &prefixes, client, text: &text, now });
-        let (allowance, candidate) = limit.allowance_for(given.map(|(_, given)| given), plain);
+        let subject = OverrideLookup { prefixes: &prefixes, client, text: &text, now };
+        let (given, changed) = self.find_override(place, limit, &subject);
+        let (allowance, candidate) = limit.allowance_for(given, plain);
         // What a bucket has used stays under its tag, whatever these rules have for the limit.
         let Bucket { tag, .. } = charge.bucket;
         let bucket = Bucket { tag, ..Bucket::new(plain, fingerprint_of(plain, &hash)) };

@@ -7,7 +7,7 @@ use super::identity::{Fallback, IdError, describe, readable};
 use super::ids;
 use super::limit::{Limit, LimitMode};
 use super::matching::{DescriptorMatch, Mismatch};
-use super::overrides::OverrideLookup;
+use super::overrides::{OverrideLookup, OverrideOrigin};
 use super::plan::InvalidInput;
 use super::request::Request;
 use super::rule_set::{Rules, cost, is_enforced_without_id};
@@ -32,8 +32,8 @@ pub enum Explanation {
         bucket: Option<String>,
         allowance: Allowance,
         candidate: CandidateUse,
-        /// The index of the override that the allowance is from.
-        given_by: Option<usize>,
+        /// The origin of the override that the allowance is from.
+        given_by: Option<OverrideOrigin>,
         cost: u64,
         /// True if the limit can deny this id.
         enforced: bool,
@@ -56,7 +56,7 @@ impl Rules {
     pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, InvalidInput> {
         let candidates = self.candidates(request);
         let explain = |(place, limit): (u32, &Limit)| {
-            let explanation = self.explain_limit(limit, request)?;
+            let explanation = self.explain_limit(place, limit, request)?;
             let applies =
                 matches!(&explanation, Explanation::Applies { allowance, .. } if *allowance != Allowance::Disabled);
             let is_whole = matches!(limit.conditions.descriptor, DescriptorMatch::Whole(_));
@@ -69,7 +69,7 @@ impl Rules {
         (0..).zip(self.limits()).map(explain).collect()
     }
 
-    fn explain_limit(&self, limit: &Limit, request: &Request<'_>) -> Result<Explanation, InvalidInput> {
+    fn explain_limit(&self, place: u32, limit: &Limit, request: &Request<'_>) -> Result<Explanation, InvalidInput> {
         if limit.mode == LimitMode::Off {
             return Ok(Explanation::Off);
         }
@@ -81,7 +81,7 @@ impl Rules {
         let shown = |component: Result<Cow<'_, str>, ComponentError>| component.map(|text| shown(&text).into_owned());
         let bucket = limit.bucket_name(&id);
         let id = id.into_iter().map(shown).collect();
-        let identified = match self.identify(limit, request, false) {
+        let identified = match self.identify(limit, request, self.has_overrides(place, limit)) {
             Ok(identified) => identified,
             Err(error) if error.is_denied => {
                 let (enforced, cost) = (is_enforced_without_id(limit, request), cost(limit, request)?);
@@ -93,9 +93,9 @@ impl Rules {
         let text = || text.clone();
         let subject =
             OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let (given, _) = limit.overrides.find(&subject);
+        let (given, _) = self.find_override(place, limit, &subject);
         let key = &identified.bucket.key;
-        let (allowance, beside) = limit.allowance_for(given.map(|(_, given)| given), key);
+        let (allowance, beside) = limit.allowance_for(given, key);
         let candidate = match (beside, &limit.candidate) {
             (Some(beside), _) => CandidateUse::Beside(beside.allowance.clone()),
             (None, Some(_)) if given.is_none() => CandidateUse::Enforced,
@@ -104,7 +104,7 @@ impl Rules {
         Ok(Explanation::Applies {
             allowance: allowance.clone(),
             candidate,
-            given_by: given.map(|(place, _)| place),
+            given_by: given.map(|given| given.origin.clone()),
             cost: cost(limit, request)?,
             enforced: limit.is_enforced_for(key),
             id,

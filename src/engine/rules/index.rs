@@ -18,7 +18,7 @@ use super::request::Request;
 use crate::message::host_pattern::HostPattern;
 
 /// The tables of limits, by their index in the rules.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     /// One tree for each reading of paths.
     paths: Vec<(PathReading, Node)>,
@@ -34,7 +34,7 @@ pub(super) struct Index {
 
 /// Limits with a condition or a component on the domain or descriptor. Requests with neither skip these tables. Requests
 /// with a domain have nothing else and use only these.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct DescriptorIndex {
     /// By key and value.
     entries: HashMap<String, HashMap<String, Vec<u32>>>,
@@ -48,7 +48,7 @@ struct DescriptorIndex {
 }
 
 /// A node in the tree of path patterns.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Node {
     literals: HashMap<String, Node>,
     parameter: Option<Box<Node>>,

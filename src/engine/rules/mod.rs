@@ -19,6 +19,7 @@ mod index;
 pub mod joint_plan;
 pub mod key;
 pub mod limit;
+pub mod live;
 pub mod matching;
 pub mod named;
 pub mod named_id;

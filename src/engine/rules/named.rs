@@ -95,7 +95,7 @@ impl Rules {
                 continue;
             }
             let first = plan.charges.len();
-            add(&mut plan, place, limit, (charge.cost, numbers.as_ref()), identified, mode, now);
+            add((self, &mut plan), place, limit, (charge.cost, numbers.as_ref()), identified, mode, now);
             plan.add_input(first, limit, |queue| queue.entry_of(&charge.fields), charge.entry.as_ref())
                 .map_err(|reason| wrong(ChargeMember::Fields, reason))?;
             plan.ask(first, limit);
@@ -122,7 +122,7 @@ impl Rules {
 }
 
 fn add(
-    plan: &mut Plan,
+    (rules, plan): (&Rules, &mut Plan),
     place: u32,
     limit: &Limit,
     (cost, numbers): (Option<u64>, Option<&Numbers>),
@@ -135,8 +135,8 @@ fn add(
     }
     let text = || identified.text.clone();
     let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
-    let (given, changed) = limit.overrides.find(&subject);
-    let (given, candidate) = limit.allowance_for(given.map(|(_, given)| given), &identified.bucket.key);
+    let (given, changed) = rules.find_override(place, limit, &subject);
+    let (given, candidate) = limit.allowance_for(given, &identified.bucket.key);
     let first = plan.charges.len();
     let enforced = limit.is_enforced_for(&identified.bucket.key);
     // A limit in shadow must neither deny nor prevent charges to enforced limits.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 /// One table for each prefix length, longest first: a lookup takes as many steps as there are lengths.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Networks<T>(Vec<(u8, HashMap<IpNet, T>)>);
 
 impl<T> Default for Networks<T> {

@@ -24,11 +24,22 @@ pub struct Override {
 /// The source of an override, for people. Files are numbered, because a million overrides share a few files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverrideOrigin {
-    /// The index of the file among those of the rules.
+    /// The index of the file among those of the rules; the largest number for a live override.
     pub file: u16,
     /// Counted from 1.
     pub line: u32,
     pub comment: Option<Box<str>>,
+}
+
+impl OverrideOrigin {
+    /// Of a live override, which is in no file.
+    pub fn live(comment: Option<&str>) -> Self {
+        Self { file: u16::MAX, line: 0, comment: comment.map(Into::into) }
+    }
+
+    pub const fn is_live(&self) -> bool {
+        self.file == u16::MAX
+    }
 }
 
 /// The overrides of one limit.

@@ -1,6 +1,7 @@
 //! All limits, and the charges that a request makes to them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::algorithm_input::UnsupportedOperation;
 use super::blocks::Blocks;
@@ -10,7 +11,7 @@ use super::identity::{Fallback, IdError, Identity, describe, identify, readable}
 use super::index::Index;
 use super::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
 use super::matching::Candidates;
-use super::overrides::OverrideLookup;
+use super::overrides::{OverrideLookup, OverrideOrigin, Overrides};
 use super::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan, Reservation};
 use super::queue::FollowUp;
 use super::request::{AmbiguousValue, Duplicates, Request};
@@ -26,16 +27,20 @@ const CARRIED: &str = "(request)";
 /// The compiled rules. Immutable: a reload makes new ones.
 #[derive(Debug)]
 pub struct Rules {
-    limits: Vec<Limit>,
+    pub(super) limits: Arc<[Limit]>,
     /// Stands for limits carried by requests. Its index is that after the last of `limits`.
-    carried: Limit,
-    index: Index,
+    pub(super) carried: Arc<Limit>,
+    pub(super) index: Arc<Index>,
+    /// The live overrides by limit; empty if there are none.
+    pub(super) live: Vec<Overrides>,
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,
     pub fingerprinter: Fingerprinter,
     /// The instant at which the numbers took effect.
     pub effective_from: Micros,
-    files: Vec<String>,
+    /// The instant at which the files were loaded.
+    pub loaded_at: Micros,
+    pub(super) files: Arc<[String]>,
 }
 
 impl Rules {
@@ -62,20 +67,31 @@ impl Rules {
         }
         let carried = Limit { by: Vec::new(), drain_over_limit: true, ..Limit::new(CARRIED) };
         let has_queues = limits.iter().any(|limit| limit.queue.is_some());
-        Self { limits, carried, index, has_queues, fingerprinter, effective_from, files }
+        Self {
+            limits: limits.into(),
+            carried: Arc::new(carried),
+            index: Arc::new(index),
+            live: Vec::new(),
+            has_queues,
+            fingerprinter,
+            effective_from,
+            loaded_at: effective_from,
+            files: files.into(),
+        }
     }
 
     /// Sets the limits that match whole descriptors, by domain.
     #[must_use]
     pub fn with_trees(mut self, trees: HashMap<String, Tree>) -> Self {
-        self.index.set_trees(trees);
+        Arc::make_mut(&mut self.index).set_trees(trees);
         self
     }
 
-    /// Puts all limits in shadow.
+    /// Puts all limits in shadow. Must be called before [`Self::with_live`], which shares them.
     #[must_use]
     pub fn in_shadow(mut self) -> Self {
-        for limit in self.limits.iter_mut().chain([&mut self.carried]) {
+        let limits = Arc::get_mut(&mut self.limits).into_iter().flatten();
+        for limit in limits.chain(Arc::get_mut(&mut self.carried)) {
             limit.is_shadowed = true;
         }
         self
@@ -109,7 +125,7 @@ impl Rules {
 
     /// The names of all limits that a plan can refer to, by index.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.limits.iter().chain([&self.carried]).map(|limit| limit.name.as_str())
+        self.limits.iter().chain([&*self.carried]).map(|limit| limit.name.as_str())
     }
 
     /// Returns true if a limit has this domain of the rate limit service.
@@ -152,6 +168,14 @@ impl Rules {
         &self.files
     }
 
+    /// The place of an override, for people: `limits.yaml:12`, or `live`.
+    pub fn place_of(&self, origin: &OverrideOrigin) -> String {
+        if origin.is_live() {
+            return "live".to_owned();
+        }
+        format!("{}:{}", self.file(origin.file), origin.line)
+    }
+
     /// The file name of an override's origin.
     pub fn file(&self, index: u16) -> &str {
         self.files.get(usize::from(index)).map_or("", String::as_str)
@@ -184,7 +208,8 @@ impl Rules {
         blocks: Option<&Blocks>,
         plan: &mut Plan,
     ) -> Result<(), InvalidInput> {
-        let identified = match self.identify(limit, request, blocks.is_some()) {
+        let with_prefixes = blocks.is_some() || self.has_overrides(place, limit);
+        let identified = match self.identify(limit, request, with_prefixes) {
             Ok(identified) => identified,
             Err(lacking) => {
                 if lacking.is_denied {
@@ -204,8 +229,8 @@ impl Rules {
         let text = || readable(&describe(&limit.by, request));
         let subject =
             OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let (given, changed) = limit.overrides.find(&subject);
-        let (allowance, candidate) = limit.allowance_for(given.map(|(_, given)| given), &identified.bucket.key);
+        let (given, changed) = self.find_override(place, limit, &subject);
+        let (allowance, candidate) = limit.allowance_for(given, &identified.bucket.key);
         let enforced = limit.is_enforced_for(&identified.bucket.key);
         match allowance {
             Allowance::Disabled => {}
@@ -248,7 +273,6 @@ impl Rules {
         request: &Request<'_>,
         with_prefixes: bool,
     ) -> Result<Identity, IdError> {
-        let with_prefixes = with_prefixes || !limit.overrides.is_empty();
         identify(limit, request, with_prefixes, &self.fingerprinter)
     }
 

@@ -10,17 +10,17 @@ use crate::engine::rules::limit::LimitMode;
 use crate::store::StoreError;
 
 /// The interval at which the store is asked for other gateways' blocks, so that they hold everywhere within a second.
-const INTERVAL: Duration = Duration::from_millis(500);
+pub(super) const INTERVAL: Duration = Duration::from_millis(500);
 
 /// The same until the first success: the connection is still being made.
-const FIRST_INTERVAL: Duration = Duration::from_millis(20);
+pub(super) const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 
-/// This process's copy of the store's blocks.
+/// This process's copy of what the store has.
 #[derive(Debug, Default)]
-pub(super) struct KnownBlocks {
-    version: Option<u64>,
+pub(super) struct KnownVersion {
+    pub(super) version: Option<u64>,
     /// True once an unreadable copy was logged.
-    is_logged: bool,
+    pub(super) is_logged: bool,
 }
 
 impl Operator {
@@ -95,8 +95,13 @@ impl Operator {
         list.into_iter().map(with_time_left).collect()
     }
 
-    /// Learns other gateways' blocks and drops those that have ended. Returns how long to wait until the next call.
+    /// Learns other gateways' blocks and live overrides, and drops those that have ended. Returns how long to wait until the next
+    /// call.
     pub async fn keep_up(&self) -> Duration {
+        self.keep_up_with_blocks().await.min(self.keep_up_with_overrides().await)
+    }
+
+    async fn keep_up_with_blocks(&self) -> Duration {
         let mut known = self.known.lock().await;
         let read = self.catch_up(&mut known).await;
         let list = self.in_force(self.clock.now());
@@ -119,7 +124,7 @@ impl Operator {
 
     /// Applies the store's blocks, if gateways share them and their version has changed. A store with an older version has
     /// lost them, for example by a restart without persistence; then they are written back.
-    async fn catch_up(&self, known: &mut KnownBlocks) -> Result<(), StoreError> {
+    async fn catch_up(&self, known: &mut KnownVersion) -> Result<(), StoreError> {
         let Some(shared) = self.limiter.store.shared_blocks() else { return Ok(()) };
         let Some(mut stored) = shared.read(known.version, &self.clock).await? else { return Ok(()) };
         if let Some(version) = known.version.filter(|known| *known > stored.0) {

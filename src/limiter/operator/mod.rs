@@ -8,7 +8,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::sync::Mutex;
 
-use self::blocks::KnownBlocks;
+use self::blocks::KnownVersion;
 use super::{Limiter, Shared, View};
 use crate::clock::Clock;
 use crate::engine::algorithms::charge::{Charge, Mode};
@@ -23,16 +23,20 @@ use crate::store::{Batch, Store, StoreError};
 
 mod blocks;
 mod change;
+mod overrides;
 mod top;
 
 pub use change::BucketChange;
+pub use overrides::{Kept, NewOverride, kept_overrides};
 pub use top::{TopId, TopIds};
 
 pub struct Operator {
     limiter: Limiter,
     clock: Clock,
     /// Locked while blocks change.
-    known: Mutex<KnownBlocks>,
+    known: Mutex<KnownVersion>,
+    /// Locked while live overrides change.
+    known_overrides: Mutex<KnownVersion>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +49,9 @@ pub enum OperatorError {
     /// The bucket does not support it.
     #[error("{0}")]
     Unsupported(String),
+    /// The file that keeps the change cannot be written.
+    #[error("{0}")]
+    File(String),
     /// It may have been done if [`StoreError::is_ambiguous`].
     #[error("{0}")]
     Store(#[from] StoreError),
@@ -60,7 +67,7 @@ pub struct BucketState {
     pub enforced: bool,
     /// The limit's allowance for this id.
     pub allowance: Allowance,
-    /// The override that applies: its file and line, and its comment.
+    /// The override that applies: its file and line or `live`, and its comment.
     pub given_by: Option<(String, Option<String>)>,
     /// The block in force, and the time left.
     pub blocked: Option<(Block, Micros)>,
@@ -74,7 +81,7 @@ pub struct BucketState {
 impl Operator {
     /// `clock` must be that of the listeners. Must be called inside the runtime that the operator works on.
     pub fn new(shared: Arc<Shared>, store: Store, clock: Clock) -> Self {
-        Self { limiter: Limiter::new(shared, store), clock, known: Mutex::default() }
+        Self { limiter: Limiter::new(shared, store), clock, known: Mutex::default(), known_overrides: Mutex::default() }
     }
 
     /// The rules in force.
@@ -155,7 +162,7 @@ impl Operator {
         let view = self.limiter.view();
         let given_by = found.given_by.map(|origin| {
             let comment = origin.comment.as_deref().map(str::to_owned);
-            (format!("{}:{}", view.rules().file(origin.file), origin.line), comment)
+            (view.rules().place_of(origin), comment)
         });
         let now = self.clock.now();
         let blocked = self.blocks().covering(&found.key, now).map(|block| (block.clone(), block.until.since(now)));

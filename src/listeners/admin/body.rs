@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::StatusCode;
+use serde_json::{Map, Value};
 use tokio::time::timeout;
 
 use super::change::Rejection;
@@ -23,6 +25,23 @@ pub(super) async fn read<T>(
     keys: &[&str],
     read: impl FnOnce(&Object<'_>) -> Option<T>,
 ) -> Result<T, Rejection> {
+    parse(&receive(body).await?, keys, read).map_err(Rejection::bad)
+}
+
+/// Reads a body: an object, whose members the caller checks.
+pub(super) async fn read_members<T>(
+    body: Incoming,
+    read: impl FnOnce(&Object<'_>, Map<String, Value>) -> Option<T>,
+) -> Result<T, Rejection> {
+    let text = receive(body).await?;
+    // Whatever is not an object is a mistake below.
+    let members: Map<String, Value> = serde_json::from_slice(&text).unwrap_or_default();
+    let keys: Vec<_> = members.keys().cloned().collect();
+    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+    parse(&text, &keys, |body| read(body, members)).map_err(Rejection::bad)
+}
+
+async fn receive(body: Incoming) -> Result<Bytes, Rejection> {
     let late = |_| Rejection::new(StatusCode::REQUEST_TIMEOUT, "the body took too long");
     let bytes = timeout(BODY_TIMEOUT, simple::read(body, MAX_BYTES)).await.map_err(late)?.map_err(|error| {
         if error.is::<LengthLimitError>() {
@@ -31,7 +50,7 @@ pub(super) async fn read<T>(
         }
         Rejection::bad(format!("the body cannot be read: {error}"))
     })?;
-    parse(if bytes.is_empty() { b"{}" } else { &bytes }, keys, read).map_err(Rejection::bad)
+    Ok(if bytes.is_empty() { Bytes::from_static(b"{}") } else { bytes })
 }
 
 fn parse<T>(text: &[u8], keys: &[&str], read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, String> {
@@ -68,14 +87,24 @@ pub(super) fn span(body: &Object<'_>, longest: Micros, alternative: &str) -> Opt
 
 /// Reads `reason`, which is optional.
 pub(super) fn reason(body: &Object<'_>) -> Option<String> {
-    if body.get("reason") == Some(&Json::Null) {
+    note(body, "reason")
+}
+
+/// Reads `comment`, which is optional.
+pub(super) fn comment(body: &Object<'_>) -> Option<String> {
+    note(body, "comment")
+}
+
+fn note(body: &Object<'_>, key: &str) -> Option<String> {
+    if body.get(key) == Some(&Json::Null) {
         return None;
     }
-    let reason = body.text("reason").filter(|reason| !reason.is_empty())?;
-    if reason.chars().count() > MAX_REASON || reason.contains(char::is_control) {
-        body.wrong("/reason", &format!("must have at most {MAX_REASON} characters and no control characters"));
+    let note = body.text(key).filter(|note| !note.is_empty())?;
+    if note.chars().count() > MAX_REASON || note.contains(char::is_control) {
+        let detail = format!("must have at most {MAX_REASON} characters and no control characters");
+        body.wrong(&format!("/{key}"), &detail);
     }
-    Some(reason.to_owned())
+    Some(note.to_owned())
 }
 
 #[cfg(test)]

@@ -72,7 +72,11 @@ impl Admin {
                 (self.operator.unblock(bucket).await?, "unblocked".to_owned())
             }
             // They have routes of their own.
-            AdminWrite::Log | AdminWrite::Reload | AdminWrite::Record => {
+            AdminWrite::Log
+            | AdminWrite::Reload
+            | AdminWrite::Record
+            | AdminWrite::SetOverride
+            | AdminWrite::DeleteOverride => {
                 return Err(Rejection::new(StatusCode::NOT_FOUND, "not a change of a bucket"));
             }
         })

@@ -61,6 +61,7 @@ impl From<OperatorError> for Rejection {
             OperatorError::Store(store) if store.is_ambiguous() => {
                 (StatusCode::SERVICE_UNAVAILABLE, "; the change may have been made")
             }
+            OperatorError::File(_) => (StatusCode::INTERNAL_SERVER_ERROR, ""),
             OperatorError::Store(_) => (StatusCode::SERVICE_UNAVAILABLE, ""),
         };
         Self::new(status, format!("{error}{note}"))

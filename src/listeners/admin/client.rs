@@ -1,4 +1,4 @@
-//! A client of the admin listener, for `weir bucket`, `weir record` and `weir health`.
+//! A client of the admin listener, for `weir bucket`, `weir override`, `weir record` and `weir health`.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub struct AdminClient {
     token: Option<HeaderValue>,
 }
 
-/// A page about buckets.
+/// A page about buckets or overrides.
 #[derive(Debug)]
 pub struct JsonPage {
     pub status: StatusCode,
@@ -164,7 +164,11 @@ impl AdminClient {
 impl Page {
     fn json(self) -> Result<JsonPage, String> {
         match serde_json::from_slice::<Value>(&self.body) {
-            Ok(body) if ["bucket", "blocks", "detail"].iter().any(|member| body.get(member).is_some()) => {
+            Ok(body)
+                if ["bucket", "blocks", "override", "overrides", "detail"]
+                    .iter()
+                    .any(|member| body.get(member).is_some()) =>
+            {
                 Ok(JsonPage { status: self.status, body })
             }
             // Something else listens there, such as the proxy.
@@ -175,7 +179,12 @@ impl Page {
 
 /// Returns the path of a bucket, with its name as one segment.
 pub fn bucket_path(name: &str, below: &str) -> String {
-    let mut path = String::from("/buckets/");
+    segment_path("/buckets/", name, below)
+}
+
+/// Returns a path with a name as one segment.
+pub fn segment_path(above: &str, name: &str, below: &str) -> String {
+    let mut path = String::from(above);
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~:@,".contains(&byte) {
             path.push(char::from(byte));

@@ -46,6 +46,7 @@ mod health;
 mod limits;
 mod live;
 pub mod log;
+mod overrides;
 mod page;
 mod record;
 pub mod reload;
@@ -238,6 +239,8 @@ impl Admin {
             Operation::Limits => self.limits(),
             Operation::Limit => self.limit(segment),
             Operation::Overrides => self.overrides(request.head.uri.query()),
+            Operation::Override => self.live_override(segment),
+            Operation::ChangeOverride(write) => return self.change_override(write, segment, request).await,
             Operation::Explain => self.explain(request.body).await,
             Operation::Bucket => self.bucket(segment).await,
             Operation::ChangeBucket(write) => return self.change_bucket(write, segment, request).await,

@@ -68,7 +68,7 @@ impl Admin {
             "version": env!("CARGO_PKG_VERSION"),
             "features": features,
             "uptime_s": self.started.elapsed().as_secs(),
-            "rules": { "files": rules.files(), "loaded": timestamp(rules.effective_from), "limits": rules.limits().len() },
+            "rules": { "files": rules.files(), "loaded": timestamp(rules.loaded_at), "limits": rules.limits().len() },
         }))
     }
 }

@@ -26,7 +26,9 @@ mod keys;
 pub mod leases;
 mod leasing;
 mod node;
+mod notes;
 mod options;
+mod overrides;
 mod redirect;
 mod sentinel;
 mod session;
@@ -42,6 +44,7 @@ use keys::KeyStarts;
 use leases::Leases;
 use node::{Connection, NodeHandle, Route};
 pub use options::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
+pub use overrides::SharedOverrides;
 pub use target::Target;
 
 /// The buckets in Redis. Each worker has an instance on its own runtime; all gateways share the buckets.

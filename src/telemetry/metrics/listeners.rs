@@ -70,6 +70,8 @@ label! {
         Set = "set",
         Block = "block",
         Unblock = "unblock",
+        SetOverride = "set_override",
+        DeleteOverride = "delete_override",
         /// A change of the log's filter.
         Log = "log",
         /// A reload of the files.
@@ -139,6 +141,13 @@ metrics! {
         );
         slots: IntGauge = gauge("weir_slots_held", "Slots that requests in flight hold");
         blocks: IntGauge = gauge("weir_blocks", "Ids that operators have blocked");
+        live_overrides: IntGauge = gauge("weir_live_overrides", "Live overrides in force");
+        live_overrides_inert: IntGauge = gauge(
+            "weir_live_overrides_inert", "Live overrides that the rules in force have no use for",
+        );
+        live_overrides_synced: IntGauge = gauge(
+            "weir_live_overrides_sync_timestamp_seconds", "When the live overrides were last in step with the store",
+        );
         /// By [`DecisionListener`], except the rate limit service: its calls name no client.
         client_conflicts: Counters = counters(
             "weir_client_address_conflicts_total",

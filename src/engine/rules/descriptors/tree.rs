@@ -10,7 +10,7 @@ use crate::engine::rules::request::DescriptorEntry;
 ///
 /// At each level the exact value takes precedence, then the first pattern in file order, then the key alone, without
 /// backtracking. A limit covers descriptors with exactly as many entries as its path.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tree {
     root: Level,
 }
@@ -18,14 +18,14 @@ pub struct Tree {
 type Level = HashMap<String, Branches>;
 
 /// The rules for one key at one level.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Branches {
     values: HashMap<String, Node>,
     globs: Vec<(Glob, Node)>,
     any: Option<Node>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Node {
     limits: Vec<u32>,
     next: Level,

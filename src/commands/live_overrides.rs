@@ -1,0 +1,267 @@
+//! `weir override`: sets, shows and deletes live overrides of a running Weir, through its admin listener.
+
+use std::io::Write;
+
+use http::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+
+use super::admin_flags::TokenArgs;
+use super::exit::{ExitCode, Failure};
+use super::print::{detail, in_parentheses};
+use super::runtime::block_on;
+use super::values::parse_duration;
+use crate::listeners::admin::client::{AdminClient, JsonPage, segment_path};
+
+/// Sets, shows and deletes live overrides of a running Weir, which precede those of its files
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+
+    /// URL of the admin listener
+    #[arg(long, global = true, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
+    admin: String,
+
+    #[command(flatten)]
+    token: TokenArgs,
+}
+
+#[derive(clap::Subcommand, Debug)]
+enum Action {
+    /// Set the override of an id, or of all ids that start with it, or replace it
+    Set {
+        #[command(flatten)]
+        bucket: Bucket,
+        /// The numbers as in the rules file, `count=40 period=1s`; or `unlimited`; or `deny`
+        #[arg(value_name = "NUMBERS", required = true)]
+        numbers: Vec<String>,
+        /// When it ends: a date (until the end of that day in UTC) or a time such as 2026-12-31T18:00:00Z
+        #[arg(long, value_name = "TIME", conflicts_with = "span")]
+        until: Option<String>,
+        /// How long it holds, from now
+        #[arg(long = "for", id = "span", value_name = "DURATION", value_parser = checked_duration)]
+        span: Option<String>,
+        /// A comment, for operators
+        #[arg(long, value_name = "TEXT")]
+        comment: Option<String>,
+        /// Print the admin listener's JSON response
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show the live override of an id
+    Get {
+        #[command(flatten)]
+        bucket: Bucket,
+        /// Print the admin listener's JSON response
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the live overrides
+    List {
+        /// Only those of this limit
+        #[arg(value_name = "LIMIT")]
+        limit: Option<String>,
+        /// The output: `text`; `json`, the admin listener's response; or `yaml`, for `overrides:` in the rules file
+        #[arg(long, value_name = "FORMAT", default_value = "text")]
+        format: Format,
+    },
+    /// Delete the live override of an id
+    Delete {
+        #[command(flatten)]
+        bucket: Bucket,
+        /// Print the admin listener's JSON response
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(clap::Args, Debug)]
+struct Bucket {
+    /// The limit and the id, as in the keys of overrides
+    #[arg(value_name = "NAME:ID")]
+    name: String,
+}
+
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Text,
+    Json,
+    Yaml,
+}
+
+/// Calls the admin listener and prints its response.
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let token = args.token.token().map_err(Failure::usage)?;
+    let client = AdminClient::new(&args.admin, token.as_deref());
+    let client = client.map_err(|error| Failure::usage(format!("--admin: {error}")))?;
+    let (method, path, body) = args.action.request().map_err(Failure::usage)?;
+    let answer = block_on(client.ask(method, &path, body.as_ref())).map_err(Failure::could_not_start)?;
+    let JsonPage { status, body } = answer.map_err(Failure::could_not_start)?;
+    if status != StatusCode::OK {
+        let detail = body["detail"].as_str().unwrap_or(status.as_str());
+        let is_failure = status.is_server_error();
+        return Err(if is_failure { Failure::could_not_start(detail) } else { Failure::bad_input(detail) });
+    }
+    let is_json = match &args.action {
+        Action::Set { json, .. } | Action::Get { json, .. } | Action::Delete { json, .. } => *json,
+        Action::List { format, .. } => *format == Format::Json,
+    };
+    if is_json {
+        writeln!(out, "{body}")?;
+    } else if let Some(list) = body["overrides"].as_array() {
+        let is_yaml = matches!(&args.action, Action::List { format: Format::Yaml, .. });
+        write!(out, "{}", if is_yaml { yaml(list) } else { describe_all(list) })?;
+    } else {
+        let deleted = if matches!(&args.action, Action::Delete { .. }) { "deleted " } else { "" };
+        write!(out, "{deleted}{}", describe(&body))?;
+    }
+    for warning in body["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        writeln!(err, "warning: {warning}")?;
+    }
+    if body["kept"] == "process" && matches!(args.action, Action::Set { .. }) {
+        writeln!(
+            err,
+            "warning: it is lost when this Weir stops; start it with `--live-overrides FILE`, or with Redis"
+        )?;
+    }
+    Ok(ExitCode::Success)
+}
+
+impl Action {
+    /// The request to the admin listener.
+    fn request(&self) -> Result<(Method, String, Option<Value>), String> {
+        Ok(match self {
+            Self::Set { bucket, numbers, until, span, comment, .. } => {
+                let mut body = members(numbers)?;
+                let texts = [("until", until), ("for", span), ("comment", comment)];
+                for (key, text) in texts.into_iter().filter_map(|(key, text)| Some((key, text.as_ref()?))) {
+                    if body.insert(key.to_owned(), json!(text)).is_some() {
+                        return Err(format!("`{key}` is given twice"));
+                    }
+                }
+                (Method::PUT, segment_path("/overrides/", &bucket.name, ""), Some(Value::Object(body)))
+            }
+            Self::Get { bucket, .. } => (Method::GET, segment_path("/overrides/", &bucket.name, ""), None),
+            Self::Delete { bucket, .. } => (Method::DELETE, segment_path("/overrides/", &bucket.name, ""), None),
+            Self::List { limit, .. } => {
+                let of = limit.as_ref().map(|limit| segment_path("&limit=", limit, "")).unwrap_or_default();
+                (Method::GET, format!("/overrides?source=live&n=10000{of}"), None)
+            }
+        })
+    }
+}
+
+/// Reads `count=40`, `unlimited` and `deny`. A value that is not JSON is text.
+fn members(words: &[String]) -> Result<Map<String, Value>, String> {
+    let mut members = Map::new();
+    for word in words {
+        let (key, value) = match word.split_once('=') {
+            Some((key, value)) => (key, serde_json::from_str(value).unwrap_or_else(|_| json!(value))),
+            None if word == "unlimited" || word == "deny" => (word.as_str(), json!(true)),
+            None => return Err(format!("invalid number `{word}`: write `count=40 period=1s`, `unlimited` or `deny`")),
+        };
+        if members.insert(key.to_owned(), value).is_some() {
+            return Err(format!("`{key}` is given twice"));
+        }
+    }
+    Ok(members)
+}
+
+/// Checks a duration, which is sent unchanged.
+fn checked_duration(text: &str) -> Result<String, String> {
+    parse_duration(text).map(|_| text.to_owned())
+}
+
+/// A live override, for people.
+fn describe(given: &Value) -> String {
+    let text = |key: &str| given[key].as_str().unwrap_or_default();
+    let mut page = format!("{}\n", text("override"));
+    detail(&mut page, "allows", allows(given));
+    detail(
+        &mut page,
+        "set",
+        format_args!("{} by {}{}", text("at"), text("by"), in_parentheses(given["comment"].as_str())),
+    );
+    if given["until"].is_string() {
+        detail(&mut page, "until", text("until"));
+    }
+    if given["inert"].is_string() {
+        detail(&mut page, "inert", text("inert"));
+    }
+    page
+}
+
+fn allows(given: &Value) -> String {
+    match given["allows"].as_str() {
+        Some("unlimited") => "everything (unlimited)".to_owned(),
+        Some("deny") => "nothing (`deny: true`)".to_owned(),
+        _ => {
+            let windows = given["windows"].as_array().into_iter().flatten();
+            let texts: Vec<_> = windows.filter_map(|window| window["allows"].as_str()).collect();
+            if texts.is_empty() { given["numbers"].to_string() } else { texts.join(" and ") }
+        }
+    }
+}
+
+fn describe_all(list: &[Value]) -> String {
+    if list.is_empty() {
+        return "there are no live overrides\n".to_owned();
+    }
+    list.iter().map(describe).collect()
+}
+
+/// The overrides as a rules file has them below `overrides:`. JSON is YAML.
+fn yaml(list: &[Value]) -> String {
+    if list.is_empty() {
+        return "{}\n".to_owned();
+    }
+    let line = |given: &Value| {
+        let mut members = given["numbers"].as_object().cloned().unwrap_or_default();
+        for key in ["until", "comment"] {
+            if given[key].is_string() {
+                members.insert(key.to_owned(), given[key].clone());
+            }
+        }
+        let members: Vec<_> = members.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+        format!("{}: {{ {} }}\n", given["override"], members.join(", "))
+    };
+    list.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_words() {
+        let words = |text: &str| members(&text.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (text, expected) in [
+            ("count=40 period=1s", json!({"count": 40, "period": "1s"})),
+            ("unlimited", json!({"unlimited": true})),
+            ("deny", json!({"deny": true})),
+            (r#"rates=[{"count":1,"period":"1s"}]"#, json!({"rates": [{"count": 1, "period": "1s"}]})),
+        ] {
+            assert_eq!(words(text).map(Value::Object), Ok(expected));
+        }
+        for (text, expected) in [("40", "invalid number `40`"), ("count=1 count=2", "`count` is given twice")] {
+            assert!(words(text).unwrap_err().contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_for_people_or_for_a_rules_file() {
+        let given = json!({"override": "L:a \"b\"", "allows": "windows", "windows": [{"allows": "burst 4, 4 per 1s"}],
+            "numbers": {"count": 4, "period": "1s"}, "by": "alice", "at": "2026-11-21T06:00:00Z",
+            "until": "2026-12-31T00:00:00Z", "comment": "a partner", "inert": null});
+        let text = "\
+L:a \"b\"
+  allows    burst 4, 4 per 1s
+  set       2026-11-21T06:00:00Z by alice (a partner)
+  until     2026-12-31T00:00:00Z
+";
+        assert_eq!(describe_all(std::slice::from_ref(&given)), text);
+        let line = "\"L:a \\\"b\\\"\": { count: 4, period: \"1s\", until: \"2026-12-31T00:00:00Z\", comment: \"a partner\" }\n";
+        assert_eq!(yaml(&[given]), line);
+        assert_eq!((yaml(&[]).as_str(), describe_all(&[]).as_str()), ("{}\n", "there are no live overrides\n"));
+    }
+}

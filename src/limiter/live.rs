@@ -1,0 +1,122 @@
+//! The live overrides of this process, and the rules with them.
+
+use std::path::PathBuf;
+
+use super::Shared;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::live::{LiveOverride, OverrideReader, OverrideText, PlacedOverride};
+use crate::engine::rules::rule_set::Rules;
+
+/// Nothing tells how to read an override.
+const NO_FILES: &str = "the rules do not come from files";
+
+/// The live overrides, and what they are under the rules in force.
+#[derive(Default)]
+pub(super) struct Live {
+    /// `None` if the rules do not come from files.
+    pub(super) reader: Option<OverrideReader>,
+    pub(super) list: Vec<KnownOverride>,
+    /// Where a memory store keeps them for a restart.
+    pub(super) file: Option<PathBuf>,
+}
+
+/// A live override under the rules in force.
+#[derive(Clone, Debug)]
+pub struct KnownOverride {
+    pub given: LiveOverride,
+    /// The error says why the rules in force have no use for it.
+    pub allowance: Result<Allowance, String>,
+}
+
+impl Live {
+    /// Returns rules with these overrides. `effective_from` is when the numbers change.
+    fn apply(&mut self, rules: &Rules, list: Vec<LiveOverride>, effective_from: Micros) -> Rules {
+        let texts: Vec<_> = list.iter().map(LiveOverride::text).collect();
+        let read = self.reader.as_ref().map_or_else(Vec::new, |read| read(&texts, effective_from));
+        let mut placed = Vec::with_capacity(list.len());
+        self.list.clear();
+        let unread = || Err(NO_FILES.to_owned());
+        for (given, read) in list.into_iter().zip(read.into_iter().chain(std::iter::repeat_with(unread))) {
+            let allowance = read.map(|read| {
+                let allowance = read.given.allowance.clone();
+                placed.push(read.of(&given));
+                allowance
+            });
+            self.list.push(KnownOverride { given, allowance });
+        }
+        rules.with_live(placed, effective_from)
+    }
+}
+
+impl Shared {
+    /// Sets how live overrides are read, those that a file has kept, and the file. Must be called before requests come.
+    pub fn keep_overrides(&self, reader: OverrideReader, kept: Vec<LiveOverride>, file: Option<PathBuf>, now: Micros) {
+        let mut live = self.live.lock();
+        (live.reader, live.file) = (Some(reader), file);
+        drop(live);
+        self.apply_overrides(kept, now);
+    }
+
+    /// Puts new rules in force, with the live overrides as `reader` reads them by these rules.
+    pub fn replace_all(&self, rules: Rules, reader: OverrideReader) {
+        let mut live = self.live.lock();
+        live.reader = Some(reader);
+        let rules = self.with_overrides(&mut live, rules);
+        self.put(rules);
+    }
+
+    /// Returns the rules with the live overrides there are.
+    pub(super) fn with_overrides(&self, live: &mut Live, rules: Rules) -> Rules {
+        if live.list.is_empty() {
+            return rules;
+        }
+        let list = live.list.drain(..).map(|known| known.given).collect();
+        let before = rules.effective_from;
+        let rules = live.apply(&rules, list, before);
+        for known in &live.list {
+            if let Err(reason) = &known.allowance {
+                tracing::warn!("the live override of {} applies no more: {reason}", known.given.bucket);
+            }
+        }
+        self.count_overrides(live);
+        rules
+    }
+
+    /// Puts these live overrides in force, and no others. `effective_from` is when the numbers change.
+    pub(super) fn apply_overrides(&self, list: Vec<LiveOverride>, effective_from: Micros) {
+        let mut live = self.live.lock();
+        if list.is_empty() && live.list.is_empty() {
+            return;
+        }
+        // The lock is held until the rules are in force, so that a reload cannot come between.
+        let rules = self.snapshot.load();
+        let rules = live.apply(&rules.rules, list, effective_from.max(rules.rules.effective_from));
+        self.count_overrides(&live);
+        self.put(rules);
+    }
+
+    /// All live overrides, expired ones too.
+    pub(super) fn overrides(&self) -> Vec<KnownOverride> {
+        self.live.lock().list.clone()
+    }
+
+    /// Reads an override by the rules in force. The error says what is wrong and where.
+    pub(super) fn read_override(&self, text: OverrideText<'_>, now: Micros) -> Result<PlacedOverride, String> {
+        let reader = self.live.lock().reader.clone();
+        let mut read = reader.map_or_else(Vec::new, |read| read(&[text], now));
+        read.pop().unwrap_or_else(|| Err(NO_FILES.to_owned()))
+    }
+
+    /// The file that keeps live overrides, if they are to survive a restart.
+    pub(super) fn overrides_file(&self) -> Option<PathBuf> {
+        self.live.lock().file.clone()
+    }
+
+    fn count_overrides(&self, live: &Live) {
+        let in_force = live.list.iter().filter(|known| known.allowance.is_ok()).count();
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        self.metrics.listeners.live_overrides.set(count(in_force));
+        self.metrics.listeners.live_overrides_inert.set(count(live.list.len() - in_force));
+    }
+}

@@ -1,0 +1,152 @@
+//! Notes with an end that all gateways at a server share: calls of `lua/blocks.lua`.
+//!
+//! They are few and rarely change, so each gateway has a copy, and polls for a new version.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use tokio::time::timeout;
+
+use super::RedisStore;
+use super::call::{assembled, describe};
+use crate::clock::Clock;
+use crate::engine::algorithms::micros::Micros;
+use crate::store::StoreError;
+
+/// Called by source, since there are only a few calls per second: a call by hash would have to handle a server that has lost
+/// the script.
+static SOURCE: LazyLock<String> = LazyLock::new(|| assembled(include_str!("../../../lua/blocks.lua")));
+
+/// How long a call may take. No request waits for it.
+const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The most notes that one call reads. The server does nothing else meanwhile, and requests have 20 ms: ten thousand took it
+/// 130 ms on a busy machine.
+const PAGE: usize = 200;
+
+/// The most times that all notes are read, if they change in between.
+const MOST_READS: usize = 3;
+
+/// Notes on a server, in two keys whose ends are given. Each change increases their version, which is 0 if there were none
+/// lately, or if the server has lost them. A change may have been made after [`StoreError::Late`]. Times are this machine's.
+#[derive(Clone, Copy)]
+pub(super) struct SharedNotes<'a> {
+    pub(super) store: &'a RedisStore,
+    /// The ends of the keys; no bucket's begins with `!`.
+    pub(super) keys: [&'static str; 2],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Note {
+    pub(super) key: String,
+    pub(super) until: Micros,
+    pub(super) text: Vec<u8>,
+}
+
+/// A part of the notes: their version, the number of members that were read, and the notes among them.
+type Page = (u64, usize, Vec<Note>);
+
+impl SharedNotes<'_> {
+    /// Adds a note, or replaces that of the same key. The new version is greater than `known`. Returns false if `most` others
+    /// are in force.
+    pub(super) async fn put(self, note: &Note, most: usize, known: u64, now: Micros) -> Result<bool, StoreError> {
+        let words =
+            [b"block".to_vec(), bytes(most), left(note, now), bytes(&note.key), note.text.clone(), bytes(known)];
+        is_changed(&self.call(&words).await?)
+    }
+
+    /// Removes the note with this key. The new version is greater than `known`. Returns false if there is none.
+    pub(super) async fn remove(self, key: &str, known: u64) -> Result<bool, StoreError> {
+        is_changed(&self.call(&[b"unblock".to_vec(), bytes(key), bytes(known)]).await?)
+    }
+
+    /// Writes all notes back. Returns false if the server has this version or a later one.
+    pub(super) async fn restore(self, version: u64, notes: &[Note], now: Micros) -> Result<bool, StoreError> {
+        let mut words = vec![b"restore".to_vec(), bytes(version)];
+        words.extend(notes.iter().flat_map(|note| [left(note, now), bytes(&note.key), note.text.clone()]));
+        is_changed(&self.call(&words).await?)
+    }
+
+    /// Reads the version and all notes in the order of their ends; `None` if the version is still `known`.
+    pub(super) async fn read(self, known: Option<u64>, clock: &Clock) -> Result<Option<(u64, Vec<Note>)>, StoreError> {
+        let mut stored = (0, Vec::new());
+        for _ in 0..MOST_READS {
+            let (version, looked_at, list) = self.read_page(known, 0, clock).await?;
+            if known == Some(version) {
+                return Ok(None);
+            }
+            stored = (version, list);
+            let (mut from, mut rest, mut current) = (looked_at, looked_at, version);
+            while rest == PAGE && current == version {
+                let list;
+                (current, rest, list) = self.read_page(None, from, clock).await?;
+                stored.1.extend(list);
+                from += rest;
+            }
+            if current == version {
+                break;
+            }
+        }
+        // Notes that changed while they were read keep the version from before, so the next call reads them again.
+        Ok(Some(stored))
+    }
+
+    async fn read_page(self, known: Option<u64>, from: usize, clock: &Clock) -> Result<Page, StoreError> {
+        // No version is this large, so the server replies with its notes.
+        let version = bytes(known.unwrap_or(u64::MAX));
+        let reply = self.call(&[b"read".to_vec(), version, bytes(from), bytes(PAGE)]).await?;
+        let Value::Array(values) = &reply else { return Err(unexpected(&reply)) };
+        let (version, looked_at, members) = match values.as_slice() {
+            [Value::Int(version)] => (version, &0, &[][..]),
+            [Value::Int(version), Value::Int(looked_at), members @ ..] => (version, looked_at, members),
+            _ => return Err(unexpected(&reply)),
+        };
+        let (now, mut list) = (clock.now(), Vec::with_capacity(members.len() / 3));
+        for member in members.chunks(3) {
+            let [Value::BulkString(key), Value::Int(left), Value::BulkString(text)] = member else {
+                return Err(unexpected(&reply));
+            };
+            let until = Micros(now.0.saturating_add(u64::try_from(*left).unwrap_or(0)));
+            list.push(Note { key: String::from_utf8_lossy(key).into_owned(), until, text: text.clone() });
+        }
+        Ok((u64::try_from(*version).unwrap_or(0), usize::try_from(*looked_at).unwrap_or(0), list))
+    }
+
+    async fn call(self, arguments: &[Vec<u8>]) -> Result<Value, StoreError> {
+        let live = self.store.connection()?;
+        let start = self.store.key_start();
+        let mut command = Cmd::new();
+        command.arg("EVAL").arg(SOURCE.as_str()).arg(self.keys.len());
+        command.arg(&self.keys.map(|key| format!("{start}{key}"))).arg(arguments);
+        let answer = timeout(TIMEOUT, live.reply(&command)).await.map_err(|_| StoreError::Late(TIMEOUT))?;
+        answer.and_then(Value::extract_error).map_err(|error| {
+            if error.code().is_none() {
+                return StoreError::Broken;
+            }
+            self.store.note_redirect();
+            StoreError::Failed(describe(&error))
+        })
+    }
+}
+
+fn bytes(value: impl ToString) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+/// The time left, in microseconds.
+fn left(note: &Note, now: Micros) -> Vec<u8> {
+    bytes(note.until.since(now).0)
+}
+
+fn is_changed(answer: &Value) -> Result<bool, StoreError> {
+    match answer {
+        Value::Int(1) => Ok(true),
+        Value::Int(0) => Ok(false),
+        other => Err(unexpected(other)),
+    }
+}
+
+fn unexpected(value: &Value) -> StoreError {
+    StoreError::Failed(format!("unexpected reply of the script of blocks: {value:?}"))
+}
