@@ -210,6 +210,30 @@ def blocks_refunds_and_sets(setting):
         clean(page)
 
 
+def sets_lists_and_deletes_an_override(setting):
+    with setting.open() as page:
+        page.fill("#override-id", "Watched:o")
+        page.fill("#override-numbers", "deny")
+        page.click("#override-form button")
+        page.until_text("#override-message", "give the operator’s token first")
+        use_token(page)
+        page.until_text("#token-message", "is in use")
+        page.until_text("#overrides", "There are none.")
+        page.fill("#override-comment", HOSTILE)
+        page.click("#override-form button")
+        page.until_text("#override-message", "Set. It ends when this Weir stops.")
+        page.until_text("#overrides", HOSTILE)
+        equal(setting.get("/watched", x_id="o"), 429)
+        page.fill("#override-numbers", "count=0 period=1h")
+        page.click("#override-form button")
+        page.until_text("#override-message", "`count`: ")
+        page.click("#overrides li button:last-child")
+        page.until_text("#override-message", "Deleted.")
+        page.until_text("#overrides", "There are none.")
+        equal(setting.get("/watched", x_id="o"), 200)
+        clean(page)
+
+
 def says_that_a_token_is_wrong(setting):
     with setting.open() as page:
         use_token(page, "guess")
@@ -381,6 +405,7 @@ def a_lost_connection_is_shown_and_recovers(setting):
 
 CHECKS = [
     loads_and_says_what_to_do, shows_requests_as_they_come, pauses, resets_a_denied_id, blocks_refunds_and_sets,
+    sets_lists_and_deletes_an_override,
     says_that_a_token_is_wrong, explains_a_request, lists_the_ids_most_denied, takes_no_text_for_markup, is_readable_in_light_and_dark,
     fits_a_narrow_screen, every_control_is_reached_by_keyboard, every_control_has_a_name,
     ids_need_a_token_on_a_public_address, a_lost_connection_is_shown_and_recovers,

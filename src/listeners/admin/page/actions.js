@@ -136,9 +136,71 @@ change("Unblock", "DELETE", "/block", [], "Unblocked.", nothing);
 
 onSubmit("bucket-form", "bucket-message", () => look(`${get("bucket-limit").value}:${get("bucket-id").value.trim()}`));
 
+// Live overrides
+
+const MOST_OVERRIDES = 100;
+
+/** Reads `count=40 period=1s`, `unlimited` and `deny`. */
+function numbersOf(text) {
+  return Object.fromEntries(text.trim().split(/\s+/).map((word) => {
+    const equals = word.indexOf("=");
+    if (equals < 0) return [word, true];
+    const value = word.slice(equals + 1);
+    return [word.slice(0, equals), /^\d+$/.test(value) ? Number(value) : value];
+  }));
+}
+
+function showOverrides(overrides, isAll) {
+  const items = overrides.map((given) => {
+    const remove = el("button", { type: "button" }, "Delete");
+    remove.setAttribute("aria-label", `Delete the override of ${given.override}`);
+    remove.addEventListener("click", () => changeOverride("DELETE", given.override, undefined, "Deleted."));
+    const allows = given.allows === "windows" ? given.windows.map((window) => window.allows).join("; ") : given.allows;
+    const facts = [given.inert ? `not in use: ${given.inert}` : allows, given.until && `until ${given.until}`, `by ${given.by}`, given.comment];
+    return el("li", {}, lookButton(given.override, given.override), ` ${facts.filter(Boolean).join(", ")} `, remove);
+  });
+  if (!items.length) items.push(el("li", { className: "muted" }, "There are none."));
+  if (!isAll) items.push(el("li", { className: "muted" }, "More are not shown; `weir override list` has them."));
+  get("overrides").replaceChildren(...items);
+}
+
+async function readOverrides() {
+  try {
+    const reply = await ask("GET", `/overrides?source=live&n=${MOST_OVERRIDES}`);
+    if (reply.ok) showOverrides(reply.body.overrides, reply.body.next === null);
+    else get("overrides").replaceChildren(el("li", { className: "muted" }, "To see them, give the operator’s token."));
+  } catch {
+    // The next reading of the numbers tells that the connection is lost.
+  }
+}
+
+async function changeOverride(method, name, body, done) {
+  if (!token) {
+    say("override-message", "give the operator’s token first.", true);
+    return get("token").focus();
+  }
+  try {
+    const reply = await ask(method, `/overrides/${encodeURIComponent(name)}`, body);
+    if (!reply.ok) return say("override-message", reasonOf(reply), true);
+    const lost = method === "PUT" && reply.body.kept === "process" ? " It ends when this Weir stops." : "";
+    say("override-message", [done + lost, ...(reply.body.warnings ?? [])].join(" "));
+    await readOverrides();
+    if (bucket === reply.body.override) await look(bucket);
+  } catch (error) {
+    say("override-message", `no answer: ${error.message}`, true);
+  }
+}
+
+onSubmit("override-form", "override-message", () => {
+  const [span, comment] = [get("override-for").value.trim(), get("override-comment").value.trim()];
+  const body = { ...numbersOf(get("override-numbers").value), ...(span && { for: span }), ...(comment && { comment }) };
+  return changeOverride("PUT", get("override-id").value.trim(), body, "Set.");
+});
+
 // The token
 
 function showToken(name) {
+  readOverrides();
   get("forget").hidden = !token;
   say("token-message", name ? `The token of ${name} is in use. This page forgets it when it is closed or loaded again.` : "");
   readTop();
@@ -209,3 +271,4 @@ function explained(limit) {
 const isEncrypted = location.protocol === "https:" || /^(localhost|127\.|\[::1\]|.*\.localhost$)/.test(location.hostname);
 if (!isEncrypted) say("token-message", "This connection is not encrypted: who can read it can read the token.");
 read();
+readOverrides();
