@@ -216,13 +216,11 @@ fn yaml(list: &[Value]) -> String {
         return "{}\n".to_owned();
     }
     let line = |given: &Value| {
-        let mut members = given["numbers"].as_object().cloned().unwrap_or_default();
-        for key in ["until", "comment"] {
-            if given[key].is_string() {
-                members.insert(key.to_owned(), given[key].clone());
-            }
-        }
-        let members: Vec<_> = members.iter().map(|(key, value)| format!("{key}: {value}")).collect();
+        let numbers = given["numbers"].as_object().into_iter().flatten();
+        let numbers = numbers.map(|(key, value)| (key.as_str(), value));
+        let others =
+            ["until", "comment"].into_iter().map(|key| (key, &given[key])).filter(|(_, value)| value.is_string());
+        let members: Vec<_> = numbers.chain(others).map(|(key, value)| format!("{key}: {value}")).collect();
         format!("{}: {{ {} }}\n", given["override"], members.join(", "))
     };
     list.iter().map(line).collect()
