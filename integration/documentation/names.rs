@@ -11,7 +11,15 @@ use crate::support::binary;
 use crate::support::process::succeed;
 
 /// Flags of other programs.
-const OTHERS: &[&str] = &["--add-host", "--http2-prior-knowledge", "--eval", "--locked", "--no-capture", "--set-file"];
+const OTHERS: &[&str] = &[
+    "--add-host",
+    "--http2-prior-knowledge",
+    "--eval",
+    "--locked",
+    "--no-capture",
+    "--reset-then-reuse-values",
+    "--set-file",
+];
 
 /// The help of a command and its subcommands.
 fn help(command: &[&str]) -> String {

@@ -258,7 +258,7 @@ fn a_store_that_has_lost_what_is_blocked_gets_it_back_from_those_who_know() {
     restored(&redis, "2");
 }
 
-pub(super) const BY_ADDRESS: &str = "\
+const BY_ADDRESS: &str = "\
 limits:
   PerAddress: { by: ip, burst: 1000 }
   Beside: { by: method, burst: 1000 }

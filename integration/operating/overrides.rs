@@ -4,12 +4,19 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::blocks::{BY_ADDRESS, at_listener};
+use super::blocks::at_listener;
 use super::{LIMITS, TOKEN, ask, ask_with, done, each_store, serve, spend};
 use crate::support::binary;
 use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
+
+/// Buckets that no polling empties.
+const BY_ADDRESS: &str = "\
+limits:
+  PerAddress: { by: ip, burst: 1000 }
+  PerUser: { match: { domain: api, descriptor: { user: '*' } }, by: { descriptor: user }, burst: 1000 }
+";
 
 /// Sets an override once the store is connected.
 fn set(weir: &Weir, override_: &str, body: &str) -> Value {
