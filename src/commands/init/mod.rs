@@ -36,15 +36,15 @@ pub struct Args {
 enum Gateway {
     /// Clients of Weir's own reverse proxy
     Proxy,
-    /// nginx, by auth_request
+    /// nginx, by `auth_request`
     Nginx,
     /// HAProxy, by SPOE
     Haproxy,
     /// Traefik, by ForwardAuth
     Traefik,
-    /// Caddy, by forward_auth
+    /// Caddy, by `forward_auth`
     Caddy,
-    /// Envoy, Istio and Envoy Gateway, by ext_authz
+    /// Envoy, Istio and Envoy Gateway, by `ext_authz`
     ExtAuthz,
     /// Envoy, by the rate limit service
     EnvoyRatelimit,
