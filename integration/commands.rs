@@ -1,11 +1,10 @@
 //! The commands as a user runs them.
 
-use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::support::binary::run;
-use crate::support::process::Finished;
+use crate::support::process::{Finished, finish};
 use crate::support::redis::RedisServer;
 
 fn file(path: &str) -> PathBuf {
@@ -368,14 +367,13 @@ fn shells_complete_commands_and_flags() {
     }
     check(&["completions", "ksh"], 2);
     // What bash offers for `weir serve --envoy-r`.
-    let ask = "source /dev/stdin && COMP_WORDS=(weir serve --envoy-r) COMP_CWORD=2 && \
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("weir.bash");
+    std::fs::write(&script, check(&["completions", "bash"], 0)).unwrap();
+    let ask = "source \"$1\" && COMP_WORDS=(weir serve --envoy-r) COMP_CWORD=2 && \
         _weir weir --envoy-r serve && echo \"${COMPREPLY[@]}\"";
-    let mut bash = Command::new("bash");
-    bash.args(["--norc", "-c", ask]).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut bash = bash.spawn().unwrap();
-    bash.stdin.take().unwrap().write_all(check(&["completions", "bash"], 0).as_bytes()).unwrap();
-    let told = bash.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&told.stdout), "--envoy-ratelimit-config\n");
+    let told = finish(Command::new("bash").args(["--norc", "-c", ask, "bash"]).arg(&script));
+    assert_eq!(told.text(), "--envoy-ratelimit-config\n");
 }
 
 #[test]
