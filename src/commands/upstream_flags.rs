@@ -14,8 +14,8 @@ pub(super) struct UpstreamArgs {
     /// Where to send allowed requests. `URL`: all of them. `HOST=URL`, `/PREFIX=URL`, `HOST/PREFIX=URL`: those for this host
     /// (`*.example.com` for all names below) and path prefix. `URL,URL`: to the least busy of several servers. A URL is
     /// `http://host:port`, `https://host:port`, `h2c://host:port` (HTTP/2 without TLS), `unix:/path`, or `echo`, which answers
-    /// with what it received
-    // No path or host has a space, so a variable can give several routes too.
+    /// with what it received. Repeatable; one value may hold several routes, separated by commas or spaces
+    // No path or host has a space, so a space can separate routes as well.
     #[arg(long, value_name = "[HOST][/PREFIX]=URL", env = "WEIR_UPSTREAM", value_delimiter = ' ')]
     upstream: Vec<String>,
 
@@ -93,7 +93,7 @@ impl UpstreamArgs {
             unhealthy: self.health_threshold.0,
             healthy: self.health_threshold.1,
         });
-        let routes = Routes::parse(&self.upstream).map_err(lines)?;
+        let routes = Routes::parse(&apart(&self.upstream)).map_err(lines)?;
         let (tls, reloader) = if routes.use_tls() { Some(self.tls()?).unzip() } else { (None, None) };
         let options = UpstreamOptions {
             connections: self.upstream_connections,
@@ -115,6 +115,25 @@ impl UpstreamArgs {
         };
         Connector::load(&options).map_err(|error| error.to_string())
     }
+}
+
+/// Splits values at the commas before a further route: `a.example=http://a,/v1=http://b,http://c` is two routes, the second with
+/// two servers.
+fn apart(values: &[String]) -> Vec<String> {
+    let mut routes: Vec<String> = Vec::new();
+    for value in values {
+        let mut is_first = true;
+        for item in value.split(',') {
+            // A server has a `=` only in the path of a unix socket.
+            let has_target = item.split_once('=').is_some_and(|(before, _)| !before.contains(':'));
+            match routes.last_mut().filter(|_| !is_first && !has_target) {
+                Some(route) => *route += &format!(",{item}"),
+                None => routes.push(item.to_owned()),
+            }
+            is_first = false;
+        }
+    }
+    routes
 }
 
 /// The maximum number of connections to one address: about as many as there are local ports
@@ -174,6 +193,15 @@ mod tests {
         let together = options(&["--upstream", "echo /v1=http://a,http://b"]).unwrap();
         assert_eq!(apart.routes, together.routes);
         assert_ne!(apart.routes, options(&["--upstream", "echo"]).unwrap().routes);
+    }
+
+    #[test]
+    fn routes_may_stand_in_one_value_with_commas_between_like_other_lists() {
+        let apart =
+            options(&["--upstream", "unix:/a=b,http://c", "--upstream", "a.example/v1=http://a,http://b"]).unwrap();
+        let together = options(&["--upstream", "unix:/a=b,http://c,a.example/v1=http://a,http://b"]).unwrap();
+        assert_eq!(apart.routes, together.routes);
+        assert_ne!(apart.routes, options(&["--upstream", "unix:/a=b,http://c"]).unwrap().routes);
     }
 
     #[test]

@@ -30,6 +30,8 @@ mod response_cost;
 pub mod rule_tests;
 mod scalars;
 mod schema;
+#[cfg(test)]
+mod schema_page;
 mod script_files;
 mod settings;
 mod yaml;
