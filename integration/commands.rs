@@ -389,3 +389,15 @@ fn each_command_has_a_manual_page() {
     let text = check(&["man", "--dir", "no/such/directory"], 1);
     assert!(text.contains("cannot write to no/such/directory"), "{text}");
 }
+
+#[test]
+fn the_short_help_of_serve_has_the_flags_to_begin_with_and_the_long_one_all() {
+    let flags = |text: &str| text.lines().filter(|line| line.trim_start().starts_with("--")).count();
+    let (short, long) = (check(&["serve", "-h"], 0), check(&["serve", "--help"], 0));
+    assert_eq!(flags(&short), 20, "{short}");
+    assert!(short.contains("--upstream") && short.contains("weir serve --help"), "{short}");
+    assert!(flags(&long) > 80 && long.contains("--http2-resets"), "{long}");
+    for heading in ["Listeners:", "gRPC listener:", "Admin listener:", "Upstreams:"] {
+        assert!(long.contains(&format!("\n{heading}\n")), "{heading}");
+    }
+}

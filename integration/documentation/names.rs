@@ -18,6 +18,7 @@ const OTHERS: &[&str] = &[
     "--locked",
     "--no-capture",
     "--reset-then-reuse-values",
+    "--reuse-values",
     "--set-file",
 ];
 

@@ -11,6 +11,7 @@ use crate::message::host::host_of;
 
 /// The admin listener of `weir serve`.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Admin listener")]
 pub(super) struct AdminArgs {
     /// The admin listener's address: metrics, health and the admin API
     #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]

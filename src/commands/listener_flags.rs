@@ -18,13 +18,11 @@ pub(super) const NO_LISTENER: &str = "--upstream is missing; use `--upstream htt
 
 /// The workers' listeners.
 #[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Listeners")]
 pub(super) struct ListenerArgs {
     /// The proxy's address, or `unix:PATH` for a unix socket, whose peers count as 127.0.0.1; needs `--upstream`
     #[arg(long, value_name = "ADDR", env = "WEIR_PROXY", default_value = "127.0.0.1:8080")]
     proxy: ListenAddress,
-
-    #[command(flatten)]
-    grpc: GrpcArgs,
 
     /// The address for checks over HTTP by gateways and applications, or `unix:PATH`
     #[arg(long, value_name = "ADDR", env = "WEIR_CHECK")]
@@ -33,6 +31,10 @@ pub(super) struct ListenerArgs {
     /// The address for HAProxy's SPOE filter, or `unix:PATH`; only HAProxy should reach it
     #[arg(long, value_name = "ADDR", env = "WEIR_SPOE")]
     spoe: Option<ListenAddress>,
+
+    // Last, because its heading also applies to the flags after it.
+    #[command(flatten)]
+    grpc: GrpcArgs,
 }
 
 impl ListenerArgs {

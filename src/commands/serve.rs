@@ -36,6 +36,11 @@ use crate::telemetry::traces::Traces;
 /// Flags of `weir serve`. Each has an environment variable and a key with the same name in the `--config` file; a flag
 /// overrides the variable, which overrides the file.
 #[derive(clap::Args, Debug)]
+#[command(
+    mut_args = shown_by_short_help,
+    after_help = "`weir serve --help` shows all flags.",
+    after_long_help = "Each flag has an environment variable, and a key with its name in the file of `--config`."
+)]
 pub struct Args {
     #[command(flatten)]
     listeners: ListenerArgs,
@@ -44,16 +49,16 @@ pub struct Args {
     admin: AdminArgs,
 
     /// Generations of rate limit headers to send: ietf-11, ietf-03, x-ratelimit, none
-    #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11")]
+    #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11", help_heading = GENERAL)]
     headers: Vec<String>,
 
     /// A YAML file of flags, each by its name: `store: redis://...`
-    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
+    #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", help_heading = GENERAL)]
     config: Option<std::path::PathBuf>,
 
     /// Check the flags and all files as a start would, print the problems with those that `weir check` finds, and exit; opens no
     /// socket and connects to nothing
-    #[arg(long)]
+    #[arg(long, help_heading = GENERAL)]
     dry_run: bool,
 
     #[command(flatten)]
@@ -82,6 +87,38 @@ pub struct Args {
 
     #[command(flatten)]
     traces: TraceArgs,
+}
+
+/// The flags of `weir serve -h`, enough to try each listener; `--help` has all.
+const FIRST_FLAGS: [&str; 20] = [
+    "access-log",
+    "admin",
+    "admin-token-file",
+    "check",
+    "config",
+    "dry-run",
+    "envoy-ratelimit-config",
+    "grpc",
+    "headers",
+    "limits",
+    "log",
+    "overrides",
+    "proxy",
+    "shadow",
+    "spoe",
+    "store",
+    "tls-cert",
+    "tls-key",
+    "trusted-proxies",
+    "upstream",
+];
+
+/// The heading of the flags that belong to no listener.
+const GENERAL: &str = "General";
+
+fn shown_by_short_help(flag: clap::Arg) -> clap::Arg {
+    let is_hidden = !flag.get_long().is_some_and(|name| FIRST_FLAGS.contains(&name));
+    flag.hide_short_help(is_hidden)
 }
 
 /// The flags that were checked before anything starts.
