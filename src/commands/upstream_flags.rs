@@ -127,7 +127,7 @@ fn apart(values: &[String]) -> Vec<String> {
             // A server has a `=` only in the path of a unix socket.
             let has_target = item.split_once('=').is_some_and(|(before, _)| !before.contains(':'));
             match routes.last_mut().filter(|_| !is_first && !has_target) {
-                Some(route) => *route += &format!(",{item}"),
+                Some(route) => route.extend([",", item]),
                 None => routes.push(item.to_owned()),
             }
             is_first = false;

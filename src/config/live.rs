@@ -1,5 +1,6 @@
 //! Reads live overrides as if they stood in a file beside the limits.
 
+use std::fmt::Write;
 use std::rc::Rc;
 
 use serde_json::{Map, Value};
@@ -66,7 +67,7 @@ fn read(loader: &mut Loader, given: OverrideText<'_>) -> Result<PlacedOverride, 
         text.push_str(" {}");
     }
     for (key, value) in &members {
-        text.push_str(&format!("\n  {}: {value}", Value::from(key.as_str())));
+        let _ = write!(text, "\n  {}: {value}", Value::from(key.as_str()));
     }
     text.push('\n');
     let findings = Findings::with(NAME, &Rc::new(Ignores::of_file("")));

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::schema::SCHEMA;
 
-/// Where the generated part of the page begins.
+/// The line above the generated part of the page.
 const START: &str = "\n## Every key\n";
 
 const ABOUT: &str = "
@@ -48,7 +48,7 @@ fn keys() -> String {
         let part = schema.pointer(place).unwrap();
         let _ = write!(page, "\n### {heading}\n\n");
         let about = part["description"].as_str().filter(|_| !place.is_empty());
-        about.iter().for_each(|text| page += &format!("{text}\n\n"));
+        page.extend(about.into_iter().flat_map(|text| [text, "\n\n"]));
         page.push_str("| key | type | default | |\n|---|---|---|---|\n");
         let required = part["required"].as_array().cloned().unwrap_or_default();
         for (key, value) in part["properties"].as_object().unwrap() {

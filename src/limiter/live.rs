@@ -17,7 +17,7 @@ pub(super) struct Live {
     /// `None` if the rules do not come from files.
     pub(super) reader: Option<OverrideReader>,
     pub(super) list: Vec<KnownOverride>,
-    /// Where a memory store keeps them for a restart.
+    /// The file that keeps them over a restart, beside a memory store.
     pub(super) file: Option<PathBuf>,
 }
 

@@ -16,7 +16,7 @@ pub(super) enum Field {
     Ignored,
     /// An address, with or without a port. Of several, the last one that is an address.
     Client,
-    /// As [`Self::Client`], unless the line tells that, too.
+    /// The client's address, unless the line has [`Self::Client`], too.
     Peer,
     Host,
     /// The request line: method, target and protocol.
@@ -31,9 +31,9 @@ pub(super) enum Field {
     DecodedTarget,
     /// With or without its question mark.
     Query,
-    /// When the request arrived.
+    /// Arrival of the request.
     Arrival,
-    /// When the line was written, at the end of the response.
+    /// Time of writing the line, at the end of the response.
     End,
     /// A span in units of so many microseconds.
     Took(u64),
@@ -42,7 +42,7 @@ pub(super) enum Field {
     Header(Box<str>),
     TlsSubject,
     Status,
-    /// Of our own log: a request without it was rejected before the limits were asked.
+    /// A field of our own log: a request without it was rejected before the limits were asked.
     Verdict,
 }
 
@@ -200,13 +200,13 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Whether lines with these parts tell methods or targets.
+/// Returns true if lines with these parts tell methods or targets.
 pub(super) fn has_head<'a>(fields: impl IntoIterator<Item = &'a Field>) -> bool {
     let told = told(fields);
     told.method || told.path
 }
 
-/// What lines with these parts tell. The precision of instants is left out.
+/// Returns the facts that lines with these parts tell, without the precision of instants.
 pub(super) fn told<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Told {
     let mut told = Told::default();
     let (mut ends, mut names) = (false, std::collections::BTreeSet::new());

@@ -44,7 +44,7 @@ const NAMED: [(&str, &str, IsOpen); 6] = [
     ("common", "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent", true),
 ];
 
-/// Whether lines of a template may have more values at their end.
+/// True if lines of a template may have more values at their end.
 type IsOpen = bool;
 
 /// The format of a log.
@@ -86,7 +86,7 @@ impl GivenFormat {
     }
 }
 
-/// A named template; `None` if there is none of that name.
+/// A named template; `None` if the name is unknown.
 fn named(name: &str) -> Option<Result<Template, String>> {
     let (_, template, is_open) = NAMED.iter().find(|(known, ..)| *known == name)?;
     let template = Template::compile(template);
@@ -162,7 +162,7 @@ impl Format {
         Micros(precision.min().unwrap_or(1))
     }
 
-    /// As `--log-format` takes it.
+    /// The name that `--log-format` takes.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -49,7 +49,7 @@ impl Default for ToldHeaders {
 }
 
 impl Told {
-    /// Whether lines tell this header, given in lower case.
+    /// Returns true if lines tell this header, given in lower case.
     pub fn header(&self, name: &str) -> bool {
         match &self.headers {
             ToldHeaders::Named(names) => names.contains(name),
@@ -57,7 +57,7 @@ impl Told {
         }
     }
 
-    /// What two logs both tell.
+    /// Returns the facts that two logs both tell.
     #[must_use]
     pub fn and(&self, other: &Self) -> Self {
         Self {

@@ -8,7 +8,7 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::limit::{Limit, LimitMode};
 
-/// What happens to the buckets, after the word "buckets".
+/// The fate of the buckets, as text after the word "buckets".
 pub(super) fn after(old: &Limit, new: &Limit) -> String {
     let has_none = |limit: &Limit| {
         limit.mode == LimitMode::Off

@@ -105,7 +105,7 @@ pub(super) fn of_by(old: &Limit, new: &Limit) -> Option<Change> {
     Some(Change { what: "by", from, to, effect, note: note.to_owned() })
 }
 
-/// Whether requests that share a bucket by `new` share one by `old`.
+/// Returns true if requests that share a bucket by `new` share one by `old`.
 fn splits(old: &[Component], new: &[Component]) -> bool {
     let is_within = |old: &Component, new: &Component| match (&old.source, &new.source) {
         (ComponentSource::Ip { ipv6_prefix: old }, ComponentSource::Ip { ipv6_prefix: new }) => old <= new,

@@ -2,7 +2,7 @@
 
 use std::ops::{BitOr, BitOrAssign};
 
-/// What a change does to requests. A change is stricter if the new rules may deny some of the requests that all passed under the
+/// The effect of a change on requests. A change is stricter if the new rules may deny some of the requests that all passed under the
 /// old ones, and looser if it is so the other way round. One that does both is stricter for some requests and looser for others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effect {

@@ -17,7 +17,7 @@ pub(super) struct Change {
     pub(super) from: String,
     pub(super) to: String,
     pub(super) effect: Effect,
-    /// What it means; may be empty.
+    /// The consequence; may be empty.
     pub(super) note: String,
 }
 
@@ -28,7 +28,7 @@ pub(super) enum Presence {
     Both,
 }
 
-/// What changes about a limit.
+/// The changes to a limit.
 #[derive(Debug)]
 pub(super) struct LimitDiff {
     pub(super) name: String,
@@ -37,12 +37,12 @@ pub(super) struct LimitDiff {
     pub(super) effect: Effect,
     pub(super) changes: Vec<Change>,
     pub(super) overrides: Vec<OverrideChange>,
-    /// What happens to its buckets.
+    /// The fate of its buckets.
     pub(super) buckets: String,
 }
 
 impl LimitDiff {
-    /// Whether anything is different.
+    /// Returns true if anything is different.
     pub(super) fn is_changed(&self) -> bool {
         self.presence != Presence::Both
             || self.renamed_from.is_some()
@@ -89,7 +89,7 @@ pub(super) fn compare(old: &Rulebook, new: &Rulebook) -> Vec<LimitDiff> {
     all
 }
 
-/// Whether two limits have the same buckets under different names.
+/// Returns true if two limits have the same buckets under different names.
 fn is_same_in_keys(old: &Limit, new: &Limit) -> bool {
     old.short.eq_ignore_ascii_case(&new.short)
 }
@@ -98,7 +98,7 @@ fn is_same_but_for_its_name(old: &Limit, new: &Limit) -> bool {
     old.allowance == new.allowance && settings::all(old, new).is_empty()
 }
 
-/// Whether it can deny a request.
+/// Returns true if it can deny a request.
 fn can_deny(limit: &Limit) -> bool {
     let is_strict = |allowance: &Allowance| !matches!(allowance, Allowance::Unlimited | Allowance::Disabled);
     let given = limit.overrides.entries().any(|(_, given)| is_strict(&given.allowance));

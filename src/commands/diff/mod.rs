@@ -1,4 +1,4 @@
-//! `weir diff`: what changes between two rules files, for whom it becomes stricter, and what happens to the buckets.
+//! `weir diff`: compares two rules files: changed limits and overrides, their direction, and the fate of the buckets.
 
 use std::io::{self, Write};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Which numbers let everything pass that others let pass.
+//! Compares the numbers of limits: one set is looser if it admits everything that the other admits.
 
 use super::effect::Effect;
 use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
@@ -41,7 +41,7 @@ fn elevated_keeps(old: &Elevated, new: &Elevated) -> bool {
     keeps(&old.numbers, &new.numbers) && new.span >= old.span && new.activations_per_month >= old.activations_per_month
 }
 
-/// Whether requests that all pass under `old` all pass under `new`. Where that depends on more than these numbers, the answer is no.
+/// Returns true if requests that all pass under `old` all pass under `new`; false where that depends on more than these numbers.
 pub(super) fn keeps(old: &Numbers, new: &Numbers) -> bool {
     if old == new {
         return true;

@@ -72,7 +72,7 @@ pub struct TestRequest {
     pub client: IpAddr,
     pub tls_subject: Option<String>,
     pub descriptor: Vec<(String, String)>,
-    /// How long it is in flight; `None` if it ends before the next request.
+    /// Its time in flight; `None` if it ends before the next request.
     pub lasts: Option<Micros>,
     /// The upstream's status and headers.
     pub status: u16,

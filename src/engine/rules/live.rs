@@ -26,7 +26,7 @@ pub struct LiveOverride {
     pub comment: Option<String>,
     /// The operator.
     pub by: String,
-    /// When it was set.
+    /// The time at which it was set.
     pub at: Micros,
 }
 
@@ -43,7 +43,7 @@ pub struct PlacedOverride {
     pub given: Override,
     /// Why it cannot apply to any request, if so.
     pub never_applies: Option<String>,
-    /// What is probably not intended.
+    /// Problems that are probably not intended.
     pub warnings: Vec<String>,
 }
 

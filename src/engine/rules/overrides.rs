@@ -32,7 +32,7 @@ pub struct OverrideOrigin {
 }
 
 impl OverrideOrigin {
-    /// Of a live override, which is in no file.
+    /// The origin of a live override, which is in no file.
     pub fn live(comment: Option<&str>) -> Self {
         Self { file: u16::MAX, line: 0, comment: comment.map(Into::into) }
     }

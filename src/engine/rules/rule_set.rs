@@ -31,7 +31,7 @@ pub struct Rules {
     /// Stands for limits carried by requests. Its index is that after the last of `limits`.
     pub(super) carried: Arc<Limit>,
     pub(super) index: Arc<Index>,
-    /// The live overrides by limit; empty if there are none.
+    /// The live overrides by limit; may be empty.
     pub(super) live: Vec<Overrides>,
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,

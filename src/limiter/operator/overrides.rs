@@ -25,7 +25,7 @@ pub struct NewOverride {
     pub by: String,
 }
 
-/// Where live overrides are kept.
+/// The place that keeps live overrides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// In Redis, for all gateways.

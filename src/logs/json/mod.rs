@@ -34,7 +34,7 @@ pub(super) struct JsonFormat {
     recorded: Head,
 }
 
-/// Where the next member is expected among the known ones.
+/// The index at which the next member is expected among the known ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place(usize);
 

@@ -19,7 +19,7 @@ impl Dialect {
     pub(in crate::logs) const ALL: [Self; 6] =
         [Self::Weir, Self::Recording, Self::Caddy, Self::Traefik, Self::Envoy, Self::Nginx];
 
-    /// As `--log-format` takes it.
+    /// The name that `--log-format` takes.
     pub(in crate::logs) const fn name(self) -> &'static str {
         match self {
             Self::Weir => "weir",
@@ -115,7 +115,7 @@ fn weir(name: &str) -> Field {
     }
 }
 
-/// What `weir record` writes. `at_us` is the instant at which the limits decided.
+/// The lines of `weir record`. `at_us` is the instant at which the limits decided.
 fn recording(name: &str) -> Field {
     match name {
         "at_us" => Field::Arrival,

@@ -3,7 +3,7 @@
 use super::Piece;
 use crate::logs::field::Field;
 
-/// Whether a template has operators of Envoy, such as `%START_TIME%`. Apache's directives have one letter.
+/// Returns true if a template has operators of Envoy, such as `%START_TIME%`. Apache's directives have one letter.
 pub(super) fn is_envoy(template: &str) -> bool {
     template.split('%').skip(1).any(|part| {
         let name = part.split(['(', ':']).next().unwrap_or_default();

@@ -3,7 +3,7 @@
 use super::Piece;
 use crate::logs::field::Field;
 
-/// Whether a template has variables of nginx. Apache and Envoy write `%`.
+/// Returns true if a template has variables of nginx. Apache and Envoy write `%`.
 pub(super) fn is_nginx(template: &str) -> bool {
     let names = template.split('$').skip(1);
     names.into_iter().any(|name| name.starts_with(|first: char| first.is_ascii_lowercase() || first == '{'))

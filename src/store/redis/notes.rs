@@ -18,7 +18,7 @@ use crate::store::StoreError;
 /// the script.
 static SOURCE: LazyLock<String> = LazyLock::new(|| assembled(include_str!("../../../lua/blocks.lua")));
 
-/// How long a call may take. No request waits for it.
+/// The deadline of a call. No request waits for it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most notes that one call reads. The server does nothing else meanwhile, and requests have 20 ms: ten thousand took it
@@ -52,18 +52,18 @@ impl SharedNotes<'_> {
     /// are in force.
     pub(super) async fn put(self, note: &Note, most: usize, known: u64, now: Micros) -> Result<bool, StoreError> {
         let words =
-            [b"block".to_vec(), bytes(most), left(note, now), bytes(&note.key), note.text.clone(), bytes(known)];
+            [b"block".to_vec(), bytes(&most), left(note, now), bytes(&note.key), note.text.clone(), bytes(&known)];
         is_changed(&self.call(&words).await?)
     }
 
-    /// Removes the note with this key. The new version is greater than `known`. Returns false if there is none.
+    /// Removes the note with this key. The new version is greater than `known`. Returns false if it does not exist.
     pub(super) async fn remove(self, key: &str, known: u64) -> Result<bool, StoreError> {
-        is_changed(&self.call(&[b"unblock".to_vec(), bytes(key), bytes(known)]).await?)
+        is_changed(&self.call(&[b"unblock".to_vec(), bytes(&key), bytes(&known)]).await?)
     }
 
     /// Writes all notes back. Returns false if the server has this version or a later one.
     pub(super) async fn restore(self, version: u64, notes: &[Note], now: Micros) -> Result<bool, StoreError> {
-        let mut words = vec![b"restore".to_vec(), bytes(version)];
+        let mut words = vec![b"restore".to_vec(), bytes(&version)];
         words.extend(notes.iter().flat_map(|note| [left(note, now), bytes(&note.key), note.text.clone()]));
         is_changed(&self.call(&words).await?)
     }
@@ -94,8 +94,8 @@ impl SharedNotes<'_> {
 
     async fn read_page(self, known: Option<u64>, from: usize, clock: &Clock) -> Result<Page, StoreError> {
         // No version is this large, so the server replies with its notes.
-        let version = bytes(known.unwrap_or(u64::MAX));
-        let reply = self.call(&[b"read".to_vec(), version, bytes(from), bytes(PAGE)]).await?;
+        let version = bytes(&known.unwrap_or(u64::MAX));
+        let reply = self.call(&[b"read".to_vec(), version, bytes(&from), bytes(&PAGE)]).await?;
         let Value::Array(values) = &reply else { return Err(unexpected(&reply)) };
         let (version, looked_at, members) = match values.as_slice() {
             [Value::Int(version)] => (version, &0, &[][..]),
@@ -130,13 +130,13 @@ impl SharedNotes<'_> {
     }
 }
 
-fn bytes(value: impl ToString) -> Vec<u8> {
+fn bytes(value: &impl ToString) -> Vec<u8> {
     value.to_string().into_bytes()
 }
 
 /// The time left, in microseconds.
 fn left(note: &Note, now: Micros) -> Vec<u8> {
-    bytes(note.until.since(now).0)
+    bytes(&note.until.since(now).0)
 }
 
 fn is_changed(answer: &Value) -> Result<bool, StoreError> {

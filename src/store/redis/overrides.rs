@@ -28,7 +28,7 @@ impl SharedOverrides<'_> {
         self.0.put(&note(given), MOST_LIVE_OVERRIDES, known, now).await
     }
 
-    /// Removes the override of this id. The new version is greater than `known`. Returns false if there is none.
+    /// Removes the override of this id. The new version is greater than `known`. Returns false if it does not exist.
     pub async fn delete(self, bucket: &str, known: u64) -> Result<bool, StoreError> {
         self.0.remove(bucket, known).await
     }
