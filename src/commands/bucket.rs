@@ -6,12 +6,12 @@ use std::io::Write;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::admin_flags::TokenArgs;
+use super::admin_client_flags::{AdminClientArgs, failure};
 use super::exit::{ExitCode, Failure};
 use super::print::{detail, in_parentheses};
 use super::runtime::block_on;
-use super::values::parse_duration;
-use crate::listeners::admin::client::{AdminClient, JsonPage, bucket_path};
+use super::values::checked_duration;
+use crate::listeners::admin::client::{JsonPage, bucket_path};
 
 /// Shows and changes the buckets of a running Weir
 #[derive(clap::Args, Debug)]
@@ -19,12 +19,8 @@ pub struct Args {
     #[command(subcommand)]
     action: Action,
 
-    /// URL of the admin listener
-    #[arg(long, global = true, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
-    admin: String,
-
     #[command(flatten)]
-    token: TokenArgs,
+    listener: AdminClientArgs,
 
     /// Print the admin listener's JSON response
     #[arg(long, global = true)]
@@ -57,7 +53,7 @@ enum Action {
     Block {
         #[command(flatten)]
         bucket: Bucket,
-        /// How long, from now
+        /// Duration from now
         #[arg(long = "for", value_name = "DURATION", value_parser = checked_duration)]
         span: String,
         /// Reason, for operators; clients do not see it
@@ -79,9 +75,7 @@ struct Bucket {
 
 /// Calls the admin listener and prints its response.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let token = args.token.token().map_err(Failure::usage)?;
-    let client = AdminClient::new(&args.admin, token.as_deref());
-    let client = client.map_err(|error| Failure::usage(format!("--admin: {error}")))?;
+    let client = args.listener.client()?;
     let (method, path, body) = args.action.request();
     let answer = block_on(client.ask(method, &path, body.as_ref())).map_err(Failure::could_not_start)?;
     let JsonPage { status, body } = answer.map_err(Failure::could_not_start)?;
@@ -94,12 +88,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
     } else {
         write!(out, "{}", describe(&body))?;
     }
-    let detail = || body["detail"].as_str().unwrap_or(status.as_str());
-    match status {
-        StatusCode::OK => Ok(ExitCode::Success),
-        status if status.is_server_error() => Err(Failure::could_not_start(detail())),
-        _ => Err(Failure::bad_input(detail())),
-    }
+    if status == StatusCode::OK { Ok(ExitCode::Success) } else { Err(failure(status, &body)) }
 }
 
 impl Action {
@@ -118,11 +107,6 @@ impl Action {
         };
         (method, bucket_path(&bucket.name, below), body)
     }
-}
-
-/// Checks a duration, which is sent unchanged.
-fn checked_duration(text: &str) -> Result<String, String> {
-    parse_duration(text).map(|_| text.to_owned())
 }
 
 /// A bucket's state, for people.

@@ -5,12 +5,12 @@ use std::io::Write;
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::admin_flags::TokenArgs;
+use super::admin_client_flags::{AdminClientArgs, failure};
 use super::exit::{ExitCode, Failure};
 use super::print::{detail, in_parentheses};
 use super::runtime::block_on;
-use super::values::parse_duration;
-use crate::listeners::admin::client::{AdminClient, JsonPage, segment_path};
+use super::values::checked_duration;
+use crate::listeners::admin::client::{JsonPage, segment_path};
 
 /// Sets, shows and deletes live overrides of a running Weir, which precede those of its files
 #[derive(clap::Args, Debug)]
@@ -18,12 +18,8 @@ pub struct Args {
     #[command(subcommand)]
     action: Action,
 
-    /// URL of the admin listener
-    #[arg(long, global = true, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
-    admin: String,
-
     #[command(flatten)]
-    token: TokenArgs,
+    listener: AdminClientArgs,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -35,10 +31,10 @@ enum Action {
         /// The numbers as in the rules file, `count=40 period=1s`; or `unlimited`; or `deny`
         #[arg(value_name = "NUMBERS", required = true)]
         numbers: Vec<String>,
-        /// When it ends: a date (until the end of that day in UTC) or a time such as 2026-12-31T18:00:00Z
+        /// The end: a date (until the end of that day in UTC) or a time such as 2026-12-31T18:00:00Z
         #[arg(long, value_name = "TIME", conflicts_with = "span")]
         until: Option<String>,
-        /// How long it holds, from now
+        /// Duration from now
         #[arg(long = "for", id = "span", value_name = "DURATION", value_parser = checked_duration)]
         span: Option<String>,
         /// A comment, for operators
@@ -91,16 +87,12 @@ enum Format {
 
 /// Calls the admin listener and prints its response.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let token = args.token.token().map_err(Failure::usage)?;
-    let client = AdminClient::new(&args.admin, token.as_deref());
-    let client = client.map_err(|error| Failure::usage(format!("--admin: {error}")))?;
+    let client = args.listener.client()?;
     let (method, path, body) = args.action.request().map_err(Failure::usage)?;
     let answer = block_on(client.ask(method, &path, body.as_ref())).map_err(Failure::could_not_start)?;
     let JsonPage { status, body } = answer.map_err(Failure::could_not_start)?;
     if status != StatusCode::OK {
-        let detail = body["detail"].as_str().unwrap_or(status.as_str());
-        let is_failure = status.is_server_error();
-        return Err(if is_failure { Failure::could_not_start(detail) } else { Failure::bad_input(detail) });
+        return Err(failure(status, &body));
     }
     let is_json = match &args.action {
         Action::Set { json, .. } | Action::Get { json, .. } | Action::Delete { json, .. } => *json,
@@ -165,11 +157,6 @@ fn members(words: &[String]) -> Result<Map<String, Value>, String> {
         }
     }
     Ok(members)
-}
-
-/// Checks a duration, which is sent unchanged.
-fn checked_duration(text: &str) -> Result<String, String> {
-    parse_duration(text).map(|_| text.to_owned())
 }
 
 /// A live override, for people.

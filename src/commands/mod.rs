@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 pub use self::exit::ExitCode;
 use self::exit::Failure;
 
+mod admin_client_flags;
 mod admin_flags;
 pub mod bucket;
 pub mod check;

@@ -10,11 +10,10 @@ use bytes::BytesMut;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use super::admin_flags::TokenArgs;
+use super::admin_client_flags::{AdminClientArgs, failure};
 use super::exit::{ExitCode, Failure};
 use super::runtime::block_on;
 use super::values::parse_duration;
-use crate::listeners::admin::client::AdminClient;
 
 /// For the start and the end of a recording.
 const GRACE: Duration = Duration::from_secs(30);
@@ -41,19 +40,13 @@ pub struct Args {
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 
-    /// URL of the admin listener
-    #[arg(long, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
-    admin: String,
-
     #[command(flatten)]
-    token: TokenArgs,
+    listener: AdminClientArgs,
 }
 
 /// Asks the admin listener for a recording and writes its lines.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let token = args.token.token().map_err(Failure::usage)?;
-    let client = AdminClient::new(&args.admin, token.as_deref());
-    let client = client.map_err(|error| Failure::usage(format!("--admin: {error}")))?;
+    let client = args.listener.client()?;
     let mut file;
     let output: &mut dyn Write = match &args.output {
         None => out,
@@ -75,9 +68,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let page = answer.map_err(Failure::could_not_start)?;
     if page.status != StatusCode::OK {
         let problem: Value = serde_json::from_slice(&page.body).unwrap_or_default();
-        let detail = problem["detail"].as_str().unwrap_or(page.status.as_str()).to_owned();
-        let is_server = page.status.is_server_error();
-        return Err(if is_server { Failure::could_not_start(detail) } else { Failure::bad_input(detail) });
+        return Err(failure(page.status, &problem));
     }
     let Some(last) = ended else {
         return Err(Failure::could_not_start(

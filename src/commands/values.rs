@@ -14,6 +14,11 @@ pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
         .and_then(|span| if span.is_zero() { Err("must be longer than 0".into()) } else { Ok(span) })
 }
 
+/// Validates a duration longer than 0 and returns its text.
+pub(super) fn checked_duration(text: &str) -> Result<String, String> {
+    parse_duration(text).map(|_| text.to_owned())
+}
+
 /// Parses a duration, which may be 0.
 pub(super) fn parse_duration_or_zero(text: &str) -> Result<Duration, String> {
     match duration::parse(text) {

@@ -225,7 +225,7 @@ fn component(component: &Component) -> Value {
         ComponentSource::Host => "host".into(),
         ComponentSource::Method => "method".into(),
         ComponentSource::Path => "path".into(),
-        ComponentSource::TlsSubject => "tls-subject".into(),
+        ComponentSource::TlsSubject => named("tls", "subject"),
         ComponentSource::Header(name) => named("header", name.as_str()),
         ComponentSource::Query(name) => named("query", name),
         ComponentSource::Cookie(name) => named("cookie", name),
@@ -260,4 +260,20 @@ fn conditions(conditions: &Match) -> Value {
 pub(crate) fn timestamp(time: Micros) -> Option<String> {
     let time = Timestamp::from_second(i64::try_from(time.0 / 1_000_000).ok()?);
     time.ok().map(|time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn components_are_as_in_a_rules_file() {
+        for (source, form, expected) in [
+            (ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text, json!("ip/64")),
+            (ComponentSource::TlsSubject, ValueType::Text, json!({ "tls": "subject" })),
+            (ComponentSource::Query("q".to_owned()), ValueType::Integer, json!({ "query": "q", "as": "integer" })),
+        ] {
+            assert_eq!(component(&Component::new(source, form)), expected);
+        }
+    }
 }

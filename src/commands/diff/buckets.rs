@@ -1,4 +1,4 @@
-//! What happens to the buckets of a limit when its rules change under them.
+//! Predicts whether the buckets of a limit carry over or start full when its rules change.
 //!
 //! A bucket is found by its key: the limit's name in keys, the components of the id, and a suffix for what the algorithm keeps.
 //! If the key stays the same, the tokens used carry over to other numbers.

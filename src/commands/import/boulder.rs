@@ -19,7 +19,7 @@ const ID_KEYS: [&str; 2] = ["id", "comment"];
 const IDS_HELP: &str = "write `ids: [{ id: ..., comment: ... }]`";
 
 // The components of Boulder's ids, for `by`.
-// Boulder counts whole IPv6 addresses, and their /48 beside them.
+// Boulder has one limit for whole IPv6 addresses and another for their /48.
 const ADDRESS: &str = "ip/128";
 const RANGE: &str = "ip/48";
 const ACCOUNT: &str = "{ header: x-account-id, as: integer }";

@@ -164,7 +164,7 @@ impl Blocks {
         self.is_reordered
     }
 
-    /// The facts that all files tell.
+    /// The fields that are in every file.
     pub fn told(&self) -> Told {
         let all = self.files.iter().map(|file| file.format.told().clone()).reduce(|left, right| left.and(&right));
         all.unwrap_or_default()
