@@ -65,7 +65,7 @@ fn exit_codes_say_whose_fault_it_is() {
         (&["get", "Even:7", "--admin", &admin][..], 0, ""),
         (&["--admin", &admin, "get", "Evne:7"], 1, "error: there is no limit `Evne`; did you mean `Even`?\n"),
         (&["get", "Even", "--admin", &admin], 1, "it is missing"),
-        (&["reset", "Even:7", "--admin", &admin], 1, "a change needs a token"),
+        (&["reset", "Even:7", "--admin", &admin], 1, "TOKEN` (--admin-token, --admin-token-file)"),
         (&["reset", "Even:7", "--admin", &admin, "--admin-token", "wrong"], 1, "unknown token"),
         (&["reset", "Even:7", "--admin", &admin, "--admin-token", TOKEN], 0, ""),
         (

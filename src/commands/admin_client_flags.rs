@@ -27,6 +27,9 @@ impl AdminClientArgs {
 
 /// Returns the failure for an answer other than 200, whose body is a problem (RFC 9457).
 pub(super) fn failure(status: StatusCode, problem: &Value) -> Failure {
-    let detail = problem["detail"].as_str().unwrap_or(status.as_str());
+    let mut detail = problem["detail"].as_str().unwrap_or(status.as_str()).to_owned();
+    if status == StatusCode::UNAUTHORIZED {
+        detail.push_str(" (--admin-token, --admin-token-file)");
+    }
     if status.is_server_error() { Failure::could_not_start(detail) } else { Failure::bad_input(detail) }
 }
