@@ -7,11 +7,11 @@ use std::sync::LazyLock;
 use super::algorithms::{self, Context, Settings, elevated};
 use super::lints::{Lint, Places};
 use super::mapping::Mapping;
+use super::named_files::NamedFile;
 use super::node::{Key, Node, Value};
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::scalars::{is_name, one_of};
-use super::script_files::ScriptFile;
 use super::suggest::nearest;
 use super::{by, candidate, ignores, matching, response_cost};
 use crate::engine::algorithms::tag::Tag;
@@ -51,7 +51,7 @@ const LONGEST_SHORT: usize = 32;
 pub(super) struct Limits {
     pub(super) drafts: Vec<Draft>,
     /// The files that limits name.
-    scripts: Vec<ScriptFile>,
+    named_files: Vec<NamedFile>,
     /// The indices of drafts by name in lower case.
     names: HashMap<String, usize>,
 }
@@ -76,9 +76,9 @@ pub(super) struct Draft {
 }
 
 impl Limits {
-    /// Returns no limits yet. `scripts` are the files that limits may name.
-    pub(super) fn with(scripts: &[ScriptFile]) -> Self {
-        Self { scripts: scripts.to_vec(), ..Self::default() }
+    /// Returns no limits yet. `named_files` are the files that limits may name.
+    pub(super) fn with(named_files: &[NamedFile]) -> Self {
+        Self { named_files: named_files.to_vec(), ..Self::default() }
     }
 
     /// Returns the index of a limit. Names match in their exact spelling.
@@ -120,7 +120,7 @@ impl Limits {
             let help = "write `{}` for a limit that applies only to its overrides";
             draft.name.error(format!("{} is empty", quoted(&draft.name.text)), help);
         } else if let Ok(map) = Mapping::of(node, "a limit", &KEYS) {
-            draft.read(&map, &self.scripts, interner);
+            draft.read(&map, &self.named_files, interner);
         }
         ignores.enter(None);
         self.drafts.push(draft);
@@ -210,7 +210,7 @@ impl Draft {
         }
     }
 
-    fn read(&mut self, map: &Mapping<'_>, scripts: &[ScriptFile], interner: &mut Interner) {
+    fn read(&mut self, map: &Mapping<'_>, files: &[NamedFile], interner: &mut Interner) {
         if let Ok(Some(lints)) = map.read(ignores::KEY, ignores::read) {
             let ignores = map.node.findings.ignores();
             ignores.add(ignores.current(), lints);
@@ -235,7 +235,7 @@ impl Draft {
         self.settings = settings.ok();
         if let Some(settings) = &mut self.settings {
             limit.algorithm = settings.algorithm();
-            settings.read_limit(map, Context { paths, scripts }, limit);
+            settings.read_limit(map, Context { paths, files }, limit);
         }
         let in_queue = limit.queue.iter_mut().flat_map(|queue| &mut queue.fields).map(|(_, component)| component);
         for component in limit.by.iter_mut().chain(in_queue) {

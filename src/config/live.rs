@@ -35,14 +35,14 @@ impl Definitions {
     /// `fingerprinter` must be that of the rules.
     pub fn new(sources: &Sources, fingerprinter: Fingerprinter) -> Self {
         let limits = sources.limits.as_ref().map(|source| source.text.clone()).unwrap_or_default();
-        let sources = Sources { scripts: sources.scripts.clone(), ..Sources::default() };
+        let sources = Sources { named_files: sources.named_files.clone(), ..Sources::default() };
         Self { limits, sources, fingerprinter }
     }
 
     /// Reads overrides. Each result is that of the text at the same index; the error says what is wrong and where.
     pub fn read(&self, texts: &[OverrideText<'_>], now: Micros) -> Vec<Result<PlacedOverride, String>> {
         let mut loader = Loader {
-            limits: Limits::with(&self.sources.scripts),
+            limits: Limits::with(&self.sources.named_files),
             interner: Interner::default(),
             fingerprinter: self.fingerprinter,
             now,

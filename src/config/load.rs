@@ -50,7 +50,7 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
     let rules = sources.limits.as_ref().unwrap_or(&none);
     // Overrides refer to files by index. Index 0 is reserved for the rules file.
     let files = std::iter::once(rules).chain(&sources.overrides).map(|source| source.name.clone()).collect();
-    let limits = Limits::with(&sources.scripts);
+    let limits = Limits::with(&sources.named_files);
     let interner = Interner::default();
     let mut loader = Loader { limits, interner, fingerprinter, now: effective_from, files, has_lints };
     let mut report = Report::default();

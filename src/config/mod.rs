@@ -19,6 +19,7 @@ mod live;
 mod load;
 mod mapping;
 mod matching;
+mod named_files;
 mod node;
 mod numbers;
 mod overrides;
@@ -32,7 +33,6 @@ mod scalars;
 mod schema;
 #[cfg(test)]
 mod schema_page;
-mod script_files;
 mod settings;
 mod yaml;
 
@@ -42,10 +42,10 @@ use std::path::Path;
 pub use lints::Lint;
 pub use live::Definitions;
 pub use load::{check, load};
+pub use named_files::NamedFile;
 pub use problem::{Place, Problem, Report, Severity};
 pub use reload::{Change, Files, PollMode, Sources, Watcher};
 pub use schema::SCHEMA;
-pub use script_files::ScriptFile;
 pub use settings::{Setting, settings};
 
 use crate::engine::rules::rule_set::Rules;
@@ -99,7 +99,7 @@ impl LoadResult {
 /// Reads rules from standard input, as [`read`] does from a file.
 fn read_from(input: impl std::io::Read) -> Result<Source, Problem> {
     let name = "<stdin>".to_owned();
-    match script_files::read_all_of(input, LARGEST_FILE) {
+    match named_files::read_all_of(input, LARGEST_FILE) {
         Ok(text) => Ok(Source { name, text }),
         Err((message, help)) => Err(Problem::of_file(&name, message, help)),
     }
@@ -108,7 +108,7 @@ fn read_from(input: impl std::io::Read) -> Result<Source, Problem> {
 /// Reads a file of rules or overrides: UTF-8 of at most [`LARGEST_FILE`] bytes.
 pub fn read(path: &Path) -> Result<Source, Problem> {
     let name = path.display().to_string();
-    match script_files::read_text(path, LARGEST_FILE) {
+    match named_files::read_text(path, LARGEST_FILE) {
         Ok(text) => Ok(Source { name, text }),
         Err((message, help)) => Err(Problem::of_file(&name, message, help)),
     }

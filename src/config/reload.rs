@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::directory;
+use super::named_files::{self, NamedFile};
 use super::problem::Problem;
-use super::script_files::{self, ScriptFile};
 use super::{Source, read, read_from};
 
 /// A file that changed less than this before it was read may change again without a later timestamp: file systems' clocks
@@ -54,8 +54,8 @@ pub struct Sources {
     pub limits: Option<Source>,
     pub overrides: Vec<Source>,
     pub envoy_ratelimit: Vec<Source>,
-    /// The scripts that the rules file names.
-    pub scripts: Vec<ScriptFile>,
+    /// The other files that the rules file names.
+    pub named_files: Vec<NamedFile>,
 }
 
 impl Files {
@@ -65,19 +65,19 @@ impl Files {
         let overrides = all(&self.overrides)?;
         let envoy_ratelimit = all(&directory::expand(&self.envoy_ratelimit)?)?;
         let limits = self.limits.as_deref().map(read).transpose()?;
-        let scripts = match (&self.limits, &limits) {
-            (Some(path), Some(source)) => script_files::read_all(path, &source.text),
+        let named_files = match (&self.limits, &limits) {
+            (Some(path), Some(source)) => named_files::read_all(path, &source.text),
             _ => Vec::new(),
         };
-        Ok(Sources { limits, overrides, envoy_ratelimit, scripts })
+        Ok(Sources { limits, overrides, envoy_ratelimit, named_files })
     }
 
-    /// Reads all files, the limits from `input`, whose scripts are relative to the working directory.
+    /// Reads all files, the limits from `input`. The files that it names are relative to the working directory.
     pub fn read_with_limits(&self, input: impl Read) -> Result<Sources, Problem> {
         let limits = read_from(input)?;
         let others = Self { limits: None, ..self.clone() };
-        let scripts = script_files::read_all(Path::new(""), &limits.text);
-        Ok(Sources { limits: Some(limits), scripts, ..others.read()? })
+        let named_files = named_files::read_all(Path::new(""), &limits.text);
+        Ok(Sources { limits: Some(limits), named_files, ..others.read()? })
     }
 
     /// Returns the files. A directory that cannot be listed stands for itself: reading it reports why.
@@ -91,8 +91,8 @@ impl Files {
 #[derive(Debug)]
 pub struct Watcher {
     files: Files,
-    /// The scripts that the rules file named at the last poll.
-    scripts: Vec<PathBuf>,
+    /// The files that the rules file named at the last poll.
+    named_files: Vec<PathBuf>,
     state: State,
 }
 
@@ -111,7 +111,7 @@ type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 impl Watcher {
     /// Returns a watcher of these files; the first [`Self::poll`] reads them.
     pub fn new(files: Files) -> Self {
-        Self { files, scripts: Vec::new(), state: State::Nothing }
+        Self { files, named_files: Vec::new(), state: State::Nothing }
     }
 
     /// Returns the change since the last call.
@@ -134,8 +134,11 @@ impl Watcher {
                 return Change::Unreadable(problem);
             }
         };
-        self.scripts =
-            self.files.limits.as_deref().map_or_else(Vec::new, |limits| script_files::paths(limits, &sources.scripts));
+        self.named_files = self
+            .files
+            .limits
+            .as_deref()
+            .map_or_else(Vec::new, |limits| named_files::paths(limits, &sources.named_files));
         // Stamps that changed while the files were read, or may not change with the files, are useless at the next poll.
         let stamps = before.filter(|stamps| Some(stamps) == self.stamps().as_ref() && settled(stamps, now));
         let hash = hash(&sources);
@@ -146,7 +149,7 @@ impl Watcher {
 
     fn stamps(&self) -> Option<Vec<Stamp>> {
         let paths = self.files.paths();
-        paths.iter().chain(&self.scripts).map(|path| std::fs::metadata(path).ok().as_ref().map(stamp)).collect()
+        paths.iter().chain(&self.named_files).map(|path| std::fs::metadata(path).ok().as_ref().map(stamp)).collect()
     }
 }
 

@@ -15,10 +15,10 @@ use std::sync::LazyLock;
 use fixed_window::FixedWindow;
 
 use super::mapping::Mapping;
+use super::named_files::NamedFile;
 use super::node::Node;
 use super::numbers::Interner;
 use super::problem::{ReadResult, ReportedError, quoted};
-use super::script_files::ScriptFile;
 use super::suggest::did_you_mean;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
@@ -70,7 +70,7 @@ pub(super) fn override_keys(common: impl Iterator<Item = &'static str>) -> Vec<&
 pub(super) struct Context<'a> {
     /// The path patterns of its `match`; `None` if they have a mistake.
     pub(super) paths: Option<&'a [PathPattern]>,
-    pub(super) scripts: &'a [ScriptFile],
+    pub(super) files: &'a [NamedFile],
 }
 
 /// An algorithm with its settings, apart from burst, count and period.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use http::header::HeaderName;
 
 use super::super::mapping::all;
+use super::super::named_files;
 use super::{
-    Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, ReadResult, ScriptFile, Settings, check_redis_only,
+    Algorithm, Context, Entry, Limit, Mapping, NamedFile, Node, Numbers, ReadResult, Settings, check_redis_only,
     quoted, reject_token_keys,
 };
 use crate::engine::algorithms::script::{
@@ -53,7 +54,7 @@ impl Settings for ScriptSettings {
     }
 
     fn read_limit(&mut self, map: &Mapping<'_>, context: Context<'_>, limit: &mut Limit) {
-        limit.script = script(map, context.scripts).map(Box::new).ok();
+        limit.script = script(map, context.files).map(Box::new).ok();
         self.arguments = Some(0);
     }
 
@@ -75,7 +76,7 @@ impl Settings for ScriptSettings {
 }
 
 /// Reads the script of a limit from the `files` that were read.
-fn script(map: &Mapping<'_>, files: &[ScriptFile]) -> ReadResult<Script> {
+fn script(map: &Mapping<'_>, files: &[NamedFile]) -> ReadResult<Script> {
     let source = map.read("file", |node| source(node, files));
     let arguments = map.read("args", args);
     let headers = map.read("headers", headers);
@@ -88,17 +89,13 @@ fn script(map: &Mapping<'_>, files: &[ScriptFile]) -> ReadResult<Script> {
     Ok(Script { source, arguments, headers: headers.unwrap_or_else(|| HEADERS.to_vec()) })
 }
 
-fn source(node: &Node, files: &[ScriptFile]) -> ReadResult<Arc<ScriptSource>> {
-    let name = node.text()?;
-    let (why, help) = match files.iter().find(|file| file.name == name).map(|file| &file.text) {
-        Some(Ok(text)) if text.starts_with("#!") => {
-            ("starts with `#!`", "remove the first line; Weir runs the script inside its own, whose flags apply")
-        }
-        Some(Ok(text)) => return Ok(Arc::new(ScriptSource::new(name, text))),
-        Some(Err(reason)) => (reason.as_str(), "the path is relative to this file"),
-        None => ("was not read", ""),
-    };
-    Err(node.error(format!("{} {why}", quoted(name)), help))
+fn source(node: &Node, files: &[NamedFile]) -> ReadResult<Arc<ScriptSource>> {
+    let (name, text) = named_files::text(node, files)?;
+    if text.starts_with("#!") {
+        let help = "remove the first line; Weir runs the script inside its own, whose flags apply";
+        return Err(node.error(format!("{} starts with `#!`", quoted(name)), help));
+    }
+    Ok(Arc::new(ScriptSource::new(name, text)))
 }
 
 fn args(node: &Node) -> ReadResult<Arc<str>> {

@@ -9,8 +9,8 @@ const SCRIPT: &str = "limits:\n  Mine: { algorithm: script, file: my.lua, args: 
 fn load_script(limits: &str, text: Result<&str, &str>) -> LoadResult {
     let limits = Source { name: "limits.yaml".into(), text: limits.into() };
     let text = text.map(str::to_owned).map_err(str::to_owned);
-    let scripts = vec![ScriptFile { name: "my.lua".into(), text }];
-    load(&Sources { limits: Some(limits), scripts, ..Sources::default() }, Fingerprinter::new((1, 2)), NOW)
+    let scripts = vec![NamedFile { name: "my.lua".into(), text }];
+    load(&Sources { limits: Some(limits), named_files: scripts, ..Sources::default() }, Fingerprinter::new((1, 2)), NOW)
 }
 
 #[track_caller]

@@ -15,9 +15,6 @@ use super::windows::Refill;
 use crate::engine::digest::sha256;
 use crate::message::headers::{is_name, is_value};
 
-/// In bytes. A server that does not know a script gets the whole text.
-pub const LONGEST_SOURCE: u64 = 64 * 1024;
-
 pub const MOST_ARGUMENTS: usize = 64;
 
 /// In bytes.

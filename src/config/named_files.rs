@@ -1,35 +1,50 @@
-//! Reads the script files that limits name.
+//! Reads the files that limits name: scripts, and the bodies of denials.
 
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::mapping::find as find_entry;
 use super::node::{Node, Value};
-use super::problem::{Findings, ReadResult, ReportedError};
+use super::problem::{Findings, ReadResult, ReportedError, quoted};
 use super::yaml::{List, Reader};
-use crate::engine::algorithms::script::LONGEST_SOURCE;
 
-/// A script file that a rules file names.
+/// The largest file that a limit may name, in bytes. A Redis server that does not know a script gets the whole text.
+const LARGEST: u64 = 64 * 1024;
+
+/// The key whose value names a file, at any depth of a limit.
+pub(super) const KEY: &str = "file";
+
+/// A file that a rules file names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ScriptFile {
+pub struct NamedFile {
     /// The path, as written in the rules file.
     pub name: String,
     /// Its text, or the reason why it cannot be read.
     pub text: Result<String, String>,
 }
 
-/// Reads the scripts that a rules file names.
-pub(super) fn read_all(limits: &Path, rules: &str) -> Vec<ScriptFile> {
+/// Reads the files that a rules file names.
+pub(super) fn read_all(limits: &Path, rules: &str) -> Vec<NamedFile> {
     let folder = limits.parent().unwrap_or(Path::new("."));
-    let read = |name: &str| read_text(&folder.join(name), LONGEST_SOURCE).map_err(|(message, _)| message);
-    named(rules).into_iter().map(|name| ScriptFile { text: read(&name), name }).collect()
+    let read = |name: &str| read_text(&folder.join(name), LARGEST).map_err(|(message, _)| message);
+    named(rules).into_iter().map(|name| NamedFile { text: read(&name), name }).collect()
 }
 
-/// Returns the paths of a rules file's scripts.
-pub(super) fn paths(limits: &Path, scripts: &[ScriptFile]) -> Vec<PathBuf> {
+/// Returns the paths of the files that a rules file names.
+pub(super) fn paths(limits: &Path, files: &[NamedFile]) -> Vec<PathBuf> {
     let folder = limits.parent().unwrap_or(Path::new("."));
-    scripts.iter().map(|script| folder.join(&script.name)).collect()
+    files.iter().map(|file| folder.join(&file.name)).collect()
+}
+
+/// Returns the name and the text of the file that a node names.
+pub(super) fn text<'n, 'f>(node: &'n Node, files: &'f [NamedFile]) -> ReadResult<(&'n str, &'f str)> {
+    let name = node.text()?;
+    let (why, help) = match files.iter().find(|file| file.name == name).map(|file| &file.text) {
+        Some(Ok(text)) => return Ok((name, text)),
+        Some(Err(reason)) => (reason.as_str(), "the path is relative to this file"),
+        None => ("was not read", ""),
+    };
+    Err(node.error(format!("{} {why}", quoted(name)), help))
 }
 
 /// Reads a text of at most `largest` bytes. The error is a message and a help text.
@@ -57,8 +72,8 @@ pub(super) fn read_all_of(input: impl Read, largest: u64) -> Result<String, (Str
 /// [`super::load()`] reports.
 fn named(rules: &str) -> Vec<String> {
     let mut names = Vec::new();
-    // Few files have scripts, and a file with a million overrides should not be read twice.
-    if rules.contains("script") {
+    // Few rules name files, and a file with a million overrides should not be read twice.
+    if rules.contains(KEY) {
         let (Ok(()) | Err(ReportedError)) = find(rules, &mut names);
     }
     names
@@ -72,13 +87,20 @@ fn find(rules: &str, names: &mut Vec<String>) -> ReadResult<()> {
     }
     reader.open("", None, List::Rejected, "")?;
     while reader.key()?.is_some() {
-        let node = reader.node()?;
-        let Value::Map(entries) = &node.value else { continue };
-        if let Some((_, Node { value: Value::Scalar { text, .. }, .. })) = find_entry(entries, "file")
-            && !names.contains(text)
-        {
-            names.push(text.clone());
-        }
+        names_in(&reader.node()?, names);
     }
     Ok(())
+}
+
+/// Adds the files that are named in a node. The reader bounds its depth.
+fn names_in(node: &Node, names: &mut Vec<String>) {
+    let Value::Map(entries) = &node.value else { return };
+    for (key, value) in entries {
+        match &value.value {
+            Value::Scalar { text, .. } if key.text == KEY && !value.is_null() && !names.contains(text) => {
+                names.push(text.clone());
+            }
+            _ => names_in(value, names),
+        }
+    }
 }
