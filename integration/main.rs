@@ -15,6 +15,7 @@ mod image;
 mod import;
 mod init;
 mod linting;
+mod listener_tls;
 mod monitoring;
 mod operating;
 mod page;

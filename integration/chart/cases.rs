@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 /// Everything that can be switched on, with TLS on the proxy and plain Redis.
 pub(super) fn everything() -> Value {
     json!({
-        "grpc": { "enabled": true },
-        "check": { "enabled": true },
-        "spoe": { "enabled": true },
+        "grpc": { "enabled": true, "tls": listener_tls("grpc") },
+        "check": { "enabled": true, "tls": listener_tls("check") },
+        "spoe": { "enabled": true, "tls": listener_tls("spoe") },
         "proxy": {
             "enabled": true,
             "upstreams": ["api.example.com/v1=http://a.default.svc:3000,http://b.default.svc:3000", "echo"],
@@ -32,7 +32,7 @@ pub(super) fn everything() -> Value {
             "tls": { "existingSecrets": ["www-tls", "api.example.com"], "clientCA": { "existingSecret": "clients" } },
             "upstreamTLS": { "existingSecret": "inner", "certKey": "tls.crt", "keyKey": "tls.key" },
         },
-        "admin": { "tokens": { "existingSecret": "operators" } },
+        "admin": { "tokens": { "existingSecret": "operators" }, "tls": listener_tls("admin") },
         "rules": {
             "limits": "limits: { Three: { by: ip, burst: 3, count: 3, period: 60s } }",
             "overrides": "Three:10.0.0.1: { deny: true }",
@@ -53,7 +53,7 @@ pub(super) fn everything() -> Value {
         "service": { "ipFamilyPolicy": "PreferDualStack" },
         "autoscaling": { "enabled": true, "targetMemoryUtilizationPercentage": 80 },
         "networkPolicy": { "enabled": true, "upstreams": { "ports": [3000] } },
-        "serviceMonitor": { "enabled": true, "labels": { "release": "prometheus" }, "scrapeTimeout": "10s" },
+        "serviceMonitor": { "enabled": true, "labels": { "release": "prometheus" }, "scrapeTimeout": "10s", "tlsConfig": { "ca": { "secret": { "name": "ca", "key": "ca.crt" } } } },
         "prometheusRule": { "enabled": true, "labels": { "release": "prometheus" } },
         "dashboards": { "enabled": true, "annotations": { "grafana_folder": "Weir" } },
         "envoyGateway": {
@@ -67,8 +67,13 @@ pub(super) fn everything() -> Value {
             "namespace": "istio-ingress",
             "selector": { "istio": "ingress" },
         },
-        "traefik": { "enabled": true, "namespace": "web", "authResponseHeaders": ["x-queue-entry"] },
+        "traefik": { "enabled": true, "namespace": "web", "authResponseHeaders": ["x-queue-entry"], "tls": { "caSecret": "weir-ca" } },
     })
+}
+
+/// A certificate of a listener and authorities for its clients.
+fn listener_tls(name: &str) -> Value {
+    json!({ "existingSecret": format!("{name}-tls"), "clientCA": { "existingSecret": format!("{name}-clients") } })
 }
 
 /// Typical choices of users.

@@ -194,7 +194,7 @@ fn gateways_are_told_where_weir_is() {
     assert_eq!(grant["spec"]["from"][0]["namespace"], "gateways");
     let middleware = release.get("Middleware", "weir");
     let address = &middleware["spec"]["forwardAuth"]["address"];
-    assert_eq!(*address, format!("http://weir.{NAMESPACE}.svc.cluster.local:9002/forward"));
+    assert_eq!(*address, format!("https://weir.{NAMESPACE}.svc.cluster.local:9002/forward"));
     let provider = &release.config_map("weir-istio-provider")["mesh-config.yaml"];
     let provider = kinds::mesh_config(provider);
     let asked = &provider["meshConfig"]["extensionProviders"][0]["envoyExtAuthzGrpc"];

@@ -51,6 +51,9 @@ fn said(values: &Value) -> BTreeSet<String> {
     let variables = release.container()["env"].as_array().unwrap().iter();
     let variables = variables.filter_map(|variable| variable["name"].as_str().unwrap().strip_prefix("WEIR_"));
     let variables = variables.filter(|name| *name != "REDIS_PASSWORD" && *name != "CONFIG");
+    // Those of `weir health` and `weir bucket`.
+    let of_clients = ["ADMIN_CA", "ADMIN_SERVER_NAME", "ADMIN_CERT", "ADMIN_KEY"];
+    let variables = variables.filter(|name| !of_clients.contains(name));
     keys.map(|(key, _)| key.to_owned()).chain(variables.map(|name| name.to_lowercase().replace('_', "-"))).collect()
 }
 

@@ -9,6 +9,7 @@ mod example;
 mod examples;
 mod manifests;
 mod table;
+mod tls;
 
 use std::net::SocketAddr;
 
@@ -123,8 +124,14 @@ impl Drop for Chain {
 /// The table for clients of the gateway.
 #[track_caller]
 fn check_at_the_edge(gateway: &'static Gateway, flags: &[&str]) {
+    check_with(gateway, &[], flags);
+}
+
+/// The same with changes of the example. Returns what has run.
+#[track_caller]
+fn check_with(gateway: &'static Gateway, changes: &[Change], flags: &[&str]) -> Chain {
     let application = application();
-    let chain = Chain::start(gateway, &format!("http://{}", application.address), &[], flags);
+    let chain = Chain::start(gateway, &format!("http://{}", application.address), changes, flags);
     let asked = |row: &Row| Asked { from: row.client.parse().unwrap(), forwarded_for: None };
     check_rows(&chain, &application, AT_THE_EDGE, asked);
     // All clients are gone, so the open connections are the gateway's idle ones.
@@ -132,6 +139,7 @@ fn check_at_the_edge(gateway: &'static Gateway, flags: &[&str]) {
         let open = weir.metric("weir_http_connections");
         assert!(open > 0 || gateway.listener == "--spoe", "every question opened a connection of its own");
     }
+    chain
 }
 
 /// The same with buckets in Redis.

@@ -84,7 +84,7 @@ fn what_is_no_admin_listener_is_not_well() {
         ),
         (&["--admin", &silent, "--timeout", "50ms"], 1, ": no answer within 50ms\n"),
         (&["--admin", &nobody, "--timeout", "10s"], 1, "Connection refused"),
-        (&["--admin", "https://a"], 2, "only http:// is supported"),
+        (&["--admin", "ftp://a"], 2, "only http:// and https:// are supported"),
         (&["--admin", "a:b"], 2, "invalid admin address"),
         (&["--timeout", "0s"], 2, "must be longer than 0"),
         (&["now"], 2, "unexpected argument 'now'"),

@@ -148,6 +148,7 @@ fn options(proxy: &str) -> ServerOptions {
         admission,
         access_log: None,
         admin_address: None,
+        admin_accept: AcceptOptions::default(),
         admin_tokens: weir::listeners::admin::tokens::Tokens::default(),
         admin_hosts: Arc::default(),
         log: None,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rcgen::DnType;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned};
 
 use super::failed;
@@ -22,22 +22,8 @@ use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
 
-/// A client that trusts the authority, with the certificate of this name if any.
 fn client(authority: &Authority, certificate: Option<&str>) -> Arc<ClientConfig> {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(authority.path("ca.pem")).unwrap()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-    let config = config.with_root_certificates(roots);
-    let config = match certificate {
-        None => config.with_no_client_auth(),
-        Some(name) => {
-            let own = CertificateDer::from_pem_file(authority.path(&format!("{name}.pem"))).unwrap();
-            let key = PrivateKeyDer::from_pem_file(authority.path(&format!("{name}.key"))).unwrap();
-            config.with_client_auth_cert(vec![own], key).unwrap()
-        }
-    };
-    Arc::new(config)
+    authority.client(certificate, &[])
 }
 
 struct Tls(StreamOwned<ClientConnection, TcpStream>);
@@ -169,8 +155,8 @@ fn sessions_are_resumed_by_any_worker() {
             assert_eq!(kind == HandshakeKind::Resumed, number > 0, "connection {number}: {kind:?}");
         }
     }
-    assert_eq!(weir.metric("weir_tls_handshakes_total{kind=\"resumed\"}"), 30);
-    assert_eq!(weir.metric("weir_tls_handshakes_total{kind=\"full\"}"), 2);
+    assert_eq!(weir.metric("weir_tls_handshakes_total{kind=\"resumed\",listener=\"proxy\"}"), 30);
+    assert_eq!(weir.metric("weir_tls_handshakes_total{kind=\"full\",listener=\"proxy\"}"), 2);
 }
 
 const PER_CLIENT: &str = "limits: { PerClient: { by: { tls: subject }, burst: 1, count: 1, period: 1h } }\n\

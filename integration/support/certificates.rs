@@ -2,8 +2,12 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, IsCa, KeyPair};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 use tempfile::TempDir;
 
 /// An authority and the directory with its certificates.
@@ -31,6 +35,25 @@ impl Authority {
     /// [`Self::path`] as text, for a flag.
     pub(crate) fn file(&self, name: &str) -> String {
         self.path(name).into_os_string().into_string().unwrap()
+    }
+
+    /// A client that trusts this authority, with the certificate of this name, if any, and these protocols of ALPN.
+    pub(crate) fn client(&self, certificate: Option<&str>, alpn: &[&str]) -> Arc<ClientConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(self.path("ca.pem")).unwrap()).unwrap();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let config = config.with_root_certificates(roots);
+        let mut config = match certificate {
+            None => config.with_no_client_auth(),
+            Some(name) => {
+                let own = CertificateDer::from_pem_file(self.path(&format!("{name}.pem"))).unwrap();
+                let key = PrivateKeyDer::from_pem_file(self.path(&format!("{name}.key"))).unwrap();
+                config.with_client_auth_cert(vec![own], key).unwrap()
+            }
+        };
+        config.alpn_protocols = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Arc::new(config)
     }
 
     /// Writes `NAME.pem` and `NAME.key` for these hosts; the subject is `CN=NAME,O=Acme`.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::Value;
 
+use super::admin_client_flags::AdminTlsClientArgs;
 use super::exit::{ExitCode, Failure};
 use super::runtime::block_on;
 use super::values::parse_duration;
@@ -15,9 +16,12 @@ use crate::listeners::admin::client::{AdminClient, Page};
 /// Checks that a running Weir is ready; exits with 1 if it is not or does not answer
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// URL of the admin listener; for a wildcard address such as 0.0.0.0, loopback is used
+    /// URL of the admin listener, `https://` if it uses TLS; for a wildcard address such as 0.0.0.0, loopback is used
     #[arg(long, value_name = "URL", env = "WEIR_ADMIN", default_value = "http://127.0.0.1:9090")]
     admin: String,
+
+    #[command(flatten)]
+    tls: AdminTlsClientArgs,
 
     /// Check only that the process answers, even if it is starting or draining
     #[arg(long)]
@@ -34,7 +38,7 @@ pub struct Args {
 
 /// Prints one line: the state of the process, or why it is not ready.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let client = AdminClient::new(&args.admin, None).map_err(|error| Failure::usage(format!("--admin: {error}")))?;
+    let client = AdminClient::new(&args.admin, &args.tls.tls(), None).map_err(Failure::usage)?;
     let (path, state): (_, fn(&Page) -> _) = if args.live { ("/healthz", live) } else { ("/readyz", ready) };
     let page = block_on(client.read(path, args.timeout)).map_err(Failure::bad_input)?;
     let page = page.map_err(Failure::bad_input)?;
@@ -59,6 +63,9 @@ fn ready(page: &Page) -> Result<String, String> {
 
 /// The error if something else listens there, such as the proxy.
 fn stranger(page: &Page) -> String {
+    if page.requires_tls() {
+        return "the admin listener requires TLS; write `--admin https://...`".to_owned();
+    }
     format!("not an admin listener: unexpected response with {}", page.status)
 }
 
@@ -76,6 +83,9 @@ fn described(status: &str, body: &Value) -> String {
     }
     if body["config"] == "error" {
         parts.push(format!("the files on disk are not in use{}", why("config_error")));
+    }
+    if body["certificate_error"].is_string() {
+        parts.push(format!("a certificate on disk is not in use{}", why("certificate_error")));
     }
     parts.join("; ")
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::grpc_flags::GrpcArgs;
+use super::listener_tls_flags::GatewayAccept;
 use crate::http::{AcceptOptions, Admission, ConnectionLimits, HttpOptions, UpstreamOptions};
 use crate::listeners::ListenerOptions;
 use crate::listeners::admin::Readiness;
@@ -47,31 +48,34 @@ impl ListenerArgs {
     pub(super) fn options(
         &self,
         front: &FrontendOptions,
+        accept: &GatewayAccept,
         upstream: Option<UpstreamOptions>,
         readiness: &Arc<Readiness>,
     ) -> Vec<(ListenAddress, ListenerOptions)> {
         // A gateway sends many clients' requests over its own connections, so these are not limited per address, only in
-        // total. They are plaintext and start without a PROXY header.
+        // total. They start without a PROXY header.
         let limits = ConnectionLimits { per_address: None, streams_per_address: None, ..ConnectionLimits::default() };
         let admission = Admission::new(limits);
-        let http = HttpOptions { accept: AcceptOptions::default(), admission, ..front.http.clone() };
-        let inner = FrontendOptions { http, ..front.clone() };
+        let inner = |accept: &AcceptOptions| {
+            let http = HttpOptions { accept: accept.clone(), admission: admission.clone(), ..front.http.clone() };
+            FrontendOptions { http, ..front.clone() }
+        };
         let mut listeners = Vec::new();
         if let Some(upstream) = upstream {
             let proxy = ProxyOptions { front: front.clone(), upstream };
             listeners.push((self.proxy.clone(), ListenerOptions::Proxy(proxy)));
         }
         if let Some(address) = &self.grpc.grpc {
-            let envoy = self.grpc.options(inner.clone(), readiness);
+            let envoy = self.grpc.options(inner(&accept.grpc), readiness);
             listeners.push((address.clone(), ListenerOptions::Grpc(envoy)));
         }
         if let Some(address) = &self.check {
-            let mut front = inner.clone();
+            let mut front = inner(&accept.check);
             front.http.limits.http2.max_resets = self.grpc.grpc_resets.get();
             listeners.push((address.clone(), ListenerOptions::Check(front)));
         }
         if let Some(address) = &self.spoe {
-            let spoe = SpoeOptions::from(&inner);
+            let spoe = SpoeOptions::from(&inner(&accept.spoe));
             listeners.push((address.clone(), ListenerOptions::Spoe(spoe)));
         }
         listeners

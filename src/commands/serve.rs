@@ -4,10 +4,12 @@ use std::io::Write;
 use std::sync::Arc;
 
 use super::admin_flags::AdminArgs;
+use super::certificates::Certificates;
 use super::client_flags::ClientArgs;
 use super::client_limit_flags::ClientLimitArgs;
 use super::exit::{ExitCode, Failure};
 use super::listener_flags::{ListenerArgs, NO_LISTENER};
+use super::listener_tls_flags::{GatewayAccept, GatewayTlsArgs};
 use super::logging::{self, LogArgs};
 use super::print::counted;
 use super::process_flags::ProcessArgs;
@@ -20,7 +22,7 @@ use crate::clock::Clock;
 use crate::config::PollMode;
 use crate::engine::answer::headers::Generations;
 use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::http::{AcceptOptions, ConnectorReloader, HttpOptions, ServerTlsReloader, UpstreamOptions};
+use crate::http::{AcceptOptions, ConnectorReloader, HttpOptions, UpstreamOptions};
 use crate::limiter;
 use crate::listeners::admin::Readiness;
 use crate::listeners::admin::reload::ReloadOutcome;
@@ -72,6 +74,9 @@ pub struct Args {
 
     #[command(flatten)]
     tls: TlsArgs,
+
+    #[command(flatten)]
+    gateway_tls: GatewayTlsArgs,
 
     #[command(flatten)]
     process: ProcessArgs,
@@ -146,8 +151,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
     write!(err, "{}", loaded.report)?;
 
-    let (accept, certificates) = args.tls.accept().map_err(Failure::bad_input)?;
-    let metrics = args.metrics(&clock, certificates.as_ref())?;
+    let (accept, gateways, certificates) = args.accept().map_err(Failure::bad_input)?;
+    let metrics = args.metrics(&clock, &certificates)?;
     let local = MemoryStore::new(args.store.max_keys);
     let shared = limiter::Shared::logging(rules, metrics, local, args.log.denials());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&store)));
@@ -163,10 +168,11 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let admission = http.admission.clone();
     let front = FrontendOptions { http, clock, generations, access_log: access_log.clone(), traces: traces.clone() };
     let options = ServerOptions {
-        listeners: args.listeners.options(&front, upstream, &readiness),
+        listeners: args.listeners.options(&front, &gateways, upstream, &readiness),
         admission,
         access_log,
         admin_address: Some(args.admin.admin),
+        admin_accept: gateways.admin,
         admin_tokens,
         admin_hosts: args.admin.hosts(),
         log: Some(log),
@@ -196,6 +202,7 @@ impl Args {
         }
         let admin_tokens = kept(self.admin.tokens(), &mut mistakes);
         kept(self.tls.check(), &mut mistakes);
+        kept(self.gateway_tls.check(), &mut mistakes);
         let store = kept(self.store.plan(Clock::machine(), None), &mut mistakes);
         if self.admin.live_overrides.is_some() && store.as_ref().is_some_and(|store| store.as_memory().is_none()) {
             mistakes.push("--live-overrides: Redis keeps live overrides itself; remove the flag".to_owned());
@@ -222,8 +229,8 @@ impl Args {
         let loaded = reload::check(&self.rules.files(), options, &Clock::machine());
         write!(err, "{}", loaded.report)?;
         let mut broken = Vec::new();
-        if self.tls.check().is_ok() {
-            kept(self.tls.accept(), &mut broken);
+        if self.tls.check().is_ok() && self.gateway_tls.check().is_ok() {
+            kept(self.accept(), &mut broken);
         }
         kept(self.process.check_access_log(), &mut broken);
         kept(self.admin.kept_overrides(), &mut broken);
@@ -246,11 +253,19 @@ impl Args {
         RulesOptions { shadow: self.rules.shadow, has_redis, sees_ends, underscores: self.client.underscores }
     }
 
-    fn metrics(&self, clock: &Clock, certificates: Option<&ServerTlsReloader>) -> Result<Arc<Metrics>, Failure> {
+    /// Reads the certificates. Returns how the proxy and the other listeners accept connections.
+    fn accept(&self) -> Result<(AcceptOptions, GatewayAccept, Certificates), String> {
+        let (proxy, reloader) = self.tls.accept()?;
+        let mut reloaders: Vec<_> = reloader.into_iter().collect();
+        let gateways = self.gateway_tls.accept(self.tls.handshake_timeout(), &mut reloaders)?;
+        Ok((proxy, gateways, Certificates::new(reloaders)))
+    }
+
+    fn metrics(&self, clock: &Clock, certificates: &Certificates) -> Result<Arc<Metrics>, Failure> {
         let metrics = Metrics::new().map_err(Failure::could_not_start)?;
         metrics.server.started(seconds(clock));
         metrics.store.keys_max.set(i64::try_from(self.store.max_keys).unwrap_or(i64::MAX));
-        if let Some(seconds) = certificates.and_then(ServerTlsReloader::expiry) {
+        if let Some(seconds) = certificates.expiry() {
             metrics.server.set_tls_expiry(seconds);
         }
         Ok(Arc::new(metrics))
@@ -278,7 +293,7 @@ fn kept<T>(result: Result<T, String>, mistakes: &mut Vec<String>) -> Option<T> {
 fn reloads(
     mut rules: Reloader,
     mut connector: Option<ConnectorReloader>,
-    mut certificates: Option<ServerTlsReloader>,
+    mut certificates: Certificates,
     (shared, readiness): (Arc<limiter::Shared>, Arc<Readiness>),
 ) -> Reload {
     Box::new(move |asked| {
@@ -297,17 +312,10 @@ fn reloads(
         if let Some(connector) = &mut connector {
             connector.reload(asked);
         }
-        if let Some(certificates) = &mut certificates
-            && let Some(successful) = certificates.reload(asked)
-        {
-            shared.metrics().server.tls_reloaded(successful);
-            if let Some(seconds) = certificates.expiry() {
-                shared.metrics().server.set_tls_expiry(seconds);
-            }
-            if !successful {
-                outcome.problems.push("the certificate cannot be loaded; the log says why".to_owned());
-            }
+        if certificates.reload(asked, shared.metrics()) {
+            readiness.certificates_reloaded(certificates.errors());
         }
+        outcome.problems.extend(certificates.errors());
         outcome
     })
 }

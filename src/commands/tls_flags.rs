@@ -6,7 +6,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::values::{one_of, parse_duration, parse_network};
-use crate::http::{AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsOptions, ServerTlsReloader};
+use crate::http::{
+    AcceptOptions, ClientAuth, KeyPairFiles, ServerTls, ServerTlsFlags, ServerTlsOptions, ServerTlsReloader,
+};
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Client TLS and PROXY protocol")]
@@ -35,7 +37,7 @@ pub(super) struct TlsArgs {
     )]
     tls_client_auth: ClientAuth,
 
-    /// Timeout for a TLS handshake
+    /// Timeout for a TLS handshake, on every listener
     #[arg(long, value_name = "DURATION", env = "WEIR_TLS_HANDSHAKE_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     tls_handshake_timeout: Duration,
 
@@ -53,20 +55,11 @@ const CLIENT_AUTH: &[(&str, &str, ClientAuth)] = &[
 impl TlsArgs {
     /// Checks that there are as many keys as certificates. Does not read the files.
     pub(super) fn check(&self) -> Result<(), String> {
-        let (certificates, keys) = (self.tls_cert.len(), self.tls_key.len());
-        if certificates == keys {
-            return Ok(());
-        }
-        let times = |count| match count {
-            0 => "not given".to_owned(),
-            1 => "given once".to_owned(),
-            count => format!("given {count} times"),
-        };
-        Err(format!(
-            "--tls-cert is {} and --tls-key {}; every certificate needs its key, in the same order",
-            times(certificates),
-            times(keys)
-        ))
+        check_pairs(ServerTlsFlags::default(), self.tls_cert.len(), self.tls_key.len())
+    }
+
+    pub(super) const fn handshake_timeout(&self) -> Duration {
+        self.tls_handshake_timeout
     }
 
     /// Reads the certificates. Returns how to accept connections, and what reloads the certificates.
@@ -77,17 +70,38 @@ impl TlsArgs {
             proxy_protocol_from: self.proxy_protocol_from.clone(),
             tls,
             handshake_timeout: self.tls_handshake_timeout,
+            from_gateways: false,
         };
         Ok((options, reloader))
     }
 
     fn server(&self) -> ServerTlsOptions {
-        let pairs = self.tls_cert.iter().zip(&self.tls_key);
         ServerTlsOptions {
-            certificates: pairs.map(|(certificate, key)| files(certificate, key)).collect(),
+            certificates: pairs(&self.tls_cert, &self.tls_key),
             client_ca: self.tls_client_ca.clone().map(|path| (path, self.tls_client_auth)),
+            ..ServerTlsOptions::default()
         }
     }
+}
+
+/// Checks that there are as many keys as certificates.
+pub(super) fn check_pairs(flags: ServerTlsFlags, certificates: usize, keys: usize) -> Result<(), String> {
+    if certificates == keys {
+        return Ok(());
+    }
+    let times = |count| match count {
+        0 => "not given".to_owned(),
+        1 => "given once".to_owned(),
+        count => format!("given {count} times"),
+    };
+    let (certificates, keys) = (times(certificates), times(keys));
+    let ServerTlsFlags { certificate, key, .. } = flags;
+    Err(format!("{certificate} is {certificates} and {key} {keys}; every certificate needs its key, in the same order"))
+}
+
+/// Pairs certificates with the keys in the same place.
+pub(super) fn pairs(certificates: &[PathBuf], keys: &[PathBuf]) -> Vec<KeyPairFiles> {
+    certificates.iter().zip(keys).map(|(certificate, key)| files(certificate, key)).collect()
 }
 
 fn files(certificate: &std::path::Path, key: &std::path::Path) -> KeyPairFiles {
@@ -135,7 +149,8 @@ mod tests {
         let args = parse("--tls-cert a --tls-key b --tls-cert c --tls-key d --tls-client-ca e").unwrap();
         let pairs = [("a", "b"), ("c", "d")].map(|(certificate, key)| files(certificate.as_ref(), key.as_ref()));
         let client_ca = Some(("e".into(), ClientAuth::Require));
-        assert_eq!(args.server(), ServerTlsOptions { certificates: pairs.to_vec(), client_ca });
+        let expected = ServerTlsOptions { certificates: pairs.to_vec(), client_ca, ..ServerTlsOptions::default() };
+        assert_eq!(args.server(), expected);
     }
 
     #[test]

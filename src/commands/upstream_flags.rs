@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::values::parse_duration;
-use crate::http::{Connector, ConnectorOptions, ConnectorReloader, HealthCheck, KeyPairFiles, Routes, UpstreamOptions};
+use crate::http::{
+    Connector, ConnectorFlags, ConnectorOptions, ConnectorReloader, HealthCheck, KeyPairFiles, Routes, UpstreamOptions,
+};
 
 /// Routes, and how to connect to upstreams.
 #[derive(clap::Args, Debug)]
@@ -109,6 +111,7 @@ impl UpstreamArgs {
     fn tls(&self) -> Result<(Connector, ConnectorReloader), String> {
         let pair = self.upstream_cert.clone().zip(self.upstream_key.clone());
         let options = ConnectorOptions {
+            flags: ConnectorFlags::default(),
             ca: self.upstream_ca.clone(),
             server_name: self.upstream_server_name.clone(),
             certificate: pair.map(|(certificate, key)| KeyPairFiles { certificate, key }),

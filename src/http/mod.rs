@@ -72,10 +72,10 @@ pub use server::HttpOptions;
 pub(crate) use server::Server;
 pub(crate) use service::{Context, Exchange, Service};
 pub use transport::{
-    AcceptOptions, ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles,
-    ServerTls, ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
+    AcceptOptions, Alpn, ClientAuth, Connector, ConnectorError, ConnectorFlags, ConnectorOptions, ConnectorReloader,
+    FileError, KeyPairFiles, ServerTls, ServerTlsFlags, ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
 };
-pub(crate) use transport::{Source, subject_of_pem};
+pub(crate) use transport::{Acceptor, HANDSHAKE, Source, subject_of_pem};
 pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 
 /// Serves a client's connection to its end. When `drain` is cancelled, running requests are answered, and one more that

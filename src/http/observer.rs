@@ -97,5 +97,6 @@ labels! {
         TlsHandshake => "tls_handshake",
         TlsHandshakeTimeout => "tls_handshake_timeout",
         PlainHttp => "plain_http",
+        PlainPort => "tls_on_plain_port",
     }
 }

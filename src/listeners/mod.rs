@@ -65,6 +65,17 @@ impl ListenerOptions {
             Self::Spoe(_) => ListenerKind::Spoe,
         }
     }
+
+    /// True if clients must use TLS.
+    pub const fn has_tls(&self) -> bool {
+        let accept = match self {
+            Self::Proxy(options) => &options.front.http.accept,
+            Self::Grpc(options) => &options.front.http.accept,
+            Self::Check(front) => &front.http.accept,
+            Self::Spoe(options) => &options.accept,
+        };
+        accept.tls.is_some()
+    }
 }
 
 /// A worker's listener.

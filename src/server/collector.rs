@@ -11,7 +11,7 @@ use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use tokio::net::TcpStream;
 
 use crate::http::simple::exchange;
-use crate::http::{Connector, ConnectorOptions, Stream};
+use crate::http::{Connector, ConnectorFlags, ConnectorOptions, Stream};
 
 /// The maximum size of a collector's reply, which says how many spans it has rejected and why.
 const MAX_BYTES: usize = 64 * 1024;
@@ -25,10 +25,9 @@ pub(crate) struct CollectorClient {
 impl CollectorClient {
     /// `certificate` is a file of authorities for collectors' certificates; defaults to the public ones.
     pub(crate) fn new(certificate: Option<PathBuf>) -> Result<Self, String> {
-        let options = ConnectorOptions { ca: certificate, ..ConnectorOptions::default() };
-        let (connector, _) = Connector::load(&options).map_err(|error| {
-            format!("OTEL_EXPORTER_OTLP_CERTIFICATE: {}", error.to_string().replace("--upstream-ca ", ""))
-        })?;
+        let flags = ConnectorFlags { ca: "OTEL_EXPORTER_OTLP_CERTIFICATE:", ..ConnectorFlags::default() };
+        let options = ConnectorOptions { flags, ca: certificate, ..ConnectorOptions::default() };
+        let (connector, _) = Connector::load(&options).map_err(|error| error.to_string())?;
         Ok(Self { connector })
     }
 }

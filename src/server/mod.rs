@@ -17,7 +17,7 @@ use self::inherited::InheritedSockets;
 use self::sockets::Sockets;
 use self::worker::Worker;
 use crate::clock::Clock;
-use crate::http::Admission;
+use crate::http::{AcceptOptions, Admission};
 use crate::limiter::Shared;
 use crate::listeners::admin::log::LogFilter;
 use crate::listeners::admin::reload::{ReloadOutcome, ReloadRequest};
@@ -58,6 +58,7 @@ pub struct ServerOptions {
     pub admission: Arc<Admission>,
     pub access_log: Option<AccessLog>,
     pub admin_address: Option<SocketAddr>,
+    pub admin_accept: AcceptOptions,
     /// The tokens that allow changes through the admin listener. Without tokens, it is read-only.
     pub admin_tokens: Tokens,
     /// Names of the admin listener in `Host`, in lower case, besides `localhost` and addresses.
@@ -117,17 +118,36 @@ struct StopTokens {
 
 impl RunningServer {
     /// Tells the log, the supervisor and the process that hands over that the listeners are open.
-    fn announce(&self, workers: NonZeroUsize, inherited: InheritedSockets) {
+    fn announce(&self, options: &ServerOptions, inherited: InheritedSockets) {
+        let workers = options.workers;
         for (listener, address) in &self.listeners {
             tracing::info!(listener = listener.name(), %address, workers, "listening");
         }
         if let Some(address) = self.admin {
             tracing::info!(listener = "admin", %address, "listening");
         }
+        let plain = self.plain_listeners(options);
+        if !plain.is_empty() {
+            tracing::info!(
+                listeners = plain.join(", "),
+                "other machines can reach these listeners without TLS; --tls-cert adds it to the proxy, --grpc-tls-cert, \
+                 --check-tls-cert, --spoe-tls-cert and --admin-tls-cert to the others"
+            );
+        }
         if !inherited.is_handover() {
             supervisor::notify(supervisor::READY);
         }
         inherited.ready();
+    }
+
+    /// Returns the listeners without TLS on addresses that are not loopback.
+    fn plain_listeners(&self, options: &ServerOptions) -> Vec<&'static str> {
+        let is_remote = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
+        let workers = self.listeners.iter().zip(&options.listeners);
+        let plain =
+            workers.filter(|((_, address), (_, options))| !options.has_tls() && address.tcp().is_some_and(is_remote));
+        let admin = self.admin.filter(|address| options.admin_accept.tls.is_none() && is_remote(*address));
+        plain.map(|((kind, _), _)| kind.name()).chain(admin.map(|_| ListenerKind::Admin.name())).collect()
     }
 
     pub fn address(&self, kind: ListenerKind) -> Option<&ListenAddress> {
@@ -168,6 +188,7 @@ pub fn start(
     let reloader = spawn("reload", move || run_reload(reload, &asked))?;
     let shares = bound.shares(workers)?;
     let admin_options = AdminOptions {
+        accept: options.admin_accept.clone(),
         readiness: readiness.clone(),
         shared: shared.clone(),
         stores: started.stores.into(),
@@ -199,7 +220,7 @@ pub fn start(
         guard.disarm();
     }
     let running = RunningServer { listeners: bound.addresses, admin, control, stops };
-    running.announce(options.workers, inherited);
+    running.announce(options, inherited);
     Ok(running)
 }
 

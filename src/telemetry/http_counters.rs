@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use crate::telemetry::metrics::{ENDPOINT_STATES, HttpListener, LocalTimer, Metrics, REQUEST_CODES, Tally};
+use crate::telemetry::metrics::{
+    ENDPOINT_STATES, HttpListener, LocalTimer, Metrics, REQUEST_CODES, Tally, TlsListener,
+};
 
 /// Requests share these through an `Rc`: the count of an `Arc` would move from core to core.
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) listener: TlsListener,
     requests: [Tally; REQUEST_CODES.len()],
     in_flight: Rc<Tally>,
     /// Upgraded connections that are open.
@@ -27,7 +30,8 @@ impl Counters {
         let in_flight = Rc::new(metrics.gauge_tally(&metrics.http.requests_in_flight));
         let tunnels = metrics.gauge_tally(&metrics.http.tunnels);
         let upstream_seconds = metrics.upstreams.seconds.local();
-        Rc::new(Self { metrics, requests, in_flight, tunnels, upstream_seconds, endpoints: Cell::default() })
+        let listener = listener.into();
+        Rc::new(Self { metrics, listener, requests, in_flight, tunnels, upstream_seconds, endpoints: Cell::default() })
     }
 
     /// Counts a response; `is_own` if it is Weir's and not the upstream's.

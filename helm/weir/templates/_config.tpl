@@ -7,6 +7,22 @@ clientCA: /etc/weir/client-ca
 upstream: /etc/weir/upstream
 store: /etc/weir/store
 admin: /etc/weir/admin
+listeners: /etc/weir/listeners
+{{- end }}
+
+{{/* The files of a listener's TLS. Takes the root and the listener's name. */}}
+{{- define "weir.listenerTLS" -}}
+{{- $name := index . 1 }}
+{{- $folder := printf "%s/%s" (include "weir.paths" (index . 0) | fromYaml).listeners $name }}
+{{- with (index (index . 0).Values $name).tls }}
+{{- if .existingSecret }}
+{{ $name }}-tls-cert: {{ printf "%s/tls/tls.crt" $folder | quote }}
+{{ $name }}-tls-key: {{ printf "%s/tls/tls.key" $folder | quote }}
+{{- if .clientCA.existingSecret }}
+{{ $name }}-tls-client-ca: {{ printf "%s/client-ca/%s" $folder .clientCA.key | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Whether the rules come from outside the chart's values. */}}
@@ -109,15 +125,14 @@ upstream-key: {{ printf "%s/%s" $paths.upstream . | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if .Values.grpc.enabled }}
-grpc: {{ include "weir.listen" (list . .Values.grpc.port) | quote }}
+{{- range $name := list "grpc" "check" "spoe" }}
+{{- $listener := index $.Values $name }}
+{{- if $listener.enabled }}
+{{ $name }}: {{ include "weir.listen" (list $ $listener.port) | quote }}
+{{- include "weir.listenerTLS" (list $ $name) }}
 {{- end }}
-{{- if .Values.check.enabled }}
-check: {{ include "weir.listen" (list . .Values.check.port) | quote }}
 {{- end }}
-{{- if .Values.spoe.enabled }}
-spoe: {{ include "weir.listen" (list . .Values.spoe.port) | quote }}
-{{- end }}
+{{- include "weir.listenerTLS" (list . "admin") }}
 {{- with .Values.admin.tokens }}
 {{- if .existingSecret }}
 admin-token-file: {{ printf "%s/%s" $paths.admin .key | quote }}
@@ -172,6 +187,21 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
   value: {{ $paths.config }}/weir.yaml
 - name: WEIR_ADMIN
   value: {{ include "weir.listen" (list . .Values.admin.port) | quote }}
+{{- with .Values.admin.tls }}
+{{- if .existingSecret }}
+# For `weir health`, `weir bucket` and the like.
+- name: WEIR_ADMIN_CA
+  value: {{ printf "%s/admin/tls/%s" $paths.listeners .caKey | quote }}
+- name: WEIR_ADMIN_SERVER_NAME
+  value: {{ include "weir.host" (list $ "-admin") | quote }}
+{{- if .clientCA.existingSecret }}
+- name: WEIR_ADMIN_CERT
+  value: {{ printf "%s/admin/tls/tls.crt" $paths.listeners | quote }}
+- name: WEIR_ADMIN_KEY
+  value: {{ printf "%s/admin/tls/tls.key" $paths.listeners | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if and (eq .Values.store.type "redis") .Values.store.redis.existingSecret }}
 {{- with .Values.store.redis }}
 {{- if .url }}
@@ -209,6 +239,15 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
 {{- end }}
 {{- with .Values.proxy.upstreamTLS.existingSecret }}
 - { name: upstream-tls, secret: {{ . | quote }}, path: {{ $paths.upstream }} }
+{{- end }}
+{{- end }}
+{{- range $name := list "grpc" "check" "spoe" "admin" }}
+{{- $listener := index $.Values $name }}
+{{- if and $listener.tls.existingSecret (or (eq $name "admin") $listener.enabled) }}
+- { name: {{ $name }}-tls, secret: {{ $listener.tls.existingSecret | quote }}, path: {{ printf "%s/%s/tls" $paths.listeners $name | quote }} }
+{{- with $listener.tls.clientCA.existingSecret }}
+- { name: {{ $name }}-client-ca, secret: {{ . | quote }}, path: {{ printf "%s/%s/client-ca" $paths.listeners $name | quote }} }
+{{- end }}
 {{- end }}
 {{- end }}
 {{- if eq .Values.store.type "redis" }}

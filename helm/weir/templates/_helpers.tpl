@@ -83,13 +83,31 @@ annotations:
 {{- if contains ":" $host }}[{{ $host }}]{{ else }}{{ $host }}{{ end }}:{{ int (index . 1) }}
 {{- end }}
 
+{{/* The scheme of a listener. Takes its values. */}}
+{{- define "weir.scheme" -}}
+{{- ternary "https" "http" (not (empty .tls.existingSecret)) }}
+{{- end }}
+
+{{/*
+What a probe does. Takes the root, the path and the arguments of `weir health`. The kubelet does not check certificates and has
+none.
+*/}}
+{{- define "weir.probe" -}}
+{{- $admin := (index . 0).Values.admin }}
+{{- if and $admin.tls.existingSecret $admin.tls.clientCA.existingSecret -}}
+exec: { command: {{ concat (list "/usr/bin/weir" "health") (index . 2) | toJson }} }
+{{- else -}}
+httpGet: { path: {{ index . 1 }}, port: admin{{ if $admin.tls.existingSecret }}, scheme: HTTPS{{ end }} }
+{{- end }}
+{{- end }}
+
 {{/* The open listeners for gateways and applications, as a map by port name. */}}
 {{- define "weir.decisionPorts" -}}
 {{- if .Values.grpc.enabled }}
-grpc: { port: {{ int .Values.grpc.port }}, appProtocol: {{ .Values.grpc.appProtocol | quote }} }
+grpc: { port: {{ int .Values.grpc.port }}, appProtocol: {{ ternary "https" .Values.grpc.appProtocol (not (empty .Values.grpc.tls.existingSecret)) | quote }} }
 {{- end }}
 {{- if .Values.check.enabled }}
-http-check: { port: {{ int .Values.check.port }}, appProtocol: http }
+http-check: { port: {{ int .Values.check.port }}, appProtocol: {{ include "weir.scheme" .Values.check }} }
 {{- end }}
 {{- if .Values.spoe.enabled }}
 tcp-spoe: { port: {{ int .Values.spoe.port }}, appProtocol: tcp }

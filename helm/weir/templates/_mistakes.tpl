@@ -52,6 +52,12 @@
 {{- if and $v.proxy.tls.clientCA.existingSecret (not $v.proxy.tls.existingSecrets) }}
 {{- $mistakes = append $mistakes "`proxy.tls.clientCA` needs TLS: name the Secrets of certificates in `proxy.tls.existingSecrets`" }}
 {{- end }}
+{{- range $listener := list "grpc" "check" "spoe" "admin" }}
+{{- $tls := (index $v $listener).tls }}
+{{- if and $tls.clientCA.existingSecret (not $tls.existingSecret) }}
+{{- $mistakes = append $mistakes (printf "`%s.tls.clientCA` needs TLS: name the Secret of the certificate in `%s.tls.existingSecret`" $listener $listener) }}
+{{- end }}
+{{- end }}
 {{- with $v.proxy.upstreamTLS }}
 {{- if ne (empty .certKey) (empty .keyKey) }}
 {{- $mistakes = append $mistakes "`proxy.upstreamTLS.certKey` and `keyKey` come together" }}

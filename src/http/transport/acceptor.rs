@@ -20,6 +20,9 @@ use crate::http::observer::{ConnectionFailure, Observer};
 /// The preface of an HTTP/2 client (RFC 9113 section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// The first byte of a TLS connection: a record of a handshake (RFC 8446 section 5.1).
+pub(crate) const HANDSHAKE: u8 = 22;
+
 /// The response to a client that uses plain HTTP on a TLS port.
 const PLAIN_ON_TLS: &str = "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\ncontent-length: 55\r\n\
     connection: close\r\n\r\nthis port requires TLS: use https:// instead of http://";
@@ -38,12 +41,19 @@ pub struct AcceptOptions {
     pub tls: Option<Arc<ServerTls>>,
     /// Timeout for a TLS handshake, from its first byte.
     pub handshake_timeout: Duration,
+    /// The peers are gateways, so the subject of a certificate is not a client's. It is dropped.
+    pub from_gateways: bool,
 }
 
 impl Default for AcceptOptions {
     /// Plain HTTP from everybody.
     fn default() -> Self {
-        Self { proxy_protocol_from: Vec::new(), tls: None, handshake_timeout: Duration::from_secs(10) }
+        Self {
+            proxy_protocol_from: Vec::new(),
+            tls: None,
+            handshake_timeout: Duration::from_secs(10),
+            from_gateways: false,
+        }
     }
 }
 
@@ -58,7 +68,7 @@ pub(crate) struct OpenedConnection {
     pub(crate) tls: Option<TlsInfo>,
     pub(crate) protocol: Protocol,
     /// Counts the connection for the peer's address.
-    pub(crate) permit: AddressPermit,
+    pub(in crate::http) permit: AddressPermit,
 }
 
 /// The protocol of a connection.
@@ -93,6 +103,8 @@ enum OpenError {
     /// The client was told.
     #[error("plain HTTP on a TLS port")]
     PlainHttp,
+    #[error("TLS on a port without TLS")]
+    PlainPort,
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -107,6 +119,7 @@ impl OpenError {
             Self::Handshake(_) => Some(ConnectionFailure::TlsHandshake),
             Self::HandshakeTimeout(_) => Some(ConnectionFailure::TlsHandshakeTimeout),
             Self::PlainHttp => Some(ConnectionFailure::PlainHttp),
+            Self::PlainPort => Some(ConnectionFailure::PlainPort),
         }
     }
 }
@@ -158,7 +171,7 @@ impl Acceptor {
         peer: IpAddr,
         drain: &CancellationToken,
     ) -> Result<OpenedConnection, OpenError> {
-        let AcceptOptions { proxy_protocol_from, tls, handshake_timeout } = &self.options;
+        let AcceptOptions { proxy_protocol_from, tls, handshake_timeout, from_gateways } = &self.options;
         let has_header = proxy_protocol_from.iter().any(|network| network.contains(&peer));
         let source = if has_header { self.proxied(&mut stream, drain).await? } else { Source::Address(peer) };
         // Before the handshake, which is expensive. Clients without a known address share the load balancer's bound.
@@ -168,7 +181,7 @@ impl Acceptor {
             let protocol = self.detect_protocol(&stream, drain).await?;
             return Ok(OpenedConnection { stream, source, tls: None, protocol, permit });
         };
-        // A method starts with a letter, usually in upper case; a TLS record starts with 22 (RFC 8446 section 5.1).
+        // A method starts with a letter, usually in upper case; a TLS record with [`HANDSHAKE`].
         let is_method = |bytes: &[u8]| Some(bytes.first()?.is_ascii_uppercase());
         if self.first_bytes(&stream, &mut [0; 1], is_method, drain).await? == Some(true) {
             reject_plain(&mut stream).await;
@@ -176,7 +189,10 @@ impl Acceptor {
         }
         let accepted = timeout(*handshake_timeout, tls.accept(stream)).await;
         let accepted = accepted.map_err(|_| OpenError::HandshakeTimeout(*handshake_timeout))?;
-        let (stream, info) = accepted.map_err(OpenError::Handshake)?;
+        let (stream, mut info) = accepted.map_err(OpenError::Handshake)?;
+        if *from_gateways {
+            info.subject = None;
+        }
         let protocol = if info.is_http2 { Protocol::Http2 } else { Protocol::Http1 };
         Ok(OpenedConnection { stream, source, tls: Some(info), protocol, permit })
     }
@@ -195,13 +211,14 @@ impl Acceptor {
     /// Tells HTTP/2 from HTTP/1 as soon as the first bytes differ from the preface.
     async fn detect_protocol(&self, stream: &Stream, drain: &CancellationToken) -> Result<Protocol, OpenError> {
         let decide = |bytes: &[u8]| match bytes {
-            _ if bytes == PREFACE => Some(Protocol::Http2),
+            _ if bytes == PREFACE => Some(Ok(Protocol::Http2)),
             _ if PREFACE.starts_with(bytes) => None,
-            _ => Some(Protocol::Http1),
+            [HANDSHAKE, ..] => Some(Err(OpenError::PlainPort)),
+            _ => Some(Ok(Protocol::Http1)),
         };
         let decided = self.first_bytes(stream, &mut [0; PREFACE.len()], decide, drain).await?;
         // The HTTP/1 parser rejects connections that end within the preface.
-        Ok(decided.unwrap_or(Protocol::Http1))
+        decided.unwrap_or(Ok(Protocol::Http1))
     }
 
     /// Peeks at the first bytes until `decide` returns something; `None` if they end before that.

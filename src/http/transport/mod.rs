@@ -6,12 +6,13 @@ mod stream;
 mod tls;
 
 pub use acceptor::AcceptOptions;
-pub(super) use acceptor::{Acceptor, OpenedConnection, Protocol};
+pub(crate) use acceptor::{Acceptor, HANDSHAKE};
+pub(super) use acceptor::{OpenedConnection, Protocol};
 pub(crate) use proxy_protocol::Source;
 pub(super) use stream::Address;
 pub use stream::Stream;
 pub(crate) use tls::subject_of_pem;
 pub use tls::{
-    ClientAuth, Connector, ConnectorError, ConnectorOptions, ConnectorReloader, FileError, KeyPairFiles, ServerTls,
-    ServerTlsOptions, ServerTlsReloader, TlsInfo,
+    Alpn, ClientAuth, Connector, ConnectorError, ConnectorFlags, ConnectorOptions, ConnectorReloader, FileError,
+    KeyPairFiles, ServerTls, ServerTlsFlags, ServerTlsOptions, ServerTlsReloader, TlsInfo,
 };

@@ -1,6 +1,7 @@
 //! A client of the admin listener, for `weir bucket`, `weir override`, `weir record` and `weir health`.
 
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::http::simple::{exchange, stream};
+use crate::http::{Connector, ConnectorFlags, ConnectorOptions, KeyPairFiles, Stream};
 
 /// Includes the name lookup.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -28,6 +30,40 @@ pub struct AdminClient {
     /// `host:port`.
     authority: String,
     token: Option<HeaderValue>,
+    /// For `https://`, with the host.
+    tls: Option<(Connector, String)>,
+}
+
+/// The files of a client of a listener that uses TLS.
+#[derive(Clone, Debug, Default)]
+pub struct AdminTls {
+    /// Authorities for the listener's certificate; defaults to the public ones.
+    pub ca: Option<PathBuf>,
+    /// The host that the certificate must be for; defaults to the one in the URL.
+    pub server_name: Option<String>,
+    /// The client's certificate.
+    pub certificate: Option<KeyPairFiles>,
+}
+
+impl AdminTls {
+    fn is_set(&self) -> bool {
+        self.ca.is_some() || self.server_name.is_some() || self.certificate.is_some()
+    }
+
+    fn connector(&self) -> Result<Connector, String> {
+        let options = ConnectorOptions {
+            flags: ConnectorFlags {
+                ca: "--admin-ca",
+                certificate: "--admin-cert",
+                key: "--admin-key",
+                server_name: "--admin-server-name",
+            },
+            ca: self.ca.clone(),
+            server_name: self.server_name.clone(),
+            certificate: self.certificate.clone(),
+        };
+        Ok(Connector::load(&options).map_err(|error| error.to_string())?.0)
+    }
 }
 
 /// A page about buckets or overrides.
@@ -53,15 +89,20 @@ pub struct AdminClientError {
 }
 
 impl AdminClient {
-    /// `address` is `http://host:port` or `host:port`. Changes need a token.
-    pub fn new(address: &str, token: Option<&str>) -> Result<Self, String> {
-        let wrong = |why: &str| Err(format!("invalid admin address `{address}`: {why}; write `http://127.0.0.1:9090`"));
-        let rest = match address.split_once("://") {
-            Some(("http", rest)) => rest,
-            Some(_) => return wrong("only http:// is supported"),
-            None => address,
+    /// `address` is `http://host:port`, `https://host:port` or `host:port`, which is HTTPS if `tls` has anything. Changes need
+    /// a token.
+    pub fn new(address: &str, tls: &AdminTls, token: Option<&str>) -> Result<Self, String> {
+        let wrong = |why: &str| {
+            Err(format!("--admin: invalid admin address `{address}`: {why}; write `http://127.0.0.1:9090`"))
         };
-        let authority = match rest.trim_end_matches('/').parse::<http::uri::Authority>() {
+        let (is_tls, rest) = match address.split_once("://") {
+            Some(("http", _)) if tls.is_set() => return wrong("certificates need https://"),
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
+            Some(_) => return wrong("only http:// and https:// are supported"),
+            None => (tls.is_set(), address),
+        };
+        let (host, port) = match rest.trim_end_matches('/').parse::<http::uri::Authority>() {
             Ok(authority) if authority.as_str().contains('@') => return wrong("it must not have a user"),
             Ok(authority) => {
                 let port = match authority.port_u16() {
@@ -75,16 +116,18 @@ impl AdminClient {
                     "[::]" => "[::1]",
                     host => host,
                 };
-                format!("{host}:{port}")
+                (host.to_owned(), port)
             }
             Err(error) => return wrong(&error.to_string()),
         };
+        let authority = format!("{host}:{port}");
         let token = token.map(|token| HeaderValue::try_from(format!("Bearer {token}"))).transpose();
         let mut token = token.map_err(|_| "the token must not have control characters".to_owned())?;
         if let Some(token) = &mut token {
             token.set_sensitive(true);
         }
-        Ok(Self { authority, token })
+        let tls = if is_tls { Some((tls.connector()?, host)) } else { None };
+        Ok(Self { authority, token, tls })
     }
 
     /// Reads a page with any status.
@@ -130,17 +173,14 @@ impl AdminClient {
         AdminClientError { authority: self.authority.clone(), reason }
     }
 
-    async fn connect(&self) -> Result<TcpStream, String> {
-        TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())
+    async fn connect(&self) -> Result<Stream, String> {
+        let stream = TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())?;
+        let Some((connector, host)) = &self.tls else { return Ok(Stream::Tcp(stream)) };
+        let connected = connector.connect(host, Stream::Tcp(stream), false).await;
+        Ok(connected.map_err(|error| format!("TLS: {error}"))?.0)
     }
 
-    async fn exchange(
-        &self,
-        stream: TcpStream,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<Page, String> {
+    async fn exchange(&self, stream: Stream, method: Method, path: &str, body: Option<&Value>) -> Result<Page, String> {
         let request = self.request(method, path, body).map_err(|error| error.to_string())?;
         let response = exchange(stream, request, MAX_BYTES).await.map_err(|error| error.to_string())?;
         Ok(Page { status: response.status(), body: response.into_body() })
@@ -162,6 +202,11 @@ impl AdminClient {
 }
 
 impl Page {
+    /// Returns true if this is the answer to plain HTTP on a port with TLS.
+    pub fn requires_tls(&self) -> bool {
+        self.status == StatusCode::BAD_REQUEST && self.body.starts_with(b"this port requires TLS")
+    }
+
     fn json(self) -> Result<JsonPage, String> {
         match serde_json::from_slice::<Value>(&self.body) {
             Ok(body)
@@ -171,6 +216,7 @@ impl Page {
             {
                 Ok(JsonPage { status: self.status, body })
             }
+            _ if self.requires_tls() => Err("it requires TLS; write `https://`".to_owned()),
             // Something else listens there, such as the proxy.
             _ => Err(format!("its answer with status {} is not an admin listener's", self.status)),
         }
@@ -211,18 +257,19 @@ mod tests {
             ("http://a:b", Err("invalid admin address")),
             ("a:65536", Err("invalid admin address")),
             ("a:", Err("invalid admin address")),
-            ("https://127.0.0.1:9090", Err("only http://")),
+            ("https://127.0.0.1:9090", Ok("127.0.0.1:9090")),
+            ("ftp://127.0.0.1:9090", Err("only http://")),
             ("http://u:p@127.0.0.1:9090", Err("must not have a user")),
             ("http://127.0.0.1:9090/admin", Err("invalid admin address")),
             ("", Err("invalid admin address")),
         ] {
-            match (AdminClient::new(address, None), expected) {
+            match (AdminClient::new(address, &AdminTls::default(), None), expected) {
                 (Ok(client), Ok(expected)) => assert_eq!(client.authority, expected),
                 (Err(error), Err(part)) => assert!(error.contains(part), "{address}: {error}"),
                 (found, _) => panic!("{address}: {found:?}"),
             }
         }
-        assert!(AdminClient::new("a", Some("x\n")).is_err());
+        assert!(AdminClient::new("a", &AdminTls::default(), Some("x\n")).is_err());
     }
 
     #[test]

@@ -16,7 +16,9 @@ impl Admin {
         let stores = &self.options.stores;
         let health = StoresHealth::of(stores);
         let reload_error = self.options.readiness.reload_error();
-        let is_degraded = health.connected < stores.len() || health.failing > 0 || reload_error.is_some();
+        let certificate_error = self.options.readiness.certificate_error();
+        let has_broken_files = reload_error.is_some() || certificate_error.is_some();
+        let is_degraded = health.connected < stores.len() || health.failing > 0 || has_broken_files;
         let (code, status) = match self.options.readiness.phase() {
             Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
             Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
@@ -36,6 +38,9 @@ impl Admin {
         }
         if let Some(error) = reload_error {
             body["config_error"] = error.into();
+        }
+        if let Some(error) = certificate_error {
+            body["certificate_error"] = error.into();
         }
         page(code, "application/json", format!("{body}\n"))
     }

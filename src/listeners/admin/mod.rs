@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::future;
+use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,12 +28,15 @@ use self::reload::ReloadSender;
 use self::routes::{Access, Found, Operation};
 use self::tokens::Tokens;
 use crate::http::simple::{self, Body, Incoming};
+use crate::http::{AcceptOptions, Acceptor, Admission, ConnectionLimits, Stream};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
+use crate::listeners::http::ConnectionObserver;
 use crate::listeners::replies::method_not_allowed;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
 use crate::store::Store;
+use crate::telemetry::metrics::TlsListener;
 use crate::telemetry::throttle::Throttle;
 
 mod access;
@@ -64,6 +68,9 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// For the head of a further request. Scrapers keep their connections for intervals of 15 s or so.
 const HEADER_TIMEOUT: Duration = Duration::from_mins(1);
 
+/// For a peer that has left already.
+const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// The phase of the process.
@@ -83,6 +90,7 @@ pub enum Phase {
 pub struct Readiness {
     phase: watch::Sender<Phase>,
     reload_error: Mutex<Option<String>>,
+    certificate_error: Mutex<Option<String>>,
 }
 
 impl Readiness {
@@ -114,14 +122,25 @@ impl Readiness {
         self.reload_error.lock().clone()
     }
 
-    /// Sets the result of the last reload: the error, if any.
+    /// Sets the result of the last reload of the rules: the error, if any.
     pub fn reloaded(&self, error: Option<String>) {
         *self.reload_error.lock() = error;
+    }
+
+    /// Why the certificate files on disk are not in use.
+    pub fn certificate_error(&self) -> Option<String> {
+        self.certificate_error.lock().clone()
+    }
+
+    /// Sets the errors in the certificate files on disk, if any.
+    pub fn certificates_reloaded(&self, error: Option<String>) {
+        *self.certificate_error.lock() = error;
     }
 }
 
 #[derive(Clone)]
 pub struct AdminOptions {
+    pub accept: AcceptOptions,
     pub readiness: Arc<Readiness>,
     pub shared: Arc<Shared>,
     /// The stores of all workers.
@@ -142,6 +161,7 @@ pub struct AdminOptions {
 /// The admin listener.
 pub struct Admin {
     options: AdminOptions,
+    acceptor: Acceptor,
     operator: Rc<Operator>,
     /// Resets the log's filter when a temporary one expires.
     log_reset: RefCell<Option<AbortOnDropHandle<()>>>,
@@ -166,8 +186,23 @@ impl From<Reply> for Answer {
 
 impl Admin {
     pub fn new(options: AdminOptions, operator: Rc<Operator>) -> Rc<Self> {
+        let metrics = options.shared.metrics().clone();
+        let acceptor = Acceptor {
+            options: options.accept.clone(),
+            // A connection that sends nothing is closed before.
+            patience: HEADER_TIMEOUT,
+            // Its connections are bounded by [`Connections`].
+            admission: Admission::new(ConnectionLimits {
+                per_address: None,
+                streams_per_address: None,
+                ..ConnectionLimits::default()
+            }),
+            observer: Rc::new(ConnectionObserver { metrics, listener: TlsListener::Admin }),
+            logs_peers: true,
+        };
         Rc::new(Self {
             options,
+            acceptor,
             operator,
             log_reset: RefCell::default(),
             recording: RefCell::default(),
@@ -201,8 +236,15 @@ impl Admin {
                 future::pending::<()>().await;
             }
         };
+        let address = peer.map_or(UNKNOWN, |peer| peer.ip());
+        let serving = async {
+            match self.acceptor.open(Stream::Tcp(stream), address, &closing).await {
+                Some(opened) => simple::serve(opened.stream, HEADER_TIMEOUT, &closing, answer).await,
+                None => Ok(()),
+            }
+        };
         let served = tokio::select! {
-            served = simple::serve(stream, HEADER_TIMEOUT, &closing, answer) => served,
+            served = serving => served,
             () = silent => return tracing::debug!("an admin connection sent no request in time"),
             () = connection.replaced.cancelled() => return tracing::debug!("an admin connection was closed for a new one"),
         };

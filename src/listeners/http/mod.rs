@@ -10,4 +10,5 @@ mod service;
 pub(crate) use self::active_request::ActiveRequest;
 pub(crate) use self::frontend::Frontend;
 pub use self::frontend::FrontendOptions;
+pub(crate) use self::observers::ConnectionObserver;
 pub(crate) use self::service::HttpService;

@@ -3,10 +3,12 @@
 use std::error::Error;
 use std::fmt::Display;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::http::observer::{ConnectionFailure, HttpLimit, Observer, UpstreamObserver};
 use crate::telemetry::http_counters::Counters;
+use crate::telemetry::metrics::{Metrics, TlsListener};
 use crate::telemetry::throttle::Throttle;
 
 impl Observer for Counters {
@@ -23,12 +25,38 @@ impl Observer for Counters {
     }
 
     fn tls_handshake(&self, is_resumed: bool) {
-        self.metrics.http.tls_handshakes[usize::from(is_resumed)].inc();
+        self.metrics.http.tls_handshakes[self.listener as usize][usize::from(is_resumed)].inc();
     }
 
     fn tunnel(&self, is_open: bool) {
         if is_open { self.tunnels.inc() } else { self.tunnels.dec() }
     }
+}
+
+/// Observes the connections of a listener up to their first request.
+pub(crate) struct ConnectionObserver {
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) listener: TlsListener,
+}
+
+impl Observer for ConnectionObserver {
+    fn limit_reached(&self, limit: HttpLimit) {
+        self.metrics.http.limits.inc(limit.label());
+    }
+
+    fn connection_failed(&self, failure: ConnectionFailure) {
+        self.metrics.http.connections_failed.inc(failure.label());
+    }
+
+    fn connection_rejected(&self) {
+        self.metrics.server.connections_rejected.inc("address");
+    }
+
+    fn tls_handshake(&self, is_resumed: bool) {
+        self.metrics.http.tls_handshakes[self.listener as usize][usize::from(is_resumed)].inc();
+    }
+
+    fn tunnel(&self, _: bool) {}
 }
 
 /// Observes a route and its servers.
@@ -72,10 +100,8 @@ impl UpstreamObserver for RouteObserver {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
-    use crate::telemetry::metrics::{CONNECTION_FAILURES, HTTP_LIMITS, HttpListener, Metrics};
+    use crate::telemetry::metrics::{CONNECTION_FAILURES, HTTP_LIMITS, HttpListener};
 
     #[test]
     fn every_label_is_announced() {

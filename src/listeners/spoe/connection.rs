@@ -19,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 use super::Spoe;
 use super::frame::{Frame, Hello, LENGTH_BYTES, MAX_FRAME, Notify, write_disconnect};
 use super::status::Status;
+use crate::http::HANDSHAKE;
+use crate::http::observer::{ConnectionFailure, Observer};
 
 /// Questions of one round: as many as one call to Redis takes, and three times `HAProxy`'s `max-waiting-frames`.
 const MAX_ROUND: usize = 64;
@@ -85,6 +87,12 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Connection<'a, S> {
 
     async fn handshake(&mut self, drain: &CancellationToken) -> Result<Hello, End> {
         self.fill(self.spoe.options.timeouts.hello, drain).await?;
+        // As a frame's length it would be too big. The peer would not understand a frame of ours.
+        if self.input.first() == Some(&HANDSHAKE) {
+            self.spoe.observer.connection_failed(ConnectionFailure::PlainPort);
+            self.spoe.log_connection(self.peer, "HAProxy uses TLS, and this listener does not; add --spoe-tls-cert");
+            return Err(End::Closed);
+        }
         let (frame, length) = next(&self.input, self.max_frame).map_err(End::Disconnect)?.ok_or(End::Closed)?;
         let Frame::Hello(hello) = Frame::parse(frame).map_err(End::Disconnect)? else {
             return Err(End::Disconnect(Status::Invalid));

@@ -32,6 +32,7 @@
 
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
@@ -47,16 +48,16 @@ use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
 use crate::engine::rules::quote::shown;
-use crate::http::Stream;
+use crate::http::{AcceptOptions, Acceptor, Admission, Stream};
 use crate::limiter::{Ask, AskSubject, Limiter};
 use crate::listeners::client_address::client_address;
-use crate::listeners::http::FrontendOptions;
+use crate::listeners::http::{ConnectionObserver, FrontendOptions};
 use crate::message::client_address::TrustedProxies;
 use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
 use crate::message::reply::{Reply, problem};
 use crate::message::underscores::Underscores;
-use crate::telemetry::metrics::DecisionListener;
+use crate::telemetry::metrics::{DecisionListener, TlsListener};
 use crate::telemetry::throttle::Throttle;
 
 mod check;
@@ -74,6 +75,8 @@ const MAX_SHOWN: usize = 60;
 
 #[derive(Clone, Debug)]
 pub struct SpoeOptions {
+    pub accept: AcceptOptions,
+    pub admission: Arc<Admission>,
     /// `HAProxy`'s peers whose claims about the client's address are accepted.
     pub trusted_proxies: TrustedProxies,
     /// The rate limit headers that become variables.
@@ -88,6 +91,8 @@ pub struct SpoeOptions {
 impl From<&FrontendOptions> for SpoeOptions {
     fn from(FrontendOptions { http, clock, generations, .. }: &FrontendOptions) -> Self {
         Self {
+            accept: http.accept.clone(),
+            admission: http.admission.clone(),
             trusted_proxies: http.trusted_proxies.clone(),
             generations: *generations,
             clock: clock.clone(),
@@ -107,6 +112,8 @@ impl SpoeOptions {
     /// Options that trust peers in 10.0.0.0/8.
     fn sample() -> Self {
         Self {
+            accept: AcceptOptions::default(),
+            admission: Admission::new(crate::http::ConnectionLimits::default()),
             trusted_proxies: TrustedProxies::new("10.0.0.0/8".parse().into_iter().collect()),
             generations: Generations::default(),
             clock: Clock::set(crate::engine::algorithms::micros::Micros(0)),
@@ -143,6 +150,9 @@ impl Default for SpoeTimeouts {
 pub struct Spoe {
     limiter: Rc<Limiter>,
     options: SpoeOptions,
+    /// Performs the handshakes, if TLS is used.
+    acceptor: Option<Acceptor>,
+    observer: Rc<ConnectionObserver>,
     connection_log: Throttle,
     configuration_log: Throttle,
 }
@@ -150,11 +160,27 @@ pub struct Spoe {
 impl Spoe {
     pub fn new(limiter: Rc<Limiter>, options: &SpoeOptions) -> Rc<Self> {
         let (connection_log, configuration_log) = (Throttle::default(), Throttle::default());
-        Rc::new(Self { limiter, options: options.clone(), connection_log, configuration_log })
+        let metrics = limiter.shared().metrics().clone();
+        let observer = Rc::new(ConnectionObserver { metrics, listener: TlsListener::Spoe });
+        let acceptor = options.accept.tls.is_some().then(|| Acceptor {
+            options: options.accept.clone(),
+            patience: options.timeouts.hello,
+            admission: options.admission.clone(),
+            observer: observer.clone(),
+            logs_peers: true,
+        });
+        Rc::new(Self { limiter, options: options.clone(), acceptor, observer, connection_log, configuration_log })
     }
 
     /// Serves a connection to its end. When `drain` is cancelled, what has come is answered first.
     pub async fn serve_connection(self: Rc<Self>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
+        let stream = match &self.acceptor {
+            Some(acceptor) => match acceptor.open(stream, peer, &drain).await {
+                Some(opened) => opened.stream,
+                None => return,
+            },
+            None => stream,
+        };
         Connection::new(&self, stream, peer).serve(&drain).await;
     }
 
@@ -214,6 +240,13 @@ impl Spoe {
         if let Some(suppressed) = self.connection_log.pass() {
             let message = String::from_utf8_lossy(message);
             tracing::warn!(%peer, code, suppressed, "HAProxy ended a connection: {}", shown(&message, MAX_SHOWN));
+        }
+    }
+
+    /// Logs why a connection ends.
+    fn log_connection(&self, peer: IpAddr, reason: &str) {
+        if let Some(suppressed) = self.connection_log.pass() {
+            tracing::warn!(%peer, suppressed, "disconnected from HAProxy: {reason}");
         }
     }
 

@@ -14,6 +14,27 @@ label! {
     }
 }
 
+label! {
+    /// The label `listener` of `weir_tls_handshakes_total`.
+    pub enum TlsListener {
+        Proxy = "proxy",
+        Check = "check",
+        Grpc = "grpc",
+        Spoe = "spoe",
+        Admin = "admin",
+    }
+}
+
+impl From<HttpListener> for TlsListener {
+    fn from(listener: HttpListener) -> Self {
+        match listener {
+            HttpListener::Proxy => Self::Proxy,
+            HttpListener::Check => Self::Check,
+            HttpListener::Grpc => Self::Grpc,
+        }
+    }
+}
+
 /// The label `code` of `weir_http_requests_total`: classes of status codes, and apart from them the 429 and 503 of Weir.
 pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
 
@@ -40,8 +61,8 @@ pub const HTTP_LIMITS: [&str; 18] = [
 ];
 
 /// The label `reason` of `weir_http_connections_failed_total`.
-pub const CONNECTION_FAILURES: [&str; 5] =
-    ["first_byte_timeout", "proxy_header", "tls_handshake", "tls_handshake_timeout", "plain_http"];
+pub const CONNECTION_FAILURES: [&str; 6] =
+    ["first_byte_timeout", "proxy_header", "tls_handshake", "tls_handshake_timeout", "plain_http", "tls_on_plain_port"];
 
 /// The label `state` of `weir_upstream_endpoints`.
 pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
@@ -66,9 +87,9 @@ metrics! {
             "weir_http_connections_failed_total", "Connections that ended before their first request, by reason",
             "reason", &CONNECTION_FAILURES,
         );
-        tls_handshakes: [IntCounter; 2] = counter_by(
-            "weir_tls_handshakes_total", "TLS handshakes with clients",
-            "kind", ["full", "resumed"],
+        tls_handshakes: [[IntCounter; 2]; TlsListener::ALL.len()] = counter_by_two(
+            "weir_tls_handshakes_total", "TLS handshakes with clients, by listener",
+            ("listener", TlsListener::LABELS), ("kind", ["full", "resumed"]),
         );
     }
 }

@@ -27,7 +27,7 @@ mod store;
 mod tally;
 
 pub use families::{LocalTimer, Timer};
-pub use http::{CONNECTION_FAILURES, ENDPOINT_STATES, HTTP_LIMITS, HttpListener, REQUEST_CODES};
+pub use http::{CONNECTION_FAILURES, ENDPOINT_STATES, HTTP_LIMITS, HttpListener, REQUEST_CODES, TlsListener};
 pub use limits::{Count, DecisionResult, LimitMetrics, LimitTallies, SettlementMetrics};
 pub use listeners::{
     AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GRPC_CODES, GRPC_METHODS, RateLimitAnswer,

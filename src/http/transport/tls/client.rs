@@ -17,9 +17,31 @@ use super::files::{FileContent, FileError, NamedFile, WatchedFiles, error_in_all
 use super::{ALPN, HTTP_2, KeyPairFiles};
 use crate::http::transport::Stream;
 
+/// The flags that the options are from, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectorFlags {
+    pub ca: &'static str,
+    pub certificate: &'static str,
+    pub key: &'static str,
+    pub server_name: &'static str,
+}
+
+impl Default for ConnectorFlags {
+    /// Those for upstreams.
+    fn default() -> Self {
+        Self {
+            ca: "--upstream-ca",
+            certificate: "--upstream-cert",
+            key: "--upstream-key",
+            server_name: "--upstream-server-name",
+        }
+    }
+}
+
 /// Options for TLS to upstreams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectorOptions {
+    pub flags: ConnectorFlags,
     /// Authorities for upstream certificates in PEM; defaults to the public ones.
     pub ca: Option<PathBuf>,
     /// The host that upstream certificates must be valid for; defaults to the one in the upstream's URL.
@@ -33,8 +55,8 @@ pub struct ConnectorOptions {
 pub enum ConnectorError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("--upstream-server-name `{0}` is not a valid host name; write one such as api.example.com")]
-    ServerName(String),
+    #[error("{flag} `{name}` is not a valid host name; write one such as api.example.com")]
+    ServerName { flag: &'static str, name: String },
 }
 
 /// TLS to upstreams, shared by all workers.
@@ -59,15 +81,13 @@ impl fmt::Debug for Connector {
 
 impl Connector {
     pub fn load(options: &ConnectorOptions) -> Result<(Self, ConnectorReloader), ConnectorError> {
-        let server_name = options
-            .server_name
-            .as_deref()
-            .map(|name| server_name(name).ok_or_else(|| ConnectorError::ServerName(name.to_owned())));
+        let flags = options.flags;
+        let invalid = |name: &str| ConnectorError::ServerName { flag: flags.server_name, name: name.to_owned() };
+        let server_name = options.server_name.as_deref().map(|name| server_name(name).ok_or_else(|| invalid(name)));
         let server_name = server_name.transpose()?;
         let mut named = Vec::new();
-        named.extend(options.ca.clone().map(|path| NamedFile { flag: "--upstream-ca", path }));
-        let flags = ["--upstream-cert", "--upstream-key"];
-        named.extend(options.certificate.iter().flat_map(|files| pair(files, flags)));
+        named.extend(options.ca.clone().map(|path| NamedFile { flag: flags.ca, path }));
+        named.extend(options.certificate.iter().flat_map(|files| pair(files, [flags.certificate, flags.key])));
         let has_ca = options.ca.is_some();
         let (files, config) = WatchedFiles::load(named, |contents| make(contents, has_ca))?;
         let current = Arc::new(ArcSwap::from_pointee(config));

@@ -11,15 +11,17 @@ mod files;
 mod server;
 
 pub(crate) use certificate::subject_of_pem;
-pub use client::{Connector, ConnectorError, ConnectorOptions, ConnectorReloader};
+pub use client::{Connector, ConnectorError, ConnectorFlags, ConnectorOptions, ConnectorReloader};
 pub use files::FileError;
-pub use server::{ClientAuth, ServerTls, ServerTlsOptions, ServerTlsReloader, TlsInfo};
+pub use server::{Alpn, ClientAuth, ServerTls, ServerTlsFlags, ServerTlsOptions, ServerTlsReloader, TlsInfo};
 
 /// The protocols offered by ALPN (RFC 7301), most preferred first.
-const ALPN: [&[u8]; 2] = [HTTP_2, b"http/1.1"];
+const ALPN: [&[u8]; 2] = [HTTP_2, HTTP_1];
 
 /// HTTP/2's identifier in ALPN (RFC 9113 section 3.1).
 const HTTP_2: &[u8] = b"h2";
+
+const HTTP_1: &[u8] = b"http/1.1";
 
 /// A certificate and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]

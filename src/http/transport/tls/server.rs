@@ -30,9 +30,52 @@ pub enum ClientAuth {
     Request,
 }
 
+/// The protocols that a listener offers by ALPN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Alpn {
+    /// HTTP/2 and HTTP/1.1.
+    #[default]
+    Http,
+    /// HTTP/1.1 alone.
+    Http1,
+    /// HTTP/2 alone, also with clients that do not use ALPN.
+    Http2,
+    /// The protocol has no name in ALPN.
+    None,
+}
+
+impl Alpn {
+    fn protocols(self) -> Vec<Vec<u8>> {
+        let protocols = match self {
+            Self::Http => &ALPN[..],
+            Self::Http1 => &ALPN[1..],
+            Self::Http2 => &ALPN[..1],
+            Self::None => &[],
+        };
+        protocols.iter().map(|protocol| protocol.to_vec()).collect()
+    }
+}
+
+/// The flags that name the files, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerTlsFlags {
+    pub certificate: &'static str,
+    pub key: &'static str,
+    pub client_ca: &'static str,
+}
+
+impl Default for ServerTlsFlags {
+    /// Those of the proxy.
+    fn default() -> Self {
+        Self { certificate: "--tls-cert", key: "--tls-key", client_ca: "--tls-client-ca" }
+    }
+}
+
 /// Options for TLS to clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerTlsOptions {
+    pub flags: ServerTlsFlags,
+    pub alpn: Alpn,
     /// The first one is used for clients that name no host, or one without a certificate.
     pub certificates: Vec<KeyPairFiles>,
     /// Authorities for client certificates in PEM, and whether a certificate is required. Without it, clients are not
@@ -44,6 +87,7 @@ pub struct ServerTlsOptions {
 #[derive(Debug)]
 pub struct ServerTls {
     current: ArcSwap<CurrentConfig>,
+    alpn: Alpn,
 }
 
 /// The configuration of new connections.
@@ -62,17 +106,20 @@ pub struct ServerTlsReloader {
 impl ServerTls {
     pub fn load(options: &ServerTlsOptions) -> Result<(Arc<Self>, ServerTlsReloader), FileError> {
         let mut files = Vec::with_capacity(2 * options.certificates.len() + 1);
-        files.extend(options.certificates.iter().flat_map(|files| pair(files, ["--tls-cert", "--tls-key"])));
+        let flags = options.flags;
+        files.extend(options.certificates.iter().flat_map(|files| pair(files, [flags.certificate, flags.key])));
         let client_ca = options.client_ca.as_ref();
-        files.extend(client_ca.map(|(path, _)| NamedFile { flag: "--tls-client-ca", path: path.clone() }));
+        files.extend(client_ca.map(|(path, _)| NamedFile { flag: flags.client_ca, path: path.clone() }));
         let mut maker = ConfigMaker {
+            flag: flags.certificate,
+            alpn: options.alpn,
             pairs: options.certificates.len(),
             client_auth: client_ca.map(|(_, client_auth)| *client_auth),
             tickets: None,
         };
         let (files, current) = WatchedFiles::load(files, |contents| maker.make(contents))?;
         current.report();
-        let tls = Arc::new(Self { current: ArcSwap::from_pointee(current) });
+        let tls = Arc::new(Self { current: ArcSwap::from_pointee(current), alpn: options.alpn });
         Ok((tls.clone(), ServerTlsReloader { tls, files, maker }))
     }
 
@@ -89,7 +136,10 @@ impl ServerTls {
                 Some(ProtocolVersion::TLSv1_2) => "TLSv1.2",
                 _ => "TLSv1.3",
             },
-            is_http2: connection.alpn_protocol() == Some(HTTP_2),
+            is_http2: match connection.alpn_protocol() {
+                Some(protocol) => protocol == HTTP_2,
+                None => self.alpn == Alpn::Http2,
+            },
             is_resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
             certificates: Arc::clone(&current.certificates),
         };
@@ -101,17 +151,17 @@ impl ServerTlsReloader {
     /// Reloads the files if they have changed. `is_asked` is true after a request such as SIGHUP.
     ///
     /// A broken file changes nothing and is logged once. Open connections keep what they have. Returns whether the
-    /// files were valid; `None` if nothing has changed.
-    pub fn reload(&mut self, is_asked: bool) -> Option<bool> {
+    /// files were valid, or the error; `None` if nothing has changed.
+    pub fn reload(&mut self, is_asked: bool) -> Option<Result<(), FileError>> {
         match self.files.poll(is_asked, |contents| self.maker.make(contents))? {
             Ok(current) => {
                 current.report();
                 self.tls.current.store(Arc::new(current));
-                Some(true)
+                Some(Ok(()))
             }
             Err(error) => {
                 tracing::error!("cannot use the new certificates, keeping the previous ones: {error}");
-                Some(false)
+                Some(Err(error))
             }
         }
     }
@@ -128,7 +178,8 @@ impl CurrentConfig {
         let now = SystemTime::now();
         for certificate in &self.certificates.all {
             let file = certificate.file.path.display();
-            tracing::info!(%file, hosts = certificate.says.names(), "certificate in use");
+            let (flag, hosts) = (certificate.file.flag, certificate.says.names());
+            tracing::info!(flag, %file, hosts, "certificate in use");
             if let Some(warning) = certificate.warning(now) {
                 tracing::warn!("{warning}");
             }
@@ -144,6 +195,9 @@ impl fmt::Debug for CurrentConfig {
 
 /// Builds the configuration of new connections from the files.
 struct ConfigMaker {
+    /// The flag of the first certificate.
+    flag: &'static str,
+    alpn: Alpn,
     /// The number of certificate and key pairs, which come first in the files.
     pairs: usize,
     /// The use of the client authorities' file, which follows them, if any.
@@ -166,8 +220,9 @@ impl ConfigMaker {
         let (pairs, client_ca) = contents.split_at(2 * self.pairs);
         let all = pairs.chunks_exact(2).map(|pair| load(&pair[0], &pair[1], &provider));
         let certificates = Arc::new(Certificates::new(all.collect::<Result<_, _>>()?));
+        let flag = self.flag;
         let unusable = |error: rustls::Error| {
-            error_in_all(contents, "--tls-cert", format!("cannot use these certificates for TLS: {error}"))
+            error_in_all(contents, flag, format!("cannot use these certificates for TLS: {error}"))
         };
         let config = ServerConfig::builder_with_provider(Arc::clone(&provider));
         let config = config.with_safe_default_protocol_versions().map_err(unusable)?;
@@ -177,7 +232,7 @@ impl ConfigMaker {
             Some((content, client_auth)) => config.with_client_cert_verifier(verifier(content, client_auth, provider)?),
         };
         let mut config = config.with_cert_resolver(certificates.clone());
-        config.alpn_protocols = ALPN.map(<[u8]>::to_vec).to_vec();
+        config.alpn_protocols = self.alpn.protocols();
         config.ticketer = self.ticketer(authorities.map(|(content, _)| content)).map_err(unusable)?;
         // Tickets are stored by clients and work with every worker. A session cache would be a lock for all of them.
         config.session_storage = Arc::new(NoServerSessionStorage {});

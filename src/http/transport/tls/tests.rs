@@ -60,7 +60,7 @@ impl Authority {
 }
 
 fn server(certificates: &[KeyPairFiles], client_ca: Option<(PathBuf, ClientAuth)>) -> Arc<ServerTls> {
-    let options = ServerTlsOptions { certificates: certificates.to_vec(), client_ca };
+    let options = ServerTlsOptions { certificates: certificates.to_vec(), client_ca, ..ServerTlsOptions::default() };
     ServerTls::load(&options).unwrap().0
 }
 
@@ -192,7 +192,7 @@ async fn a_client_shows_who_it_is() {
 async fn new_files_are_for_new_connections() {
     let authority = Authority::new("authority");
     let files = authority.sign("server", &["a.example"]);
-    let options = ServerTlsOptions { certificates: vec![files.clone()], client_ca: None };
+    let options = ServerTlsOptions { certificates: vec![files.clone()], ..ServerTlsOptions::default() };
     let (server, mut reloader) = ServerTls::load(&options).unwrap();
     // Each a new one: who comes back with a ticket is not shown the certificate again.
     let new = || connector(&authority, |_| {});
@@ -207,20 +207,20 @@ async fn new_files_are_for_new_connections() {
     assert_eq!(reloader.reload(false), None);
     meet(&server, &new(), "a.example").await.unwrap();
     fs::write(&files.key, &new_key).unwrap();
-    assert_eq!(reloader.reload(false), Some(true));
+    assert_eq!(reloader.reload(false), Some(Ok(())));
     meet(&server, &new(), "b.example").await.unwrap();
     meet(&server, &new(), "a.example").await.unwrap_err();
 
     // What stays broken is said once, at the second look; what somebody asks for is said at once.
     fs::write(&files.key, &key).unwrap();
-    for expected in [None, Some(false), None] {
-        assert_eq!(reloader.reload(false), expected);
+    for expected in [None, Some(true), None] {
+        assert_eq!(reloader.reload(false).map(|reloaded| reloaded.is_err()), expected);
     }
     fs::remove_file(&files.certificate).unwrap();
-    assert_eq!(reloader.reload(true), Some(false));
+    assert!(matches!(reloader.reload(true), Some(Err(_))));
     meet(&server, &new(), "b.example").await.unwrap();
     authority.sign("server", &["a.example"]);
-    assert_eq!(reloader.reload(false), Some(true));
+    assert_eq!(reloader.reload(false), Some(Ok(())));
     meet(&server, &new(), "a.example").await.unwrap();
 }
 
@@ -230,7 +230,11 @@ async fn who_was_verified_by_authorities_of_before_is_verified_again() {
     let certificates = vec![authority.sign("server", &["a.example"])];
     let clients = authority.path("clients.pem");
     fs::copy(authority.ca(), &clients).unwrap();
-    let options = ServerTlsOptions { certificates, client_ca: Some((clients.clone(), ClientAuth::Require)) };
+    let options = ServerTlsOptions {
+        certificates,
+        client_ca: Some((clients.clone(), ClientAuth::Require)),
+        ..ServerTlsOptions::default()
+    };
     let (server, mut reloader) = ServerTls::load(&options).unwrap();
     let own = authority.sign("client", &[]);
     let connector = connector(&authority, |options| options.certificate = Some(own));

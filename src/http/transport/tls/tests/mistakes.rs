@@ -41,6 +41,7 @@ fn check(directory: &Path, certificates: &[(&str, &str)], client_ca: Option<&str
     let options = ServerTlsOptions {
         certificates: certificates.iter().map(pair).collect(),
         client_ca: client_ca.map(|path| (directory.join(path), ClientAuth::Require)),
+        ..ServerTlsOptions::default()
     };
     let error = match ServerTls::load(&options) {
         Ok(_) => "fine".to_owned(),
@@ -159,6 +160,6 @@ fn the_first_expiry_of_all_is_shown() {
         authority.sign_with(name, &["a.example"], |params| params.not_after = date_time_ymd(year, 1, 1))
     };
     let certificates = vec![until("one", 2100), until("two", 2050), until("three", 2200)];
-    let (_, reloader) = ServerTls::load(&ServerTlsOptions { certificates, client_ca: None }).unwrap();
+    let (_, reloader) = ServerTls::load(&ServerTlsOptions { certificates, ..ServerTlsOptions::default() }).unwrap();
     assert_eq!(reloader.expiry(), Some(2_524_608_000));
 }
