@@ -210,7 +210,7 @@ fn gateways_are_told_where_weir_is() {
         ports.iter().find(|port| port["name"] == name).unwrap_or_else(|| panic!("no {name} in {service}")).clone()
     };
     assert_eq!((&port("grpc")["port"], &port("http-check")["port"]), (&json!(9001), &json!(9002)));
-    assert_eq!(port("grpc")["appProtocol"], "kubernetes.io/h2c");
+    assert_eq!(port("grpc")["appProtocol"], "https");
     assert_eq!(service["spec"]["type"], "ClusterIP");
     let headless = release.get("Service", "weir-headless");
     assert_eq!(

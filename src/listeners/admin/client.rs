@@ -1,5 +1,6 @@
 //! A client of the admin listener, for `weir bucket`, `weir override`, `weir record` and `weir health`.
 
+use std::error::Error;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -160,7 +161,7 @@ impl AdminClient {
             let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
             let connection = connected.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}"))??;
             let request = self.request(Method::POST, "/record", Some(body)).map_err(|error| error.to_string())?;
-            let response = stream(connection, request, MAX_BYTES, take).await.map_err(|error| error.to_string())?;
+            let response = stream(connection, request, MAX_BYTES, take).await.map_err(|error| told(&*error))?;
             Ok(Page { status: response.status(), body: response.into_body() })
         };
         let recorded = timeout(deadline, recording).await;
@@ -182,7 +183,7 @@ impl AdminClient {
 
     async fn exchange(&self, stream: Stream, method: Method, path: &str, body: Option<&Value>) -> Result<Page, String> {
         let request = self.request(method, path, body).map_err(|error| error.to_string())?;
-        let response = exchange(stream, request, MAX_BYTES).await.map_err(|error| error.to_string())?;
+        let response = exchange(stream, request, MAX_BYTES).await.map_err(|error| told(&*error))?;
         Ok(Page { status: response.status(), body: response.into_body() })
     }
 
@@ -221,6 +222,17 @@ impl Page {
             _ => Err(format!("its answer with status {} is not an admin listener's", self.status)),
         }
     }
+}
+
+/// An error with its causes: hyper's own text does not say that a certificate was rejected.
+fn told(error: &(dyn Error + Send + Sync + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let _ = write!(text, ": {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// Returns the path of a bucket, with its name as one segment.
