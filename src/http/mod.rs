@@ -47,6 +47,7 @@ use self::transport::{OpenedConnection, Protocol};
 pub(crate) mod activity;
 mod admission;
 pub(crate) mod failure;
+mod fetch;
 pub(crate) mod forwarding;
 mod http1;
 mod http2;
@@ -66,6 +67,7 @@ pub use admission::{
     Admission, ConnectionLimits, ConnectionPermit, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS, RESPONSE_MEMORY,
     SlowReaders,
 };
+pub use fetch::{FetchError, Fetched, Fetcher};
 pub use forwarding::ClientHeaders;
 pub use limits::{HeadLimits, Http2Limits, HttpLimits, Timeouts};
 pub use server::HttpOptions;

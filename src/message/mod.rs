@@ -14,3 +14,4 @@ pub mod reply;
 pub mod target;
 pub mod trace_context;
 pub mod underscores;
+pub mod url;
