@@ -29,6 +29,8 @@ pub(super) struct Gateway {
 pub(super) struct Exceptions {
     /// The gateway's own body of a denial.
     pub(super) denial: Option<&'static str>,
+    /// The status where a limit denies with 503.
+    pub(super) denied_with: u16,
     /// The gateway matches and forwards one spelling of a path: pairs of the table's and the application's.
     pub(super) forwards: &'static [(&'static str, &'static str)],
     /// The status of a denied gRPC call.
@@ -46,6 +48,7 @@ pub(super) const RESOURCE_EXHAUSTED: &str = "RESOURCE_EXHAUSTED";
 
 const NONE: Exceptions = Exceptions {
     denial: None,
+    denied_with: 503,
     forwards: &[],
     grpc_code: RESOURCE_EXHAUSTED,
     bare_head: false,
@@ -92,7 +95,7 @@ pub(super) const ENVOY_EXT_AUTHZ_HTTP: Gateway = Gateway {
     behind: TRUST_ONE_HOP,
     behind_flags: &[],
     grpc: &[],
-    exceptions: Exceptions { bare_head: true, ..NONE },
+    exceptions: Exceptions { denied_with: 429, bare_head: true, ..NONE },
 };
 
 pub(super) const ENVOY_RLS: Gateway = Gateway {
@@ -105,6 +108,7 @@ pub(super) const ENVOY_RLS: Gateway = Gateway {
     behind_flags: &[],
     grpc: &[],
     exceptions: Exceptions {
+        denied_with: 429,
         forwards: &[
             ("//login/./?next=%2Fhome", "/login/?next=%2Fhome"),
             ("/a/%2e%2e/%6Cogin", "/login"),

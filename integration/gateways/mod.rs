@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 
 use asking::{Asked, check_rows};
 use example::{Change, Example, Ports};
-use examples::{ALL, Gateway, RESOURCE_EXHAUSTED};
+use examples::{ALL, Exceptions, Gateway, RESOURCE_EXHAUSTED};
 use table::{AT_THE_EDGE, BEHIND_A_LOAD_BALANCER, OWN, OWN_FIELDS, Row};
 
 use crate::support::process::free_port;
@@ -44,15 +44,15 @@ struct Chain {
     weir: Option<Weir>,
     process: Option<Example>,
     flags: Vec<String>,
-    /// The value of `on_store_error` in all limits.
-    on_store_error: &'static str,
+    /// A key of all limits, with its value.
+    key: &'static str,
 }
 
 impl Chain {
     /// Starts a gateway with these changes and a Weir with these flags in front of an application.
     #[track_caller]
     fn start(gateway: &'static Gateway, application: &str, changes: &[Change], flags: &[&str]) -> Self {
-        Self::start_with(gateway, application, changes, flags, "allow")
+        Self::start_with(gateway, application, changes, flags, "on_store_error: allow")
     }
 
     #[track_caller]
@@ -61,7 +61,7 @@ impl Chain {
         application: &str,
         changes: &[Change],
         flags: &[&str],
-        on_store_error: &'static str,
+        key: &'static str,
     ) -> Self {
         let (_, port) = application.rsplit_once(':').unwrap();
         let ports = Ports { application: port.parse().unwrap(), listener: free_port() };
@@ -71,7 +71,7 @@ impl Chain {
         if gateway.program.is_some() {
             all.extend([gateway.listener.to_owned(), format!("127.0.0.1:{}", ports.listener)]);
         }
-        let mut chain = Self { gateway, weir: None, process: None, flags: all, on_store_error };
+        let mut chain = Self { gateway, weir: None, process: None, flags: all, key };
         chain.start_weir();
         if let Some(program) = gateway.program {
             let changes = [gateway.patience, changes].concat();
@@ -88,7 +88,7 @@ impl Chain {
         let without = |line: &&str| !line.trim_start().starts_with("on_store_error:");
         let rules: String = rules.split_inclusive('\n').filter(without).collect();
         let period = "    period: 1h\n";
-        let rules = rules.replace(period, &format!("{period}    on_store_error: {}\n", self.on_store_error));
+        let rules = rules.replace(period, &format!("{period}    {}\n", self.key));
         let flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
         let weir = Weir::serve(&rules, &flags);
         if flags.contains(&"--store") {
@@ -211,13 +211,34 @@ fn check_without_redis(gateway: &'static Gateway) {
     let application = application();
     let upstream = format!("http://{}", application.address);
     let flags = ["--store", &redis.url(), "--store-timeout", "2s"];
-    let chain = Chain::start_with(gateway, &upstream, gateway.closed, &flags, "deny");
+    let chain = Chain::start_with(gateway, &upstream, gateway.closed, &flags, "on_store_error: deny");
     let asked = Asked { from: [127, 0, 0, 2].into(), forwarded_for: None };
     assert_eq!(asked.get(chain.address()).status(), 200, "with Redis");
     redis.kill();
     for _ in 0..3 {
         let answer = asked.get(chain.address());
         assert_eq!((answer.status(), answer.all("ratelimit").len()), (503, 0), "without Redis: {answer:?}");
+    }
+}
+
+/// A limit that says what a denied client gets: no gateway takes the status or the type for a failed check.
+#[track_caller]
+fn check_other_denials(gateway: &'static Gateway) {
+    let application = application();
+    let upstream = format!("http://{}", application.address);
+    let key = "deny_with: { status: 503, body: 'Not now: {limit}' }";
+    let chain = Chain::start_with(gateway, &upstream, &[], &[], key);
+    let asked = Asked { from: [127, 0, 0, 2].into(), forwarded_for: None };
+    for _ in 0..5 {
+        assert_eq!(asked.get(chain.address()).status(), 200);
+    }
+    let answer = asked.get(chain.address());
+    let Exceptions { denial, denied_with, .. } = gateway.exceptions;
+    assert_eq!(answer.status(), denied_with, "{answer:?}");
+    assert!(answer.header("retry-after").is_some(), "{answer:?}");
+    if denial.is_none() {
+        assert_eq!(answer.text(), "Not now: RequestsPerAddress");
+        assert_eq!(answer.header("content-type"), Some("text/plain; charset=utf-8"));
     }
 }
 
@@ -245,6 +266,11 @@ macro_rules! gateways {
             #[test]
             fn tells_a_client_of_grpc_in_its_words() {
                 super::check_grpc(&$gateway);
+            }
+
+            #[test]
+            fn denies_with_what_the_limit_says() {
+                super::check_other_denials(&$gateway);
             }
 
             #[test]
@@ -296,6 +322,11 @@ mod proxy {
     #[test]
     fn tells_a_client_of_grpc_in_its_words() {
         super::check_grpc(&PROXY);
+    }
+
+    #[test]
+    fn denies_with_what_the_limit_says() {
+        super::check_other_denials(&PROXY);
     }
 
     #[test]

@@ -2,23 +2,13 @@
 
 use std::path::PathBuf;
 
-use envoy_types::pb::envoy::config::core::v3::address::Address as Kind;
-use envoy_types::pb::envoy::config::core::v3::{Address, SocketAddress};
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
-use envoy_types::pb::envoy::service::auth::v3::attribute_context::{HttpRequest, Peer, Request};
-use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
-use envoy_types::pb::envoy::service::auth::v3::check_response::HttpResponse;
-use envoy_types::pb::envoy::service::auth::v3::{AttributeContext, CheckRequest};
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use serde_json::{Value, json};
 
+use super::listeners::{ALL, HTTP, at_listener};
 use super::{TOKEN, ask, done, each_store, serve, spend};
 use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
-use crate::support::wire::{Message, Wire};
+use crate::support::wire::Message;
 use crate::support::{becomes, eventually};
 
 const HOUR: &str = r#"{"for": "1h", "reason": "scraping"}"#;
@@ -274,77 +264,6 @@ limits:
     count_denied: true
 ";
 
-/// The status and the `Retry-After` of a listener for the address 192.0.2.7 or the user `bob`.
-pub(super) async fn at_listener(weir: &Weir, listener: &str) -> (u16, Option<String>) {
-    let told = |answer: Message| (answer.status(), answer.header("retry-after").map(str::to_owned));
-    let via =
-        |path: &str, headers: &[(&str, &str)]| told(Wire::connect(weir.listener("check")).get_with(path, headers));
-    let grpc = format!("http://{}", weir.listener("grpc"));
-    match listener {
-        "proxy" => told(weir.get("/", &[("x-forwarded-for", "192.0.2.7")])),
-        "envoy" => via("/envoy/", &[("x-forwarded-for", "192.0.2.7")]),
-        "forward" => via(
-            "/forward",
-            &[
-                ("x-forwarded-for", "192.0.2.7"),
-                ("x-forwarded-uri", "/"),
-                ("x-forwarded-host", "a"),
-                ("x-forwarded-method", "GET"),
-            ],
-        ),
-        "nginx" => {
-            let headers = [
-                ("x-original-uri", "/"),
-                ("x-original-method", "GET"),
-                ("x-original-host", "a"),
-                ("x-real-ip", "192.0.2.7"),
-            ];
-            let answer = Wire::connect(weir.listener("check")).get_with("/nginx", &headers);
-            let status = answer.header("x-ratelimit-status").map_or(answer.status(), |status| status.parse().unwrap());
-            (status, answer.header("retry-after").map(str::to_owned))
-        }
-        "json" => {
-            let body = r#"{"request": {"method": "GET", "url": "http://a/", "ip": "192.0.2.7"}}"#;
-            let mut wire = Wire::connect(weir.listener("check"));
-            wire.send(format!(
-                "POST /json HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-                body.len()
-            ));
-            told(wire.response())
-        }
-        "ext_authz" => {
-            let socket = SocketAddress { address: "192.0.2.7".to_owned(), ..SocketAddress::default() };
-            let address = Some(Address { address: Some(Kind::SocketAddress(socket)) });
-            let http =
-                HttpRequest { method: "GET".into(), path: "/".into(), host: "a".into(), ..HttpRequest::default() };
-            let attributes = AttributeContext {
-                source: Some(Peer { address, ..Peer::default() }),
-                request: Some(Request { http: Some(http), ..Request::default() }),
-                ..AttributeContext::default()
-            };
-            let mut client = AuthorizationClient::connect(grpc).await.unwrap();
-            let answer = client.check(CheckRequest { attributes: Some(attributes) }).await.unwrap().into_inner();
-            match answer.http_response.unwrap() {
-                HttpResponse::DeniedResponse(denied) => {
-                    let headers = denied.headers.into_iter().filter_map(|option| option.header);
-                    let wait = headers.into_iter().find(|header| header.key.eq_ignore_ascii_case("retry-after"));
-                    (u16::try_from(denied.status.unwrap().code).unwrap(), wait.map(|header| header.value))
-                }
-                _ => (200, None),
-            }
-        }
-        _ => {
-            let entry = Entry { key: "user".to_owned(), value: "bob".to_owned() };
-            let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
-            let question = RateLimitRequest { domain: "api".to_owned(), descriptors: vec![descriptor], hits_addend: 1 };
-            let mut client = RateLimitServiceClient::connect(grpc).await.unwrap();
-            let answer = client.should_rate_limit(question).await.unwrap().into_inner();
-            let wait = answer.statuses[0].duration_until_reset.map(|until| (until.seconds + 1).to_string());
-            if answer.overall_code == i32::from(Code::OverLimit) { (429, wait) } else { (200, None) }
-        }
-    }
-}
-
 #[test]
 fn every_listener_denies_who_is_blocked_and_counts_it_beside_the_block() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -362,22 +281,21 @@ fn every_listener_denies_who_is_blocked_and_counts_it_beside_the_block() {
         };
         let uncharged =
             |limit: &str| weir.metric(&format!("weir_decisions_total{{limit=\"{limit}\",result=\"uncharged\"}}"));
-        let http = ["proxy", "envoy", "forward", "nginx", "json", "ext_authz"];
-        let listeners = [&http[..], &["rate limit service"]].concat();
-        for listener in &listeners {
-            assert_eq!(runtime.block_on(at_listener(&weir, listener)), (200, None), "{listener}");
+        for listener in ALL {
+            let told = runtime.block_on(at_listener(&weir, listener));
+            assert_eq!((told.status, told.header("retry-after")), (200, None), "{listener}");
         }
         assert_eq!(["Beside:GET", "Counting", "BesideUser:bob", "CountingUsers"].map(left), [994, 94, 999, 99]);
         block(&weir, "PerAddress:192.0.2.7", HOUR);
         block(&weir, "PerUser:bob", HOUR);
-        for (asked, listener) in (1..).zip(&listeners) {
-            let (status, wait) = runtime.block_on(at_listener(&weir, listener));
-            let wait = wait.and_then(|wait| wait.parse::<u64>().ok());
+        for (asked, listener) in (1..).zip(ALL) {
+            let told = runtime.block_on(at_listener(&weir, listener));
+            let wait = told.header("retry-after").and_then(|wait| wait.parse::<u64>().ok());
             assert!(
-                status == 429 && wait.is_some_and(|wait| (3_500..=3_600).contains(&wait)),
-                "{listener}: {status} {wait:?}"
+                told.status == 429 && wait.is_some_and(|wait| (3_500..=3_600).contains(&wait)),
+                "{listener}: {told:?}"
             );
-            let (requests, descriptors) = if http.contains(listener) { (asked, 0) } else { (6, 1) };
+            let (requests, descriptors) = if HTTP.contains(&listener) { (asked, 0) } else { (6, 1) };
             becomes(listener, 94 - requests, || left("Counting"));
             becomes(listener, 99 - descriptors, || left("CountingUsers"));
             for (limit, expected) in [

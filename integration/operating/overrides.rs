@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::blocks::at_listener;
+use super::listeners::{ALL, at_listener};
 use super::{LIMITS, TOKEN, ask, ask_with, done, each_store, serve, spend};
 use crate::support::binary;
 use crate::support::redis::RedisServer;
@@ -134,10 +134,9 @@ fn one_gateway_sets_an_override_for_every_listener_of_all() {
     let listeners = ["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--trusted-proxies", "127.0.0.1"];
     let flags = [&listeners[..], &["--admin-token", TOKEN], &store[..]].concat();
     let (one, other) = (Weir::serve(BY_ADDRESS, &flags), Weir::serve(BY_ADDRESS, &flags));
-    let all = ["proxy", "envoy", "forward", "nginx", "json", "ext_authz", "rate limit service"];
     let answers = |weir: &Weir, status: u16| {
-        for listener in all {
-            eventually(listener, || match runtime.block_on(at_listener(weir, listener)).0 {
+        for listener in ALL {
+            eventually(listener, || match runtime.block_on(at_listener(weir, listener)).status {
                 found if found == status => Ok(()),
                 found => Err(found),
             });

@@ -13,17 +13,18 @@ use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::scalars::{is_name, one_of};
 use super::suggest::nearest;
-use super::{by, candidate, ignores, matching, response_cost};
+use super::{by, candidate, deny_with, ignores, matching, response_cost};
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
+use crate::engine::rules::deny_with::Visibility;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::rules::matching::Match;
 
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
 const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for candidate missing \
-                           malformed on_store_error max_keys max_new_keys per_call drain_over_limit short tag algorithm \
+                           malformed on_store_error deny_with headers max_keys max_new_keys per_call drain_over_limit short tag algorithm \
                            ignore_lints";
 
 /// The keys of a limit.
@@ -248,7 +249,7 @@ impl Draft {
         self.numbers_are_known = allowance.is_ok();
         limit.allowance = allowance.unwrap_or(Allowance::Disabled);
         self.short = map.get("short").map(|(_, node)| node.clone());
-        options(map, limit);
+        options(map, files, limit);
         if let Some(settings) = &self.settings {
             settings.check(map, limit);
             candidate::read(map, settings.as_ref(), self.numbers_are_known, limit, interner);
@@ -291,7 +292,7 @@ fn check_by_of_domain(map: &Mapping<'_>, by: &[Component], conditions: &Match, n
 }
 
 /// Reads the keys that have defaults. One with a mistake keeps its default.
-fn options(map: &Mapping<'_>, limit: &mut Limit) {
+fn options(map: &Mapping<'_>, files: &[NamedFile], limit: &mut Limit) {
     map.set("cost", &mut limit.cost, cost);
     map.set("mode", &mut limit.mode, one_of(&MODES));
     map.set("enforce_for", &mut limit.enforce_for, share);
@@ -301,6 +302,10 @@ fn options(map: &Mapping<'_>, limit: &mut Limit) {
     map.set("missing", &mut limit.missing, one_of(&FALLBACKS));
     map.set("malformed", &mut limit.malformed, one_of(&FALLBACKS));
     map.set("on_store_error", &mut limit.on_store_error, one_of(&STORE_ERROR));
+    map.set("deny_with", &mut limit.deny_with, |node| deny_with::read(node, files).map(|with| Some(with.into())));
+    if map.get("headers").is_some_and(|(_, node)| deny_with::is_none(node)) {
+        limit.visibility = Visibility::Hidden;
+    }
     map.set("max_keys", &mut limit.max_keys, at_least_one);
     map.set("max_new_keys", &mut limit.max_new_keys, at_least_one);
     map.set("per_call", &mut limit.per_call, Node::truth);

@@ -7,6 +7,7 @@
 mod algorithms;
 mod by;
 mod candidate;
+mod deny_with;
 pub(crate) mod directory;
 mod envoy_ratelimit;
 pub(crate) mod foreign;

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::mapping::find as find_entry;
 use super::node::{Node, Value};
 use super::problem::{Findings, ReadResult, ReportedError, quoted};
 use super::yaml::{List, Reader};
@@ -11,8 +12,11 @@ use super::yaml::{List, Reader};
 /// The largest file that a limit may name, in bytes. A Redis server that does not know a script gets the whole text.
 const LARGEST: u64 = 64 * 1024;
 
-/// The key whose value names a file, at any depth of a limit.
+/// The key whose value names a file.
 pub(super) const KEY: &str = "file";
+
+/// The places in a limit that name files.
+const PLACES: [&[&str]; 2] = [&[KEY], &["deny_with", "body", KEY]];
 
 /// A file that a rules file names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -87,20 +91,23 @@ fn find(rules: &str, names: &mut Vec<String>) -> ReadResult<()> {
     }
     reader.open("", None, List::Rejected, "")?;
     while reader.key()?.is_some() {
-        names_in(&reader.node()?, names);
+        let node = reader.node()?;
+        for place in PLACES {
+            if let Some(name) = at(&node, place)
+                && !names.contains(name)
+            {
+                names.push(name.clone());
+            }
+        }
     }
     Ok(())
 }
 
-/// Adds the files that are named in a node. The reader bounds its depth.
-fn names_in(node: &Node, names: &mut Vec<String>) {
-    let Value::Map(entries) = &node.value else { return };
-    for (key, value) in entries {
-        match &value.value {
-            Value::Scalar { text, .. } if key.text == KEY && !value.is_null() && !names.contains(text) => {
-                names.push(text.clone());
-            }
-            _ => names_in(value, names),
-        }
+/// Returns the text at a place in a limit.
+fn at<'n>(mut node: &'n Node, place: &[&str]) -> Option<&'n String> {
+    for key in place {
+        let Value::Map(entries) = &node.value else { return None };
+        node = &find_entry(entries, key)?.1;
     }
+    if let Value::Scalar { text, .. } = &node.value { Some(text) } else { None }
 }

@@ -15,7 +15,7 @@ mod tests {
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::tree;
-    use super::super::{by, candidate, lease, limit, load, matching, numbers, overrides, response_cost};
+    use super::super::{by, candidate, deny_with, lease, limit, load, matching, numbers, overrides, response_cost};
     use super::*;
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};
@@ -238,7 +238,11 @@ mod tests {
         same(&schema, "/$defs/limit/properties/then/enum", &queue::THEN.map(|(word, _)| word));
         assert_eq!(schema["$defs"]["capacity"]["maximum"], MOST_WAITING);
         assert_eq!(schema["$defs"]["limit"]["properties"]["fields"]["maxProperties"], MOST_FIELDS);
-        assert_eq!(schema["$defs"]["limit"]["properties"]["headers"]["maxItems"], MOST_HEADERS);
+        assert_eq!(schema["$defs"]["limit"]["properties"]["headers"]["anyOf"][1]["maxItems"], MOST_HEADERS);
+        let with = &schema["$defs"]["deny_with"]["properties"];
+        assert_eq!(with["headers"]["maxProperties"], deny_with::MOST_HEADERS);
+        assert_eq!(with["headers"]["additionalProperties"]["maxLength"], deny_with::LONGEST_VALUE);
+        assert_eq!(with["body"]["anyOf"][0]["maxLength"], deny_with::LONGEST_BODY);
         assert_eq!(schema["$defs"]["args"]["maxItems"], MOST_ARGUMENTS);
         same(&schema, "/$defs/aligned/enum", &fixed_window::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
@@ -250,6 +254,7 @@ mod tests {
             ["cost_from_response", "spend_when"].map(|name| format!("/$defs/limit/properties/{name}/properties"));
         same(&schema, &from_response, &response_cost::COST_KEYS);
         same(&schema, &when, &response_cost::WHEN_KEYS);
+        same(&schema, "/$defs/deny_with/properties", &deny_with::KEYS);
         same(&schema, component, &by::KEYS);
         same(&schema, &format!("{component}/as/enum"), &by::FORMS.map(|(word, _)| word));
         same(&schema, &format!("{component}/duplicates/enum"), &by::DUPLICATES.map(|(word, _)| word));

@@ -16,7 +16,7 @@ numbers with `ns`, `us`, `ms`, `s`, `m`, `h`, `d` or `w`, such as `1h30m`.
 ";
 
 /// The headings, and what they describe.
-const SECTIONS: [(&str, &str); 22] = [
+const SECTIONS: [(&str, &str); 23] = [
     ("The file", ""),
     ("A limit", "/$defs/limit"),
     ("`match`", "/$defs/match"),
@@ -27,6 +27,7 @@ const SECTIONS: [(&str, &str); 22] = [
     ("`cost`", "/$defs/cost/anyOf/1"),
     ("`cost_from_response`", "/$defs/limit/properties/cost_from_response"),
     ("`spend_when`", "/$defs/limit/properties/spend_when"),
+    ("`deny_with`", "/$defs/deny_with"),
     ("`candidate`", "/$defs/candidate"),
     ("`elevated`", "/$defs/elevated"),
     ("`lease` of tokens", "/$defs/token_lease"),

@@ -9,7 +9,7 @@ local LISTENER = "abns@weir-8000"
 -- The longest time that a request waits for Weir, in milliseconds.
 local PATIENCE = 200
 
-local FIELDS = { "ratelimit-policy", "ratelimit", "retry-after", "cache-control" }
+local FIELDS = { "ratelimit-policy", "ratelimit", "retry-after", "cache-control", "content-type" }
 
 -- Headers of the client's connection and body, which do not belong to the check.
 local OWN = { "connection", "content-length", "expect", "keep-alive", "te", "transfer-encoding", "upgrade" }
@@ -30,7 +30,9 @@ local function ask(txn)
         return values and values[0]
     end
     -- Any other answer is HAProxy's own: it cannot reach Weir.
-    if not answer or (answer.status ~= 200 and first("content-type") ~= "application/problem+json") then
+    local is_weirs = answer
+        and (answer.status == 200 or first("x-ratelimit-status") or first("content-type") == "application/problem+json")
+    if not is_weirs then
         return
     end
     txn:set_var("txn.weir.deny", answer.status ~= 200)
@@ -39,8 +41,8 @@ local function ask(txn)
         txn:set_var("txn.weir.body", answer.body)
     end
     -- gRPC clients look for a gRPC status.
-    if answer.status == 429 and (txn.f:req_hdr("content-type") or ""):find("^application/grpc") then
-        txn:set_var("txn.weir.grpc_status", "8")
+    if first("grpc-status") then
+        txn:set_var("txn.weir.grpc_status", first("grpc-status"))
         txn:set_var("txn.weir.grpc_message", "a limit is reached")
     end
     for _, name in ipairs(FIELDS) do

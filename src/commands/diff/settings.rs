@@ -6,6 +6,7 @@ use super::conditions::{of_by, of_match};
 use super::effect::Effect;
 use super::limits::Change;
 use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::deny_with::Visibility;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy};
 use crate::engine::rules::response_cost::ResponseCost;
@@ -26,6 +27,8 @@ pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
         keys("max_new_keys", old.max_new_keys, new.max_new_keys),
         per_call(old, new),
         drain(old, new),
+        unless_same("deny_with", &old.deny_with, &new.deny_with, Effect::NONE, "denied clients get another response"),
+        headers(old, new),
         unless_same("lease", &old.lease, &new.lease, Effect::BOTH, "gateways take tokens ahead of use"),
         unless_same("queue", &old.queue, &new.queue, Effect::NONE, "entries have other fields"),
         script(old, new),
@@ -153,6 +156,13 @@ fn drain(old: &Limit, new: &Limit) -> Option<Change> {
     let effect = Effect::of_rank(&old.drain_over_limit, &new.drain_over_limit);
     let [from, to] = [old, new].map(|limit| limit.drain_over_limit.to_string());
     (effect != Effect::NONE).then(|| change("drain_over_limit", from, to, effect, ""))
+}
+
+fn headers(old: &Limit, new: &Limit) -> Option<Change> {
+    let word = |limit: &Limit| if limit.visibility == Visibility::Hidden { "none" } else { "all" };
+    let note =
+        if new.visibility == Visibility::Hidden { "clients are not told of it" } else { "clients are told of it" };
+    (old.visibility != new.visibility).then(|| change("headers", word(old), word(new), Effect::NONE, note))
 }
 
 fn script(old: &Limit, new: &Limit) -> Option<Change> {

@@ -14,6 +14,7 @@ use std::sync::LazyLock;
 
 use fixed_window::FixedWindow;
 
+use super::deny_with;
 use super::mapping::Mapping;
 use super::named_files::NamedFile;
 use super::node::Node;
@@ -121,7 +122,7 @@ pub(super) fn of_word(node: &Node) -> ReadResult<Box<dyn Settings>> {
 /// Reads the settings of a limit or an override, which may have the keys of this algorithm only.
 pub(super) fn settings(inherited: &dyn Settings, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
     let algorithm = inherited.algorithm().name();
-    for key in map.keys() {
+    for key in map.keys().filter(|key| !(key.text == "headers" && deny_with::is_none(map.value("headers")))) {
         let owners = || REGISTRY.iter().filter(|entry| entry.keys.contains(&key.text.as_str()));
         // `elevated` checks what it can be combined with.
         let is_own = |entry: &Entry| entry.words.is_empty() || entry.words.contains(&algorithm);

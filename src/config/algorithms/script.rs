@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::header::HeaderName;
 
 use super::super::mapping::all;
-use super::super::named_files;
+use super::super::{deny_with, named_files};
 use super::{
     Algorithm, Context, Entry, Limit, Mapping, NamedFile, Node, Numbers, ReadResult, Settings, check_redis_only,
     quoted, reject_token_keys,
@@ -108,6 +108,9 @@ fn args(node: &Node) -> ReadResult<Arc<str>> {
 }
 
 fn headers(node: &Node) -> ReadResult<Vec<HeaderName>> {
+    if deny_with::is_none(node) {
+        return Ok(Vec::new());
+    }
     let items = short_list(node, "`headers`", "write `headers: [x-ratelimit-limit]`", MOST_HEADERS)?;
     let mut names: Vec<HeaderName> = Vec::with_capacity(items.len());
     for item in items {

@@ -1,5 +1,6 @@
 //! The rate limit headers of a response.
 
+use super::told::{binding, told};
 use super::verdict::{Answer, Verdict};
 use crate::engine::algorithms::decision::{Decision, Detail};
 use crate::engine::algorithms::micros::Micros;
@@ -60,7 +61,7 @@ impl Generations {
 /// the prefix `weir.`. Each of the older headers holds one number, so the stricter party's headers stay: an intermediary
 /// must not make them more permissive.
 pub fn add_headers(rules: &Rules, verdict: &Verdict, generations: Generations, headers: &mut Headers) {
-    let Some(binding) = verdict.binding() else { return };
+    let Some(binding) = binding(rules, verdict) else { return };
     if generations.ietf_11 {
         let taken = taken(rules, verdict, headers);
         headers.append_with(RATELIMIT_POLICY, |list| push_policies(rules, verdict, &taken, list));
@@ -72,11 +73,11 @@ pub fn add_headers(rules: &Rules, verdict: &Verdict, generations: Generations, h
         set_stricter(&IETF_03, &binding.decision, headers, |_| ());
     }
     if is_counted && generations.x_ratelimit {
-        set_stricter(&X_RATELIMIT, &binding.decision, headers, |value| push_quotas(verdict, value));
+        set_stricter(&X_RATELIMIT, &binding.decision, headers, |value| push_quotas(rules, verdict, value));
     }
     for (limit, detail) in &verdict.details {
         if let Detail::Script(output) = detail
-            && verdict.enforced().any(|answer| answer.limit == *limit)
+            && told(rules, verdict).any(|answer| answer.limit == *limit)
             && let Some(script) = rules.limit(*limit).and_then(|limit| limit.script.as_deref())
         {
             for (name, value) in script.headers(output).flatten() {
@@ -109,10 +110,10 @@ fn is_taken(upstream: &Headers, name: &str) -> bool {
     })
 }
 
-/// Writes the value of `RateLimit-Policy`. Clients do not see limits in shadow.
+/// Writes the value of `RateLimit-Policy`. Clients see neither limits in shadow nor hidden ones.
 fn push_policies(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>) {
     let start = list.len();
-    for answer in verdict.enforced() {
+    for answer in told(rules, verdict) {
         let Some(numbers) = answer.counted_numbers() else { continue };
         push_member(rules, answer, taken, start, list);
         push_parameter(list, b'q', numbers.burst());
@@ -126,7 +127,7 @@ fn push_policies(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec
 /// deny.
 fn push_states(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u8>) {
     let start = list.len();
-    for answer in verdict.enforced().filter(|answer| answer.counted_numbers().is_some()) {
+    for answer in told(rules, verdict).filter(|answer| answer.counted_numbers().is_some()) {
         if verdict.is_allowed() || answer.decision.is_denied() {
             push_member(rules, answer, taken, start, list);
             push_parameter(list, b'r', answer.decision.remaining);
@@ -166,8 +167,8 @@ fn effective_window(decision: &Decision) -> Option<Micros> {
 
 /// Adds the quota policy of each limit to `X-RateLimit-Limit`, in the form of Envoy's `DRAFT_VERSION_03`: `1, 1;w=60`.
 /// Readers that expect a single number stop at the comma.
-fn push_quotas(verdict: &Verdict, value: &mut Vec<u8>) {
-    for numbers in verdict.enforced().filter_map(Answer::counted_numbers) {
+fn push_quotas(rules: &Rules, verdict: &Verdict, value: &mut Vec<u8>) {
+    for numbers in told(rules, verdict).filter_map(Answer::counted_numbers) {
         if let Some(seconds) = numbers.window_seconds() {
             value.extend_from_slice(b", ");
             push_number(value, numbers.burst());

@@ -5,6 +5,7 @@ mod candidate;
 pub mod descriptors;
 pub mod headers;
 pub mod problem;
+pub mod told;
 pub mod verdict;
 
 #[cfg(test)]

@@ -5,11 +5,13 @@ use std::fmt::Write;
 use http::StatusCode;
 
 use super::headers::{Generations, add_headers};
-use super::verdict::{Standing, Verdict};
+use super::told;
+use super::verdict::{Answer, Standing, Verdict};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::deny_with::{DenyWith, Template};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::Headers;
-use crate::message::reply::{Reply, begin_problem, problem_reply};
+use crate::message::reply::{Reply, begin_problem, problem, problem_reply};
 
 /// The problem types that draft-ietf-httpapi-ratelimit-headers-11 registers, with their titles.
 pub(super) const QUOTA_EXCEEDED: (&str, &str) = (
@@ -26,6 +28,9 @@ pub const RESOURCE_EXHAUSTED: &str = "8";
 /// gRPC's status for a request that cannot be decided.
 const UNAVAILABLE: &str = "14";
 
+/// The detail of a denial by a limit that clients are not told of.
+const HIDDEN: &str = "Too many requests";
+
 /// The `Retry-After` while the store is away. A breaker closes within about as long.
 const UNAVAILABLE_RETRY_SECONDS: u64 = 1;
 
@@ -35,32 +40,68 @@ pub fn retry_after(verdict: &Verdict) -> Option<u64> {
     match verdict.standing {
         Standing::Allowed => None,
         Standing::Unavailable | Standing::Overloaded => Some(UNAVAILABLE_RETRY_SECONDS),
-        Standing::Denied => verdict.binding()?.decision.retry_after.map(|wait| wait.ceil_seconds().max(1)),
+        Standing::Denied => seconds(verdict.binding()?),
     }
 }
 
 /// Returns the reply to a request that is not allowed; `is_grpc` if its content type is `application/grpc`.
 pub fn denial(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
     let is_denied = verdict.standing == Standing::Denied;
-    let mut reply = if is_grpc {
-        let code = if is_denied { RESOURCE_EXHAUSTED } else { UNAVAILABLE };
-        let mut detail = String::new();
-        push_detail(&mut detail, rules, verdict);
-        // A response of headers alone: gRPC reads the status from them. The detail is ASCII without `%`, so it is its own
-        // percent-encoding (gRPC over HTTP/2, Status-Message).
-        let lines = [("content-type", "application/grpc"), ("grpc-status", code), ("grpc-message", &detail)];
-        Reply { status: StatusCode::OK, headers: Headers::from_iter(lines), body: String::new() }
-    } else {
-        problem_details(is_denied, rules, verdict)
+    let limit = verdict.binding().filter(|_| is_denied).and_then(|answer| rules.limit(answer.limit));
+    let with = limit.and_then(|limit| limit.deny_with.as_deref());
+    let fill =
+        |template: &Template| template.fill(limit.map_or("", |limit| &limit.name), retry_after(verdict).unwrap_or(0));
+    let mut reply = match with.and_then(|with| with.body.as_ref()) {
+        _ if is_grpc => grpc_status(is_denied, rules, verdict),
+        None => problem_details(status(verdict, with), rules, verdict),
+        Some(body) => {
+            let text = fill(&body.text);
+            let content_type = Some(("content-type", &body.content_type[..])).filter(|_| !text.is_empty());
+            Reply { status: status(verdict, with), headers: Headers::from_iter(content_type), body: text }
+        }
     };
     reply.headers.append("cache-control", "no-store");
-    if let Some(seconds) = retry_after(verdict) {
+    if let Some(seconds) = told_retry_after(rules, verdict) {
         reply.headers.append("retry-after", itoa::Buffer::new().format(seconds));
     }
     if is_denied {
         add_headers(rules, verdict, generations, &mut reply.headers);
     }
+    for (name, value) in with.into_iter().flat_map(|with| &with.headers) {
+        reply.headers.set(name.as_str(), fill(value));
+    }
     reply
+}
+
+/// The status for clients that do not speak gRPC.
+fn status(verdict: &Verdict, with: Option<&DenyWith>) -> StatusCode {
+    match verdict.standing {
+        Standing::Denied => with.and_then(|with| with.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+        _ => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+/// Returns the `Retry-After` of a denial by a limit that clients are told of.
+fn told_retry_after(rules: &Rules, verdict: &Verdict) -> Option<u64> {
+    match told::denial(rules, verdict) {
+        Some(answer) => seconds(answer),
+        None if verdict.standing == Standing::Denied => None,
+        None => retry_after(verdict),
+    }
+}
+
+fn seconds(answer: &Answer) -> Option<u64> {
+    answer.decision.retry_after.map(|wait| wait.ceil_seconds().max(1))
+}
+
+/// A response of headers alone: gRPC reads the status from them.
+fn grpc_status(is_denied: bool, rules: &Rules, verdict: &Verdict) -> Reply {
+    let code = if is_denied { RESOURCE_EXHAUSTED } else { UNAVAILABLE };
+    let mut detail = String::new();
+    push_detail(&mut detail, rules, verdict);
+    // The detail is ASCII without `%`, so it is its own percent-encoding (gRPC over HTTP/2, Status-Message).
+    let lines = [("content-type", "application/grpc"), ("grpc-status", code), ("grpc-message", &detail)];
+    Reply { status: StatusCode::OK, headers: Headers::from_iter(lines), body: String::new() }
 }
 
 /// Drops the parts of a verdict that [`denial`] does not show: fractions of seconds, and fingerprints. Most denials by one
@@ -75,12 +116,12 @@ pub fn round(verdict: &mut Verdict) {
 }
 
 /// A problem with the names of the limits that deny, in the draft's extension `violated-policies`.
-fn problem_details(is_denied: bool, rules: &Rules, verdict: &Verdict) -> Reply {
-    let (status, (kind, title)) = if is_denied {
-        (StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED)
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY)
-    };
+fn problem_details(status: StatusCode, rules: &Rules, verdict: &Verdict) -> Reply {
+    let is_denied = verdict.standing == Standing::Denied;
+    if is_denied && told::denial(rules, verdict).is_none() {
+        return problem(status, HIDDEN);
+    }
+    let (kind, title) = if is_denied { QUOTA_EXCEEDED } else { REDUCED_CAPACITY };
     let mut body = begin_problem(kind, title, status);
     // Names need no escapes, and the rest is numbers and our own words.
     push_detail(&mut body, rules, verdict);
@@ -88,7 +129,7 @@ fn problem_details(is_denied: bool, rules: &Rules, verdict: &Verdict) -> Reply {
     let unanswered = verdict.unanswered.iter().filter(|limit| limit.denies).map(|limit| limit.limit);
     let denied = verdict.enforced().filter(|answer| answer.decision.is_denied()).map(|answer| answer.limit);
     let mut last = None;
-    for limit in unanswered.chain(denied) {
+    for limit in unanswered.chain(denied).filter(|limit| told::is_told(rules, *limit)) {
         if last != Some(limit) {
             body.push_str(if last.is_none() { "\"" } else { ",\"" });
             body.push_str(rules.name(limit));
@@ -102,11 +143,12 @@ fn problem_details(is_denied: bool, rules: &Rules, verdict: &Verdict) -> Reply {
 
 /// Writes the message for people: the limit that binds, what it allows, and when to retry.
 fn push_detail(text: &mut String, rules: &Rules, verdict: &Verdict) {
-    if verdict.standing == Standing::Overloaded {
-        return text.push_str("Too many requests are waiting");
+    match verdict.standing {
+        Standing::Overloaded => return text.push_str("Too many requests are waiting"),
+        Standing::Unavailable => return text.push_str("The limit cannot be counted at the moment"),
+        Standing::Denied | Standing::Allowed => {}
     }
-    let binding = verdict.binding().filter(|_| verdict.standing == Standing::Denied);
-    let Some(answer) = binding else { return text.push_str("The limit cannot be counted at the moment") };
+    let Some(answer) = told::denial(rules, verdict) else { return text.push_str(HIDDEN) };
     text.push_str(rules.name(answer.limit));
     let wait = answer.decision.retry_after;
     match (&answer.numbers, wait) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use http::StatusCode;
+use http::header::HeaderName;
 
 use super::headers::{Generations, add_headers};
 use super::problem::{QUOTA_EXCEEDED, denial, retry_after, round};
@@ -11,6 +12,7 @@ use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::decision::{Decision, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::rules::deny_with::{DenialBody, DenyWith, Template, Visibility};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
@@ -163,6 +165,90 @@ fn grpc_gets_trailers_only() {
     assert_eq!((response.status.as_u16(), response.body.as_str()), (200, ""));
     assert_eq!(response.headers.text("grpc-status"), Some("8"));
     assert_eq!(response.headers.text("content-type"), Some("application/grpc"));
+}
+
+/// The rules, of which the limit at `place` is changed.
+fn rules_with(place: usize, change: impl FnOnce(&mut Limit)) -> Rules {
+    let mut limits = ["Burst", "Daily"].map(Limit::new);
+    change(&mut limits[place]);
+    Rules::new(limits.into(), Fingerprinter::new((1, 2)), Micros(0), Vec::new())
+}
+
+#[test]
+fn a_limit_says_what_a_denied_client_gets() {
+    let template = |text| Template::parse(text).unwrap();
+    let body =
+        Some(DenialBody { content_type: "text/plain".to_owned(), text: template("{limit}: wait {retry_after} s") });
+    let headers = vec![
+        (HeaderName::from_static("x-why"), template("{limit}")),
+        (HeaderName::from_static("retry-after"), template("60")),
+    ];
+    let with = DenyWith { status: Some(StatusCode::SERVICE_UNAVAILABLE), headers, body };
+    let rules = rules_with(0, |limit| limit.deny_with = Some(with.into()));
+    let by_burst = verdict(&[(0, 0, 20, 1, Outcome::Denied, 0, Some(1_400), Some(1_000))]);
+    let response = denial(&rules, &by_burst, ALL, false);
+    assert_eq!((response.status.as_u16(), &response.body[..]), (503, "Burst: wait 2 s"));
+    for (name, value) in [("content-type", "text/plain"), ("x-why", "Burst"), ("cache-control", "no-store")] {
+        assert_eq!(response.headers.text(name), Some(value));
+    }
+    assert_eq!(response.headers.all("retry-after").collect::<Vec<_>>(), [b"60"]);
+    check(&response.headers, "ratelimit", &[("Burst", &[("r", 0), ("t", 2)])]);
+    let grpc = denial(&rules, &by_burst, ALL, true);
+    assert_eq!((grpc.status.as_u16(), grpc.headers.text("grpc-status")), (200, Some("8")));
+    assert_eq!(
+        (grpc.headers.text("x-why"), grpc.headers.text("content-type")),
+        (Some("Burst"), Some("application/grpc"))
+    );
+
+    // Another limit binds, or the store is away.
+    let by_daily = verdict(&[(1, 0, 5, 60, Outcome::Denied, 0, Some(9_000), Some(9_000))]);
+    assert_eq!(denial(&rules, &by_daily, ALL, false).status, 429);
+    let unanswered = verdict(&[]).unanswered(vec![Unanswered { limit: 0, denies: true }]);
+    let unavailable = denial(&rules, &unanswered, ALL, false);
+    assert!(!unavailable.headers.contains("x-why") && unavailable.body.contains("cannot be counted"));
+}
+
+#[test]
+fn a_status_alone_keeps_the_problem_document() {
+    let with = DenyWith { status: Some(StatusCode::FORBIDDEN), ..DenyWith::default() };
+    let rules = rules_with(0, |limit| limit.deny_with = Some(with.into()));
+    let response = denial(&rules, &verdict(&[(0, 0, 20, 1, Outcome::Denied, 0, None, None)]), ALL, false);
+    let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+    assert_eq!((response.status.as_u16(), &body["status"]), (403, &serde_json::json!(403)));
+}
+
+#[test]
+fn clients_are_not_told_of_a_hidden_limit() {
+    let rules = rules_with(0, |limit| limit.visibility = Visibility::Hidden);
+    let hidden: Row = (0, 0, 20, 1, Outcome::Denied, 0, Some(9_000), Some(9_000));
+    let shown: Row = (1, 0, 1_000, 86_400, Outcome::Denied, 0, Some(2_000), Some(40_000));
+
+    let allowed = verdict(&[
+        (0, 0, 20, 1, Outcome::Allowed, 3, Some(0), Some(1_000)),
+        (1, 0, 1_000, 86_400, Outcome::Allowed, 700, Some(0), Some(40_000)),
+    ]);
+    let mut headers = Headers::new();
+    add_headers(&rules, &allowed, ALL, &mut headers);
+    check(&headers, "ratelimit-policy", &[("Daily", &[("q", 1_000), ("w", 86_400)])]);
+    check(&headers, "ratelimit", &[("Daily", &[("r", 700), ("t", 40)])]);
+    assert_eq!(headers.text("x-ratelimit-limit"), Some("1000, 1000;w=86400"));
+
+    let alone = denial(&rules, &verdict(&[hidden]), ALL, false);
+    let names: Vec<_> = alone.headers.iter().filter_map(|(name, _)| headers::text(name)).collect();
+    assert_eq!((alone.status.as_u16(), names), (429, vec!["content-type", "cache-control"]));
+    assert!(!alone.body.contains("Burst") && alone.body.contains("\"Too many requests\""), "{}", alone.body);
+    let grpc = denial(&rules, &verdict(&[hidden]), ALL, true);
+    assert_eq!(
+        (grpc.headers.text("grpc-message"), grpc.headers.text("retry-after")),
+        (Some("Too many requests"), None)
+    );
+
+    let both = denial(&rules, &verdict(&[hidden, shown]), ALL, false);
+    assert_eq!(both.headers.text("retry-after"), Some("2"));
+    check(&both.headers, "ratelimit", &[("Daily", &[("r", 0), ("t", 2)])]);
+    let body: serde_json::Value = serde_json::from_str(&both.body).unwrap();
+    assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
+    assert!(body["detail"].as_str().unwrap().starts_with("Daily allows"));
 }
 
 #[test]

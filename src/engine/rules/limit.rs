@@ -7,6 +7,7 @@ use http::header::HeaderName;
 use super::allowance::Allowance;
 use super::candidate::Candidate;
 use super::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
+use super::deny_with::{DenyWith, Visibility};
 use super::descriptors::DescriptorRule;
 use super::identity::Fallback;
 use super::matching::Match;
@@ -58,6 +59,9 @@ pub struct Limit {
     pub drain_over_limit: bool,
     /// Also of calls that give their own numbers.
     pub algorithm: Algorithm,
+    /// The response to those it denies, if it is not the usual one.
+    pub deny_with: Option<Box<DenyWith>>,
+    pub visibility: Visibility,
     /// Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
     pub lease: Option<LeaseTerms>,
     /// Only with [`Algorithm::Queue`].
@@ -129,6 +133,8 @@ impl Limit {
             per_call: false,
             drain_over_limit: false,
             algorithm: Algorithm::Gcra,
+            deny_with: None,
+            visibility: Visibility::Shown,
             lease: None,
             queue: None,
             script: None,

@@ -136,6 +136,7 @@ impl Rules {
             index,
             live,
             has_queues: self.has_queues,
+            has_hidden: self.has_hidden,
             fingerprinter: self.fingerprinter,
             effective_from,
             loaded_at: self.loaded_at,

@@ -8,6 +8,7 @@ pub mod bucket_info;
 pub mod candidate;
 pub mod component;
 mod current_numbers;
+pub mod deny_with;
 pub mod descriptors;
 pub mod duration;
 pub mod explanation;

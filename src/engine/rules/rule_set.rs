@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::algorithm_input::UnsupportedOperation;
 use super::blocks::Blocks;
+use super::deny_with::Visibility;
 use super::descriptors::Tree;
 use super::fingerprint::Fingerprinter;
 use super::identity::{Fallback, IdError, Identity, describe, identify, readable};
@@ -35,6 +36,8 @@ pub struct Rules {
     pub(super) live: Vec<Overrides>,
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,
+    /// True if a limit has `headers: none`.
+    pub has_hidden: bool,
     pub fingerprinter: Fingerprinter,
     /// The instant at which the numbers took effect.
     pub effective_from: Micros,
@@ -67,12 +70,14 @@ impl Rules {
         }
         let carried = Limit { by: Vec::new(), drain_over_limit: true, ..Limit::new(CARRIED) };
         let has_queues = limits.iter().any(|limit| limit.queue.is_some());
+        let has_hidden = limits.iter().any(|limit| limit.visibility == Visibility::Hidden);
         Self {
             limits: limits.into(),
             carried: Arc::new(carried),
             index: Arc::new(index),
             live: Vec::new(),
             has_queues,
+            has_hidden,
             fingerprinter,
             effective_from,
             loaded_at: effective_from,

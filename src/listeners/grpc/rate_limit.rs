@@ -18,6 +18,7 @@ use crate::engine::answer::descriptors::DescriptorVerdict;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
 use crate::engine::answer::verdict::{Answer, Standing};
+use crate::engine::rules::deny_with::Visibility;
 use crate::engine::rules::descriptors::{
     Descriptor, DescriptorMode, DescriptorRequest, Hits, Metadata, PerUnit, RateUnit,
 };
@@ -240,7 +241,8 @@ fn is_over(rules: &Rules, answer: &Answer) -> bool {
 }
 
 fn current_limit(rules: &Rules, answer: &Answer, descriptor: &Descriptor<'_>) -> Option<RateLimit> {
-    let limit = rules.limit(answer.limit)?;
+    // Envoy advertises a limit only if it gets its numbers.
+    let limit = rules.limit(answer.limit).filter(|limit| limit.visibility == Visibility::Shown)?;
     if let Some(rule) = limit.rule.as_deref() {
         return Some(rate_limit(rule.per_unit?, rule.name.clone()));
     }

@@ -21,7 +21,7 @@ use crate::telemetry::metrics::CheckResult;
 
 const CONTENT_TYPE: &str = "content-type";
 
-/// The status for the client, where the gateway only knows 403.
+/// The status for the client, where the gateway has another one.
 const CLIENT_STATUS: &str = "x-ratelimit-status";
 
 /// The answer to a gateway: 200 with the rate limit headers, or the denial for the client.
@@ -49,10 +49,25 @@ pub(super) fn for_nginx(mut reply: Reply) -> Reply {
     reply
 }
 
-/// Adapts a reply to Envoy for a gRPC call. Envoy converts the denial to gRPC and keeps a `grpc-status` that it finds; its
-/// own would be UNAVAILABLE, after which many clients retry at once.
-pub(super) fn for_envoy_and_grpc(mut reply: Reply) -> Reply {
-    if reply.status == StatusCode::TOO_MANY_REQUESTS {
+/// Adapts a denial to `HAProxy`'s script, which takes one for `HAProxy`'s own if it has neither the header nor problem details.
+pub(super) fn for_haproxy(mut reply: Reply, is_grpc: bool) -> Reply {
+    reply.headers.set(CLIENT_STATUS, reply.status.as_str());
+    if is_grpc {
+        reply.headers.append("grpc-status", RESOURCE_EXHAUSTED);
+    }
+    reply
+}
+
+/// Adapts a denial to Envoy.
+pub(super) fn for_envoy(mut reply: Reply, is_grpc: bool) -> Reply {
+    // Envoy takes 5xx for a failed check, and passes the request if its `failure_mode_allow` says so.
+    if reply.status.is_server_error() {
+        reply.headers.set(CLIENT_STATUS, reply.status.as_str());
+        reply.status = StatusCode::TOO_MANY_REQUESTS;
+    }
+    // Envoy converts the denial to gRPC and keeps a `grpc-status` that it finds; its own would be UNAVAILABLE, after which
+    // many clients retry at once.
+    if is_grpc {
         reply.headers.append("grpc-status", RESOURCE_EXHAUSTED);
     }
     reply

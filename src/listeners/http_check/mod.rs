@@ -121,7 +121,8 @@ impl Check {
         };
         let reply = match convention {
             Convention::Nginx => answer::for_nginx(reply),
-            Convention::Envoy if is_grpc => answer::for_envoy_and_grpc(reply),
+            Convention::Envoy if result == CheckResult::Denied => answer::for_envoy(reply, is_grpc),
+            Convention::Haproxy if result == CheckResult::Denied => answer::for_haproxy(reply, is_grpc),
             _ => reply,
         };
         (reply, result)

@@ -1,0 +1,30 @@
+//! The part of a verdict that clients are told: all but the limits with `headers: none`.
+
+use super::verdict::{Answer, Standing, Verdict};
+use crate::engine::rules::deny_with::Visibility;
+use crate::engine::rules::rule_set::Rules;
+
+/// Returns true if clients are told of the limit.
+pub fn is_told(rules: &Rules, limit: u32) -> bool {
+    !rules.has_hidden || rules.limit(limit).is_none_or(|limit| limit.visibility == Visibility::Shown)
+}
+
+/// The answers of enforced limits that clients are told of.
+pub(super) fn told<'v>(rules: &'v Rules, verdict: &'v Verdict) -> impl Iterator<Item = &'v Answer> {
+    verdict.enforced().filter(|answer| is_told(rules, answer.limit))
+}
+
+/// Returns the answer that binds among those that clients are told of.
+pub(super) fn binding<'v>(rules: &'v Rules, verdict: &'v Verdict) -> Option<&'v Answer> {
+    if rules.has_hidden {
+        told(rules, verdict).max_by(|a, b| a.decision.strictness(&b.decision))
+    } else {
+        verdict.binding()
+    }
+}
+
+/// Returns the denial that binds among those that clients are told of.
+pub(super) fn denial<'v>(rules: &'v Rules, verdict: &'v Verdict) -> Option<&'v Answer> {
+    let is_denied = verdict.standing == Standing::Denied;
+    binding(rules, verdict).filter(|answer| is_denied && answer.decision.is_denied())
+}
