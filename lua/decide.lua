@@ -21,13 +21,15 @@
 --              A refund may end in `~SPAN`: sliding_log and sliding_window give back what was taken that many microseconds
 --              ago, and fixed_window gives nothing back if another window has begun since. Any mode may then end in
 --              `@INSTANT`: when the numbers took effect, if that was after EFFECTIVE_FROM.
---              A spend or a refund of gcra or fixed_window may then end in what leases.lua describes.
+--              A spend or a refund of gcra or fixed_window may then end in what leases.lua describes, and any mode of
+--              these in `=PATIENCE:DELAY`: a cost that fits within PATIENCE microseconds is taken now, and DELAY, at least
+--              as long, is the longest PATIENCE of charges of the bucket.
 -- The words of one request may also be separate arguments.
 -- A last argument that begins with # is repeated in the reply, so that a caller can tell that it answers this call.
 --
 -- Reply: integers. First the number of keys that held text which is not a bucket; they count as full and are overwritten.
 -- Then four for each key:
---   outcome    0 allowed, 1 denied, 2 nothing happened
+--   outcome    0 allowed, 1 denied, 2 nothing happened; -N allowed after N microseconds
 --   remaining  whole tokens left
 --   retry      microseconds until the same charge would fit, -1 for never
 --   reset      microseconds until the bucket is full, or its window ends; -1 for never
@@ -48,7 +50,7 @@
 --
 -- The contract of algorithms. An algorithm is a table with these functions; `load` below has a line for each. A charge has the
 -- fields `burst`, `count` (TOKEN or COUNT), `numbers` (both words as text), `algorithm`, `parameters`, `cost`, `mode`, `from`
--- (when its numbers took effect) and, if given, `taken` (the instant, of a refund with a span) and `lease`.
+-- (when its numbers took effect) and, if given, `taken` (the instant, of a refund with a span), `lease`, `patience` and `delay`.
 --   parse(text)                  returns the `parameters` of a charge, from what follows the name in WORD; nil if invalid.
 --   decide(key, charge)          returns outcome, remaining, retry, reset; then the change to commit, or nil; the details, or
 --                                nil; and true if the change is committed even if the request is denied. Or returns nil and an

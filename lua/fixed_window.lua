@@ -53,6 +53,17 @@ function algorithm.parse(text)
   end
 end
 
+-- The most tokens that are used or booked ahead of a charge. No window of a calendar is shorter than a delay.
+local function most_of(charge)
+  local window, ahead = charge.parameters, 1
+  if not charge.delay then
+    return charge.burst
+  elseif not window.starts then
+    ahead = ceil(charge.delay / window.period)
+  end
+  return charge.burst + ahead * charge.count
+end
+
 -- The number of the window that holds `at`. Windows of `first` are counted from `anchor`, where one begins. levels.lua says why
 -- floor and ceil are exact.
 local function number(window, anchor, at)
@@ -82,17 +93,17 @@ end
 -- The level at `at` of a bucket with `used` tokens at `from`, in a window that began at `anchor`; and the window that holds
 -- `at`. The third result is an error: the charge's calendar does not reach as far as the clock.
 local function found(charge, used, anchor, from, at)
-  local window = charge.parameters
+  local window, most = charge.parameters, most_of(charge)
   local last = number(window, anchor, at)
   if window.starts then
-    local place, fill = last - window.number + 1, ceil(charge.burst / charge.count)
+    local place, fill = last - window.number + 1, ceil(most / charge.count)
     if place < 1 or place + fill > #window.starts or (place < fill and window.number > 0) then
       return 0, nil, 'ERR the clock is not within the windows of ' .. window.kind .. ' that were given'
     end
   end
   local passed = last - (from and number(window, anchor, from) or last)
-  local bounded = min(used, charge.burst)
-  -- Tokens beyond the capacity are over with the window. Until then they can be given back.
+  local bounded = min(used, most)
+  -- Tokens beyond that are over with the window. Until then they can be given back.
   local excess = passed == 0 and used - bounded or 0
   used = max(bounded - passed * charge.count, 0)
   local begun = used == 0 and window.kind == 'first' and at or start(window, anchor, last)
@@ -164,7 +175,7 @@ local function level_now(key, bucket, charge)
   -- The bucket's own number counts if its window is further back than those of the charge. After a step back of the
   -- clock that number is too high, and the bucket's date counts.
   local begun = min(written.parameters.number, number(charge.parameters, nil, bucket.since))
-  local passed, bounded = max(position.number - begun, 0), min(level, charge.burst)
+  local passed, bounded = max(position.number - begun, 0), min(level, most_of(charge))
   position.excess = passed == 0 and level - bounded or 0
   return max(bounded - passed * charge.count, 0), position
 end
@@ -217,7 +228,7 @@ function algorithm.commit(key, charge, level)
   if level == 0 then
     keep(key, bucket, 0, charge, now, 0)
   else
-    local full = algorithm.wait(charge, position, min(level, charge.burst)) + position.at - now
+    local full = algorithm.wait(charge, position, min(level, most_of(charge))) + position.at - now
     keep(key, bucket, level, written_by(charge, position), position.start, full)
   end
   if charge.lease then

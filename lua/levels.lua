@@ -134,6 +134,23 @@ local function rare()
     end
   end
 
+  -- A spend or check that does not fit for `wait` microseconds, but within its patience: it is booked for then. Without a result
+  -- it is not.
+  function rare.booked(charge, level, position, missing, wait)
+    local token = position and 1 or charge.count
+    local capacity, wanted = charge.burst * token, charge.cost * token
+    local after = level + wanted
+    if position then
+      -- The tokens that are left of earlier windows do not count in the one that is booked.
+      after = max(level, ceil(missing / charge.count) * charge.count) + wanted
+    end
+    if after < EXACT then
+      local again = after + wanted - capacity
+      local retry = position and charge.algorithm.wait(charge, position, again) or time_for(again, charge.parameters)
+      return -wait, after, retry, charge.mode ~= 'check' and after or nil
+    end
+  end
+
   return rare
 end
 
@@ -186,7 +203,11 @@ end
 -- was written. What was written later and is more is of a gateway with other rules, perhaps newer ones: it stays used.
 local function level_at(bucket, charge, instant, key)
   local token, drain = charge.count, charge.parameters
-  local capacity = bucket.since <= charge.from and charge.burst * token or EXACT - 1
+  local capacity = EXACT - 1
+  if bucket.since <= charge.from then
+    -- With the levels that may be booked ahead.
+    capacity = min(charge.burst * token + (charge.delay or 0) * drain, capacity)
+  end
   if bucket.written.numbers == charge.numbers then
     local level = drained(bucket.level, drain, instant - bucket.since)
     level = level < capacity and level or capacity
@@ -236,8 +257,14 @@ function decided(charge, token, level, position, least)
   local room = capacity - level
   if wanted > room and cost > 0 then
     local missing = wanted - room
-    return denial, level,
-      position and charge.algorithm.wait(charge, position, missing) or time_for(missing, charge.parameters), nil
+    local wait = position and charge.algorithm.wait(charge, position, missing) or time_for(missing, charge.parameters)
+    if charge.delay and wait > 0 and wait <= charge.patience then
+      local outcome, after, retry, change = rare().booked(charge, level, position, missing, wait)
+      if outcome then
+        return outcome, after, retry, change
+      end
+    end
+    return denial, level, wait, nil
   end
   -- An identical charge would fit once what is missing has come back. The sum 2 * wanted may not fit into 2^53.
   local missing, retry, after = wanted - (room - wanted), 0, level + wanted

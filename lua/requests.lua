@@ -52,9 +52,11 @@ for request = 1, count_of_requests do
       if not parameters then
         charges.failure = redis.error_reply('ERR usage: ' .. USAGE)
       end
-      local from, taken, lease = effective_from, nil, nil
-      if mode ~= 'spend' and match(mode, '[~@+-]') then
+      local from, taken, lease, patience, delay = effective_from, nil, nil, nil, nil
+      if mode ~= 'spend' and match(mode, '[~@+=-]') then
         local plain, ago, changed, leases = match(mode, '^([%l_]+)~?(%d*)@?(%d*)(.*)$')
+        patience, delay = match(leases or '', '^=(%d+):(%d+)$')
+        leases = patience and '' or leases
         lease = leasing and plain and leases ~= '' and leasing().parse(leases) or nil
         mode = plain and (leases == '' or lease) and plain or mode
         taken, from = tonumber(ago) and max(now - ago, 0), max(from, tonumber(changed) or 0)
@@ -74,6 +76,9 @@ for request = 1, count_of_requests do
       end
       if lease then
         charge.lease = lease
+      end
+      if patience then
+        charge.patience, charge.delay = tonumber(patience), tonumber(delay)
       end
       charges[#charges + 1] = charge
       at, is_late = rest, is_late or algorithm and algorithm.late
@@ -167,7 +172,7 @@ for request = 1, count_of_requests do
     elseif denied then
       for place = 1, count do
         local charge, at = charges[place], size + 4 * (place - 1)
-        if reply[at + 1] == ALLOWED then
+        if reply[at + 1] <= ALLOWED then
           local remaining, reset, detail = charge.algorithm.standing(KEYS[keys + place], charge)
           reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = UNCHANGED, remaining, 0, reset
           if said then

@@ -4,6 +4,7 @@ mod accept;
 mod access_log;
 mod admin;
 mod admission;
+mod delaying;
 mod draining;
 mod failing;
 mod forwarding;

@@ -5,6 +5,7 @@ mod company;
 mod connecting;
 mod crowds;
 mod deciding;
+mod delays;
 mod floods;
 mod inspection;
 mod leases;

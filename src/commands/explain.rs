@@ -10,6 +10,7 @@ use super::print::{detail, in_parentheses, joined};
 use super::rules_flags::RulesArgs;
 use crate::clock::Clock;
 use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::tag::tag_of;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::ComponentError;
@@ -245,6 +246,10 @@ fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut 
     detail(text, "cost", cost);
     if allowance.never_fits(cost) {
         detail(text, "never", "the cost exceeds the burst, so the request can never pass");
+    }
+    if let Some(delay) = limit.delay.filter(|_| elevated.is_none()) {
+        let most = Span(delay.0.saturating_mul(1_000));
+        detail(text, "delays", format_args!("requests by up to {most} until they fit, instead of denying them"));
     }
     let response_cost = limit.response_cost.as_deref();
     if let Some(header) = response_cost.and_then(|cost| cost.header.as_ref()) {

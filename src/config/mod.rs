@@ -7,6 +7,7 @@
 mod algorithms;
 mod by;
 mod candidate;
+mod delay;
 mod deny_with;
 pub(crate) mod directory;
 mod envoy_ratelimit;

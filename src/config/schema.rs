@@ -111,6 +111,8 @@ mod tests {
         "a sliding window finer than the clock",
         "a lease too short",
         "a lease of tokens that is too long",
+        "a delay that is too long",
+        "a delay that is too short",
         "requests in flight of a domain",
         "requests in flight by an entry of a descriptor",
         "a queue of entries that are stale at once",

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::View;
+use super::delays::HeldRequest;
 use super::denials::Denial;
 use super::settlement::Settlement;
 use super::slots::HeldSlots;
@@ -34,10 +35,23 @@ pub struct Ask<'a> {
     pub start: Instant,
     /// When the caller stops waiting for the store. `on_store_error` decides from then on.
     pub deadline: Option<Instant>,
+    /// Whether and how long the caller lets the request wait for a limit with `delay:`.
+    pub patience: Patience,
     /// Whether the caller sees the response: it can hold [`Ruling::slots`] until the end, and settle
     /// [`Ruling::settlement`]. For others, a concurrency limit only says whether a slot is free, and what a limit reserves
     /// stays charged.
     pub sees_response: bool,
+}
+
+/// Whether and how long the caller of an ask can wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// A charge that does not fit now is denied.
+    None,
+    /// The caller has [`Limiter::hold`](super::Limiter::hold) hold the request, at most this long.
+    Held(Micros),
+    /// The caller waits by itself, at most this long. The verdict tells how long.
+    Caller(Micros),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -78,8 +92,17 @@ pub struct Ruling {
     pub slots: Option<Box<HeldSlots>>,
     /// The settlement that is due with the response.
     pub settlement: Option<Box<Settlement>>,
+    /// The bookings of an allowed request that has to wait: see [`Limiter::hold`](super::Limiter::hold).
+    pub(super) held: Option<Box<HeldRequest>>,
     pub listener: DecisionListener,
     pub(super) denials: Vec<Denial>,
+}
+
+impl Ruling {
+    /// Returns true if an allowed request has to wait: see [`Limiter::hold`](super::Limiter::hold).
+    pub const fn must_wait(&self) -> bool {
+        self.held.is_some()
+    }
 }
 
 impl<'a> Ask<'a> {
@@ -94,6 +117,7 @@ impl<'a> Ask<'a> {
             listener,
             start,
             deadline: None,
+            patience: Patience::None,
             sees_response: false,
         }
     }

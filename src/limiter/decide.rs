@@ -18,13 +18,14 @@ use crate::telemetry::metrics::DecisionResult;
 
 impl Limiter {
     /// Decides in one call to the store, or by the limits' `on_store_error` if that fails. Waits no longer than the store's
-    /// timeout.
+    /// timeout. With [`Patience::Held`](super::Patience::Held), the caller must call [`Self::hold`] then.
     pub async fn decide(&self, ask: Ask<'_>) -> Result<Ruling, AskError> {
         let view = self.view();
         let mut plan = self.plan(view.rules(), &ask)?;
         if ask.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
         }
+        let place = if view.rules().has_delays() { self.bound_delays(&mut plan, &ask) } else { None };
         let (mut slots, mut failure) = (None, None);
         let mut decisions = Decisions::default();
         if plan.is_denied() {
@@ -66,7 +67,13 @@ impl Limiter {
         let settlement = self.settlement(&view, &plan, &verdict, &ask, is_local);
         self.seconds[ask.listener as usize].observe(ask.start.elapsed());
         let slots = slots.filter(|_| verdict.is_allowed());
-        Ok(Ruling { view, verdict, descriptors, slots, settlement, listener: ask.listener, denials })
+        let held = None;
+        let mut ruling =
+            Ruling { view, verdict, descriptors, slots, settlement, held, listener: ask.listener, denials };
+        if let Some(place) = place.filter(|_| ruling.verdict.delay() > Micros(0)) {
+            ruling.held = Some(self.held(place, (&plan, &decisions), &mut ruling, &ask, is_local));
+        }
+        Ok(ruling)
     }
 
     fn plan(&self, rules: &Rules, ask: &Ask<'_>) -> Result<Plan, AskError> {

@@ -86,7 +86,7 @@ impl Limiter {
     }
 
     /// Counts the failure, and logs errors and overload. A lost connection is logged by the store's own task.
-    fn note_failure(&self, error: &StoreError) {
+    pub(super) fn note_failure(&self, error: &StoreError) {
         self.shared.metrics.store.errors.inc(error.kind());
         let is_overload = matches!(error, StoreError::Busy { .. });
         if !is_overload {

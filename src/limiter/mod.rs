@@ -20,6 +20,7 @@ use crate::telemetry::throttle::Throttle;
 
 mod ask;
 mod decide;
+mod delays;
 mod denials;
 mod failure_policy;
 mod key_bounds;
@@ -37,7 +38,9 @@ mod slots;
 mod store_call;
 mod view;
 
-pub use ask::{Ask, AskError, AskSubject, Ruling};
+pub use ask::{Ask, AskError, AskSubject, Patience, Ruling};
+pub use delays::DEFAULT_MAX_DELAYED;
+use delays::DelayTable;
 pub use key_bounds::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
 pub use live::KnownOverride;
 use new_keys::RecentKeys;
@@ -60,6 +63,7 @@ pub struct Limiter {
     blocks: RefCell<Cache<Arc<ArcSwap<Blocks>>, Arc<Blocks>>>,
     recording: RefCell<CachedRecording>,
     slots: Rc<SlotTable>,
+    delays: Rc<DelayTable>,
     /// The keys that this worker has charged in a remote store.
     recent: Option<RecentKeys>,
     /// Renews slots. Started by the first request that can hold one.
@@ -87,6 +91,7 @@ impl Limiter {
             view: RefCell::new(CachedView { snapshot, view }),
             settler: Settler::new(shared.clone(), store.clone()),
             slots: SlotTable::new(shared.clone(), store.clone()),
+            delays: DelayTable::new(&shared),
             denied,
             blocks: RefCell::new(Cache::new(shared.blocks.clone())),
             recording: RefCell::new(Cache::new(shared.recording.clone())),
@@ -105,6 +110,7 @@ impl Limiter {
     /// second.
     pub fn flush(&self) {
         self.seconds.iter().for_each(LocalTimer::flush);
+        self.delays.flush();
         self.note_store();
         let view = self.view();
         view.flush_denials(false);

@@ -72,7 +72,8 @@ impl View {
                 self.count_ids(DenialKind::Denied, windows, plan, start);
                 DecisionResult::Denied
             } else if verdict.is_allowed() {
-                DecisionResult::Allowed
+                let waits = windows.iter().any(|answer| answer.enforced && answer.decision.delay > 0);
+                if waits { DecisionResult::Delayed } else { DecisionResult::Allowed }
             } else {
                 DecisionResult::Uncharged
             };

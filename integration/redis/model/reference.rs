@@ -300,6 +300,7 @@ pub(super) fn foresee(picture: &impl Picture, charge: &Charge) -> Outlook {
 
 fn answer(after: &impl Picture, charge: &Charge, outlook: &Outlook, claimed: &Decision) -> Decision {
     Decision {
+        delay: 0,
         outcome: outlook.outcome,
         limit: after.limit(charge),
         remaining: after.room(0),

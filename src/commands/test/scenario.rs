@@ -205,6 +205,7 @@ impl Player {
                 if let Some((candidate, bucket)) = beside {
                     plan.add_candidate(candidate, bucket, cost, mode, origin);
                 }
+                plan.delay(first, limit.delay);
                 plan.ask(first, limit);
             }
         }
@@ -221,7 +222,7 @@ impl Player {
         let effective_from = rules.effective_from;
         for _ in 0..calls {
             let (store, mut charges) = (self.store.clone(), plan.charges.clone());
-            charges.iter_mut().for_each(|charge| charge.input = None);
+            charges.iter_mut().filter(|charge| charge.numbers.is_slots()).for_each(|charge| charge.input = None);
             self.slots.name(&mut charges, None);
             tasks.spawn(async move { store.decide(&Batch { charges: &charges, effective_from, now }).await });
         }
@@ -322,7 +323,10 @@ fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Value {
     }
     let limit = plan.origins.get(place).map(|origin| origin.limit);
     let first_of_limit = plan.origins.iter().position(|origin| Some(origin.limit) == limit).unwrap_or_default();
-    answer(rules, limit, &decision, decisions.detail(first_of_limit))
+    let mut values = answer(rules, limit, &decision, decisions.detail(first_of_limit));
+    let delays = all().filter(|(_, (charge, _))| !only_spends(charge)).map(|(_, (_, decision))| decision.delay());
+    values["delay_ms"] = millis(delays.max().filter(|_| !decision.is_denied()).unwrap_or_default()).into();
+    values
 }
 
 /// The decision in the keys of `expect`. "Never" is null.

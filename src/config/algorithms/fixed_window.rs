@@ -1,10 +1,10 @@
 //! `algorithm: fixed_window`: all tokens come back when a window ends. Keys: `aligned`, `timezone`,
-//! `resets_on`, `lease`.
+//! `resets_on`, `lease`, `delay`.
 
-use super::super::lease;
 use super::super::numbers::{Period, Rate, Window, rates};
 use super::super::scalars::one_of;
 use super::super::suggest::nearest;
+use super::super::{delay, lease};
 use super::{Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, ReadResult, Settings, quoted};
 use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar::{Calendar, Unit};
@@ -12,7 +12,7 @@ use crate::engine::algorithms::calendar::{Calendar, Unit};
 pub(super) const ENTRY: Entry = Entry {
     words: &["fixed_window"],
     settings: || Box::new(FixedWindow::default()),
-    keys: &["aligned", "timezone", "resets_on", "lease"],
+    keys: &["aligned", "timezone", "resets_on", "lease", "delay"],
     override_keys: &["aligned", "timezone", "resets_on"],
 };
 
@@ -57,10 +57,16 @@ impl Settings for FixedWindow {
 
     fn read_limit(&mut self, map: &Mapping<'_>, _context: Context<'_>, limit: &mut Limit) {
         lease::read(map, limit);
+        delay::read(map, limit);
     }
 
     fn read_override(&mut self, map: &Mapping<'_>, _limit: &mut Limit) -> ReadResult<()> {
-        lease::check_override(map)
+        lease::check_override(map)?;
+        delay::check_override(map)
+    }
+
+    fn check(&self, map: &Mapping<'_>, limit: &mut Limit) {
+        delay::check(map, limit);
     }
 }
 

@@ -1,12 +1,16 @@
-//! `algorithm: gcra`, the default: tokens refill evenly. Keys: `lease`.
+//! `algorithm: gcra`, the default: tokens refill evenly. Keys: `lease`, `delay`.
 
-use super::super::lease;
 use super::super::numbers::{Rate, Window, rates};
+use super::super::{delay, lease};
 use super::{Algorithm, Context, Entry, Limit, Mapping, Numbers, ReadResult, Settings};
 
 /// A token bucket that refills evenly is the same algorithm.
-pub(super) const ENTRY: Entry =
-    Entry { words: &["gcra", "token_bucket"], settings: || Box::new(Gcra), keys: &["lease"], override_keys: &[] };
+pub(super) const ENTRY: Entry = Entry {
+    words: &["gcra", "token_bucket"],
+    settings: || Box::new(Gcra),
+    keys: &["lease", "delay"],
+    override_keys: &[],
+};
 
 struct Gcra;
 
@@ -25,14 +29,17 @@ impl Settings for Gcra {
 
     fn read_limit(&mut self, map: &Mapping<'_>, _context: Context<'_>, limit: &mut Limit) {
         lease::read(map, limit);
+        delay::read(map, limit);
     }
 
     fn read_override(&mut self, map: &Mapping<'_>, _limit: &mut Limit) -> ReadResult<()> {
-        lease::check_override(map)
+        lease::check_override(map)?;
+        delay::check_override(map)
     }
 
     fn check(&self, map: &Mapping<'_>, limit: &mut Limit) {
         lease::check(map, limit);
+        delay::check(map, limit);
     }
 }
 

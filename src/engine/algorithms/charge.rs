@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::decision::{Decision, Detail, Outcome};
+use super::delay::Delay;
 use super::describe::Span;
 use super::lease::{LeaseAsk, LeaseTerms};
 use super::micros::{EXACT, Micros};
@@ -85,6 +86,8 @@ pub enum Input {
     /// The time since the tokens of a refund were taken, for a sliding log or window, or a fixed window.
     TakenAgo(Micros),
     Lease(LeaseAsk),
+    /// For `gcra` and `fixed_window`. Charges with it have no lease.
+    Delay(Delay),
 }
 
 /// The name of a request in flight. A spend with the same name renews its slot, and a refund frees it.
@@ -131,6 +134,15 @@ impl Charge {
     pub fn taken_ago(&self) -> Option<Micros> {
         match self.input.as_deref() {
             Some(Input::TakenAgo(ago)) if self.mode == Mode::Refund => Some(*ago),
+            _ => None,
+        }
+    }
+
+    /// Returns the limit's delay, and how long the caller waits.
+    #[inline]
+    pub fn delay(&self) -> Option<&Delay> {
+        match self.input.as_deref() {
+            Some(Input::Delay(delay)) => Some(delay),
             _ => None,
         }
     }

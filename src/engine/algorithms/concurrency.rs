@@ -71,6 +71,7 @@ pub(super) fn decide(slots: Option<&Slots>, charge: &Charge, now: Micros) -> Att
     let name = charge.slot();
     let is_held = name.is_some_and(|name| slots.is_some_and(|slots| slots.holds(name, now)));
     let decide = |outcome, held: u64, retry_after| Decision {
+        delay: 0,
         outcome,
         limit: capacity,
         remaining: capacity.saturating_sub(held),

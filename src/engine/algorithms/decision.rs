@@ -24,6 +24,8 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub outcome: Outcome,
+    /// The microseconds after which an allowed request may pass: 0 for now. The charge is booked for then. This fits beside the outcome.
+    pub delay: u32,
     /// The burst of the numbers that held.
     pub limit: u64,
     /// Whole tokens left.
@@ -38,7 +40,7 @@ pub struct Decision {
 impl Decision {
     /// A permanent denial: the limit has `deny: true`, or the request lacks its id.
     pub const fn never() -> Self {
-        Self { outcome: Outcome::Denied, limit: 0, remaining: 0, retry_after: None, reset_after: None }
+        Self { outcome: Outcome::Denied, delay: 0, limit: 0, remaining: 0, retry_after: None, reset_after: None }
     }
 
     /// A denial without numbers that ends after `retry_after`.
@@ -48,6 +50,11 @@ impl Decision {
 
     pub const fn is_denied(&self) -> bool {
         matches!(self.outcome, Outcome::Denied)
+    }
+
+    /// Returns the time after which an allowed request may pass.
+    pub fn delay(&self) -> Micros {
+        Micros(self.delay.into())
     }
 
     /// Returns true if the cost did not fit, whether or not the charge can deny.
@@ -178,7 +185,14 @@ mod tests {
     use super::*;
 
     fn decision(outcome: Outcome, remaining: u64, retry_after: Option<u64>) -> Decision {
-        Decision { outcome, limit: 10, remaining, retry_after: retry_after.map(Micros), reset_after: Some(Micros(1)) }
+        Decision {
+            outcome,
+            delay: 0,
+            limit: 10,
+            remaining,
+            retry_after: retry_after.map(Micros),
+            reset_after: Some(Micros(1)),
+        }
     }
 
     #[track_caller]

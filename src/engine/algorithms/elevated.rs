@@ -114,11 +114,11 @@ impl<'a> ElevatedBucket<'a> {
         }
         if instant < kept.until {
             bucket.until = kept.until;
-            bucket.used = gcra::used_at(&kept.level, &elevated.numbers, now, effective_from);
+            bucket.used = gcra::used_at(&kept.level, &elevated.numbers, 0, now, effective_from);
         } else if kept.until == Micros(0) {
-            bucket.used = gcra::used_at(&kept.level, &charge.numbers, now, effective_from);
+            bucket.used = gcra::used_at(&kept.level, &charge.numbers, 0, now, effective_from);
         } else {
-            let used = bucket.cut(gcra::used_at(&kept.level, &elevated.numbers, kept.until, effective_from));
+            let used = bucket.cut(gcra::used_at(&kept.level, &elevated.numbers, 0, kept.until, effective_from));
             bucket.used = drained(used, charge.numbers.drain(), instant.since(kept.until));
         }
         bucket

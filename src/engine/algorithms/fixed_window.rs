@@ -51,9 +51,11 @@ fn windowed(burst: u64, count: u64, period: u64, aligned: Aligned, refill: Refil
 struct FixedWindow<'a> {
     numbers: &'a Numbers,
     windows: Windows<'a>,
-    /// Tokens used, at most the burst.
+    /// Tokens used: at most `most`.
     used: u64,
-    /// Tokens used beyond the burst, which delay nobody: the burst was lowered within the window, or another gateway has a
+    /// The burst, and the tokens of the windows that may have bookings. What is used beyond the burst is booked in those.
+    most: u64,
+    /// Tokens used beyond that, which delay nobody: the burst was lowered within the window, or another gateway has a
     /// higher one. A refund gives them back first.
     excess: u64,
     /// The start of the window. For a full bucket whose windows begin with a charge, now.
@@ -65,7 +67,7 @@ struct FixedWindow<'a> {
 impl<'a> FixedWindow<'a> {
     fn find(
         level: Option<&Level>,
-        numbers: &'a Numbers,
+        (numbers, most): (&'a Numbers, u64),
         windows: Windows<'a>,
         now: Micros,
         effective_from: Micros,
@@ -73,7 +75,7 @@ impl<'a> FixedWindow<'a> {
         let instant = level.map_or(now, |level| level.since.max(now));
         let refilled = |anchor, used: u64, from| {
             let [first, last] = [from, instant].map(|at| windows.number(anchor, at));
-            let bounded = used.min(numbers.burst());
+            let bounded = used.min(most);
             // The excess ends with the window.
             let excess = if first == last { used - bounded } else { 0 };
             let used = bounded.saturating_sub((last - first).saturating_mul(numbers.count()));
@@ -89,7 +91,7 @@ impl<'a> FixedWindow<'a> {
             }
         };
         let start = if used == 0 && matches!(windows, Windows::First(_)) { instant } else { start };
-        Self { numbers, windows, used, excess, start, instant }
+        Self { numbers, windows, used, most, excess, start, instant }
     }
 
     /// Returns the time until the start of the window that is `count` windows after this one.
@@ -116,6 +118,13 @@ impl Usage for FixedWindow<'_> {
         Self { used: self.used + levels, ..self }
     }
 
+    fn book(self, levels: u64, most: u64) -> Self {
+        let (missing, count) = (self.used.saturating_sub(most), self.numbers.count());
+        // The tokens that are left of earlier windows do not count in the one that is booked.
+        let passed = missing.div_ceil(count).saturating_mul(count);
+        Self { used: self.used.max(passed).saturating_add(levels), ..self }
+    }
+
     fn give_back(self, levels: u64, taken: Option<Micros>) -> Option<Self> {
         // The tokens of an earlier window are over.
         if taken.is_some_and(|taken| taken < self.start) {
@@ -123,7 +132,7 @@ impl Usage for FixedWindow<'_> {
         }
         let all = self.used + self.excess;
         let left = all.saturating_sub(levels);
-        let used = left.min(self.numbers.burst());
+        let used = left.min(self.most);
         (left < all).then(|| Self { used, excess: left - used, ..self })
     }
 
@@ -148,8 +157,11 @@ pub(super) fn decide(
     now: Micros,
     effective_from: Micros,
 ) -> (Decision, LevelChange) {
-    let bucket = FixedWindow::find(level, &charge.numbers, windows, now, effective_from);
-    let (decision, after) = usage::decide(bucket, &charge.numbers, charge, now);
+    let numbers = &charge.numbers;
+    let ahead = charge.delay().map_or(0, |delay| delay.windows(windows));
+    let most = numbers.burst().saturating_add(ahead.saturating_mul(numbers.count()));
+    let bucket = FixedWindow::find(level, (numbers, most), windows, now, effective_from);
+    let (decision, after) = usage::decide(bucket, numbers, charge, now);
     (decision, after.map(|after| after.level()).into())
 }
 

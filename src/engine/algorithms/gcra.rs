@@ -86,14 +86,15 @@ impl Usage for Gcra<'_> {
     }
 }
 
-/// Returns the levels of `numbers` that are used at `now`. `numbers` hold since `effective_from`.
+/// Returns the levels of `numbers` that are used at `now`, of which `booked` may be beyond the capacity. `numbers` hold since
+/// `effective_from`.
 ///
 /// Under unchanged numbers the level drains from `since`. Under changed ones it drains at the old rate until the new
 /// numbers took effect, keeps its tokens (rounded up to a level), and drains at the new rate from there.
-pub(super) fn used_at(level: &Level, numbers: &Numbers, now: Micros, effective_from: Micros) -> u64 {
+pub(super) fn used_at(level: &Level, numbers: &Numbers, booked: u64, now: Micros, effective_from: Micros) -> u64 {
     // A level that was written before these numbers took effect is cut to their capacity. A higher one that was written later
     // comes from a gateway with other rules, perhaps newer ones, and stays.
-    let cut = |used: u64| if level.since <= effective_from { used.min(numbers.capacity()) } else { used };
+    let cut = |used: u64| if level.since <= effective_from { used.min(numbers.capacity() + booked) } else { used };
     if level.is_under(numbers) {
         return cut(drained(level.used, numbers.drain(), now.since(level.since)));
     }
@@ -110,7 +111,8 @@ pub(super) fn decide(
     effective_from: Micros,
 ) -> (Decision, LevelChange) {
     let numbers = &charge.numbers;
-    let used = level.map_or(0, |level| used_at(level, numbers, now, effective_from));
+    let booked = charge.delay().map_or(0, |delay| delay.levels(numbers));
+    let used = level.map_or(0, |level| used_at(level, numbers, booked, now, effective_from));
     let bucket = Gcra { numbers, used, since: level.map_or(now, |level| level.since.max(now)) };
     let (decision, after) = usage::decide(bucket, numbers, charge, now);
     (decision, after.map(|after| after.level()).into())

@@ -19,6 +19,7 @@ pub mod batch;
 pub mod calendar;
 pub mod charge;
 pub mod decision;
+pub mod delay;
 pub mod describe;
 pub mod lease;
 pub mod level;

@@ -2,17 +2,23 @@
 
 use super::charge::{Charge, Mode};
 use super::decision::{Decision, Outcome};
-use super::micros::Micros;
+use super::micros::{EXACT, Micros};
 use super::numbers::Numbers;
 
 /// The usage of a bucket at the instant of a charge, in levels. A token is [`Numbers::token`] levels, which is 1 for all
 /// algorithms but GCRA.
 pub(super) trait Usage: Copy {
-    /// At most the capacity, unless a gateway with a higher burst has written the bucket.
+    /// At most the capacity, unless a gateway with a higher burst has written the bucket or charges are booked ahead.
     fn used(&self) -> u64;
 
     #[must_use]
     fn take(self, levels: u64) -> Self;
+
+    /// Returns the bucket with these levels booked for when no more than `most` are used.
+    #[must_use]
+    fn book(self, levels: u64, _most: u64) -> Self {
+        self.take(levels)
+    }
 
     /// Returns the bucket after a refund of up to `levels`, which were taken at `taken`; `None` if nothing is given back.
     fn give_back(self, levels: u64, taken: Option<Micros>) -> Option<Self>;
@@ -38,7 +44,7 @@ pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge, now
     let at_once = Some(Micros(0));
     let decide = |outcome, after: &U, retry_after| {
         let remaining = capacity.saturating_sub(after.used()) / numbers.token();
-        Decision { outcome, limit: numbers.burst(), remaining, retry_after, reset_after: after.reset_after() }
+        Decision { outcome, delay: 0, limit: numbers.burst(), remaining, retry_after, reset_after: after.reset_after() }
     };
     match charge.mode {
         Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo if charge.cost == 0 => {
@@ -50,6 +56,10 @@ pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge, now
                 let after = usage.take(wanted);
                 let again = after.until(capacity - wanted);
                 return (decide(Outcome::Allowed, &after, again), (charge.mode != Mode::Check).then_some(after));
+            }
+            if let Some((after, delay)) = book(&usage, charge, capacity, wanted) {
+                let decision = decide(Outcome::Allowed, &after, after.until(capacity - wanted));
+                return (Decision { delay, ..decision }, (charge.mode != Mode::Check).then_some(after));
             }
             let counted = usage.count_denied(charge);
             let after = counted.unwrap_or(usage);
@@ -73,4 +83,14 @@ pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge, now
             (decide(Outcome::Allowed, &after, at_once), Some(after))
         }
     }
+}
+
+/// Books a charge that does not fit now for the time when it does, if its caller waits that long. Returns the bucket, and the wait
+/// in microseconds.
+fn book<U: Usage>(usage: &U, charge: &Charge, capacity: u64, wanted: u64) -> Option<(U, u32)> {
+    let patience = charge.delay()?.patience;
+    let most = capacity.checked_sub(wanted)?;
+    let wait = usage.until(most).filter(|wait| *wait <= patience)?;
+    let after = usage.book(wanted, most);
+    if after.used() < EXACT { Some((after, u32::try_from(wait.0).ok()?)) } else { None }
 }

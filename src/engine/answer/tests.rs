@@ -44,7 +44,7 @@ fn verdict(rows: &[Row]) -> Verdict {
         plan.charges.push(Charge::new(bucket, numbers, 1, Mode::Spend));
         plan.origins.push(ChargeOrigin { window, ..ChargeOrigin::new(limit, true) });
         let (retry_after, reset_after) = (retry.map(Micros::from_millis), reset.map(Micros::from_millis));
-        decisions.push(Decision { outcome, limit: burst, remaining, retry_after, reset_after });
+        decisions.push(Decision { outcome, delay: 0, limit: burst, remaining, retry_after, reset_after });
     }
     Verdict::decided(&plan, &decisions.into_iter().collect())
 }

@@ -2,6 +2,7 @@
 
 use super::candidate::take_candidates;
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation};
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 
@@ -147,6 +148,11 @@ impl Verdict {
 
     pub fn is_allowed(&self) -> bool {
         self.standing == Standing::Allowed
+    }
+
+    /// Returns how long an allowed request has to wait: as long as the limit that takes longest.
+    pub fn delay(&self) -> Micros {
+        self.enforced().map(|answer| answer.decision.delay()).max().filter(|_| self.is_allowed()).unwrap_or_default()
     }
 
     /// Returns the decision on a charge of the plan.

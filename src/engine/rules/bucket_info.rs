@@ -85,6 +85,7 @@ impl Rules {
                 plan.add_candidate(candidate, bucket, 0, Mode::Check, origin);
             }
             plan.changed_at(0, changed);
+            plan.delay(0, limit.delay);
             // Only the script knows the state of its bucket.
             if limit.script.is_some() || plan.add_input(0, limit, |queue| queue.entry_of(&[]), None).is_err() {
                 plan = Plan::default();

@@ -17,6 +17,7 @@ use super::response_cost::ResponseCost;
 use super::value_type::ValueType;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::lease::LeaseTerms;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::Script;
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::stable_hash::stable;
@@ -64,6 +65,8 @@ pub struct Limit {
     pub visibility: Visibility,
     /// Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
     pub lease: Option<LeaseTerms>,
+    /// How long a request may be held until its charge fits. Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
+    pub delay: Option<Micros>,
     /// Only with [`Algorithm::Queue`].
     pub queue: Option<Box<Queue>>,
     /// Only with [`Algorithm::Script`].
@@ -136,6 +139,7 @@ impl Limit {
             deny_with: None,
             visibility: Visibility::Shown,
             lease: None,
+            delay: None,
             queue: None,
             script: None,
             overrides: Overrides::default(),

@@ -137,6 +137,7 @@ impl Rules {
             live,
             has_queues: self.has_queues,
             has_hidden: self.has_hidden,
+            has_delays: self.has_delays,
             fingerprinter: self.fingerprinter,
             effective_from,
             loaded_at: self.loaded_at,

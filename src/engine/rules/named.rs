@@ -172,6 +172,7 @@ fn add(
             plan.lease(first, limit.lease);
         }
     }
+    plan.delay(first, limit.delay);
 }
 
 #[cfg(test)]

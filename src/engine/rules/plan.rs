@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::component::ComponentError;
 use super::joint_plan::JointPlan;
 use crate::engine::algorithms::charge::{Bucket, Charge, Elevated, Input, Mode};
+use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::lease::LeaseTerms;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
@@ -169,6 +170,23 @@ impl Plan {
     pub(crate) fn lease(&mut self, first: usize, lease: Option<LeaseTerms>) {
         let plain = self.charges.iter_mut().skip(first).filter(|charge| charge.input.is_none());
         plain.for_each(|charge| charge.lease = lease);
+    }
+
+    /// Lets the charges from `first` on be booked this far ahead. Elevated numbers are not.
+    pub(crate) fn delay(&mut self, first: usize, delay: Option<Micros>) {
+        let Some(most) = delay else { return };
+        let plain = self.charges.iter_mut().skip(first).filter(|charge| charge.input.is_none());
+        plain.for_each(|charge| charge.input = Some(Box::new(Input::Delay(Delay::new(most)))));
+    }
+
+    /// Sets how long the caller of each charge can wait at most.
+    pub(crate) fn bound_delays(&mut self, patience: impl Fn(&Charge) -> Micros) {
+        for charge in &mut self.charges {
+            if let Some(delay) = charge.delay() {
+                let patience = delay.patience.min(patience(charge));
+                charge.input = Some(Box::new(Input::Delay(Delay { patience, ..*delay })));
+            }
+        }
     }
 
     /// Sets the time since when the numbers of the charges from `first` on hold, if that is later than the rules'.

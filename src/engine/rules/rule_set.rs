@@ -38,6 +38,7 @@ pub struct Rules {
     pub has_queues: bool,
     /// True if a limit has `headers: none`.
     pub has_hidden: bool,
+    pub(super) has_delays: bool,
     pub fingerprinter: Fingerprinter,
     /// The instant at which the numbers took effect.
     pub effective_from: Micros,
@@ -71,6 +72,7 @@ impl Rules {
         let carried = Limit { by: Vec::new(), drain_over_limit: true, ..Limit::new(CARRIED) };
         let has_queues = limits.iter().any(|limit| limit.queue.is_some());
         let has_hidden = limits.iter().any(|limit| limit.visibility == Visibility::Hidden);
+        let has_delays = limits.iter().any(|limit| limit.delay.is_some());
         Self {
             limits: limits.into(),
             carried: Arc::new(carried),
@@ -78,6 +80,7 @@ impl Rules {
             live: Vec::new(),
             has_queues,
             has_hidden,
+            has_delays,
             fingerprinter,
             effective_from,
             loaded_at: effective_from,
@@ -100,6 +103,12 @@ impl Rules {
             limit.is_shadowed = true;
         }
         self
+    }
+
+    /// Returns true if a limit has `delay:`.
+    #[inline]
+    pub const fn has_delays(&self) -> bool {
+        self.has_delays
     }
 
     /// The limits in the order of the file. Plans refer to them by index.
@@ -266,6 +275,7 @@ impl Rules {
                 }
                 plan.changed_at(first, changed);
                 plan.lease(first, limit.lease);
+                plan.delay(first, limit.delay);
                 plan.add_input(first, limit, |queue| queue.entry(&limit.name, request), None)?;
             }
         }

@@ -559,6 +559,7 @@ mod tests {
         let headers = Headers::new();
         let plan = rules.charges(&request::sample(&headers), None).unwrap();
         let decision = Decision {
+            delay: 0,
             outcome: Outcome::Allowed,
             limit: 3,
             remaining: 2,

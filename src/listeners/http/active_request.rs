@@ -40,6 +40,13 @@ impl ActiveRequest {
         let request = if let AskSubject::Request(request) = ask.subject { Some(request) } else { None };
         self.record(&ruling, &ask, request);
         context.ready_to_answer().await;
+        if ruling.must_wait() {
+            limiter.hold(&mut ruling).await;
+            self.slots = ruling.slots.take().into();
+            if !ruling.verdict.is_allowed() {
+                self.record(&ruling, &ask, request);
+            }
+        }
         Ok(ruling)
     }
 

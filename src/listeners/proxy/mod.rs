@@ -9,6 +9,8 @@ use std::time::Instant;
 
 use http::StatusCode;
 
+use crate::engine::algorithms::delay::LONGEST_DELAY;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::add_headers;
 use crate::engine::rules::request;
@@ -17,7 +19,7 @@ use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::upstream::{Destination, Upstreams};
 use crate::http::{Server, Source, UpstreamOptions};
-use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
+use crate::limiter::{Ask, AskSubject, Limiter, Patience, Ruling};
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::failure::{self, Failure};
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService};
@@ -110,7 +112,13 @@ impl Proxy {
             now: self.front.clock.at(context.activity.now()),
         };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
-        let ruling = active.decide(&self.front.limiter, Ask { sees_response: true, ..ask }, context).await;
+        let ruling = active
+            .decide(
+                &self.front.limiter,
+                Ask { sees_response: true, patience: Patience::Held(Micros(LONGEST_DELAY)), ..ask },
+                context,
+            )
+            .await;
         let ruling = ruling.map_err(|error| Failure::InvalidRequest(error.to_string()))?;
         let accepted = accepted::accepted(ruling.view.rules(), &ruling.verdict, self.front.generations);
         Ok(match accepted {

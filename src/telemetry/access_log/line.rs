@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use super::Format;
 use super::record::Record;
+use crate::engine::algorithms::micros::Micros;
 use crate::telemetry::metrics::DecisionResult;
 
 /// The status if the client disconnected before there was a response; nginx introduced it.
@@ -106,6 +107,9 @@ impl LineFormatter {
         text(line, "limit", record.limit.as_deref());
         if let Some(remaining) = record.remaining {
             integer(line, "remaining", remaining);
+        }
+        if record.delay > Micros(0) {
+            milliseconds(line, "delay_ms", Duration::from_micros(record.delay.0));
         }
         if !record.candidate_denied.is_empty() {
             texts(line, "candidate_denied", &record.candidate_denied);

@@ -57,6 +57,8 @@ pub(crate) struct Record {
     pub(crate) limit: Option<Box<str>>,
     /// The tokens, slots or entries left of that limit.
     pub(crate) remaining: Option<u64>,
+    /// How long the request was held.
+    pub(crate) delay: Micros,
     /// The names of limits whose candidate would have denied the request.
     pub(crate) candidate_denied: Vec<Box<str>>,
     /// The id of the entry that was added to a queue.
@@ -92,6 +94,7 @@ impl Record {
         self.result = Some(result);
         self.limit = limit.and_then(|limit| rules.limit(limit)).map(|limit| limit.name.as_str().into());
         self.remaining = answer.filter(|answer| !answer.is_script()).map(|answer| answer.decision.remaining);
+        self.delay = verdict.delay();
         let denying = verdict.candidate_decisions().filter_map(|(limit, is_denied)| is_denied.then_some(limit));
         self.candidate_denied = denying.map(|limit| rules.name(limit).into()).collect();
         self.entry = accepted::entries(rules, verdict).next().map(|(_, id)| id.as_str().into());

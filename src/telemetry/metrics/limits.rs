@@ -21,6 +21,8 @@ label! {
     /// A limit's decision: the label `result` of `weir_decisions_total`.
     pub enum DecisionResult {
         Allowed = "allowed",
+        /// Allowed after a wait (`delay:`).
+        Delayed = "delayed",
         Denied = "denied",
         /// A limit in shadow mode would have denied the request.
         ShadowDenied = "shadow_denied",

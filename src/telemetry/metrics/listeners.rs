@@ -2,9 +2,9 @@
 
 use prometheus::{IntCounter, IntGauge};
 
-use super::DECISION_BUCKETS;
 use super::families::{Counters, Timer, metrics};
 use super::label::label;
+use super::{DECISION_BUCKETS, DELAY_BUCKETS};
 
 label! {
     /// The label `listener` of `weir_decision_duration_seconds`. The gRPC listener has one for each of its services, because
@@ -140,6 +140,10 @@ metrics! {
             &DECISION_BUCKETS, "listener", DecisionListener::LABELS,
         );
         slots: IntGauge = gauge("weir_slots_held", "Slots that requests in flight hold");
+        delayed: IntGauge = gauge("weir_delayed_requests", "Requests that are held for limits with `delay`");
+        delay_seconds: Timer = timer(
+            "weir_delay_seconds", "How long requests were held for limits with `delay`", &DELAY_BUCKETS,
+        );
         blocks: IntGauge = gauge("weir_blocks", "Ids that operators have blocked");
         live_overrides: IntGauge = gauge("weir_live_overrides", "Live overrides in force");
         live_overrides_inert: IntGauge = gauge(

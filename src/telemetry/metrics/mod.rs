@@ -40,6 +40,9 @@ pub use tally::Tally;
 const DECISION_BUCKETS: [f64; 14] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0];
 
+/// 10 ms to 10 minutes, the longest delay.
+const DELAY_BUCKETS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 600.0];
+
 #[cfg(feature = "otel")]
 label::label! {
     /// The label `result` of `weir_trace_spans_total`.

@@ -54,8 +54,10 @@ impl Requests {
             }
             let mut next = || values.next().ok_or_else(short);
             let decisions = bursts.map(|burst| {
+                let (outcome, delay) = outcome(&next()?)?;
                 Ok(Decision {
-                    outcome: outcome(&next()?)?,
+                    outcome,
+                    delay,
                     limit: *burst,
                     remaining: number(&next()?)?,
                     retry_after: span(&next()?)?,
@@ -94,13 +96,16 @@ impl Requests {
     }
 }
 
-fn outcome(value: &Value) -> Result<Outcome, String> {
+/// Reads an outcome, and the microseconds after which the request may pass.
+fn outcome(value: &Value) -> Result<(Outcome, u32), String> {
+    let delay = |negative: i64| u32::try_from(negative.unsigned_abs()).ok();
     match value {
-        Value::Int(0) => Ok(Outcome::Allowed),
-        Value::Int(1) => Ok(Outcome::Denied),
-        Value::Int(2) => Ok(Outcome::Unchanged),
-        other => Err(format!("the script's reply has an unexpected outcome {other:?}")),
+        Value::Int(1) => Some((Outcome::Denied, 0)),
+        Value::Int(2) => Some((Outcome::Unchanged, 0)),
+        Value::Int(negative @ ..=0) => delay(*negative).map(|delay| (Outcome::Allowed, delay)),
+        _ => None,
     }
+    .ok_or_else(|| format!("the script's reply has an unexpected outcome {value:?}"))
 }
 
 fn span(value: &Value) -> Result<Option<Micros>, String> {

@@ -9,6 +9,7 @@ use std::fmt::Write;
 
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Charge, Elevated, Input, Mode, Slot};
+use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::lease::{EndedLease, LeaseAsk, LeaseTerms};
 use crate::engine::algorithms::micros::{EXACT, Micros};
 use crate::engine::algorithms::numbers::Numbers;
@@ -31,6 +32,9 @@ pub(super) fn push(words: &mut String, charge: &Charge, now: Micros) {
     if charge.changed > Micros(0) {
         words.push('@');
         words.push_str(itoa::Buffer::new().format(charge.changed.0.min(EXACT - 1)));
+    }
+    if let Some(Delay { most, patience }) = charge.delay() {
+        let _ = write!(words, "={}:{}", patience.0, most.0);
     }
     if let Some(LeaseAsk { wish, ended }) = charge.lease_ask() {
         if let Some(LeaseTerms { tokens, span }) = wish {
@@ -55,7 +59,7 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
         push_number(words, numbers.weight(), ' ');
         return match (charge.elevated(), numbers.windows()) {
             (Some(elevated), _) => push_elevated(words, numbers, elevated),
-            (None, Some(windows)) => push_windows(words, numbers, windows, now),
+            (None, Some(windows)) => push_windows(words, charge, windows, now),
             (None, None) => push_number(words, numbers.drain(), ' '),
         };
     }
@@ -106,7 +110,7 @@ fn push_elevated(words: &mut String, base: &Numbers, elevated: &Elevated) {
 
 /// Adds the word of windows. Those of a calendar around `now` are listed: the server knows no time zones, but its clock decides,
 /// and may be some windows ahead of ours or behind.
-fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows<'_>, now: Micros) {
+fn push_windows(words: &mut String, charge: &Charge, windows: Windows<'_>, now: Micros) {
     match windows {
         Windows::First(period) => {
             words.push_str("first:");
@@ -117,7 +121,8 @@ fn push_windows(words: &mut String, numbers: &Numbers, windows: Windows<'_>, now
             push_number(words, period, ' ');
         }
         Windows::Calendar(calendar) => {
-            let (current, fill) = (calendar.number(now), numbers.windows_to_fill());
+            let ahead = charge.delay().map_or(0, |delay| delay.windows(windows));
+            let (current, fill) = (calendar.number(now), charge.numbers.windows_to_fill() + ahead);
             let first = current.saturating_sub(fill);
             words.push_str(calendar.name());
             words.push(':');

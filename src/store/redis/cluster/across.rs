@@ -249,7 +249,7 @@ fn refund(charge: &Charge, detail: Option<&Detail>, ago: Micros) -> Option<Charg
                 _ => return None,
             };
         }
-        Some(Input::Elevated(_) | Input::Slot(_) | Input::TakenAgo(_)) => {}
+        Some(Input::Elevated(_) | Input::Slot(_) | Input::TakenAgo(_) | Input::Delay(_)) => {}
         Some(Input::Lease(_)) | None => refund.input = Some(Box::new(Input::TakenAgo(ago))),
     }
     Some(refund)

@@ -141,7 +141,7 @@ impl Picture {
             }
         };
         let remaining = capacity.saturating_sub(self.used) / numbers.token();
-        Decision { outcome: Outcome::Allowed, limit: numbers.burst(), remaining, retry_after, reset_after }
+        Decision { outcome: Outcome::Allowed, delay: 0, limit: numbers.burst(), remaining, retry_after, reset_after }
     }
 }
 

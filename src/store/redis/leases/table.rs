@@ -204,6 +204,7 @@ mod tests {
         let grant = LeaseGrant { tokens, span: Micros(100_000), until: Micros(5_000_000) };
         let decision = Decision {
             outcome: Outcome::Allowed,
+            delay: 0,
             limit: 100,
             remaining: 40,
             retry_after: Some(Micros(0)),

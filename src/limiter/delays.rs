@@ -1,0 +1,304 @@
+//! Requests that wait because a limit has `delay:`.
+//!
+//! Their charges are booked in the buckets already. What waits here gives them back if the client leaves. A worker that has its
+//! maximum of waiting requests books no more: charges that do not fit at once are then denied.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+use tokio::time::sleep_until;
+
+use super::ask::{Ask, Patience, Ruling};
+use super::settlement::{Job, Settler};
+use super::{Limiter, Shared};
+use crate::clock::micros;
+use crate::engine::algorithms::charge::{Charge, Input, Mode};
+use crate::engine::algorithms::decision::{Decisions, Outcome};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::answer::verdict::{Standing, Unanswered, Verdict};
+use crate::engine::rules::limit::StoreErrorPolicy;
+use crate::engine::rules::plan::{ChargeOrigin, Plan};
+use crate::store::{Batch, StoreError};
+use crate::telemetry::metrics::{DecisionResult, LocalTimer, Tally};
+
+/// The default maximum number of requests that a worker holds.
+pub const DEFAULT_MAX_DELAYED: usize = 1_024;
+
+/// The share of a worker's maximum that one bucket may take, as a divisor.
+const SHARE_OF_A_BUCKET: usize = 4;
+
+/// A worker's waiting requests.
+pub(super) struct DelayTable {
+    most: usize,
+    /// Requests that wait, or may have to when the store has answered.
+    places: Cell<usize>,
+    /// Waiting requests by the fingerprint of the bucket that they wait for.
+    waiting: RefCell<HashMap<u128, usize>>,
+    gauge: Tally,
+    seconds: LocalTimer,
+}
+
+/// A place in a [`DelayTable`].
+pub(super) struct Place {
+    table: Rc<DelayTable>,
+    /// The buckets that its request waits for.
+    buckets: SmallVec<[u128; 1]>,
+}
+
+impl DelayTable {
+    pub(super) fn new(shared: &Shared) -> Rc<Self> {
+        let listeners = &shared.metrics.listeners;
+        Rc::new(Self {
+            most: shared.max_delayed,
+            places: Cell::new(0),
+            waiting: RefCell::default(),
+            gauge: shared.metrics.gauge_tally(&listeners.delayed),
+            seconds: listeners.delay_seconds.local(),
+        })
+    }
+
+    pub(super) fn flush(&self) {
+        self.seconds.flush();
+    }
+
+    /// Returns `None` if the table is full.
+    fn reserve(self: &Rc<Self>) -> Option<Place> {
+        let places = self.places.get();
+        if places >= self.most {
+            return None;
+        }
+        self.places.set(places + 1);
+        Some(Place { table: self.clone(), buckets: SmallVec::new() })
+    }
+
+    fn has_room_for(&self, bucket: u128) -> bool {
+        let most = self.most.div_ceil(SHARE_OF_A_BUCKET);
+        self.waiting.borrow().get(&bucket).is_none_or(|waiting| *waiting < most)
+    }
+}
+
+impl Place {
+    /// From here on, its request waits for these buckets.
+    fn wait_for(&mut self, buckets: impl Iterator<Item = u128>) {
+        let mut waiting = self.table.waiting.borrow_mut();
+        for bucket in buckets {
+            *waiting.entry(bucket).or_default() += 1;
+            self.buckets.push(bucket);
+        }
+        self.table.gauge.inc();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let table = &self.table;
+        table.places.set(table.places.get() - 1);
+        if !self.buckets.is_empty() {
+            table.gauge.dec();
+        }
+        let mut waiting = table.waiting.borrow_mut();
+        for bucket in self.buckets.drain(..) {
+            if let Some(count) = waiting.get_mut(&bucket) {
+                *count -= 1;
+                if *count == 0 {
+                    waiting.remove(&bucket);
+                }
+            }
+        }
+    }
+}
+
+/// The charges of a request that waits. Dropping this gives them back.
+struct Booking {
+    settler: Arc<Settler>,
+    refunds: Vec<Charge>,
+    effective_from: Micros,
+    /// The wall clock at `start`.
+    now: Micros,
+    start: Instant,
+    is_local: bool,
+}
+
+impl Booking {
+    fn now(&self) -> Micros {
+        self.now.after(micros(self.start.elapsed()))
+    }
+}
+
+impl Drop for Booking {
+    fn drop(&mut self) {
+        let mut charges = std::mem::take(&mut self.refunds);
+        if !charges.is_empty() {
+            let ago = micros(self.start.elapsed());
+            for charge in charges.iter_mut().filter(|charge| charge.input.is_none()) {
+                charge.input = Some(Box::new(Input::TakenAgo(ago)));
+            }
+            let job = Job { charges, effective_from: self.effective_from, now: self.now(), counters: Vec::new() };
+            self.settler.run(job, self.is_local);
+        }
+    }
+}
+
+impl Limiter {
+    /// Sets how long the charges of a plan may be delayed, and takes a place for a request that the limiter would hold.
+    pub(super) fn bound_delays(&self, plan: &mut Plan, ask: &Ask<'_>) -> Option<Place> {
+        if plan.charges.iter().all(|charge| charge.delay().is_none()) {
+            return None;
+        }
+        let (place, most) = match ask.patience {
+            Patience::None => (None, Micros(0)),
+            Patience::Caller(most) => (None, most),
+            // A check takes nothing, so nobody waits.
+            Patience::Held(most) if ask.mode == Mode::Check => (None, most),
+            Patience::Held(most) => {
+                let place = self.delays.reserve();
+                let most = if place.is_some() { most } else { Micros(0) };
+                (place, most)
+            }
+        };
+        plan.bound_delays(|charge| {
+            let has_room = place.is_none() || self.delays.has_room_for(charge.bucket.fingerprint);
+            if has_room { most } else { Micros(0) }
+        });
+        place
+    }
+
+    /// Books what an allowed request has to wait for.
+    pub(super) fn held(
+        &self,
+        mut place: Place,
+        (plan, decisions): (&Plan, &Decisions),
+        ruling: &mut Ruling,
+        ask: &Ask<'_>,
+        is_local: bool,
+    ) -> Box<HeldRequest> {
+        let delayed = plan.charges.iter().zip(decisions.iter()).filter(|(_, decision)| decision.delay > 0);
+        place.wait_for(delayed.map(|(charge, _)| charge.bucket.fingerprint));
+        let booking = Booking {
+            settler: self.settler.clone(),
+            refunds: refunds(plan, decisions),
+            effective_from: ruling.view.rules().effective_from,
+            now: ask.now(),
+            start: ask.start,
+            is_local,
+        };
+        // They are given back here: a request that waits must not keep others from them.
+        let had_slots = ruling.slots.take().is_some();
+        let of_slots =
+            plan.origins.iter().zip(&plan.charges).filter(|(_, charge)| had_slots && charge.slot().is_some());
+        let slots = of_slots.map(|(origin, charge)| (*origin, charge.clone())).collect();
+        Box::new(HeldRequest { booking, place, ends: tokio::time::Instant::now() + wait(&ruling.verdict), slots })
+    }
+
+    /// Waits until the charges of an allowed request fit, if they do not yet. If this is dropped, they are given back.
+    pub async fn hold(&self, ruling: &mut Ruling) {
+        if let Some(held) = ruling.held.take() {
+            // In a box, as few requests wait.
+            Box::pin(self.wait_for(*held, ruling)).await;
+        }
+    }
+
+    async fn wait_for(&self, held: HeldRequest, ruling: &mut Ruling) {
+        let HeldRequest { mut booking, place, ends, slots } = held;
+        sleep_until(ends).await;
+        self.delays.seconds.observe(wait(&ruling.verdict));
+        drop(place);
+        if slots.is_empty() || self.take_slots(ruling, &slots, &booking).await {
+            booking.refunds.clear();
+        }
+    }
+
+    /// Takes the slots of a request that has waited. Returns false if it is denied.
+    async fn take_slots(&self, ruling: &mut Ruling, slots: &[(ChargeOrigin, Charge)], booking: &Booking) -> bool {
+        let mut charges: Vec<Charge> = slots.iter().map(|(_, charge)| charge.clone()).collect();
+        let (start, now, effective_from) = (Instant::now(), booking.now(), booking.effective_from);
+        let Some(mut named) = self.slots.name(&mut charges, effective_from, now, start) else { return true };
+        let batch = Batch { charges: &charges, effective_from, now };
+        let memory = booking.is_local.then_some(&self.shared.local);
+        let decided = match memory {
+            Some(memory) => memory.decide(&batch),
+            None => self.store.decide(&batch).await,
+        };
+        match decided {
+            Ok(decisions) if booking.is_local => {
+                named.unanswered(&StoreError::Down);
+                named.decided_locally(&charges, &decisions, effective_from);
+                ruling.slots = Some(named);
+                ruling.deny_slots(&charges, &decisions);
+            }
+            Ok(decisions) => {
+                ruling.slots = named.decided(&charges, &decisions);
+                ruling.deny_slots(&charges, &decisions);
+            }
+            Err(error) => {
+                self.note_failure(&error);
+                named.unanswered(&error);
+                ruling.slots = Some(named);
+                ruling.deny_without_store(slots);
+            }
+        }
+        ruling.slots = ruling.slots.take().filter(|_| ruling.verdict.is_allowed());
+        ruling.verdict.is_allowed()
+    }
+}
+
+impl Ruling {
+    /// Denies the request if one of these decisions does.
+    fn deny_slots(&mut self, charges: &[Charge], decisions: &Decisions) {
+        for (charge, decision) in charges.iter().zip(decisions.iter()).filter(|(_, decision)| decision.is_denied()) {
+            let fingerprint = Some(charge.bucket.fingerprint);
+            let place = self.verdict.answers.iter().position(|answer| answer.fingerprint == fingerprint);
+            if let Some(place) = place
+                && let Some(answer) = self.verdict.answers.get_mut(place)
+            {
+                answer.decision = *decision;
+                self.view.count(answer.limit, DecisionResult::Denied);
+                (self.verdict.standing, self.verdict.binding) = (Standing::Denied, Some(place));
+            }
+        }
+    }
+
+    /// Applies `on_store_error` of the limits whose slots the store did not decide.
+    fn deny_without_store(&mut self, slots: &[(ChargeOrigin, Charge)]) {
+        let rules = self.view.rules();
+        let unanswered = slots.iter().map(|(origin, _)| {
+            let policy = rules.limit(origin.limit).map(|limit| limit.on_store_error);
+            Unanswered { limit: origin.limit, denies: origin.enforced && policy == Some(StoreErrorPolicy::Deny) }
+        });
+        let unanswered: Vec<Unanswered> = unanswered.collect();
+        if unanswered.iter().any(|limit| limit.denies) {
+            (self.verdict.standing, self.verdict.unanswered) = (Standing::Unavailable, unanswered);
+        }
+    }
+}
+
+fn wait(verdict: &Verdict) -> Duration {
+    Duration::from_micros(verdict.delay().0)
+}
+
+/// An allowed request that has to wait. Dropping this gives back its charges.
+pub(super) struct HeldRequest {
+    booking: Booking,
+    place: Place,
+    ends: tokio::time::Instant,
+    /// The charges of slots, which it takes when it has waited.
+    slots: Vec<(ChargeOrigin, Charge)>,
+}
+
+/// The refunds of what a request has taken. Slots, and limits that settle by the response, give back by themselves. A queue keeps
+/// its entry, and a script what it has counted.
+fn refunds(plan: &Plan, decisions: &Decisions) -> Vec<Charge> {
+    let is_settled = |limit| plan.reservations.iter().any(|reservation| reservation.limit == limit);
+    let taken = plan.charges.iter().zip(&plan.origins).zip(decisions.iter()).filter(|((charge, origin), decision)| {
+        let spends = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0;
+        spends
+            && decision.outcome == Outcome::Allowed
+            && charge.numbers.algorithm().has_tokens()
+            && !is_settled(origin.limit)
+    });
+    taken.map(|((charge, _), _)| Charge { mode: Mode::Refund, lease: None, ..charge.clone() }).collect()
+}
