@@ -1,5 +1,6 @@
 -- The blocked ids, shared by all gateways: reads them, and blocks or unblocks one. Live overrides are kept in the same way, in the
--- keys `!overrides` and `!overrides-notes`: a member is an override's `Name:id`, and its end is that of the override.
+-- keys `!overrides` and `!overrides-notes`: a member is an override's `Name:id`, and its end is that of the override. Resets of all
+-- ids of a limit are in `!resets` and `!resets-notes`: a member is the limit's name in keys, and its end is far away.
 --
 --   redis-cli --eval lua/blocks.lua weir:{0}:!blocked weir:{0}:!blocked-notes , read 0
 --   redis-cli --eval lua/blocks.lua weir:{0}:!blocked weir:{0}:!blocked-notes , block 10000 60000000 PerAddress:192.0.2.1 ''

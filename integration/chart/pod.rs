@@ -73,6 +73,18 @@ impl Pod {
         command
     }
 
+    /// A program of Weir's container, as a probe runs it.
+    #[track_caller]
+    pub(super) fn exec(&self, words: &[Value]) -> Command {
+        assert_eq!(words[0], "/usr/bin/weir");
+        let mut command = binary::command(&[]);
+        let serving = self.command("weir");
+        let variables = serving.get_envs().filter_map(|(name, value)| Some((name, value?)));
+        command.current_dir(self.root.path()).env_clear().envs(variables);
+        command.args(words[1..].iter().map(|word| self.here(word.as_str().unwrap())));
+        command
+    }
+
     /// The value of a variable, with earlier variables expanded.
     fn value(&self, variable: &Value, before: &BTreeMap<String, String>) -> String {
         let secret = &variable["valueFrom"]["secretKeyRef"];

@@ -45,7 +45,15 @@ pub(super) fn pod(values: &Value, given: Given) -> Pod {
 pub(super) fn start(pod: &Pod) -> Weir {
     let weir = Weir::launch("limits: {}", |_| pod.command("weir"));
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
-        let asked = &pod.release.container()[probe]["httpGet"];
+        let asked = &pod.release.container()[probe];
+        if let Some(words) = asked["exec"]["command"].as_array() {
+            eventually(probe, || match finish(&mut pod.exec(words)) {
+                finished if finished.code == Some(0) => Ok(()),
+                finished => Err(finished),
+            });
+            continue;
+        }
+        let asked = &asked["httpGet"];
         let (port, path) = (asked["port"].as_str().unwrap(), asked["path"].as_str().unwrap());
         eventually(probe, || match Wire::connect(address(pod, port)).get(path) {
             answer if answer.status() == 200 => Ok(()),
@@ -197,6 +205,35 @@ fn redis_is_reached_with_the_password_of_a_secret() {
         becomes("both workers are connected", 2, || weir.metric("weir_store_connections"));
         assert!(!weir.log().contains("s3cret"), "{}", weir.log());
     }
+}
+
+#[test]
+fn every_listener_takes_its_certificate_from_a_secret() {
+    let authority = Authority::new();
+    authority.sign("own", &[&format!("weir-admin.{NAMESPACE}.svc.cluster.local"), "weir.example.com"]);
+    let read = |name: &str| std::fs::read_to_string(authority.path(name)).unwrap();
+    let (certificate, key, ca) = (read("own.pem"), read("own.key"), read("ca.pem"));
+    let tls = json!({ "tls": { "existingSecret": "own", "clientCA": { "existingSecret": "clients" } } });
+    let values = ["grpc", "check", "spoe", "admin"].map(|name| (name.to_owned(), tls.clone())).into_iter().collect();
+    let secrets = Given::from([
+        secret("own", &[("tls.crt", &certificate), ("tls.key", &key), ("ca.crt", &ca)]),
+        secret("clients", &[("ca.crt", &ca)]),
+    ]);
+    let pod = pod(&Value::Object(values), secrets);
+    // The probes succeed, with the pod's own certificate.
+    let _weir = start(&pod);
+    let config = authority.client(Some("own"), &[]);
+    for name in ["grpc", "http-check", "tcp-spoe", "admin"] {
+        let mut stream = TcpStream::connect(address(&pod, name)).unwrap();
+        let host = rustls::pki_types::ServerName::try_from("weir.example.com").unwrap();
+        let mut connection = rustls::ClientConnection::new(config.clone(), host).unwrap();
+        connection.complete_io(&mut stream).unwrap();
+        assert!(!connection.is_handshaking(), "{name}");
+    }
+    // `helm test` asks the Service by its name.
+    let test = pod.release.of("Pod").next().unwrap();
+    let health = &test["spec"]["containers"][0];
+    assert!(health["args"][2].as_str().unwrap().starts_with("https://weir-admin."), "{health}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use weir::clock::Clock;
 use weir::config::{self, Source};
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::rules::fingerprint::Fingerprinter;
+use weir::listeners::admin::tokens::Tokens;
 
 use super::{body, call, charge, on_redis, on_redis_with, stopped};
 use crate::support::becomes;
@@ -82,6 +83,32 @@ fn facts_of_other_limiters_hold_on_redis() {
         on_redis_with(setup, &server)
     };
     play_all(start, Some(&server));
+}
+
+/// limitd-redis empties the whole database for this.
+fn check_reset_of_all(weir: &Weir) {
+    let mut wire = weir.connect_check();
+    let mut take = |id: &str, cost: u64| {
+        let told = body(&call(&mut wire, &json!({ "limit": "L", "id": id, "cost": cost })));
+        (told["allowed"].clone(), told["limits"][0]["remaining"].clone(), told["limits"][0]["reset_after_ms"].clone())
+    };
+    for id in ["a", "b"] {
+        assert_eq!(take(id, 10), (json!(true), json!(0), json!(2_000)));
+    }
+    let mut admin = Wire::connect(weir.admin);
+    admin.send("POST /limits/L/reset HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer s3cret\r\n\r\n");
+    assert_eq!(admin.response().status(), 200);
+    for id in ["a", "b"] {
+        assert_eq!(take(id, 1), (json!(true), json!(9), json!(200)));
+    }
+}
+
+#[test]
+fn a_reset_of_all_refills_every_bucket() {
+    let rules = "limits: { L: { by: { header: x-key }, burst: 10, count: 5, period: 1s } }";
+    let setup = || Setup { admin_tokens: Tokens::one("s3cret").unwrap(), ..stopped(rules) };
+    check_reset_of_all(&setup().start("echo"));
+    check_reset_of_all(&on_redis_with(setup(), &RedisServer::plain()));
 }
 
 /// limitd-redis accepts 10,000 and tries them one by one. Here a limit has a maximum, and all are tried at once.

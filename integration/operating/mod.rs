@@ -12,6 +12,7 @@ mod openapi;
 mod overrides;
 mod record;
 mod recorded;
+mod reset_all;
 mod top;
 
 use serde_json::Value;

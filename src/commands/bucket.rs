@@ -11,7 +11,7 @@ use super::exit::{ExitCode, Failure};
 use super::print::{detail, in_parentheses};
 use super::runtime::block_on;
 use super::values::checked_duration;
-use crate::listeners::admin::client::{JsonPage, bucket_path};
+use crate::listeners::admin::client::{JsonPage, bucket_path, segment_path};
 
 /// Shows and changes the buckets of a running Weir
 #[derive(clap::Args, Debug)]
@@ -39,8 +39,14 @@ enum Action {
         #[arg(long, value_name = "N")]
         remaining: u64,
     },
-    /// Fill a bucket
-    Reset(Bucket),
+    /// Fill a bucket, or all buckets of a limit
+    Reset {
+        #[command(flatten)]
+        bucket: Bucket,
+        /// Fill the buckets of all ids; the name is a limit's, without an id
+        #[arg(long)]
+        all: bool,
+    },
     /// Give tokens back
     Refund {
         #[command(flatten)]
@@ -83,6 +89,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
         writeln!(out, "{body}")?;
     } else if status != StatusCode::OK {
         // The error is printed below.
+    } else if let Some(limit) = body["reset"]["limit"].as_str() {
+        writeln!(out, "all buckets of {limit} are full")?;
     } else if let Some(blocks) = body["blocks"].as_array() {
         write!(out, "{}", describe_blocks(blocks))?;
     } else {
@@ -97,7 +105,10 @@ impl Action {
         let (method, bucket, below, body) = match self {
             Self::Get(bucket) => (Method::GET, bucket, "", None),
             Self::Set { bucket, remaining } => (Method::PUT, bucket, "", Some(json!({ "remaining": remaining }))),
-            Self::Reset(bucket) => (Method::POST, bucket, "/reset", None),
+            Self::Reset { bucket, all: true } => {
+                return (Method::POST, segment_path("/limits/", &bucket.name, "/reset"), None);
+            }
+            Self::Reset { bucket, all: false } => (Method::POST, bucket, "/reset", None),
             Self::Refund { bucket, cost } => (Method::POST, bucket, "/refund", Some(json!({ "cost": cost }))),
             Self::Block { bucket, span, reason } => {
                 (Method::PUT, bucket, "/block", Some(json!({ "for": span, "reason": reason })))

@@ -6,6 +6,7 @@ use super::Shared;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::live::{LiveOverride, OverrideReader, OverrideText, PlacedOverride};
+use crate::engine::rules::resets::LimitReset;
 use crate::engine::rules::rule_set::Rules;
 
 /// Nothing tells how to read an override.
@@ -17,6 +18,7 @@ pub(super) struct Live {
     /// `None` if the rules do not come from files.
     pub(super) reader: Option<OverrideReader>,
     pub(super) list: Vec<KnownOverride>,
+    pub(super) resets: Vec<LimitReset>,
     /// The file that keeps them over a restart, beside a memory store.
     pub(super) file: Option<PathBuf>,
 }
@@ -62,12 +64,13 @@ impl Shared {
     pub fn replace_all(&self, rules: Rules, reader: OverrideReader) {
         let mut live = self.live.lock();
         live.reader = Some(reader);
-        let rules = self.with_overrides(&mut live, rules);
+        let rules = self.with_changes(&mut live, rules);
         self.put(rules);
     }
 
-    /// Returns the rules with the live overrides there are.
-    pub(super) fn with_overrides(&self, live: &mut Live, rules: Rules) -> Rules {
+    /// Returns the rules with the resets and live overrides there are.
+    pub(super) fn with_changes(&self, live: &mut Live, rules: Rules) -> Rules {
+        let rules = if live.resets.is_empty() { rules } else { rules.with_resets(&live.resets) };
         if live.list.is_empty() {
             return rules;
         }
@@ -94,6 +97,26 @@ impl Shared {
         let rules = live.apply(&rules.rules, list, effective_from.max(rules.rules.effective_from));
         self.count_overrides(&live);
         self.put(rules);
+    }
+
+    /// Puts these resets of limits in force, and no others.
+    pub(super) fn apply_resets(&self, list: Vec<LimitReset>) {
+        let mut live = self.live.lock();
+        live.resets = list;
+        let rules = self.snapshot.load().rules.clone();
+        self.put(rules.with_resets(&live.resets));
+    }
+
+    /// The last reset of each limit that was reset.
+    pub(super) fn resets(&self) -> Vec<LimitReset> {
+        self.live.lock().resets.clone()
+    }
+
+    /// Removes the buckets of a limit, given its name in keys, from the tables in memory.
+    pub(super) fn drop_buckets(&self, short: &str) {
+        for table in self.bounds.memory.as_deref().into_iter().chain([&self.local]) {
+            table.remove_limit(short);
+        }
     }
 
     /// All live overrides, expired ones too.

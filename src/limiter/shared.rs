@@ -103,7 +103,7 @@ impl Shared {
     /// Puts new rules in force, with the live overrides there are. Requests that have begun keep the old ones.
     pub fn replace(&self, rules: Rules) {
         let mut live = self.live.lock();
-        let rules = self.with_overrides(&mut live, rules);
+        let rules = self.with_changes(&mut live, rules);
         self.put(rules);
     }
 

@@ -17,7 +17,7 @@ pub use answer::StoreAnswer;
 pub use batch::Batch;
 pub use error::StoreError;
 pub use health::{Fault, Health};
-pub use redis::{SharedBlocks, SharedOverrides};
+pub use redis::{SharedBlocks, SharedOverrides, SharedResets};
 
 /// A store. Cheap to clone: clones share their buckets.
 #[derive(Clone)]
@@ -137,6 +137,14 @@ impl Store {
         match self {
             Self::Memory(_) => None,
             Self::Redis(store) => Some(store.overrides()),
+        }
+    }
+
+    /// The resets that gateways at one server share. `None` for memory.
+    pub fn shared_resets(&self) -> Option<SharedResets<'_>> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(store) => Some(store.resets()),
         }
     }
 

@@ -68,7 +68,7 @@ impl Rules {
             BucketInfoError::Id(format!("invalid id {} for {}: {reason}", quoted(id.unwrap_or("")), limit.name))
         })?;
         let missing = limit.by.len() - components.len();
-        let identified = self.identify_components(limit, &components);
+        let mut identified = self.identify_components(limit, &components);
         let text = || identified.text.clone();
         let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
         let (given, changed) = self.find_override(place, limit, &subject);
@@ -79,6 +79,7 @@ impl Rules {
         let key = identified.bucket.key.clone();
         if allowance.windows().is_some() && missing == 0 {
             let origin = ChargeOrigin::new(place, enforced);
+            self.mark_reset(place, &mut identified.bucket);
             let beside = candidate.map(|candidate| (candidate, identified.bucket.clone()));
             plan.add_allowance(allowance, identified.bucket, 0, Mode::Check, origin);
             if let Some((candidate, bucket)) = beside {

@@ -49,7 +49,8 @@ impl Rules {
         let (allowance, candidate) = limit.allowance_for(given, plain);
         // What a bucket has used stays under its tag, whatever these rules have for the limit.
         let Bucket { tag, .. } = charge.bucket;
-        let bucket = Bucket { tag, ..Bucket::new(plain, fingerprint_of(plain, &hash)) };
+        let mut bucket = Bucket { tag, ..Bucket::new(plain, fingerprint_of(plain, &hash)) };
+        self.mark_reset(place, &mut bucket);
         let mut plan = Plan::default();
         let origin = ChargeOrigin::new(0, false);
         let beside = candidate.map(|candidate| (candidate, bucket.clone()));

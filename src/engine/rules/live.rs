@@ -130,19 +130,7 @@ impl Rules {
                 Arc::make_mut(&mut index).insert(place, limit);
             }
         }
-        Self {
-            limits: Arc::clone(&self.limits),
-            carried: Arc::clone(&self.carried),
-            index,
-            live,
-            has_queues: self.has_queues,
-            has_hidden: self.has_hidden,
-            has_delays: self.has_delays,
-            fingerprinter: self.fingerprinter,
-            effective_from,
-            loaded_at: self.loaded_at,
-            files: Arc::clone(&self.files),
-        }
+        Self { index, live: live.into(), effective_from, ..self.clone() }
     }
 
     /// The live overrides of the limit at this index.

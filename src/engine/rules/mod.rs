@@ -32,6 +32,7 @@ pub mod queue;
 pub mod quote;
 pub mod reasons;
 pub mod request;
+pub mod resets;
 pub mod response_cost;
 pub mod rule_set;
 pub mod settlement;

@@ -126,7 +126,7 @@ fn add(
     place: u32,
     limit: &Limit,
     (cost, numbers): (Option<u64>, Option<&Numbers>),
-    identified: NamedIdentity,
+    mut identified: NamedIdentity,
     mode: Mode,
     now: Micros,
 ) {
@@ -146,6 +146,7 @@ fn add(
         Cost::Header(_) | Cost::Query(_) => 1,
     });
     let origin = ChargeOrigin::new(place, enforced);
+    rules.mark_reset(place, &mut identified.bucket);
     match (given, numbers) {
         // The operator's `deny` and `unlimited` override the numbers of the caller.
         (Allowance::Unlimited, _) => plan.unlimited.push(place),

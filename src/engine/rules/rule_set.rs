@@ -16,6 +16,7 @@ use super::overrides::{OverrideLookup, OverrideOrigin, Overrides};
 use super::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan, Reservation};
 use super::queue::FollowUp;
 use super::request::{AmbiguousValue, Duplicates, Request};
+use super::resets::Marks;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::tag::Tag;
@@ -25,15 +26,17 @@ use crate::message::lossless::shown;
 /// The name of the limit that stands for limits carried by requests. It is not a valid name in a file.
 const CARRIED: &str = "(request)";
 
-/// The compiled rules. Immutable: a reload makes new ones.
-#[derive(Debug)]
+/// The compiled rules. Immutable: a reload makes new ones, which share most of their parts.
+#[derive(Clone, Debug)]
 pub struct Rules {
     pub(super) limits: Arc<[Limit]>,
     /// Stands for limits carried by requests. Its index is that after the last of `limits`.
     pub(super) carried: Arc<Limit>,
     pub(super) index: Arc<Index>,
     /// The live overrides by limit; may be empty.
-    pub(super) live: Vec<Overrides>,
+    pub(super) live: Arc<[Overrides]>,
+    /// `None` if no limit was reset.
+    pub(super) marks: Option<Marks>,
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,
     /// True if a limit has `headers: none`.
@@ -77,7 +80,8 @@ impl Rules {
             limits: limits.into(),
             carried: Arc::new(carried),
             index: Arc::new(index),
-            live: Vec::new(),
+            live: Arc::default(),
+            marks: None,
             has_queues,
             has_hidden,
             has_delays,
@@ -223,7 +227,7 @@ impl Rules {
         plan: &mut Plan,
     ) -> Result<(), InvalidInput> {
         let with_prefixes = blocks.is_some() || self.has_overrides(place, limit);
-        let identified = match self.identify(limit, request, with_prefixes) {
+        let mut identified = match self.identify(limit, request, with_prefixes) {
             Ok(identified) => identified,
             Err(lacking) => {
                 if lacking.is_denied {
@@ -268,6 +272,7 @@ impl Rules {
                     response_cost.before(mode, cost)
                 });
                 let origin = ChargeOrigin::new(place, enforced);
+                self.mark_reset(place, &mut identified.bucket);
                 let beside = candidate.map(|candidate| (candidate, identified.bucket.clone()));
                 plan.add_allowance(allowance, identified.bucket, cost, mode, origin);
                 if let Some((candidate, bucket)) = beside {

@@ -95,10 +95,11 @@ impl Operator {
         list.into_iter().map(with_time_left).collect()
     }
 
-    /// Learns other gateways' blocks and live overrides, and drops those that have ended. Returns how long to wait until the next
+    /// Learns other gateways' blocks, resets and live overrides, and drops those that have ended. Returns how long to wait until the next
     /// call.
     pub async fn keep_up(&self) -> Duration {
-        self.keep_up_with_blocks().await.min(self.keep_up_with_overrides().await)
+        let next = self.keep_up_with_blocks().await.min(self.keep_up_with_overrides().await);
+        next.min(self.keep_up_with_resets().await)
     }
 
     async fn keep_up_with_blocks(&self) -> Duration {

@@ -24,6 +24,7 @@ use crate::store::{Batch, Store, StoreError};
 mod blocks;
 mod change;
 mod overrides;
+mod resets;
 mod top;
 
 pub use change::BucketChange;
@@ -37,6 +38,8 @@ pub struct Operator {
     known: Mutex<KnownVersion>,
     /// Locked while live overrides change.
     known_overrides: Mutex<KnownVersion>,
+    /// Locked while limits are reset.
+    known_resets: Mutex<KnownVersion>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,7 +84,13 @@ pub struct BucketState {
 impl Operator {
     /// `clock` must be that of the listeners. Must be called inside the runtime that the operator works on.
     pub fn new(shared: Arc<Shared>, store: Store, clock: Clock) -> Self {
-        Self { limiter: Limiter::new(shared, store), clock, known: Mutex::default(), known_overrides: Mutex::default() }
+        Self {
+            limiter: Limiter::new(shared, store),
+            clock,
+            known: Mutex::default(),
+            known_overrides: Mutex::default(),
+            known_resets: Mutex::default(),
+        }
     }
 
     /// The rules in force.

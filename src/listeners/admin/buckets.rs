@@ -9,6 +9,7 @@ use super::{Admin, Answer, replies};
 use crate::engine::rules::blocks::LONGEST_BLOCK;
 use crate::http::simple::Incoming;
 use crate::limiter::operator::{BucketChange, BucketState};
+use crate::listeners::rules_json;
 use crate::message::reply::Reply;
 use crate::telemetry::metrics::AdminWrite;
 
@@ -35,6 +36,23 @@ impl Admin {
             Ok(page(&state).into())
         };
         self.change(write, Some(bucket), request, apply).await
+    }
+
+    /// Makes all buckets of a limit full.
+    pub(super) async fn reset_limit(&self, name: &str, request: AdminRequest) -> Answer {
+        if let Err(rejection) = check_length(name) {
+            return rejection.reply().into();
+        }
+        let write = AdminWrite::ResetAll;
+        let apply = async |caller: &Caller, body: Incoming| {
+            read(body, &[], |_| Some(())).await?;
+            let reset = self.operator.reset_all(name, caller.name.clone()).await?;
+            let (op, by, agent) = (write.label(), &caller.name, &caller.agent);
+            tracing::info!(op, limit = reset.limit, by, agent, "all buckets of a limit were made full");
+            let at = rules_json::timestamp(reset.at);
+            Ok(json_reply(&json!({ "reset": { "limit": reset.limit, "at": at, "by": reset.by } })).into())
+        };
+        self.change(write, Some(name), request, apply).await
     }
 
     /// Returns the new state, and a description of the change for the log.
@@ -73,6 +91,7 @@ impl Admin {
             }
             // They have routes of their own.
             AdminWrite::Log
+            | AdminWrite::ResetAll
             | AdminWrite::Reload
             | AdminWrite::Record
             | AdminWrite::SetOverride

@@ -211,7 +211,7 @@ impl Page {
     fn json(self) -> Result<JsonPage, String> {
         match serde_json::from_slice::<Value>(&self.body) {
             Ok(body)
-                if ["bucket", "blocks", "override", "overrides", "detail"]
+                if ["bucket", "blocks", "override", "overrides", "reset", "detail"]
                     .iter()
                     .any(|member| body.get(member).is_some()) =>
             {

@@ -280,6 +280,7 @@ impl Admin {
             Operation::Version => self.version(),
             Operation::Limits => self.limits(),
             Operation::Limit => self.limit(segment),
+            Operation::ResetLimit => return self.reset_limit(segment, request).await,
             Operation::Overrides => self.overrides(request.head.uri.query()),
             Operation::Override => self.live_override(segment),
             Operation::ChangeOverride(write) => return self.change_override(write, segment, request).await,

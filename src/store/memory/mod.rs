@@ -84,6 +84,15 @@ impl MemoryStore {
         *self.overflow.lock() = Overflow::default();
     }
 
+    /// Removes all buckets of a limit, given its name in keys. Locks one shard after the other: an operator's reset must not hold up
+    /// requests.
+    pub fn remove_limit(&self, short: &str) {
+        for shard in &self.shards {
+            shard.lock().remove_limit(short);
+        }
+        self.overflow.lock().remove_limit(short);
+    }
+
     /// Decides the charges of one request, all or nothing.
     pub fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         if let [charge] = batch.charges

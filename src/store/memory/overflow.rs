@@ -30,6 +30,10 @@ impl Overflow {
         }
     }
 
+    pub(super) fn remove_limit(&mut self, short: &str) {
+        self.states.retain(|key, _| short_of(key) != short);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.states.len()
     }

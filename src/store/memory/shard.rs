@@ -59,6 +59,14 @@ impl Shard {
         self.shares.clear();
     }
 
+    /// Removes the buckets of a limit, if it has a tag of its own.
+    pub(super) fn remove_limit(&mut self, short: &str) {
+        if let Some(tag) = self.shares.tag_of(short) {
+            self.table.remove_all(tag, &self.shares);
+            self.states.remove_all(tag, &self.shares);
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.table.len() + self.states.len()
     }

@@ -131,6 +131,11 @@ impl Shares {
         self.tags.get(short_of(&charge.bucket.key)).copied().unwrap_or(Tag(0))
     }
 
+    /// The tag of a limit, given its name in keys; `None` if it shares one with others.
+    pub(super) fn tag_of(&self, short: &str) -> Option<Tag> {
+        self.tags.get(short).copied()
+    }
+
     /// Returns whether a limit may have another bucket. The request has already found room for `new` buckets, `same` of them of
     /// this limit.
     pub(super) fn has_room(&self, tag: Tag, same: u64, new: u64) -> bool {

@@ -51,6 +51,19 @@ impl States {
         }
     }
 
+    /// Removes all buckets with this tag.
+    pub(super) fn remove_all(&mut self, wanted: Tag, shares: &Shares) {
+        let entries = &mut self.entries;
+        self.buckets.retain(|_, (tag, state)| {
+            let stays = *tag != wanted;
+            if !stays {
+                shares.free(wanted);
+                *entries -= state.entries();
+            }
+            stays
+        });
+    }
+
     pub(super) fn remove(&mut self, fingerprint: u64, shares: &Shares) {
         if let Some((tag, state)) = self.buckets.remove(&fingerprint) {
             shares.free(tag);

@@ -130,6 +130,20 @@ impl Table {
         dropped
     }
 
+    /// Removes all buckets with this tag.
+    pub(super) fn remove_all(&mut self, wanted: Tag, shares: &Shares) {
+        let mut slot = 0;
+        while let Some(entry) = self.slots.get(slot) {
+            if entry.fingerprint == VACANT.fingerprint || tag(entry) != wanted {
+                slot += 1;
+                continue;
+            }
+            shares.free(wanted);
+            // A follower may have moved into the slot, so it is looked at again.
+            self.vacate(slot);
+        }
+    }
+
     /// Returns the slot of a fingerprint, or else the slot to insert it at.
     #[inline]
     fn locate(&self, fingerprint: u64) -> Result<usize, usize> {

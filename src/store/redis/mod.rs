@@ -30,6 +30,7 @@ mod notes;
 mod options;
 mod overrides;
 mod redirect;
+mod resets;
 mod sentinel;
 mod session;
 mod stream;
@@ -45,6 +46,7 @@ use leases::Leases;
 use node::{Connection, NodeHandle, Route};
 pub use options::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
 pub use overrides::SharedOverrides;
+pub use resets::SharedResets;
 pub use target::Target;
 
 /// The buckets in Redis. Each worker has an instance on its own runtime; all gateways share the buckets.

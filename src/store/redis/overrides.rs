@@ -7,8 +7,8 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::live::{LiveOverride, MOST_LIVE_OVERRIDES};
 use crate::store::StoreError;
 
-/// The end of the note of an override that never expires: the year 2255. The script's arithmetic is exact up to there.
-const NEVER: Micros = Micros(9_000_000_000_000_000);
+/// The end of a note that never expires: the year 2255. The script's arithmetic is exact up to there.
+pub(super) const NEVER: Micros = Micros(9_000_000_000_000_000);
 
 /// The live overrides on a server, in the manner of [`super::SharedBlocks`]. Their `until` is the operator's, whatever the
 /// server's clock.

@@ -66,6 +66,8 @@ label! {
     /// A change by an operator: the label `op` of `weir_admin_writes_total`.
     pub enum AdminWrite {
         Reset = "reset",
+        /// A reset of all ids of a limit.
+        ResetAll = "reset_all",
         Refund = "refund",
         Set = "set",
         Block = "block",
