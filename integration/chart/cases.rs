@@ -38,6 +38,7 @@ pub(super) fn everything() -> Value {
             "overrides": "Three:10.0.0.1: { deny: true }",
             "files": { "script.lua": "return {}", "web.yaml": "domain: web\ndescriptors: []\n" },
             "envoyRatelimitKeys": ["web.yaml"],
+            "overridesUrls": ["https://plans.example.com/overrides.yaml"],
         },
         "store": {
             "type": "redis",

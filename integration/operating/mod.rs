@@ -9,6 +9,7 @@ mod denied;
 mod health;
 mod listeners;
 mod openapi;
+mod override_feed;
 mod overrides;
 mod record;
 mod recorded;

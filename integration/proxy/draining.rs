@@ -155,6 +155,7 @@ fn options(proxy: &str) -> ServerOptions {
         clock: weir::clock::Clock::machine(),
         workers: 2.try_into().unwrap(),
         drain_delay: Duration::ZERO,
+        override_feeds: Vec::new(),
         grace: Duration::from_millis(100),
         handle_signals: false,
     }

@@ -149,6 +149,7 @@ impl Setup {
             clock,
             workers: NonZeroUsize::new(self.workers).unwrap(),
             drain_delay: self.drain_delay,
+            override_feeds: Vec::new(),
             grace: self.grace,
             handle_signals: false,
         };

@@ -28,6 +28,7 @@ mod listener_tls_flags;
 pub mod live_overrides;
 mod logging;
 pub mod man;
+mod override_feed_flags;
 mod print;
 mod process_flags;
 pub mod record;
@@ -116,6 +117,6 @@ fn run_command(
         Command::Record(args) => record::run(&args, out, err),
         Command::Schema(args) => schema::run(&args, out),
         Command::Simulate(args) => simulate::run(&args, out, err),
-        Command::Test(args) => test::run(&args, out),
+        Command::Test(args) => test::run(&args, out, err),
     }
 }

@@ -2,14 +2,17 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::builder::BoolishValueParser;
 
 use super::exit::Failure;
-use crate::config::{self, Files};
+use crate::config::{self, Files, OverridesCopy};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::digest::sha256;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
+use crate::message::url::HttpUrl;
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Rules")]
@@ -18,9 +21,13 @@ pub(super) struct RulesArgs {
     #[arg(long, value_name = "FILE", env = "WEIR_LIMITS")]
     limits: Option<PathBuf>,
 
-    /// A file of overrides, in addition to those in the rules file; repeatable
-    #[arg(long, value_name = "FILE", env = "WEIR_OVERRIDES", value_delimiter = ',')]
-    overrides: Vec<PathBuf>,
+    /// A file of overrides or its http:// or https:// URL, in addition to those in the rules file; repeatable
+    #[arg(long, value_name = "FILE|URL", env = "WEIR_OVERRIDES", value_delimiter = ',')]
+    overrides: Vec<OverridesPlace>,
+
+    /// The directory for the last good overrides of each URL, which must exist
+    #[arg(long, value_name = "DIRECTORY", env = "WEIR_OVERRIDES_CACHE")]
+    overrides_cache: Option<PathBuf>,
 
     /// A configuration file of envoyproxy/ratelimit, or a directory of them; repeatable
     #[arg(long, value_name = "PATH", env = "WEIR_ENVOY_RATELIMIT_CONFIG", value_delimiter = ',')]
@@ -30,6 +37,21 @@ pub(super) struct RulesArgs {
     #[arg(long, value_name = "BOOL", env = "WEIR_SHADOW", value_parser = BoolishValueParser::new(), num_args = 0..=1,
         require_equals = true, default_value = "false", default_missing_value = "true", hide_default_value = true)]
     pub(super) shadow: bool,
+}
+
+/// A value of `--overrides`.
+#[derive(Clone, Debug)]
+enum OverridesPlace {
+    File(PathBuf),
+    Url(HttpUrl),
+}
+
+impl FromStr for OverridesPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains("://") { text.parse().map(Self::Url) } else { Ok(Self::File(text.into())) }
+    }
 }
 
 impl RulesArgs {
@@ -42,9 +64,61 @@ impl RulesArgs {
         let default = || self.envoy_ratelimit_config.is_empty().then(|| PathBuf::from("limits.yaml"));
         Files {
             limits: self.limits.clone().or_else(default),
-            overrides: self.overrides.clone(),
+            overrides: self.override_files(),
+            copies: self.copies().into_iter().map(|(_, copy)| copy).collect(),
             envoy_ratelimit: self.envoy_ratelimit_config.clone(),
         }
+    }
+
+    /// Returns the files for a command that fetches nothing. Warns of URLs that nobody has fetched yet.
+    pub(super) fn fetched_files(&self, err: &mut dyn Write) -> Result<Files, Failure> {
+        self.check().map_err(Failure::usage)?;
+        let files = self.files();
+        for copy in files.copies.iter().filter(|copy| !copy.path.exists()) {
+            writeln!(
+                err,
+                "warning: {}: `weir serve` has not fetched these overrides yet, so they are left out",
+                copy.url
+            )?;
+        }
+        Ok(files)
+    }
+
+    /// Checks the flags that depend on each other.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let url =
+            self.overrides.iter().find_map(|place| if let OverridesPlace::Url(url) = place { Some(url) } else { None });
+        match (url, &self.overrides_cache) {
+            (Some(url), None) => Err(format!(
+                "--overrides {url}: add --overrides-cache DIRECTORY, which keeps the last good ones for a restart"
+            )),
+            (Some(_), Some(directory)) if !directory.is_dir() => {
+                Err(format!("--overrides-cache {}: not a directory; create it", directory.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn override_files(&self) -> Vec<PathBuf> {
+        let file =
+            |place: &OverridesPlace| if let OverridesPlace::File(file) = place { Some(file.clone()) } else { None };
+        self.overrides.iter().filter_map(file).collect()
+    }
+
+    /// Returns the URLs with their copies.
+    pub(super) fn copies(&self) -> Vec<(HttpUrl, OverridesCopy)> {
+        let Some(directory) = &self.overrides_cache else { return Vec::new() };
+        let urls = self
+            .overrides
+            .iter()
+            .filter_map(|place| if let OverridesPlace::Url(url) = place { Some(url) } else { None });
+        let copy = |url: &HttpUrl| {
+            // A URL is no file name, and may be longer than one.
+            let digest = sha256(&url.to_string());
+            let path = directory.join(format!("overrides-{}.yaml", &digest[..16]));
+            (url.clone(), OverridesCopy { url: url.to_string(), path })
+        };
+        urls.map(copy).collect()
     }
 
     /// The rules file's name.
@@ -61,7 +135,7 @@ impl RulesArgs {
         now: Micros,
         err: &mut dyn Write,
     ) -> Result<Rules, Failure> {
-        self.load_files(&self.files(), fingerprinter, now, err)
+        self.load_files(&self.fetched_files(err)?, fingerprinter, now, err)
     }
 
     /// Does the same with another rules file, and the same overrides.
@@ -72,7 +146,7 @@ impl RulesArgs {
         now: Micros,
         err: &mut dyn Write,
     ) -> Result<Rules, Failure> {
-        let files = Files { limits: Some(limits.to_owned()), envoy_ratelimit: Vec::new(), ..self.files() };
+        let files = Files { limits: Some(limits.to_owned()), envoy_ratelimit: Vec::new(), ..self.fetched_files(err)? };
         self.load_files(&files, fingerprinter, now, err)
     }
 

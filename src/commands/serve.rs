@@ -11,6 +11,7 @@ use super::exit::{ExitCode, Failure};
 use super::listener_flags::{ListenerArgs, NO_LISTENER};
 use super::listener_tls_flags::{GatewayAccept, GatewayTlsArgs};
 use super::logging::{self, LogArgs};
+use super::override_feed_flags::{OverrideFeedArgs, fetch_first};
 use super::print::counted;
 use super::process_flags::ProcessArgs;
 use super::rules_flags::RulesArgs;
@@ -85,6 +86,9 @@ pub struct Args {
     rules: RulesArgs,
 
     #[command(flatten)]
+    override_feeds: OverrideFeedArgs,
+
+    #[command(flatten)]
     store: StoreArgs,
 
     #[command(flatten)]
@@ -146,6 +150,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         args.check().map_err(|mistakes| Failure::usage(mistakes.join("\nerror: ")))?;
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
+    let feeds = args.override_feeds.feeds(&args.rules, options).map_err(Failure::bad_input)?;
     let fingerprinter = Fingerprinter::new(rand::random());
     let (mut reloader, loaded) = Reloader::start(args.rules.files(), options, fingerprinter, clock.clone());
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
@@ -159,6 +164,10 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     if let Some(reader) = reloader.take_override_reader() {
         let kept = args.admin.kept_overrides().map_err(Failure::bad_input)?;
         shared.keep_overrides(reader, kept, args.admin.live_overrides.clone(), clock.now());
+    }
+    let (override_feeds, is_changed) = fetch_first(feeds, &shared)?;
+    if is_changed {
+        reloader.reload(&shared, PollMode::Always);
     }
     let access_log = args.process.access_log(shared.metrics()).map_err(Failure::could_not_start)?;
     let traces = args.traces.start(args.log.log_ids, shared.metrics()).map_err(Failure::usage)?;
@@ -179,6 +188,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         clock: front.clock,
         workers: args.process.workers(),
         drain_delay: args.process.drain_delay,
+        override_feeds,
         grace: args.process.grace,
         handle_signals: true,
     };
@@ -201,6 +211,7 @@ impl Args {
             mistakes.push(NO_LISTENER.to_owned());
         }
         let admin_tokens = kept(self.admin.tokens(), &mut mistakes);
+        kept(self.rules.check(), &mut mistakes);
         kept(self.tls.check(), &mut mistakes);
         kept(self.gateway_tls.check(), &mut mistakes);
         let store = kept(self.store.plan(Clock::machine(), None), &mut mistakes);
@@ -232,6 +243,7 @@ impl Args {
         if self.tls.check().is_ok() && self.gateway_tls.check().is_ok() {
             kept(self.accept(), &mut broken);
         }
+        kept(self.override_feeds.feeds(&self.rules, options), &mut broken);
         kept(self.process.check_access_log(), &mut broken);
         kept(self.admin.kept_overrides(), &mut broken);
         for mistake in mistakes.iter().chain(&broken) {

@@ -46,7 +46,7 @@ pub use live::Definitions;
 pub use load::{check, load};
 pub use named_files::NamedFile;
 pub use problem::{Place, Problem, Report, Severity};
-pub use reload::{Change, Files, PollMode, Sources, Watcher};
+pub use reload::{Change, Files, OverridesCopy, PollMode, Sources, Watcher};
 pub use schema::SCHEMA;
 pub use settings::{Setting, settings};
 

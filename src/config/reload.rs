@@ -44,8 +44,19 @@ pub enum Change {
 pub struct Files {
     pub limits: Option<PathBuf>,
     pub overrides: Vec<PathBuf>,
+    /// The copies of overrides that come by URL.
+    pub copies: Vec<OverridesCopy>,
     /// Files of envoyproxy/ratelimit and directories of such files.
     pub envoy_ratelimit: Vec<PathBuf>,
+}
+
+/// The last good overrides of a URL, on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverridesCopy {
+    /// For messages.
+    pub url: String,
+    /// Absent until the first fetch succeeds.
+    pub path: PathBuf,
 }
 
 /// All files of the rules, read together.
@@ -62,7 +73,8 @@ impl Files {
     /// Reads all files. The error is that of the first unreadable one.
     pub fn read(&self) -> Result<Sources, Problem> {
         let all = |paths: &[PathBuf]| paths.iter().map(|path| read(path)).collect::<Result<_, _>>();
-        let overrides = all(&self.overrides)?;
+        let mut overrides: Vec<Source> = all(&self.overrides)?;
+        overrides.extend(self.copies.iter().filter_map(OverridesCopy::read).collect::<Result<Vec<_>, _>>()?);
         let envoy_ratelimit = all(&directory::expand(&self.envoy_ratelimit)?)?;
         let limits = self.limits.as_deref().map(read).transpose()?;
         let named_files = match (&self.limits, &limits) {
@@ -83,7 +95,26 @@ impl Files {
     /// Returns the files. A directory that cannot be listed stands for itself: reading it reports why.
     fn paths(&self) -> Vec<PathBuf> {
         let domains = directory::expand(&self.envoy_ratelimit).unwrap_or_else(|_| self.envoy_ratelimit.clone());
-        self.limits.iter().chain(&self.overrides).cloned().chain(domains).collect()
+        let copies = self.copies.iter().filter(|copy| copy.path.exists()).map(|copy| &copy.path);
+        self.limits.iter().chain(&self.overrides).chain(copies).cloned().chain(domains).collect()
+    }
+}
+
+impl OverridesCopy {
+    /// Returns `None` if nothing was fetched yet.
+    fn read(&self) -> Option<Result<Source, Problem>> {
+        let read = || read(&self.path).map(|source| Source { name: self.url.clone(), ..source });
+        self.path.exists().then(read)
+    }
+}
+
+impl Sources {
+    /// Replaces the overrides of a URL, or adds them.
+    pub fn set_overrides(&mut self, url: &str, text: String) {
+        match self.overrides.iter_mut().find(|source| source.name == url) {
+            Some(known) => known.text = text,
+            None => self.overrides.push(Source { name: url.to_owned(), text }),
+        }
     }
 }
 

@@ -6,6 +6,6 @@
 
 pub mod algorithms;
 pub mod answer;
-mod digest;
+pub(crate) mod digest;
 pub mod rules;
 pub mod stable_hash;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CACHE_CONTROL, ETAG, HOST, IF_NONE_MATCH, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, ETAG, HOST, IF_NONE_MATCH, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -25,6 +25,8 @@ pub struct Fetcher {
     /// For the whole exchange, from the lookup of the name to the last byte.
     deadline: Duration,
     max_bytes: usize,
+    /// The value of `Authorization`.
+    authorization: Option<HeaderValue>,
 }
 
 /// The answer to a [`Fetcher::fetch`].
@@ -66,7 +68,14 @@ impl Fetcher {
             loaded.map(|(connector, _)| connector).map_err(|error| error.to_string().replace("--upstream-ca ", ""))
         };
         let connector = if url.is_tls { Some(load()?) } else { None };
-        Ok(Self { url, connector, deadline, max_bytes })
+        Ok(Self { url, connector, deadline, max_bytes, authorization: None })
+    }
+
+    /// Sends `Authorization: Bearer` with this token. The error says that it is not a valid value of a header.
+    pub fn with_token(self, token: &str) -> Result<Self, String> {
+        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|error| error.to_string())?;
+        value.set_sensitive(true);
+        Ok(Self { authorization: Some(value), ..self })
     }
 
     pub const fn url(&self) -> &HttpUrl {
@@ -111,6 +120,7 @@ impl Fetcher {
         }
         headers.insert(USER_AGENT, HeaderValue::from_static("weir"));
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        headers.extend(self.authorization.iter().map(|value| (AUTHORIZATION, value.clone())));
         headers.extend(etag.map(|etag| (IF_NONE_MATCH, etag.clone())));
         request
     }

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::handover::hand_over;
+use super::override_feed::{FeedState, OverrideFeed};
 use super::sockets::Sockets;
 use super::{MakeStore, ServerOptions, StopTokens, build_runtime, supervisor};
 use crate::limiter::Shared;
@@ -75,6 +76,11 @@ impl Control {
         };
         // Runs until the end of the drain, so that blocks apply to the requests in flight.
         let _block_sync = AbortOnDropHandle::new(tokio::task::spawn_local(sync_blocks(operator.clone())));
+        let feeds = std::mem::take(&mut self.options.override_feeds);
+        let run =
+            |(feed, state): (OverrideFeed, FeedState)| feed.run(state, self.shared.clone(), self.ask_reload.clone());
+        let _feeds: Vec<_> =
+            feeds.into_iter().map(|feed| AbortOnDropHandle::new(tokio::task::spawn_local(run(feed)))).collect();
         let started = self.admin.take().map_or(Ok(()), |(socket, admin)| {
             let socket = tokio::net::TcpListener::from_std(socket)?;
             tasks.spawn_local(serve_admin(socket, Admin::new(admin, operator), tasks.clone(), closing.clone()));

@@ -117,6 +117,21 @@ pub fn check(files: &Files, options: RulesOptions, clock: &Clock) -> LoadResult 
     }
 }
 
+/// Checks overrides from `url` with the other files. The error has the mistakes.
+pub fn check_overrides(
+    files: &Files,
+    url: &str,
+    text: String,
+    options: RulesOptions,
+    clock: &Clock,
+) -> Result<(), Report> {
+    let mut sources = files.read().map_err(Report::of)?;
+    sources.set_overrides(url, text);
+    // These rules serve no requests, so the hash needs no secret.
+    let loaded = compile(&sources, options, Fingerprinter::new((0, 0)), clock);
+    if loaded.rules.is_some() { Ok(()) } else { Err(loaded.report) }
+}
+
 fn override_reader(sources: &Sources, fingerprinter: Fingerprinter) -> OverrideReader {
     let definitions = Definitions::new(sources, fingerprinter);
     Arc::new(move |texts, now| definitions.read(texts, now))

@@ -2,6 +2,7 @@
 {{- define "weir.paths" -}}
 config: /etc/weir/config
 rules: /etc/weir/rules
+cache: /var/cache/weir
 tls: /etc/weir/tls
 clientCA: /etc/weir/client-ca
 upstream: /etc/weir/upstream
@@ -73,11 +74,14 @@ envoyRatelimit:
 {{- with $files.limits }}
 limits: {{ . | quote }}
 {{- end }}
-{{- with $files.overrides }}
+{{- with concat $files.overrides .Values.rules.overridesUrls }}
 overrides:
   {{- range . }}
   - {{ . | quote }}
   {{- end }}
+{{- end }}
+{{- if .Values.rules.overridesUrls }}
+overrides-cache: {{ $paths.cache | quote }}
 {{- end }}
 {{- with $files.envoyRatelimit }}
 envoy-ratelimit-config:

@@ -62,7 +62,7 @@ pub struct Args {
 /// everything to `out`. Returns [`ExitCode::BadInput`] if any file has an error, or if Weir cannot work with the store.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let plan = args.store.plan(Clock::machine(), None).map_err(Failure::usage)?;
-    let all = args.all_files(matches!(plan, StorePlan::Redis(_)))?;
+    let all = args.all_files(matches!(plan, StorePlan::Redis(_)), err)?;
     let mut algorithms = (!all.is_empty()).then(Vec::new);
     let is_text = args.format == Format::Text;
     let mut checked = Vec::new();
@@ -97,16 +97,16 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
 
 impl Args {
     /// Returns the files to validate, each with the overrides. A store alone is looked at without files.
-    fn all_files(&self, has_store: bool) -> Result<Vec<Files>, Failure> {
+    fn all_files(&self, has_store: bool, err: &mut dyn Write) -> Result<Vec<Files>, Failure> {
         if self.files.iter().filter(|file| *file == Path::new(INPUT)).count() > 1 {
             return Err(Failure::usage("`-` is given twice, but standard input can be read only once"));
         }
         if self.files.is_empty() {
             let is_alone = has_store && !self.rules.are_given();
-            return Ok(if is_alone { Vec::new() } else { vec![self.rules.files()] });
+            return if is_alone { Ok(Vec::new()) } else { Ok(vec![self.rules.fetched_files(err)?]) };
         }
-        let with = |file: &PathBuf| Files { limits: Some(file.clone()), ..self.rules.files() };
-        Ok(self.files.iter().map(with).collect())
+        let files = self.rules.fetched_files(err)?;
+        Ok(self.files.iter().map(|file| Files { limits: Some(file.clone()), ..files.clone() }).collect())
     }
 }
 

@@ -64,9 +64,9 @@ pub(super) struct Tally {
 }
 
 /// Runs the tests of all files. Prints the first difference of each that fails, and `N passed, N failed` last.
-pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let source = StoreSource::of(&args.store, STORE_TIMEOUT).map_err(Failure::usage)?;
-    let files = args.rules.files();
+    let files = args.rules.fetched_files(err)?;
     block_on(LocalSet::new().run_until(run_all(args, &files, &source, out))).map_err(Failure::could_not_start)?
 }
 

@@ -33,6 +33,7 @@ pub use listeners::{
     AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GRPC_CODES, GRPC_METHODS, RateLimitAnswer,
     SPOE_REASONS,
 };
+pub use server::OverridesFetch;
 pub use tally::Tally;
 
 /// 50 us to 1 s: from a decision in memory to a store that is too slow to be useful. Two bounds are callers' timeouts: Envoy

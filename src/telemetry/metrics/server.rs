@@ -3,6 +3,20 @@
 use prometheus::{IntCounter, IntGauge, IntGaugeVec};
 
 use super::families::{Counters, metrics};
+use super::label::label;
+
+label! {
+    /// The label `result` of `weir_overrides_fetches_total`.
+    pub enum OverridesFetch {
+        /// New overrides are in force.
+        Changed = "changed",
+        Unchanged = "unchanged",
+        /// They have mistakes.
+        Broken = "broken",
+        /// There was no answer, or it could not be kept.
+        Failure = "failure",
+    }
+}
 
 const RELOADS: [&str; 2] = ["failure", "success"];
 
@@ -38,6 +52,14 @@ metrics! {
             "weir_config_last_reload_success_timestamp_seconds",
             "Time of the last successful load of the rules, in seconds since the Unix epoch",
         );
+        overrides_fetches: [IntCounter; OverridesFetch::ALL.len()] = counter_by(
+            "weir_overrides_fetches_total", "Fetches of overrides by URL, by result",
+            "result", OverridesFetch::LABELS,
+        );
+        overrides_failing: IntGauge = gauge(
+            "weir_overrides_failing",
+            "URLs of overrides whose last fetch failed or brought broken ones; the last good ones are in force",
+        );
         tls_reloads: [IntCounter; 2] = counter_by(
             "weir_tls_reloads_total", "Reloads of the certificates, by result",
             "result", RELOADS,
@@ -63,6 +85,11 @@ impl ServerMetrics {
     pub fn reloaded(&self, is_success: bool) {
         self.reloads[usize::from(is_success)].inc();
         self.reload_successful.set(is_success.into());
+    }
+
+    /// Counts a fetch of overrides.
+    pub fn overrides_fetched(&self, result: OverridesFetch) {
+        self.overrides_fetches[result as usize].inc();
     }
 
     /// Counts a reload of the certificates.

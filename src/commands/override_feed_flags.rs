@@ -1,0 +1,76 @@
+//! Flags for overrides that come by URL.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::exit::Failure;
+use super::rules_flags::RulesArgs;
+use super::runtime::block_on;
+use super::values::parse_duration;
+use crate::limiter::Shared;
+use crate::server::reload::RulesOptions;
+use crate::server::{FeedResult, FeedState, OverrideFeed};
+
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Rules")]
+pub(super) struct OverrideFeedArgs {
+    /// The time between two fetches of `--overrides URL`, at least 1s
+    #[arg(long, value_name = "DURATION", env = "WEIR_OVERRIDES_INTERVAL", default_value = "30s", value_parser = interval)]
+    overrides_interval: Duration,
+
+    /// A PEM file of certificate authorities that `--overrides https://...` trusts [default: the public ones]
+    #[arg(long, value_name = "FILE", env = "WEIR_OVERRIDES_CA")]
+    overrides_ca: Option<PathBuf>,
+
+    /// A file with the token that fetches of `--overrides URL` send as `Authorization: Bearer`
+    #[arg(long, value_name = "FILE", env = "WEIR_OVERRIDES_TOKEN_FILE")]
+    overrides_token_file: Option<PathBuf>,
+}
+
+impl OverrideFeedArgs {
+    /// Returns a feed for each URL. The error names the flag.
+    pub(super) fn feeds(&self, rules: &RulesArgs, options: RulesOptions) -> Result<Vec<OverrideFeed>, String> {
+        let token = self.token()?;
+        let files = rules.files();
+        let feed = |copy| {
+            let secrets = (self.overrides_ca.as_deref(), token.as_deref());
+            OverrideFeed::new(copy, secrets, self.overrides_interval, &files, options)
+        };
+        rules.copies().into_iter().map(feed).collect::<Result<_, _>>().map_err(|error| format!("--overrides: {error}"))
+    }
+
+    fn token(&self) -> Result<Option<String>, String> {
+        let Some(file) = &self.overrides_token_file else { return Ok(None) };
+        let wrong = |error: String| format!("--overrides-token-file {}: {error}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
+        match text.trim() {
+            "" => Err(wrong("the file is empty".to_owned())),
+            token => Ok(Some(token.to_owned())),
+        }
+    }
+}
+
+/// Fetches each URL for the first time. Returns the feeds with their states, and whether a copy is new.
+pub(super) fn fetch_first(
+    feeds: Vec<OverrideFeed>,
+    shared: &Arc<Shared>,
+) -> Result<(Vec<(OverrideFeed, FeedState)>, bool), Failure> {
+    let fetching = async {
+        let (mut fetched, mut is_changed) = (Vec::with_capacity(feeds.len()), false);
+        for feed in feeds {
+            let mut state = FeedState::default();
+            is_changed |= feed.fetch(&mut state, shared).await == FeedResult::Changed;
+            fetched.push((feed, state));
+        }
+        (fetched, is_changed)
+    };
+    block_on(fetching).map_err(Failure::could_not_start)
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        short if short < Duration::from_secs(1) => Err("must be at least 1s".to_owned()),
+        interval => Ok(interval),
+    }
+}

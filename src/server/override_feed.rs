@@ -1,0 +1,174 @@
+//! Overrides that come by URL: fetched again and again, checked, and kept as a copy on disk, which is reloaded like a file.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderValue;
+use tokio::time::sleep;
+
+use super::reload::RulesOptions;
+use crate::clock::Clock;
+use crate::config::{Files, OverridesCopy, Report};
+use crate::http::{FetchError, Fetched, Fetcher};
+use crate::limiter::Shared;
+use crate::listeners::admin::reload::ReloadSender;
+use crate::message::url::HttpUrl;
+use crate::telemetry::metrics::OverridesFetch;
+
+/// The largest list of overrides, in bytes. A million take 70 MB.
+const MAX_BYTES: usize = 128 * 1024 * 1024;
+
+/// For a whole fetch. A start waits for the first one this long at most.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// The overrides of one URL.
+#[derive(Clone)]
+pub struct OverrideFeed {
+    fetcher: Fetcher,
+    copy: OverridesCopy,
+    /// The time between two fetches.
+    interval: Duration,
+    check: Check,
+}
+
+/// Checks a list of overrides with the other files. The error has the mistakes.
+type Check = Arc<dyn Fn(String) -> Result<(), Report> + Send + Sync>;
+
+/// The state between two fetches.
+#[derive(Clone, Debug, Default)]
+pub struct FeedState {
+    /// Of the last good overrides.
+    etag: Option<HeaderValue>,
+    /// The last problem, which is logged once.
+    problem: Option<String>,
+}
+
+/// The result of a fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeedResult {
+    Unchanged,
+    /// The copy is new.
+    Changed,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum FeedError {
+    #[error("cannot fetch: {0}")]
+    Fetch(#[from] FetchError),
+    #[error("the overrides are broken:\n{0}")]
+    Broken(Report),
+    #[error("the overrides are not valid UTF-8")]
+    Encoding,
+    #[error("cannot write {path}: {error}")]
+    Write {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl OverrideFeed {
+    /// `ca` is a PEM file of authorities for the server's certificate; defaults to the public ones. `token` is sent as
+    /// `Authorization: Bearer`. `files` and `options` are those of the rules.
+    pub fn new(
+        (url, copy): (HttpUrl, OverridesCopy),
+        (ca, token): (Option<&Path>, Option<&str>),
+        interval: Duration,
+        files: &Files,
+        options: RulesOptions,
+    ) -> Result<Self, String> {
+        let mut fetcher = Fetcher::new(url, ca.map(Path::to_owned), DEADLINE, MAX_BYTES)?;
+        if let Some(token) = token {
+            fetcher = fetcher.with_token(token)?;
+        }
+        let (files, name) = (files.clone(), copy.url.clone());
+        let check = move |text| super::reload::check_overrides(&files, &name, text, options, &Clock::machine());
+        Ok(Self { fetcher, copy, interval, check: Arc::new(check) })
+    }
+
+    /// Fetches again and again. Asks for a reload when the copy is new.
+    pub async fn run(self, mut state: FeedState, shared: Arc<Shared>, ask_reload: ReloadSender) {
+        loop {
+            sleep(self.interval).await;
+            if self.fetch(&mut state, &shared).await == FeedResult::Changed {
+                // Fails only when the process ends.
+                let _ = ask_reload.send(None);
+            }
+        }
+    }
+
+    /// Fetches once. A problem is counted, logged if it is another one than before, and changes nothing.
+    pub async fn fetch(&self, state: &mut FeedState, shared: &Shared) -> FeedResult {
+        let url = &self.copy.url;
+        let metrics = &shared.metrics().server;
+        match self.try_fetch(state).await {
+            Ok(result) => {
+                if state.problem.take().is_some() {
+                    metrics.overrides_failing.dec();
+                    tracing::info!(url, "the overrides are there again");
+                }
+                let is_changed = result == FeedResult::Changed;
+                metrics.overrides_fetched(if is_changed { OverridesFetch::Changed } else { OverridesFetch::Unchanged });
+                result
+            }
+            Err(error) => {
+                let is_broken = matches!(error, FeedError::Broken(_) | FeedError::Encoding);
+                metrics.overrides_fetched(if is_broken { OverridesFetch::Broken } else { OverridesFetch::Failure });
+                let problem = error.to_string();
+                if state.problem.as_ref() != Some(&problem) {
+                    tracing::error!(url, "the last good overrides stay in force: {problem}");
+                }
+                if state.problem.replace(problem).is_none() {
+                    metrics.overrides_failing.inc();
+                }
+                FeedResult::Unchanged
+            }
+        }
+    }
+
+    async fn try_fetch(&self, state: &mut FeedState) -> Result<FeedResult, FeedError> {
+        let fetched = self.fetcher.fetch(state.etag.as_ref()).await?;
+        let Fetched::Modified { body, etag, .. } = fetched else { return Ok(FeedResult::Unchanged) };
+        // Bad overrides are fetched again: the validator is that of good ones.
+        state.etag = None;
+        let text = String::from_utf8(body.into()).map_err(|_| FeedError::Encoding)?;
+        let (copy, check) = (self.copy.clone(), self.check.clone());
+        // To read a million overrides takes seconds.
+        let kept = tokio::task::spawn_blocking(move || keep(&copy, &check, text)).await;
+        let result = kept.map_err(|error| FeedError::Write { path: self.copy.path.clone(), error: error.into() })??;
+        state.etag = etag;
+        Ok(result)
+    }
+}
+
+/// Replaces the copy if the overrides are other ones, and good.
+fn keep(copy: &OverridesCopy, check: &Check, text: String) -> Result<FeedResult, FeedError> {
+    if fs::read(&copy.path).is_ok_and(|known| known == text.as_bytes()) {
+        return Ok(FeedResult::Unchanged);
+    }
+    // Written first: the check takes the text.
+    let new = copy.path.with_extension("new");
+    let write = || {
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    let failed = |error| FeedError::Write { path: copy.path.clone(), error };
+    write().map_err(failed)?;
+    if let Err(report) = check(text) {
+        let _ = fs::remove_file(&new);
+        return Err(FeedError::Broken(report));
+    }
+    fs::rename(&new, &copy.path).map_err(failed)?;
+    Ok(FeedResult::Changed)
+}
+
+impl fmt::Debug for OverrideFeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OverrideFeed").field("copy", &self.copy).finish_non_exhaustive()
+    }
+}
