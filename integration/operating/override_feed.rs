@@ -62,8 +62,9 @@ fn serve(url: &str, cache: &Path) -> Weir {
     Weir::serve(RULES, &flags)
 }
 
+/// The tokens of an untouched bucket.
 fn burst(weir: &Weir, key: &str) -> Value {
-    done(weir, "GET", &format!("/buckets/PerKey:{key}"), "")["windows"][0]["burst"].clone()
+    done(weir, "GET", &format!("/buckets/PerKey:{key}"), "")["windows"][0]["remaining"].clone()
 }
 
 fn fetches(weir: &Weir, result: &str) -> u64 {
@@ -93,7 +94,7 @@ fn the_last_good_overrides_stay_whatever_the_server_does() {
     let weir = serve(&server.url(), cache.path());
     let answer = |body: &str| format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     for (answer, result, log) in [
-        (answer("PerKey:a: { burst: five }\n"), "broken", "is text, not a number"),
+        (answer("PerKey:a: { burst: five }\n"), "broken", "`five` is not a whole number"),
         (answer("limits: {}\n"), "broken", "without this key"),
         (answer("a: &a [*a, *a]\n"), "broken", "aliases"),
         (

@@ -14,6 +14,7 @@ use crate::server::{FeedResult, FeedState, OverrideFeed};
 
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Rules")]
+#[expect(clippy::struct_field_names, reason = "a field's name is that of its flag")]
 pub(super) struct OverrideFeedArgs {
     /// The time between two fetches of `--overrides URL`, at least 1s
     #[arg(long, value_name = "DURATION", env = "WEIR_OVERRIDES_INTERVAL", default_value = "30s", value_parser = interval)]
@@ -31,23 +32,12 @@ pub(super) struct OverrideFeedArgs {
 impl OverrideFeedArgs {
     /// Returns a feed for each URL. The error names the flag.
     pub(super) fn feeds(&self, rules: &RulesArgs, options: RulesOptions) -> Result<Vec<OverrideFeed>, String> {
-        let token = self.token()?;
         let files = rules.files();
         let feed = |copy| {
-            let secrets = (self.overrides_ca.as_deref(), token.as_deref());
-            OverrideFeed::new(copy, secrets, self.overrides_interval, &files, options)
+            let (ca, token) = (self.overrides_ca.as_deref(), self.overrides_token_file.as_deref());
+            OverrideFeed::new(copy, (ca, token), self.overrides_interval, &files, options)
         };
         rules.copies().into_iter().map(feed).collect::<Result<_, _>>().map_err(|error| format!("--overrides: {error}"))
-    }
-
-    fn token(&self) -> Result<Option<String>, String> {
-        let Some(file) = &self.overrides_token_file else { return Ok(None) };
-        let wrong = |error: String| format!("--overrides-token-file {}: {error}", file.display());
-        let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-        match text.trim() {
-            "" => Err(wrong("the file is empty".to_owned())),
-            token => Ok(Some(token.to_owned())),
-        }
     }
 }
 

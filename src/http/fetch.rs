@@ -25,8 +25,6 @@ pub struct Fetcher {
     /// For the whole exchange, from the lookup of the name to the last byte.
     deadline: Duration,
     max_bytes: usize,
-    /// The value of `Authorization`.
-    authorization: Option<HeaderValue>,
 }
 
 /// The answer to a [`Fetcher::fetch`].
@@ -68,32 +66,36 @@ impl Fetcher {
             loaded.map(|(connector, _)| connector).map_err(|error| error.to_string().replace("--upstream-ca ", ""))
         };
         let connector = if url.is_tls { Some(load()?) } else { None };
-        Ok(Self { url, connector, deadline, max_bytes, authorization: None })
-    }
-
-    /// Sends `Authorization: Bearer` with this token. The error says that it is not a valid value of a header.
-    pub fn with_token(self, token: &str) -> Result<Self, String> {
-        let mut value = HeaderValue::try_from(format!("Bearer {token}")).map_err(|error| error.to_string())?;
-        value.set_sensitive(true);
-        Ok(Self { authorization: Some(value), ..self })
+        Ok(Self { url, connector, deadline, max_bytes })
     }
 
     pub const fn url(&self) -> &HttpUrl {
         &self.url
     }
 
-    /// Fetches the file unless it is still the one with this validator.
-    pub async fn fetch(&self, etag: Option<&HeaderValue>) -> Result<Fetched, FetchError> {
-        timeout(self.deadline, self.try_fetch(etag)).await.unwrap_or(Err(FetchError::Late(self.deadline)))
+    /// Fetches the file unless it is still the one with this validator. `authorization` is the value of the header.
+    pub async fn fetch(
+        &self,
+        etag: Option<&HeaderValue>,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Fetched, FetchError> {
+        timeout(self.deadline, self.try_fetch(etag, authorization))
+            .await
+            .unwrap_or(Err(FetchError::Late(self.deadline)))
     }
 
-    async fn try_fetch(&self, etag: Option<&HeaderValue>) -> Result<Fetched, FetchError> {
+    async fn try_fetch(
+        &self,
+        etag: Option<&HeaderValue>,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Fetched, FetchError> {
         let HttpUrl { host, port, .. } = &self.url;
         let mut stream = Stream::Tcp(TcpStream::connect((host.as_str(), *port)).await.map_err(FetchError::Connect)?);
         if let Some(connector) = &self.connector {
             stream = connector.connect(host, stream, false).await.map_err(FetchError::Connect)?.0;
         }
-        let response = exchange(stream, self.request(etag), self.max_bytes).await.map_err(FetchError::Exchange)?;
+        let response =
+            exchange(stream, self.request(etag, authorization), self.max_bytes).await.map_err(FetchError::Exchange)?;
         let (head, body) = response.into_parts();
         let fresh_for = fresh_for(&head.headers);
         match head.status {
@@ -110,7 +112,7 @@ impl Fetcher {
         Ok(Fetched::Modified { body, etag, fresh_for })
     }
 
-    fn request(&self, etag: Option<&HeaderValue>) -> Request<Bytes> {
+    fn request(&self, etag: Option<&HeaderValue>, authorization: Option<HeaderValue>) -> Request<Bytes> {
         let mut request = Request::new(Bytes::new());
         *request.method_mut() = Method::GET;
         *request.uri_mut() = Uri::from(self.url.target.clone());
@@ -120,7 +122,7 @@ impl Fetcher {
         }
         headers.insert(USER_AGENT, HeaderValue::from_static("weir"));
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
-        headers.extend(self.authorization.iter().map(|value| (AUTHORIZATION, value.clone())));
+        headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
         headers.extend(etag.map(|etag| (IF_NONE_MATCH, etag.clone())));
         request
     }
@@ -173,10 +175,10 @@ mod tests {
         };
         let etag = etag.map(|etag| HeaderValue::from_str(etag).unwrap());
         if closes {
-            return tokio::join!(fetcher.fetch(etag.as_ref()), serving);
+            return tokio::join!(fetcher.fetch(etag.as_ref(), None), serving);
         }
         tokio::select! {
-            fetched = fetcher.fetch(etag.as_ref()) => (fetched, String::new()),
+            fetched = fetcher.fetch(etag.as_ref(), None) => (fetched, String::new()),
             _ = serving => unreachable!("the server waits"),
         }
     }

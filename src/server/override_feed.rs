@@ -30,6 +30,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub struct OverrideFeed {
     fetcher: Fetcher,
     copy: OverridesCopy,
+    /// Read before each fetch, so that a rotated token is used.
+    token_file: Option<PathBuf>,
     /// The time between two fetches.
     interval: Duration,
     check: Check,
@@ -59,6 +61,8 @@ pub enum FeedResult {
 enum FeedError {
     #[error("cannot fetch: {0}")]
     Fetch(#[from] FetchError),
+    #[error("{0}")]
+    Token(String),
     #[error("the overrides are broken:\n{0}")]
     Broken(Report),
     #[error("the overrides are not valid UTF-8")]
@@ -72,22 +76,19 @@ enum FeedError {
 }
 
 impl OverrideFeed {
-    /// `ca` is a PEM file of authorities for the server's certificate; defaults to the public ones. `token` is sent as
-    /// `Authorization: Bearer`. `files` and `options` are those of the rules.
+    /// `ca` is a PEM file of authorities for the server's certificate; defaults to the public ones. `token_file` has what
+    /// is sent as `Authorization: Bearer`. `files` and `options` are those of the rules.
     pub fn new(
         (url, copy): (HttpUrl, OverridesCopy),
-        (ca, token): (Option<&Path>, Option<&str>),
+        (ca, token_file): (Option<&Path>, Option<&Path>),
         interval: Duration,
         files: &Files,
         options: RulesOptions,
     ) -> Result<Self, String> {
-        let mut fetcher = Fetcher::new(url, ca.map(Path::to_owned), DEADLINE, MAX_BYTES)?;
-        if let Some(token) = token {
-            fetcher = fetcher.with_token(token)?;
-        }
+        let fetcher = Fetcher::new(url, ca.map(Path::to_owned), DEADLINE, MAX_BYTES)?;
         let (files, name) = (files.clone(), copy.url.clone());
         let check = move |text| super::reload::check_overrides(&files, &name, text, options, &Clock::machine());
-        Ok(Self { fetcher, copy, interval, check: Arc::new(check) })
+        Ok(Self { fetcher, copy, token_file: token_file.map(Path::to_owned), interval, check: Arc::new(check) })
     }
 
     /// Fetches again and again. Asks for a reload when the copy is new.
@@ -131,7 +132,8 @@ impl OverrideFeed {
     }
 
     async fn try_fetch(&self, state: &mut FeedState) -> Result<FeedResult, FeedError> {
-        let fetched = self.fetcher.fetch(state.etag.as_ref()).await?;
+        let token = self.token_file.as_deref().map(read_token).transpose().map_err(FeedError::Token)?;
+        let fetched = self.fetcher.fetch(state.etag.as_ref(), token).await?;
         let Fetched::Modified { body, etag, .. } = fetched else { return Ok(FeedResult::Unchanged) };
         // Bad overrides are fetched again: the validator is that of good ones.
         state.etag = None;
@@ -143,6 +145,18 @@ impl OverrideFeed {
         state.etag = etag;
         Ok(result)
     }
+}
+
+/// Reads a token as the value of `Authorization`.
+fn read_token(path: &Path) -> Result<HeaderValue, String> {
+    let wrong = |reason: String| format!("--overrides-token-file {}: {reason}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let token = text.trim();
+    if token.is_empty() {
+        return Err(wrong("the file is empty".to_owned()));
+    }
+    let value = HeaderValue::try_from(format!("Bearer {token}"));
+    value.map_err(|_| wrong("the token has characters that a header cannot have".to_owned()))
 }
 
 /// Replaces the copy if the overrides are other ones, and good.

@@ -2,7 +2,7 @@
 {{- define "weir.paths" -}}
 config: /etc/weir/config
 rules: /etc/weir/rules
-cache: /var/cache/weir
+cache: /etc/weir/cache
 tls: /etc/weir/tls
 clientCA: /etc/weir/client-ca
 upstream: /etc/weir/upstream
@@ -74,7 +74,7 @@ envoyRatelimit:
 {{- with $files.limits }}
 limits: {{ . | quote }}
 {{- end }}
-{{- with concat $files.overrides .Values.rules.overridesUrls }}
+{{- with concat ($files.overrides | default list) .Values.rules.overridesUrls }}
 overrides:
   {{- range . }}
   - {{ . | quote }}
