@@ -251,3 +251,26 @@ fn what_a_call_of_grpc_has_cost_is_in_its_trailers() {
     becomes("the second call is settled", 1, || weir.metric(&result("refunded")));
     assert_eq!(weir.connect().get("/s/m").header("ratelimit"), Some("\"Tokens\";r=62"), "100 - 25 - 3, and a reserve");
 }
+
+#[test]
+fn what_a_call_has_cost_is_in_its_body() {
+    let upstream = Http2Upstream::start(|number, _, mut respond: SendResponse<Bytes>| async move {
+        let (kind, parts) = if number == 0 {
+            ("application/json", ["{\"usage\":{\"total_tok", "ens\":25}}"])
+        } else {
+            ("text/event-stream", ["data: {\"usage\":{\"total_tokens\":3}}\n", "\ndata: [DONE]\n\n"])
+        };
+        let head = Response::builder().header("content-type", kind).body(()).unwrap();
+        let mut stream = respond.send_response(head, false).unwrap();
+        stream.send_data(Bytes::from_static(parts[0].as_bytes()), false).unwrap();
+        stream.send_data(Bytes::from_static(parts[1].as_bytes()), true).unwrap();
+    });
+    let rules = "limits: { Tokens: { by: global, burst: 100, cost_from_response: { usage: openai, reserve: 10 } } }";
+    let weir = Setup::new(rules).start(&format!("h2c://{}", upstream.address));
+    let result = |result: &str| format!("weir_settlements_total{{limit=\"Tokens\",result=\"{result}\"}}");
+    weir.connect().get("/");
+    becomes("the first call is settled", 1, || weir.metric(&result("charged")));
+    weir.connect().get("/");
+    becomes("the second call is settled", 1, || weir.metric(&result("refunded")));
+    assert_eq!(weir.connect().get("/").header("ratelimit"), Some("\"Tokens\";r=62"), "100 - 25 - 3, and a reserve");
+}

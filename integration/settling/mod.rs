@@ -1,5 +1,6 @@
 //! Costs that responses report, through the proxy and on both stores.
 
+mod bodies;
 mod changing;
 mod leaving;
 

@@ -20,6 +20,7 @@ use crate::engine::rules::limit::Limit;
 use crate::engine::rules::overrides::OverrideOrigin;
 use crate::engine::rules::plan::InvalidInput;
 use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::engine::rules::response_cost::CostSource;
 use crate::engine::rules::rule_set::Rules;
 use crate::listeners::rules_json::{self, ExplainedUrl};
 use crate::message::headers::{self, Headers};
@@ -252,8 +253,11 @@ fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut 
         detail(text, "delays", format_args!("requests by up to {most} until they fit, instead of denying them"));
     }
     let response_cost = limit.response_cost.as_deref();
-    if let Some(header) = response_cost.and_then(|cost| cost.header.as_ref()) {
-        detail(text, "settled", format_args!("by the response header `{header}`"));
+    match response_cost.and_then(|cost| cost.source.as_ref()) {
+        Some(CostSource::Header(header)) => detail(text, "settled", format_args!("by the response header `{header}`")),
+        Some(CostSource::Body(cost)) => detail(text, "settled", format_args!("by the response body ({cost})")),
+        Some(CostSource::Bytes) => detail(text, "settled", "by the bytes of the response body"),
+        None => {}
     }
     if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {
         let when = format_args!("if the upstream answers {statuses}, or does not answer after it was sent the request");

@@ -25,6 +25,7 @@ mod named_files;
 mod node;
 mod numbers;
 mod overrides;
+mod pointer;
 mod problem;
 #[cfg(any(test, fuzzing))]
 pub mod properties;

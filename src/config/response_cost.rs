@@ -2,19 +2,29 @@
 
 use std::sync::Arc;
 
-use http::header::HeaderName;
-
 use super::lints::Lint;
 use super::mapping::Mapping;
 use super::node::{Key, Node};
+use super::pointer::pointer;
 use super::problem::{ReadResult, quoted};
+use super::scalars::one_of;
+use crate::engine::rules::body_cost::{BodyCost, Usage};
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit};
-use crate::engine::rules::response_cost::{ResponseCost, Statuses};
+use crate::engine::rules::response_cost::{CostSource, ResponseCost, Statuses};
 
 /// The keys of `cost_from_response`.
-pub(super) const COST_KEYS: [&str; 2] = ["header", "reserve"];
+pub(super) const COST_KEYS: [&str; 5] = ["header", "json", "usage", "bytes", "reserve"];
+
+/// The keys of `cost_from_response` that select its source.
+const SOURCES: [&str; 4] = ["header", "json", "usage", "bytes"];
+
+pub(super) const USAGES: [(&str, Usage); 3] =
+    [(Usage::NAMES[0], Usage::OpenAi), (Usage::NAMES[1], Usage::Anthropic), (Usage::NAMES[2], Usage::Gemini)];
+
+/// The messages whose bytes may be counted here.
+pub(super) const BYTES: [(&str, CostSource); 1] = [("response", CostSource::Bytes)];
 
 /// The keys of `spend_when`.
 pub(super) const WHEN_KEYS: [&str; 1] = ["status"];
@@ -31,12 +41,12 @@ pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> ReadResult<()> {
         let help = "add `cost_from_response: { header: NAME }`, or use `cost`";
         return Err(key.error("`reserve` needs `cost_from_response`", help));
     };
-    let ((header, inner), when, reserve) = (from_response?.unzip(), when?, reserve?);
+    let ((source, inner), when, reserve) = (from_response?.unzip(), when?, reserve?);
     let inner = inner.flatten();
     if inner.is_some() && reserve.is_some() {
         return Err(key.error("`reserve` is set twice", "remove one of them"));
     }
-    if let (Some((key, _)), None) = (map.get("reserve"), &header) {
+    if let (Some((key, _)), None) = (map.get("reserve"), &source) {
         let help = "use `cost`, which is charged if the status matches";
         return Err(key.error("`reserve` needs `cost_from_response`", help));
     }
@@ -50,7 +60,7 @@ pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> ReadResult<()> {
     if limit.cost == Cost::Fixed(0) {
         return Err(key.error("with a cost of 0 before the response, the limit never denies anything", POSITIVE));
     }
-    limit.response_cost = Some(Arc::new(ResponseCost { header, when }));
+    limit.response_cost = Some(Arc::new(ResponseCost { source, when }));
     Ok(())
 }
 
@@ -77,11 +87,21 @@ fn check(limit: &Limit, key: &Key) -> ReadResult<()> {
     Err(key.error(message, "only the proxy sees responses; remove it, and let the caller report the cost"))
 }
 
-fn from_response(node: &Node) -> ReadResult<(HeaderName, Option<u64>)> {
+fn from_response(node: &Node) -> ReadResult<(CostSource, Option<u64>)> {
     let map = Mapping::of(node, "`cost_from_response`", &COST_KEYS)?;
     let reserve = map.read("reserve", reserve);
-    let help = "write `cost_from_response: { header: x-tokens-used }`; a trailer with that name also counts";
-    Ok((map.need("header", help)?.header_name()?, reserve?))
+    let [(key, value)] = map.all(&SOURCES)[..] else {
+        let help = "write `{ header: x-tokens-used }`, `{ json: /usage/total_tokens }`, `{ usage: openai }` or \
+                    `{ bytes: response }`";
+        return Err(node.error("`cost_from_response` needs exactly one source", help));
+    };
+    let source = match key.text.as_str() {
+        "header" => CostSource::Header(value.header_name()?),
+        "json" => CostSource::Body(BodyCost::Json(pointer(value)?)),
+        "usage" => CostSource::Body(BodyCost::Usage(one_of(&USAGES)(value)?)),
+        _ => one_of(&BYTES)(value)?,
+    };
+    Ok((source, reserve?))
 }
 
 /// Reads the tokens that are taken before the response.

@@ -257,6 +257,8 @@ mod tests {
         same(&schema, &from_response, &response_cost::COST_KEYS);
         same(&schema, &when, &response_cost::WHEN_KEYS);
         same(&schema, "/$defs/deny_with/properties", &deny_with::KEYS);
+        same(&schema, &format!("{from_response}/usage/enum"), &response_cost::USAGES.map(|(word, _)| word));
+        same(&schema, &format!("{from_response}/bytes/enum"), &response_cost::BYTES.map(|(word, _)| word));
         same(&schema, component, &by::KEYS);
         same(&schema, &format!("{component}/as/enum"), &by::FORMS.map(|(word, _)| word));
         same(&schema, &format!("{component}/duplicates/enum"), &by::DUPLICATES.map(|(word, _)| word));

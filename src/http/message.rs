@@ -98,7 +98,7 @@ pub(crate) enum ResponseBody {
     Stream(Box<dyn BodyStream>),
     /// Received from an upstream; `None` once it has ended.
     Download(Option<Box<dyn Download>>),
-    /// Received from an upstream, with a watcher for its trailers.
+    /// Received from an upstream, with a watcher for its data and trailers.
     Watched(Box<Watched>),
     /// An upstream's connection that switched to another protocol.
     Tunnel(Box<Tunnel>),
@@ -140,16 +140,18 @@ pub(crate) trait BodyStream: Debug {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>>;
 }
 
-/// A body that is forwarded, and a watcher that sees its trailers first.
+/// A body that is forwarded, and a watcher that sees its data and trailers first.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) body: ResponseBody,
-    /// Dropped with the body: no trailers can come after that.
+    /// Dropped with the body: nothing can come after that.
     pub(crate) watcher: Box<dyn Watcher>,
 }
 
-/// Waits for trailers.
+/// Sees a body on its way.
 pub(crate) trait Watcher: Debug {
+    fn data(&mut self, bytes: &[u8]);
+
     fn trailers(&mut self, trailers: &Headers);
 }
 
@@ -268,8 +270,10 @@ fn release(body: &mut Option<Box<dyn Download>>) {
 impl Watched {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         let polled = self.body.poll_piece(cx);
-        if let Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) = &polled {
-            self.watcher.trailers(trailers);
+        match &polled {
+            Poll::Ready(Some(Ok(Piece::Data(bytes)))) => self.watcher.data(bytes),
+            Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => self.watcher.trailers(trailers),
+            _ => {}
         }
         polled
     }

@@ -31,6 +31,7 @@ mod new_keys;
 pub mod operator;
 mod record;
 pub mod recording;
+mod response_body;
 mod scripts;
 mod settlement;
 mod shared;

@@ -10,6 +10,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::ask::Ask;
+use super::response_body::{ResponseBody, UninspectedLog};
 use super::{Limiter, Shared, View};
 use crate::clock::micros;
 use crate::engine::algorithms::charge::Charge;
@@ -17,6 +18,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::plan::Plan;
+use crate::engine::rules::response_cost::CostSource;
 use crate::engine::rules::settlement::{PendingSettlement, ResponseReport, SettlementOutcome};
 use crate::message::headers::{self, Headers};
 use crate::store::{Batch, Store};
@@ -42,6 +44,7 @@ pub(super) struct Settler {
     /// Requests that are not settled yet.
     open: TaskTracker,
     logged: Mutex<Option<Instant>>,
+    uninspected: UninspectedLog,
 }
 
 /// A request that passed and whose response has not reported its cost yet. Each limit is settled once. Dropping this settles what
@@ -55,6 +58,8 @@ pub struct Settlement {
     start: Instant,
     /// The response so far, without its headers.
     progress: ResponseReport<'static>,
+    /// What is read of the response's body, if a limit needs it.
+    body: Option<Box<ResponseBody>>,
     view: Rc<View>,
     settler: Arc<Settler>,
     /// A drain waits for it.
@@ -97,6 +102,7 @@ impl Limiter {
             now: ask.now(),
             start: ask.start,
             progress: ResponseReport::Unsent,
+            body: None,
             view: view.clone(),
             settler: self.settler.clone(),
             _token: self.settler.open.token(),
@@ -120,16 +126,40 @@ impl Settlement {
         self.progress = ResponseReport::Nothing;
     }
 
-    /// The response has come. `may_come`: trailers may follow.
+    /// Returns true if a cost is in the response's body, which must not be compressed then.
+    pub fn reads_body(&self) -> bool {
+        self.owed.iter().any(|owed| owed.cost.in_body().is_some())
+    }
+
+    /// The response has come. `may_come`: a body or trailers may follow.
     pub fn answered(&mut self, status: u16, headers: &Headers, may_come: bool) {
         self.progress = ResponseReport::Response(status, None);
         self.settle(|owed| ResponseReport::Response(status, value(owed, headers)), may_come);
+        if may_come {
+            let sources = self.owed.iter().filter_map(|owed| owed.cost.source.as_ref());
+            self.body = ResponseBody::new(sources, headers, &self.settler.shared.metrics, &self.settler.uninspected);
+        }
+    }
+
+    /// More of the response's body has come.
+    pub fn data(&mut self, bytes: &[u8]) {
+        if let Some(body) = &mut self.body {
+            body.push(bytes);
+        }
     }
 
     /// The trailers of the response have come.
     pub fn trailers(&mut self, trailers: &Headers) {
         let ResponseReport::Response(status, _) = self.progress else { return };
+        self.end_body(status);
         self.settle(|owed| ResponseReport::Response(status, value(owed, trailers)), false);
+    }
+
+    /// Settles by what the body has told so far.
+    fn end_body(&mut self, status: u16) {
+        let Some(mut body) = self.body.take() else { return };
+        body.finish();
+        self.settle(|owed| ResponseReport::Response(status, body.cost(owed.cost.source.as_ref())), true);
     }
 
     /// Returns true once all limits are settled.
@@ -178,6 +208,9 @@ impl std::fmt::Debug for Settlement {
 
 impl Drop for Settlement {
     fn drop(&mut self) {
+        if let ResponseReport::Response(status, _) = self.progress {
+            self.end_body(status);
+        }
         if !self.is_done() {
             let report = self.progress;
             self.settle(|_| report, false);
@@ -189,7 +222,15 @@ impl Settler {
     pub(super) fn new(shared: Arc<Shared>, store: Store) -> Arc<Self> {
         let runtime = Handle::try_current().ok();
         let (calls, open) = (TaskTracker::new(), TaskTracker::new());
-        Arc::new(Self { shared, store, runtime, calls, open, logged: Mutex::default() })
+        Arc::new(Self {
+            shared,
+            store,
+            runtime,
+            calls,
+            open,
+            logged: Mutex::default(),
+            uninspected: UninspectedLog::default(),
+        })
     }
 
     /// Makes charges where their request was charged. Does not wait for a remote store.
@@ -223,8 +264,8 @@ impl Settler {
         let limit = view.rules().name(owed.limit);
         let ResponseReport::Response(_, Some(value)) = report else { return };
         let shown = headers::text(value.get(..MAX_VALUE).unwrap_or(value)).unwrap_or("binary");
-        let header = owed.cost.header.as_ref().map(http::HeaderName::as_str);
-        tracing::warn!(limit, header, value = shown, "the cost in a response is not a whole number");
+        let source = owed.cost.source.as_ref().map(tracing::field::display);
+        tracing::warn!(limit, source, value = shown, "the cost in a response is not a whole number");
     }
 }
 
@@ -242,7 +283,8 @@ impl Job {
 
 /// The value of a limit's header. Repeated headers are a list (RFC 9110 section 5.3), which is not a number.
 fn value<'f>(owed: &PendingSettlement, headers: &'f Headers) -> Option<&'f [u8]> {
-    let name = owed.cost.header.as_ref()?.as_str();
+    let Some(CostSource::Header(name)) = &owed.cost.source else { return None };
+    let name = name.as_str();
     let first = headers.get(name)?;
     Some(if headers.iter().filter(|(other, _)| other.eq_ignore_ascii_case(name.as_bytes())).count() > 1 {
         b"a list"

@@ -3,10 +3,13 @@
 
 pub mod address;
 pub mod client_address;
+pub mod event_stream;
 pub mod headers;
 pub mod host;
 pub mod host_pattern;
 pub mod inline_source;
+pub mod json_lookup;
+pub mod json_pointer;
 pub mod lossless;
 pub mod path;
 pub mod percent;

@@ -102,7 +102,7 @@ fn cost(old: &Limit, new: &Limit) -> Option<Change> {
 fn response_cost(old: &Limit, new: &Limit) -> Option<Change> {
     let shown = |cost: Option<&ResponseCost>| match cost {
         None => "the request's cost".to_owned(),
-        Some(ResponseCost { header: Some(header), .. }) => format!("response header {header}"),
+        Some(ResponseCost { source: Some(source), .. }) => format!("response {source}"),
         Some(ResponseCost { when: Some(when), .. }) => format!("only if the response is {when}"),
         Some(_) => "the response".to_owned(),
     };

@@ -13,7 +13,7 @@ use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::rules::overrides::OverrideOrigin;
 use crate::engine::rules::request::{Request, sample};
-use crate::engine::rules::response_cost::{ResponseCost, Statuses};
+use crate::engine::rules::response_cost::{CostSource, ResponseCost, Statuses};
 use crate::engine::rules::value_type::ValueType;
 use crate::message::headers::Headers;
 use crate::message::host_pattern::HostPattern;
@@ -101,8 +101,10 @@ overrides:
     assert_eq!(fixed.cost, Cost::Query("n".into()));
 
     assert_eq!(told.cost, Cost::Fixed(4));
-    let expected =
-        ResponseCost { header: Some("x-used".parse().unwrap()), when: Some(Statuses(vec![(401, 401), (500, 599)])) };
+    let expected = ResponseCost {
+        source: Some(CostSource::Header("x-used".parse().unwrap())),
+        when: Some(Statuses(vec![(401, 401), (500, 599)])),
+    };
     assert_eq!(told.response_cost.as_deref(), Some(&expected));
     assert_eq!(plain.response_cost, None);
 }
@@ -330,7 +332,7 @@ fn fields_say_what_would_be_right() {
         ("cost_from_response: { header: x }, reserve: 0", "use 1 to let requests pass"),
         ("cost_from_response: { header: x }, cost: 0", "use 1 to let requests pass"),
         ("cost_from_response: { header: x }, reserve: many", "not a whole number"),
-        ("cost_from_response: { reserve: 5 }", "needs `header`"),
+        ("cost_from_response: { reserve: 5 }", "needs exactly one source"),
         ("cost_from_response: { header: \"x y\" }", "invalid header name"),
         ("cost_from_response: { heder: x }", "did you mean `header`?"),
         ("cost_from_response: x-tokens-used", "`cost_from_response` must be a map"),

@@ -4,6 +4,7 @@ mod adjustment;
 pub mod algorithm_input;
 pub mod allowance;
 pub mod blocks;
+pub mod body_cost;
 pub mod bucket_info;
 pub mod candidate;
 pub mod component;

@@ -4,15 +4,26 @@ use std::fmt;
 
 use http::header::HeaderName;
 
+use super::body_cost::BodyCost;
 use crate::engine::algorithms::charge::Mode;
 
 /// The response's part in the cost of its request. At least one of the two is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseCost {
-    /// `cost_from_response`: the header or trailer with the cost.
-    pub header: Option<HeaderName>,
+    /// `cost_from_response`: the source of the cost.
+    pub source: Option<CostSource>,
     /// `spend_when`: the statuses for which the cost is charged; `None` for all.
     pub when: Option<Statuses>,
+}
+
+/// The part of a response that has the cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CostSource {
+    /// A header or trailer.
+    Header(HeaderName),
+    Body(BodyCost),
+    /// The bytes of the body.
+    Bytes,
 }
 
 /// Inclusive ranges of response statuses.
@@ -39,7 +50,25 @@ impl fmt::Display for Statuses {
     }
 }
 
+impl fmt::Display for CostSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header {name}"),
+            Self::Body(cost) => cost.fmt(f),
+            Self::Bytes => f.write_str("bytes"),
+        }
+    }
+}
+
 impl ResponseCost {
+    /// The source of the cost in the response's body.
+    pub const fn in_body(&self) -> Option<&BodyCost> {
+        match &self.source {
+            Some(CostSource::Body(cost)) => Some(cost),
+            _ => None,
+        }
+    }
+
     /// Returns true if nothing is taken before the response.
     pub const fn only_checks(&self) -> bool {
         self.when.is_some()

@@ -19,7 +19,7 @@ use crate::engine::algorithms::numbers::Numbers;
 /// The outcome of a request at the upstream, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseReport<'a> {
-    /// The status of the response, and the value of the cost header if there is one.
+    /// The status of the response, and the cost if it has one.
     Response(u16, Option<&'a [u8]>),
     /// The request was never sent.
     Unsent,
@@ -71,7 +71,7 @@ struct ReservedCharge {
 }
 
 impl PendingSettlement {
-    /// Returns the outcome and the charges that settle it; `None` while the header may still come as a trailer.
+    /// Returns the outcome and the charges that settle it; `None` while the cost may still come in the body or as a trailer.
     pub fn settle(
         &self,
         heard: ResponseReport<'_>,
@@ -86,7 +86,7 @@ impl PendingSettlement {
             {
                 (0, None)
             }
-            ResponseReport::Response(_, None) if self.cost.header.is_none() => (self.reserve, None),
+            ResponseReport::Response(_, None) if self.cost.source.is_none() => (self.reserve, None),
             ResponseReport::Response(_, None) if may_come => return None,
             ResponseReport::Response(_, None) => (self.reserve, Some(SettlementOutcome::Absent)),
             ResponseReport::Response(_, Some(value)) => match whole(value) {
@@ -194,6 +194,7 @@ mod tests {
 
     use http::header::HeaderName;
 
+    use super::super::response_cost::CostSource;
     use super::*;
     use crate::engine::algorithms::algorithm::Aligned;
     use crate::engine::algorithms::charge::Bucket;
@@ -216,11 +217,11 @@ mod tests {
     }
 
     fn by_field() -> ResponseCost {
-        ResponseCost { header: Some(HeaderName::from_static("x-tokens-used")), when: None }
+        ResponseCost { source: Some(CostSource::Header(HeaderName::from_static("x-tokens-used"))), when: None }
     }
 
     fn on(statuses: &[(u16, u16)]) -> ResponseCost {
-        ResponseCost { header: None, when: Some(Statuses(statuses.to_vec())) }
+        ResponseCost { source: None, when: Some(Statuses(statuses.to_vec())) }
     }
 
     fn hundred() -> Numbers {

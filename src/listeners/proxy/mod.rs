@@ -165,6 +165,11 @@ impl Proxy {
             request.headers.append("connection", "upgrade");
             request.headers.append("upgrade", protocol);
         }
+        if ruling.settlement.as_ref().is_some_and(|settlement| settlement.reads_body()) {
+            // A compressed body is not read. Without the header, any coding would be acceptable (RFC 9110 section 12.5.3).
+            request.headers.remove("accept-encoding");
+            request.headers.append("accept-encoding", "identity");
+        }
         let mut response = match (destination, ruling.settlement.take()) {
             (Destination::Servers(forwarder), None) => forwarder.send(request, context).await?,
             (Destination::Servers(forwarder), Some(settlement)) => {

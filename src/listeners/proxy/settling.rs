@@ -70,8 +70,8 @@ pub(super) async fn exchange(
     sent
 }
 
-/// Settles by an upstream's response or its absence. A cost in the trailers is settled when they come, or at the body's
-/// end.
+/// Settles by an upstream's response or its absence. A cost in the body or the trailers is settled when they come, or at
+/// the body's end.
 pub(super) fn settle(
     mut settlement: Box<Settlement>,
     sent: Result<Response, UpstreamError>,
@@ -96,6 +96,10 @@ pub(super) fn settle(
 }
 
 impl Watcher for Settlement {
+    fn data(&mut self, bytes: &[u8]) {
+        self.data(bytes);
+    }
+
     fn trailers(&mut self, trailers: &Headers) {
         self.trailers(trailers);
     }

@@ -135,11 +135,28 @@ pub const GRPC_CODES: [&str; 9] = [
     "unavailable",
 ];
 
+label! {
+    /// The label `reason` of `weir_uninspected_bodies_total`.
+    pub enum UninspectedBody {
+        /// It has a `content-encoding`.
+        RequestEncoded = "request_encoded",
+        /// It is longer than `--max-inspected-body`.
+        RequestTooLong = "request_too_long",
+        ResponseEncoded = "response_encoded",
+        /// It is neither JSON nor an event stream.
+        ResponseType = "response_type",
+    }
+}
+
 metrics! {
     pub struct ListenerMetrics {
         decision_seconds: [Timer; DecisionListener::ALL.len()] = timer_by(
             "weir_decision_duration_seconds", "Time to a verdict, the store's reply included, by listener",
             &DECISION_BUCKETS, "listener", DecisionListener::LABELS,
+        );
+        uninspected_bodies: Counters = counters(
+            "weir_uninspected_bodies_total", "Bodies that a limit needed and that were not read, by reason",
+            "reason", &UninspectedBody::LABELS,
         );
         slots: IntGauge = gauge("weir_slots_held", "Slots that requests in flight hold");
         delayed: IntGauge = gauge("weir_delayed_requests", "Requests that are held for limits with `delay`");

@@ -1,0 +1,140 @@
+//! The data of server-sent events (WHATWG HTML section 9.2.6) in a stream that comes in parts.
+//!
+//! Nothing is kept but the place in a line.
+
+/// Splits an event stream into the data of its events.
+#[derive(Clone, Debug, Default)]
+pub struct EventStream {
+    place: Place,
+    /// The last byte was a carriage return: a line feed after it belongs to it.
+    is_after_return: bool,
+    /// The event has data.
+    has_data: bool,
+}
+
+/// The place in a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// After this many bytes of `data:`.
+    #[default]
+    Start,
+    Name(usize),
+    /// After the colon, before the one space that does not belong to the value.
+    Colon,
+    Data,
+    /// In a comment, or in a field other than `data`.
+    Other,
+}
+
+/// A part of an event stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventPart<'a> {
+    /// More of the event's data.
+    Data(&'a [u8]),
+    /// The event has ended.
+    End,
+}
+
+const FIELD: &[u8] = b"data";
+
+impl EventStream {
+    /// Reads on, and calls `take` with what is found.
+    pub fn push(&mut self, mut bytes: &[u8], mut take: impl FnMut(EventPart<'_>)) {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            if std::mem::take(&mut self.is_after_return) && byte == b'\n' {
+                bytes = rest;
+                continue;
+            }
+            if matches!(byte, b'\r' | b'\n') {
+                self.is_after_return = byte == b'\r';
+                self.end_line(&mut take);
+                bytes = rest;
+                continue;
+            }
+            self.place = match (self.place, byte) {
+                (Place::Data | Place::Other, _) => {
+                    let end = memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
+                    let (text, rest) = bytes.split_at(end);
+                    if self.place == Place::Data {
+                        take(EventPart::Data(text));
+                    }
+                    bytes = rest;
+                    continue;
+                }
+                (Place::Colon, b' ') => Place::Data,
+                (Place::Colon, _) => {
+                    self.place = Place::Data;
+                    continue;
+                }
+                (Place::Start | Place::Name(_), _) => self.name(byte, &mut take),
+            };
+            bytes = rest;
+        }
+    }
+
+    /// Ends the stream. An event without an empty line after it counts, too: some servers omit the line.
+    pub fn finish(&mut self, mut take: impl FnMut(EventPart<'_>)) {
+        if std::mem::take(&mut self.has_data) {
+            take(EventPart::End);
+        }
+    }
+
+    fn name(&mut self, byte: u8, take: &mut impl FnMut(EventPart<'_>)) -> Place {
+        let length = if let Place::Name(length) = self.place { length } else { 0 };
+        if length == FIELD.len() && byte == b':' {
+            // The lines of an event's data are joined by line feeds.
+            if std::mem::replace(&mut self.has_data, true) {
+                take(EventPart::Data(b"\n"));
+            }
+            return Place::Colon;
+        }
+        if FIELD.get(length) == Some(&byte) { Place::Name(length + 1) } else { Place::Other }
+    }
+
+    fn end_line(&mut self, take: &mut impl FnMut(EventPart<'_>)) {
+        if std::mem::take(&mut self.place) == Place::Start && std::mem::take(&mut self.has_data) {
+            take(EventPart::End);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The data of the events of these parts.
+    fn events(parts: &[&[u8]]) -> Vec<String> {
+        let (mut stream, mut events, mut data) = (EventStream::default(), Vec::new(), Vec::new());
+        let mut take = |part: EventPart<'_>| match part {
+            EventPart::Data(text) => data.extend_from_slice(text),
+            EventPart::End => events.push(String::from_utf8(std::mem::take(&mut data)).unwrap()),
+        };
+        for part in parts {
+            stream.push(part, &mut take);
+        }
+        stream.finish(take);
+        events
+    }
+
+    #[test]
+    fn events_are_the_same_wherever_the_stream_is_split() {
+        for (stream, expected) in [
+            ("data: a\n\ndata: b\n\n", &["a", "b"][..]),
+            ("data:a\r\n\r\ndata:  b\r\n\r\n", &["a", " b"]),
+            ("data: a\r\rdata: b\r\r", &["a", "b"]),
+            ("event: x\nid: 1\ndata: {\"a\":\ndata: 1}\n\n", &["{\"a\":\n1}"]),
+            (": comment\n\n\n\ndata: a\nretry: 3\n\n", &["a"]),
+            ("data: a\n\ndata: [DONE]", &["a", "[DONE]"]),
+            ("database: a\ndat: b\nDATA: c\n data: d\n\n", &[]),
+            ("data:\n\n", &[""]),
+            ("event: x\n\ndata: b\n\n", &["b"]),
+        ] {
+            for split in 0..=stream.len() {
+                let (first, second) = stream.as_bytes().split_at(split);
+                assert_eq!(events(&[first, second]), expected, "{stream:?} at {split}");
+            }
+            let bytes: Vec<&[u8]> = stream.as_bytes().chunks(1).collect();
+            assert_eq!(events(&bytes), expected, "{stream:?}");
+        }
+    }
+}
