@@ -15,7 +15,7 @@ fn connected(weir: &Weir) {
     });
 }
 
-/// What remains in each window.
+/// The tokens left in each window.
 fn remaining(weir: &Weir, bucket: &str) -> Vec<Value> {
     let state = done(weir, "GET", &format!("/buckets/{bucket}"), "");
     state["windows"].as_array().unwrap().iter().map(|window| window["remaining"].clone()).collect()

@@ -25,6 +25,7 @@ pub(super) struct AdminClientArgs {
 
 /// The files of a client of an admin listener that uses TLS.
 #[derive(clap::Args, Debug)]
+#[expect(clippy::struct_field_names, reason = "the fields are named as the flags")]
 pub(super) struct AdminTlsClientArgs {
     /// Certificate authorities (PEM) for the admin listener's certificate, with an `https://` URL; defaults to the public ones
     #[arg(long, global = true, value_name = "FILE", env = "WEIR_ADMIN_CA")]

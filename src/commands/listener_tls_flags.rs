@@ -101,7 +101,7 @@ pub(super) struct GatewayTlsArgs {
     pub(super) admin: AdminTlsArgs,
 }
 
-/// How each listener accepts connections.
+/// The start of connections at each listener.
 #[derive(Clone, Debug)]
 pub(super) struct GatewayAccept {
     pub(super) grpc: AcceptOptions,
