@@ -148,6 +148,7 @@ impl Requests {
             headers: &self.headers,
             client: Some(IpAddr::V4(Ipv4Addr::new(192, 0, self.number, self.client))),
             tls_subject: None,
+            body: None,
             domain: None,
             descriptor: &[],
             now: Micros(1_800_000_000_000_000),

@@ -51,6 +51,11 @@ pub(super) struct ClientLimitArgs {
     #[arg(long, value_name = "BYTES", env = "WEIR_MAX_BODY_BYTES", default_value_t = 1 << 30)]
     max_body_bytes: u64,
 
+    /// Maximum size of a JSON body that limits with `body` read; it is held in memory until the request is decided, and limits
+    /// miss the values of larger ones
+    #[arg(long, value_name = "BYTES", env = "WEIR_MAX_INSPECTED_BODY", default_value_t = 64 * 1024, value_parser = inspected())]
+    max_inspected_body: u32,
+
     /// Requests per connection before it is closed
     #[arg(long, value_name = "N", env = "WEIR_MAX_REQUESTS", default_value_t = 100_000)]
     max_requests: u32,
@@ -72,6 +77,7 @@ impl ClientLimitArgs {
                 lines: self.max_headers.into(),
             },
             body_bytes: self.max_body_bytes,
+            inspected_bytes: self.max_inspected_body as usize,
             requests: self.max_requests,
             http2: self.http2.limits(),
             escaped_slashes: self.escaped_slashes,
@@ -138,6 +144,11 @@ struct Http2Args {
     /// How long an HTTP/2 client may take to answer a PING
     #[arg(long, value_name = "DURATION", env = "WEIR_HTTP2_PING_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     http2_ping_timeout: Duration,
+}
+
+/// Up to 16 MiB: each request of a client may hold as much.
+fn inspected() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=16 * 1024 * 1024)
 }
 
 /// From one frame's size, below which each frame would fill the window, to 31 bits (RFC 9113 section 6.9.1).

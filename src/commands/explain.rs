@@ -61,6 +61,10 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     tls_subject: Option<String>,
 
+    /// The request's JSON body, for limits that read it
+    #[arg(short, long, value_name = "JSON")]
+    data: Option<String>,
+
     /// The output: `text`, or `json`, as the admin listener's `/explain` answers
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
@@ -102,6 +106,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         headers: &headers,
         client: Some(client),
         tls_subject: args.tls_subject.as_deref(),
+        body: args.data.as_deref().map(str::as_bytes),
         domain: None,
         descriptor: &descriptor,
         now,

@@ -2,6 +2,7 @@
 
 use super::mapping::Mapping;
 use super::node::{Node, Value};
+use super::pointer::pointer;
 use super::problem::{ReadResult, ReportedError, quoted};
 use super::scalars::one_of;
 use super::suggest::{did_you_mean, nearest};
@@ -14,10 +15,10 @@ use crate::engine::rules::value_type::ValueType;
 pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
 
 /// The keys of a component that select its source.
-const SOURCES: [&str; 7] = ["header", "query", "cookie", "path", "host", "tls", "descriptor"];
+const SOURCES: [&str; 8] = ["header", "query", "cookie", "path", "host", "tls", "body", "descriptor"];
 
-pub(super) const KEYS: [&str; 9] =
-    ["header", "query", "cookie", "path", "host", "tls", "descriptor", "as", "duplicates"];
+pub(super) const KEYS: [&str; 10] =
+    ["header", "query", "cookie", "path", "host", "tls", "body", "descriptor", "as", "duplicates"];
 
 pub(super) const DUPLICATES: [(&str, Duplicates); 2] = [("first", Duplicates::First), ("last", Duplicates::Last)];
 
@@ -99,6 +100,7 @@ fn ipv6_prefix(text: &str, node: &Node) -> ReadResult<u8> {
 fn unknown_word(word: &str, node: &Node) -> ReportedError {
     let help = match word {
         "header" | "query" | "cookie" | "descriptor" => format!("write `{{ {word}: NAME }}`"),
+        "body" => "write `{ body: /model }`".to_owned(),
         "tls" | "subject" => "write `{ tls: subject }`".to_owned(),
         word if word.starts_with("x-") || word == "authorization" => format!("write `{{ header: {word} }}`"),
         word => nearest(word, WORDS).map_or_else(
@@ -131,11 +133,12 @@ fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Component> {
         "cookie" => ComponentSource::Cookie(name(value)?),
         "descriptor" => ComponentSource::Descriptor(name(value)?),
         "tls" => one_of(&TLS)(value)?,
+        "body" => ComponentSource::Body(pointer(value)?),
         "host" if value.truth()? => ComponentSource::Host,
         "host" => return Err(value.error("`host` must be `true`", "write `host: true`")),
         _ => path_parameter(value, paths)?,
     };
-    let is_single = matches!(key.text.as_str(), "tls" | "host" | "path");
+    let is_single = matches!(key.text.as_str(), "tls" | "host" | "path" | "body");
     if let Some((key, _)) = map.get("duplicates").filter(|_| is_single) {
         let help = "remove it; only headers, query parameters, cookies and descriptor entries can be repeated";
         return Err(key.error("`duplicates` does not apply: a request has this component only once", help));

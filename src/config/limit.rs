@@ -10,6 +10,7 @@ use super::mapping::Mapping;
 use super::named_files::NamedFile;
 use super::node::{Key, Node, Value};
 use super::numbers::{self, Interner};
+use super::pointer::pointer;
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::scalars::{is_name, one_of};
 use super::suggest::nearest;
@@ -32,7 +33,7 @@ pub(super) static KEYS: LazyLock<Vec<&str>> =
     LazyLock::new(|| algorithms::limit_keys(COMMON_KEYS.split(' ').chain(numbers::KEYS)));
 
 /// The keys of a `cost` that the request carries.
-pub(super) const COST_KEYS: [&str; 2] = ["header", "query"];
+pub(super) const COST_KEYS: [&str; 3] = ["header", "query", "body"];
 
 pub(super) const MODES: [(&str, LimitMode); 3] =
     [("enforce", LimitMode::Enforce), ("shadow", LimitMode::Shadow), ("off", LimitMode::Off)];
@@ -323,9 +324,10 @@ fn cost(node: &Node) -> ReadResult<Cost> {
     let map = Mapping::of(node, "`cost`", &COST_KEYS)?;
     match map.all(&COST_KEYS)[..] {
         [(key, name)] if key.text == "header" => name.header_name().map(Cost::Header),
+        [(key, name)] if key.text == "body" => pointer(name).map(Cost::Body),
         [(_, name)] => name.text().map(|name| Cost::Query(name.to_owned())),
         _ => {
-            let help = "write a number, `{ header: NAME }` or `{ query: NAME }`";
+            let help = "write a number, `{ header: NAME }`, `{ query: NAME }` or `{ body: /NAME }`";
             Err(node.error("`cost` needs exactly one source", help))
         }
     }

@@ -16,6 +16,8 @@ pub struct HttpLimits {
     pub requests: u32,
     /// On an HTTP/2 connection.
     pub http2: Http2Limits,
+    /// The most bytes of a request's body that are held for limits that read it.
+    pub inspected_bytes: usize,
     /// The meaning of `%2F` and `%5C` in a path.
     pub escaped_slashes: EscapedSlashes,
 }
@@ -25,6 +27,7 @@ impl Default for HttpLimits {
         Self {
             head: HeadLimits::default(),
             body_bytes: 1 << 30,
+            inspected_bytes: 64 * 1024,
             requests: 100_000,
             http2: Http2Limits::default(),
             escaped_slashes: EscapedSlashes::default(),

@@ -70,6 +70,7 @@ pub(crate) fn limit(limit: &Limit) -> Value {
             Cost::Fixed(cost) => json!(cost),
             Cost::Header(name) => json!({ "header": name.as_str() }),
             Cost::Query(name) => json!({ "query": name }),
+            Cost::Body(pointer) => json!({ "body": pointer.as_str() }),
         },
         "overrides": limit.overrides.len(),
     });
@@ -226,6 +227,7 @@ fn component(component: &Component) -> Value {
         ComponentSource::Method => "method".into(),
         ComponentSource::Path => "path".into(),
         ComponentSource::TlsSubject => named("tls", "subject"),
+        ComponentSource::Body(pointer) => named("body", pointer.as_str()),
         ComponentSource::Header(name) => named("header", name.as_str()),
         ComponentSource::Query(name) => named("query", name),
         ComponentSource::Cookie(name) => named("cookie", name),

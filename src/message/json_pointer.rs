@@ -8,6 +8,7 @@ pub const LONGEST_POINTER: usize = 256;
 /// The place of a value in a JSON document, such as `/usage/total_tokens`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonPointer {
+    text: String,
     pub(super) tokens: Vec<PointerToken>,
 }
 
@@ -43,19 +44,29 @@ impl JsonPointer {
             return Err(PointerError::TooLong);
         }
         let tokens = rest.split('/').map(|token| unescape(token).map(PointerToken::Name));
-        Ok(Self { tokens: tokens.collect::<Result<_, _>>()? })
+        Ok(Self::of(tokens.collect::<Result<_, _>>()?))
     }
 
     /// A pointer of these keys.
     pub fn of_keys<const N: usize>(keys: [&str; N]) -> Self {
-        Self { tokens: keys.map(|key| PointerToken::Name(key.to_owned())).into() }
+        Self::of(keys.map(|key| PointerToken::Name(key.to_owned())).into())
+    }
+
+    fn of(tokens: Vec<PointerToken>) -> Self {
+        let text = tokens.iter().map(PointerToken::to_string).collect();
+        Self { text, tokens }
+    }
+
+    /// As written in a rules file.
+    pub fn as_str(&self) -> &str {
+        &self.text
     }
 
     /// The same place in each element of an array.
     #[must_use]
     pub fn in_each_element(mut self) -> Self {
         self.tokens.insert(0, PointerToken::EachElement);
-        self
+        Self::of(self.tokens)
     }
 }
 
@@ -76,13 +87,16 @@ fn unescape(token: &str) -> Result<String, PointerError> {
 
 impl fmt::Display for JsonPointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for token in &self.tokens {
-            match token {
-                PointerToken::Name(name) => write!(f, "/{}", name.replace('~', "~0").replace('/', "~1"))?,
-                PointerToken::EachElement => f.write_str("/*")?,
-            }
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Display for PointerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "/{}", name.replace('~', "~0").replace('/', "~1")),
+            Self::EachElement => f.write_str("/*"),
         }
-        Ok(())
     }
 }
 

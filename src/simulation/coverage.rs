@@ -20,6 +20,8 @@ pub enum Missing {
     Query,
     Client,
     Certificate,
+    /// The bodies of requests.
+    Body,
     /// In lower case.
     Header(String),
     Duration,
@@ -44,6 +46,7 @@ impl fmt::Display for Missing {
             Self::Query => f.write_str("the query"),
             Self::Client => f.write_str("the client's address"),
             Self::Certificate => f.write_str("the client's certificate"),
+            Self::Body => f.write_str("the bodies of requests"),
             Self::Header(name) => write!(f, "the header `{name}`"),
             Self::Duration => f.write_str("how long requests take"),
             Self::ResponseCost => f.write_str("what responses report for `cost_from_response`"),
@@ -75,7 +78,11 @@ fn missing_for(limit: &Limit, told: &Told) -> Vec<Missing> {
         Missing::Header(name) => !told.header(name),
         Missing::Duration => !told.took,
         Missing::Descriptor => told.descriptors.is_none(),
-        Missing::ResponseCost | Missing::HashedHeader(_) | Missing::HashedEntry(_) | Missing::Redis(_) => true,
+        Missing::Body
+        | Missing::ResponseCost
+        | Missing::HashedHeader(_)
+        | Missing::HashedEntry(_)
+        | Missing::Redis(_) => true,
     });
     needed.extend(hashed(limit, told));
     needed.sort();
@@ -146,6 +153,7 @@ fn needs(limit: &Limit) -> Vec<Missing> {
         Cost::Fixed(_) => {}
         Cost::Header(name) => need(true, Missing::Header(name.as_str().to_owned())),
         Cost::Query(_) => need(true, Missing::Query),
+        Cost::Body(_) => need(true, Missing::Body),
     }
     needs
 }
@@ -160,6 +168,7 @@ fn of_source(source: &ComponentSource) -> Missing {
         ComponentSource::Query(_) => Missing::Query,
         ComponentSource::Cookie(_) => Missing::Header("cookie".to_owned()),
         ComponentSource::TlsSubject => Missing::Certificate,
+        ComponentSource::Body(_) => Missing::Body,
         ComponentSource::Descriptor(_) | ComponentSource::Entry { .. } => Missing::Descriptor,
     }
 }

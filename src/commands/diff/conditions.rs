@@ -127,6 +127,7 @@ pub(super) fn by(components: &[Component]) -> String {
         ComponentSource::Header(name) => format!("header {name}"),
         ComponentSource::Query(name) => format!("query {name}"),
         ComponentSource::Cookie(name) => format!("cookie {name}"),
+        ComponentSource::Body(pointer) => format!("body {pointer}"),
         ComponentSource::TlsSubject => "tls subject".to_owned(),
         ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => format!("descriptor {key}"),
         ComponentSource::PathParameter { name, .. } => format!("path {name}"),

@@ -70,7 +70,8 @@ async fn ask_request(limiter: &Limiter, given: &TestRequest, now: Micros) -> Ask
     (asked.status, asked.headers) = reply(ruling, given);
     if let Some(mut settlement) = ruling.settlement.take() {
         settlement.sent();
-        settlement.answered(given.status, &given.response, false);
+        settlement.answered(given.status, &given.response, !given.response_body.is_empty());
+        settlement.data(given.response_body.as_bytes());
     }
     asked.slots = ruling.slots.take().zip(given.lasts);
     asked
@@ -132,6 +133,7 @@ fn request<'a>(given: &'a TestRequest, descriptor: &'a [DescriptorEntry<'a>], no
         headers: &given.headers,
         client: Some(given.client),
         tls_subject: given.tls_subject.as_deref(),
+        body: given.body.as_deref().map(str::as_bytes),
         domain: None,
         descriptor,
         now,

@@ -36,6 +36,7 @@ fn chosen(component: &Component) -> Option<String> {
         ComponentSource::Header(name) => Some(format!("the header {}", quoted(name.as_str()))),
         ComponentSource::Query(name) => Some(format!("the query parameter {}", quoted(name))),
         ComponentSource::Cookie(name) => Some(format!("the cookie {}", quoted(name))),
+        ComponentSource::Body(pointer) => Some(format!("the body's {}", quoted(pointer.as_str()))),
         ComponentSource::PathParameter { name, .. } if component.form == ValueType::Text => {
             Some(format!("the path parameter {}", quoted(name)))
         }

@@ -28,14 +28,14 @@ pub(in super::super) const METHODS: [(&str, &str); 7] = [
 ];
 
 /// The keys of a request beside its method and `request`.
-pub(in super::super) const REQUEST_KEYS: [&str; 7] =
-    ["host", "ip", "headers", "tls_subject", "descriptor", "lasts", "response"];
+pub(in super::super) const REQUEST_KEYS: [&str; 8] =
+    ["host", "ip", "headers", "tls_subject", "body", "descriptor", "lasts", "response"];
 
 pub(in super::super) const CHARGE_KEYS: [&str; 4] = ["limit", "id", "cost", "mode"];
 
 pub(in super::super) const DOMAIN_KEYS: [&str; 4] = ["domain", "descriptor", "descriptors", "hits"];
 
-pub(in super::super) const RESPONSE_KEYS: [&str; 2] = ["status", "headers"];
+pub(in super::super) const RESPONSE_KEYS: [&str; 3] = ["status", "headers", "body"];
 
 /// `mode:` of a charge by name.
 pub(in super::super) const CHARGE_MODES: [(&str, Mode); 5] = [
@@ -71,12 +71,15 @@ pub struct TestRequest {
     pub headers: Headers,
     pub client: IpAddr,
     pub tls_subject: Option<String>,
+    pub body: Option<String>,
     pub descriptor: Vec<(String, String)>,
     /// Its time in flight; `None` if it ends before the next request.
     pub lasts: Option<Micros>,
     /// The upstream's status and headers.
     pub status: u16,
     pub response: Headers,
+    /// The upstream's body; empty if there is none.
+    pub response_body: String,
 }
 
 /// A charge that names its limit.
@@ -162,12 +165,14 @@ fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
     });
     let fields = map.read("headers", header_lines);
     let tls_subject = map.read("tls_subject", |node| node.text().map(str::to_owned));
+    let body = map.read("body", |node| node.text().map(str::to_owned));
     let descriptor = map.read("descriptor", entries);
     let lasts = map.read("lasts", span);
     let response = map.read("response", response);
     let (line, host, client, fields) = (line?, host?, client?, fields?.unwrap_or_default());
     let (tls_subject, descriptor, lasts) = (tls_subject?, descriptor?.unwrap_or_default(), lasts?);
-    let (status, response) = response?.unwrap_or((200, Headers::new()));
+    let (status, response, response_body) = response?.unwrap_or((200, Headers::new(), String::new()));
+    let body = body?;
     let Line { method, authority, target } = line;
     let named = || fields.text("host").and_then(host_of).map(Cow::into_owned);
     let host = host.or(authority).or_else(named).unwrap_or_else(|| HOST.to_owned());
@@ -184,10 +189,12 @@ fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
         headers,
         client: client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         tls_subject,
+        body,
         descriptor,
         lasts,
         status,
         response,
+        response_body,
     })
 }
 
@@ -243,11 +250,16 @@ fn header_lines(node: &Node) -> ReadResult<Headers> {
     Ok(lines)
 }
 
-fn response(node: &Node) -> ReadResult<(u16, Headers)> {
+fn response(node: &Node) -> ReadResult<(u16, Headers, String)> {
     let map = Mapping::of(node, "`response`", &RESPONSE_KEYS)?;
     let status = map.read("status", status);
     let lines = map.read("headers", header_lines);
-    Ok((status?.unwrap_or(200), lines?.unwrap_or_default()))
+    let body = map.read("body", |node| node.text().map(str::to_owned));
+    let (mut lines, body) = (lines?.unwrap_or_default(), body?.unwrap_or_default());
+    if !body.is_empty() && !lines.contains("content-type") {
+        lines.append("content-type", "application/json");
+    }
+    Ok((status?.unwrap_or(200), lines, body))
 }
 
 /// Reads an HTTP status.

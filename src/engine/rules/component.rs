@@ -8,6 +8,7 @@ use super::path_pattern::PathReading;
 use super::request::{AmbiguousValue, Duplicates, Request};
 use super::value_type::{ValueType, lenient};
 use crate::message::address;
+use crate::message::json_pointer::JsonPointer;
 use crate::message::percent::decode;
 
 /// The prefix length of `by: ip` for IPv6. A provider gives a customer a /64 at least (RFC 6177), so whole addresses would give a
@@ -32,6 +33,8 @@ pub enum ComponentSource {
     Cookie(String),
     /// The subject of the client's certificate as RFC 4514 text.
     TlsSubject,
+    /// A value in the JSON body.
+    Body(JsonPointer),
     /// The descriptor entry with this key.
     Descriptor(String),
     /// The descriptor entry at an index. An empty value is an id too.
@@ -97,6 +100,7 @@ impl Component {
             ComponentSource::Query(name) => request.query(name, self.duplicates)?,
             ComponentSource::Cookie(name) => request.cookie(name, self.duplicates)?,
             ComponentSource::TlsSubject => request.tls_subject.map(Cow::Borrowed),
+            ComponentSource::Body(pointer) => request.body_value(pointer)?,
             ComponentSource::Descriptor(key) => request.entry(key, self.duplicates)?.map(Cow::Borrowed),
             ComponentSource::Entry { place, .. } => {
                 return request.descriptor.get(*place).map(|entry| entry.value.into()).ok_or(ComponentError::Missing);

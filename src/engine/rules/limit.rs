@@ -21,6 +21,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::Script;
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::stable_hash::stable;
+use crate::message::json_pointer::JsonPointer;
 
 /// A named rule: which requests it covers, which bucket it charges, and how much.
 #[derive(Debug)]
@@ -87,6 +88,8 @@ pub enum Cost {
     Header(HeaderName),
     /// The value of a query parameter; 1 if the request does not have it.
     Query(String),
+    /// The value in the JSON body; 1 if the request does not have it.
+    Body(JsonPointer),
 }
 
 /// `mode:`
@@ -154,6 +157,14 @@ impl Limit {
             None | Some(ComponentSource::Method | ComponentSource::Path) => Tag::named(&self.short),
             Some(_) => Tag::OfId,
         }
+    }
+
+    /// Returns true if it reads the bodies of requests.
+    pub fn reads_body(&self) -> bool {
+        let in_queue = self.queue.iter().flat_map(|queue| &queue.fields).map(|(_, component)| component);
+        let mut components = self.by.iter().chain(in_queue);
+        matches!(self.cost, Cost::Body(_))
+            || components.any(|component| matches!(component.source, ComponentSource::Body(_)))
     }
 
     /// Returns true if it counts requests in flight, which needs a listener that sees them end.

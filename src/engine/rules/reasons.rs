@@ -122,6 +122,7 @@ fn source(component: &Component) -> String {
         ComponentSource::Header(name) => format!("header `{name}`"),
         ComponentSource::Query(name) => format!("query parameter `{name}`"),
         ComponentSource::Cookie(name) => format!("cookie `{name}`"),
+        ComponentSource::Body(pointer) => format!("JSON body value `{pointer}`"),
         ComponentSource::TlsSubject => "client certificate subject".into(),
         ComponentSource::PathParameter { name, .. } => format!("path parameter `{name}`"),
         ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => format!("descriptor entry `{key}`"),

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use crate::engine::algorithms::micros::Micros;
 use crate::message::headers::Headers;
+use crate::message::json_lookup::{JsonLookup, LookupError};
+use crate::message::json_pointer::JsonPointer;
 use crate::message::lossless;
 use crate::message::percent::decode;
 
@@ -25,6 +27,8 @@ pub struct Request<'a> {
     pub client: Option<IpAddr>,
     /// The subject of the client's verified certificate.
     pub tls_subject: Option<&'a str>,
+    /// The whole body, if it is JSON and its listener has read it.
+    pub body: Option<&'a [u8]>,
     /// The domain of the rate limit service; `None` at every other listener.
     pub domain: Option<&'a str>,
     /// The descriptor that a gateway sends, in its order: of the rate limit service, or the `context_extensions` of
@@ -107,6 +111,16 @@ impl<'a> Request<'a> {
         )
     }
 
+    /// The value at a place in the body. A body that is not JSON has none.
+    pub fn body_value(&self, pointer: &JsonPointer) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
+        let Some(body) = self.body else { return Ok(None) };
+        match JsonLookup::find(pointer, body) {
+            Ok(value) => Ok(value.map(Cow::Owned)),
+            Err(LookupError::Invalid) => Ok(None),
+            Err(LookupError::Unusable) => Err(AmbiguousValue),
+        }
+    }
+
     /// The value of a cookie (RFC 6265 section 4.2) without quotes as [`lossless::text`]. Names are compared
     /// case-insensitively, like those of query parameters.
     pub fn cookie(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
@@ -146,6 +160,7 @@ pub(crate) fn sample(headers: &Headers) -> Request<'_> {
         headers,
         client: Some(IpAddr::from([192, 0, 2, 7])),
         tls_subject: None,
+        body: None,
         domain: None,
         descriptor: &[],
         now: Micros(0),

@@ -39,6 +39,8 @@ pub struct Rules {
     pub(super) marks: Option<Marks>,
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,
+    /// True if a limit reads the bodies of requests.
+    pub reads_bodies: bool,
     /// True if a limit has `headers: none`.
     pub has_hidden: bool,
     pub(super) has_delays: bool,
@@ -73,6 +75,7 @@ impl Rules {
             }
         }
         let carried = Limit { by: Vec::new(), drain_over_limit: true, ..Limit::new(CARRIED) };
+        let reads_bodies = limits.iter().any(|limit| limit.mode != LimitMode::Off && limit.reads_body());
         let has_queues = limits.iter().any(|limit| limit.queue.is_some());
         let has_hidden = limits.iter().any(|limit| limit.visibility == Visibility::Hidden);
         let has_delays = limits.iter().any(|limit| limit.delay.is_some());
@@ -83,6 +86,7 @@ impl Rules {
             live: Arc::default(),
             marks: None,
             has_queues,
+            reads_bodies,
             has_hidden,
             has_delays,
             fingerprinter,
@@ -211,6 +215,14 @@ impl Rules {
         Ok(plan)
     }
 
+    /// Returns true if a limit that covers `request` reads its body.
+    pub fn needs_body(&self, request: &Request<'_>) -> bool {
+        let needs = |place: &u32| {
+            self.limit(*place).is_some_and(|limit| limit.reads_body() && limit.conditions.check(request).is_ok())
+        };
+        self.reads_bodies && self.candidates(request).iter().any(needs)
+    }
+
     /// The limits that may cover `request`; their conditions are still to be checked.
     pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
         let mut candidates = Candidates::new();
@@ -326,6 +338,7 @@ pub(super) fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, InvalidI
     let (origin, given) = match &limit.cost {
         Cost::Fixed(cost) => return Ok(*cost),
         Cost::Header(name) => (("header", name.as_str()), request.header(name.as_str(), Duplicates::Ambiguous)),
+        Cost::Body(pointer) => (("body value", pointer.as_str()), request.body_value(pointer)),
         Cost::Query(name) => (("query parameter", name.as_str()), request.query(name, Duplicates::Ambiguous)),
     };
     let bad = |value: &str| InvalidInput {

@@ -140,7 +140,10 @@ impl<'r> Clear<'r> {
                     ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => {
                         clear.names.push(key.as_str().into());
                     }
-                    ComponentSource::Host | ComponentSource::Method | ComponentSource::Path => {}
+                    ComponentSource::Host
+                    | ComponentSource::Method
+                    | ComponentSource::Path
+                    | ComponentSource::Body(_) => {}
                 }
             }
         }

@@ -62,7 +62,8 @@ impl Parts {
             parts.add_ids(limit);
             parts.add_conditions(limit);
             match &limit.cost {
-                Cost::Fixed(_) => {}
+                // A recording has no bodies.
+                Cost::Fixed(_) | Cost::Body(_) => {}
                 Cost::Header(name) => parts.header(name.as_str()).is_cost = true,
                 Cost::Query(name) => parts.queries.entry(name.to_ascii_lowercase()).or_default().is_cost = true,
             }
@@ -100,6 +101,7 @@ impl Parts {
                 ComponentSource::Ip { .. }
                 | ComponentSource::Host
                 | ComponentSource::Method
+                | ComponentSource::Body(_)
                 | ComponentSource::Path => {}
             }
         }

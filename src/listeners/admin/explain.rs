@@ -50,6 +50,7 @@ impl Admin {
             headers: &described.headers,
             client: described.client.filter(|_| !is_call),
             tls_subject: described.tls_subject.as_deref(),
+            body: None,
             domain: described.domain.as_deref(),
             descriptor: &entries,
             now: self.operator.now(),

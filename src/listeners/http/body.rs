@@ -13,16 +13,21 @@ use crate::http::message::{Piece, RequestBody};
 /// Returns the next data of a body, or `None` at its end.
 pub(crate) async fn next(body: &mut RequestBody, activity: &Activity) -> Result<Option<Bytes>, UpstreamError> {
     loop {
-        let piece = poll_fn(|cx| match body.poll_piece(cx) {
-            Poll::Pending if activity.is_late() => Poll::Ready(Some(Err(UpstreamError::UploadStalled))),
-            polled => polled.map(|piece| piece.map(|piece| piece.map_err(UpstreamError::Upload))),
-        });
-        match piece.await.transpose()? {
+        match piece(body, activity).await? {
             Some(Piece::Data(data)) => return Ok(Some(data)),
             Some(Piece::Trailers(_)) => {}
             None => return Ok(None),
         }
     }
+}
+
+/// Returns the next part of a body, or `None` at its end.
+pub(crate) async fn piece(body: &mut RequestBody, activity: &Activity) -> Result<Option<Piece>, UpstreamError> {
+    let piece = poll_fn(|cx| match body.poll_piece(cx) {
+        Poll::Pending if activity.is_late() => Poll::Ready(Some(Err(UpstreamError::UploadStalled))),
+        polled => polled.map(|piece| piece.map(|piece| piece.map_err(UpstreamError::Upload))),
+    });
+    piece.await.transpose()
 }
 
 /// Reads a body to its end.

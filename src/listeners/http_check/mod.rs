@@ -159,6 +159,7 @@ impl Check {
             headers,
             client,
             tls_subject: None,
+            body: None,
             domain: None,
             descriptor: &[],
             now: self.front.clock.now(),

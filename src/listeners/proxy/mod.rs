@@ -32,6 +32,7 @@ use crate::telemetry::throttle::Throttle;
 
 mod denials;
 mod echo;
+mod inspection;
 mod settling;
 mod target;
 
@@ -107,10 +108,20 @@ impl Proxy {
             headers: &request.headers,
             client,
             tls_subject: context.peer.subject(),
+            body: None,
             domain: None,
             descriptor: &[],
             now: self.front.clock.at(context.activity.now()),
         };
+        let limiter = &self.front.limiter;
+        let needs_body = limiter.view().rules().reads_bodies && limiter.view().rules().needs_body(&view);
+        let inspected = if needs_body {
+            let (most, metrics) = (limits.inspected_bytes, limiter.shared().metrics());
+            inspection::inspect(&mut request.body, &request.headers, most, &context.activity, metrics).await?
+        } else {
+            None
+        };
+        let view = request::Request { body: inspected.as_deref(), ..view };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
         let ruling = active
             .decide(
