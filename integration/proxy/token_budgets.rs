@@ -1,4 +1,4 @@
-//! The example of token budgets, in front of a server of OpenAI's shape.
+//! The example of token budgets, in front of the API of a model.
 
 use std::sync::atomic::Ordering;
 

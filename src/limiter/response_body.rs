@@ -7,7 +7,7 @@ use crate::engine::rules::response_cost::CostSource;
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::{Metrics, UninspectedBody};
 
-/// What the limits of a request need of the body of its response.
+/// Reads what the limits of a request need of its response's body.
 pub(super) struct ResponseBody {
     /// One for each place of a cost, however many limits read it.
     readers: Vec<(BodyCost, CostReader)>,

@@ -58,7 +58,7 @@ pub struct Settlement {
     start: Instant,
     /// The response so far, without its headers.
     progress: ResponseReport<'static>,
-    /// What is read of the response's body, if a limit needs it.
+    /// Reads the response's body, if a limit needs it.
     body: Option<Box<ResponseBody>>,
     view: Rc<View>,
     settler: Arc<Settler>,

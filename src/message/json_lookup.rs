@@ -30,11 +30,11 @@ pub struct JsonLookup {
     kinds: u128,
     /// Open containers.
     depth: usize,
-    /// How many of the outermost open containers are on the way to the value.
+    /// The number of the outermost open containers that are on the way to the value.
     on_way: usize,
     /// For each container on the way: the key was seen, and the index of the next element.
     seen: Vec<(bool, u32)>,
-    /// Whether the next value is on the way.
+    /// True if the next value is on the way.
     is_next: bool,
     /// The key or value that is being read, as written.
     text: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct JsonLookup {
     found: Result<Option<String>, LookupError>,
 }
 
-/// What may come next.
+/// The parts of a document that may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Value,
@@ -85,7 +85,7 @@ impl JsonLookup {
         }
     }
 
-    /// Finds the value in a whole document. `null` is no value; a number, `true` and `false` are their text.
+    /// Finds the value in a whole document. `null` counts as absent; a number, `true` and `false` are their text.
     pub fn find(pointer: &JsonPointer, document: &[u8]) -> Result<Option<String>, LookupError> {
         let mut lookup = Self::new(pointer.clone());
         lookup.push(document);
@@ -306,7 +306,7 @@ impl JsonLookup {
         let value = match is_string {
             _ if self.text.len() > self.most => Err(LookupError::Unusable),
             true => string(&self.text).map(Some).ok_or(LookupError::Invalid),
-            false => plain(&self.text).ok_or(LookupError::Invalid),
+            false => plain(&self.text),
         };
         self.most = 0;
         match value {
@@ -327,11 +327,11 @@ fn string(written: &[u8]) -> Option<String> {
     serde_json::from_slice(&[b"\"", written, b"\""].concat()).ok()
 }
 
-/// The text of a number, `true` or `false`. The outer `None` is for anything else.
-fn plain(written: &[u8]) -> Option<Option<String>> {
-    serde_json::from_slice::<serde::de::IgnoredAny>(written).ok()?;
-    let text = std::str::from_utf8(written).ok()?;
-    Some((text != "null").then(|| text.to_owned()))
+/// The text of a number, `true` or `false`; `None` for `null`.
+fn plain(written: &[u8]) -> Result<Option<String>, LookupError> {
+    serde_json::from_slice::<serde::de::IgnoredAny>(written).map_err(|_| LookupError::Invalid)?;
+    let text = std::str::from_utf8(written).map_err(|_| LookupError::Invalid)?;
+    Ok((text != "null").then(|| text.to_owned()))
 }
 
 /// Keys are compared as the most tolerant parser does, Go's: without case, and with the two other characters that fold to
@@ -424,7 +424,7 @@ mod tests {
             r#"{"a":1,}"#,
             r#"{"a":01}"#,
             r#"{"a":nul}"#,
-            r#"{'a':1}"#,
+            "{'a':1}",
             r#"{"a":"\q"}"#,
             r#"{"a":1]"#,
             "[1,]",

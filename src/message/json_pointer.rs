@@ -57,7 +57,7 @@ impl JsonPointer {
         Self { text, tokens }
     }
 
-    /// As written in a rules file.
+    /// The text in a rules file.
     pub fn as_str(&self) -> &str {
         &self.text
     }

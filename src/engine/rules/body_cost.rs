@@ -17,7 +17,7 @@ pub enum BodyCost {
     Usage(Usage),
 }
 
-/// The APIs whose responses tell the tokens used.
+/// The APIs whose responses have the tokens used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
     OpenAi,

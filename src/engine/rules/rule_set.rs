@@ -27,6 +27,7 @@ use crate::message::lossless::shown;
 const CARRIED: &str = "(request)";
 
 /// The compiled rules. Immutable: a reload makes new ones, which share most of their parts.
+#[expect(clippy::struct_excessive_bools, reason = "each says that some limit uses a feature")]
 #[derive(Clone, Debug)]
 pub struct Rules {
     pub(super) limits: Arc<[Limit]>,

@@ -21,7 +21,7 @@ struct HeldBody {
     trailers: RefCell<Option<Headers>>,
     rest: RefCell<RequestBody>,
     has_ended: bool,
-    /// Whether its sender has announced its length.
+    /// True if its sender has announced its length.
     is_sized: bool,
 }
 

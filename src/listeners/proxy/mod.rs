@@ -111,17 +111,21 @@ impl Proxy {
             body: None,
             domain: None,
             descriptor: &[],
-            now: self.front.clock.at(context.activity.now()),
+            now: Micros(0),
         };
         let limiter = &self.front.limiter;
         let needs_body = limiter.view().rules().reads_bodies && limiter.view().rules().needs_body(&view);
         let inspected = if needs_body {
             let (most, metrics) = (limits.inspected_bytes, limiter.shared().metrics());
-            inspection::inspect(&mut request.body, &request.headers, most, &context.activity, metrics).await?
+            let activity = &context.activity;
+            // Boxed, so that other requests have a smaller future.
+            Box::pin(inspection::inspect(&mut request.body, &request.headers, most, activity, metrics)).await?
         } else {
             None
         };
-        let view = request::Request { body: inspected.as_deref(), ..view };
+        // The body may have taken a while.
+        let now = self.front.clock.at(context.activity.now());
+        let view = request::Request { body: inspected.as_deref(), now, ..view };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
         let ruling = active
             .decide(
