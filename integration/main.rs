@@ -32,3 +32,4 @@ mod support;
 mod systemd;
 mod telemetry;
 mod testing;
+mod tokens;

@@ -31,6 +31,7 @@
 //! | [`telemetry`] | metrics, the access log and traces (the only place that names the Prometheus crate) |
 //! | [`clock`] | the machine's clock, or one that a scenario sets |
 //! | [`engine`] | pure: [`algorithms`](engine::algorithms), [`rules`](engine::rules) and [`answer`](engine::answer) |
+//! | [`jwt`] | verification of tokens, for limits by claims |
 //! | [`http`] | HTTP without limits: transport, TLS, HTTP/1, HTTP/2, upstreams (the only place that names h2, rustls and httparse) |
 //! | [`message`] | pure vocabulary of HTTP: headers, target, path, host, client address, trace context |
 //!
@@ -77,6 +78,7 @@ pub mod commands;
 pub mod config;
 pub mod engine;
 pub mod http;
+pub mod jwt;
 pub mod limiter;
 pub mod listeners;
 pub mod logs;

@@ -99,6 +99,7 @@ impl Case {
             headers: &self.headers,
             client: Some(IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + self.turn))),
             tls_subject: None,
+            claims: &[],
             body: None,
             domain: None,
             descriptor: &[],

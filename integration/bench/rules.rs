@@ -148,6 +148,7 @@ impl Requests {
             headers: &self.headers,
             client: Some(IpAddr::V4(Ipv4Addr::new(192, 0, self.number, self.client))),
             tls_subject: None,
+            claims: &[],
             body: None,
             domain: None,
             descriptor: &[],

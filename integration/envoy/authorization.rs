@@ -23,7 +23,7 @@ use crate::support::redis::RedisServer;
 use crate::support::server::{Setup, Weir};
 use crate::support::weir::Weir as Process;
 
-async fn client(address: impl std::fmt::Display) -> AuthorizationClient<Channel> {
+pub(crate) async fn client(address: impl std::fmt::Display) -> AuthorizationClient<Channel> {
     AuthorizationClient::connect(format!("http://{address}")).await.unwrap()
 }
 
@@ -32,7 +32,7 @@ fn serve(limits: &str) -> Weir {
 }
 
 /// Envoy's question about a request from this address.
-fn request(source: &str, path: &str, headers: &[(&str, &str)]) -> CheckRequest {
+pub(crate) fn request(source: &str, path: &str, headers: &[(&str, &str)]) -> CheckRequest {
     let socket = SocketAddress { address: source.to_owned(), ..SocketAddress::default() };
     let address = Some(Address { address: Some(Kind::SocketAddress(socket)) });
     let http = HttpRequest {
@@ -54,7 +54,7 @@ fn request(source: &str, path: &str, headers: &[(&str, &str)]) -> CheckRequest {
 }
 
 /// The client's status, 200 if it passes, and the value of a header in the answer.
-fn seen(response: &CheckResponse, name: &str) -> (i32, Option<String>) {
+pub(crate) fn seen(response: &CheckResponse, name: &str) -> (i32, Option<String>) {
     let (status, headers) = match response.http_response.as_ref().unwrap() {
         HttpResponse::OkResponse(ok) => (200, &ok.response_headers_to_add),
         HttpResponse::DeniedResponse(denied) | HttpResponse::ErrorResponse(denied) => {

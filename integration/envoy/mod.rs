@@ -1,6 +1,6 @@
 //! The gRPC listener, with messages generated from Envoy's own files, valid and invalid.
 
-mod authorization;
+pub(crate) mod authorization;
 mod protocol;
 mod rate_limit_service;
 mod services;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::client_flags::TrustArgs;
 use super::exit::{ExitCode, Failure};
@@ -13,6 +14,7 @@ use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::tag::tag_of;
 use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::claims::TokenResult;
 use crate::engine::rules::component::ComponentError;
 use crate::engine::rules::explanation::{CandidateUse, Explanation};
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -22,6 +24,7 @@ use crate::engine::rules::plan::InvalidInput;
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::engine::rules::response_cost::CostSource;
 use crate::engine::rules::rule_set::Rules;
+use crate::jwt::Checker;
 use crate::listeners::rules_json::{self, ExplainedUrl};
 use crate::message::headers::{self, Headers};
 use crate::store::StorePlan;
@@ -98,6 +101,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let url = ExplainedUrl::parse(method, url, &headers).map_err(Failure::bad_input)?;
     let client = args.trust.trusted_proxies().client(args.ip, &headers).address;
     let descriptor: Vec<_> = args.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
+    let mut tokens = Vec::new();
+    let claims = Checker::new(Arc::default()).claims(&rules, &headers, now, |result| tokens.push(result));
     let request = Request {
         method: args.method.as_deref().unwrap_or_default(),
         host: &url.host,
@@ -106,6 +111,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         headers: &headers,
         client: Some(client),
         tls_subject: args.tls_subject.as_deref(),
+        claims: &claims,
         body: args.data.as_deref().map(str::as_bytes),
         domain: None,
         descriptor: &descriptor,
@@ -118,17 +124,26 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let tags = if is_cluster { tags(&rules, &request).map_err(Failure::bad_input)? } else { Vec::new() };
     match args.format {
         Format::Json => print_json(&rules, &request, &tags, out)?,
-        Format::Text => print_text(&rules, &request, &tags, out)?,
+        Format::Text => print_text(&rules, &request, &tags, &tokens, out)?,
     }
     Ok(ExitCode::Success)
 }
 
-fn print_text(rules: &Rules, request: &Request<'_>, tags: &[(u32, u16)], out: &mut dyn Write) -> Result<(), Failure> {
+fn print_text(
+    rules: &Rules,
+    request: &Request<'_>,
+    tags: &[(u32, u16)],
+    tokens: &[TokenResult],
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let Request { method, host, path, .. } = request;
     match (request.domain, request.client) {
         (Some(domain), _) => writeln!(out, "descriptor {} in domain {domain}", entries(request.descriptor))?,
         (None, Some(client)) => writeln!(out, "{method} {host}{path} from {client}")?,
         (None, None) => writeln!(out, "{method} {host}{path}")?,
+    }
+    for token in tokens {
+        writeln!(out, "token: {}", told(*token))?;
     }
     let explanations = rules.explain(request).map_err(Failure::bad_input)?;
     for ((place, limit), explanation) in (0..).zip(rules.limits()).zip(explanations) {
@@ -142,6 +157,17 @@ fn print_text(rules: &Rules, request: &Request<'_>, tags: &[(u32, u16)], out: &m
         writeln!(out, "\n{summary}")?;
     }
     Ok(())
+}
+
+/// The result of a token's verification, for people.
+fn told(token: TokenResult) -> String {
+    let text = token.label().replace('_', " ");
+    match token {
+        TokenResult::NoKeys => {
+            format!("{text}: this command fetches none; ask a gateway with `POST /explain` on its admin listener")
+        }
+        _ => text,
+    }
 }
 
 fn print_json(rules: &Rules, request: &Request<'_>, tags: &[(u32, u16)], out: &mut dyn Write) -> Result<(), Failure> {

@@ -87,6 +87,9 @@ fn described(status: &str, body: &Value) -> String {
     if body["certificate_error"].is_string() {
         parts.push(format!("a certificate on disk is not in use{}", why("certificate_error")));
     }
+    if let Some(error) = body["keys_error"].as_str() {
+        parts.push(error.to_owned());
+    }
     parts.join("; ")
 }
 

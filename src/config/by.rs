@@ -1,11 +1,13 @@
 //! Reads `by`: the components of a limit's ids.
 
+use super::jwt;
 use super::mapping::Mapping;
 use super::node::{Node, Value};
 use super::pointer::pointer;
 use super::problem::{ReadResult, ReportedError, quoted};
 use super::scalars::one_of;
 use super::suggest::{did_you_mean, nearest};
+use crate::engine::rules::claims::ClaimRef;
 use crate::engine::rules::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
 use crate::engine::rules::path_pattern::PathPattern;
 use crate::engine::rules::request::Duplicates;
@@ -15,10 +17,10 @@ use crate::engine::rules::value_type::ValueType;
 pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
 
 /// The keys of a component that select its source.
-const SOURCES: [&str; 8] = ["header", "query", "cookie", "path", "host", "tls", "body", "descriptor"];
+const SOURCES: [&str; 9] = ["header", "query", "cookie", "path", "host", "tls", "claim", "body", "descriptor"];
 
-pub(super) const KEYS: [&str; 10] =
-    ["header", "query", "cookie", "path", "host", "tls", "body", "descriptor", "as", "duplicates"];
+pub(super) const KEYS: [&str; 12] =
+    ["header", "query", "cookie", "path", "host", "tls", "claim", "jwt", "body", "descriptor", "as", "duplicates"];
 
 pub(super) const DUPLICATES: [(&str, Duplicates); 2] = [("first", Duplicates::First), ("last", Duplicates::Last)];
 
@@ -99,7 +101,7 @@ fn ipv6_prefix(text: &str, node: &Node) -> ReadResult<u8> {
 
 fn unknown_word(word: &str, node: &Node) -> ReportedError {
     let help = match word {
-        "header" | "query" | "cookie" | "descriptor" => format!("write `{{ {word}: NAME }}`"),
+        "header" | "query" | "cookie" | "claim" | "descriptor" => format!("write `{{ {word}: NAME }}`"),
         "body" => "write `{ body: /model }`".to_owned(),
         "tls" | "subject" => "write `{ tls: subject }`".to_owned(),
         word if word.starts_with("x-") || word == "authorization" => format!("write `{{ header: {word} }}`"),
@@ -120,6 +122,7 @@ fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Component> {
     }
     let map = Mapping::of(node, "an id component", &KEYS)?;
     let form = map.read("as", one_of(&FORMS));
+    let jwt = map.read(jwt::KEY, |node| node.text().map(str::to_owned));
     let duplicates = map.read("duplicates", one_of(&DUPLICATES));
     let sources = map.all(&SOURCES);
     let [(key, value)] = sources[..] else {
@@ -127,18 +130,22 @@ fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Component> {
         let help = format!("use one of {}; write several components as a list", SOURCES.join(", "));
         return Err(node.error(message, help));
     };
+    if let Some((other, _)) = map.get(jwt::KEY).filter(|_| key.text != "claim") {
+        return Err(other.error("`jwt` needs `claim`", "write `{ claim: NAME, jwt: NAME }`"));
+    }
     let source = match key.text.as_str() {
         "header" => ComponentSource::Header(value.header_name()?),
         "query" => ComponentSource::Query(name(value)?),
         "cookie" => ComponentSource::Cookie(name(value)?),
         "descriptor" => ComponentSource::Descriptor(name(value)?),
         "tls" => one_of(&TLS)(value)?,
+        "claim" => ComponentSource::Claim(ClaimRef::new(jwt?, &jwt::claim(value)?)),
         "body" => ComponentSource::Body(pointer(value)?),
         "host" if value.truth()? => ComponentSource::Host,
         "host" => return Err(value.error("`host` must be `true`", "write `host: true`")),
         _ => path_parameter(value, paths)?,
     };
-    let is_single = matches!(key.text.as_str(), "tls" | "host" | "path" | "body");
+    let is_single = matches!(key.text.as_str(), "tls" | "host" | "path" | "claim" | "body");
     if let Some((key, _)) = map.get("duplicates").filter(|_| is_single) {
         let help = "remove it; only headers, query parameters, cookies and descriptor entries can be repeated";
         return Err(key.error("`duplicates` does not apply: a request has this component only once", help));

@@ -10,11 +10,10 @@ use super::mapping::Mapping;
 use super::named_files::NamedFile;
 use super::node::{Key, Node, Value};
 use super::numbers::{self, Interner};
-use super::pointer::pointer;
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::scalars::{is_name, one_of};
 use super::suggest::nearest;
-use super::{by, candidate, deny_with, ignores, matching, response_cost};
+use super::{by, candidate, cost, deny_with, ignores, matching, response_cost};
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
@@ -31,9 +30,6 @@ const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when m
 /// The keys of a limit.
 pub(super) static KEYS: LazyLock<Vec<&str>> =
     LazyLock::new(|| algorithms::limit_keys(COMMON_KEYS.split(' ').chain(numbers::KEYS)));
-
-/// The keys of a `cost` that the request carries.
-pub(super) const COST_KEYS: [&str; 3] = ["header", "query", "body"];
 
 pub(super) const MODES: [(&str, LimitMode); 3] =
     [("enforce", LimitMode::Enforce), ("shadow", LimitMode::Shadow), ("off", LimitMode::Off)];
@@ -81,6 +77,10 @@ impl Limits {
     /// Returns no limits yet. `named_files` are the files that limits may name.
     pub(super) fn with(named_files: &[NamedFile]) -> Self {
         Self { named_files: named_files.to_vec(), ..Self::default() }
+    }
+
+    pub(super) fn named_files(&self) -> &[NamedFile] {
+        &self.named_files
     }
 
     /// Returns the index of a limit. Names match in their exact spelling.
@@ -294,7 +294,7 @@ fn check_by_of_domain(map: &Mapping<'_>, by: &[Component], conditions: &Match, n
 
 /// Reads the keys that have defaults. One with a mistake keeps its default.
 fn options(map: &Mapping<'_>, files: &[NamedFile], limit: &mut Limit) {
-    map.set("cost", &mut limit.cost, cost);
+    map.set("cost", &mut limit.cost, cost::cost);
     map.set("mode", &mut limit.mode, one_of(&MODES));
     map.set("enforce_for", &mut limit.enforce_for, share);
     if let Some((key, _)) = map.get("enforce_for").filter(|_| limit.mode != LimitMode::Enforce) {
@@ -315,22 +315,6 @@ fn options(map: &Mapping<'_>, files: &[NamedFile], limit: &mut Limit) {
     map.set("tag", &mut limit.tag, tag);
     let (Ok(()) | Err(ReportedError)) = response_cost::read(map, limit);
     warn_of_cost(map, limit);
-}
-
-fn cost(node: &Node) -> ReadResult<Cost> {
-    if !matches!(node.value, Value::Map(_)) {
-        return node.whole().map(Cost::Fixed);
-    }
-    let map = Mapping::of(node, "`cost`", &COST_KEYS)?;
-    match map.all(&COST_KEYS)[..] {
-        [(key, name)] if key.text == "header" => name.header_name().map(Cost::Header),
-        [(key, name)] if key.text == "body" => pointer(name).map(Cost::Body),
-        [(_, name)] => name.text().map(|name| Cost::Query(name.to_owned())),
-        _ => {
-            let help = "write a number, `{ header: NAME }`, `{ query: NAME }` or `{ body: /NAME }`";
-            Err(node.error("`cost` needs exactly one source", help))
-        }
-    }
 }
 
 fn warn_of_cost(map: &Mapping<'_>, limit: &Limit) {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::Sources;
 use super::ignores::Ignores;
+use super::jwt::Issuers;
 use super::limit::Limits;
 use super::lints::Lint;
 use super::load::Loader;
@@ -43,6 +44,7 @@ impl Definitions {
     pub fn read(&self, texts: &[OverrideText<'_>], now: Micros) -> Vec<Result<PlacedOverride, String>> {
         let mut loader = Loader {
             limits: Limits::with(&self.sources.named_files),
+            issuers: Issuers::default(),
             interner: Interner::default(),
             fingerprinter: self.fingerprinter,
             now,

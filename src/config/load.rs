@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use super::envoy_ratelimit::Domains;
 use super::ignores::{self, Ignores};
+use super::jwt::{self, Issuers};
 use super::limit::{Draft, Limits};
 use super::lints::{self, Lint, Subject};
 use super::node::Key;
@@ -17,11 +18,12 @@ use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::rule_set::Rules;
 
 /// The keys of a rules file.
-pub(super) const KEYS: [&str; 4] = ["limits", "overrides", "tests", ignores::KEY];
+pub(super) const KEYS: [&str; 5] = [jwt::KEY, "limits", "overrides", "tests", ignores::KEY];
 
 /// The rules under construction.
 pub(super) struct Loader {
     pub(super) limits: Limits,
+    pub(super) issuers: Issuers,
     pub(super) interner: Interner,
     pub(super) fingerprinter: Fingerprinter,
     /// The wall clock, to warn of expired overrides.
@@ -52,7 +54,8 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
     let files = std::iter::once(rules).chain(&sources.overrides).map(|source| source.name.clone()).collect();
     let limits = Limits::with(&sources.named_files);
     let interner = Interner::default();
-    let mut loader = Loader { limits, interner, fingerprinter, now: effective_from, files, has_lints };
+    let issuers = Issuers::default();
+    let mut loader = Loader { limits, issuers, interner, fingerprinter, now: effective_from, files, has_lints };
     let mut report = Report::default();
 
     let ignores = Rc::new(Ignores::of_file(&rules.text));
@@ -66,6 +69,9 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
         let findings = Findings::with(&source.name, &ignores);
         let (Ok(()) | Err(ReportedError)) = loader.overrides_file(&source.text, file, &findings);
         others.add(&findings, &source.text);
+    }
+    for draft in &mut loader.limits.drafts {
+        jwt::resolve(&mut draft.limit, &draft.places, &loader.issuers, &findings);
     }
     loader.limits.finish();
     let mut domains = Domains::after(loader.limits.drafts.len());
@@ -88,7 +94,8 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
     let rules = (report.errors == 0).then(|| {
         let (of_domains, trees) = domains.into_parts();
         let limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).chain(of_domains).collect();
-        Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees)
+        let rules = Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees);
+        rules.with_issuers(loader.issuers.sound)
     });
     LoadResult { rules, report, needs_redis, ignored }
 }
@@ -107,6 +114,10 @@ impl Loader {
                 "limits" => {
                     has_limits = true;
                     self.limits(&mut reader, &key)?;
+                }
+                jwt::KEY => {
+                    let node = reader.node()?;
+                    self.issuers = jwt::read(&node, self.limits.named_files(), &self.files[0]);
                 }
                 // It was read before the limits.
                 ignores::KEY => {

@@ -6,22 +6,26 @@ use http::header::HeaderName;
 use ipnet::IpNet;
 use regex::Regex;
 
+use super::jwt;
 use super::lints::Lint;
 use super::mapping::{Mapping, all};
 use super::node::{Key, Node, Value};
 use super::problem::{ReadResult, quoted};
 use super::scalars::one_of;
 use super::suggest::nearest;
+use crate::engine::rules::claims::ClaimRef;
 use crate::engine::rules::glob::Glob;
-use crate::engine::rules::matching::{DescriptorMatch, EntryMatch, Exclusion, HeaderMatch, Match, ValueTest};
+use crate::engine::rules::matching::{
+    ClaimMatch, DescriptorMatch, EntryMatch, Exclusion, HeaderMatch, Match, ValueTest,
+};
 use crate::engine::rules::path_pattern::{PathPattern, PathReading};
 use crate::message::host_pattern::HostPattern;
 
-pub(super) const KEYS: [&str; 9] =
-    ["methods", "host", "path", "path_case", "path_params", "headers", "cidr", "domain", "descriptor"];
+pub(super) const KEYS: [&str; 11] =
+    ["methods", "host", "path", "path_case", "path_params", "headers", "claims", "jwt", "cidr", "domain", "descriptor"];
 
 /// The keys that conflict with `domain`.
-const WITHOUT_DOMAIN: [&str; 7] = ["methods", "host", "path", "path_case", "path_params", "headers", "cidr"];
+const WITHOUT_DOMAIN: [&str; 8] = ["methods", "host", "path", "path_case", "path_params", "headers", "claims", "cidr"];
 
 pub(super) const PATH_CASE: [(&str, bool); 2] = [("exact", false), ("ignore", true)];
 
@@ -55,6 +59,11 @@ pub(super) fn read(node: &Node, conditions: &mut Match) -> bool {
     let paths_are_known = paths.is_ok();
     conditions.paths = paths.ok().flatten().unwrap_or_default();
     map.set("headers", &mut conditions.headers, headers);
+    let jwt = map.read(jwt::KEY, |node| node.text().map(str::to_owned)).ok().flatten();
+    if let Some((key, _)) = map.get(jwt::KEY).filter(|_| map.get("claims").is_none()) {
+        key.error("`jwt` needs `claims`", "write `match: { jwt: NAME, claims: { plan: free } }`");
+    }
+    map.set("claims", &mut conditions.claims, |node| claims(node, jwt.as_deref()));
     map.set("cidr", &mut networks, |node| each_or_not(node, network));
     (conditions.networks, conditions.other_networks) = networks;
     map.set("domain", &mut conditions.domains, |node| node.each(domain));
@@ -143,6 +152,15 @@ fn header(key: &Key, node: &Node) -> ReadResult<HeaderMatch> {
     Ok(HeaderMatch { name: name?, test: test? })
 }
 
+fn claims(node: &Node, jwt: Option<&str>) -> ReadResult<Vec<ClaimMatch>> {
+    let entries = entries(node, "`claims`", "write `claims: { plan: free }`")?;
+    all(entries.iter().map(|(key, value)| {
+        let path = jwt::claim(&key.scalar(&key.text));
+        let test = Subject::Claim.condition(key, value);
+        Ok(ClaimMatch { claim: ClaimRef::new(jwt.map(str::to_owned), &path?), test: test? })
+    }))
+}
+
 fn descriptor(node: &Node) -> ReadResult<Vec<EntryMatch>> {
     let entries = entries(node, "`descriptor`", "write `descriptor: { tenant: acme }`")?;
     all(entries.iter().map(|(key, value)| {
@@ -162,6 +180,7 @@ fn entries<'n>(node: &'n Node, what: &str, help: &str) -> ReadResult<&'n [(Key, 
 #[derive(Clone, Copy)]
 enum Subject {
     Header,
+    Claim,
     Entry,
 }
 
@@ -169,15 +188,15 @@ impl Subject {
     /// Reads a plain condition. Only entries may have globs.
     fn plain(self, node: &Node) -> ReadResult<ValueTest> {
         match self {
-            Self::Header => self.value(node).map(ValueTest::Value),
+            Self::Header | Self::Claim => self.value(node).map(ValueTest::Value),
             Self::Entry => node.text().map(entry_value),
         }
     }
 
-    /// Reads a value to compare with. Those of headers are trimmed in requests, those of entries are not.
+    /// Reads a value to compare with. Those of headers are trimmed in requests, others are not.
     fn value(self, node: &Node) -> ReadResult<String> {
         let value = node.text()?;
-        if matches!(self, Self::Entry) || value.trim() == value {
+        if !matches!(self, Self::Header) || value.trim() == value {
             return Ok(value.to_owned());
         }
         let message = format!("{} never matches: surrounding spaces are not part of a header's value", quoted(value));
@@ -219,6 +238,7 @@ impl Subject {
     fn map(self, node: &Node) -> ReadResult<ValueTest> {
         let (what, keys) = match self {
             Self::Header => ("a condition on a header", &HEADER_KEYS[..]),
+            Self::Claim => ("a condition on a claim", &HEADER_KEYS[..]),
             Self::Entry => ("a condition on an entry", &ENTRY_KEYS[..]),
         };
         let map = Mapping::of(node, what, keys)?;

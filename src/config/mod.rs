@@ -7,6 +7,7 @@
 mod algorithms;
 mod by;
 mod candidate;
+mod cost;
 mod delay;
 mod deny_with;
 pub(crate) mod directory;
@@ -14,6 +15,7 @@ mod envoy_ratelimit;
 pub(crate) mod foreign;
 mod ignores;
 mod instant;
+mod jwt;
 mod lease;
 mod limit;
 pub mod lints;

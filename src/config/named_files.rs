@@ -1,4 +1,4 @@
-//! Reads the files that limits name: scripts, and the bodies of denials.
+//! Reads the files that a rules file names: scripts, the bodies of denials, and key sets.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,8 +15,9 @@ const LARGEST: u64 = 64 * 1024;
 /// The key whose value names a file.
 pub(super) const KEY: &str = "file";
 
-/// The places in a limit that name files.
-const PLACES: [&[&str]; 2] = [&[KEY], &["deny_with", "body", KEY]];
+/// The places that name files: in a limit, and in an issuer of tokens.
+const PLACES: [(&str, &[&[&str]]); 2] =
+    [("limits", &[&[KEY], &["deny_with", "body", KEY]]), ("jwt", &[&["jwks_file"]])];
 
 /// A file that a rules file names.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +73,7 @@ pub(super) fn read_all_of(input: impl Read, largest: u64) -> Result<String, (Str
     })
 }
 
-/// Returns the files that the limits of a rules file name, each once, up to the first mistake in the YAML, which
+/// Returns the files that a rules file names, each once, up to the first mistake in the YAML, which
 /// [`super::load()`] reports.
 fn named(rules: &str) -> Vec<String> {
     let mut names = Vec::new();
@@ -86,24 +87,25 @@ fn named(rules: &str) -> Vec<String> {
 fn find(rules: &str, names: &mut Vec<String>) -> ReadResult<()> {
     let mut reader = Reader::new(rules, &Findings::new(""));
     reader.root("", List::Rejected, "")?;
-    if reader.find("limits")?.is_none() {
-        return Ok(());
-    }
-    reader.open("", None, List::Rejected, "")?;
-    while reader.key()?.is_some() {
-        let node = reader.node()?;
-        for place in PLACES {
-            if let Some(name) = at(&node, place)
-                && !names.contains(name)
-            {
-                names.push(name.clone());
+    while let Some(key) = reader.key()? {
+        let Some((_, places)) = PLACES.iter().find(|(top, _)| *top == key.text) else {
+            reader.skip()?;
+            continue;
+        };
+        reader.open("", None, List::Rejected, "")?;
+        while reader.key()?.is_some() {
+            let node = reader.node()?;
+            for name in places.iter().filter_map(|place| at(&node, place)) {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
             }
         }
     }
     Ok(())
 }
 
-/// Returns the text at a place in a limit.
+/// Returns the text at a place in an entry.
 fn at<'n>(mut node: &'n Node, place: &[&str]) -> Option<&'n String> {
     for key in place {
         let Value::Map(entries) = &node.value else { return None };

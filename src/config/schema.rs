@@ -15,7 +15,9 @@ mod tests {
     use super::super::problem::Findings;
     use super::super::tests::cases;
     use super::super::yaml::tree;
-    use super::super::{by, candidate, deny_with, lease, limit, load, matching, numbers, overrides, response_cost};
+    use super::super::{
+        by, candidate, cost, deny_with, jwt, lease, limit, load, matching, numbers, overrides, response_cost,
+    };
     use super::*;
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};
@@ -251,12 +253,14 @@ mod tests {
         same(&schema, "/$defs/candidate/properties", &candidate::KEYS);
         same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
         same(&schema, "/$defs/token_lease/properties", &lease::KEYS);
-        same(&schema, "/$defs/cost/anyOf/1/properties", &limit::COST_KEYS);
+        same(&schema, "/$defs/cost/anyOf/1/properties", &cost::COST_KEYS);
         let [from_response, when] =
             ["cost_from_response", "spend_when"].map(|name| format!("/$defs/limit/properties/{name}/properties"));
         same(&schema, &from_response, &response_cost::COST_KEYS);
         same(&schema, &when, &response_cost::WHEN_KEYS);
         same(&schema, "/$defs/deny_with/properties", &deny_with::KEYS);
+        same(&schema, "/$defs/jwt/additionalProperties/properties", &jwt::KEYS);
+        assert_eq!(schema["$defs"]["jwt"]["maxProperties"], jwt::MOST_ISSUERS);
         same(&schema, &format!("{from_response}/usage/enum"), &response_cost::USAGES.map(|(word, _)| word));
         same(&schema, &format!("{from_response}/bytes/enum"), &response_cost::BYTES.map(|(word, _)| word));
         same(&schema, component, &by::KEYS);

@@ -16,9 +16,10 @@ numbers with `ns`, `us`, `ms`, `s`, `m`, `h`, `d` or `w`, such as `1h30m`.
 ";
 
 /// The headings, and what they describe.
-const SECTIONS: [(&str, &str); 23] = [
+const SECTIONS: [(&str, &str); 24] = [
     ("The file", ""),
     ("A limit", "/$defs/limit"),
+    ("An issuer in `jwt`", "/$defs/jwt/additionalProperties"),
     ("`match`", "/$defs/match"),
     ("Conditions on headers", "/$defs/header"),
     ("Conditions on descriptors", "/$defs/entry"),

@@ -225,6 +225,7 @@ const REQUEST: Request<'_> = Request {
     headers: &Headers::new(),
     client: None,
     tls_subject: None,
+    claims: &[],
     body: None,
     domain: None,
     descriptor: &[],

@@ -13,6 +13,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::descriptors::DescriptorVerdict;
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::algorithm_input::UnsupportedOperation;
+use crate::engine::rules::claims::TokenClaims;
 use crate::engine::rules::descriptors::{DescriptorMode, DescriptorRequest};
 use crate::engine::rules::named::{NamedCharge, NamedChargeError};
 use crate::engine::rules::plan::InvalidInput;
@@ -96,6 +97,8 @@ pub struct Ruling {
     pub(super) held: Option<Box<HeldRequest>>,
     pub listener: DecisionListener,
     pub(super) denials: Vec<Denial>,
+    /// The verified claims of the request, if limits use any.
+    pub(super) claims: Vec<TokenClaims>,
 }
 
 impl Ruling {

@@ -1,5 +1,7 @@
 //! The way from an ask to its ruling: plan the charges, ask the store, make the verdict, count it.
 
+use std::rc::Rc;
+
 use tokio::task::spawn_local;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -12,7 +14,9 @@ use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::descriptors::DescriptorVerdicts;
 use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::rules::claims::TokenResult;
 use crate::engine::rules::plan::Plan;
+use crate::engine::rules::request::Request;
 use crate::engine::rules::rule_set::Rules;
 use crate::telemetry::metrics::DecisionResult;
 
@@ -21,6 +25,33 @@ impl Limiter {
     /// timeout. With [`Patience::Held`](super::Patience::Held), the caller must call [`Self::hold`] then.
     pub async fn decide(&self, ask: Ask<'_>) -> Result<Ruling, AskError> {
         let view = self.view();
+        match ask.subject {
+            // Tests state the claims themselves.
+            AskSubject::Request(request) if view.rules().needs_claims && request.claims.is_empty() => {
+                Box::pin(self.decide_with_claims(view, request, ask)).await
+            }
+            _ => self.decide_by(view, ask).await,
+        }
+    }
+
+    /// Verifies the request's tokens first.
+    async fn decide_with_claims(
+        &self,
+        view: Rc<View>,
+        request: &Request<'_>,
+        ask: Ask<'_>,
+    ) -> Result<Ruling, AskError> {
+        let tokens = &self.shared.metrics.server.jwt_tokens;
+        let count = |result: TokenResult| tokens[result as usize].inc();
+        let claims = self.checker.borrow_mut().claims(view.rules(), request.headers, request.now, count);
+        let request = Request { claims: &claims, ..*request };
+        let ask = Ask { subject: AskSubject::Request(&request), ..ask };
+        let mut ruling = self.decide_by(view, ask).await?;
+        ruling.claims = claims;
+        Ok(ruling)
+    }
+
+    async fn decide_by(&self, view: Rc<View>, ask: Ask<'_>) -> Result<Ruling, AskError> {
         let mut plan = self.plan(view.rules(), &ask)?;
         if ask.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
@@ -68,8 +99,17 @@ impl Limiter {
         self.seconds[ask.listener as usize].observe(ask.start.elapsed());
         let slots = slots.filter(|_| verdict.is_allowed());
         let held = None;
-        let mut ruling =
-            Ruling { view, verdict, descriptors, slots, settlement, held, listener: ask.listener, denials };
+        let mut ruling = Ruling {
+            view,
+            verdict,
+            descriptors,
+            slots,
+            settlement,
+            held,
+            listener: ask.listener,
+            denials,
+            claims: Vec::new(),
+        };
         if let Some(place) = place.filter(|_| ruling.verdict.delay() > Micros(0)) {
             ruling.held = Some(self.held(place, (&plan, &decisions), &mut ruling, &ask, is_local));
         }

@@ -74,6 +74,8 @@ impl Ruling {
 
     #[cold]
     fn write_denials(&self, request: Option<&Request<'_>>, trace_id: Option<u128>) {
+        let request = request.map(|request| Request { claims: &self.claims, ..*request });
+        let request = request.as_ref();
         let trace_id = trace_id.or_else(|| Some(TraceContext::of(request?.headers)?.trace_id));
         let trace_id = trace_id.map(|id| format!("{id:032x}"));
         for denial in &self.denials {

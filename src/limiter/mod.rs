@@ -13,6 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use self::record::CachedRecording;
 use crate::engine::rules::blocks::Blocks;
+use crate::jwt::Checker;
 use crate::store::Store;
 use crate::telemetry::metrics::{DecisionListener, LocalTimer, Timer};
 use crate::telemetry::most_denied::WorkerDenials;
@@ -65,6 +66,8 @@ pub struct Limiter {
     recording: RefCell<CachedRecording>,
     slots: Rc<SlotTable>,
     delays: Rc<DelayTable>,
+    /// Verifies tokens, for rules that use claims.
+    checker: RefCell<Checker>,
     /// The keys that this worker has charged in a remote store.
     recent: Option<RecentKeys>,
     /// Renews slots. Started by the first request that can hold one.
@@ -94,6 +97,7 @@ impl Limiter {
             slots: SlotTable::new(shared.clone(), store.clone()),
             delays: DelayTable::new(&shared),
             denied,
+            checker: RefCell::new(Checker::new(shared.keys.clone())),
             blocks: RefCell::new(Cache::new(shared.blocks.clone())),
             recording: RefCell::new(Cache::new(shared.recording.clone())),
             recent: store.is_remote().then(RecentKeys::new),

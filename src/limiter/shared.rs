@@ -13,8 +13,10 @@ use super::key_bounds::{KeyBounds, limit_keys};
 use super::live::Live;
 use super::recording::Recording;
 use crate::engine::rules::blocks::Blocks;
+use crate::engine::rules::claims::TokenIssuer;
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::rule_set::Rules;
+use crate::jwt::KeyRing;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::denials::{DenialLog, DenialSampler, IdFormat};
 use crate::telemetry::metrics::{DecisionResult, LimitMetrics, Metrics, SettlementMetrics};
@@ -36,6 +38,8 @@ pub struct Shared {
     pub(super) bounds: KeyBounds,
     /// The requests that each worker may hold.
     pub(super) max_delayed: usize,
+    /// The keys of issuers that are fetched by URL.
+    pub(crate) keys: Arc<KeyRing>,
 }
 
 /// Rules, and the counters of each limit in their order.
@@ -76,6 +80,7 @@ impl Shared {
             store_failed,
             bounds,
             max_delayed: DEFAULT_MAX_DELAYED,
+            keys: Arc::default(),
         }
     }
 
@@ -135,6 +140,11 @@ impl Shared {
                 each(limit, metrics.decisions());
             }
         }
+    }
+
+    /// The issuers of tokens in the rules in force.
+    pub fn issuers(&self) -> Arc<[TokenIssuer]> {
+        self.snapshot.load().rules.issuers().clone()
     }
 
     pub const fn metrics(&self) -> &Arc<Metrics> {

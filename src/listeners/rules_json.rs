@@ -70,6 +70,7 @@ pub(crate) fn limit(limit: &Limit) -> Value {
             Cost::Fixed(cost) => json!(cost),
             Cost::Header(name) => json!({ "header": name.as_str() }),
             Cost::Query(name) => json!({ "query": name }),
+            Cost::Claim(claim) => json!({ "claim": claim.path }),
             Cost::Body(pointer) => json!({ "body": pointer.as_str() }),
         },
         "overrides": limit.overrides.len(),
@@ -227,6 +228,13 @@ fn component(component: &Component) -> Value {
         ComponentSource::Method => "method".into(),
         ComponentSource::Path => "path".into(),
         ComponentSource::TlsSubject => named("tls", "subject"),
+        ComponentSource::Claim(claim) => {
+            let mut value = named("claim", &claim.path);
+            if let Some(jwt) = &claim.jwt {
+                value["jwt"] = jwt.as_str().into();
+            }
+            value
+        }
         ComponentSource::Body(pointer) => named("body", pointer.as_str()),
         ComponentSource::Header(name) => named("header", name.as_str()),
         ComponentSource::Query(name) => named("query", name),
@@ -243,6 +251,10 @@ fn conditions(conditions: &Match) -> Value {
     }
     let headers = conditions.headers.iter().map(|header| (header.name.as_str().to_owned(), wanted_value(&header.test)));
     let entries = conditions.descriptor.entries().iter().map(|entry| (entry.key.clone(), wanted_value(&entry.test)));
+    let claims = conditions
+        .claims
+        .iter()
+        .map(|wanted| json!({ "name": wanted.claim.path, "wanted": wanted_value(&wanted.test) }));
     let mut all = Map::from_iter([
         ("methods".to_owned(), texts(&conditions.methods)),
         ("hosts".to_owned(), texts(&conditions.hosts)),
@@ -252,6 +264,7 @@ fn conditions(conditions: &Match) -> Value {
         ("not_networks".to_owned(), texts(&conditions.other_networks)),
         ("domains".to_owned(), texts(&conditions.domains)),
         ("headers".to_owned(), headers.map(|(name, test)| json!({ "name": name, "wanted": test })).collect()),
+        ("claims".to_owned(), claims.collect()),
         ("descriptor".to_owned(), entries.map(|(key, test)| json!({ "key": key, "wanted": test })).collect()),
     ]);
     all.retain(|_, value| value.as_array().is_some_and(|list| !list.is_empty()));

@@ -60,6 +60,13 @@ impl FromStr for HttpUrl {
     }
 }
 
+impl HttpUrl {
+    /// As written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
 impl fmt::Display for HttpUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::handover::hand_over;
+use super::keys::keep_keys;
 use super::override_feed::{FeedState, OverrideFeed};
 use super::sockets::Sockets;
 use super::{MakeStore, ServerOptions, StopTokens, build_runtime, supervisor};
@@ -76,6 +77,8 @@ impl Control {
         };
         // Runs until the end of the drain, so that blocks apply to the requests in flight.
         let _block_sync = AbortOnDropHandle::new(tokio::task::spawn_local(sync_blocks(operator.clone())));
+        let _keys =
+            AbortOnDropHandle::new(tokio::task::spawn_local(keep_keys(self.shared.clone(), self.readiness.clone())));
         let feeds = std::mem::take(&mut self.options.override_feeds);
         let run =
             |(feed, state): (OverrideFeed, FeedState)| feed.run(state, self.shared.clone(), self.ask_reload.clone());

@@ -33,6 +33,7 @@ mod control;
 pub mod descriptors;
 mod handover;
 mod inherited;
+mod keys;
 mod listening_socket;
 mod override_feed;
 pub mod reload;

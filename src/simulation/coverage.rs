@@ -20,6 +20,8 @@ pub enum Missing {
     Query,
     Client,
     Certificate,
+    /// The verified claims of tokens.
+    Claims,
     /// The bodies of requests.
     Body,
     /// In lower case.
@@ -46,6 +48,7 @@ impl fmt::Display for Missing {
             Self::Query => f.write_str("the query"),
             Self::Client => f.write_str("the client's address"),
             Self::Certificate => f.write_str("the client's certificate"),
+            Self::Claims => f.write_str("the verified claims of tokens"),
             Self::Body => f.write_str("the bodies of requests"),
             Self::Header(name) => write!(f, "the header `{name}`"),
             Self::Duration => f.write_str("how long requests take"),
@@ -78,7 +81,8 @@ fn missing_for(limit: &Limit, told: &Told) -> Vec<Missing> {
         Missing::Header(name) => !told.header(name),
         Missing::Duration => !told.took,
         Missing::Descriptor => told.descriptors.is_none(),
-        Missing::Body
+        Missing::Claims
+        | Missing::Body
         | Missing::ResponseCost
         | Missing::HashedHeader(_)
         | Missing::HashedEntry(_)
@@ -146,6 +150,7 @@ fn needs(limit: &Limit) -> Vec<Missing> {
     for header in &conditions.headers {
         need(true, Missing::Header(header.name.as_str().to_owned()));
     }
+    need(!conditions.claims.is_empty(), Missing::Claims);
     for component in &limit.by {
         need(true, of_source(&component.source));
     }
@@ -153,6 +158,7 @@ fn needs(limit: &Limit) -> Vec<Missing> {
         Cost::Fixed(_) => {}
         Cost::Header(name) => need(true, Missing::Header(name.as_str().to_owned())),
         Cost::Query(_) => need(true, Missing::Query),
+        Cost::Claim(_) => need(true, Missing::Claims),
         Cost::Body(_) => need(true, Missing::Body),
     }
     needs
@@ -168,6 +174,7 @@ fn of_source(source: &ComponentSource) -> Missing {
         ComponentSource::Query(_) => Missing::Query,
         ComponentSource::Cookie(_) => Missing::Header("cookie".to_owned()),
         ComponentSource::TlsSubject => Missing::Certificate,
+        ComponentSource::Claim(_) => Missing::Claims,
         ComponentSource::Body(_) => Missing::Body,
         ComponentSource::Descriptor(_) | ComponentSource::Entry { .. } => Missing::Descriptor,
     }

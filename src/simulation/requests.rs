@@ -159,6 +159,7 @@ pub(super) fn arrival(
         headers: &headers,
         client: entry.client.as_ref().map(IpAddr::to_canonical),
         tls_subject: entry.tls_subject.as_deref(),
+        claims: &[],
         body: None,
         domain: None,
         descriptor: &descriptor,

@@ -24,6 +24,7 @@ pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
         ("excluded hosts", each_must_hold(&before.other_hosts, &after.other_hosts)),
         ("excluded networks", each_must_hold(&before.other_networks, &after.other_networks)),
         ("headers", each_must_hold(&before.headers, &after.headers)),
+        ("claims", each_must_hold(&before.claims, &after.claims)),
         ("descriptor", unless_same(&before.descriptor, &after.descriptor)),
         ("reading of paths", unless_same(&before.path_reading, &after.path_reading)),
     ];
@@ -49,9 +50,12 @@ fn shown(conditions: &Match) -> String {
         list(&conditions.domains),
     ];
     let mut text = lists.into_iter().flatten().collect::<Vec<_>>().join(" ");
-    let more = conditions.headers.len() + conditions.other_hosts.len() + conditions.other_networks.len();
+    let more = conditions.headers.len()
+        + conditions.claims.len()
+        + conditions.other_hosts.len()
+        + conditions.other_networks.len();
     if more > 0 {
-        text.push_str(if text.is_empty() { "conditions on headers or exclusions" } else { " and more" });
+        text.push_str(if text.is_empty() { "conditions on headers, claims or exclusions" } else { " and more" });
     }
     if text.is_empty() { "all requests".to_owned() } else { text }
 }
@@ -129,6 +133,7 @@ pub(super) fn by(components: &[Component]) -> String {
         ComponentSource::Cookie(name) => format!("cookie {name}"),
         ComponentSource::Body(pointer) => format!("body {pointer}"),
         ComponentSource::TlsSubject => "tls subject".to_owned(),
+        ComponentSource::Claim(claim) => format!("claim {claim}"),
         ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => format!("descriptor {key}"),
         ComponentSource::PathParameter { name, .. } => format!("path {name}"),
     });

@@ -91,6 +91,7 @@ fn cost(old: &Limit, new: &Limit) -> Option<Change> {
         Cost::Fixed(cost) => cost.to_string(),
         Cost::Header(name) => format!("header {name}"),
         Cost::Query(name) => format!("query {name}"),
+        Cost::Claim(claim) => format!("claim {claim}"),
         Cost::Body(pointer) => format!("body {pointer}"),
     };
     let effect = match (&old.cost, &new.cost) {

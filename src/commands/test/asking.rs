@@ -133,6 +133,7 @@ fn request<'a>(given: &'a TestRequest, descriptor: &'a [DescriptorEntry<'a>], no
         headers: &given.headers,
         client: Some(given.client),
         tls_subject: given.tls_subject.as_deref(),
+        claims: &given.claims,
         body: given.body.as_deref().map(str::as_bytes),
         domain: None,
         descriptor,

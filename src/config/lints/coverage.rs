@@ -12,6 +12,9 @@ pub(super) fn covers(wide: &Match, narrow: &Match) -> bool {
         && (wide.other_hosts.is_empty() || wide.other_hosts == narrow.other_hosts)
         && (wide.paths.is_empty() || wide.path_reading == narrow.path_reading)
         && within(&narrow.paths, &wide.paths, path_is_within)
+        && wide.claims.iter().all(|wanted| {
+            narrow.claims.iter().any(|other| other.claim == wanted.claim && is_same(&wanted.test, &other.test))
+        })
         && wide.headers.iter().all(|header| {
             narrow.headers.iter().any(|other| other.name == header.name && is_same(&header.test, &other.test))
         })

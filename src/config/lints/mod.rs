@@ -51,7 +51,7 @@ pub(super) struct Finding {
 
 impl Places {
     /// Returns the place of a key's value, or that of the name.
-    fn of(&self, key: &str) -> Place {
+    pub(super) fn of(&self, key: &str) -> Place {
         self.values.iter().find(|(known, _)| known == key).map_or(self.name, |(_, place)| *place)
     }
 }

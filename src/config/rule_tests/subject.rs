@@ -2,7 +2,11 @@
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
+use serde_json::Value as Json;
+
+use super::super::jwt::MOST_ISSUERS;
 use super::super::mapping::{Mapping, all};
 use super::super::node::{Node, Value};
 use super::super::problem::{ReadResult, quoted};
@@ -10,6 +14,7 @@ use super::super::scalars::one_of;
 use super::{limit_name, span};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::claims::TokenClaims;
 use crate::engine::rules::named_id::GivenId;
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;
@@ -28,8 +33,8 @@ pub(in super::super) const METHODS: [(&str, &str); 7] = [
 ];
 
 /// The keys of a request beside its method and `request`.
-pub(in super::super) const REQUEST_KEYS: [&str; 8] =
-    ["host", "ip", "headers", "tls_subject", "body", "descriptor", "lasts", "response"];
+pub(in super::super) const REQUEST_KEYS: [&str; 9] =
+    ["host", "ip", "headers", "tls_subject", "claims", "body", "descriptor", "lasts", "response"];
 
 pub(in super::super) const CHARGE_KEYS: [&str; 4] = ["limit", "id", "cost", "mode"];
 
@@ -71,6 +76,8 @@ pub struct TestRequest {
     pub headers: Headers,
     pub client: IpAddr,
     pub tls_subject: Option<String>,
+    /// As if verified, of every issuer.
+    pub claims: Vec<TokenClaims>,
     pub body: Option<String>,
     pub descriptor: Vec<(String, String)>,
     /// Its time in flight; `None` if it ends before the next request.
@@ -165,11 +172,13 @@ fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
     });
     let fields = map.read("headers", header_lines);
     let tls_subject = map.read("tls_subject", |node| node.text().map(str::to_owned));
+    let claims = map.read("claims", claims);
     let body = map.read("body", |node| node.text().map(str::to_owned));
     let descriptor = map.read("descriptor", entries);
     let lasts = map.read("lasts", span);
     let response = map.read("response", response);
     let (line, host, client, fields) = (line?, host?, client?, fields?.unwrap_or_default());
+    let claims = claims?.unwrap_or_default();
     let (tls_subject, descriptor, lasts) = (tls_subject?, descriptor?.unwrap_or_default(), lasts?);
     let (status, response, response_body) = response?.unwrap_or((200, Headers::new(), String::new()));
     let body = body?;
@@ -189,6 +198,7 @@ fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
         headers,
         client: client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         tls_subject,
+        claims,
         body,
         descriptor,
         lasts,
@@ -196,6 +206,27 @@ fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
         response,
         response_body,
     })
+}
+
+/// Reads a map of claims, each with a value that becomes what it would be in JSON.
+fn claims(node: &Node) -> ReadResult<Vec<TokenClaims>> {
+    let Json::Object(values) = json(node) else {
+        return Err(node.error("expected a map of claims", "write `claims: { sub: user-1, plan: free }`"));
+    };
+    let values = Arc::new(values);
+    // A test does not say which issuer a token is of.
+    Ok((0..MOST_ISSUERS).map(|issuer| TokenClaims { issuer, values: values.clone() }).collect())
+}
+
+fn json(node: &Node) -> Json {
+    match &node.value {
+        Value::Map(entries) => entries.iter().map(|(key, value)| (key.text.clone(), json(value))).collect(),
+        Value::List(items) => items.iter().map(json).collect(),
+        _ if node.is_null() => Json::Null,
+        Value::Scalar { text, plain: true } if matches!(text.as_str(), "true" | "false") => (text == "true").into(),
+        Value::Scalar { text, plain: true } => text.parse::<i64>().map_or_else(|_| text.as_str().into(), Json::from),
+        Value::Scalar { text, .. } => text.as_str().into(),
+    }
 }
 
 /// A request's first line.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use http::header::HeaderName;
 
+use super::claims::ClaimRef;
 use super::path_pattern::PathReading;
 use super::request::{AmbiguousValue, Duplicates, Request};
 use super::value_type::{ValueType, lenient};
@@ -33,6 +34,8 @@ pub enum ComponentSource {
     Cookie(String),
     /// The subject of the client's certificate as RFC 4514 text.
     TlsSubject,
+    /// A claim of a verified token.
+    Claim(ClaimRef),
     /// A value in the JSON body.
     Body(JsonPointer),
     /// The descriptor entry with this key.
@@ -99,6 +102,7 @@ impl Component {
             ComponentSource::Header(name) => request.header(name.as_str(), self.duplicates)?,
             ComponentSource::Query(name) => request.query(name, self.duplicates)?,
             ComponentSource::Cookie(name) => request.cookie(name, self.duplicates)?,
+            ComponentSource::Claim(claim) => claim.text(request.claims)?,
             ComponentSource::TlsSubject => request.tls_subject.map(Cow::Borrowed),
             ComponentSource::Body(pointer) => request.body_value(pointer)?,
             ComponentSource::Descriptor(key) => request.entry(key, self.duplicates)?.map(Cow::Borrowed),

@@ -6,6 +6,7 @@ use http::header::HeaderName;
 
 use super::allowance::Allowance;
 use super::candidate::Candidate;
+use super::claims::ClaimRef;
 use super::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
 use super::deny_with::{DenyWith, Visibility};
 use super::descriptors::DescriptorRule;
@@ -88,6 +89,8 @@ pub enum Cost {
     Header(HeaderName),
     /// The value of a query parameter; 1 if the request does not have it.
     Query(String),
+    /// The value of a claim; 1 if the request does not have it.
+    Claim(ClaimRef),
     /// The value in the JSON body; 1 if the request does not have it.
     Body(JsonPointer),
 }

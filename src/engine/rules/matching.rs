@@ -5,6 +5,7 @@ use ipnet::IpNet;
 use regex::Regex;
 use smallvec::SmallVec;
 
+use super::claims::ClaimRef;
 use super::glob::Glob;
 use super::path_pattern::{PathPattern, PathReading};
 use super::request::{DescriptorEntry, Request};
@@ -26,6 +27,8 @@ pub struct Match {
     pub path_reading: PathReading,
     /// Each must hold.
     pub headers: Vec<HeaderMatch>,
+    /// Each must hold.
+    pub claims: Vec<ClaimMatch>,
     /// Networks of the client's address.
     pub networks: Vec<IpNet>,
     /// Networks that are excluded. A client without an address is in none.
@@ -161,6 +164,13 @@ pub struct HeaderMatch {
     pub test: ValueTest,
 }
 
+/// A condition on one claim. Of a list, one value is enough.
+#[derive(Clone, Debug)]
+pub struct ClaimMatch {
+    pub claim: ClaimRef,
+    pub test: ValueTest,
+}
+
 impl HeaderMatch {
     fn holds(&self, request: &Request<'_>) -> bool {
         self.test.holds(request.lines(self.name.as_str()))
@@ -175,6 +185,8 @@ pub enum Mismatch {
     Path,
     /// `headers`, at this index.
     Header(usize),
+    /// `claims`, at this index.
+    Claim(usize),
     /// `cidr`
     Network,
     Domain,
@@ -201,6 +213,10 @@ impl Match {
         }
         if let Some(place) = self.headers.iter().position(|header| !header.holds(request)) {
             return Err(Mismatch::Header(place));
+        }
+        let holds = |wanted: &ClaimMatch| wanted.test.holds(wanted.claim.texts(request.claims));
+        if let Some(place) = self.claims.iter().position(|claim| !holds(claim)) {
+            return Err(Mismatch::Claim(place));
         }
         let is_inside = |networks: &[IpNet]| {
             request.client.is_some_and(|client| networks.iter().any(|network| network.contains(&client)))

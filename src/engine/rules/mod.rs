@@ -7,6 +7,8 @@ pub mod blocks;
 pub mod body_cost;
 pub mod bucket_info;
 pub mod candidate;
+pub mod claims;
+mod claims_used;
 pub mod component;
 mod current_numbers;
 pub mod deny_with;

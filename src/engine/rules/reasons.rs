@@ -48,6 +48,10 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
             let found = values(request.lines(header.name.as_str()));
             format!("the header `{}` is {found}, the limit requires it {}", header.name, wanted_value(&header.test))
         }),
+        Mismatch::Claim(place) => conditions.claims.get(place).map_or_else(String::new, |wanted| {
+            let found = values(wanted.claim.texts(request.claims));
+            format!("the claim `{}` is {found}, the limit requires it {}", wanted.claim, wanted_value(&wanted.test))
+        }),
         Mismatch::Domain => {
             let domain = request.domain.map_or_else(|| "none".to_owned(), |domain| format!("`{domain}`"));
             format!("the domain is {domain}, the limit covers {}", conditions.domains.join(", "))
@@ -122,6 +126,7 @@ fn source(component: &Component) -> String {
         ComponentSource::Header(name) => format!("header `{name}`"),
         ComponentSource::Query(name) => format!("query parameter `{name}`"),
         ComponentSource::Cookie(name) => format!("cookie `{name}`"),
+        ComponentSource::Claim(claim) => format!("claim `{claim}`"),
         ComponentSource::Body(pointer) => format!("JSON body value `{pointer}`"),
         ComponentSource::TlsSubject => "client certificate subject".into(),
         ComponentSource::PathParameter { name, .. } => format!("path parameter `{name}`"),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use super::claims::TokenClaims;
 use crate::engine::algorithms::micros::Micros;
 use crate::message::headers::Headers;
 use crate::message::json_lookup::{JsonLookup, LookupError};
@@ -27,6 +28,8 @@ pub struct Request<'a> {
     pub client: Option<IpAddr>,
     /// The subject of the client's verified certificate.
     pub tls_subject: Option<&'a str>,
+    /// The claims of its verified tokens; empty if no limit uses claims.
+    pub claims: &'a [TokenClaims],
     /// The whole body, if it is JSON and its listener has read it.
     pub body: Option<&'a [u8]>,
     /// The domain of the rate limit service; `None` at every other listener.
@@ -160,6 +163,7 @@ pub(crate) fn sample(headers: &Headers) -> Request<'_> {
         headers,
         client: Some(IpAddr::from([192, 0, 2, 7])),
         tls_subject: None,
+        claims: &[],
         body: None,
         domain: None,
         descriptor: &[],

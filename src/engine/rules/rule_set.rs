@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::algorithm_input::UnsupportedOperation;
 use super::blocks::Blocks;
+use super::claims::TokenIssuer;
+use super::component::ComponentError;
 use super::deny_with::Visibility;
 use super::descriptors::Tree;
 use super::fingerprint::Fingerprinter;
@@ -38,6 +40,10 @@ pub struct Rules {
     pub(super) live: Arc<[Overrides]>,
     /// `None` if no limit was reset.
     pub(super) marks: Option<Marks>,
+    /// The issuers of tokens. Claims refer to them by index.
+    pub(super) issuers: Arc<[TokenIssuer]>,
+    /// True if a limit uses a claim.
+    pub needs_claims: bool,
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,
     /// True if a limit reads the bodies of requests.
@@ -86,6 +92,8 @@ impl Rules {
             index: Arc::new(index),
             live: Arc::default(),
             marks: None,
+            issuers: Arc::default(),
+            needs_claims: false,
             has_queues,
             reads_bodies,
             has_hidden,
@@ -102,6 +110,20 @@ impl Rules {
     pub fn with_trees(mut self, trees: HashMap<String, Tree>) -> Self {
         Arc::make_mut(&mut self.index).set_trees(trees);
         self
+    }
+
+    /// Sets the issuers of tokens.
+    #[must_use]
+    pub fn with_issuers(mut self, issuers: Vec<TokenIssuer>) -> Self {
+        self.issuers = issuers.into();
+        let mut in_force = self.limits.iter().filter(|limit| limit.mode != LimitMode::Off);
+        self.needs_claims = in_force.any(|limit| limit.claims().next().is_some());
+        self
+    }
+
+    /// The issuers of tokens. Claims refer to them by index.
+    pub const fn issuers(&self) -> &Arc<[TokenIssuer]> {
+        &self.issuers
     }
 
     /// Puts all limits in shadow. Must be called before [`Self::with_live`], which shares them.
@@ -338,6 +360,14 @@ pub(super) fn is_enforced_without_id(limit: &Limit, request: &Request<'_>) -> bo
 pub(super) fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, InvalidInput> {
     let (origin, given) = match &limit.cost {
         Cost::Fixed(cost) => return Ok(*cost),
+        Cost::Claim(claim) => {
+            // One that is no scalar fails as text that is no number does.
+            let found = claim.text(request.claims).or_else(|error| match error {
+                ComponentError::Missing => Ok(None),
+                ComponentError::Malformed => Err(AmbiguousValue),
+            });
+            (("claim", claim.path.as_str()), found)
+        }
         Cost::Header(name) => (("header", name.as_str()), request.header(name.as_str(), Duplicates::Ambiguous)),
         Cost::Body(pointer) => (("body value", pointer.as_str()), request.body_value(pointer)),
         Cost::Query(name) => (("query parameter", name.as_str()), request.query(name, Duplicates::Ambiguous)),
@@ -350,6 +380,7 @@ pub(super) fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, InvalidI
     match given {
         Ok(None) => Ok(1),
         Ok(Some(given)) => given.parse().map_err(|_| bad(&given)),
+        Err(AmbiguousValue) if matches!(limit.cost, Cost::Claim(_)) => Err(bad("another type of value")),
         Err(AmbiguousValue) => Err(bad("several values")),
     }
 }

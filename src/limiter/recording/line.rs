@@ -143,6 +143,7 @@ impl<'r> Clear<'r> {
                     ComponentSource::Host
                     | ComponentSource::Method
                     | ComponentSource::Path
+                    | ComponentSource::Claim(_)
                     | ComponentSource::Body(_) => {}
                 }
             }

@@ -62,8 +62,8 @@ impl Parts {
             parts.add_ids(limit);
             parts.add_conditions(limit);
             match &limit.cost {
-                // A recording has no bodies.
-                Cost::Fixed(_) | Cost::Body(_) => {}
+                // A recording has neither tokens nor bodies.
+                Cost::Fixed(_) | Cost::Claim(_) | Cost::Body(_) => {}
                 Cost::Header(name) => parts.header(name.as_str()).is_cost = true,
                 Cost::Query(name) => parts.queries.entry(name.to_ascii_lowercase()).or_default().is_cost = true,
             }
@@ -92,6 +92,8 @@ impl Parts {
                     self.entries.entry(key.clone()).or_default().identify(form);
                 }
                 ComponentSource::TlsSubject => self.has_tls_subject = true,
+                // A recording has no tokens.
+                ComponentSource::Claim(_) => {}
                 ComponentSource::PathParameter { segment, .. } => self.parameters.push(PathParameter {
                     paths: limit.conditions.paths.clone(),
                     reading: limit.conditions.path_reading,

@@ -9,6 +9,7 @@ use super::change::Rejection;
 use crate::engine::rules::quote::quoted;
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::http::simple::Incoming;
+use crate::jwt::Checker;
 use crate::listeners::json::headers::headers;
 use crate::listeners::json::{Json, Object};
 use crate::listeners::rules_json::{self, ExplainedUrl};
@@ -42,6 +43,9 @@ impl Admin {
         let entries = described.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value });
         let entries: Vec<_> = entries.collect();
         let is_call = described.domain.is_some();
+        let view = self.operator.view();
+        let mut checker = Checker::new(self.options.shared.keys.clone());
+        let claims = checker.claims(view.rules(), &described.headers, self.operator.now(), |_| ());
         let request = Request {
             method: if is_call { "" } else { &described.method },
             host: &described.url.host,
@@ -50,12 +54,12 @@ impl Admin {
             headers: &described.headers,
             client: described.client.filter(|_| !is_call),
             tls_subject: described.tls_subject.as_deref(),
+            claims: &claims,
             body: None,
             domain: described.domain.as_deref(),
             descriptor: &entries,
             now: self.operator.now(),
         };
-        let view = self.operator.view();
         let explanation = rules_json::explanation(view.rules(), &request);
         explanation.map(|explanation| json_reply(&explanation)).map_err(|error| Rejection::bad(error.to_string()))
     }

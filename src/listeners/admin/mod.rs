@@ -91,6 +91,7 @@ pub struct Readiness {
     phase: watch::Sender<Phase>,
     reload_error: Mutex<Option<String>>,
     certificate_error: Mutex<Option<String>>,
+    keys_missing: Mutex<Vec<String>>,
 }
 
 impl Readiness {
@@ -125,6 +126,17 @@ impl Readiness {
     /// Sets the result of the last reload of the rules: the error, if any.
     pub fn reloaded(&self, error: Option<String>) {
         *self.reload_error.lock() = error;
+    }
+
+    /// The token issuers whose keys have never been fetched, for a message.
+    pub fn keys_error(&self) -> Option<String> {
+        let missing = self.keys_missing.lock();
+        (!missing.is_empty()).then(|| format!("the keys of {} have not been fetched", missing.join(", ")))
+    }
+
+    /// Sets the names of the token issuers whose keys have never been fetched.
+    pub fn keys_missing(&self, names: Vec<String>) {
+        *self.keys_missing.lock() = names;
     }
 
     /// Why the certificate files on disk are not in use.

@@ -78,6 +78,7 @@ impl Envoy {
             headers: &request.headers,
             client: client_address(&self.front.limiter, DecisionListener::ExtAuthz, request.client),
             tls_subject: request.subject.as_deref(),
+            claims: &[],
             body: None,
             domain: None,
             descriptor: &request.descriptor(),

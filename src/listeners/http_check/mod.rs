@@ -159,6 +159,7 @@ impl Check {
             headers,
             client,
             tls_subject: None,
+            claims: &[],
             body: None,
             domain: None,
             descriptor: &[],

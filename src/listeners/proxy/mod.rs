@@ -108,6 +108,7 @@ impl Proxy {
             headers: &request.headers,
             client,
             tls_subject: context.peer.subject(),
+            claims: &[],
             body: None,
             domain: None,
             descriptor: &[],

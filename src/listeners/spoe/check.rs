@@ -150,6 +150,7 @@ impl<'a> Check<'a> {
             headers: &self.headers,
             client,
             tls_subject: self.tls_subject.as_deref(),
+            claims: &[],
             body: None,
             domain: None,
             descriptor: entries,

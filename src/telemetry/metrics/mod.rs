@@ -33,6 +33,7 @@ pub use listeners::{
     AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GRPC_CODES, GRPC_METHODS, RateLimitAnswer,
     SPOE_REASONS, UninspectedBody,
 };
+pub use server::KeysFetch;
 pub use server::OverridesFetch;
 pub use tally::Tally;
 

@@ -4,6 +4,7 @@ use prometheus::{IntCounter, IntGauge, IntGaugeVec};
 
 use super::families::{Counters, metrics};
 use super::label::label;
+use crate::engine::rules::claims::TokenResult;
 
 label! {
     /// The label `result` of `weir_overrides_fetches_total`.
@@ -19,6 +20,16 @@ label! {
 }
 
 const RELOADS: [&str; 2] = ["failure", "success"];
+
+label! {
+    /// The label `result` of `weir_jwks_fetches_total`.
+    pub enum KeysFetch {
+        New = "new",
+        NotModified = "not_modified",
+        /// The last good keys stay in force.
+        Failure = "failure",
+    }
+}
 
 metrics! {
     pub struct ServerMetrics {
@@ -63,6 +74,19 @@ metrics! {
         tls_reloads: [IntCounter; 2] = counter_by(
             "weir_tls_reloads_total", "Reloads of the certificates, by result",
             "result", RELOADS,
+        );
+        /// In the order of the enum.
+        jwt_tokens: [IntCounter; TokenResult::LABELS.len()] = counter_by(
+            "weir_jwt_tokens_total",
+            "Tokens that limits by claims have looked for, by the result of their verification",
+            "result", TokenResult::LABELS,
+        );
+        jwks_fetches: [IntCounter; KeysFetch::ALL.len()] = counter_by(
+            "weir_jwks_fetches_total", "Fetches of issuers' keys, by result",
+            "result", KeysFetch::LABELS,
+        );
+        jwks_missing: IntGauge = gauge(
+            "weir_jwks_missing", "Issuers whose keys have not been fetched since they came into the rules",
         );
         /// A family without labels, so that it is absent without TLS: a date of 0 would fire every alert.
         tls_expiry: IntGaugeVec = gauges(

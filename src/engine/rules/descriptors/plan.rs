@@ -65,6 +65,7 @@ impl<'a> DescriptorRequest<'a> {
             headers,
             client: None,
             tls_subject: None,
+            claims: &[],
             body: None,
             domain: Some(self.domain),
             descriptor: descriptor.entries,

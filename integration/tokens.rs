@@ -1,0 +1,239 @@
+//! Limits by verified claims: through every listener that sees headers, with keys in files and behind URLs that fail, lie and
+//! rotate.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use self::signing::{TestKey, key_set};
+use crate::envoy::authorization;
+use crate::support::binary::run_in;
+use crate::support::upstream::{Upstream, ok};
+use crate::support::weir::Weir;
+use crate::support::wire::Wire;
+use crate::support::{eventually, within};
+
+#[path = "../src/jwt/testing.rs"]
+mod signing;
+
+const ISSUER: &str = "https://auth.example.com";
+
+/// One request for each user, and two for all of the plan `free`.
+const LIMITS: &str = "
+limits:
+  PerUser: { by: { claim: sub }, missing: deny, burst: 1 }
+  Free: { match: { claims: { /app/plan: free } }, by: global, cost: { claim: weight }, burst: 4 }
+";
+
+/// Seconds since the epoch.
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+fn claims(user: &str) -> Value {
+    json!({ "iss": ISSUER, "aud": ["api"], "exp": now() + 600, "sub": user })
+}
+
+fn with_file(audiences: &str) -> String {
+    format!("jwt: {{ main: {{ issuer: '{ISSUER}', audiences: {audiences}, jwks_file: keys.json }} }}\n{LIMITS}")
+}
+
+fn with_url(url: &str) -> String {
+    format!("jwt: {{ main: {{ issuer: '{ISSUER}', audiences: [api], jwks_url: '{url}' }} }}\n{LIMITS}")
+}
+
+fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
+}
+
+/// Asks the check listener as an application does.
+fn check(weir: &Weir, token: &str) -> u16 {
+    let request =
+        json!({ "url": "http://a.example/", "ip": "192.0.2.1", "headers": { "authorization": bearer(token) } });
+    let body = json!({ "request": request }).to_string();
+    let mut wire = Wire::connect(weir.listener("check"));
+    let head = "POST /json HTTP/1.1\r\nhost: a\r\ncontent-type: application/json";
+    wire.send(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+    let answer: Value = serde_json::from_str(wire.response().text()).unwrap();
+    if answer["allowed"] == true { 200 } else { 429 }
+}
+
+#[tokio::test]
+async fn each_listener_goes_by_the_same_claims() {
+    let (key, stranger) = (TestKey::rsa("k1", true), TestKey::eddsa("k1"));
+    let keys = key_set(&[&TestKey::eddsa("k0"), &key]);
+    let flags = ["--grpc", "127.0.0.1:0", "--check", "127.0.0.1:0"];
+    let weir = Weir::serve_with(&with_file("[api]"), &flags, |_, directory: &Path| {
+        std::fs::write(directory.join("keys.json"), keys).unwrap();
+    });
+    let mut envoy = authorization::client(weir.listener("grpc")).await;
+    let mut ask = async |listener: &str, token: &str| -> u16 {
+        match listener {
+            "proxy" => weir.get("/", &[("authorization", &bearer(token))]).status(),
+            "check" => check(&weir, token),
+            _ => {
+                let request = authorization::request("192.0.2.1", "/", &[("authorization", &bearer(token))]);
+                let answer = envoy.check(request).await.unwrap().into_inner();
+                u16::try_from(authorization::seen(&answer, "").0).unwrap()
+            }
+        }
+    };
+    for listener in ["proxy", "check", "grpc"] {
+        let token = |name: &str| key.token("k1", &claims(&format!("{listener}-{name}")));
+        for (what, token, expected) in [
+            ("a user", token("a"), 200),
+            ("the same user again", token("a"), 429),
+            ("another user", token("b"), 200),
+            ("a stranger's key", stranger.token("k1", &claims("c")), 429),
+            ("an expired token", key.token("k1", &json!({ "iss": ISSUER, "aud": "api", "exp": 5, "sub": "d" })), 429),
+            ("no signature", key.sign(&json!({ "alg": "none" }), &claims("e")), 429),
+            ("no token", String::new(), 429),
+        ] {
+            assert_eq!(ask(listener, &token).await, expected, "{listener}: {what}");
+        }
+    }
+    // The plan has 4 tokens, and a request of weight 3 takes most of them.
+    let plan = |user: &str, weight: u64| {
+        let mut claims = claims(user);
+        claims["app"] = json!({ "plan": "free" });
+        claims["weight"] = weight.into();
+        key.token("k1", &claims)
+    };
+    for (listener, weight, expected) in [("proxy", 3, 200), ("check", 2, 429), ("grpc", 1, 200), ("proxy", 1, 429)] {
+        let token = plan(&format!("{listener}-{weight}"), weight);
+        assert_eq!(ask(listener, &token).await, expected, "{listener} {weight}");
+    }
+    for (result, at_least) in [("valid", 11), ("expired", 3), ("unsupported_algorithm", 3), ("unknown_key", 3)] {
+        let counted = weir.metric(&format!("weir_jwt_tokens_total{{result=\"{result}\"}}"));
+        assert!(counted >= at_least, "{result}: {counted}");
+    }
+}
+
+/// A server of keys that answers as it is told.
+fn key_server(answer: &Arc<Mutex<String>>) -> (Upstream, String) {
+    let answer = answer.clone();
+    let server = Upstream::answering(move |_| answer.lock().clone());
+    let url = format!("http://{}/keys", server.address);
+    (server, url)
+}
+
+fn keys_error(weir: &Weir) -> Option<String> {
+    let page: Value = serde_json::from_str(weir.admin("/readyz").text()).unwrap();
+    page["keys_error"].as_str().map(str::to_owned)
+}
+
+#[test]
+fn keys_come_by_url_rotate_and_outlive_their_server() {
+    let (old, new) = (TestKey::es256("k1"), TestKey::es256("k2"));
+    let answer = Arc::new(Mutex::new("HTTP/1.1 503 Down\r\ncontent-length: 0\r\n\r\n".to_owned()));
+    let (server, url) = key_server(&answer);
+    let weir = Weir::serve(&with_url(&url), &[]);
+    let get = |key: &TestKey, kid: &str, user: &str| {
+        weir.get("/", &[("authorization", &bearer(&key.token(kid, &claims(user))))]).status()
+    };
+    eventually("the missing keys are told", || keys_error(&weir).ok_or("no error"));
+    assert_eq!(get(&old, "k1", "a"), 429);
+    assert!(weir.log().contains("expected status 200, got 503"), "{}", weir.log());
+
+    *answer.lock() = ok(&key_set(&[&old]));
+    let patience = Duration::from_secs(20);
+    within(patience, "the keys are there", || keys_error(&weir).map_or(Ok(()), Err));
+    assert_eq!(get(&old, "k1", "a"), 200);
+
+    // A rotation is noticed by the first token with an unknown key.
+    *answer.lock() = ok(&key_set(&[&old, &new]));
+    let mut user = 0;
+    within(patience, "the new key is there", || {
+        user += 1;
+        if get(&new, "k2", &format!("n{user}")) == 200 { Ok(()) } else { Err(user) }
+    });
+    assert_eq!(get(&old, "k1", "b"), 200);
+
+    // Whatever the server says now, the keys stay, and a flood of unknown keys hardly reaches it.
+    let failures = || weir.metric("weir_jwks_fetches_total{result=\"failure\"}");
+    let (fetched, failed) = (server.requests().len(), failures());
+    *answer.lock() = "HTTP/1.1 302 Found\r\nlocation: file:///etc/passwd\r\ncontent-length: 0\r\n\r\n".to_owned();
+    within(patience, "the redirect is rejected", || {
+        user += 1;
+        assert_eq!(get(&new, "../../keys", &format!("f{user}")), 429);
+        if failures() > failed { Ok(()) } else { Err(user) }
+    });
+    assert!(user > 10 && server.requests().len() - fetched <= 3, "{user} tokens, {} fetches", server.requests().len());
+    assert_eq!((get(&old, "k1", "c"), get(&new, "k2", "d")), (200, 200));
+    assert!(weir.log().contains("the last good ones stay in force"), "{}", weir.log());
+}
+
+#[test]
+fn hostile_key_servers_give_nothing() {
+    let key = TestKey::es256("k1");
+    let huge = format!("HTTP/1.1 200 OK\r\ncontent-length: 99999999\r\n\r\n{}", " ".repeat(200_000));
+    for (answer, reason) in [
+        (ok("<html>"), "invalid JSON"),
+        (ok("{\"keys\":[{\"kty\":\"oct\",\"k\":\"c2VjcmV0\"}]}"), "shared secret"),
+        (ok(&format!("{}{}", "[".repeat(9000), "]".repeat(9000))), "recursion limit"),
+        (huge, "length limit exceeded"),
+        ("HTTP/1.1 301 Moved\r\nlocation: http://127.0.0.1/\r\ncontent-length: 0\r\n\r\n".into(), "redirects"),
+    ] {
+        let (_server, url) = key_server(&Arc::new(Mutex::new(answer)));
+        let weir = Weir::serve(&with_url(&url), &[]);
+        eventually(reason, || if weir.log().contains(reason) { Ok(()) } else { Err(weir.log()) });
+        assert_eq!(weir.get("/", &[("authorization", &bearer(&key.token("k1", &claims("a"))))]).status(), 429);
+    }
+}
+
+#[test]
+fn a_changed_key_file_is_in_force_and_a_broken_one_is_not() {
+    let (old, new) = (TestKey::es256("k1"), TestKey::eddsa("k2"));
+    let weir = Weir::serve_with(&with_file("[]"), &[], |_, directory: &Path| {
+        std::fs::write(directory.join("keys.json"), key_set(&[&old])).unwrap();
+    });
+    let get = |key: &TestKey, kid: &str, user: &str| {
+        weir.get("/", &[("authorization", &bearer(&key.token(kid, &claims(user))))]).status()
+    };
+    assert_eq!((get(&old, "k1", "a"), get(&new, "k2", "b")), (200, 429));
+    let write = |text: &str| std::fs::write(weir.directory().join("keys.json"), text).unwrap();
+    write("{}");
+    within(Duration::from_secs(10), "the broken file is told", || match weir.log().contains("not a key set") {
+        true => Ok(()),
+        false => Err(weir.log()),
+    });
+    assert_eq!(get(&old, "k1", "c"), 200);
+    write(&key_set(&[&new]));
+    let mut user = 0;
+    within(Duration::from_secs(10), "the new keys are in force", || {
+        user += 1;
+        let status = get(&old, "k1", &format!("d{user}"));
+        if status == 429 { Ok(()) } else { Err(status) }
+    });
+    assert_eq!(get(&new, "k2", "e"), 200);
+}
+
+#[test]
+fn commands_know_tokens_and_claims() {
+    let key = TestKey::es256("k1");
+    let directory = tempfile::tempdir().unwrap();
+    let tests = "
+tests:
+  users have their own bucket:
+    - { get: /, claims: { sub: u1 }, expect: allow }
+    - { get: /, claims: { sub: u1 }, expect: deny }
+    - { get: /, claims: { sub: u2, app: { plan: free }, weight: 5 }, expect: { deny: Free } }
+    - { get: /, expect: { deny: PerUser } }
+";
+    std::fs::write(directory.path().join("limits.yaml"), with_file("[api]") + tests).unwrap();
+    std::fs::write(directory.path().join("keys.json"), key_set(&[&key])).unwrap();
+    let run = |arguments: &[&str]| run_in(directory.path(), arguments);
+    let tested = run(&["test", "limits.yaml"]);
+    assert!(tested.code == Some(0) && tested.text().contains("1 passed"), "{}", tested.text());
+    let header = format!("authorization: {}", bearer(&key.token("k1", &claims("u7"))));
+    let explained = run(&["explain", "GET", "http://a.example/", "-H", &header]).text();
+    for part in ["token: valid", "u7", "the claim `/app/plan` is absent, the limit requires it to be `free`"] {
+        assert!(explained.contains(part), "`{part}` is not in {explained}");
+    }
+    let expired = key.token("k1", &json!({ "iss": ISSUER, "aud": "api", "exp": 5 }));
+    let explained = run(&["explain", "GET", "/", "-H", &format!("authorization: {}", bearer(&expired))]).text();
+    assert!(explained.contains("token: expired") && explained.contains("(missing)"), "{explained}");
+}
