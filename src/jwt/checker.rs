@@ -11,6 +11,7 @@ use super::token::{MAX_TOKEN, Token};
 use super::{KeyRing, KeySet};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::claims::{KeySource, TokenClaims, TokenIssuer, TokenResult};
+use crate::engine::rules::limit::Limit;
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::Headers;
 
@@ -87,7 +88,7 @@ impl Checker {
                 KeySource::Url { .. } => None,
             };
             self.of_files = self.issuers.iter().map(keys).collect();
-            let claims = rules.limits().iter().flat_map(|limit| limit.claims());
+            let claims = rules.limits().iter().flat_map(Limit::claims);
             self.used = claims.map(|claim| claim.top().into_owned()).collect();
             self.used.sort();
             self.used.dedup();

@@ -62,7 +62,7 @@ struct Key {
     kid: Option<String>,
     /// The names of the algorithms that it may be used with.
     algorithms: Vec<&'static str>,
-    key: PublicKey,
+    public: PublicKey,
 }
 
 /// A key of one of the types.
@@ -112,7 +112,7 @@ impl KeySet {
             let is_named = kid.is_none() || key.kid.is_none() || key.kid.as_deref() == kid;
             is_named && key.algorithms.contains(&wanted.name)
         };
-        self.0.iter().filter(fits).map(|key| &key.key)
+        self.0.iter().filter(fits).map(|key| &key.public)
     }
 }
 
@@ -145,7 +145,7 @@ impl Key {
         if algorithms.is_empty() {
             return Err(format!("is for `{}`, which does not fit its type", text("alg").unwrap_or_default()));
         }
-        Ok(Self { kid: text("kid").map(str::to_owned), algorithms, key: key.ok_or("has invalid parameters")? })
+        Ok(Self { kid: text("kid").map(str::to_owned), algorithms, public: key.ok_or("has invalid parameters")? })
     }
 }
 

@@ -22,14 +22,14 @@ const TICK: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// The bounds of what `Cache-Control` says, and the time without it.
-const FRESH: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
-const FRESH_UNLESS_SAID: Duration = Duration::from_secs(300);
+const FRESH: [Duration; 2] = [Duration::from_mins(1), Duration::from_hours(1)];
+const FRESH_UNLESS_SAID: Duration = Duration::from_mins(5);
 
 /// The shortest time between two fetches for keys that tokens name: anybody can send tokens with unknown keys.
 const UNKNOWN_KEY_PAUSE: Duration = Duration::from_secs(5);
 
 /// The time to the next try after the first failure; it doubles up to the longest.
-const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_mins(1)];
 
 /// The key sets that are kept up to date, each by a task.
 type Kept = HashMap<String, (TokenIssuer, AbortOnDropHandle<()>)>;

@@ -92,8 +92,6 @@ impl Parts {
                     self.entries.entry(key.clone()).or_default().identify(form);
                 }
                 ComponentSource::TlsSubject => self.has_tls_subject = true,
-                // A recording has no tokens.
-                ComponentSource::Claim(_) => {}
                 ComponentSource::PathParameter { segment, .. } => self.parameters.push(PathParameter {
                     paths: limit.conditions.paths.clone(),
                     reading: limit.conditions.path_reading,
@@ -101,6 +99,7 @@ impl Parts {
                     form,
                 }),
                 ComponentSource::Ip { .. }
+                | ComponentSource::Claim(_)
                 | ComponentSource::Host
                 | ComponentSource::Method
                 | ComponentSource::Body(_)
