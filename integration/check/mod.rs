@@ -3,6 +3,7 @@
 mod applications;
 mod contracts;
 mod conventions;
+mod delaying;
 mod mistakes;
 
 use std::sync::Arc;

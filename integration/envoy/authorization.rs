@@ -239,3 +239,41 @@ async fn what_has_no_turn_at_the_store_is_denied_and_no_error() {
     let answer = if is_first { second.await } else { first.await };
     assert_eq!(seen(&answer.unwrap().into_inner(), "").0, 200);
 }
+
+/// Its caller says how long it waits. The clock stands still, so that nothing comes back.
+#[tokio::test]
+async fn an_answer_is_held_as_long_as_its_caller_waits() {
+    let rules = "limits: { L: { by: global, burst: 1, count: 1, period: 100ms, delay: 10s } }";
+    let clock = weir::clock::Clock::set(weir::engine::algorithms::micros::Micros(1_800_000_000_000_000));
+    let weir = Setup { clock, ..Setup::new(rules) }.start("echo");
+    let mut client = client(weir.grpc).await;
+    // The caller's timeout, and the answer: at once, after 100 ms, later than the caller waits, and without a timeout.
+    for (timeout, expected) in [(5_000, 200), (5_000, 200), (150, 429), (5_000, 200), (0, 429)] {
+        let mut asked = tonic::Request::new(request("192.0.2.1", "/", &[]));
+        if timeout > 0 {
+            asked.set_timeout(Duration::from_millis(timeout));
+        }
+        let answer = client.check(asked).await.unwrap().into_inner();
+        assert_eq!(seen(&answer, "x").0, expected, "{timeout} ms");
+    }
+    let delayed = || weir.metric("weir_decisions_total{limit=\"L\",result=\"delayed\"}");
+    becomes("two were held", 2, delayed);
+}
+
+#[tokio::test]
+async fn an_answer_of_the_rate_limit_service_is_held_as_long_as_its_caller_waits() {
+    let rules =
+        "limits: { L: { match: { domain: d }, by: { descriptor: k }, burst: 1, count: 1, period: 100ms, delay: 10s } }";
+    let clock = weir::clock::Clock::set(weir::engine::algorithms::micros::Micros(1_800_000_000_000_000));
+    let weir = Setup { clock, ..Setup::new(rules) }.start("echo");
+    let mut client = RateLimitServiceClient::connect(format!("http://{}", weir.grpc)).await.unwrap();
+    for (timeout, expected) in [(5_000, OverallCode::Ok), (5_000, OverallCode::Ok), (150, OverallCode::OverLimit)] {
+        let entry = Entry { key: "k".into(), value: "a".into() };
+        let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+        let asked = RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 1 };
+        let mut asked = tonic::Request::new(asked);
+        asked.set_timeout(Duration::from_millis(timeout));
+        let answer = client.should_rate_limit(asked).await.unwrap().into_inner();
+        assert_eq!(answer.overall_code, expected as i32, "{timeout} ms");
+    }
+}

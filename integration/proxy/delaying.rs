@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use weir::clock::Clock;
 use weir::engine::algorithms::micros::Micros;
+use weir::limiter::DelayBounds;
 
 use crate::support::becomes;
 use crate::support::frames::{Frames, RST_STREAM, frame};
@@ -105,4 +106,46 @@ fn requests_that_wait_are_answered_before_the_server_ends() {
     }
     drop(clients);
     weir.join();
+}
+
+/// A worker holds eight requests, two of them for one id.
+#[test]
+fn beyond_its_bounds_a_worker_denies_as_without_a_delay() {
+    let rules = "limits: { L: { by: { header: x-account }, burst: 1, count: 1, period: 1s, delay: 60s } }";
+    let mut setup = standing(rules);
+    setup.delays = DelayBounds { most: 8, ..DelayBounds::default() };
+    let weir = setup.start("echo");
+    let mut held = Vec::new();
+    for account in ["a", "b", "c", "d", "e"] {
+        assert_eq!(send(&weir, account).response().status(), 200, "{account}");
+        if account == "e" {
+            assert_eq!(send(&weir, account).response().status(), 429, "all eight places are taken");
+            continue;
+        }
+        for _ in 0..2 {
+            held.push(send(&weir, account));
+            waiting(&weir, held.len() as u64);
+        }
+        assert_eq!(send(&weir, account).response().status(), 429, "{account} has its share");
+    }
+    held.pop();
+    waiting(&weir, 7);
+    // One is left for the id that has a place.
+    held.push(send(&weir, "e"));
+    waiting(&weir, 8);
+}
+
+/// A request that waits must not keep others from a slot.
+#[test]
+fn a_slot_is_taken_only_after_the_wait() {
+    let rules = "limits: { L: { by: { header: x-account }, burst: 1, count: 1, period: 1s, delay: 60s }, \
+                 S: { by: global, algorithm: concurrency, capacity: 1 } }";
+    let weir = standing(rules).start("echo");
+    assert_eq!(send(&weir, "a").response().status(), 200);
+    let mut held = send(&weir, "a");
+    waiting(&weir, 1);
+    becomes("it holds no slot", 0, || weir.metric("weir_slots_held"));
+    assert_eq!(send(&weir, "b").response().status(), 200);
+    assert_eq!(held.response().status(), 200, "the slot is free when it has waited");
+    becomes("it gives the slot back", 0, || weir.metric("weir_slots_held"));
 }

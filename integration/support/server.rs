@@ -15,7 +15,7 @@ use weir::http::{
     AcceptOptions, Admission, ClientHeaders, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts,
     UpstreamOptions,
 };
-use weir::limiter::{KeyBounds, Shared};
+use weir::limiter::{DelayBounds, KeyBounds, Shared};
 use weir::listeners::admin::Readiness;
 use weir::listeners::admin::reload::ReloadOutcome;
 use weir::listeners::admin::tokens::Tokens;
@@ -51,6 +51,7 @@ pub(crate) struct Setup {
     pub(crate) access_log: Option<AccessLog>,
     pub(crate) clock: Clock,
     pub(crate) store: Option<MakeStore>,
+    pub(crate) delays: DelayBounds,
     pub(crate) connection_age: ConnectionAge,
     pub(crate) envoy: EnvoyLimits,
     pub(crate) check: bool,
@@ -84,6 +85,7 @@ impl Setup {
             access_log: None,
             clock: Clock::machine(),
             store: None,
+            delays: DelayBounds::default(),
             connection_age: ConnectionAge::default(),
             envoy: EnvoyLimits::default(),
             check: false,
@@ -101,7 +103,8 @@ impl Setup {
         let memory = Arc::new(MemoryStore::new(100_000));
         let local = MemoryStore::new(100_000);
         let bounds = KeyBounds { memory: Some(memory.clone()), ..KeyBounds::default() };
-        let shared = Arc::new(Shared::new(rules(&self.rules), metrics.clone(), local).bounded(bounds));
+        let shared =
+            Arc::new(Shared::new(rules(&self.rules), metrics.clone(), local).bounded(bounds).delaying(self.delays));
         let readiness = Arc::new(Readiness::default());
         let admission = Admission::new(self.connections);
         let http = HttpOptions {

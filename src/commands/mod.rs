@@ -16,6 +16,7 @@ mod client_flags;
 mod client_limit_flags;
 pub mod completions;
 mod config_file;
+mod delay_flags;
 pub mod diff;
 mod exit;
 pub mod explain;

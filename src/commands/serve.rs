@@ -7,6 +7,7 @@ use super::admin_flags::AdminArgs;
 use super::certificates::Certificates;
 use super::client_flags::ClientArgs;
 use super::client_limit_flags::ClientLimitArgs;
+use super::delay_flags::DelayArgs;
 use super::exit::{ExitCode, Failure};
 use super::listener_flags::{ListenerArgs, NO_LISTENER};
 use super::listener_tls_flags::{GatewayAccept, GatewayTlsArgs};
@@ -92,6 +93,9 @@ pub struct Args {
     store: StoreArgs,
 
     #[command(flatten)]
+    delay: DelayArgs,
+
+    #[command(flatten)]
     log: LogArgs,
 
     #[command(flatten)]
@@ -160,7 +164,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let metrics = args.metrics(&clock, &certificates)?;
     let local = MemoryStore::new(args.store.max_keys);
     let shared = limiter::Shared::logging(rules, metrics, local, args.log.denials());
-    let shared = Arc::new(shared.bounded(args.store.key_bounds(&store)));
+    let shared = Arc::new(shared.bounded(args.store.key_bounds(&store)).delaying(args.delay.bounds()));
     if let Some(reader) = reloader.take_override_reader() {
         let kept = args.admin.kept_overrides().map_err(Failure::bad_input)?;
         shared.keep_overrides(reader, kept, args.admin.live_overrides.clone(), clock.now());

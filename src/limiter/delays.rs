@@ -28,6 +28,21 @@ use crate::telemetry::metrics::{DecisionResult, LocalTimer, Tally};
 /// The default maximum number of requests that a worker holds.
 pub const DEFAULT_MAX_DELAYED: usize = 1_024;
 
+/// How much may be delayed.
+#[derive(Clone, Copy, Debug)]
+pub struct DelayBounds {
+    /// The requests that each worker may hold.
+    pub most: usize,
+    /// How long a decision listener may hold its answer if the caller does not say how long it waits.
+    pub answers: Duration,
+}
+
+impl Default for DelayBounds {
+    fn default() -> Self {
+        Self { most: DEFAULT_MAX_DELAYED, answers: Duration::ZERO }
+    }
+}
+
 /// The share of a worker's maximum that one bucket may take, as a divisor.
 const SHARE_OF_A_BUCKET: usize = 4;
 
@@ -53,7 +68,7 @@ impl DelayTable {
     pub(super) fn new(shared: &Shared) -> Rc<Self> {
         let listeners = &shared.metrics.listeners;
         Rc::new(Self {
-            most: shared.max_delayed,
+            most: shared.delays.most,
             places: Cell::new(0),
             waiting: RefCell::default(),
             gauge: shared.metrics.gauge_tally(&listeners.delayed),
@@ -144,6 +159,12 @@ impl Drop for Booking {
 }
 
 impl Limiter {
+    /// How long a decision listener may hold its answer to a caller that waits until `deadline`, if it says so.
+    pub fn patience(&self, deadline: Option<Instant>) -> Patience {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        Patience::Held(micros(left.unwrap_or(self.shared.delays.answers)))
+    }
+
     /// Sets how long the charges of a plan may be delayed, and takes a place for a request that the limiter would hold.
     pub(super) fn bound_delays(&self, plan: &mut Plan, ask: &Ask<'_>) -> Option<Place> {
         if plan.charges.iter().all(|charge| charge.delay().is_none()) {

@@ -41,8 +41,8 @@ mod store_call;
 mod view;
 
 pub use ask::{Ask, AskError, AskSubject, Patience, Ruling};
-pub use delays::DEFAULT_MAX_DELAYED;
 use delays::DelayTable;
+pub use delays::{DEFAULT_MAX_DELAYED, DelayBounds};
 pub use key_bounds::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
 pub use live::KnownOverride;
 use new_keys::RecentKeys;

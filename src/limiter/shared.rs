@@ -8,7 +8,7 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 
-use super::delays::DEFAULT_MAX_DELAYED;
+use super::delays::DelayBounds;
 use super::key_bounds::{KeyBounds, limit_keys};
 use super::live::Live;
 use super::recording::Recording;
@@ -36,10 +36,9 @@ pub struct Shared {
     /// When the store failed last, until `local` is emptied.
     pub(super) store_failed: Mutex<Option<Instant>>,
     pub(super) bounds: KeyBounds,
-    /// The requests that each worker may hold.
-    pub(super) max_delayed: usize,
     /// The keys of issuers that are fetched by URL.
     pub(crate) keys: Arc<KeyRing>,
+    pub(super) delays: DelayBounds,
 }
 
 /// Rules, and the counters of each limit in their order.
@@ -79,15 +78,14 @@ impl Shared {
             local,
             store_failed,
             bounds,
-            max_delayed: DEFAULT_MAX_DELAYED,
             keys: Arc::default(),
+            delays: DelayBounds::default(),
         }
     }
 
-    /// Sets the number of requests that each worker may hold for limits with `delay:`.
     #[must_use]
-    pub fn delaying(self, max_delayed: usize) -> Self {
-        Self { max_delayed, ..self }
+    pub fn delaying(self, delays: DelayBounds) -> Self {
+        Self { delays, ..self }
     }
 
     #[must_use]

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::conditions::{of_by, of_match};
 use super::effect::Effect;
 use super::limits::Change;
+use crate::engine::algorithms::describe::Span;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::deny_with::Visibility;
 use crate::engine::rules::identity::Fallback;
@@ -29,12 +30,20 @@ pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
         drain(old, new),
         unless_same("deny_with", &old.deny_with, &new.deny_with, Effect::NONE, "denied clients get another response"),
         headers(old, new),
+        delay(old, new),
         unless_same("lease", &old.lease, &new.lease, Effect::BOTH, "gateways take tokens ahead of use"),
         unless_same("queue", &old.queue, &new.queue, Effect::NONE, "entries have other fields"),
         script(old, new),
         unless_same("candidate", &old.candidate, &new.candidate, Effect::NONE, "it never denies"),
     ];
     found.into_iter().flatten().collect()
+}
+
+fn delay(old: &Limit, new: &Limit) -> Option<Change> {
+    let shown = |limit: &Limit| limit.delay.map_or("none".to_owned(), |delay| Span(delay.0 * 1_000).to_string());
+    let effect = Effect::of_rank(&old.delay, &new.delay).reversed();
+    let note = "requests may wait this long until they fit";
+    (old.delay != new.delay).then(|| change("delay", shown(old), shown(new), effect, note))
 }
 
 /// The numbers, for people.

@@ -85,7 +85,7 @@ impl Envoy {
             now: self.front.clock.now(),
         };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::ExtAuthz, call.start);
-        let ask = Ask { deadline: call.deadline, ..ask };
+        let ask = Ask { deadline: call.deadline, patience: self.front.limiter.patience(call.deadline), ..ask };
         Ok(match active.decide(&self.front.limiter, ask, call.context).await {
             Ok(ruling) => {
                 let (view, verdict) = (&ruling.view, &ruling.verdict);

@@ -25,7 +25,7 @@ use crate::engine::rules::descriptors::{
 use crate::engine::rules::limit::LimitMode;
 use crate::engine::rules::request::DescriptorEntry;
 use crate::engine::rules::rule_set::Rules;
-use crate::limiter::{Ask, AskSubject, Ruling};
+use crate::limiter::{Ask, AskSubject, Patience, Ruling};
 use crate::listeners::http::ActiveRequest;
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::{DecisionListener, RateLimitAnswer};
@@ -90,7 +90,11 @@ impl Envoy {
         let question =
             DescriptorRequest { domain: text(&request.domain), descriptors: &descriptors, purpose: mode, now };
         let ask = Ask::new(AskSubject::Descriptors(&question), DecisionListener::RateLimit, call.start);
-        let ask = Ask { deadline: call.deadline, ..ask };
+        let patience = match mode {
+            DescriptorMode::Decide => self.front.limiter.patience(call.deadline),
+            DescriptorMode::Check | DescriptorMode::Report => Patience::None,
+        };
+        let ask = Ask { deadline: call.deadline, patience, ..ask };
         let ruling = active.decide(&self.front.limiter, ask, call.context).await;
         let ruling = ruling.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
         let response = respond(request, &ruling, &descriptors, self.front.generations)?;

@@ -73,8 +73,9 @@ pub(super) fn for_envoy(mut reply: Reply, is_grpc: bool) -> Reply {
     reply
 }
 
-/// The answer to an application: every limit's decision, with the status and headers that a client would get.
-pub(super) fn to_application(ruling: &Ruling, generations: Generations) -> Answer {
+/// The answer to an application: every limit's decision, with the status and headers that a client would get. `waits`: it has to
+/// wait by itself for limits with `delay`.
+pub(super) fn to_application(ruling: &Ruling, waits: bool, generations: Generations) -> Answer {
     let (mut reply, result) = to_gateway(ruling, generations);
     if reply.status == StatusCode::ACCEPTED {
         // The application gets the entry's id in the body.
@@ -84,7 +85,11 @@ pub(super) fn to_application(ruling: &Ruling, generations: Generations) -> Answe
     if !reply.headers.contains("cache-control") {
         reply.headers.append("cache-control", "no-store");
     }
-    reply.body = format!("{}\n", verdict_json(ruling.view.rules(), &ruling.verdict));
+    let mut json = verdict_json(ruling.view.rules(), &ruling.verdict);
+    if waits {
+        json["delay_ms"] = milliseconds(ruling.verdict.delay()).into();
+    }
+    reply.body = format!("{json}\n");
     (reply, result)
 }
 

@@ -37,6 +37,8 @@ const REQUEST_KEYS: [&str; 4] = ["method", "url", "ip", "headers"];
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) mode: Mode,
+    /// How long the application waits by itself for limits with `delay`.
+    pub(super) max_delay: Option<Micros>,
     pub(super) subject: Subject,
 }
 
@@ -99,17 +101,18 @@ fn read(body: &Object<'_>) -> Option<Call> {
         return None;
     };
     body.known(&match subject {
-        "limit" => [&["op"], &CHARGE_KEYS[..]].concat(),
-        "limits" => vec!["op", "limits"],
-        _ => vec!["op", "request", "cost"],
+        "limit" => [&["op", "max_delay_ms"], &CHARGE_KEYS[..]].concat(),
+        "limits" => vec!["op", "max_delay_ms", "limits"],
+        _ => vec!["op", "max_delay_ms", "request", "cost"],
     });
     let mode = mode(body);
+    let max_delay = body.whole("max_delay_ms", 0).map(Micros::from_millis);
     let subject = match subject {
         "limit" => Subject::Named { charges: vec![charge(body)], in_list: false },
         "limits" => Subject::Named { charges: charges(body), in_list: true },
         _ => Subject::Request { cost: body.whole("cost", 0), request: request(&body.object("request")?) },
     };
-    Some(Call { mode: mode?, subject })
+    Some(Call { mode: mode?, max_delay, subject })
 }
 
 fn mode(body: &Object<'_>) -> Option<Mode> {

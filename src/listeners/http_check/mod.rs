@@ -33,7 +33,7 @@ use crate::http::Context;
 use crate::http::Server;
 use crate::http::forwarding;
 use crate::http::message::{Request, Response};
-use crate::limiter::{Ask, AskError, AskSubject, Limiter, Ruling};
+use crate::limiter::{Ask, AskError, AskSubject, Limiter, Patience, Ruling};
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::failure::Failure;
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService, body};
@@ -71,6 +71,7 @@ struct Charge {
     /// `None` for the limits' own.
     cost: Option<u64>,
     can_accept: bool,
+    patience: Patience,
 }
 
 /// A reply with the result that it counts as.
@@ -105,7 +106,8 @@ impl Check {
             Ok(original) => {
                 // The other gateways would forward a request that a queue has accepted, and it would be done twice.
                 let can_accept = matches!(convention, Convention::Envoy | Convention::Nginx);
-                let charge = Charge { mode: Mode::Spend, cost: None, can_accept };
+                let patience = self.front.limiter.patience(None);
+                let charge = Charge { mode: Mode::Spend, cost: None, can_accept, patience };
                 self.decide(&original, &mut request.headers, charge, context, active).await
             }
             Err(error) => Err(error),
@@ -133,7 +135,7 @@ impl Check {
         &self,
         original: &Original,
         headers: &mut Headers,
-        Charge { mode, cost, can_accept }: Charge,
+        Charge { mode, cost, can_accept, patience }: Charge,
         context: &Context,
         active: &mut ActiveRequest,
     ) -> Result<Ruling, InvalidRequest> {
@@ -166,7 +168,7 @@ impl Check {
             now: self.front.clock.now(),
         };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Check, context.activity.now());
-        let ask = Ask { mode, cost, can_accept, can_probe: true, ..ask };
+        let ask = Ask { mode, cost, can_accept, can_probe: true, patience, ..ask };
         active.decide(&self.front.limiter, ask, context).await.map_err(|error| match error {
             AskError::Accept(_) => InvalidRequest::Gateway(error.to_string()),
             _ => InvalidRequest::Client(error.to_string().into()),
@@ -186,11 +188,14 @@ impl Check {
         }
         let text = body::read(&mut request.body, &context.activity, MAX_BODY).await?;
         let ruling = match call::parse(&text) {
-            Ok(call) => self.decide_call(call, context, active).await,
+            Ok(call) => {
+                let waits = call.max_delay.is_some();
+                self.decide_call(call, context, active).await.map(|ruling| (ruling, waits))
+            }
             Err(mistakes) => Err(mistakes),
         };
         Ok(match ruling {
-            Ok(ruling) => answer::to_application(&ruling, self.front.generations),
+            Ok((ruling, waits)) => answer::to_application(&ruling, waits, self.front.generations),
             Err(mistakes) => (answer::mistaken(&mistakes), CheckResult::Malformed),
         })
     }
@@ -201,18 +206,20 @@ impl Check {
         context: &Context,
         active: &mut ActiveRequest,
     ) -> Result<Ruling, Vec<Mistake>> {
+        let patience = call.max_delay.map_or_else(|| self.front.limiter.patience(None), Patience::Caller);
         match call.subject {
             Subject::Named { charges, in_list } => {
                 let subject = AskSubject::Named { charges: &charges, now: self.front.clock.now() };
                 let ask = Ask::new(subject, DecisionListener::Check, context.activity.now());
-                let ruling = active.decide(&self.front.limiter, Ask { mode: call.mode, ..ask }, context).await;
+                let ruling =
+                    active.decide(&self.front.limiter, Ask { mode: call.mode, patience, ..ask }, context).await;
                 ruling.map_err(|error| vec![Mistake::of_ask(&error, in_list)])
             }
             Subject::Request { mut request, cost } => {
                 let invalid = |error: InvalidRequest| vec![Mistake::new("/request", &error.to_string())];
                 let slashes = self.front.server.limits.escaped_slashes;
                 let original = Original::described(&request, slashes).map_err(invalid)?;
-                let charge = Charge { mode: call.mode, cost, can_accept: true };
+                let charge = Charge { mode: call.mode, cost, can_accept: true, patience };
                 self.decide(&original, &mut request.headers, charge, context, active).await.map_err(invalid)
             }
         }

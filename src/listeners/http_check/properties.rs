@@ -89,7 +89,7 @@ fn check_call(bytes: &[u8]) {
             return;
         }
     };
-    let Call { mode, subject } = call;
+    let Call { mode, subject, .. } = call;
     match subject {
         Subject::Named { charges, in_list } => match rules().named(&charges, mode, Micros(0), None) {
             Ok(plan) => {
