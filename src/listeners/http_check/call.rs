@@ -287,7 +287,10 @@ mod tests {
             (r#"{"limit": "L", "request": {}}"#, vec![("", "`limit`, `request` contradict")]),
             (r#"{"limit": 1, "id": 7}"#, vec![("/limit", "expected text, found 1"), ("/id", "found 7")]),
             (r#"{"limit": "L", "id": null}"#, vec![("/id", "found null")]),
-            (r#"{"limit": "L", "Cost": 1}"#, vec![("/Cost", "unknown member `Cost`; expected `op`, `limit`")]),
+            (
+                r#"{"limit": "L", "Cost": 1}"#,
+                vec![("/Cost", "unknown member `Cost`; expected `op`, `max_delay_ms`, `limit`")],
+            ),
             (r#"{"limit": "L", "cost": -1}"#, vec![("/cost", "from 0 to 9007199254740991, found -1")]),
             (r#"{"limit": "L", "cost": 1.5}"#, vec![("/cost", "found 1.5")]),
             (r#"{"limit": "L", "cost": 9007199254740992}"#, vec![("/cost", "whole number")]),
