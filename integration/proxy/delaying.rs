@@ -61,12 +61,15 @@ fn a_flood_of_one_id_passes_at_its_rate_and_holds_up_no_other() {
     assert_eq!(weir.metric("weir_delay_seconds_bucket{le=\"0.25\"}"), 4);
 }
 
+/// Sends a request that has to wait, and returns how its client leaves.
+type Arrival = fn(&Weir) -> Box<dyn FnOnce()>;
+
 #[test]
 fn the_place_of_a_client_that_leaves_goes_to_the_next() {
     let weir = standing(ONE).start("echo");
     assert_eq!(weir.connect().get("/").status(), 200);
     // Its delay is the longest there is: only one client at a time can have it.
-    let leave: [(&str, fn(&Weir) -> Box<dyn FnOnce()>); 2] = [
+    let leave: [(&str, Arrival); 2] = [
         ("a connection", |weir| {
             let client = send(weir, "a");
             Box::new(move || drop(client))
