@@ -196,9 +196,9 @@ fn a_changed_key_file_is_in_force_and_a_broken_one_is_not() {
     assert_eq!((get(&old, "k1", "a"), get(&new, "k2", "b")), (200, 429));
     let write = |text: &str| std::fs::write(weir.directory().join("keys.json"), text).unwrap();
     write("{}");
-    within(Duration::from_secs(10), "the broken file is told", || match weir.log().contains("not a key set") {
-        true => Ok(()),
-        false => Err(weir.log()),
+    within(Duration::from_secs(10), "the broken file is told", || {
+        let log = weir.log();
+        if log.contains("not a key set") { Ok(()) } else { Err(log) }
     });
     assert_eq!(get(&old, "k1", "c"), 200);
     write(&key_set(&[&new]));

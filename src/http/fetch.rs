@@ -189,7 +189,7 @@ mod tests {
             Content-Length: 4\r\n\r\nkeys";
         let (fetched, request) = fetch(answer, None, DEADLINE, true).await;
         let etag = Some(HeaderValue::from_static("\"v1\""));
-        let fresh_for = Some(Duration::from_secs(60));
+        let fresh_for = Some(Duration::from_mins(1));
         assert_eq!(fetched.unwrap(), Fetched::Modified { body: Bytes::from_static(b"keys"), etag, fresh_for });
         assert!(request.starts_with("GET /keys?x=1 HTTP/1.1\r\n"), "{request}");
         assert!(!request.contains("if-none-match"), "{request}");
