@@ -37,15 +37,15 @@ else
     cargo test --locked --all-targets --all-features --no-fail-fast
 fi
 
-# Each listener's parsers for about 40 seconds of two cores, on more random input than each run of the tests above can take.
+# Each listener's parsers for about 20 seconds of two cores, on more random input than each run of the tests above can take.
 # `integration/fuzz.sh` looks longer and by the branches taken, and needs a nightly compiler for that.
 fuzz() { # LISTENER CASES
     PROPTEST_CASES=$2 cargo test --locked --quiet --lib --all-features -- "$1::properties" "$1::http1::properties"
 }
-fuzz http 32000
-fuzz http_check 11000
-fuzz grpc 74000
-fuzz spoe 40000
+fuzz http 16000
+fuzz http_check 5500
+fuzz grpc 37000
+fuzz spoe 20000
 
 # No request may fail while rules and certificates are replaced and new processes take over. The tests have built the
 # binary; how fast it is does not matter here, so it need not be a release.
