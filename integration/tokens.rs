@@ -112,6 +112,31 @@ async fn each_listener_goes_by_the_same_claims() {
     }
 }
 
+#[test]
+fn a_condition_on_a_claim_and_an_id_of_the_body_work_together() {
+    let key = TestKey::es256("k1");
+    let rules = format!(
+        "jwt: {{ main: {{ issuer: '{ISSUER}', audiences: [api], jwks_file: keys.json }} }}\n\
+         limits: {{ Model: {{ match: {{ claims: {{ plan: free }} }}, by: {{ body: /model }}, missing: deny, burst: 1 }} }}"
+    );
+    let weir = Weir::serve_with(&rules, &[], |_, directory: &Path| {
+        std::fs::write(directory.join("keys.json"), key_set(&[&key])).unwrap();
+    });
+    let post = |plan: &str, model: &str| {
+        let mut claims = claims("a");
+        claims["plan"] = plan.into();
+        let (token, body) = (key.token("k1", &claims), json!({ "model": model }).to_string());
+        let mut wire = weir.connect();
+        wire.send(format!(
+            "POST / HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        wire.response().status()
+    };
+    assert_eq!([post("free", "x"), post("free", "x"), post("free", "y"), post("paid", "x")], [200, 429, 200, 200]);
+}
+
 /// A server of keys that answers as it is told.
 fn key_server(answer: &Arc<Mutex<String>>) -> (Upstream, String) {
     let answer = answer.clone();

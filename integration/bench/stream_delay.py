@@ -1,20 +1,22 @@
+#!/usr/bin/env python3
 """The delay that Weir adds to each event of a stream, with and without a limit that reads the events.
 
 An upstream sends events one at a time, each with the time in it; a client notes when each arrives. Streams with and without inspection
 take turns. Prints the median and the 99th percentile of the delay per event, and the memory of Weir before and after.
 
-    python3 integration/bench/stream_delay.py [--weir target/release/weir] [--events 10000] [--rounds 3]
+    python3 integration/bench/stream_delay.py [--weir PATH] [--events N] [--rounds N]
 """
 
 import argparse
 import json
-import pathlib
 import socket
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
+
+from processes import Failure, free_ports
+from stage import Stage, weir_program
 
 READ = "limits: { A: { by: global, burst: 1000000000, cost_from_response: { usage: openai, reserve: 1 } } }"
 UNREAD = "limits: { A: { by: global, burst: 1000000000 } }"
@@ -63,66 +65,40 @@ def delays(port):
     return found
 
 
-def resident(pid):
-    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1])
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Weir:
-    def __init__(self, binary, rules, upstream, folder):
-        self.port = free_port()
-        limits = pathlib.Path(folder) / f"{self.port}.yaml"
-        limits.write_text(rules)
-        flags = ["--limits", limits, "--upstream", f"http://127.0.0.1:{upstream}", "--workers", "1"]
-        flags += ["--proxy", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{free_port()}"]
-        self.process = subprocess.Popen([binary, "serve", *flags], stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-                return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
+def start(stage, weir, name, rules, upstream):
+    """Starts Weir with these rules. Returns the process and its port."""
+    proxy, admin = free_ports(2)
+    command = [weir, "serve", "--limits", stage.write(f"{name}.yaml", rules), "--workers", "1"]
+    command += ["--upstream", f"http://127.0.0.1:{upstream}", "--proxy", f"127.0.0.1:{proxy}", "--admin", f"127.0.0.1:{admin}"]
+    return stage.start(name, command, proxy)[0], proxy
 
 
 def main():
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--weir", default="target/release/weir")
-    arguments.add_argument("--events", type=int, default=10_000)
-    arguments.add_argument("--rounds", type=int, default=3)
-    given = arguments.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--weir", help="a binary; otherwise a release is built")
+    parser.add_argument("--events", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    weir = weir_program(options.weir)
     listener = socket.create_server(("127.0.0.1", 0))
-    threading.Thread(target=serve, args=(listener, given.events), daemon=True).start()
-    with tempfile.TemporaryDirectory() as folder:
+    threading.Thread(target=serve, args=(listener, options.events), daemon=True).start()
+    with tempfile.TemporaryDirectory(prefix="weir-stream-delay-") as directory, Stage(directory) as stage:
         upstream = listener.getsockname()[1]
-        sides = {name: Weir(given.weir, rules, upstream, folder) for name, rules in (("read", READ), ("unread", UNREAD))}
-        try:
-            found = {name: [] for name in sides}
-            before = {name: resident(side.process.pid) for name, side in sides.items()}
-            for _ in range(given.rounds):
-                for name, side in sides.items():
-                    stream = delays(side.port)
-                    assert len(stream) == given.events, f"{name}: {len(stream)} events"
-                    found[name] += stream
-            for name, side in sides.items():
-                cuts = statistics.quantiles(found[name], n=100)
-                memory = f"{before[name]} kB before, {resident(side.process.pid)} kB after"
-                print(f"{name:7} median {cuts[49]:7.1f} us  p99 {cuts[98]:8.1f} us  {memory}")
-            added = statistics.median(found["read"]) - statistics.median(found["unread"])
-            print(f"inspection adds {added:.1f} us to the median of an event")
-        finally:
-            for side in sides.values():
-                side.process.terminate()
-                side.process.wait()
+        sides = {name: start(stage, weir, name, rules, upstream) for name, rules in (("read", READ), ("unread", UNREAD))}
+        found = {name: [] for name in sides}
+        before = {name: process.pss_mib() for name, (process, _) in sides.items()}
+        for _ in range(options.rounds):
+            for name, (_, port) in sides.items():
+                stream = delays(port)
+                if len(stream) != options.events:
+                    raise Failure(f"{name}: {len(stream)} events")
+                found[name] += stream
+        for name, (process, _) in sides.items():
+            cuts = statistics.quantiles(found[name], n=100)
+            memory = f"{before[name]:.1f} MiB before, {process.pss_mib():.1f} MiB after"
+            print(f"{name:7} median {cuts[49]:7.1f} us  p99 {cuts[98]:8.1f} us  {memory}")
+        added = statistics.median(found["read"]) - statistics.median(found["unread"])
+        print(f"reading adds {added:.1f} us to the median of an event")
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ fn an_application_is_told_how_long_to_wait() {
         (5, 10, 3, json!([true, 600, 0])),
         (5, 10, 0, json!([true, 0, 0])),
         (3, 10, 1, json!([true, 334, 0])),
-        // limitd waits for ever.
+        // limitd never answers.
         (5, 0, 11, json!([false, 0, 10])),
     ];
     for (count, taken, cost, expected) in cases {

@@ -1,4 +1,4 @@
-//! What clients get that a limit denies: `deny_with` and `headers: none`, at every listener.
+//! Responses to denied clients at every listener: `deny_with` and `headers: none`.
 
 use std::fs;
 use std::path::Path;

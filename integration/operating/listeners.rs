@@ -23,7 +23,7 @@ pub(super) const ALL: [&str; 7] = ["proxy", "envoy", "forward", "nginx", "json",
 /// A listener's answer.
 #[derive(Debug)]
 pub(super) struct Told {
-    /// Of the client's response: 429 if the rate limit service denies, 200 if a gateway would pass the request.
+    /// The client's status: 429 if the rate limit service denies, 200 if a gateway would pass the request.
     pub(super) status: u16,
     headers: Vec<(String, String)>,
     pub(super) body: String,

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRunner};
 use tokio::runtime::Runtime;
-use weir::clock::Clock;
 use weir::engine::algorithms::algorithm::Aligned;
 use weir::engine::algorithms::calendar::{Calendar, Unit};
 use weir::engine::algorithms::charge::{Bucket, Charge, Input, Mode};
@@ -17,9 +15,9 @@ use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
 use weir::store::Batch;
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
-use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::redis::RedisStore;
 
-use super::{charge, connected, decide, fixed, options};
+use super::{charge, on_set_clock};
 use crate::support::redis::RedisServer;
 
 const TRACES: u32 = 500;
@@ -150,12 +148,7 @@ struct Stores {
 
 impl Stores {
     fn new(server: &RedisServer) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let time = Arc::new(AtomicU64::new(0));
-        let clock = Clock::Set(time.clone());
-        let options = RedisOptions { clock, timeout: Duration::from_secs(10), ..options(&server.url()) };
-        let redis = runtime.block_on(connected(&options));
-        runtime.block_on(decide(&redis, &[charge("A:1", fixed(1), 1, Mode::Check)])).unwrap();
+        let (runtime, redis, time) = on_set_clock(server);
         let memory = MemoryStore::new(DEFAULT_MAX_KEYS);
         Self { runtime, redis, time, memory, traces: 0.into(), delayed: 0.into() }
     }

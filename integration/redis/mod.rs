@@ -16,8 +16,10 @@ mod servers;
 
 use std::borrow::Borrow;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Runtime;
 use weir::clock::Clock;
 use weir::engine::algorithms::charge::{Bucket, Charge, Mode};
 use weir::engine::algorithms::decision::{Decision, Decisions};
@@ -27,12 +29,25 @@ use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Health, StoreError};
 
 use crate::support::eventually_async;
+use crate::support::redis::RedisServer;
 
 /// A busy machine may keep a process waiting for tens of milliseconds.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 fn options(url: &str) -> RedisOptions {
     RedisOptions { timeout: TIMEOUT, ..RedisOptions::new(url, Clock::machine()) }
+}
+
+/// A store on this server whose clock is set by hand, and the clock. The server knows the script.
+fn on_set_clock(server: &RedisServer) -> (Runtime, Arc<RedisStore>, Arc<AtomicU64>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let time = Arc::new(AtomicU64::new(0));
+    let clock = Clock::Set(time.clone());
+    // A trace is sent at once, and other tests need the processor, too.
+    let options = RedisOptions { clock, timeout: Duration::from_secs(10), ..options(&server.url()) };
+    let store = runtime.block_on(connected(&options));
+    runtime.block_on(decide(&store, &[charge("A:1", fixed(1), 1, Mode::Check)])).unwrap();
+    (runtime, store, time)
 }
 
 /// A connected store.

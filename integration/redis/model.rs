@@ -10,22 +10,19 @@ mod traces;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, RngAlgorithm, TestCaseError, TestRunner};
 use reference::Reference;
 use tokio::runtime::Runtime;
 use traces::{Request, Trace};
-use weir::clock::Clock;
-use weir::engine::algorithms::charge::Mode;
 use weir::engine::algorithms::decision::{Decision, Decisions, Detail};
 use weir::engine::algorithms::micros::Micros;
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
-use weir::store::redis::{RedisOptions, RedisStore};
+use weir::store::redis::RedisStore;
 use weir::store::{Batch, StoreError};
 
-use super::{charge, connected, decide, fixed, options};
+use super::on_set_clock;
 use crate::support::redis::RedisServer;
 
 const TRACES: u32 = 10_000;
@@ -49,14 +46,7 @@ struct Stores {
 
 impl Stores {
     fn new(server: &RedisServer) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let time = Arc::new(AtomicU64::new(0));
-        let clock = Clock::Set(time.clone());
-        // A trace is sent at once, and other tests need the processor, too.
-        let options = RedisOptions { clock, timeout: Duration::from_secs(10), ..options(&server.url()) };
-        let redis = runtime.block_on(connected(&options));
-        // The server knows the script before a trace's requests are sent.
-        runtime.block_on(decide(&redis, &[charge("A:1", fixed(1), 1, Mode::Check)])).unwrap();
+        let (runtime, redis, time) = on_set_clock(server);
         let ([traces, requests, ended], raised) = ([0; 3].map(Cell::new), Cell::new(0));
         Self { runtime, redis, time, memory: MemoryStore::new(DEFAULT_MAX_KEYS), traces, requests, ended, raised }
     }

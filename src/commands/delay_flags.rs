@@ -14,8 +14,8 @@ pub(super) struct DelayArgs {
     #[arg(long, value_name = "N", env = "WEIR_MAX_DELAYED", default_value_t = DEFAULT_MAX_DELAYED, value_parser = parse_at_least_one)]
     max_delayed: usize,
 
-    /// How long the check and gRPC listeners may hold an answer for limits with `delay` if the caller does not say how long it waits
-    /// (`grpc-timeout`). Must be below the gateway's timeout
+    /// Longest time that the check and gRPC listeners hold an answer for limits with `delay` if the call has no `grpc-timeout`. Must be
+    /// below the gateway's timeout
     #[arg(long, value_name = "DURATION", env = "WEIR_MAX_ANSWER_DELAY", default_value = "0s", value_parser = parse_duration_or_zero)]
     max_answer_delay: Duration,
 }

@@ -1,7 +1,6 @@
 //! Flags for overrides that come by URL.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::exit::Failure;
@@ -9,8 +8,9 @@ use super::rules_flags::RulesArgs;
 use super::runtime::block_on;
 use super::values::parse_duration;
 use crate::limiter::Shared;
+use crate::server::OverrideFeed;
 use crate::server::reload::RulesOptions;
-use crate::server::{FeedResult, FeedState, OverrideFeed};
+use crate::telemetry::metrics::OverridesFetch;
 
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Rules")]
@@ -41,19 +41,14 @@ impl OverrideFeedArgs {
     }
 }
 
-/// Fetches each URL for the first time. Returns the feeds with their states, and whether a copy is new.
-pub(super) fn fetch_first(
-    feeds: Vec<OverrideFeed>,
-    shared: &Arc<Shared>,
-) -> Result<(Vec<(OverrideFeed, FeedState)>, bool), Failure> {
+/// Fetches each URL for the first time. Returns true if a copy is new.
+pub(super) fn fetch_first(feeds: &mut [OverrideFeed], shared: &Shared) -> Result<bool, Failure> {
     let fetching = async {
-        let (mut fetched, mut is_changed) = (Vec::with_capacity(feeds.len()), false);
+        let mut is_changed = false;
         for feed in feeds {
-            let mut state = FeedState::default();
-            is_changed |= feed.fetch(&mut state, shared).await == FeedResult::Changed;
-            fetched.push((feed, state));
+            is_changed |= feed.fetch(shared).await == OverridesFetch::Changed;
         }
-        (fetched, is_changed)
+        is_changed
     };
     block_on(fetching).map_err(Failure::could_not_start)
 }

@@ -70,7 +70,7 @@ impl RulesArgs {
         }
     }
 
-    /// Returns the files for a command that fetches nothing. Warns of URLs that nobody has fetched yet.
+    /// Returns the files for a command that does not fetch. Warns of each URL without a copy.
     pub(super) fn fetched_files(&self, err: &mut dyn Write) -> Result<Files, Failure> {
         self.check().map_err(Failure::usage)?;
         let files = self.files();
@@ -86,9 +86,7 @@ impl RulesArgs {
 
     /// Checks the flags that depend on each other.
     pub(super) fn check(&self) -> Result<(), String> {
-        let url =
-            self.overrides.iter().find_map(|place| if let OverridesPlace::Url(url) = place { Some(url) } else { None });
-        match (url, &self.overrides_cache) {
+        match (self.urls().next(), &self.overrides_cache) {
             (Some(url), None) => Err(format!(
                 "--overrides {url}: add --overrides-cache DIRECTORY, which keeps the last good ones for a restart"
             )),
@@ -105,20 +103,20 @@ impl RulesArgs {
         self.overrides.iter().filter_map(file).collect()
     }
 
+    fn urls(&self) -> impl Iterator<Item = &HttpUrl> {
+        self.overrides.iter().filter_map(|place| if let OverridesPlace::Url(url) = place { Some(url) } else { None })
+    }
+
     /// Returns the URLs with their copies.
     pub(super) fn copies(&self) -> Vec<(HttpUrl, OverridesCopy)> {
         let Some(directory) = &self.overrides_cache else { return Vec::new() };
-        let urls = self
-            .overrides
-            .iter()
-            .filter_map(|place| if let OverridesPlace::Url(url) = place { Some(url) } else { None });
         let copy = |url: &HttpUrl| {
             // A URL is no file name, and may be longer than one.
             let digest = sha256(&url.to_string());
             let path = directory.join(format!("overrides-{}.yaml", &digest[..16]));
             (url.clone(), OverridesCopy { url: url.to_string(), path })
         };
-        urls.map(copy).collect()
+        self.urls().map(copy).collect()
     }
 
     /// The rules file's name.

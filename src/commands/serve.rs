@@ -154,7 +154,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         args.check().map_err(|mistakes| Failure::usage(mistakes.join("\nerror: ")))?;
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
-    let feeds = args.override_feeds.feeds(&args.rules, options).map_err(Failure::bad_input)?;
+    let mut override_feeds = args.override_feeds.feeds(&args.rules, options).map_err(Failure::bad_input)?;
     let fingerprinter = Fingerprinter::new(rand::random());
     let (mut reloader, loaded) = Reloader::start(args.rules.files(), options, fingerprinter, clock.clone());
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
@@ -169,8 +169,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         let kept = args.admin.kept_overrides().map_err(Failure::bad_input)?;
         shared.keep_overrides(reader, kept, args.admin.live_overrides.clone(), clock.now());
     }
-    let (override_feeds, is_changed) = fetch_first(feeds, &shared)?;
-    if is_changed {
+    if fetch_first(&mut override_feeds, &shared)? {
         reloader.reload(&shared, PollMode::Always);
     }
     let access_log = args.process.access_log(shared.metrics()).map_err(Failure::could_not_start)?;

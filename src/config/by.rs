@@ -139,7 +139,7 @@ fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Component> {
         "cookie" => ComponentSource::Cookie(name(value)?),
         "descriptor" => ComponentSource::Descriptor(name(value)?),
         "tls" => one_of(&TLS)(value)?,
-        "claim" => ComponentSource::Claim(ClaimRef::new(jwt?, &jwt::claim(value)?)),
+        "claim" => ComponentSource::Claim(ClaimRef::new(jwt?, jwt::claim(value)?)),
         "body" => ComponentSource::Body(pointer(value)?),
         "host" if value.truth()? => ComponentSource::Host,
         "host" => return Err(value.error("`host` must be `true`", "write `host: true`")),

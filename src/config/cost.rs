@@ -20,7 +20,7 @@ pub(super) fn cost(node: &Node) -> ReadResult<Cost> {
     let map = Mapping::of(node, "`cost`", &COST_KEYS)?;
     let jwt = map.read("jwt", |node| node.text().map(str::to_owned))?;
     match map.all(&COST_SOURCES)[..] {
-        [(key, name)] if key.text == "claim" => jwt::claim(name).map(|path| Cost::Claim(ClaimRef::new(jwt, &path))),
+        [(key, name)] if key.text == "claim" => jwt::claim(name).map(|path| Cost::Claim(ClaimRef::new(jwt, path))),
         _ if jwt.is_some() => Err(node.error("`jwt` needs `claim`", "write `{ claim: NAME, jwt: NAME }`")),
         [(key, name)] if key.text == "header" => name.header_name().map(Cost::Header),
         [(key, name)] if key.text == "body" => pointer(name).map(Cost::Body),

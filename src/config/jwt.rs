@@ -7,11 +7,12 @@ use super::lints::Places;
 use super::mapping::Mapping;
 use super::named_files::{self, NamedFile};
 use super::node::{Key, Node, Value};
+use super::pointer::pointer;
 use super::problem::{Findings, ReadResult, quoted};
 use super::scalars::is_name;
 use super::suggest::did_you_mean;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::claims::{ClaimRef, KeySource, TokenIssuer};
+use crate::engine::rules::claims::{ClaimPath, ClaimRef, KeySource, TokenIssuer};
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::limit::{Cost, Limit};
 use crate::jwt::KeySet;
@@ -128,14 +129,9 @@ fn keys(key: &Key, map: &Mapping<'_>, files: &[NamedFile], rules: &str) -> ReadR
 }
 
 /// Reads the name of a claim, or a JSON pointer.
-pub(super) fn claim(node: &Node) -> ReadResult<String> {
+pub(super) fn claim(node: &Node) -> ReadResult<ClaimPath> {
     let path = filled(node)?;
-    let is_escaped = |part: &str| part.split('~').skip(1).all(|rest| rest.starts_with(['0', '1']));
-    if path.starts_with('/') && !is_escaped(&path) {
-        let help = "in a JSON pointer, write `~0` for `~` and `~1` for `/`";
-        return Err(node.error(format!("invalid JSON pointer {}", quoted(&path)), help));
-    }
-    Ok(path)
+    if path.starts_with('/') { pointer(node).map(ClaimPath::Pointer) } else { Ok(ClaimPath::Name(path)) }
 }
 
 /// Sets the index of the issuer in every claim of a limit.
@@ -169,11 +165,14 @@ fn place(claim: &ClaimRef, names: &[String]) -> Result<u16, (String, String)> {
         (None, [_]) => Some(0),
         (_, []) => {
             let help = "add `jwt: { main: { issuer: ..., audiences: [...], jwks_url: ... } }` at the top of the file";
-            return Err((format!("the claim {} needs an issuer of tokens", quoted(&claim.path)), help.to_owned()));
+            return Err((
+                format!("the claim {} needs an issuer of tokens", quoted(claim.path.as_str())),
+                help.to_owned(),
+            ));
         }
         (None, _) => {
             let help = format!("add `jwt: NAME`, one of {}", known.collect::<Vec<_>>().join(", "));
-            return Err((format!("the claim {} could be of several issuers", quoted(&claim.path)), help));
+            return Err((format!("the claim {} could be of several issuers", quoted(claim.path.as_str())), help));
         }
     };
     Ok(found.and_then(|place| u16::try_from(place).ok()).unwrap_or_default())

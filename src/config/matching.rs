@@ -157,7 +157,7 @@ fn claims(node: &Node, jwt: Option<&str>) -> ReadResult<Vec<ClaimMatch>> {
     all(entries.iter().map(|(key, value)| {
         let path = jwt::claim(&key.scalar(&key.text));
         let test = Subject::Claim.condition(key, value);
-        Ok(ClaimMatch { claim: ClaimRef::new(jwt.map(str::to_owned), &path?), test: test? })
+        Ok(ClaimMatch { claim: ClaimRef::new(jwt.map(str::to_owned), path?), test: test? })
     }))
 }
 

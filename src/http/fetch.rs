@@ -34,7 +34,7 @@ pub enum Fetched {
         body: Bytes,
         /// For the next fetch.
         etag: Option<HeaderValue>,
-        /// How long the answer is fresh, by `Cache-Control`.
+        /// The time for which `Cache-Control` says that the answer is fresh.
         fresh_for: Option<Duration>,
     },
     /// The file is the one with the given validator.

@@ -23,7 +23,7 @@ pub(super) struct Verified {
 /// Verified tokens by their whole text, compared in full, so that no token is taken for another one. The hash has a random
 /// key, so that nobody can make many of them collide. Only valid tokens get in.
 ///
-/// When one half is full, the other is dropped and the two change places, so that tokens in use stay.
+/// Once one half is full, the other is dropped and the two change places, so that tokens in use stay.
 #[derive(Debug, Default)]
 pub(super) struct TokenCache {
     recent: HashMap<Box<str>, Verified>,

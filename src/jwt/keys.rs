@@ -22,12 +22,12 @@ const MODULUS: std::ops::RangeInclusive<usize> = 256..=1024;
 
 /// A signature algorithm (RFC 7518 section 3.1).
 pub(super) struct Algorithm {
-    /// As in tokens; case-sensitive.
+    /// Its `alg` in tokens, case-sensitive.
     name: &'static str,
     scheme: Scheme,
 }
 
-/// How a signature is verified.
+/// The verification of a signature.
 enum Scheme {
     Rsa(&'static RsaParameters),
     Curve(&'static dyn VerificationAlgorithm),

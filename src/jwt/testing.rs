@@ -17,7 +17,7 @@ type Sign = Box<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 pub(crate) struct TestKey {
     name: &'static str,
     sign: Sign,
-    /// As in a key set.
+    /// Its entry in a key set.
     public: Value,
 }
 

@@ -32,7 +32,7 @@ impl<'t> Token<'t> {
         let (header, payload) =
             signed.split_once('.').filter(|(_, payload)| !payload.contains('.')).ok_or(MALFORMED)?;
         let header = object(header).ok_or(MALFORMED)?;
-        // Extensions that must be understood: there is none that changes nothing (RFC 7515 section 4.1.11).
+        // A verifier must reject extensions that it does not know (RFC 7515 section 4.1.11). This one knows none.
         if header.contains_key("crit") {
             return Err(MALFORMED);
         }

@@ -36,7 +36,7 @@ pub struct Ask<'a> {
     pub start: Instant,
     /// When the caller stops waiting for the store. `on_store_error` decides from then on.
     pub deadline: Option<Instant>,
-    /// Whether and how long the caller lets the request wait for a limit with `delay:`.
+    /// The wait that the caller allows for limits with `delay:`.
     pub patience: Patience,
     /// Whether the caller sees the response: it can hold [`Ruling::slots`] until the end, and settle
     /// [`Ruling::settlement`]. For others, a concurrency limit only says whether a slot is free, and what a limit reserves
@@ -44,7 +44,7 @@ pub struct Ask<'a> {
     pub sees_response: bool,
 }
 
-/// Whether and how long the caller of an ask can wait.
+/// The wait that a caller allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// A charge that does not fit now is denied.

@@ -1,7 +1,5 @@
 //! The way from an ask to its ruling: plan the charges, ask the store, make the verdict, count it.
 
-use std::rc::Rc;
-
 use tokio::task::spawn_local;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -14,7 +12,7 @@ use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::descriptors::DescriptorVerdicts;
 use crate::engine::answer::verdict::{Standing, Verdict};
-use crate::engine::rules::claims::TokenResult;
+use crate::engine::rules::claims::{TokenClaims, TokenResult};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::Request;
 use crate::engine::rules::rule_set::Rules;
@@ -25,33 +23,18 @@ impl Limiter {
     /// timeout. With [`Patience::Held`](super::Patience::Held), the caller must call [`Self::hold`] then.
     pub async fn decide(&self, ask: Ask<'_>) -> Result<Ruling, AskError> {
         let view = self.view();
-        match ask.subject {
-            // Tests state the claims themselves.
-            AskSubject::Request(request) if view.rules().needs_claims && request.claims.is_empty() => {
-                Box::pin(self.decide_with_claims(view, request, ask)).await
+        let claims = self.claims(&view, &ask);
+        // In a box, as few requests have claims.
+        let with_claims = match ask.subject {
+            AskSubject::Request(request) if !claims.is_empty() => {
+                Some(Box::new(Request { claims: &claims, ..*request }))
             }
-            _ => self.decide_by(view, ask).await,
-        }
-    }
-
-    /// Verifies the request's tokens first.
-    async fn decide_with_claims(
-        &self,
-        view: Rc<View>,
-        request: &Request<'_>,
-        ask: Ask<'_>,
-    ) -> Result<Ruling, AskError> {
-        let tokens = &self.shared.metrics.server.jwt_tokens;
-        let count = |result: TokenResult| tokens[result as usize].inc();
-        let claims = self.checker.borrow_mut().claims(view.rules(), request.headers, request.now, count);
-        let request = Request { claims: &claims, ..*request };
-        let ask = Ask { subject: AskSubject::Request(&request), ..ask };
-        let mut ruling = self.decide_by(view, ask).await?;
-        ruling.claims = claims;
-        Ok(ruling)
-    }
-
-    async fn decide_by(&self, view: Rc<View>, ask: Ask<'_>) -> Result<Ruling, AskError> {
+            _ => None,
+        };
+        let ask = match &with_claims {
+            Some(request) => Ask { subject: AskSubject::Request(request), ..ask },
+            None => ask,
+        };
         let mut plan = self.plan(view.rules(), &ask)?;
         if ask.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
@@ -98,22 +81,27 @@ impl Limiter {
         let settlement = self.settlement(&view, &plan, &verdict, &ask, is_local);
         self.seconds[ask.listener as usize].observe(ask.start.elapsed());
         let slots = slots.filter(|_| verdict.is_allowed());
-        let held = None;
-        let mut ruling = Ruling {
-            view,
-            verdict,
-            descriptors,
-            slots,
-            settlement,
-            held,
-            listener: ask.listener,
-            denials,
-            claims: Vec::new(),
-        };
+        let (held, listener) = (None, ask.listener);
+        let mut ruling =
+            Ruling { view, verdict, descriptors, slots, settlement, held, listener, denials, claims: Vec::new() };
         if let Some(place) = place.filter(|_| ruling.verdict.delay() > Micros(0)) {
             ruling.held = Some(self.held(place, (&plan, &decisions), &mut ruling, &ask, is_local));
         }
+        ruling.claims = claims;
         Ok(ruling)
+    }
+
+    /// Verifies the tokens of a request if limits need their claims.
+    fn claims(&self, view: &View, ask: &Ask<'_>) -> Vec<TokenClaims> {
+        match ask.subject {
+            // Tests state the claims themselves.
+            AskSubject::Request(request) if view.rules().needs_claims && request.claims.is_empty() => {
+                let tokens = &self.shared.metrics.server.jwt_tokens;
+                let count = |result: TokenResult| tokens[result as usize].inc();
+                self.checker.borrow_mut().claims(view.rules(), request.headers, request.now, count)
+            }
+            _ => Vec::new(),
+        }
     }
 
     fn plan(&self, rules: &Rules, ask: &Ask<'_>) -> Result<Plan, AskError> {

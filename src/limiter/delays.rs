@@ -28,12 +28,12 @@ use crate::telemetry::metrics::{DecisionResult, LocalTimer, Tally};
 /// The default maximum number of requests that a worker holds.
 pub const DEFAULT_MAX_DELAYED: usize = 1_024;
 
-/// How much may be delayed.
+/// Bounds of delays.
 #[derive(Clone, Copy, Debug)]
 pub struct DelayBounds {
     /// The requests that each worker may hold.
     pub most: usize,
-    /// How long a decision listener may hold its answer if the caller does not say how long it waits.
+    /// The longest time that a decision listener holds its answer if the caller does not say how long it waits.
     pub answers: Duration,
 }
 
@@ -159,7 +159,7 @@ impl Drop for Booking {
 }
 
 impl Limiter {
-    /// How long a decision listener may hold its answer to a caller that waits until `deadline`, if it says so.
+    /// Returns the wait that a decision listener allows. `deadline` is the end of the caller's wait, if it is known.
     pub fn patience(&self, deadline: Option<Instant>) -> Patience {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         Patience::Held(micros(left.unwrap_or(self.shared.delays.answers)))

@@ -70,7 +70,7 @@ pub(crate) fn limit(limit: &Limit) -> Value {
             Cost::Fixed(cost) => json!(cost),
             Cost::Header(name) => json!({ "header": name.as_str() }),
             Cost::Query(name) => json!({ "query": name }),
-            Cost::Claim(claim) => json!({ "claim": claim.path }),
+            Cost::Claim(claim) => json!({ "claim": claim.path.as_str() }),
             Cost::Body(pointer) => json!({ "body": pointer.as_str() }),
         },
         "overrides": limit.overrides.len(),
@@ -229,7 +229,7 @@ fn component(component: &Component) -> Value {
         ComponentSource::Path => "path".into(),
         ComponentSource::TlsSubject => named("tls", "subject"),
         ComponentSource::Claim(claim) => {
-            let mut value = named("claim", &claim.path);
+            let mut value = named("claim", claim.path.as_str());
             if let Some(jwt) = &claim.jwt {
                 value["jwt"] = jwt.as_str().into();
             }
@@ -254,7 +254,7 @@ fn conditions(conditions: &Match) -> Value {
     let claims = conditions
         .claims
         .iter()
-        .map(|wanted| json!({ "name": wanted.claim.path, "wanted": wanted_value(&wanted.test) }));
+        .map(|wanted| json!({ "name": wanted.claim.path.as_str(), "wanted": wanted_value(&wanted.test) }));
     let mut all = Map::from_iter([
         ("methods".to_owned(), texts(&conditions.methods)),
         ("hosts".to_owned(), texts(&conditions.hosts)),

@@ -62,6 +62,14 @@ impl JsonPointer {
         &self.text
     }
 
+    /// The key that it begins with; empty if it begins with each element.
+    pub fn first_name(&self) -> &str {
+        match self.tokens.first() {
+            Some(PointerToken::Name(name)) => name,
+            _ => "",
+        }
+    }
+
     /// The same place in each element of an array.
     #[must_use]
     pub fn in_each_element(mut self) -> Self {

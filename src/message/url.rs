@@ -61,7 +61,7 @@ impl FromStr for HttpUrl {
 }
 
 impl HttpUrl {
-    /// As written.
+    /// The URL as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }

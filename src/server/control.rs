@@ -15,7 +15,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::handover::hand_over;
 use super::keys::keep_keys;
-use super::override_feed::{FeedState, OverrideFeed};
+use super::override_feed::OverrideFeed;
 use super::sockets::Sockets;
 use super::{MakeStore, ServerOptions, StopTokens, build_runtime, supervisor};
 use crate::limiter::Shared;
@@ -80,10 +80,11 @@ impl Control {
         let _keys =
             AbortOnDropHandle::new(tokio::task::spawn_local(keep_keys(self.shared.clone(), self.readiness.clone())));
         let feeds = std::mem::take(&mut self.options.override_feeds);
-        let run =
-            |(feed, state): (OverrideFeed, FeedState)| feed.run(state, self.shared.clone(), self.ask_reload.clone());
-        let _feeds: Vec<_> =
-            feeds.into_iter().map(|feed| AbortOnDropHandle::new(tokio::task::spawn_local(run(feed)))).collect();
+        let run = |feed: OverrideFeed| {
+            let running = feed.run(self.shared.clone(), self.ask_reload.clone());
+            AbortOnDropHandle::new(tokio::task::spawn_local(running))
+        };
+        let _feeds: Vec<_> = feeds.into_iter().map(run).collect();
         let started = self.admin.take().map_or(Ok(()), |(socket, admin)| {
             let socket = tokio::net::TcpListener::from_std(socket)?;
             tasks.spawn_local(serve_admin(socket, Admin::new(admin, operator), tasks.clone(), closing.clone()));

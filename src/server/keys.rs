@@ -15,7 +15,7 @@ use crate::limiter::Shared;
 use crate::listeners::admin::Readiness;
 use crate::telemetry::metrics::KeysFetch;
 
-/// How often the rules and the requests for newer keys are looked at.
+/// The time between two looks at the rules and at the requests for newer keys.
 const TICK: Duration = Duration::from_secs(1);
 
 /// For one fetch as a whole.
@@ -90,8 +90,11 @@ async fn keep(shared: Arc<Shared>, issuer: TokenIssuer) {
                 fresh_for.unwrap_or(FRESH_UNLESS_SAID).clamp(FRESH[0], FRESH[1])
             }
             Err(reason) => {
-                let kept =
-                    if shared.keys.has(url.as_str()) { "the last good ones stay in force" } else { "there are none" };
+                let kept = if shared.keys.has(url.as_str()) {
+                    "the last good ones stay in force"
+                } else {
+                    "none are known yet"
+                };
                 tracing::error!(jwt = issuer.name, %url, "cannot fetch the keys, {kept}: {reason}");
                 shared.metrics().server.jwks_fetches[KeysFetch::Failure as usize].inc();
                 let pause = retry;

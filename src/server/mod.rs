@@ -42,7 +42,7 @@ mod supervisor;
 mod worker;
 
 pub use listening_socket::ListenAddress;
-pub use override_feed::{FeedResult, FeedState, OverrideFeed};
+pub use override_feed::OverrideFeed;
 
 /// How often the files of rules and certificates are checked.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -72,8 +72,8 @@ pub struct ServerOptions {
     pub workers: NonZeroUsize,
     /// The time for which the process accepts connections after the signal to stop, while `/readyz` fails.
     pub drain_delay: Duration,
-    /// Overrides that come by URL, each with its state after the first fetch.
-    pub override_feeds: Vec<(OverrideFeed, FeedState)>,
+    /// Overrides that come by URL, after their first fetch.
+    pub override_feeds: Vec<OverrideFeed>,
     /// How long requests in flight may take after that.
     pub grace: Duration,
     /// Handle the process' signals and use the sockets that it inherited: SIGTERM and SIGINT drain, a second one quits,

@@ -22,7 +22,7 @@ use crate::telemetry::metrics::OverridesFetch;
 /// The largest list of overrides, in bytes. A million take 70 MB.
 const MAX_BYTES: usize = 128 * 1024 * 1024;
 
-/// For a whole fetch. A start waits for the first one this long at most.
+/// For a whole fetch. A start waits for the first one of each URL.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The overrides of one URL.
@@ -35,27 +35,14 @@ pub struct OverrideFeed {
     /// The time between two fetches.
     interval: Duration,
     check: Check,
+    /// The validator of the last good overrides that were fetched.
+    etag: Option<HeaderValue>,
+    /// The problem of the last fetch, which is logged once.
+    problem: Option<String>,
 }
 
 /// Checks a list of overrides with the other files. The error has the mistakes.
 type Check = Arc<dyn Fn(String) -> Result<(), Report> + Send + Sync>;
-
-/// The state between two fetches.
-#[derive(Clone, Debug, Default)]
-pub struct FeedState {
-    /// Of the last good overrides.
-    etag: Option<HeaderValue>,
-    /// The last problem, which is logged once.
-    problem: Option<String>,
-}
-
-/// The result of a fetch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FeedResult {
-    Unchanged,
-    /// The copy is new.
-    Changed,
-}
 
 #[derive(Debug, thiserror::Error)]
 enum FeedError {
@@ -88,61 +75,61 @@ impl OverrideFeed {
         let fetcher = Fetcher::new(url, ca.map(Path::to_owned), DEADLINE, MAX_BYTES)?;
         let (files, name) = (files.clone(), copy.url.clone());
         let check = move |text| super::reload::check_overrides(&files, &name, text, options, &Clock::machine());
-        Ok(Self { fetcher, copy, token_file: token_file.map(Path::to_owned), interval, check: Arc::new(check) })
+        let token_file = token_file.map(Path::to_owned);
+        Ok(Self { fetcher, copy, token_file, interval, check: Arc::new(check), etag: None, problem: None })
     }
 
     /// Fetches again and again. Asks for a reload when the copy is new.
-    pub async fn run(self, mut state: FeedState, shared: Arc<Shared>, ask_reload: ReloadSender) {
+    pub async fn run(mut self, shared: Arc<Shared>, ask_reload: ReloadSender) {
         loop {
             sleep(self.interval).await;
-            if self.fetch(&mut state, &shared).await == FeedResult::Changed {
+            if self.fetch(&shared).await == OverridesFetch::Changed {
                 // Fails only when the process ends.
                 let _ = ask_reload.send(None);
             }
         }
     }
 
-    /// Fetches once. A problem is counted, logged if it is another one than before, and changes nothing.
-    pub async fn fetch(&self, state: &mut FeedState, shared: &Shared) -> FeedResult {
-        let url = &self.copy.url;
+    /// Fetches once, and counts the result. A problem is logged if it is not the last one, and changes nothing.
+    pub async fn fetch(&mut self, shared: &Shared) -> OverridesFetch {
+        let (fetched, url) = (self.try_fetch().await, &self.copy.url);
         let metrics = &shared.metrics().server;
-        match self.try_fetch(state).await {
-            Ok(result) => {
-                if state.problem.take().is_some() {
-                    metrics.overrides_failing.dec();
-                    tracing::info!(url, "the overrides are there again");
-                }
-                let is_changed = result == FeedResult::Changed;
-                metrics.overrides_fetched(if is_changed { OverridesFetch::Changed } else { OverridesFetch::Unchanged });
-                result
+        let (result, problem) = match fetched {
+            Ok(result) => (result, None),
+            Err(error @ (FeedError::Broken(_) | FeedError::Encoding)) => (OverridesFetch::Broken, Some(error)),
+            Err(error) => (OverridesFetch::Failure, Some(error)),
+        };
+        metrics.overrides_fetched(result);
+        let problem = problem.map(|error| error.to_string());
+        match (&self.problem, &problem) {
+            (Some(_), None) => {
+                metrics.overrides_failing.dec();
+                tracing::info!(url, "the overrides can be fetched again");
             }
-            Err(error) => {
-                let is_broken = matches!(error, FeedError::Broken(_) | FeedError::Encoding);
-                metrics.overrides_fetched(if is_broken { OverridesFetch::Broken } else { OverridesFetch::Failure });
-                let problem = error.to_string();
-                if state.problem.as_ref() != Some(&problem) {
-                    tracing::error!(url, "the last good overrides stay in force: {problem}");
-                }
-                if state.problem.replace(problem).is_none() {
+            (known, Some(problem)) if known.as_ref() != Some(problem) => {
+                if known.is_none() {
                     metrics.overrides_failing.inc();
                 }
-                FeedResult::Unchanged
+                tracing::error!(url, "the last good overrides stay in force: {problem}");
             }
+            _ => {}
         }
+        self.problem = problem;
+        result
     }
 
-    async fn try_fetch(&self, state: &mut FeedState) -> Result<FeedResult, FeedError> {
+    async fn try_fetch(&mut self) -> Result<OverridesFetch, FeedError> {
         let token = self.token_file.as_deref().map(read_token).transpose().map_err(FeedError::Token)?;
-        let fetched = self.fetcher.fetch(state.etag.as_ref(), token).await?;
-        let Fetched::Modified { body, etag, .. } = fetched else { return Ok(FeedResult::Unchanged) };
+        let fetched = self.fetcher.fetch(self.etag.as_ref(), token).await?;
+        let Fetched::Modified { body, etag, .. } = fetched else { return Ok(OverridesFetch::Unchanged) };
         // Bad overrides are fetched again: the validator is that of good ones.
-        state.etag = None;
+        self.etag = None;
         let text = String::from_utf8(body.into()).map_err(|_| FeedError::Encoding)?;
         let (copy, check) = (self.copy.clone(), self.check.clone());
-        // To read a million overrides takes seconds.
+        // A million overrides take seconds.
         let kept = tokio::task::spawn_blocking(move || keep(&copy, &check, text)).await;
         let result = kept.map_err(|error| FeedError::Write { path: self.copy.path.clone(), error: error.into() })??;
-        state.etag = etag;
+        self.etag = etag;
         Ok(result)
     }
 }
@@ -159,10 +146,10 @@ fn read_token(path: &Path) -> Result<HeaderValue, String> {
     value.map_err(|_| wrong("the token has characters that a header cannot have".to_owned()))
 }
 
-/// Replaces the copy if the overrides are other ones, and good.
-fn keep(copy: &OverridesCopy, check: &Check, text: String) -> Result<FeedResult, FeedError> {
+/// Replaces the copy if the overrides have changed and have no mistakes.
+fn keep(copy: &OverridesCopy, check: &Check, text: String) -> Result<OverridesFetch, FeedError> {
     if fs::read(&copy.path).is_ok_and(|known| known == text.as_bytes()) {
-        return Ok(FeedResult::Unchanged);
+        return Ok(OverridesFetch::Unchanged);
     }
     // Written first: the check takes the text.
     let new = copy.path.with_extension("new");
@@ -171,14 +158,14 @@ fn keep(copy: &OverridesCopy, check: &Check, text: String) -> Result<FeedResult,
         file.write_all(text.as_bytes())?;
         file.sync_all()
     };
-    let failed = |error| FeedError::Write { path: copy.path.clone(), error };
+    let failed = |error| FeedError::Write { path: new.clone(), error };
     write().map_err(failed)?;
     if let Err(report) = check(text) {
         let _ = fs::remove_file(&new);
         return Err(FeedError::Broken(report));
     }
     fs::rename(&new, &copy.path).map_err(failed)?;
-    Ok(FeedResult::Changed)
+    Ok(OverridesFetch::Changed)
 }
 
 impl fmt::Debug for OverrideFeed {

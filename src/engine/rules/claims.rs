@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use http::header::HeaderName;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::component::ComponentError;
 use crate::engine::algorithms::micros::Micros;
+use crate::message::json_pointer::JsonPointer;
 use crate::message::url::HttpUrl;
 
 /// One entry of `jwt:`: an issuer whose tokens are trusted.
@@ -21,7 +22,7 @@ pub struct TokenIssuer {
     pub issuer: String,
     /// A token must be for one of these; empty if any will do.
     pub audiences: Vec<String>,
-    /// The header that has the token; `Authorization` with the scheme `Bearer` if there is none.
+    /// The header that has the token; `None` for `Authorization` with the scheme `Bearer`.
     pub header: Option<HeaderName>,
     /// The tolerance for `exp` and `nbf`.
     pub leeway: Micros,
@@ -45,7 +46,8 @@ pub enum KeySource {
 pub struct TokenClaims {
     /// The index of its issuer in the rules.
     pub issuer: u16,
-    pub values: Arc<Map<String, Value>>,
+    /// An object.
+    pub values: Arc<Value>,
 }
 
 /// The result of the verification of a token.
@@ -99,28 +101,46 @@ pub struct ClaimRef {
     pub jwt: Option<String>,
     /// The index of that entry, once the whole file is read.
     pub issuer: u16,
-    /// A name, or a JSON pointer (RFC 6901) if it begins with `/`.
-    pub path: String,
+    pub path: ClaimPath,
+}
+
+/// The place of a claim in a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimPath {
+    Name(String),
+    Pointer(JsonPointer),
+}
+
+impl ClaimPath {
+    /// The text in a rules file.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Name(name) => name,
+            Self::Pointer(pointer) => pointer.as_str(),
+        }
+    }
 }
 
 impl ClaimRef {
-    pub fn new(jwt: Option<String>, path: &str) -> Self {
-        Self { jwt, issuer: 0, path: path.to_owned() }
+    pub const fn new(jwt: Option<String>, path: ClaimPath) -> Self {
+        Self { jwt, issuer: 0, path }
     }
 
     /// The claim at the top of the token that has the value.
-    pub fn top(&self) -> Cow<'_, str> {
-        let Some(pointer) = self.path.strip_prefix('/') else { return Cow::Borrowed(&self.path) };
-        let first = pointer.split('/').next().unwrap_or_default();
-        if first.contains('~') { first.replace("~1", "/").replace("~0", "~").into() } else { first.into() }
+    pub fn top(&self) -> &str {
+        match &self.path {
+            ClaimPath::Name(name) => name,
+            ClaimPath::Pointer(pointer) => pointer.first_name(),
+        }
     }
 
     /// Returns the value in the token of the issuer, if the request has such a token.
     fn find<'a>(&self, claims: &'a [TokenClaims]) -> Option<&'a Value> {
         let token = claims.iter().find(|token| token.issuer == self.issuer)?;
-        let top = token.values.get(&*self.top())?;
-        let rest = self.path.strip_prefix('/').and_then(|pointer| pointer.find('/').map(|end| &pointer[end..]));
-        rest.map_or(Some(top), |rest| top.pointer(rest))
+        match &self.path {
+            ClaimPath::Name(name) => token.values.get(name),
+            ClaimPath::Pointer(pointer) => token.values.pointer(pointer.as_str()),
+        }
     }
 
     /// The value as text: a string, a whole number, or `true` and `false`.
@@ -144,7 +164,7 @@ impl ClaimRef {
 
 impl fmt::Display for ClaimRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.path)
+        f.write_str(self.path.as_str())
     }
 }
 
@@ -167,10 +187,12 @@ mod tests {
             "sub": "u1", "https://a.example/plan": "free", "org": { "id": 7, "big": 18_446_744_073_709_551_615_u64 },
             "ok": true, "no": null, "half": 1.5, "empty": "", "roles": ["a", 2, {}], "a/b": { "~": "x" },
         });
-        let Value::Object(values) = values else { panic!() };
         let claims = [TokenClaims { issuer: 3, values: Arc::new(values) }];
-        let claim = |path| ClaimRef { issuer: 3, ..ClaimRef::new(None, path) };
-        let text = |path| claim(path).text(&claims).map(|text| text.map(Cow::into_owned));
+        let claim = |path: &str| {
+            let pointer = JsonPointer::parse(path).map(ClaimPath::Pointer);
+            ClaimRef { issuer: 3, ..ClaimRef::new(None, pointer.unwrap_or_else(|_| ClaimPath::Name(path.to_owned()))) }
+        };
+        let text = |path: &str| claim(path).text(&claims).map(|text| text.map(Cow::into_owned));
         for (path, expected) in [
             ("sub", Ok(Some("u1"))),
             ("https://a.example/plan", Ok(Some("free"))),
@@ -191,7 +213,7 @@ mod tests {
         ] {
             assert_eq!(text(path), expected.map(|text| text.map(str::to_owned)), "{path}");
         }
-        let all = |path| claim(path).texts(&claims).map(Cow::into_owned).collect::<Vec<_>>();
+        let all = |path: &str| claim(path).texts(&claims).map(Cow::into_owned).collect::<Vec<_>>();
         assert_eq!([all("roles"), all("sub"), all("org"), all("x")], [vec!["a", "2"], vec!["u1"], vec![], vec![]]);
         assert_eq!(ClaimRef { issuer: 2, ..claim("sub") }.text(&claims), Ok(None), "another issuer");
     }

@@ -67,7 +67,7 @@ pub struct Limit {
     pub visibility: Visibility,
     /// Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
     pub lease: Option<LeaseTerms>,
-    /// How long a request may be held until its charge fits. Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
+    /// The longest time that a request is held until its charge fits. Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
     pub delay: Option<Micros>,
     /// Only with [`Algorithm::Queue`].
     pub queue: Option<Box<Queue>>,

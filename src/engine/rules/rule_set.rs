@@ -13,7 +13,7 @@ use super::fingerprint::Fingerprinter;
 use super::identity::{Fallback, IdError, Identity, describe, identify, readable};
 use super::index::Index;
 use super::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
-use super::matching::Candidates;
+use super::matching::{Candidates, Mismatch};
 use super::overrides::{OverrideLookup, OverrideOrigin, Overrides};
 use super::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan, Reservation};
 use super::queue::FollowUp;
@@ -47,7 +47,7 @@ pub struct Rules {
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,
     /// True if a limit reads the bodies of requests.
-    pub reads_bodies: bool,
+    pub(super) reads_bodies: bool,
     /// True if a limit has `headers: none`.
     pub has_hidden: bool,
     pub(super) has_delays: bool,
@@ -238,11 +238,11 @@ impl Rules {
         Ok(plan)
     }
 
-    /// Returns true if a limit that covers `request` reads its body.
+    /// Returns true if a limit that may cover `request` reads its body. Its tokens are not verified yet, so claims may have any
+    /// value.
     pub fn needs_body(&self, request: &Request<'_>) -> bool {
-        let needs = |place: &u32| {
-            self.limit(*place).is_some_and(|limit| limit.reads_body() && limit.conditions.check(request).is_ok())
-        };
+        let may_cover = |limit: &Limit| matches!(limit.conditions.check(request), Ok(()) | Err(Mismatch::Claim(_)));
+        let needs = |place: &u32| self.limit(*place).is_some_and(|limit| limit.reads_body() && may_cover(limit));
         self.reads_bodies && self.candidates(request).iter().any(needs)
     }
 
@@ -361,7 +361,7 @@ pub(super) fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, InvalidI
     let (origin, given) = match &limit.cost {
         Cost::Fixed(cost) => return Ok(*cost),
         Cost::Claim(claim) => {
-            // One that is no scalar fails as text that is no number does.
+            // An object or a list is rejected, like text that is not a number.
             let found = claim.text(request.claims).or_else(|error| match error {
                 ComponentError::Missing => Ok(None),
                 ComponentError::Malformed => Err(AmbiguousValue),

@@ -37,7 +37,7 @@ const REQUEST_KEYS: [&str; 4] = ["method", "url", "ip", "headers"];
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) mode: Mode,
-    /// How long the application waits by itself for limits with `delay`.
+    /// The longest time that the application waits by itself for limits with `delay`.
     pub(super) max_delay: Option<Micros>,
     pub(super) subject: Subject,
 }

@@ -115,7 +115,7 @@ impl Proxy {
             now: Micros(0),
         };
         let limiter = &self.front.limiter;
-        let needs_body = limiter.view().rules().reads_bodies && limiter.view().rules().needs_body(&view);
+        let needs_body = limiter.view().rules().needs_body(&view);
         let inspected = if needs_body {
             let (most, metrics) = (limits.inspected_bytes, limiter.shared().metrics());
             let activity = &context.activity;

@@ -57,7 +57,7 @@ pub(crate) struct Record {
     pub(crate) limit: Option<Box<str>>,
     /// The tokens, slots or entries left of that limit.
     pub(crate) remaining: Option<u64>,
-    /// How long the request was held.
+    /// The time for which the request was held.
     pub(crate) delay: Micros,
     /// The names of limits whose candidate would have denied the request.
     pub(crate) candidate_denied: Vec<Box<str>>,
