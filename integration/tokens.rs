@@ -161,7 +161,7 @@ fn keys_come_by_url_rotate_and_outlive_their_server() {
     };
     eventually("the missing keys are told", || keys_error(&weir).ok_or("no error"));
     assert_eq!(get(&old, "k1", "a"), 429);
-    assert!(weir.log().contains("expected status 200, got 503"), "{}", weir.log());
+    weir.until_logged("expected status 200, got 503");
 
     *answer.lock() = ok(&key_set(&[&old]));
     let patience = Duration::from_secs(20);
@@ -188,7 +188,7 @@ fn keys_come_by_url_rotate_and_outlive_their_server() {
     });
     assert!(user > 10 && server.requests().len() - fetched <= 3, "{user} tokens, {} fetches", server.requests().len());
     assert_eq!((get(&old, "k1", "c"), get(&new, "k2", "d")), (200, 200));
-    assert!(weir.log().contains("the last good ones stay in force"), "{}", weir.log());
+    weir.until_logged("the last good ones stay in force");
 }
 
 #[test]
