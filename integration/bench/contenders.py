@@ -5,6 +5,8 @@ many workers as the others, each with a listening socket of its own. Towards the
 """
 
 import dataclasses
+import pathlib
+import subprocess
 import urllib.request
 
 from processes import free_ports
@@ -36,8 +38,9 @@ class Contender:
         self.name, self.processes, self.admin = name, processes, admin
         self.port = processes[-1].port
 
-    def cpu_seconds(self):
-        return sum(process.cpu_seconds() for process in self.processes)
+    def user_and_system_seconds(self):
+        pairs = [process.user_and_system_seconds() for process in self.processes]
+        return sum(user for user, _ in pairs), sum(system for _, system in pairs)
 
     def pss_mib(self):
         return sum(process.pss_mib() for process in self.processes)
@@ -215,6 +218,17 @@ static_resources:
     command = [envoy_program(), "-c", stage.write(f"{name}.yaml", configuration)]
     command += ["--concurrency", str(front.workers), "--log-level", "error", "--disable-hot-restart"]
     return Contender("envoy", [stage.start(name, command, port)[0]])
+
+
+def relay(stage, scenario, upstream_port, front):
+    """What forwards bytes and reads no HTTP: the floor. None where a contender has more to do than forwarding them."""
+    if scenario != "passing" or front.certificate or front.http2 or front.workers > 1:
+        return None
+    [port] = free_ports(1)
+    binary = str(stage.directory / "relay")
+    source = str(pathlib.Path(__file__).with_name("relay.c"))
+    subprocess.run([program("cc"), "-O2", "-o", binary, source], check=True, timeout=60)
+    return Contender("relay", [stage.start("relay-passing", [binary, str(port), str(upstream_port)], port)[0]])
 
 
 def weir_command(binary, upstream_port, ports, front, limits, *more):

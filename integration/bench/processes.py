@@ -61,10 +61,15 @@ class Process:
             found.extend(children.get(pid, []))
         return found
 
-    def cpu_seconds(self):
+    def user_and_system_seconds(self):
         """User and system time of all threads of all its processes, and of children that have ended."""
-        fields = [stat(pid) for pid in self.pids()]
-        return sum(int(value) for line in fields if line for value in line[11:15]) / TICKS_PER_SECOND
+        fields = [line for line in map(stat, self.pids()) if line]
+        user = sum(int(line[11]) + int(line[13]) for line in fields)
+        system = sum(int(line[12]) + int(line[14]) for line in fields)
+        return user / TICKS_PER_SECOND, system / TICKS_PER_SECOND
+
+    def cpu_seconds(self):
+        return sum(self.user_and_system_seconds())
 
     def pss_mib(self):
         """Proportional set size: memory shared between a server's processes counts once."""

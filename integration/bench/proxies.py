@@ -7,7 +7,10 @@ that a machine which slows down slows all of them down; the first round warms up
 over the rounds, ratios are medians of the rounds' ratios:
 
     CPU us/req   user and system time of all processes and threads, with Weir on Redis also that of the Redis server
+    user, system the two parts of it
     PSS MiB      the largest proportional set size seen, sampled four times a second; with Redis also the server's
+
+`relay` forwards bytes and reads no HTTP: the floor of a hop, for the plain run and large bodies where the limit is ample.
 
 The answers are checked: all 200 where the limit is ample, more than 99 % 429 where it is not, and none that the store
 did not decide; and the status, body and HTTP version of one answer after each turn.
@@ -34,7 +37,12 @@ from processes import Failure
 from stage import Certificate, Stage, carry_out, program, version, weir_program
 
 LARGE_BODY = 65536
-STARTERS = {"nginx": contenders.nginx, "haproxy": contenders.haproxy, "envoy": contenders.envoy}
+STARTERS = {
+    "nginx": contenders.nginx,
+    "haproxy": contenders.haproxy,
+    "envoy": contenders.envoy,
+    "relay": contenders.relay,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +62,11 @@ class Variant:
         parts += [f"--body {self.body}"] if self.body else []
         return " ".join(parts) or "plain"
 
+    def targets(self):
+        if self.http2:
+            return report.HTTP2_TARGETS
+        return report.TARGETS if self == Variant() else report.VARIANT_TARGETS
+
     def front(self, stage):
         body = contenders.BODY if self.body is None else b"x" * self.body
         certificate = Certificate(stage.directory) if self.tls else None
@@ -68,16 +81,18 @@ def load(contender, front, path, seconds, options):
     undecided = contender.store_errors()
     memory = [contender.pss_mib()]
     url, sample = front.url(contender.port, path), lambda: memory.append(contender.pss_mib())
-    before = contender.cpu_seconds()
+    user, system = contender.user_and_system_seconds()
     if front.http2:
         figures = loads.h2load(url, seconds, options.connections, options.streams, sample)
     else:
         figures = loads.wrk(url, seconds, options.connections, sample)
-    used = contender.cpu_seconds() - before
+    user_after, system_after = contender.user_and_system_seconds()
     if not figures["requests"]:
         raise Failure(f"{contender.name} answered nothing:\n{contender.processes[-1].last_words()}")
     return {
-        "cpu_us": used / figures["requests"] * 1e6,
+        "cpu_us": (user_after - user + system_after - system) / figures["requests"] * 1e6,
+        "user_us": (user_after - user) / figures["requests"] * 1e6,
+        "system_us": (system_after - system) / figures["requests"] * 1e6,
         "rps": figures["requests"] / figures["micros"] * 1e6,
         "p50_us": figures["p50"],
         "p99_us": figures["p99"],
@@ -139,10 +154,10 @@ def run_variant(variant, starters, options):
             front = variant.front(stage)
             upstream = contenders.upstream(stage, front.body)
             running = [start(stage, scenario, upstream.port, front) for start in starters]
+            running = [contender for contender in running if contender]
             turns = rounds(running, front, scenario, "/", options)
         done[scenario] = {name: report.summary(of_one) for name, of_one in turns.items()}
-        plain = variant == Variant()
-        rows = report.ratios(scenario, turns, plain)
+        rows = report.ratios(scenario, turns, variant.targets())
         done["ratios"] += [row | {"variant": variant.name()} for row in rows]
         report.print_table(f"{variant.name()}, {scenario}", done[scenario])
     if done["ratios"]:
