@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{TOKEN, ask, ask_with, done, each_store};
+use super::{TOKEN, ask_with, done, each_store};
 use crate::support::eventually;
 use crate::support::weir::Weir;
 use crate::support::wire::{Message, Wire};
@@ -41,10 +41,7 @@ fn left(state: &Value, key: &str) -> Vec<u64> {
 
 fn serve(rules: &str, store: &[&str]) -> Weir {
     let weir = Weir::serve(rules, &[&["--check", "127.0.0.1:0", "--admin-token", TOKEN], store].concat());
-    eventually("the store is there", || match ask(&weir, "GET", "/buckets/L:0", "") {
-        (200, _) => Ok(()),
-        other => Err(other),
-    });
+    weir.until_connected();
     weir
 }
 

@@ -55,7 +55,9 @@ fn each_store(test: impl Fn(&[&str], &str)) {
 
 /// A process with a check listener and a token.
 fn serve(store: &[&str]) -> Weir {
-    Weir::serve(LIMITS, &[&["--check", "127.0.0.1:0", "--admin-token", TOKEN], store].concat())
+    let weir = Weir::serve(LIMITS, &[&["--check", "127.0.0.1:0", "--admin-token", TOKEN], store].concat());
+    weir.until_connected();
+    weir
 }
 
 /// Sends a request to the admin listener.

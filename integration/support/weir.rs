@@ -89,6 +89,15 @@ impl Weir {
         value.unwrap_or_else(|| panic!("{name} is not in\n{text}"))
     }
 
+    /// Waits until every worker is connected to its store. A worker that is not leaves requests to the failure policy.
+    #[track_caller]
+    pub(crate) fn until_connected(&self) {
+        eventually("all workers are connected to the store", || {
+            let text = self.admin("/readyz").text().to_owned();
+            if text.contains("\"store\":\"up\"") { Ok(()) } else { Err(text) }
+        });
+    }
+
     pub(crate) fn limits_file(&self) -> PathBuf {
         self.directory.path().join("limits.yaml")
     }
