@@ -19,6 +19,8 @@ use crate::limiter::Limiter;
 
 pub mod admin;
 mod client_address;
+#[cfg(test)]
+mod cost;
 pub mod grpc;
 pub mod http;
 pub mod http_check;

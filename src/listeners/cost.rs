@@ -1,0 +1,160 @@
+//! What a connection and its requests take: allocations and the size of the task.
+//!
+//! Each request of a connection goes through a real socket to a listener on this thread. Clients and upstreams have
+//! threads of their own, whose allocations are not counted.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
+
+use super::*;
+use crate::clock::Clock;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::answer::headers::Generations;
+use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::rules::limit::Limit;
+use crate::engine::rules::rule_set::Rules;
+use crate::http::{
+    AcceptOptions, Admission, ClientHeaders, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts,
+    UpstreamOptions,
+};
+use crate::limiter::Shared;
+use crate::message::client_address::TrustedProxies;
+use crate::store::Store;
+use crate::store::memory::MemoryStore;
+use crate::telemetry::metrics::Metrics;
+
+/// Counts the allocations for each request of a connection: the difference between two connections of different lengths.
+/// `talk` sends so many requests on a connection, one after the other.
+fn allocations_per_request(options: &ListenerOptions, burst: u64, talk: fn(TcpStream, u32)) -> u64 {
+    const MORE: u32 = 200;
+    let runtime = runtime();
+    let listener = runtime.block_on(async { Listener::new(limiter(burst), options) });
+    let serve = |requests| {
+        let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = socket.local_addr().unwrap();
+        let client = thread::spawn(move || talk(TcpStream::connect(address).unwrap(), requests));
+        let (stream, peer) = socket.accept().unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let connection = async {
+            let stream = Stream::Tcp(tokio::net::TcpStream::from_std(stream).unwrap());
+            listener.clone().serve_connection(stream, peer.ip(), CancellationToken::new()).await;
+        };
+        let counted = allocation_counter::measure(|| runtime.block_on(connection));
+        client.join().unwrap();
+        counted.count_total
+    };
+    // What the first requests allocate is kept for all others.
+    serve(20);
+    let (few, many) = (serve(20), serve(20 + MORE));
+    // Rounded, because the replies to denied requests are written anew every second.
+    (many - few + u64::from(MORE) / 2) / u64::from(MORE)
+}
+
+fn runtime() -> LocalRuntime {
+    Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap()
+}
+
+/// A limiter with one limit, by address.
+fn limiter(burst: u64) -> Rc<Limiter> {
+    let windows = [Numbers::new(burst, 1, 1_000_000_000).unwrap()].into();
+    let limit = Limit { allowance: Allowance::Windows(windows), ..Limit::new("Requests") };
+    let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+    let store = || MemoryStore::new(10);
+    let shared = Arc::new(Shared::new(rules, Arc::new(Metrics::new().unwrap()), store()));
+    Rc::new(Limiter::new(shared, Store::Memory(Arc::new(store()))))
+}
+
+fn front() -> FrontendOptions {
+    let http = HttpOptions {
+        accept: AcceptOptions::default(),
+        trusted_proxies: TrustedProxies::default(),
+        client_headers: ClientHeaders::default(),
+        timeouts: Timeouts::default(),
+        limits: HttpLimits::default(),
+        admission: Admission::new(ConnectionLimits::default()),
+    };
+    let generations = Generations::default();
+    FrontendOptions { http, clock: Clock::machine(), generations, access_log: None, traces: None }
+}
+
+/// A proxy of a server at this address.
+fn proxy(upstream: SocketAddr) -> ListenerOptions {
+    let upstream = UpstreamOptions::new(Routes::parse(&[format!("http://{upstream}")]).unwrap());
+    ListenerOptions::Proxy(ProxyOptions { front: front(), upstream })
+}
+
+/// A server of one connection that answers every request.
+fn upstream() -> (SocketAddr, JoinHandle<()>) {
+    let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = socket.local_addr().unwrap();
+    let serve = move || {
+        let (mut stream, _) = socket.accept().unwrap();
+        while read_to(&mut stream, b"\r\n\r\n") {
+            let answer = b"HTTP/1.1 200 OK\r\nServer: one\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\n\
+                Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+            stream.write_all(answer).unwrap();
+        }
+    };
+    (address, thread::spawn(serve))
+}
+
+/// Reads what ends with these bytes; false at the end of the connection.
+fn read_to(stream: &mut TcpStream, end: &[u8]) -> bool {
+    let (mut buffer, mut length) = ([0; 4096], 0);
+    while !buffer[..length].ends_with(end) {
+        match stream.read(&mut buffer[length..]).unwrap() {
+            0 => return false,
+            count => length += count,
+        }
+    }
+    true
+}
+
+/// Sends requests over HTTP/1.1. All answers end with a brace, those of the upstream and those to denied requests.
+fn talk_http1(mut stream: TcpStream, requests: u32) {
+    for _ in 0..requests {
+        let request =
+            b"GET /orders/7?a=b HTTP/1.1\r\nHost: api.example.com\r\nUser-Agent: curl/8\r\nAccept: */*\r\n\r\n";
+        stream.write_all(request).unwrap();
+        assert!(read_to(&mut stream, b"}"));
+    }
+}
+
+#[track_caller]
+fn check_http1(burst: u64, most: u64) {
+    let (address, upstream) = upstream();
+    let allocations = allocations_per_request(&proxy(address), burst, talk_http1);
+    upstream.join().unwrap();
+    assert!(allocations <= most, "{allocations} allocations for each request");
+}
+
+#[test]
+fn requests_over_http1_allocate_little() {
+    check_http1(1_000_000, 9);
+}
+
+#[test]
+fn denied_requests_over_http1_allocate_little() {
+    check_http1(1, 5);
+}
+
+#[test]
+fn the_task_of_a_connection_is_small() {
+    let (runtime, address) = (runtime(), SocketAddr::from((Ipv4Addr::LOCALHOST, 1)));
+    let size = runtime.block_on(async {
+        let listener = Listener::new(limiter(1), &proxy(address));
+        let (one, _other) = tokio::net::UnixStream::pair().unwrap();
+        size_of_val(&listener.serve_connection(
+            Stream::Unix(one),
+            IpAddr::from([127, 0, 0, 1]),
+            CancellationToken::new(),
+        ))
+    });
+    assert!(size <= 12_032, "{size} bytes");
+}
