@@ -263,8 +263,6 @@ impl Peer {
         const PROTO: &str = "x-forwarded-proto";
         const HOST: &str = "x-forwarded-host";
         let proto = self.scheme();
-        // Copied because the list that contains it is modified.
-        let host = headers.get("host").map(<[u8]>::to_vec);
         if self.is_trusted {
             let chain = self.chain(headers);
             headers.retain(|name, _| !is_of_limits(name) && !name.eq_ignore_ascii_case(FOR.as_bytes()));
@@ -272,8 +270,8 @@ impl Peer {
             if !headers.contains(PROTO) {
                 headers.append(PROTO, proto);
             }
-            if let Some(host) = host.filter(|_| !headers.contains(HOST)) {
-                headers.append(HOST, host);
+            if !headers.contains(HOST) {
+                headers.append_copy(HOST, "host");
             }
         } else {
             headers.retain(|name, _| !is_claim(name) && !is_of_limits(name));
@@ -281,9 +279,7 @@ impl Peer {
                 headers.append(FOR, &self.text);
             }
             headers.append(PROTO, proto);
-            if let Some(host) = host {
-                headers.append(HOST, host);
-            }
+            headers.append_copy(HOST, "host");
         }
         headers.append("via", via(version));
     }

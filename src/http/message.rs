@@ -18,7 +18,7 @@ use crate::message::headers::Headers;
 use crate::message::reply::Reply;
 
 /// A request in the form that a server receives it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) method: Method,
     /// The target as it was sent, in origin form (`/path?query`) or `*`.
@@ -117,6 +117,11 @@ pub(crate) trait Download: Debug {
 
     /// The bytes still to come, if the sender has announced them.
     fn length(&self) -> Option<u64>;
+
+    /// Takes the whole rest, whose length is known, if it is already there and nothing else is to be done.
+    fn take_whole(&mut self, _text: &mut Vec<u8>) -> bool {
+        false
+    }
 
     /// Returns whether its connection can be [released](Self::release).
     fn is_done(&self) -> bool {
@@ -219,6 +224,22 @@ impl ResponseBody {
             }
             Self::Watched(watched) => watched.poll_piece(cx),
             Self::Download(None) | Self::Tunnel(_) => Poll::Ready(None),
+        }
+    }
+
+    /// Takes the whole rest, whose length is known, if it is already there.
+    pub(super) fn take_whole(&mut self, text: &mut Vec<u8>) -> bool {
+        match self {
+            Self::Text(all) => {
+                text.extend_from_slice(all);
+                true
+            }
+            Self::Download(body) => {
+                let is_taken = body.as_mut().is_some_and(|body| body.take_whole(text));
+                release(body);
+                is_taken
+            }
+            _ => false,
         }
     }
 

@@ -27,8 +27,9 @@ pub(crate) trait Service: 'static {
     /// Starts an exchange, before the request is looked at.
     fn begin(&self, context: &Context, request: &Request) -> Self::Exchange;
 
-    /// Bodies that the service does not read are drained by the connection.
-    async fn answer(&self, context: &Context, request: Request, exchange: &mut Self::Exchange) -> Response;
+    /// Bodies that the service does not read are drained by the connection. What is left of the request is of no use to
+    /// anybody but its memory.
+    async fn answer(&self, context: &Context, request: &mut Request, exchange: &mut Self::Exchange) -> Response;
 
     /// A request's head could not be read; `response` is sent.
     fn rejected(&self, context: &Context, version: Version, error: HeadError, response: &Response);

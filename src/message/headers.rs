@@ -47,22 +47,47 @@ impl Headers {
         lines: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
         more: (usize, usize),
     ) -> Self {
-        let mut headers = Self::with_capacity(lines.len() + more.0, head.len() + more.1);
-        headers.text.extend_from_slice(head);
+        let mut headers = Self::new();
+        headers.set_head(head, lines, more);
+        headers
+    }
+
+    /// Replaces all lines with those of a head, as [`Self::of_head`] does. The memory is used again.
+    pub fn set_head<'a>(
+        &mut self,
+        head: &'a [u8],
+        lines: impl ExactSizeIterator<Item = (&'a [u8], &'a [u8])>,
+        more: (usize, usize),
+    ) {
+        self.clear();
+        self.text.reserve(head.len() + more.1);
+        self.lines.reserve(lines.len() + more.0);
+        self.text.extend_from_slice(head);
         let base = head.as_ptr() as usize;
         for (name, value) in lines {
             let start = (name.as_ptr() as usize).wrapping_sub(base);
             let value_start = (value.as_ptr() as usize).wrapping_sub(base);
             match (u32::try_from(start), u32::try_from(value_start), u32::try_from(value_start + value.len())) {
                 (Ok(start), Ok(value), Ok(end)) if end as usize <= head.len() => {
-                    headers.marks |= mark(name);
+                    self.marks |= mark(name);
                     let name = u16::try_from(name.len()).unwrap_or(u16::MAX);
-                    headers.lines.push(Line { start, name, value, end });
+                    self.lines.push(Line { start, name, value, end });
                 }
-                _ => headers.append(name, value),
+                _ => self.append(name, value),
             }
         }
-        headers
+    }
+
+    /// Removes all lines and keeps their memory.
+    pub fn clear(&mut self) {
+        self.text.clear();
+        self.lines.clear();
+        self.marks = 0;
+    }
+
+    /// Returns the bytes of memory that it has, used or not.
+    pub fn memory(&self) -> usize {
+        self.text.capacity() + self.lines.capacity() * size_of::<Line>()
     }
 
     /// Appends a line.
@@ -98,6 +123,21 @@ impl Headers {
             }
         }
         self.text.extend_from_slice(CRLF);
+    }
+
+    /// Appends a line with the value of the first line of the name `source`, if there is one.
+    pub fn append_copy(&mut self, name: &str, source: &str) {
+        let source = source.as_bytes();
+        let line = self.lines.iter().find(|line| line.name(&self.text).eq_ignore_ascii_case(source));
+        if let Some(Line { value, end, .. }) = line.copied() {
+            self.append(name, b"");
+            self.text.truncate(self.text.len() - CRLF.len());
+            self.text.extend_from_within(value as usize..end as usize);
+            if let Some(line) = self.lines.last_mut() {
+                line.end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+            }
+            self.text.extend_from_slice(CRLF);
+        }
     }
 
     /// Replaces all lines of this name with one.
@@ -294,7 +334,19 @@ mod tests {
         headers.append_with("b", |value| value.extend_from_slice(b"2"));
         headers.append_with("c", |_| {});
         headers.append("d", "4");
-        check(&headers, &[("a", "1"), ("b", "2"), ("d", "4")]);
+        headers.append_copy("e", "B");
+        headers.append_copy("f", "c");
+        check(&headers, &[("a", "1"), ("b", "2"), ("d", "4"), ("e", "2")]);
+    }
+
+    #[test]
+    fn the_memory_of_a_head_is_used_again() {
+        let (mut headers, head) = (Headers::from_iter([("a", "1"), ("b", "2")]), b"X-Id: 7\r\n");
+        headers.set_head(head, [(&head[..4], &head[6..7])].into_iter(), (1, 10));
+        check(&headers, &[("X-Id", "7")]);
+        let memory = headers.memory();
+        headers.clear();
+        assert_eq!((headers.len(), headers.get("x-id"), headers.memory()), (0, None, memory));
     }
 
     #[test]

@@ -80,20 +80,22 @@ impl<L: KeepAlive> Connection<L> {
 
     /// Returns whether nothing has arrived while it was idle: neither an end nor an unrequested response.
     pub(crate) fn is_quiet(&mut self) -> bool {
-        let mut cx = Context::from_waker(Waker::noop());
         // The reactor knows that a socket is not readable without asking the system.
-        self.stream.is_silent(&mut cx) || self.stream.poll_fill(&mut self.input, 0, &mut cx).is_pending()
+        self.stream.is_silent_now() || {
+            let mut cx = Context::from_waker(Waker::noop());
+            self.stream.poll_fill(&mut self.input, 0, &mut cx).is_pending()
+        }
     }
 
     /// Sends a request and waits for the response's headers.
     pub(crate) async fn send(
         mut self: Box<Self>,
-        mut request: Request,
+        request: &mut Request,
         context: &RequestContext,
         lease: L,
     ) -> Result<Response, Box<SendFailed<L>>> {
         let activity = &context.activity;
-        self.begin(&mut request);
+        self.begin(request);
         let mut interim = 0;
         let received = poll_fn(|cx| {
             // An upstream that responds early may stop reading, so a failed write may still be followed by a response.
@@ -146,11 +148,12 @@ impl<L: KeepAlive> Connection<L> {
         encode::request_head(&mut self.outbox.text, &request.method, &request.target, &request.headers, self.encoding);
     }
 
-    fn failed(self, error: UpstreamError, mut request: Request, lease: L) -> Box<SendFailed<L>> {
+    #[cold]
+    fn failed(self, error: UpstreamError, request: &mut Request, lease: L) -> Box<SendFailed<L>> {
         let was_sent = self.outbox.total > 0;
         let is_whole = !self.has_taken && !self.has_received;
         request.body = self.upload.unwrap_or_default();
-        Box::new(SendFailed { error, lease, request: is_whole.then_some(request), was_sent })
+        Box::new(SendFailed { error, lease, request: is_whole.then(|| std::mem::take(request)), was_sent })
     }
 
     /// Sends as much of the request as possible. Ready when all of it is sent or the rest never will be.
@@ -275,6 +278,15 @@ impl<L: KeepAlive> Download for Connection<L> {
 
     fn length(&self) -> Option<u64> {
         self.decoder.length()
+    }
+
+    fn take_whole(&mut self, text: &mut Vec<u8>) -> bool {
+        let is_sent = self.upload.is_none() && self.outbox.is_empty();
+        let is_taken = is_sent && self.decoder.take_whole(&mut self.input, text);
+        if let Some((_, activity)) = self.response.as_ref().filter(|_| is_taken) {
+            activity.moved();
+        }
+        is_taken
     }
 
     fn is_done(&self) -> bool {

@@ -90,6 +90,16 @@ impl Decoder {
         }
     }
 
+    /// Appends the rest of a body with a length to `text` if all of it is there; returns whether it was.
+    pub(super) fn take_whole(&mut self, buffer: &mut BytesMut, text: &mut Vec<u8>) -> bool {
+        let Self::Length(left) = *self else { return false };
+        let Some(rest) = usize::try_from(left).ok().and_then(|left| buffer.get(..left)) else { return false };
+        text.extend_from_slice(rest);
+        buffer.advance(rest.len());
+        *self = Self::Ended;
+        true
+    }
+
     /// Takes the next part out of the buffer and leaves what follows the body. `None` at the end, pending if more bytes
     /// are needed; nobody is woken.
     pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Poll<Option<Result<Piece, BodyError>>> {

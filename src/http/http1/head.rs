@@ -12,10 +12,11 @@ use http::{Method, StatusCode, Version};
 use httparse::{Error, Header, Status};
 
 use super::decode::Framing;
+use super::spare;
 use crate::http::failure::HeadError;
 use crate::http::forwarding;
 use crate::http::limits::HeadLimits;
-use crate::http::message::{Request, RequestBody};
+use crate::http::message::Request;
 use crate::message::headers::{self, Headers};
 
 /// The most header lines that a message may have, whatever is configured. They are split on the stack.
@@ -24,10 +25,9 @@ pub(crate) const MOST_LINES: usize = 256;
 /// Space for the lines of a head, uninitialised because clearing these 8 KiB takes 0.1 us.
 const NO_LINES: [MaybeUninit<Header<'_>>; MOST_LINES] = [const { MaybeUninit::uninit() }; MOST_LINES];
 
-#[derive(Debug)]
+/// The properties of a request's head that concern its connection.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct RequestHead {
-    /// The request without its body.
-    pub(super) request: Request,
     pub(super) framing: Framing,
     /// True if the client may send another request on the connection (RFC 9112 section 9.3).
     pub(super) is_persistent: bool,
@@ -49,8 +49,13 @@ impl ResponseHead {
     }
 }
 
-/// Reads a request's head and returns it with its length; `None` if more bytes are needed.
-pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(RequestHead, usize)>, HeadError> {
+/// Reads a request's head into `request`, whose memory is used again, and returns its length; `None` if more bytes are
+/// needed.
+pub(super) fn request(
+    buffer: &[u8],
+    limits: &HeadLimits,
+    request: &mut Request,
+) -> Result<Option<(RequestHead, usize)>, HeadError> {
     // A server ignores one empty line before a request (RFC 9112 section 2.2); httparse would accept any number.
     let skipped = if buffer.starts_with(b"\r\n") { 2 } else { 0 };
     let bytes = &buffer[skipped..];
@@ -89,14 +94,14 @@ pub(super) fn request(buffer: &[u8], limits: &HeadLimits) -> Result<Option<(Requ
     if method.len() > LONGEST_METHOD {
         return Err(HeadError::Malformed("method too long"));
     }
-    let method =
+    request.method =
         Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed("the method is not a token"))?;
-    let version = http_version(version);
-    let read = read_headers(parsed.headers, &bytes[..length])?;
-    let (framing, is_persistent) = (read.request_framing(version)?, read.is_persistent(version));
-    let (target, headers) = (target.to_owned(), read.headers);
-    let request = Request { method, target, version, headers, body: RequestBody::Empty };
-    Ok(Some((RequestHead { request, framing, is_persistent }, skipped + length)))
+    request.version = http_version(version);
+    request.target.clear();
+    request.target.push_str(target);
+    let read = read_headers(parsed.headers, &bytes[..length], &mut request.headers)?;
+    let (framing, is_persistent) = (read.request_framing(request.version)?, read.is_persistent(request.version));
+    Ok(Some((RequestHead { framing, is_persistent }, skipped + length)))
 }
 
 /// Reads a head that arrives in pieces by `fill`. An end of the input before that of the head is an error.
@@ -107,7 +112,7 @@ pub(super) fn poll<T>(
     input: &mut BytesMut,
     limits: &HeadLimits,
     mut fill: impl FnMut(&mut BytesMut) -> Poll<io::Result<usize>>,
-    parse: impl Fn(&[u8]) -> Result<Option<(T, usize)>, HeadError>,
+    mut parse: impl FnMut(&[u8]) -> Result<Option<(T, usize)>, HeadError>,
 ) -> Poll<io::Result<Result<T, HeadError>>> {
     let mut is_worth_parsing = !input.is_empty();
     loop {
@@ -170,10 +175,11 @@ pub(super) fn response(
         return Err(HeadError::Malformed("missing status line"));
     };
     let status = StatusCode::from_u16(status).map_err(|_| HeadError::Malformed("invalid status code"))?;
-    let read = read_headers(parsed.headers, &buffer[..length])?;
+    let mut headers = spare::take();
+    let read = read_headers(parsed.headers, &buffer[..length], &mut headers)?;
     let framing = read.response_framing(method, status)?;
     let is_persistent = read.is_persistent(http_version(version));
-    Ok(Some((ResponseHead { status, headers: read.headers, framing, is_persistent }, length)))
+    Ok(Some((ResponseHead { status, headers, framing, is_persistent }, length)))
 }
 
 /// Reads the trailers after a chunked body (RFC 9112 section 7.1.2) and returns them with their length; `None` if more
@@ -210,10 +216,9 @@ fn http_version(minor: u8) -> Version {
     if minor == 0 { Version::HTTP_10 } else { Version::HTTP_11 }
 }
 
-/// Headers, and what they say about framing and the connection.
+/// The part of headers that concerns framing and the connection.
 #[derive(Default)]
 struct ParsedHeaders {
-    headers: Headers,
     close: bool,
     keep_alive: bool,
     length: Option<u64>,
@@ -230,9 +235,9 @@ enum Coding {
     NotChunked,
 }
 
-fn read_headers(lines: &[Header<'_>], head: &[u8]) -> Result<ParsedHeaders, HeadError> {
-    let parts = lines.iter().map(|line| (line.name.as_bytes(), line.value));
-    let mut read = ParsedHeaders { headers: Headers::of_head(head, parts, ROOM), ..ParsedHeaders::default() };
+fn read_headers(lines: &[Header<'_>], head: &[u8], headers: &mut Headers) -> Result<ParsedHeaders, HeadError> {
+    headers.set_head(head, lines.iter().map(|line| (line.name.as_bytes(), line.value)), ROOM);
+    let mut read = ParsedHeaders::default();
     for line in lines {
         let (name, value) = (line.name, line.value);
         // The length alone rules out nearly all names.
@@ -371,9 +376,10 @@ mod tests {
     const LIMITS: HeadLimits = HeadLimits { bytes: 400, target: 100, lines: 8 };
 
     fn outcome(text: &str) -> String {
-        match request(text.as_bytes(), &LIMITS) {
+        let mut request = Request::default();
+        match super::request(text.as_bytes(), &LIMITS, &mut request) {
             Ok(Some((head, length))) => {
-                let (request, rest) = (&head.request, &text[length..]);
+                let rest = &text[length..];
                 format!("{} {} {:?} {:?} rest {rest:?}", request.method, request.target, head.framing, request.headers)
             }
             Ok(None) => "more".into(),

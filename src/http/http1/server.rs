@@ -17,10 +17,13 @@ use super::client_io::{ClientIo, ClientStream};
 use super::decode::Framing;
 use super::encode;
 use super::head::{self, RequestHead};
+use super::spare;
 use crate::http::activity::{Activity, Alarm, Phase};
 use crate::http::failure::HeadError;
 use crate::http::forwarding::Peer;
-use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, ResponseBody, ResponseHeaders, Upload};
+use crate::http::message::{
+    MAX_DISCARDED, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders, Upload,
+};
 use crate::http::observer::HttpLimit;
 use crate::http::server::Server;
 use crate::http::service::Context as RequestContext;
@@ -40,11 +43,15 @@ pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: Rc<P
     let context = RequestContext::new(activity.clone(), peer, Rc::downgrade(&io) as _);
     let overdue = |limit| server.limit_reached(limit);
     let connection = Connection { service: &*service, server, io: &io, context, served: 0 };
-    let (mut alarm, work) = (Alarm::default(), connection.serve(drain));
+    // Pinned here: a future that is handed over has two places in the task.
+    let (mut alarm, work) = (Alarm::default(), pin!(connection.serve(drain)));
     if activity.watch(&server.timeouts, &mut alarm, Instant::now, work, overdue).await.is_none() {
         tracing::debug!("a client's connection was closed: nothing moved in time");
     }
 }
+
+/// The memory for targets that an idle connection keeps.
+const LONGEST_KEPT: usize = 512;
 
 struct Connection<'a, S> {
     service: &'a S,
@@ -67,10 +74,11 @@ impl<S: Service> Connection<'_, S> {
     async fn serve(mut self, drain: CancellationToken) {
         let mut drained = pin!(drain.cancelled());
         let mut is_told = false;
+        let mut request = Request::default();
         loop {
             let mut is_first = true;
             let head = poll_fn(|cx| {
-                let polled = self.poll_head(cx);
+                let polled = self.poll_head(&mut request, cx);
                 // Polling the token takes a lock. Once polled it wakes the task, so it is only polled again after a
                 // wake-up without a byte.
                 let is_asked = std::mem::replace(&mut is_first, false) && is_told;
@@ -83,13 +91,18 @@ impl<S: Service> Connection<'_, S> {
                 }
                 polled
             });
-            let request = match head.await {
+            let head = match head.await {
                 Ok(Some(head)) => head,
                 Ok(None) => return,
                 Err(error) => return self.reject(error).await,
             };
             self.served = self.served.saturating_add(1);
-            let stays = self.serve_request(request, &drain).await;
+            let stays = self.serve_request(head, &mut request, &drain).await;
+            // An idle connection keeps little memory.
+            spare::keep(std::mem::take(&mut request.headers));
+            if request.target.capacity() > LONGEST_KEPT {
+                request.target = String::new();
+            }
             match stays {
                 Ok(true) => self.context.activity.enter(Phase::Idle),
                 Ok(false) => return self.close().await,
@@ -99,7 +112,7 @@ impl<S: Service> Connection<'_, S> {
     }
 
     /// Reads a request's head; `None` if the client closes instead.
-    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Option<RequestHead>, HeadError>> {
+    fn poll_head(&self, request: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Option<RequestHead>, HeadError>> {
         let (limits, activity) = (&self.server.limits.head, &self.context.activity);
         let mut input = self.io.input.borrow_mut();
         if !input.is_empty() {
@@ -112,7 +125,13 @@ impl<S: Service> Connection<'_, S> {
             }
             filled
         };
-        match ready!(head::poll(&mut input, limits, fill, |bytes| head::request(bytes, limits))) {
+        let mut parse = |bytes: &[u8]| {
+            if request.headers.memory() == 0 {
+                request.headers = spare::take();
+            }
+            head::request(bytes, limits, request)
+        };
+        match ready!(head::poll(&mut input, limits, fill, &mut parse)) {
             Ok(head) => Poll::Ready(head.map(Some)),
             Err(_) => Poll::Ready(Ok(None)),
         }
@@ -130,19 +149,22 @@ impl<S: Service> Connection<'_, S> {
     }
 
     /// Answers a request. Returns whether another may follow.
-    async fn serve_request(&self, head: RequestHead, drain: &CancellationToken) -> io::Result<bool> {
-        let RequestHead { mut request, framing, is_persistent } = head;
+    async fn serve_request(
+        &self,
+        head: RequestHead,
+        request: &mut Request,
+        drain: &CancellationToken,
+    ) -> io::Result<bool> {
+        let RequestHead { framing, is_persistent } = head;
         let (is_head, version) = (request.method == Method::HEAD, request.version);
         let mut summary = RequestSummary { is_head, version, stays: is_persistent };
         let has_body = framing != Framing::Empty;
         let expects = version == Version::HTTP_11 && has_body && request.headers.contains("expect");
         self.io.begin(framing, version == Version::HTTP_11, expects);
         self.context.activity.exchange(has_body);
-        if has_body {
-            request.body = RequestBody::Upload(self.io.clone());
-        }
+        request.body = if has_body { RequestBody::Upload(self.io.clone()) } else { RequestBody::Empty };
         self.context.attempts.take();
-        let mut exchange = self.service.begin(&self.context, &request);
+        let mut exchange = self.service.begin(&self.context, request);
         let Some(response) = self.while_here(pin!(self.service.answer(&self.context, request, &mut exchange))).await
         else {
             return Err(io::ErrorKind::ConnectionAborted.into());
@@ -225,15 +247,19 @@ impl<S: Service> Connection<'_, S> {
             let mut outbox = self.io.outbox.borrow_mut();
             let text = &mut outbox.text;
             self.write_head(text, request, &response, (!bodiless).then_some(framing), stays);
-            // A short response of our own is sent together with its head.
-            if let ResponseBody::Text(body) = body
+            // A short body that is there is sent together with the head.
+            if let Framing::Length(length) = framing
                 && !bodiless
-                && body.len() <= encode::SMALL
+                && length <= encode::SMALL as u64
+                && response.body.take_whole(text)
             {
-                text.extend_from_slice(body);
-                exchange.inspect(|exchange| exchange.sent(body.len()));
+                exchange.inspect(|exchange| exchange.sent(usize::try_from(length).unwrap_or(usize::MAX)));
                 is_written = true;
             }
+            is_written |= framing == Framing::Empty && response.body.is_end();
+        }
+        if let ResponseHeaders::Own(headers) = &mut response.headers {
+            spare::keep(std::mem::take(headers));
         }
         self.context.activity.enter(Phase::Answer);
         if is_written {

@@ -190,7 +190,7 @@ impl<S: Service> Stream<'_, S> {
             upload = RequestBody::Upload(body);
         }
         let mut exchange = service.begin(context, &request);
-        let response = service.answer(context, request, &mut exchange).await;
+        let response = service.answer(context, &mut request, &mut exchange).await;
         exchange.answered(context, &response);
         Answer { response, exchange: Some(exchange), upload }
     }

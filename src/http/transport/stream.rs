@@ -55,6 +55,11 @@ impl Stream {
         }
     }
 
+    /// The same without waking anybody later, which takes a lock.
+    pub(crate) fn is_silent_now(&self) -> bool {
+        self.try_io(|_| Ok(())).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+
     /// Appends what is available to `input`; 0 bytes at the end. At least `expected` bytes are known to come.
     ///
     /// Short reads from TCP use a buffer that all connections of a thread share, so idle ones do not keep memory for it.
@@ -156,11 +161,12 @@ fn poll_receive(stream: &TcpStream, cx: &mut Context<'_>, buffer: &mut [u8]) -> 
 /// The same as [`poll_receive`] for `poll_write`.
 fn poll_send(stream: &TcpStream, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
     loop {
-        ready!(stream.poll_write_ready(cx))?;
+        // Nearly always there is room.
         match stream.try_io(Interest::WRITABLE, || Ok(send(stream, bytes, SendFlags::NOSIGNAL)?)) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             sent => return Poll::Ready(sent),
         }
+        ready!(stream.poll_write_ready(cx))?;
     }
 }
 

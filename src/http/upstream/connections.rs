@@ -51,7 +51,8 @@ impl Connector {
         if let Some(known) = known(endpoint, now, may_share) {
             return Ok((known, true));
         }
-        match timeout(self.timeout, self.connect(endpoint, now, may_share)).await {
+        // Boxed because it is rare.
+        match Box::pin(timeout(self.timeout, self.connect(endpoint, now, may_share))).await {
             Ok(Err(error)) if is_own(&error) => Err(UpstreamError::Exhausted(error)),
             Ok(connected) => connected.map_err(UpstreamError::Connect),
             Err(_) => Err(UpstreamError::ConnectTimeout(self.timeout)),

@@ -33,8 +33,8 @@ pub(crate) struct Forwarder {
 /// A failed try.
 struct FailedAttempt {
     error: UpstreamError,
-    /// The request, if nothing of its body was taken and nothing of a response has come.
-    request: Option<Request>,
+    /// True if nothing of the request's body was taken and nothing of a response has come.
+    is_whole: bool,
     progress: Progress,
 }
 
@@ -65,21 +65,23 @@ impl Progress {
 }
 
 impl Forwarder {
-    /// Sends a request and waits for the response's headers.
-    pub(crate) async fn send(&self, mut request: Request, context: &Context) -> Result<Response, UpstreamError> {
+    /// Sends a request and waits for the response's headers. Nothing useful is left of the request then.
+    pub(crate) async fn send(&self, request: &mut Request, context: &Context) -> Result<Response, UpstreamError> {
         let activity = &context.activity;
         let start = activity.now();
         let mut failed_at: Option<Rc<Endpoint>> = None;
         loop {
-            let lease = self.lease(failed_at.as_ref(), context).await.inspect_err(|error| {
-                error.reason().inspect(|reason| self.observer.failed(None, reason, error));
-            })?;
+            let lease = match self.lease_now(failed_at.as_ref(), context) {
+                Ok(lease) => lease,
+                // Boxed because it is rare.
+                Err(first) => Box::pin(self.lease(first, failed_at.as_ref(), context)).await?,
+            };
             let endpoint = lease.endpoint.clone();
             if !request.headers.contains("host") {
                 request.headers.append("host", endpoint.server.authority());
             }
             context.attempts.borrow_mut().begin(&endpoint.address, activity.now());
-            let FailedAttempt { error, request: again, progress } = match self.try_once(request, lease, context).await {
+            let FailedAttempt { error, is_whole, progress } = match self.try_once(request, lease, context).await {
                 Ok(response) => {
                     self.cluster.answered(&endpoint, response.status, activity.now());
                     self.observer.answered(activity.now() - start);
@@ -91,9 +93,8 @@ impl Forwarder {
             // A client's error would occur again, and after a response timeout there is no time left.
             let is_final = failed_at.is_some() || error.reason().is_none() || activity.is_late();
             let has_other = self.cluster.has_other(&endpoint);
-            match again {
-                Some(again) if !is_final && progress.allows_second(&again.method, has_other) => request = again,
-                _ => return Err(error),
+            if !is_whole || is_final || !progress.allows_second(&request.method, has_other) {
+                return Err(error);
             }
             self.observer.retried();
             failed_at = Some(endpoint);
@@ -116,29 +117,64 @@ impl Forwarder {
         }
     }
 
-    /// Leases an endpoint other than `avoid`, if there is one.
-    async fn lease(&self, avoid: Option<&Rc<Endpoint>>, context: &Context) -> Result<EndpointLease, UpstreamError> {
+    /// Leases an endpoint other than `avoid`, if there is one. The error is one that has no free connection, if any.
+    fn lease_now(
+        &self,
+        avoid: Option<&Rc<Endpoint>>,
+        context: &Context,
+    ) -> Result<EndpointLease, Option<EndpointLease>> {
+        let mut lease = self.cluster.pick(context.activity.now(), avoid).ok_or(None)?;
+        if lease.try_admit() { Ok(lease) } else { Err(Some(lease)) }
+    }
+
+    /// Waits for a connection of an endpoint, or for an endpoint.
+    async fn lease(
+        &self,
+        mut found: Option<EndpointLease>,
+        avoid: Option<&Rc<Endpoint>>,
+        context: &Context,
+    ) -> Result<EndpointLease, UpstreamError> {
         let patience = self.connector.timeout;
         let mut lease = loop {
-            if let Some(lease) = self.cluster.pick(context.activity.now(), avoid) {
+            if let Some(lease) = found {
                 break lease;
             }
-            self.resolution.wait(patience).await?;
+            self.resolution.wait(patience).await.map_err(|error| self.without_endpoint(error))?;
+            found = self.cluster.pick(context.activity.now(), avoid);
         };
         if !lease.try_admit() && timeout(patience, lease.admit()).await.is_err() {
-            return Err(UpstreamError::Busy(patience));
+            return Err(self.without_endpoint(UpstreamError::Busy(patience)));
         }
         Ok(lease)
+    }
+
+    /// Reports a request that got no endpoint.
+    fn without_endpoint(&self, error: UpstreamError) -> UpstreamError {
+        error.reason().inspect(|reason| self.observer.failed(None, reason, &error));
+        error
     }
 
     /// Sends a request once, within the timeout of a try.
     async fn try_once(
         &self,
-        request: Request,
+        request: &mut Request,
         lease: EndpointLease,
         context: &Context,
     ) -> Result<Response, FailedAttempt> {
-        let Some(limit) = self.try_timeout else { return self.exchange(request, lease, context).await };
+        match self.try_timeout {
+            None => self.exchange(request, lease, context).await,
+            // Boxed, so that others have a smaller future.
+            Some(limit) => Box::pin(self.try_within(limit, request, lease, context)).await,
+        }
+    }
+
+    async fn try_within(
+        &self,
+        limit: Duration,
+        request: &mut Request,
+        lease: EndpointLease,
+        context: &Context,
+    ) -> Result<Response, FailedAttempt> {
         // A try that times out does not return the request, so a copy is kept.
         let copy = request.body.is_end().then(|| Request {
             method: request.method.clone(),
@@ -150,7 +186,9 @@ impl Forwarder {
         match timeout(limit, self.exchange(request, lease, context)).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                Err(FailedAttempt { error: UpstreamError::TryTimeout(limit), request: copy, progress: Progress::Late })
+                let is_whole = copy.is_some();
+                copy.into_iter().for_each(|copy| *request = copy);
+                Err(FailedAttempt { error: UpstreamError::TryTimeout(limit), is_whole, progress: Progress::Late })
             }
         }
     }
@@ -158,26 +196,29 @@ impl Forwarder {
     /// Sends a request over an existing or new connection.
     async fn exchange(
         &self,
-        mut request: Request,
+        request: &mut Request,
         mut lease: EndpointLease,
         context: &Context,
     ) -> Result<Response, FailedAttempt> {
         let mut has_retried_shared = false;
         // HTTP/2 does not have upgrades (RFC 9113 section 8.6).
-        let may_share = forwarding::upgrade(&request).is_none();
+        let may_share = forwarding::upgrade(request).is_none();
         loop {
             let (connected, was_reused) =
                 match self.connector.connection(&lease.endpoint, context.activity.now(), may_share).await {
                     Ok(connected) => connected,
                     Err(error) => {
-                        return Err(FailedAttempt { error, request: Some(request), progress: Progress::Unsent });
+                        return Err(FailedAttempt { error, is_whole: true, progress: Progress::Unsent });
                     }
                 };
             let is_http2 = matches!(connected, ReadyConnection::Http2(_));
             let was_sent_before = std::mem::replace(&mut context.attempts.borrow_mut().was_sent, true);
             let sent = match connected {
                 ReadyConnection::Http1(connection) => connection.send(request, context, lease).await,
-                ReadyConnection::Http2(connection) => connection.send(request, context, lease).await,
+                // Boxed, so that the future for HTTP/1 is smaller.
+                ReadyConnection::Http2(connection) => {
+                    Box::pin(connection.send(std::mem::take(request), context, lease)).await
+                }
             };
             let SendFailed { error, lease: returned, request: again, was_sent } = match sent {
                 Ok(response) => return Ok(response),
@@ -190,16 +231,16 @@ impl Forwarder {
                 (true, true) if !is_http2 => Progress::SentOnReused,
                 (true, _) => Progress::SentOnGood,
             };
-            match again {
-                // The server had closed the connection or said that it did not process the request (RFC 9113 section
-                // 8.7), so the request may be sent elsewhere, whatever its method. This loop ends: each turn uses up an
-                // idle connection, and a shared connection gets one turn.
-                Some(again) if was_reused && progress == Progress::Unsent && !has_retried_shared => {
-                    has_retried_shared = is_http2;
-                    (request, lease) = (again, returned);
-                }
-                again => return Err(FailedAttempt { error, request: again, progress }),
+            let is_whole = again.is_some();
+            again.into_iter().for_each(|again| *request = again);
+            // The server had closed the connection or said that it did not process the request (RFC 9113 section 8.7), so
+            // the request may be sent elsewhere, whatever its method. This loop ends: each turn uses up an idle connection,
+            // and a shared connection gets one turn.
+            if !is_whole || !was_reused || progress != Progress::Unsent || has_retried_shared {
+                return Err(FailedAttempt { error, is_whole, progress });
             }
+            has_retried_shared = is_http2;
+            lease = returned;
         }
     }
 }

@@ -184,12 +184,12 @@ impl HttpService for Envoy {
         &self.front
     }
 
-    async fn respond(&self, context: &Context, mut request: Request, active: &mut ActiveRequest) -> Response {
-        if let Err(reply) = check_call(&request) {
+    async fn respond(&self, context: &Context, request: &mut Request, active: &mut ActiveRequest) -> Response {
+        if let Err(reply) = check_call(request) {
             return self.front.own(reply);
         }
         let method = Method::of(&request.target);
-        let body = self.call(method, context, &mut request, active).await;
+        let body = self.call(method, context, request, active).await;
         self.front.answered(StatusCode::OK);
         let code = body.as_ref().map_or_else(|status| status.code, |_| Code::Ok);
         method.count(code, self.front.limiter.shared().metrics());

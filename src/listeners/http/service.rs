@@ -12,7 +12,7 @@ use crate::http::{Server, Service};
 pub(crate) trait HttpService: 'static {
     fn front(&self) -> &Frontend;
 
-    async fn respond(&self, context: &Context, request: Request, active: &mut ActiveRequest) -> Response;
+    async fn respond(&self, context: &Context, request: &mut Request, active: &mut ActiveRequest) -> Response;
 }
 
 impl<T: HttpService> Service for T {
@@ -30,7 +30,7 @@ impl<T: HttpService> Service for T {
     fn answer(
         &self,
         context: &Context,
-        request: Request,
+        request: &mut Request,
         active: &mut ActiveRequest,
     ) -> impl Future<Output = Response> {
         self.respond(context, request, active)

@@ -241,7 +241,7 @@ impl HttpService for Check {
         &self.front
     }
 
-    async fn respond(&self, context: &Context, mut request: Request, active: &mut ActiveRequest) -> Response {
+    async fn respond(&self, context: &Context, request: &mut Request, active: &mut ActiveRequest) -> Response {
         let target = std::mem::take(&mut request.target);
         let Some((convention, rest)) = convention(&target) else {
             return self.front.own(answer::page(&target, &request.method));
@@ -250,8 +250,8 @@ impl HttpService for Check {
             Convention::Json if request.method != Method::POST => {
                 return self.front.own(method_not_allowed(&request.method, "POST"));
             }
-            Convention::Json => self.answer_application(context, &mut request, active).await,
-            _ => Ok(self.answer_gateway(convention, rest, context, &mut request, active).await),
+            Convention::Json => self.answer_application(context, request, active).await,
+            _ => Ok(self.answer_gateway(convention, rest, context, request, active).await),
         };
         let result = answered.as_ref().map_or(CheckResult::Malformed, |(_, result)| *result);
         let requests = &self.front.limiter.shared().metrics().listeners.check_requests;

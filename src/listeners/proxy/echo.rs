@@ -10,7 +10,7 @@ use crate::listeners::http::body;
 use crate::message::headers::Headers;
 
 /// Answers with the request's method, target, headers and body length as JSON.
-pub(super) async fn answer(mut request: Request, activity: &Activity) -> Result<Response, UpstreamError> {
+pub(super) async fn answer(request: &mut Request, activity: &Activity) -> Result<Response, UpstreamError> {
     let mut length: u64 = 0;
     while let Some(data) = body::next(&mut request.body, activity).await? {
         length += data.len() as u64;

@@ -163,16 +163,16 @@ impl Proxy {
     async fn forward(
         &self,
         context: &Context,
-        mut request: Request,
+        request: &mut Request,
         destination: Option<&Destination>,
         ruling: &mut Ruling,
         active: &mut ActiveRequest,
     ) -> Result<Response, Failure> {
         let destination = destination.ok_or(Failure::NoRoute)?;
-        if target::count_down(&mut request) == Some(0) {
+        if target::count_down(request) == Some(0) {
             return Ok(last_hop());
         }
-        let upgrade = forwarding::upgrade(&request).map(str::to_owned);
+        let upgrade = forwarding::upgrade(request).map(str::to_owned);
         forwarding::strip(&mut request.headers);
         context.peer.forward(request.version, &mut request.headers);
         accepted::add_entries(ruling.view.rules(), &ruling.verdict, &mut request.headers);
@@ -189,6 +189,7 @@ impl Proxy {
         let mut response = match (destination, ruling.settlement.take()) {
             (Destination::Servers(forwarder), None) => forwarder.send(request, context).await?,
             (Destination::Servers(forwarder), Some(settlement)) => {
+                let request = std::mem::take(request);
                 settling::exchange(forwarder.clone(), request, context, settlement, &self.orphans).await?
             }
             (Destination::Echo, None) => echo::answer(request, &context.activity).await?,
@@ -218,8 +219,8 @@ impl HttpService for Proxy {
         &self.front
     }
 
-    async fn respond(&self, context: &Context, mut request: Request, active: &mut ActiveRequest) -> Response {
-        let (destination, mut ruling) = match self.decide(context, &mut request, active).await {
+    async fn respond(&self, context: &Context, request: &mut Request, active: &mut ActiveRequest) -> Response {
+        let (destination, mut ruling) = match self.decide(context, request, active).await {
             Ok(NextStep::Forward(destination, ruling)) => (destination, ruling),
             Ok(NextStep::Answer(response)) => return self.front.own(response),
             Err(failure) => return self.front.failed(&failure),

@@ -53,14 +53,14 @@ struct Guard<'a> {
 /// Sends a request and settles by its response, even if the client leaves.
 pub(super) async fn exchange(
     forwarder: Rc<Forwarder>,
-    request: Request,
+    mut request: Request,
     context: &Context,
     settlement: Box<Settlement>,
     orphans: &Orphans,
 ) -> Result<Response, UpstreamError> {
     let detached = Rc::new(context.detached());
     let surroundings = detached.clone();
-    let sending = Box::pin(async move { forwarder.send(request, &surroundings).await });
+    let sending = Box::pin(async move { forwarder.send(&mut request, &surroundings).await });
     let exchange = Exchange { sending, context: detached.clone(), settlement: Some(settlement) };
     let mut guard = Guard { exchange: Some(exchange), activity: &context.activity, orphans };
     let sent =
