@@ -256,8 +256,8 @@ impl Peer {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// Adds the headers that describe the client to the upstream. Those that the peer sent are kept only if it is
-    /// trusted.
+    /// Removes the headers for this hop only, except those that `Connection` names, and adds the headers that describe the
+    /// client to the upstream. Those that the peer sent are kept only if it is trusted.
     pub(crate) fn forward(&self, version: Version, headers: &mut Headers) {
         const FOR: &str = "x-forwarded-for";
         const PROTO: &str = "x-forwarded-proto";
@@ -265,7 +265,9 @@ impl Peer {
         let proto = self.scheme();
         if self.is_trusted {
             let chain = self.chain(headers);
-            headers.retain(|name, _| !is_of_limits(name) && !name.eq_ignore_ascii_case(FOR.as_bytes()));
+            headers.retain(|name, _| {
+                !is_hop_by_hop(name) && !is_of_limits(name) && !name.eq_ignore_ascii_case(FOR.as_bytes())
+            });
             headers.append(FOR, chain);
             if !headers.contains(PROTO) {
                 headers.append(PROTO, proto);
@@ -274,7 +276,7 @@ impl Peer {
                 headers.append_copy(HOST, "host");
             }
         } else {
-            headers.retain(|name, _| !is_claim(name) && !is_of_limits(name));
+            headers.retain(|name, _| !is_hop_by_hop(name) && !is_claim(name) && !is_of_limits(name));
             if !self.text.is_empty() {
                 headers.append(FOR, &self.text);
             }

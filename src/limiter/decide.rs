@@ -1,9 +1,12 @@
 //! The way from an ask to its ruling: plan the charges, ask the store, make the verdict, count it.
 
+use std::rc::Rc;
+
 use tokio::task::spawn_local;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::ask::{Ask, AskError, AskSubject, Ruling};
+use super::delays::Place;
 use super::settlement::Job;
 use super::slots::HeldSlots;
 use super::{Limiter, View};
@@ -16,49 +19,102 @@ use crate::engine::rules::claims::{TokenClaims, TokenResult};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::Request;
 use crate::engine::rules::rule_set::Rules;
+use crate::store::StoreError;
 use crate::telemetry::metrics::DecisionResult;
+
+/// A request that is being decided.
+#[derive(Default)]
+struct Question {
+    plan: Plan,
+    /// Held for an allowed request that has to wait.
+    place: Option<Place>,
+    slots: Option<Box<HeldSlots>>,
+}
 
 impl Limiter {
     /// Decides in one call to the store, or by the limits' `on_store_error` if that fails. Waits no longer than the store's
     /// timeout. With [`Patience::Held`](super::Patience::Held), the caller must call [`Self::hold`] then.
     pub async fn decide(&self, ask: Ask<'_>) -> Result<Ruling, AskError> {
+        if let Some(decided) = self.decide_now(&ask) {
+            return decided;
+        }
         let view = self.view();
         let claims = self.claims(&view, &ask);
-        // In a box, as few requests have claims.
-        let with_claims = match ask.subject {
-            AskSubject::Request(request) if !claims.is_empty() => {
-                Some(Box::new(Request { claims: &claims, ..*request }))
-            }
-            _ => None,
+        let with_claims = with_claims(&ask, &claims);
+        let ask = with_claims.as_deref().map_or(ask, |request| Ask { subject: AskSubject::Request(request), ..ask });
+        let mut question = Question::default();
+        let mut answer = None;
+        if self.prepare(&view, &ask, &mut question)? {
+            answer = Some(self.ask_store(&view, &question.plan, &ask).await);
+        }
+        let mut ruling = self.conclude(view, &ask, question, answer);
+        ruling.claims = claims;
+        Ok(ruling)
+    }
+
+    /// The same without a future, whose state takes time to move. `None` if the store is not in this process.
+    pub fn decide_now(&self, ask: &Ask<'_>) -> Option<Result<Ruling, AskError>> {
+        let store = self.store.as_memory()?;
+        let view = self.view();
+        let claims = self.claims(&view, ask);
+        let with_claims = with_claims(ask, &claims);
+        let ask = with_claims.as_deref().map_or(*ask, |request| Ask { subject: AskSubject::Request(request), ..*ask });
+        let mut question = Question::default();
+        let answer = match self.prepare(&view, &ask, &mut question) {
+            Ok(true) => Some(self.ask_memory(store, &view, &question.plan, ask.now())),
+            Ok(false) => None,
+            Err(error) => return Some(Err(error)),
         };
-        let ask = match &with_claims {
-            Some(request) => Ask { subject: AskSubject::Request(request), ..ask },
-            None => ask,
-        };
-        let mut plan = self.plan(view.rules(), &ask)?;
+        let mut ruling = self.conclude(view, &ask, question, answer);
+        ruling.claims = claims;
+        Some(Ok(ruling))
+    }
+
+    /// Makes the plan. Returns whether it asks the store.
+    fn prepare(&self, view: &View, ask: &Ask<'_>, question: &mut Question) -> Result<bool, AskError> {
+        let plan = &mut question.plan;
+        self.plan(view.rules(), ask, plan)?;
         if ask.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
         }
-        let place = if view.rules().has_delays() { self.bound_delays(&mut plan, &ask) } else { None };
-        let (mut slots, mut failure) = (None, None);
-        let mut decisions = Decisions::default();
+        if view.rules().has_delays() {
+            question.place = self.bound_delays(plan, ask);
+        }
         if plan.is_denied() {
-            self.count_denied(&view, plan.charges.iter(), ask.now(), false);
-        } else if !plan.charges.is_empty() {
-            self.bound_new_keys(&view, &mut plan, ask.now());
-            slots = self.name_slots(&view, &mut plan, &ask);
-            match self.ask_store(&view, &plan, &ask).await {
-                Ok(decided) => {
-                    slots = slots.and_then(|slots| slots.decided(&plan.charges, &decided));
-                    decisions = decided;
-                }
-                Err(error) => {
-                    let without = self.without_store(&view, &mut plan, ask.now(), &error, slots.as_deref_mut());
-                    decisions = without.0;
-                    failure = Some(without.1);
-                }
+            self.count_denied(view, plan.charges.iter(), ask.now(), false);
+            return Ok(false);
+        }
+        if plan.charges.is_empty() {
+            return Ok(false);
+        }
+        self.bound_new_keys(view, plan, ask.now());
+        question.slots = self.name_slots(view, plan, ask);
+        Ok(true)
+    }
+
+    /// Makes the ruling from the store's answer; `None` if it was not asked.
+    fn conclude(
+        &self,
+        view: Rc<View>,
+        ask: &Ask<'_>,
+        question: Question,
+        answer: Option<Result<Decisions, StoreError>>,
+    ) -> Ruling {
+        let Question { mut plan, place, mut slots } = question;
+        let (mut decisions, mut failure) = (Decisions::default(), None);
+        match answer {
+            Some(Ok(decided)) => {
+                slots = slots.and_then(|slots| slots.decided(&plan.charges, &decided));
+                decisions = decided;
+                plan.correct(&mut decisions);
             }
-            plan.correct(&mut decisions);
+            Some(Err(error)) => {
+                let without = self.without_store(&view, &mut plan, ask.now(), &error, slots.as_deref_mut());
+                decisions = without.0;
+                failure = Some(without.1);
+                plan.correct(&mut decisions);
+            }
+            None => {}
         }
         let (mut verdict, descriptors) = match &plan.joint {
             None => (Verdict::decided(&plan, &decisions), Vec::new()),
@@ -76,19 +132,18 @@ impl Limiter {
             self.charge(&view, verdict.candidate_charges(&plan), ask.now(), is_local);
         }
         let denials = if ask.is_decision() { view.count_verdict(&verdict, &plan, ask.start) } else { Vec::new() };
-        self.record(&view, &ask, &verdict);
+        self.record(&view, ask, &verdict);
         view.snapshot.warn_of_values(&verdict);
-        let settlement = self.settlement(&view, &plan, &verdict, &ask, is_local);
+        let settlement = self.settlement(&view, &plan, &verdict, ask, is_local);
         self.seconds[ask.listener as usize].observe(ask.start.elapsed());
         let slots = slots.filter(|_| verdict.is_allowed());
         let (held, listener) = (None, ask.listener);
         let mut ruling =
             Ruling { view, verdict, descriptors, slots, settlement, held, listener, denials, claims: Vec::new() };
         if let Some(place) = place.filter(|_| ruling.verdict.delay() > Micros(0)) {
-            ruling.held = Some(self.held(place, (&plan, &decisions), &mut ruling, &ask, is_local));
+            ruling.held = Some(self.held(place, (&plan, &decisions), &mut ruling, ask, is_local));
         }
-        ruling.claims = claims;
-        Ok(ruling)
+        ruling
     }
 
     /// Verifies the tokens of a request if limits need their claims.
@@ -104,27 +159,27 @@ impl Limiter {
         }
     }
 
-    fn plan(&self, rules: &Rules, ask: &Ask<'_>) -> Result<Plan, AskError> {
+    fn plan(&self, rules: &Rules, ask: &Ask<'_>, plan: &mut Plan) -> Result<(), AskError> {
         let blocks = self.blocks();
         match ask.subject {
             AskSubject::Request(request) => {
                 // A refund of what was taken before a block is not denied by it.
                 let blocks = blocks.filter(|_| ask.mode.can_deny());
-                let mut plan = rules.charges(request, blocks.as_deref())?;
+                rules.add_charges(request, blocks.as_deref(), plan)?;
                 if !ask.can_accept
                     && let Some(limit) = plan.accepting(rules)
                 {
                     return Err(AskError::Accept(limit.name.clone()));
                 }
                 if ask.mode != Mode::Spend || ask.cost.is_some() || ask.can_probe {
-                    rules.check_plan(&plan, ask.mode, ask.cost)?;
+                    rules.check_plan(plan, ask.mode, ask.cost)?;
                     plan.adjust(rules, ask.mode, ask.cost);
                 }
-                Ok(plan)
             }
-            AskSubject::Named { charges, now } => Ok(rules.named(charges, ask.mode, now, blocks.as_deref())?),
-            AskSubject::Descriptors(question) => Ok(rules.plan(question, blocks.as_deref())?),
+            AskSubject::Named { charges, now } => *plan = rules.named(charges, ask.mode, now, blocks.as_deref())?,
+            AskSubject::Descriptors(question) => *plan = rules.plan(question, blocks.as_deref())?,
         }
+        Ok(())
     }
 
     /// Names the slots that the plan's charges take, so that they can be given back before the store has answered.
@@ -158,5 +213,13 @@ impl Limiter {
             let effective_from = view.rules().effective_from;
             self.settler.run(Job { charges, effective_from, now, counters: Vec::new() }, is_local);
         }
+    }
+}
+
+/// Returns the request with its claims, if it has any. In a box, as few requests do.
+fn with_claims<'a>(ask: &Ask<'a>, claims: &'a [TokenClaims]) -> Option<Box<Request<'a>>> {
+    match ask.subject {
+        AskSubject::Request(request) if !claims.is_empty() => Some(Box::new(Request { claims, ..*request })),
+        _ => None,
     }
 }

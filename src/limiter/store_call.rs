@@ -9,6 +9,7 @@ use super::{Limiter, View};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::plan::Plan;
+use crate::store::memory::MemoryStore;
 use crate::store::{Batch, StoreError};
 
 impl Limiter {
@@ -20,11 +21,27 @@ impl Limiter {
             // In a box, as few requests report.
             return Ok(joined(Box::pin(self.wait(self.store.decide_in_turn(&batches), ask.deadline)).await?));
         }
-        // A decision in memory takes less time than reading the clock twice; the decision's own time covers it.
-        match self.store.as_memory() {
-            Some(store) => store.decide(charges),
-            None => self.wait(self.store.decide(charges), ask.deadline).await,
+        self.wait(self.store.decide(charges), ask.deadline).await
+    }
+
+    /// Asks the store in memory, like [`Self::ask_store`].
+    pub(super) fn ask_memory(
+        &self,
+        store: &MemoryStore,
+        view: &View,
+        plan: &Plan,
+        now: Micros,
+    ) -> Result<Decisions, StoreError> {
+        let batches = batches(view, plan, now);
+        let [charges, reported] = &batches;
+        if reported.charges.is_empty() {
+            // A decision in memory takes less time than reading the clock twice; the decision's own time covers it.
+            return store.decide(charges);
         }
+        let asked = Instant::now();
+        let decided = store.decide_in_turn(&batches).map(joined);
+        self.shared.metrics.store.seconds.observe(asked.elapsed());
+        decided
     }
 
     /// Asks the memory that replaces the store.

@@ -229,13 +229,24 @@ impl Rules {
     /// Returns the plan for `request`. Blocked ids are denied, whatever the limits allow.
     pub fn charges(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, InvalidInput> {
         let mut plan = Plan::default();
+        self.add_charges(request, blocks, &mut plan)?;
+        Ok(plan)
+    }
+
+    /// Adds what [`Self::charges`] returns to a plan.
+    pub fn add_charges(
+        &self,
+        request: &Request<'_>,
+        blocks: Option<&Blocks>,
+        plan: &mut Plan,
+    ) -> Result<(), InvalidInput> {
         for place in self.candidates(request) {
             let Some(limit) = self.limit(place) else { continue };
             if limit.conditions.check(request).is_ok() {
-                self.charge(place, limit, request, blocks, &mut plan)?;
+                self.charge(place, limit, request, blocks, plan)?;
             }
         }
-        Ok(plan)
+        Ok(())
     }
 
     /// Returns true if a limit that may cover `request` reads its body. Its tokens are not verified yet, so claims may have any

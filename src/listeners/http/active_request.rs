@@ -36,18 +36,24 @@ impl ActiveRequest {
         context: &Context,
     ) -> Result<Ruling, AskError> {
         let mut ruling = limiter.decide(ask).await?;
+        self.decided(limiter, &ask, context, &mut ruling).await;
+        Ok(ruling)
+    }
+
+    /// Records a ruling in the access log, the trace and the log of denials. Returns when the answer may be sent.
+    pub(crate) async fn decided(&mut self, limiter: &Limiter, ask: &Ask<'_>, context: &Context, ruling: &mut Ruling) {
         self.slots = ruling.slots.take().into();
         let request = if let AskSubject::Request(request) = ask.subject { Some(request) } else { None };
-        self.record(&ruling, &ask, request);
+        self.record(ruling, ask, request);
         context.ready_to_answer().await;
         if ruling.must_wait() {
-            limiter.hold(&mut ruling).await;
+            // Boxed because it is rare.
+            Box::pin(limiter.hold(ruling)).await;
             self.slots = ruling.slots.take().into();
             if !ruling.verdict.is_allowed() {
-                self.record(&ruling, &ask, request);
+                self.record(ruling, ask, request);
             }
         }
-        Ok(ruling)
     }
 
     fn record(&mut self, ruling: &Ruling, ask: &Ask<'_>, request: Option<&Request<'_>>) {

@@ -43,19 +43,19 @@ impl DenialReplies {
     }
 
     /// Returns the response to a denied request.
-    pub(super) fn response(&self, ruling: Ruling, is_grpc: bool) -> Response {
-        let Ruling { view, mut verdict, .. } = ruling;
-        round(&mut verdict);
+    pub(super) fn response(&self, ruling: &mut Ruling, is_grpc: bool) -> Response {
+        let Ruling { view, verdict, .. } = ruling;
+        round(verdict);
         let mut kept = self.kept.borrow_mut();
-        let slot = &mut kept[index(&verdict)];
+        let slot = &mut kept[index(verdict)];
         let is_same = |kept: &&DenialReply| {
-            kept.verdict == verdict && kept.is_grpc == is_grpc && std::ptr::eq(kept.view.as_ptr(), Rc::as_ptr(&view))
+            kept.verdict == *verdict && kept.is_grpc == is_grpc && std::ptr::eq(kept.view.as_ptr(), Rc::as_ptr(view))
         };
         if let Some(reply) = slot.as_ref().filter(is_same) {
             return reply.response();
         }
-        let Reply { status, headers, body } = denial(view.rules(), &verdict, self.generations, is_grpc);
-        let view = Rc::downgrade(&view);
+        let Reply { status, headers, body } = denial(view.rules(), verdict, self.generations, is_grpc);
+        let (view, verdict) = (Rc::downgrade(view), verdict.clone());
         let (headers, body) = (Rc::new(headers.into()), body.into());
         slot.insert(DenialReply { view, verdict, is_grpc, status, headers, body }).response()
     }
@@ -148,7 +148,7 @@ mod tests {
         ] {
             let (given, other) = (ruling(&limiter, retry_after).await, ruling(&limiter, retry_after).await);
             let written = denial(given.view.rules(), &given.verdict, Generations::default(), is_grpc);
-            responses.push(denials.response(other, is_grpc));
+            responses.push(denials.response(&mut { other }, is_grpc));
             let kept = |response: &Response| match &response.headers {
                 ResponseHeaders::Kept(kept) => Some(Rc::as_ptr(kept)),
                 ResponseHeaders::Own(_) => None,
@@ -160,7 +160,7 @@ mod tests {
         }
 
         shared.replace(rules("Second"));
-        let words = said(&denials.response(ruling(&limiter, 2_000_000).await, false));
+        let words = said(&denials.response(&mut ruling(&limiter, 2_000_000).await, false));
         assert!(words.contains("\"Second\"") && !words.contains("First"), "{words}");
     }
 
@@ -171,7 +171,7 @@ mod tests {
         let limiter = Limiter::new(shared.clone(), Store::Memory(Arc::new(store())));
         let denials = DenialReplies::new(Generations::default());
         let view = Rc::downgrade(&limiter.view());
-        denials.response(ruling(&limiter, 1).await, false);
+        denials.response(&mut ruling(&limiter, 1).await, false);
         shared.replace(rules("Second"));
         limiter.flush();
         assert!(view.upgrade().is_none());

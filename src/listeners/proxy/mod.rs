@@ -58,7 +58,7 @@ pub struct Proxy {
 enum NextStep<'a> {
     /// It was denied, or a queue has accepted it.
     Answer(Response),
-    Forward(Option<&'a Destination>, Ruling),
+    Forward(Option<&'a Destination>, &'a mut Ruling),
 }
 
 impl Proxy {
@@ -78,13 +78,14 @@ impl Proxy {
         self.front.flush();
     }
 
-    /// Checks and charges a request, before its body is read.
-    async fn decide(
-        &self,
+    /// Checks and charges a request, before its body is read. The ruling gets its place from the caller and stays there.
+    async fn decide<'a>(
+        &'a self,
         context: &Context,
         request: &mut Request,
         active: &mut ActiveRequest,
-    ) -> Result<NextStep<'_>, Failure> {
+        ruling: &'a mut Option<Ruling>,
+    ) -> Result<NextStep<'a>, Failure> {
         let Server { limits, client_headers, .. } = &self.front.server;
         target::check(request, &context.peer, limits.escaped_slashes)?;
         client_headers.strip(&mut request.headers, context.peer.is_trusted).map_err(Failure::Malformed)?;
@@ -128,14 +129,13 @@ impl Proxy {
         let now = self.front.clock.at(context.activity.now());
         let view = request::Request { body: inspected.as_deref(), now, ..view };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
-        let ruling = active
-            .decide(
-                &self.front.limiter,
-                Ask { sees_response: true, patience: Patience::Held(Micros(LONGEST_DELAY)), ..ask },
-                context,
-            )
-            .await;
-        let ruling = ruling.map_err(|error| Failure::InvalidRequest(error.to_string()))?;
+        let ask = Ask { sees_response: true, patience: Patience::Held(Micros(LONGEST_DELAY)), ..ask };
+        let decided = match limiter.decide_now(&ask) {
+            Some(decided) => decided,
+            None => limiter.decide(ask).await,
+        };
+        let ruling = ruling.insert(decided.map_err(|error| Failure::InvalidRequest(error.to_string()))?);
+        active.decided(limiter, &ask, context, ruling).await;
         let accepted = accepted::accepted(ruling.view.rules(), &ruling.verdict, self.front.generations);
         Ok(match accepted {
             Some(accepted) => NextStep::Answer(accepted.into()),
@@ -173,7 +173,6 @@ impl Proxy {
             return Ok(last_hop());
         }
         let upgrade = forwarding::upgrade(request).map(str::to_owned);
-        forwarding::strip(&mut request.headers);
         context.peer.forward(request.version, &mut request.headers);
         accepted::add_entries(ruling.view.rules(), &ruling.verdict, &mut request.headers);
         active.trace.pass_on(&mut request.headers);
@@ -220,12 +219,13 @@ impl HttpService for Proxy {
     }
 
     async fn respond(&self, context: &Context, request: &mut Request, active: &mut ActiveRequest) -> Response {
-        let (destination, mut ruling) = match self.decide(context, request, active).await {
+        let mut ruling = None;
+        let (destination, ruling) = match self.decide(context, request, active, &mut ruling).await {
             Ok(NextStep::Forward(destination, ruling)) => (destination, ruling),
             Ok(NextStep::Answer(response)) => return self.front.own(response),
             Err(failure) => return self.front.failed(&failure),
         };
-        let mut response = match self.forward(context, request, destination, &mut ruling, active).await {
+        let mut response = match self.forward(context, request, destination, ruling, active).await {
             Ok(response) => {
                 self.front.answered(response.status);
                 response
