@@ -27,7 +27,7 @@ const FACTS: &str = include_str!("../cases/contracts.jsonl");
 /// Plays all facts, each with its own rules and clock, and reports all differences at once.
 fn play_all(start: impl Fn(Setup) -> Weir, store: Option<&RedisServer>) {
     let facts: Vec<Value> = FACTS.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(facts.len(), 28);
+    assert_eq!(facts.len(), 44);
     let differences: Vec<String> = facts.iter().filter_map(|fact| play(fact, &start, store).err()).collect();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }

@@ -8,12 +8,13 @@ use super::super::{delay, lease};
 use super::{Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, ReadResult, Settings, quoted};
 use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar::{Calendar, Unit};
+use crate::engine::algorithms::numbers::NumbersError;
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["fixed_window"],
     settings: || Box::new(FixedWindow::default()),
     keys: &["aligned", "timezone", "resets_on", "lease", "delay"],
-    override_keys: &["aligned", "timezone", "resets_on"],
+    override_keys: &["aligned", "timezone", "resets_on", "fixed_window"],
 };
 
 pub(in super::super) const ALIGNED: [(&str, Aligned); 2] = [("first", Aligned::First), ("clock", Aligned::Clock)];
@@ -25,6 +26,8 @@ pub(super) struct FixedWindow {
     zone: Option<Node>,
     /// The day on which months begin.
     day: Option<i8>,
+    /// True if an override switches the windows off.
+    is_off: bool,
 }
 
 impl Settings for FixedWindow {
@@ -36,7 +39,9 @@ impl Settings for FixedWindow {
         let aligned = map.read("aligned", one_of(&ALIGNED));
         let zone = map.read("timezone", zone);
         let day = map.read("resets_on", day);
+        let is_on = map.read("fixed_window", Node::truth);
         Ok(Box::new(Self {
+            is_off: is_on? == Some(false),
             aligned: aligned?.unwrap_or(self.aligned),
             zone: zone?.or_else(|| self.zone.clone()),
             day: day?.or(self.day),
@@ -74,7 +79,9 @@ impl FixedWindow {
     fn window(&self, rate: &Rate<'_>) -> Window {
         let (map, burst, count) = (rate.map, rate.burst, rate.count);
         let unit = match rate.period {
+            Period::Span(span) if self.is_off => return Ok(Numbers::new(burst, count, span)),
             Period::Span(span) => return Ok(Numbers::fixed_window(burst, count, span, self.aligned)),
+            Period::Month | Period::Year if self.is_off => return Ok(Err(NumbersError::CalendarEvenly)),
             Period::Month => Unit::Month(self.day.unwrap_or(1)),
             Period::Year => match map.get("resets_on") {
                 None => Unit::Year,

@@ -73,6 +73,8 @@ pub enum NumbersError {
     MaxAgeTick,
     #[error("queues and scripts do not take the numbers of a call")]
     NotPerCall,
+    #[error("months and years differ in length, so their tokens cannot come back evenly")]
+    CalendarEvenly,
 }
 
 impl Numbers {
@@ -90,6 +92,15 @@ impl Numbers {
             Algorithm::SlidingLog => Self::sliding_log(self.count, self.period),
             Algorithm::SlidingWindow { count_denied } => Self::sliding_window(self.count, self.period, count_denied),
             Algorithm::Concurrency => Self::concurrency(self.burst, DEFAULT_LEASE),
+        }
+    }
+
+    /// Returns the numbers of a fixed window as those of GCRA, and others as they are.
+    pub fn evenly(&self) -> Result<Self, NumbersError> {
+        match self.algorithm {
+            Algorithm::FixedWindow(_) if self.is_calendar() => Err(NumbersError::CalendarEvenly),
+            Algorithm::FixedWindow(_) => Self::new(self.burst, self.count, self.period),
+            _ => Ok(self.clone()),
         }
     }
 

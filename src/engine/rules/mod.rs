@@ -6,6 +6,7 @@ pub mod allowance;
 pub mod blocks;
 pub mod body_cost;
 pub mod bucket_info;
+pub mod call_numbers;
 pub mod candidate;
 pub mod claims;
 mod claims_used;

@@ -9,9 +9,9 @@ use super::quote::quoted;
 use super::rule_set::Rules;
 use crate::engine::algorithms::charge::{Mode, NUMBERS_OF_THE_CALL};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::queue::EntryId;
 use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::call_numbers::CallNumbers;
 
 /// A charge to one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct NamedCharge {
     /// In tokens; `None` for the limit's cost, or 1 if a request would give the cost.
     pub cost: Option<u64>,
     /// Only if the limit has `per_call: true`.
-    pub numbers: Option<Numbers>,
+    pub numbers: Option<CallNumbers>,
     /// The fields of a queue entry.
     pub fields: Vec<(String, String)>,
     /// The queue entry that a refund removes.
@@ -86,8 +86,6 @@ impl Rules {
                 return Err(wrong(ChargeMember::Id(None), reason));
             }
             buckets.push(identified.bucket.fingerprint);
-            let numbers = charge.numbers.as_ref().map(|numbers| numbers.under(limit.algorithm)).transpose();
-            let numbers = numbers.map_err(|error| wrong(ChargeMember::Numbers, error.to_string()))?;
             let left = blocks.and_then(|all| all.left(identified.bucket.fingerprint, &identified.prefixes, now));
             if let Some(left) = left.filter(|_| limit.mode != LimitMode::Off) {
                 let enforced = limit.is_enforced_for(&identified.bucket.key);
@@ -95,7 +93,8 @@ impl Rules {
                 continue;
             }
             let first = plan.charges.len();
-            add((self, &mut plan), place, limit, (charge.cost, numbers.as_ref()), identified, mode, now);
+            add((self, &mut plan), place, limit, (charge.cost, charge.numbers.as_ref()), identified, mode, now)
+                .map_err(|reason| wrong(ChargeMember::Numbers, reason))?;
             plan.add_input(first, limit, |queue| queue.entry_of(&charge.fields), charge.entry.as_ref())
                 .map_err(|reason| wrong(ChargeMember::Fields, reason))?;
             plan.ask(first, limit);
@@ -125,13 +124,13 @@ fn add(
     (rules, plan): (&Rules, &mut Plan),
     place: u32,
     limit: &Limit,
-    (cost, numbers): (Option<u64>, Option<&Numbers>),
+    (cost, numbers): (Option<u64>, Option<&CallNumbers>),
     mut identified: NamedIdentity,
     mode: Mode,
     now: Micros,
-) {
+) -> Result<(), String> {
     if limit.mode == LimitMode::Off {
-        return;
+        return Ok(());
     }
     let text = || identified.text.clone();
     let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
@@ -156,9 +155,9 @@ fn add(
         (Allowance::Deny, _) | (Allowance::Disabled, None) => {}
         (Allowance::Windows(_), _) if limit.queue.is_some() && !enforced => {}
         (given, Some(numbers)) => {
-            plan.add_windows(std::slice::from_ref(numbers), identified.bucket, cost, mode, origin);
+            plan.add_windows(&numbers.windows(limit, given)?, identified.bucket, cost, mode, origin);
             // As for an override with nothing but numbers.
-            plan.elevate(given.elevated());
+            plan.elevate(numbers.elevated(given).filter(|_| plan.charges.len() > first));
             plan.changed_at(first, NUMBERS_OF_THE_CALL);
         }
         (Allowance::Windows(_) | Allowance::Elevated(_), None) => {
@@ -174,6 +173,7 @@ fn add(
         }
     }
     plan.delay(first, limit.delay);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -182,6 +182,7 @@ mod tests {
 
     use super::*;
     use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
+    use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::rules::blocks::Block;
     use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::fingerprint::Fingerprinter;
@@ -322,7 +323,8 @@ mod tests {
         let open = Limit { per_call: true, allowance: Allowance::Disabled, ..limit("Open", by()) };
         let rules = rules(vec![known, net, shadow, off, open]);
         let ask = |limit: &str, id: &str, numbers: Option<u64>, mode| {
-            let numbers = numbers.map(|burst| Numbers::fixed(burst).unwrap());
+            let window = numbers.map(|burst| Numbers::fixed(burst).unwrap());
+            let numbers = window.map(|window| CallNumbers { window: Some(window), ..CallNumbers::default() });
             let charge = NamedCharge { numbers, ..charge(limit, text(id)) };
             let plan = rules.named(&[charge], mode, Micros(0), None).unwrap();
             let charges = plan.charges.iter().map(|charge| (charge.numbers.burst(), charge.cost, charge.mode)).next();
@@ -379,6 +381,7 @@ mod tests {
             Limit { per_call: true, algorithm: Algorithm::FixedWindow(Aligned::Clock), ..limit("Open", Vec::new()) };
         let rules = rules(vec![open]);
         let ask = |numbers: Numbers| {
+            let numbers = CallNumbers { window: Some(numbers), ..CallNumbers::default() };
             let charge = NamedCharge { numbers: Some(numbers), ..charge("Open", GivenId::Absent) };
             rules.named(&[charge], Mode::Spend, Micros(0), None).map(|plan| plan.charges[0].numbers.clone())
         };
@@ -395,7 +398,8 @@ mod tests {
     fn mistakes_say_which_charge_and_what_of_it() {
         let rules = rules(vec![limit("Logins", vec![header("x-id", ValueType::Text)])]);
         let good = || charge("Logins", text("a"));
-        let numbers = Some(Numbers::fixed(1).unwrap());
+        let window = Some(Numbers::fixed(1).unwrap());
+        let numbers = Some(CallNumbers { window, ..CallNumbers::default() });
         for (second, member, part) in [
             (charge("Login", text("a")), ChargeMember::Limit, "no limit `Login`"),
             (charge("logins", text("a")), ChargeMember::Limit, "did you mean `Logins`?"),

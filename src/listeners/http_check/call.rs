@@ -2,11 +2,13 @@
 //! its place.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::charge::{Elevated, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::queue::EntryId;
+use crate::engine::rules::call_numbers::CallNumbers;
 use crate::engine::rules::named::{ChargeMember, NamedCharge, NamedChargeError};
 use crate::engine::rules::named_id::GivenId;
 use crate::engine::rules::quote::quoted;
@@ -31,7 +33,9 @@ const OPS: [(&str, Mode); 5] = [
     ("reset", Mode::Reset),
 ];
 
-const CHARGE_KEYS: [&str; 8] = ["limit", "id", "cost", "burst", "count", "period", "fields", "entry"];
+const CHARGE_KEYS: [&str; 10] =
+    ["limit", "id", "cost", "burst", "count", "period", "fixed_window", "elevated", "fields", "entry"];
+const ELEVATED_KEYS: [&str; 5] = ["burst", "count", "period", "for", "activations_per_month"];
 const REQUEST_KEYS: [&str; 4] = ["method", "url", "ip", "headers"];
 
 #[derive(Debug)]
@@ -179,8 +183,34 @@ fn id(body: &Object<'_>) -> GivenId {
     }
 }
 
-/// Reads a call's own numbers.
-fn numbers(body: &Object<'_>) -> Option<Numbers> {
+/// Reads the numbers that a call brings.
+fn numbers(body: &Object<'_>) -> Option<CallNumbers> {
+    let elevated = body.object("elevated").and_then(|elevated| Some(Arc::new(read_elevated(&elevated)?)));
+    let numbers =
+        CallNumbers { window: window(body), elevated, is_window_off: body.truth("fixed_window") == Some(false) };
+    (numbers != CallNumbers::default()).then_some(numbers)
+}
+
+/// Reads the elevated numbers that a call brings.
+fn read_elevated(body: &Object<'_>) -> Option<Elevated> {
+    body.known(&ELEVATED_KEYS);
+    body.require("count", "elevated numbers need `count` and `period`");
+    body.require("for", "say how long an activation lasts, such as \"15m\"");
+    body.require("activations_per_month", "say how often it may switch on per month");
+    let (numbers, span) = (window(body), body.duration("for").map(|span| Micros(span / 1_000)));
+    let span = span.filter(|span| {
+        let is_allowed = (Micros(1)..=LONGEST_REFILL).contains(span);
+        if !is_allowed {
+            body.wrong("/for", "an activation lasts from 1 microsecond to 366 days");
+        }
+        is_allowed
+    });
+    let activations_per_month = body.whole("activations_per_month", 1);
+    Some(Elevated { numbers: numbers?, span: span?.0, activations_per_month: activations_per_month? })
+}
+
+/// Reads a window's numbers.
+fn window(body: &Object<'_>) -> Option<Numbers> {
     let (burst, count, period) = (body.whole("burst", 1), body.whole("count", 1), body.duration("period"));
     let is_given = |key| body.get(key).is_some();
     if is_given("count") != is_given("period") || is_given("burst") && !is_given("count") {
@@ -253,7 +283,8 @@ mod tests {
         let components = GivenId::Components(vec!["a".into(), "b".into()]);
         assert_eq!(named(listed), [charge(components, None), charge(text("c"), Some(2))]);
         assert_eq!(good(listed).mode, Mode::Check);
-        let numbers = |text: &str| named(text)[0].numbers.as_ref().map(Numbers::to_string);
+        let numbers =
+            |text: &str| named(text)[0].numbers.as_ref().and_then(|numbers| Some(numbers.window.as_ref()?.to_string()));
         let given = r#"{"limit": "L", "count": 10, "period": "1.5h"}"#;
         assert_eq!(numbers(given).as_deref(), Some("burst 10, 10 per 90m"));
         let given = r#"{"limit": "L", "burst": 20, "count": 10, "period": "366d"}"#;

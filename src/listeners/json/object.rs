@@ -116,6 +116,16 @@ impl<'a> Object<'a> {
         number
     }
 
+    pub(crate) fn truth(&self, key: &str) -> Option<bool> {
+        match self.get(key)? {
+            Json::Bool(value) => Some(*value),
+            other => {
+                self.expected(&path_of(key), "true or false", other);
+                None
+            }
+        }
+    }
+
     /// Returns a duration in nanoseconds.
     pub(crate) fn duration(&self, key: &str) -> Option<u64> {
         let parsed = duration::parse(self.text(key)?);

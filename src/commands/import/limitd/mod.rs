@@ -176,10 +176,12 @@ impl BucketReader<'_> {
         if matches!(amount, Amount::Burst(_)) && base.numbers.rate.is_some() {
             notes.push(origin.note("it has no rate and never refills: limitd does not inherit the type's rate."));
         }
-        if find(given, "fixed_window").is_some() && flag(given, "fixed_window")? != base.is_windowed {
+        let is_windowed =
+            if find(given, "fixed_window").is_some() { flag(given, "fixed_window")? } else { base.is_windowed };
+        if is_windowed && !base.is_windowed {
             notes.push(origin.note(
-                "`fixed_window` differs from the type's; in Weir an override refills the way its limit does. If that \
-                 matters, make it a separate limit.",
+                "`fixed_window` is left out: an override can switch fixed windows off, not on. If that matters, make it a \
+                 separate limit.",
             ));
         }
         self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes);
@@ -192,6 +194,9 @@ impl BucketReader<'_> {
         };
         let until = find(given, "until").map(|(_, node)| until::until(node, &origin, &mut notes)).transpose()?;
         let mut fields = amount.fields();
+        if base.is_windowed && !is_windowed && matches!(amount, Amount::Rate { .. }) {
+            fields.push(("fixed_window", "false".to_owned()));
+        }
         fields.extend(elevated.map(|elevated| ("elevated", elevated.value())));
         fields.extend(until.map(|until| ("until", quoted(&until))));
         fields.extend(comment.map(|comment| ("comment", quoted(comment))));
