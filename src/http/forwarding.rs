@@ -10,7 +10,7 @@ use http::{Method, Version};
 use super::message::Request;
 use super::transport::{Source, TlsInfo};
 use crate::message::client_address::TrustedProxies;
-use crate::message::headers::{Headers, QUEUE_ENTRY, is_name, text};
+use crate::message::headers::{Headers, Names, QUEUE_ENTRY, is_name, text};
 use crate::message::host::host_of;
 use crate::message::underscores::{REASON, Underscores};
 
@@ -36,6 +36,20 @@ fn is_hop_by_hop(name: &[u8]) -> bool {
         _ => false,
     }
 }
+
+/// The names for which [`is_hop_by_hop`] holds.
+const HOP_BY_HOP: Names = Names::new(&[
+    "te",
+    "expect",
+    "upgrade",
+    "connection",
+    "keep-alive",
+    "http2-settings",
+    "proxy-connection",
+    "transfer-encoding",
+    "proxy-authenticate",
+    "proxy-authorization",
+]);
 
 /// Returns whether a header describes the client or the request's path through proxies. Only proxies may send
 /// `X-Forwarded-*`: frameworks build links from `-Prefix` and trust `-Ssl`.
@@ -110,7 +124,9 @@ fn hyphened(name: &[u8]) -> Vec<u8> {
 /// Removes the headers for this hop only, and those that `Connection` names.
 pub(crate) fn strip(headers: &mut Headers) {
     strip_named(headers);
-    headers.retain(|name, _| !is_hop_by_hop(name));
+    if headers.may_contain(HOP_BY_HOP) {
+        headers.retain(|name, _| !is_hop_by_hop(name));
+    }
 }
 
 /// Removes the headers that `Connection` names, but not `Connection` itself. Called before the rules are applied,
@@ -434,6 +450,26 @@ mod tests {
         let trusted = TrustedProxies::new(networks.into_iter().collect());
         Peer::new(Source::Address("::ffff:10.0.0.9".parse().unwrap()), &trusted, None).forward(version, &mut headers);
         assert_eq!(lines(&headers), expected);
+    }
+
+    #[test]
+    fn each_header_for_one_hop_is_looked_for() {
+        for name in [
+            "TE",
+            "Expect",
+            "Upgrade",
+            "Connection",
+            "Keep-Alive",
+            "HTTP2-Settings",
+            "Proxy-Connection",
+            "Transfer-Encoding",
+            "Proxy-Authenticate",
+            "Proxy-Authorization",
+        ] {
+            let mut headers = Headers::from_iter([(name, "close")]);
+            strip(&mut headers);
+            assert!(headers.is_empty(), "{name}");
+        }
     }
 
     #[test]

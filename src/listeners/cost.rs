@@ -1,4 +1,4 @@
-//! What a connection and its requests take: allocations and the size of the task.
+//! The cost of a connection and its requests: allocations and the size of the task.
 //!
 //! Each request of a connection goes through a real socket to a listener on this thread. Clients and upstreams have
 //! threads of their own, whose allocations are not counted.
@@ -52,7 +52,7 @@ fn allocations_per_request(options: &ListenerOptions, burst: u64, talk: fn(TcpSt
     // What the first requests allocate is kept for all others.
     serve(20);
     let (few, many) = (serve(20), serve(20 + MORE));
-    // Rounded, because the replies to denied requests are written anew every second.
+    // Rounded, because the replies to denied requests change every second.
     (many - few + u64::from(MORE) / 2) / u64::from(MORE)
 }
 

@@ -190,6 +190,11 @@ impl Headers {
         self.get(name).is_some()
     }
 
+    /// Returns false if none of these names is there. Takes no search.
+    pub const fn may_contain(&self, names: Names) -> bool {
+        self.marks & names.0 != 0
+    }
+
     /// Returns true for a gRPC call, whose client expects errors as gRPC statuses.
     pub fn is_grpc(&self) -> bool {
         self.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
@@ -239,6 +244,21 @@ impl Headers {
 
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
+    }
+}
+
+/// Names to look for at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Names(u64);
+
+impl Names {
+    pub const fn new(names: &[&str]) -> Self {
+        let (mut marks, mut place) = (0, 0);
+        while place < names.len() {
+            marks |= mark(names[place].as_bytes());
+            place += 1;
+        }
+        Self(marks)
     }
 }
 
@@ -315,6 +335,7 @@ mod tests {
         );
         headers.set("x-id", "3");
         check(&headers, &[("Host", "a"), ("Empty", ""), ("x-id", "3")]);
+        assert!(headers.may_contain(Names::new(&["via", "HOST"])) && !headers.may_contain(Names::new(&["via"])));
         assert!(headers.remove("HOST") && !headers.remove("host"));
         headers.retain(|_, value| !value.is_empty());
         check(&headers, &[("x-id", "3")]);

@@ -17,7 +17,7 @@ use crate::http::failure::HeadError;
 use crate::http::forwarding;
 use crate::http::limits::HeadLimits;
 use crate::http::message::Request;
-use crate::message::headers::{self, Headers};
+use crate::message::headers::{self, Headers, Names};
 
 /// The most header lines that a message may have, whatever is configured. They are split on the stack.
 pub(crate) const MOST_LINES: usize = 256;
@@ -238,6 +238,9 @@ enum Coding {
 fn read_headers(lines: &[Header<'_>], head: &[u8], headers: &mut Headers) -> Result<ParsedHeaders, HeadError> {
     headers.set_head(head, lines.iter().map(|line| (line.name.as_bytes(), line.value)), ROOM);
     let mut read = ParsedHeaders::default();
+    if !headers.may_contain(FRAMING) {
+        return Ok(read);
+    }
     for line in lines {
         let (name, value) = (line.name, line.value);
         // The length alone rules out nearly all names.
@@ -250,6 +253,9 @@ fn read_headers(lines: &[Header<'_>], head: &[u8], headers: &mut Headers) -> Res
     }
     Ok(read)
 }
+
+/// The names that [`read_headers`] looks for.
+const FRAMING: Names = Names::new(&["connection", "content-length", "transfer-encoding"]);
 
 /// Space for the lines and bytes that a proxy usually adds to a message.
 const ROOM: (usize, usize) = (8, 256);

@@ -183,14 +183,14 @@ impl Forwarder {
             headers: request.headers.clone(),
             body: RequestBody::Empty,
         });
-        match timeout(limit, self.exchange(request, lease, context)).await {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                let is_whole = copy.is_some();
-                copy.into_iter().for_each(|copy| *request = copy);
-                Err(FailedAttempt { error: UpstreamError::TryTimeout(limit), is_whole, progress: Progress::Late })
-            }
+        if let Ok(outcome) = timeout(limit, self.exchange(request, lease, context)).await {
+            return outcome;
         }
+        let is_whole = copy.is_some();
+        if let Some(copy) = copy {
+            *request = copy;
+        }
+        Err(FailedAttempt { error: UpstreamError::TryTimeout(limit), is_whole, progress: Progress::Late })
     }
 
     /// Sends a request over an existing or new connection.
@@ -232,7 +232,9 @@ impl Forwarder {
                 (true, _) => Progress::SentOnGood,
             };
             let is_whole = again.is_some();
-            again.into_iter().for_each(|again| *request = again);
+            if let Some(again) = again {
+                *request = again;
+            }
             // The server had closed the connection or said that it did not process the request (RFC 9113 section 8.7), so
             // the request may be sent elsewhere, whatever its method. This loop ends: each turn uses up an idle connection,
             // and a shared connection gets one turn.
