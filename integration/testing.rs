@@ -20,6 +20,7 @@ limits:
   Closed: { match: { path: /closed }, deny: true }
   Uploads: { by: { descriptor: user }, match: { domain: uploads }, burst: 2 }
   Extended: { by: { descriptor: plan }, match: { descriptor: { plan: "*" }, path: /extended }, burst: 1 }
+  Queued: { match: { path: /queued }, by: global, burst: 1, count: 2, period: 1s, delay: 1s }
   Certified: { by: { tls: subject }, match: { host: pki.example.com }, burst: 1 }
 overrides:
   Everyone:10.0.0.9: { burst: 100, count: 1, period: 1s, until: 2026-06-30 }
@@ -55,6 +56,13 @@ tests:
     - { post: /login, ip: 10.0.0.1, headers: { x-user: eve }, response: { status: 401 }, repeat: 2 }
     - { post: /login, ip: 10.0.0.2, headers: { x-user: eve }, expect: { deny: Failed, retry_after: never } }
     - { post: /login, ip: 10.0.0.2, headers: { x-user: ann }, expect: { limits: { Failed: { id: ann } } } }
+  requests wait for their turn:
+    - { get: /queued, ip: 10.0.1.1, expect: { verdict: allow, delay: 0s } }
+    - { get: /queued, ip: 10.0.1.2, expect: { verdict: allow, delay: 500ms } }
+    - { get: /queued, ip: 10.0.1.3, expect: { limits: { Queued: { verdict: allow, delay: 1s }, Everyone: { delay: 0s } } } }
+    - { get: /queued, ip: 10.0.1.4, expect: { deny: Queued, delay: 0s } }
+    - { after: 250ms, limit: Queued, expect: { verdict: deny } }
+    - { after: 250ms, limit: Queued, expect: { verdict: allow, delay: 1s } }
   shadow denies nothing:
     - { get: /watched, expect: { limits: { Watched: allow } } }
     - { get: /watched, expect: { verdict: allow, limits: { Watched: would_deny, Closed: none } } }
@@ -115,7 +123,7 @@ fn tests_say_what_rules_do() {
     assert_eq!(check(&[("a.yaml", RULES)], &["test", "a.yaml"], 0), passed);
     assert_eq!(check(&[("limits.yaml", RULES)], &["test", "--filter", "an "], 0), "2 passed, 0 failed\n");
     let checked = check(&[("limits.yaml", RULES)], &["check", "limits.yaml"], 0);
-    assert!(checked.contains(&format!("limits.yaml: ok, 14 limits, 1 override, {} tests", count(RULES))), "{checked}");
+    assert!(checked.contains(&format!("limits.yaml: ok, 15 limits, 1 override, {} tests", count(RULES))), "{checked}");
 }
 
 #[test]
@@ -241,4 +249,29 @@ fn a_diff_tells_by_its_exit_code_what_is_stricter() {
         (&json["stricter"], &json["limits"]["L"]["looser"], &json["unchanged"][0]),
         (&false.into(), &true.into(), &"M".into())
     );
+}
+
+/// 400 requests at ten times the rate: the limit's count passes in each second, nobody waits longer than the delay, and other ids
+/// do not wait.
+#[test]
+fn a_flood_passes_at_the_rate_of_its_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let rules = "
+limits:
+  Queue: { by: { header: x-account }, burst: 1, count: 20, period: 1s, delay: 500ms }
+tests:
+  a flood:
+    - { get: /, headers: { x-account: a }, repeat: 200, every: 5ms, expect: { allowed: 30, denied: 170 } }
+    - { at: 995ms, get: /, headers: { x-account: b }, expect: { verdict: allow, delay: 0s } }
+    - { at: 1s, get: /, headers: { x-account: a }, repeat: 200, every: 5ms, expect: { allowed: 20, denied: 180 } }
+    - { at: 2s, get: /, headers: { x-account: a }, expect: { verdict: allow, delay: 500ms } }
+    - { at: 2s, get: /, headers: { x-account: a }, expect: { deny: Queue } }
+";
+    std::fs::write(directory.path().join("limits.yaml"), rules).unwrap();
+    let Finished { code, out, .. } = run_in(directory.path(), &["test", "limits.yaml"]);
+    assert_eq!((code, &*out), (Some(0), "1 passed, 0 failed\n"));
+    let wrong = rules.replace("delay: 0s", "delay: 50ms");
+    std::fs::write(directory.path().join("limits.yaml"), wrong).unwrap();
+    let text = run_in(directory.path(), &["test", "limits.yaml"]).text();
+    assert!(text.contains("delay") && text.contains("expected 50ms, got 0s"), "{text}");
 }

@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 
 use self::signing::{TestKey, key_set};
 use crate::envoy::authorization;
+use crate::spoe::{Peer, question, string};
 use crate::support::binary::run_in;
+use crate::support::certificates::Authority;
+use crate::support::server::WIDE;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
@@ -143,6 +146,55 @@ fn key_server(answer: &Arc<Mutex<String>>) -> (Upstream, String) {
     let server = Upstream::answering(move |_| answer.lock().clone());
     let url = format!("http://{}/keys", server.address);
     (server, url)
+}
+
+#[test]
+fn keys_come_over_tls_from_a_server_that_is_trusted() {
+    let (authority, stranger, key) = (Authority::new(), Authority::new(), TestKey::es256("k1"));
+    authority.sign("keys", &["127.0.0.1"]);
+    let server = Upstream::answering({
+        let keys = ok(&key_set(&[&key]));
+        move |_| keys.clone()
+    });
+    let (upstream, certificate) = (format!("http://{}", server.address), authority.file("keys.pem"));
+    let flags = ["--upstream", &upstream, "--tls-cert", &certificate, "--tls-key", &authority.file("keys.key")];
+    let front = Weir::serve(WIDE, &flags);
+    for (trusted, expected) in [(Some(&authority), 200), (Some(&stranger), 429), (None, 429)] {
+        let file = trusted.map(|authority| format!("jwks_ca_file: '{}', ", authority.file("ca.pem")));
+        let issuer = format!("issuer: '{ISSUER}', audiences: [api], {}", file.unwrap_or_default());
+        let url = format!("https://{}/keys", front.proxy);
+        let weir = Weir::serve(&format!("jwt: {{ main: {{ {issuer} jwks_url: '{url}' }} }}\n{LIMITS}"), &[]);
+        if expected == 200 {
+            eventually("the keys are there", || keys_error(&weir).map_or(Ok(()), Err));
+        } else {
+            weir.until_logged("certificate");
+            assert!(keys_error(&weir).is_some());
+        }
+        let token = bearer(&key.token("k1", &claims("a")));
+        assert_eq!(weir.get("/", &[("authorization", &token)]).status(), expected);
+    }
+}
+
+#[test]
+fn the_agent_goes_by_claims() {
+    let key = TestKey::es256("k1");
+    let weir = Weir::serve_with(&with_file("[api]"), &["--spoe", "127.0.0.1:0"], |_, directory: &Path| {
+        std::fs::write(directory.join("keys.json"), key_set(&[&key])).unwrap();
+    });
+    let mut haproxy = Peer::connect(weir.listener("spoe"));
+    haproxy.greet();
+    for (id, user, denied) in [(1, "a", false), (2, "a", true), (3, "b", false), (4, "", true)] {
+        let token = if user.is_empty() { "x.y.z".to_owned() } else { key.token("k1", &claims(user)) };
+        let lines = format!("host: a\r\nauthorization: {}\r\n\r\n", bearer(&token));
+        // A length of two bytes: from 240 on, the first one has the lowest four bits.
+        let length = if lines.len() < 240 {
+            vec![u8::try_from(lines.len()).unwrap()]
+        } else {
+            vec![0xf0 | u8::try_from(lines.len() % 16).unwrap(), u8::try_from((lines.len() - 240) / 16).unwrap()]
+        };
+        haproxy.send(&question(id, &[string(b"headers"), vec![8], length, lines.into_bytes()].concat()));
+        assert_eq!(haproxy.answer(), (id, denied), "{user}");
+    }
 }
 
 fn keys_error(weir: &Weir) -> Option<String> {

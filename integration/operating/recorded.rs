@@ -139,3 +139,32 @@ fn the_simulation_of_a_recording_agrees_with_every_listener() {
     // Of the calls whose plan is not free, and not of those without a plan.
     assert_eq!(limits["Others"]["requests"], 5, "{limits}");
 }
+
+/// The simulation of a recording delays what was delayed.
+#[test]
+fn a_recording_of_delayed_requests_replays_right() {
+    let rules = "limits: { Queue: { by: global, burst: 1, count: 5, period: 1s, delay: 400ms } }";
+    let weir = Weir::serve(rules, &["--admin-token", TOKEN, "--workers", "1"]);
+    let mut recording = Recording::start(&weir, r#"{"for": "1h"}"#);
+    let mut lines = recording.next().to_string() + "\n";
+    let mut clients: Vec<Wire> = (0..6).map(|_| weir.connect()).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    }
+    for client in &mut clients {
+        assert!([200, 429].contains(&client.response().status()));
+    }
+    for _ in 0..6 {
+        lines.extend([recording.request().to_string(), "\n".to_owned()]);
+    }
+    std::fs::write(weir.directory().join("recording.jsonl"), lines).unwrap();
+    let done = run_in(weir.directory(), &["simulate", "recording.jsonl", "--format", "json"]);
+    let report: Value = serde_json::from_str(&done.out).unwrap();
+    let counted = |result: &str| weir.metric(&format!("weir_decisions_total{{limit=\"Queue\",result=\"{result}\"}}"));
+    assert_eq!(
+        (&report["delayed"], &report["denied"]),
+        (&json!(counted("delayed")), &json!(counted("denied"))),
+        "{report}"
+    );
+    assert!(counted("delayed") > 0, "{report}");
+}

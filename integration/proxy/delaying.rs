@@ -1,14 +1,20 @@
 //! Limits with `delay`: requests that wait for their turn instead of being denied.
 
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use weir::clock::Clock;
 use weir::engine::algorithms::micros::Micros;
 use weir::limiter::DelayBounds;
+use weir::store::Store;
+use weir::store::redis::{RedisOptions, RedisStore};
 
 use crate::support::becomes;
 use crate::support::frames::{Frames, RST_STREAM, frame};
+use crate::support::redis::RedisServer;
 use crate::support::server::{Setup, Weir};
+use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::Wire;
 
 /// Twenty a second by account, and at most four that wait.
@@ -151,4 +157,104 @@ fn a_slot_is_taken_only_after_the_wait() {
     assert_eq!(send(&weir, "b").response().status(), 200);
     assert_eq!(held.response().status(), 200, "the slot is free when it has waited");
     becomes("it gives the slot back", 0, || weir.metric("weir_slots_held"));
+}
+
+/// A request that finds no slot after its wait is denied by that limit alone, and counted once.
+#[test]
+fn a_request_denied_after_its_wait_is_counted_as_denied() {
+    let rules = "limits: { L: { match: { path: /a }, by: global, burst: 1, count: 1, period: 1500ms, delay: 2s }, \
+                 S: { by: global, algorithm: concurrency, capacity: 1 } }";
+    let (go, told) = mpsc::channel::<()>();
+    let told = Mutex::new(told);
+    let upstream = Upstream::start(move |wire, _| {
+        while let Some(head) = wire.head() {
+            if head.start.starts_with("GET /slow") {
+                let _ = told.lock().recv();
+            }
+            wire.send(ok("hello"));
+        }
+    });
+    let weir = standing(rules).start(&format!("http://{}", upstream.address));
+    assert_eq!(weir.connect().get("/a").status(), 200);
+    becomes("it gives its slot back", 0, || weir.metric("weir_slots_held"));
+    let mut held = weir.connect();
+    held.send("GET /a HTTP/1.1\r\nhost: a.example\r\n\r\n");
+    waiting(&weir, 1);
+    let mut slow = weir.connect();
+    slow.send("GET /slow HTTP/1.1\r\nhost: a.example\r\n\r\n");
+    becomes("it holds the slot", 1, || weir.metric("weir_slots_held"));
+    assert_eq!(held.response().status(), 429);
+    go.send(()).unwrap();
+    assert_eq!(slow.response().status(), 200);
+    for (limit, result, expected) in [
+        ("L", "allowed", 1),
+        ("L", "delayed", 0),
+        ("L", "uncharged", 1),
+        ("S", "allowed", 2),
+        ("S", "denied", 1),
+        ("S", "uncharged", 0),
+    ] {
+        becomes(&format!("{limit} {result}"), expected, || decisions(&weir, limit, result));
+    }
+}
+
+#[test]
+fn requests_pass_in_the_order_of_their_arrival() {
+    let rules = "limits: { Queue: { by: global, burst: 1, count: 20, period: 1s, delay: 400ms } }";
+    let upstream = Upstream::saying("hello");
+    let weir = standing(rules).start(&format!("http://{}", upstream.address));
+    let mut clients: Vec<Wire> = Vec::new();
+    for number in 0..=8 {
+        clients.push(send(&weir, &number.to_string()));
+        becomes("it has its place", number, || decisions(&weir, "Queue", "delayed"));
+        becomes("it is decided", 1, || decisions(&weir, "Queue", "allowed"));
+    }
+    for client in &mut clients {
+        assert_eq!(client.response().status(), 200);
+    }
+    let order: Vec<String> = upstream.requests().iter().map(|head| head.header("x-account").unwrap().into()).collect();
+    assert_eq!(order, (0..=8).map(|number| number.to_string()).collect::<Vec<_>>());
+}
+
+/// A request whose store goes away while it waits passes in time. Those that follow wait by `on_store_error: local`.
+#[test]
+fn what_waits_passes_in_time_although_the_store_fails() {
+    let rules = "limits: { Queue: { by: global, burst: 1, count: 1, period: 1s, delay: 3s, on_store_error: local }, \
+                 Slots: { by: global, algorithm: concurrency, capacity: 8, on_store_error: local } }";
+    let mut redis = RedisServer::plain();
+    let mut setup = standing(rules);
+    let options =
+        RedisOptions { timeout: Duration::from_secs(5), ..RedisOptions::new(redis.url(), setup.clock.clone()) };
+    let target = options.target().unwrap();
+    setup.store = Some(Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target)))));
+    let weir = setup.start("echo");
+    becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
+    assert_eq!(send(&weir, "a").response().status(), 200);
+    let mut held = send(&weir, "a");
+    waiting(&weir, 1);
+    redis.kill();
+    becomes("the store is away", 0, || weir.metric("weir_store_connections"));
+    assert_eq!(held.response().status(), 200);
+    becomes("the slot is given back", 0, || weir.metric("weir_slots_held"));
+    // Locally, the bucket is full.
+    assert_eq!(send(&weir, "a").response().status(), 200);
+    let mut clients = Vec::new();
+    for number in 1..=3 {
+        clients.push(send(&weir, "a"));
+        waiting(&weir, number);
+    }
+    assert_eq!(send(&weir, "a").response().status(), 429);
+    drop(clients);
+    waiting(&weir, 0);
+    let _again = send(&weir, "a");
+    waiting(&weir, 1);
+    for (limit, result, expected) in [
+        ("Queue", "allowed", 2),
+        ("Queue", "delayed", 1 + 3),
+        ("Queue", "denied", 1),
+        ("Slots", "allowed", 3 + 3),
+        ("Slots", "error_allowed", 0),
+    ] {
+        becomes(&format!("{limit} {result}"), expected, || decisions(&weir, limit, result));
+    }
 }

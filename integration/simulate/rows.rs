@@ -193,3 +193,52 @@ fn the_report_does_not_depend_on_the_number_of_threads() {
     assert!(one.out.contains("PerIp: "), "{}", one.out);
     assert_eq!(again(directory.path(), &[&flags[..], &["4"]].concat()), one);
 }
+
+/// Six requests in the same second: two pass at once, three wait for up to 1.5 s, one is denied.
+#[test]
+fn delayed_requests_pass_and_are_counted() {
+    let limits = "limits:\n  Queue: { burst: 2, count: 2, period: 1s, delay: 1500ms }\n";
+    let log = line(0, "192.0.2.1", "/a").repeat(6) + &line(10, "192.0.2.1", "/a");
+    let (directory, finished) = simulate(limits, &log, &["--format", "json", "--deny-at-most", "0%"]);
+    let report = report(&finished);
+    let limit = &report["limits"]["Queue"];
+    // Quantiles are at most 1/64 too high.
+    for object in [&report, limit] {
+        let counts = ["requests", "denied", "delayed"].map(|key| object[key].as_u64().unwrap());
+        assert_eq!(counts, [7, 1, 3], "{report}");
+        assert_eq!(object["delay_ms"], serde_json::json!({ "p50": 1_007, "p99": 1_500, "max": 1_500 }));
+    }
+    assert_eq!(limit["suggestion"]["burst"]["number"], 3, "with the same delay, one more passes");
+    let text = again(directory.path(), &[]).out;
+    assert!(
+        text.contains("\ndelayed, and then passed: 3 of 7 requests (42.9%): p50 1007ms, p99 1500ms, max 1500ms\n"),
+        "{text}"
+    );
+    let (_directory, finished) = simulate(BY_IP, &two_clients(), &["--format", "json"]);
+    let report = self::report(&finished);
+    assert_eq!((&report["delayed"], &report["delay_ms"]), (&0.into(), &Value::Null));
+}
+
+/// A request of 3 s that waits for 1 s holds its slot from the first to the fourth second.
+#[test]
+fn a_delayed_request_takes_its_slot_when_it_has_waited() {
+    let limits = "limits:\n  Queue: { match: { path: /a }, by: global, burst: 1, count: 1, period: 1s, delay: 2s }\n  \
+                  Slots: { by: global, algorithm: concurrency, capacity: 1 }\n";
+    // When it arrives and how long it takes in milliseconds, and its path.
+    let entries = [(0, 0, "/a"), (1, 3_000, "/a"), (500, 200, "/b"), (2_500, 500, "/b"), (4_500, 100, "/b")];
+    let line = |(at, took, path): (u32, u32, &str)| {
+        // The log is that of a server that had a delay, too.
+        let delay = if took == 3_000 { 700 } else { 0 };
+        let time = format!("2026-11-22T00:00:{:02}.{:03}Z", at / 1_000, at % 1_000);
+        format!(
+            "{{\"bytes\":5,\"verdict\":\"allowed\",\"protocol\":\"HTTP/1.1\",\"time\":\"{time}\",\"duration_ms\":{},\"delay_ms\":{delay},\"client\":\"192.0.2.1\",\"method\":\"GET\",\"target\":\"{path}\"}}\n",
+            took + delay
+        )
+    };
+    let log: String = entries.map(line).concat();
+    let (_directory, finished) = simulate(limits, &log, &["--format", "json"]);
+    let report = report(&finished);
+    assert_eq!((&report["delayed"], &report["limits"]["Slots"]["denied"]), (&1.into(), &1.into()), "{report}");
+    let (most, from) = (&report["delay_ms"]["max"], &report["limits"]["Slots"]["first"]);
+    assert_eq!((most, from), (&999.into(), &"2026-11-22T00:00:02.5Z".into()), "{report}");
+}

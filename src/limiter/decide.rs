@@ -131,7 +131,10 @@ impl Limiter {
         if verdict.standing == Standing::Denied && !verdict.candidates.is_empty() && ask.is_decision() {
             self.charge(&view, verdict.candidate_charges(&plan), ask.now(), is_local);
         }
-        let denials = if ask.is_decision() { view.count_verdict(&verdict, &plan, ask.start) } else { Vec::new() };
+        // A request that takes slots only when it has waited is counted then.
+        let is_final = place.is_none() || slots.is_none() || verdict.delay() == Micros(0);
+        let is_counted = is_final && ask.is_decision();
+        let denials = if is_counted { view.count_verdict(&verdict, &plan, ask.start) } else { Vec::new() };
         self.record(&view, ask, &verdict);
         view.snapshot.warn_of_values(&verdict);
         let settlement = self.settlement(&view, &plan, &verdict, ask, is_local);
@@ -141,7 +144,7 @@ impl Limiter {
         let mut ruling =
             Ruling { view, verdict, descriptors, slots, settlement, held, listener, denials, claims: Vec::new() };
         if let Some(place) = place.filter(|_| ruling.verdict.delay() > Micros(0)) {
-            ruling.held = Some(self.held(place, (&plan, &decisions), &mut ruling, ask, is_local));
+            ruling.held = Some(self.held(place, (plan, &decisions), &mut ruling, ask, is_local));
         }
         ruling
     }

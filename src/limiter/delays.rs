@@ -14,16 +14,17 @@ use tokio::time::sleep_until;
 
 use super::ask::{Ask, Patience, Ruling};
 use super::settlement::{Job, Settler};
+use super::slots::HeldSlots;
 use super::{Limiter, Shared};
 use crate::clock::micros;
 use crate::engine::algorithms::charge::{Charge, Input, Mode};
 use crate::engine::algorithms::decision::{Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::answer::verdict::{Standing, Unanswered, Verdict};
+use crate::engine::answer::verdict::{Answer, Standing, Unanswered, Verdict};
 use crate::engine::rules::limit::StoreErrorPolicy;
 use crate::engine::rules::plan::{ChargeOrigin, Plan};
 use crate::store::{Batch, StoreError};
-use crate::telemetry::metrics::{DecisionResult, LocalTimer, Tally};
+use crate::telemetry::metrics::{LocalTimer, Tally};
 
 /// The default maximum number of requests that a worker holds.
 pub const DEFAULT_MAX_DELAYED: usize = 1_024;
@@ -188,11 +189,11 @@ impl Limiter {
         place
     }
 
-    /// Books what an allowed request has to wait for.
+    /// Books what an allowed request has to wait for. Its verdict is not counted yet if it has slots to take.
     pub(super) fn held(
         &self,
         mut place: Place,
-        (plan, decisions): (&Plan, &Decisions),
+        (plan, decisions): (Plan, &Decisions),
         ruling: &mut Ruling,
         ask: &Ask<'_>,
         is_local: bool,
@@ -201,7 +202,7 @@ impl Limiter {
         place.wait_for(delayed.map(|(charge, _)| charge.bucket.fingerprint));
         let booking = Booking {
             settler: self.settler.clone(),
-            refunds: refunds(plan, decisions),
+            refunds: refunds(&plan, decisions),
             effective_from: ruling.view.rules().effective_from,
             now: ask.now(),
             start: ask.start,
@@ -212,23 +213,27 @@ impl Limiter {
         let of_slots =
             plan.origins.iter().zip(&plan.charges).filter(|(_, charge)| had_slots && charge.slot().is_some());
         let slots = of_slots.map(|(origin, charge)| (*origin, charge.clone())).collect();
-        Box::new(HeldRequest { booking, place, ends: tokio::time::Instant::now() + wait(&ruling.verdict), slots })
+        let ends = tokio::time::Instant::now() + wait(&ruling.verdict);
+        Box::new(HeldRequest { booking, place, ends, slots, uncounted: had_slots.then_some(plan) })
     }
 
     /// Waits until the charges of an allowed request fit, if they do not yet. If this is dropped, they are given back.
     pub async fn hold(&self, ruling: &mut Ruling) {
         if let Some(held) = ruling.held.take() {
+            // They are logged.
+            ruling.denials.clear();
             // In a box, as few requests wait.
             Box::pin(self.wait_for(*held, ruling)).await;
         }
     }
 
     async fn wait_for(&self, held: HeldRequest, ruling: &mut Ruling) {
-        let HeldRequest { mut booking, place, ends, slots } = held;
+        let HeldRequest { mut booking, place, ends, slots, uncounted } = held;
+        let uncounted = Uncounted { ruling, plan: uncounted, start: booking.start };
         sleep_until(ends).await;
-        self.delays.seconds.observe(wait(&ruling.verdict));
+        self.delays.seconds.observe(wait(&uncounted.ruling.verdict));
         drop(place);
-        if slots.is_empty() || self.take_slots(ruling, &slots, &booking).await {
+        if slots.is_empty() || self.take_slots(uncounted.ruling, &slots, &booking).await {
             booking.refunds.clear();
         }
     }
@@ -249,17 +254,17 @@ impl Limiter {
                 named.unanswered(&StoreError::Down);
                 named.decided_locally(&charges, &decisions, effective_from);
                 ruling.slots = Some(named);
-                ruling.deny_slots(&charges, &decisions);
+                ruling.decide_slots(&charges, &decisions);
             }
             Ok(decisions) => {
                 ruling.slots = named.decided(&charges, &decisions);
-                ruling.deny_slots(&charges, &decisions);
+                ruling.decide_slots(&charges, &decisions);
             }
             Err(error) => {
                 self.note_failure(&error);
                 named.unanswered(&error);
+                self.decide_slots_without_store(ruling, (slots, &charges), &mut named, booking);
                 ruling.slots = Some(named);
-                ruling.deny_without_store(slots);
             }
         }
         ruling.slots = ruling.slots.take().filter(|_| ruling.verdict.is_allowed());
@@ -267,32 +272,82 @@ impl Limiter {
     }
 }
 
-impl Ruling {
-    /// Denies the request if one of these decisions does.
-    fn deny_slots(&mut self, charges: &[Charge], decisions: &Decisions) {
-        for (charge, decision) in charges.iter().zip(decisions.iter()).filter(|(_, decision)| decision.is_denied()) {
-            let fingerprint = Some(charge.bucket.fingerprint);
-            let place = self.verdict.answers.iter().position(|answer| answer.fingerprint == fingerprint);
-            if let Some(place) = place
-                && let Some(answer) = self.verdict.answers.get_mut(place)
-            {
-                answer.decision = *decision;
-                self.view.count(answer.limit, DecisionResult::Denied);
-                (self.verdict.standing, self.verdict.binding) = (Standing::Denied, Some(place));
+impl Limiter {
+    /// Applies `on_store_error` of the limits whose slots the store did not decide.
+    fn decide_slots_without_store(
+        &self,
+        ruling: &mut Ruling,
+        (slots, charges): (&[(ChargeOrigin, Charge)], &[Charge]),
+        named: &mut HeldSlots,
+        booking: &Booking,
+    ) {
+        let view = ruling.view.clone();
+        let policy = |origin: &ChargeOrigin| view.rules().limit(origin.limit).map(|limit| limit.on_store_error);
+        let (mut local, mut unanswered) = (Vec::new(), Vec::new());
+        for ((origin, _), charge) in slots.iter().zip(charges) {
+            match policy(origin) {
+                Some(StoreErrorPolicy::Local) => local.push(charge.clone()),
+                _ if origin.is_candidate => {}
+                policy => {
+                    let denies = origin.enforced && policy == Some(StoreErrorPolicy::Deny);
+                    unanswered.push(Unanswered { limit: origin.limit, denies });
+                }
             }
         }
+        ruling.leave_unanswered(unanswered);
+        let (effective_from, now) = (booking.effective_from, booking.now());
+        if ruling.verdict.is_allowed()
+            && let Ok(decisions) = self.shared.local.decide(&Batch { charges: &local, effective_from, now })
+        {
+            named.decided_locally(&local, &decisions, effective_from);
+            ruling.decide_slots(&local, &decisions);
+        }
+    }
+}
+
+impl Ruling {
+    /// Replaces what was decided about slots before the wait. Denies the request if one of these decisions does.
+    fn decide_slots(&mut self, charges: &[Charge], decisions: &Decisions) {
+        self.replace_answers(|answers| {
+            for (charge, decision) in charges.iter().zip(decisions.iter()) {
+                let fingerprint = Some(charge.bucket.fingerprint);
+                let of_slot = answers.iter_mut().filter(|answer| answer.fingerprint == fingerprint);
+                of_slot.for_each(|answer| answer.decision = *decision);
+            }
+        });
     }
 
-    /// Applies `on_store_error` of the limits whose slots the store did not decide.
-    fn deny_without_store(&mut self, slots: &[(ChargeOrigin, Charge)]) {
-        let rules = self.view.rules();
-        let unanswered = slots.iter().map(|(origin, _)| {
-            let policy = rules.limit(origin.limit).map(|limit| limit.on_store_error);
-            Unanswered { limit: origin.limit, denies: origin.enforced && policy == Some(StoreErrorPolicy::Deny) }
+    fn leave_unanswered(&mut self, unanswered: Vec<Unanswered>) {
+        self.replace_answers(|answers| {
+            answers.retain(|answer| unanswered.iter().all(|limit| limit.limit != answer.limit));
         });
-        let unanswered: Vec<Unanswered> = unanswered.collect();
         if unanswered.iter().any(|limit| limit.denies) {
-            (self.verdict.standing, self.verdict.unanswered) = (Standing::Unavailable, unanswered);
+            self.verdict.standing = Standing::Unavailable;
+        }
+        self.verdict.unanswered.extend(unanswered);
+    }
+
+    fn replace_answers(&mut self, replace: impl FnOnce(&mut Vec<Answer>)) {
+        let mut answers = std::mem::take(&mut self.verdict.answers);
+        replace(&mut answers);
+        let Verdict { standing, answers, binding, .. } = Verdict::of(&[], answers);
+        (self.verdict.standing, self.verdict.answers, self.verdict.binding) = (standing, answers, binding);
+    }
+}
+
+/// A ruling whose verdict is final only after the wait. Dropping this counts it, also if the client leaves.
+struct Uncounted<'a> {
+    ruling: &'a mut Ruling,
+    /// `None` if the verdict is counted already.
+    plan: Option<Plan>,
+    start: Instant,
+}
+
+impl Drop for Uncounted<'_> {
+    fn drop(&mut self) {
+        if let Some(plan) = self.plan.take() {
+            let Ruling { view, verdict, .. } = &*self.ruling;
+            self.ruling.denials = view.count_verdict(verdict, &plan, self.start);
         }
     }
 }
@@ -308,6 +363,8 @@ pub(super) struct HeldRequest {
     ends: tokio::time::Instant,
     /// The charges of slots, which it takes when it has waited.
     slots: Vec<(ChargeOrigin, Charge)>,
+    /// The plan of a verdict that is not counted yet.
+    uncounted: Option<Plan>,
 }
 
 /// The refunds of what a request has taken. Slots, and limits that settle by the response, give back by themselves. A queue keeps

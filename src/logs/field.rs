@@ -38,6 +38,8 @@ pub(super) enum Field {
     /// A span in units of so many microseconds.
     Took(u64),
     TookNanoseconds,
+    /// The part of that span in which a limit held the request, in the same way.
+    Waited(u64),
     /// A header, by its name in lower case.
     Header(Box<str>),
     TlsSubject,
@@ -56,6 +58,7 @@ pub(super) struct Draft<'a> {
     path: Option<Cow<'a, str>>,
     query: Option<Cow<'a, str>>,
     has_verdict: bool,
+    waited: Micros,
 }
 
 impl<'a> Draft<'a> {
@@ -86,6 +89,7 @@ impl<'a> Draft<'a> {
                 let nanoseconds = instant::span(raw, 1).ok_or("a duration")?;
                 self.entry.took = Some(Micros(nanoseconds.0 / 1_000));
             }
+            Field::Waited(per_unit) => self.waited = instant::span(raw, *per_unit).ok_or("a duration")?,
             Field::Status => self.entry.status = Some(status(raw).ok_or("a status")?),
             Field::Request => self.add_request(value()),
             Field::Method => self.add_method(text(value())),
@@ -162,6 +166,8 @@ impl<'a> Draft<'a> {
             (None, Some(end), Some(took)) => Micros(end.0.saturating_sub(took.0)),
             _ => logged,
         };
+        // A simulation has delays of its own.
+        self.entry.took = self.entry.took.map(|took| took.before(self.waited));
         if self.entry.client.is_none() {
             self.entry.client = self.peer;
         }
@@ -212,7 +218,7 @@ pub(super) fn told<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Told {
     let (mut ends, mut names) = (false, std::collections::BTreeSet::new());
     for field in fields {
         match field {
-            Field::Ignored | Field::Status | Field::Verdict => {}
+            Field::Ignored | Field::Status | Field::Verdict | Field::Waited(_) => {}
             Field::Client | Field::Peer => told.client = true,
             Field::Host => told.host = true,
             Field::Request => (told.method, told.path, told.query) = (true, true, true),

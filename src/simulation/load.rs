@@ -31,6 +31,10 @@ impl Histogram {
         self.most
     }
 
+    pub const fn total(&self) -> u64 {
+        self.total
+    }
+
     pub const fn is_empty(&self) -> bool {
         self.total == 0
     }

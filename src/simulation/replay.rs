@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::requests::{Asked, Side};
 use super::slots::Slots;
 use crate::engine::algorithms::charge::{Charge, Mode};
-use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::descriptors::DescriptorVerdicts;
 use crate::engine::answer::verdict::{Standing, Verdict};
@@ -30,6 +30,8 @@ pub(super) struct LimitOutcome {
     pub(super) charge: Option<usize>,
     /// The candidate of the limit would deny the request.
     pub(super) is_candidate_denied: bool,
+    /// The time that the request waits for the limit, or would if it were enforced; 0 if it is denied.
+    pub(super) delay: Micros,
 }
 
 /// Decides the requests of one side in the order of arrival.
@@ -74,13 +76,25 @@ impl Replay {
             None => self.sum_up(asked, &decisions),
         };
         if let (false, Some(ends)) = (is_denied, ends) {
-            self.slots.hold(&plan.charges, &decisions, now, ends);
+            match if rules.has_delays() { self.wait() } else { Micros(0) } {
+                Micros(0) => self.slots.hold(&plan.charges, &decisions, now, ends),
+                wait => {
+                    let times = [self.effective_from, now, now.after(wait), ends.after(wait)];
+                    self.slots.hold_later(&plan.charges, &decisions, &self.store, times);
+                }
+            }
         }
         if plan.origins.iter().any(|origin| origin.is_candidate) && !decisions.is_empty() {
             let verdict = call.unwrap_or_else(|| Verdict::decided(plan, &decisions));
             self.decide_candidates(plan, &verdict, now);
         }
         is_denied
+    }
+
+    /// Returns how long the last request waits if it is not denied.
+    pub(super) fn wait(&self) -> Micros {
+        let enforced = self.outcomes.iter().filter(|outcome| outcome.is_enforced);
+        enforced.map(|outcome| outcome.delay).max().unwrap_or_default()
     }
 
     /// Buckets that were charged beyond the bound on their number.
@@ -99,8 +113,12 @@ impl Replay {
                 },
             );
             is_denied |= denies && origin.enforced;
+            let delay = decision.map(Decision::delay).unwrap_or_default();
             match self.outcomes.last_mut().filter(|last| last.limit == origin.limit) {
-                Some(last) => last.is_denied |= denies,
+                Some(last) => {
+                    last.is_denied |= denies;
+                    last.delay = last.delay.max(delay);
+                }
                 None => self.outcomes.push(LimitOutcome {
                     limit: origin.limit,
                     id: Some(charge.bucket.fingerprint),
@@ -108,6 +126,7 @@ impl Replay {
                     is_enforced: origin.enforced,
                     charge: Some(place),
                     is_candidate_denied: false,
+                    delay,
                 }),
             }
         }
@@ -119,6 +138,7 @@ impl Replay {
             is_enforced,
             charge: None,
             is_candidate_denied: false,
+            delay: Micros(0),
         };
         for denial in &asked.plan.denials {
             is_denied |= denial.enforced;
@@ -132,8 +152,10 @@ impl Replay {
     fn sum_up_call(&mut self, asked: &Asked, verdict: &Verdict) -> bool {
         for answer in &verdict.answers {
             let is_denied = if answer.enforced { answer.decision.is_denied() } else { answer.is_short() };
+            let delay = answer.decision.delay();
             if let Some(last) = self.outcomes.last_mut().filter(|last| last.limit == answer.limit) {
                 last.is_denied |= is_denied;
+                last.delay = last.delay.max(delay);
                 continue;
             }
             let is_own = |origin: &ChargeOrigin| origin.limit == answer.limit && !origin.is_candidate;
@@ -144,6 +166,7 @@ impl Replay {
                 is_enforced: answer.enforced,
                 charge: asked.plan.origins.iter().position(is_own),
                 is_candidate_denied: false,
+                delay,
             });
         }
         for limit in &asked.plan.unlimited {
@@ -154,6 +177,7 @@ impl Replay {
                 is_enforced: true,
                 charge: None,
                 is_candidate_denied: false,
+                delay: Micros(0),
             });
         }
         verdict.standing == Standing::Denied

@@ -60,6 +60,8 @@ pub struct UnreadableLine {
 pub struct SideReport {
     /// Requests that enforced limits deny.
     pub denied: u64,
+    /// `None` if no limit has `delay`.
+    pub delays: Option<Delays>,
     /// In the order of the rules.
     pub limits: Vec<LimitReport>,
     /// The first column is that of all requests, where only enforced limits deny. The others are those of the limits, in their
@@ -83,6 +85,8 @@ pub struct LimitReport {
     pub denied_in_shadow: u64,
     /// Requests that its candidate would deny; `None` if it has none.
     pub candidate_denied: Option<u64>,
+    /// `None` if it has no `delay`.
+    pub delays: Option<Delays>,
     pub ids: u64,
     pub ids_denied: u64,
     /// The numbers of ids are estimates, within 2 % of the ids beyond the bound.
@@ -96,6 +100,15 @@ pub struct LimitReport {
     pub load: Option<Load>,
     /// The error is the reason why no numbers were searched. `None` if no share was given.
     pub suggestion: Option<Result<Suggestion, &'static str>>,
+}
+
+/// The requests that would wait and then pass, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delays {
+    pub requests: u64,
+    pub p50: Micros,
+    pub p99: Micros,
+    pub most: Micros,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

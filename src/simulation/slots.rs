@@ -70,17 +70,30 @@ impl Slots {
 
     /// Keeps the slots that the store has granted until the request ends.
     pub(super) fn hold(&mut self, charges: &[Charge], decisions: &Decisions, now: Micros, ends: Micros) {
-        if decisions.iter().any(Decision::is_denied) {
-            return;
-        }
-        for (charge, decision) in charges.iter().zip(decisions.iter()) {
-            let Some(slot) = charge.slot() else { continue };
-            if decision.outcome != Outcome::Allowed {
-                continue;
-            }
+        for (slot, charge) in granted(charges, decisions) {
             let ends = if self.held.len() < MOST_SLOTS { ends } else { now };
             let charge = Charge { mode: Mode::SpendOnly, ..charge.clone() };
             self.held.push(Reverse(HeldSlot { at: now, slot, ends, charge }.next(now)));
+        }
+    }
+
+    /// Gives back the slots of a request that waits, and takes them when it has waited. As a log cannot say which slots are free
+    /// then, it is not denied.
+    pub(super) fn hold_later(
+        &mut self,
+        charges: &[Charge],
+        decisions: &Decisions,
+        store: &MemoryStore,
+        [effective_from, now, from, ends]: [Micros; 4],
+    ) {
+        for (slot, charge) in granted(charges, decisions) {
+            let mut charge = Charge { mode: Mode::Refund, ..charge.clone() };
+            // The memory store decides a single slot without fail.
+            let _ = store.decide(&Batch { charges: std::slice::from_ref(&charge), effective_from, now });
+            charge.mode = Mode::SpendOnly;
+            if self.held.len() < MOST_SLOTS {
+                self.held.push(Reverse(HeldSlot { at: from, slot, ends, charge }));
+            }
         }
     }
 
@@ -101,4 +114,13 @@ impl Slots {
             }
         }
     }
+}
+
+/// The slots that the store has granted to a request.
+fn granted<'c>(charges: &'c [Charge], decisions: &'c Decisions) -> impl Iterator<Item = (Slot, &'c Charge)> {
+    let is_denied = decisions.iter().any(Decision::is_denied);
+    let pairs = charges.iter().zip(decisions.iter()).filter(move |_| !is_denied);
+    pairs.filter_map(|(charge, decision)| {
+        Some((charge.slot()?, charge)).filter(|_| decision.outcome == Outcome::Allowed)
+    })
 }

@@ -1,6 +1,7 @@
 //! The smallest numbers that deny no more than a share of the log, found by deciding the log again with other numbers.
 
-use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+use crate::engine::algorithms::charge::{Bucket, Charge, Input, Mode};
+use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::level::LevelChange;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
@@ -55,6 +56,7 @@ const TAKES_NOTHING: u64 = 1 << 63;
 /// The charges of one limit in the order of the log.
 pub(super) struct Record {
     numbers: Numbers,
+    delay: Option<Micros>,
     charges: Vec<Recorded>,
     /// Requests that other numbers of the limit would not change, such as those of ids with overrides.
     fixed_requests: u64,
@@ -81,6 +83,7 @@ impl Record {
         let is_searchable = !numbers.is_slots() && !numbers.is_script() && !numbers.is_calendar();
         is_searchable.then(|| Self {
             numbers: numbers.clone(),
+            delay: limit.delay,
             charges: Vec::new(),
             fixed_requests: 0,
             fixed_denied: 0,
@@ -170,6 +173,7 @@ impl Record {
     /// Decides the charges with other numbers; `None` if that denies more than the bound.
     fn decide(&self, numbers: &Numbers, number: u64, bound: Bound) -> Option<Found> {
         let mut charge = Charge::new(Bucket::new("", 0), numbers.clone(), 0, Mode::Spend);
+        charge.input = self.delay.map(|most| Box::new(Input::Delay(Delay::new(most))));
         let mut found = Found { number, denied: self.fixed_denied, ids_denied: 0 };
         for of_id in self.charges.chunk_by(|one, other| one.id == other.id) {
             let before = found.denied;

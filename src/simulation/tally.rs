@@ -1,9 +1,10 @@
 //! Counts the denials of the limits of one side.
 
 use super::ids::IdTable;
+use super::load::Histogram;
 use super::most_denied::MostDenied;
-use super::replay::LimitOutcome;
-use super::report::{LimitReport, Load, SideReport, Status};
+use super::replay::{LimitOutcome, Replay};
+use super::report::{Delays, LimitReport, Load, SideReport, Status};
 use super::requests::{Asked, Side};
 use super::series::Series;
 use super::suggestion::{Goal, Record};
@@ -22,6 +23,7 @@ pub(super) struct Tally {
     /// The number of charges that may still be recorded, of all limits.
     record_room: usize,
     denied: u64,
+    delays: DelayTally,
 }
 
 #[derive(Default)]
@@ -37,7 +39,12 @@ struct LimitTally {
     /// In microseconds; 0 stands for the whole log.
     period: u64,
     record: Option<Record>,
+    delays: DelayTally,
 }
+
+/// Delays in milliseconds, rounded up.
+#[derive(Default)]
+struct DelayTally(Histogram);
 
 /// The options of a tally.
 #[derive(Clone, Copy)]
@@ -60,18 +67,27 @@ impl Tally {
             })
             .collect();
         let series = Series::new(limits.len() + 1);
-        Self { limits, series, room: options.max_ids, record_room: options.max_charges, denied: 0 }
+        Self {
+            limits,
+            series,
+            room: options.max_ids,
+            record_room: options.max_charges,
+            denied: 0,
+            delays: DelayTally::default(),
+        }
     }
 
     /// Counts a request that was decided at `now`.
-    pub(super) fn count(
-        &mut self,
-        side: &Side,
-        now: Micros,
-        is_denied: bool,
-        asked: &Asked,
-        outcomes: &[LimitOutcome],
-    ) {
+    pub(super) fn count(&mut self, side: &Side, now: Micros, is_denied: bool, asked: &Asked, replay: &Replay) {
+        let outcomes = &replay.outcomes;
+        if !is_denied && side.rules.has_delays() {
+            self.delays.add(replay.wait());
+            for outcome in outcomes {
+                if let Some(tally) = self.limits.get_mut(outcome.limit as usize) {
+                    tally.delays.add(outcome.delay);
+                }
+            }
+        }
         let place = self.series.place(now);
         self.series.count(0, place, is_denied);
         self.denied += u64::from(is_denied);
@@ -115,7 +131,22 @@ impl Tally {
             };
             tally.into_report(limit, status, self.series.worst(column), goal, top)
         });
-        SideReport { denied: self.denied, limits: limits.collect(), series: self.series }
+        let delays = side.rules.has_delays().then(|| self.delays.into_report());
+        SideReport { denied: self.denied, delays, limits: limits.collect(), series: self.series }
+    }
+}
+
+impl DelayTally {
+    fn add(&mut self, delay: Micros) {
+        if delay > Micros(0) {
+            self.0.add(u32::try_from(delay.0.div_ceil(1_000)).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn into_report(self) -> Delays {
+        let [p50, p99, most] = [self.0.quantile(500), self.0.quantile(990), self.0.most()];
+        let [p50, p99, most] = [p50, p99, most].map(|millis| Micros::from_millis(millis.into()));
+        Delays { requests: self.0.total(), p50, p99, most }
     }
 }
 
@@ -151,6 +182,7 @@ impl LimitTally {
             last: self.last,
             worst,
             most_denied: self.most_denied.top(top),
+            delays: limit.delay.map(|_| self.delays.into_report()),
             load: (!load.is_empty() && !has_slots).then(|| Load {
                 period: (self.period > 0).then_some(Micros(self.period)),
                 p50: load.quantile(500),

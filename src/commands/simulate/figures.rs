@@ -2,12 +2,22 @@
 
 use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::micros::Micros;
-use crate::simulation::report::Load;
+use crate::simulation::report::{Delays, Load};
 
 pub(super) fn load_text(load: &Load) -> String {
     let per = load.period.map_or_else(|| "in the whole log".to_owned(), |period| format!("in {}", span(period)));
     let [p50, p99, p999, most] = [load.p50, load.p99, load.p999, load.most].map(|n| number_text(n.into()));
     format!("requests of an id {per}: p50 {p50}, p99 {p99}, p99.9 {p999}, max {most}")
+}
+
+/// `3 of 1,200 requests (0.25%): p50 20ms, p99 1s, max 1s`
+pub(super) fn delays_text(delays: &Delays, requests: u64) -> String {
+    let delayed = of(delays.requests, requests, "request");
+    if delays.requests == 0 {
+        return delayed;
+    }
+    let [p50, p99, most] = [delays.p50, delays.p99, delays.most].map(span);
+    format!("{delayed}: p50 {p50}, p99 {p99}, max {most}")
 }
 
 /// `1,200 requests`

@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 use super::Files;
 use super::chart::{self, HALF, WIDE, chart, same_load};
-use super::figures::{instant, load_text, number_text, of, share_text, span};
+use super::figures::{delays_text, instant, load_text, number_text, of, share_text, span};
 use super::names::Names;
 use crate::commands::print::joined;
 use crate::engine::algorithms::micros::Micros;
@@ -94,6 +94,9 @@ fn side(page: &mut String, side: &SideReport, names: &Names, goal: &Goal, file: 
     let requests: u64 = side.series.column(0).iter().map(|slice| slice.admitted + slice.denied).sum();
     page.push_str("<section class=\"panel\"><h3>All limits</h3>");
     let _ = write!(page, "<p>{} would be denied</p>", of(side.denied, requests, "request"));
+    if let Some(delays) = &side.delays {
+        let _ = write!(page, "<p>Delayed, and then passed: {}</p>", delays_text(delays, requests));
+    }
     page.push_str(&chart(&side.series, 0, "All limits", WIDE));
     page.push_str("</section>\n");
     let compared = same_load(&side.series, 1..=side.limits.len());
@@ -144,6 +147,9 @@ fn covered(page: &mut String, limit: &LimitReport, goal: &Goal, width: Micros) {
     row(page, "Denied", of(limit.denied, limit.requests, "request"));
     if limit.is_enforced && limit.denied_in_shadow > 0 {
         row(page, "In shadow", format!("{} of them", number_text(limit.denied_in_shadow)));
+    }
+    if let Some(delays) = &limit.delays {
+        row(page, "Delayed", delays_text(delays, limit.requests));
     }
     if let Some(denied) = limit.candidate_denied {
         row(page, "Candidate", format!("denies {}", of(denied, limit.requests, "request")));

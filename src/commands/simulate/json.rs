@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::names::Names;
 use crate::engine::algorithms::micros::Micros;
 use crate::simulation::against::Difference;
-use crate::simulation::report::{DeniedId, LimitReport, Report, SideReport, Status};
+use crate::simulation::report::{Delays, DeniedId, LimitReport, Report, SideReport, Status};
 use crate::simulation::series::Slice;
 use crate::simulation::suggestion::Found;
 
@@ -56,6 +56,8 @@ fn side(side: &SideReport, names: &Names) -> Map<String, Value> {
     let slices = slices(side.series.column(0));
     fields(json!({
         "denied": side.denied,
+        "delayed": side.delays.map_or(0, |delays| delays.requests),
+        "delay_ms": side.delays.and_then(delay),
         "limits": limits,
         "slices_from": instant(side.series.start(0)),
         "slice_seconds": side.series.width().0 / 1_000_000,
@@ -91,6 +93,8 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "requests": limit.requests,
         "denied": limit.denied,
         "denied_in_shadow": limit.denied_in_shadow,
+        "delayed": limit.delays.map_or(0, |delays| delays.requests),
+        "delay_ms": limit.delays.and_then(delay),
         "candidate_denied": limit.candidate_denied,
         "ids": limit.ids,
         "ids_denied": limit.ids_denied,
@@ -102,6 +106,12 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "load": load,
         "suggestion": suggestion,
     }))
+}
+
+/// In milliseconds; `None` if no request is delayed.
+fn delay(delays: Delays) -> Option<Value> {
+    let [p50, p99, max] = [delays.p50, delays.p99, delays.most].map(|delay| delay.0 / 1_000);
+    (delays.requests > 0).then(|| json!({ "p50": p50, "p99": p99, "max": max }))
 }
 
 fn found(found: Found) -> Value {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::super::print::joined;
 use super::Files;
-use super::figures::{count, instant, load_text, number_text, of, share_text, span};
+use super::figures::{count, delays_text, instant, load_text, number_text, of, share_text, span};
 use super::names::Names;
 use crate::engine::algorithms::micros::Micros;
 use crate::simulation::against::{Comparison, Difference};
@@ -19,6 +19,9 @@ pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal)
         let _ = write!(text, ", {} to {} UTC", instant(first), instant(last));
     }
     text.push('\n');
+    if let Some(delays) = &report.side.delays {
+        let _ = writeln!(text, "delayed, and then passed: {}", delays_text(delays, report.requests));
+    }
     lines(&mut text, report);
     side(&mut text, &report.side, names, goal);
     if let (Some(comparison), Some(other)) = (&report.comparison, &report.other) {
@@ -80,6 +83,9 @@ fn covered(text: &mut String, limit: &LimitReport, width: Micros, names: &Names,
     detail(text, "denied", &of(limit.denied, limit.requests, "request"));
     if limit.is_enforced && limit.denied_in_shadow > 0 {
         detail(text, "", &format!("{} of them in shadow", number_text(limit.denied_in_shadow)));
+    }
+    if let Some(delays) = &limit.delays {
+        detail(text, "delayed", &delays_text(delays, limit.requests));
     }
     if let Some(denied) = limit.candidate_denied {
         detail(text, "candidate", &format!("denies {}", of(denied, limit.requests, "request")));

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::rule_tests::{Subject, TestCharge, TestDescriptors, TestRequest};
 use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::delay::LONGEST_DELAY;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
@@ -13,7 +14,7 @@ use crate::engine::rules::named::NamedCharge;
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::{DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
-use crate::limiter::{Ask, AskSubject, HeldSlots, Limiter, Ruling};
+use crate::limiter::{Ask, AskSubject, HeldSlots, Limiter, Patience, Ruling};
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::DecisionListener;
 
@@ -47,14 +48,14 @@ pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> As
         Subject::Request(given) => ask_request(limiter, given, now).await,
         Subject::Charge(given) => {
             let charges = [named(given)];
-            let ask = Ask::new(AskSubject::Named { charges: &charges, now }, DecisionListener::Check, start());
+            let ask = patient(AskSubject::Named { charges: &charges, now }, DecisionListener::Check);
             decided(limiter.decide(Ask { mode: given.mode, ..ask }).await.map_err(|error| error.to_string()))
         }
         Subject::Descriptors(given) => {
             let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();
             let descriptors = descriptors(given, &entries);
             let question = question(given, &descriptors, now);
-            let ask = Ask::new(AskSubject::Descriptors(&question), DecisionListener::RateLimit, start());
+            let ask = patient(AskSubject::Descriptors(&question), DecisionListener::RateLimit);
             decided(limiter.decide(ask).await.map_err(|error| error.to_string()))
         }
     }
@@ -63,7 +64,7 @@ pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> As
 async fn ask_request(limiter: &Limiter, given: &TestRequest, now: Micros) -> Asked {
     let descriptor = entries(&given.descriptor);
     let request = request(given, &descriptor, now);
-    let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, start());
+    let ask = patient(AskSubject::Request(&request), DecisionListener::Proxy);
     let ruling = limiter.decide(Ask { sees_response: true, ..ask }).await.map_err(|error| error.to_string());
     let mut asked = decided(ruling);
     let Ok(ruling) = &mut asked.ruling else { return asked };
@@ -73,7 +74,8 @@ async fn ask_request(limiter: &Limiter, given: &TestRequest, now: Micros) -> Ask
         settlement.answered(given.status, &given.response, !given.response_body.is_empty());
         settlement.data(given.response_body.as_bytes());
     }
-    asked.slots = ruling.slots.take().zip(given.lasts);
+    let delay = ruling.verdict.delay();
+    asked.slots = ruling.slots.take().zip(given.lasts.map(|lasts| lasts.after(delay)));
     asked
 }
 
@@ -83,8 +85,10 @@ fn decided(ruling: Result<Ruling, String>) -> Asked {
     Asked { ruling, status, headers: Headers::new(), slots: None }
 }
 
-fn start() -> Instant {
-    Instant::now() + AHEAD
+/// A caller that waits as long as a limit delays. No time passes while it does.
+fn patient(subject: AskSubject<'_>, listener: DecisionListener) -> Ask<'_> {
+    let ask = Ask::new(subject, listener, Instant::now() + AHEAD);
+    Ask { patience: Patience::Caller(Micros(LONGEST_DELAY)), ..ask }
 }
 
 /// The proxy's status and headers.

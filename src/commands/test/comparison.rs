@@ -118,6 +118,7 @@ impl Place<'_> {
         found.number("remaining", expected.remaining, binding.map(|answer| answer.decision.remaining));
         found.wait("retry_after", expected.retry_after, binding.map(|answer| wait(answer.decision.retry_after)));
         found.wait("reset_after", expected.reset_after, binding.map(|answer| wait(answer.decision.reset_after)));
+        found.delay("delay", expected.delay, Some(verdict.delay()));
         for (name, expected) in &expected.headers {
             let values: Vec<_> = asked.headers.all(name).map(|value| lossless::text(value).into_owned()).collect();
             let value = (!values.is_empty()).then(|| values.join(", "));
@@ -171,6 +172,8 @@ impl Place<'_> {
         let of = |what: &str| format!("{name} {what}");
         found.wait(&of("retry_after"), expected.retry_after, decision.map(|decision| wait(decision.retry_after)));
         found.wait(&of("reset_after"), expected.reset_after, decision.map(|decision| wait(decision.reset_after)));
+        let delay = answers.iter().map(|answer| answer.decision.delay()).max();
+        found.delay(&of("delay"), expected.delay, delay);
     }
 
     fn difference(&self, lines: Vec<Line>, asked: &Asked) -> Difference {
@@ -197,6 +200,11 @@ impl Found {
         if let Some(number) = expected.filter(|_| found != expected) {
             self.differs(what, number.to_string(), found.map_or("none".to_owned(), |found| found.to_string()));
         }
+    }
+
+    /// Compares a delay; `None` without a decision.
+    fn delay(&mut self, what: &str, expected: Option<Micros>, found: Option<Micros>) {
+        self.wait(what, expected.map(Wait::For), found.map(Wait::For));
     }
 
     /// Compares a wait; `None` without a decision.
@@ -267,6 +275,9 @@ fn decision(rules: &Rules, answer: &Answer) -> String {
     let mut text = format!("{} {verb}", rules.name(answer.limit));
     if let Some(numbers) = answer.counted_numbers() {
         let _ = write!(text, ": {numbers}, {} left", decision.remaining);
+    }
+    if decision.delay > 0 {
+        let _ = write!(text, ", delayed by {}", shown_span(decision.delay()));
     }
     match decision.retry_after {
         Some(Micros(0)) => {}

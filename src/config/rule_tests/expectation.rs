@@ -11,7 +11,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::message::headers;
 
 /// The keys of `expect`.
-pub(in super::super) const KEYS: [&str; 12] = [
+pub(in super::super) const KEYS: [&str; 13] = [
     "verdict",
     "allow",
     "deny",
@@ -19,6 +19,7 @@ pub(in super::super) const KEYS: [&str; 12] = [
     "remaining",
     "retry_after",
     "reset_after",
+    "delay",
     "status",
     "headers",
     "allowed",
@@ -30,8 +31,8 @@ pub(in super::super) const KEYS: [&str; 12] = [
 pub(in super::super) const VERDICTS: [(&str, bool); 2] = [("allow", true), ("deny", false)];
 
 /// The keys of a limit in `expect`.
-pub(in super::super) const LIMIT_KEYS: [&str; 6] =
-    ["verdict", "id", "burst", "remaining", "retry_after", "reset_after"];
+pub(in super::super) const LIMIT_KEYS: [&str; 7] =
+    ["verdict", "id", "burst", "remaining", "retry_after", "reset_after", "delay"];
 
 /// The parts that one limit can play in a decision.
 pub(in super::super) const LIMIT_VERDICTS: [(&str, LimitVerdict); 5] = [
@@ -53,6 +54,8 @@ pub struct Expectation {
     pub remaining: Option<u64>,
     pub retry_after: Option<Wait>,
     pub reset_after: Option<Wait>,
+    /// The time that an allowed request waits.
+    pub delay: Option<Micros>,
     /// The proxy's answer.
     pub status: Option<u16>,
     /// `None` for a header that must be absent.
@@ -73,6 +76,7 @@ pub struct LimitExpectation {
     pub remaining: Option<u64>,
     pub retry_after: Option<Wait>,
     pub reset_after: Option<Wait>,
+    pub delay: Option<Micros>,
 }
 
 /// A span, or never.
@@ -113,6 +117,7 @@ pub(super) fn read(node: &Node, names: &[&str], is_repeated: bool) -> ReadResult
     let (allowed, denied) = (map.read("allowed", Node::whole), map.read("denied", Node::whole));
     let remaining = map.read("remaining", Node::whole);
     let (retry_after, reset_after) = (map.read("retry_after", wait), map.read("reset_after", wait));
+    let delay = map.read("delay", span);
     let status = map.read("status", status);
     let headers = map.read("headers", header_values);
     let limits = map.read("limits", |node| {
@@ -131,6 +136,7 @@ pub(super) fn read(node: &Node, names: &[&str], is_repeated: bool) -> ReadResult
         remaining: remaining?,
         retry_after: retry_after?,
         reset_after: reset_after?,
+        delay: delay?,
         status: status?,
         headers: headers?.unwrap_or_default(),
         counts,
@@ -174,6 +180,7 @@ fn limit(name: &Key, node: &Node, names: &[&str]) -> ReadResult<LimitExpectation
         remaining: None,
         retry_after: None,
         reset_after: None,
+        delay: None,
     };
     if !matches!(node.value, Value::Map(_)) {
         limit.verdict = Some(word(node)?);
@@ -183,9 +190,10 @@ fn limit(name: &Key, node: &Node, names: &[&str]) -> ReadResult<LimitExpectation
     let (verdict, id) = (map.read("verdict", word), map.read("id", |node| node.text().map(str::to_owned)));
     let (burst, remaining) = (map.read("burst", Node::whole), map.read("remaining", Node::whole));
     let (retry_after, reset_after) = (map.read("retry_after", wait), map.read("reset_after", wait));
+    let delay = map.read("delay", span);
     known?;
     (limit.verdict, limit.id, limit.burst, limit.remaining) = (verdict?, id?, burst?, remaining?);
-    (limit.retry_after, limit.reset_after) = (retry_after?, reset_after?);
+    (limit.retry_after, limit.reset_after, limit.delay) = (retry_after?, reset_after?, delay?);
     Ok(limit)
 }
 

@@ -50,7 +50,9 @@ impl ActiveRequest {
             // Boxed because it is rare.
             Box::pin(limiter.hold(ruling)).await;
             self.slots = ruling.slots.take().into();
-            if !ruling.verdict.is_allowed() {
+            if ruling.verdict.is_allowed() {
+                ruling.log_denials(request, self.trace.id());
+            } else {
                 self.record(ruling, ask, request);
             }
         }

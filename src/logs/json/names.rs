@@ -101,6 +101,7 @@ fn weir(name: &str) -> Field {
     match name {
         "time" => Field::Arrival,
         "duration_ms" => Field::Took(1_000),
+        "delay_ms" => Field::Waited(1_000),
         "client" => Field::Client,
         "user" => Field::TlsSubject,
         "method" => Field::Method,
