@@ -227,7 +227,7 @@ async fn a_denial_is_the_same_when_it_is_said_again() {
         let names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
         assert_eq!(
             (head.status.as_u16(), &names[..]),
-            (429, &["content-type", "cache-control", "date", "content-length"][..])
+            (429, &["content-type", "cache-control", "content-length", "date"][..])
         );
         said.push((head.headers, text));
     }

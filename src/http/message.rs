@@ -45,7 +45,7 @@ pub(crate) enum ResponseHeaders {
     Kept(Rc<KeptHeaders>),
 }
 
-/// The headers of a response that is sent many times, always with the same status and body.
+/// The headers of a response that is sent many times, always with the same status and body, or the trailers of many.
 #[derive(Clone, Debug)]
 pub(crate) struct KeptHeaders {
     headers: Headers,
@@ -136,7 +136,7 @@ pub(crate) trait Download: Debug {
 #[derive(Debug)]
 pub(crate) struct Message {
     pub(crate) data: Bytes,
-    pub(crate) trailers: Option<Headers>,
+    pub(crate) trailers: Option<Rc<KeptHeaders>>,
 }
 
 /// A body of our own that is produced over time.
@@ -303,7 +303,7 @@ impl Watched {
 impl Message {
     fn next(&mut self) -> Option<Piece> {
         if self.data.is_empty() {
-            return self.trailers.take().map(Piece::Trailers);
+            return self.trailers.take().map(|trailers| Piece::Trailers(trailers.headers.clone()));
         }
         Some(Piece::Data(std::mem::take(&mut self.data)))
     }
@@ -324,6 +324,14 @@ impl From<Headers> for ResponseHeaders {
 impl From<Headers> for KeptHeaders {
     fn from(headers: Headers) -> Self {
         Self { headers, http1: OnceCell::new(), http2: OnceCell::new() }
+    }
+}
+
+impl Deref for KeptHeaders {
+    type Target = Headers;
+
+    fn deref(&self) -> &Headers {
+        &self.headers
     }
 }
 

@@ -8,17 +8,24 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use bytes::Bytes;
+use prost::Message;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
+use super::grpc::messages::MapEntry;
+use super::grpc::messages::rate_limit::{RateLimitDescriptor, RateLimitRequest};
+use super::grpc::{AddressSources, ConnectionAge, EnvoyLimits};
 use super::*;
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::headers::Generations;
 use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::rule_set::Rules;
+use crate::engine::rules::value_type::ValueType;
 use crate::http::{
     AcceptOptions, Admission, ClientHeaders, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts,
     UpstreamOptions,
@@ -60,11 +67,13 @@ fn runtime() -> LocalRuntime {
     Builder::new_current_thread().enable_all().build_local(LocalOptions::default()).unwrap()
 }
 
-/// A limiter with one limit, by address.
+/// A limiter with a limit of requests, by address, and one of descriptors.
 fn limiter(burst: u64) -> Rc<Limiter> {
-    let windows = [Numbers::new(burst, 1, 1_000_000_000).unwrap()].into();
-    let limit = Limit { allowance: Allowance::Windows(windows), ..Limit::new("Requests") };
-    let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+    let allowance = || Allowance::Windows([Numbers::new(burst, 1, 1_000_000_000).unwrap()].into());
+    let requests = Limit { allowance: allowance(), ..Limit::new("Requests") };
+    let address = Component::new(ComponentSource::Descriptor("remote_address".into()), ValueType::Text);
+    let descriptors = Limit { allowance: allowance(), by: vec![address], ..Limit::new("Descriptors") };
+    let rules = Rules::new(vec![requests, descriptors], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
     let store = || MemoryStore::new(10);
     let shared = Arc::new(Shared::new(rules, Arc::new(Metrics::new().unwrap()), store()));
     Rc::new(Limiter::new(shared, Store::Memory(Arc::new(store()))))
@@ -124,6 +133,57 @@ fn talk_http1(mut stream: TcpStream, requests: u32) {
         stream.write_all(request).unwrap();
         assert!(read_to(&mut stream, b"}"));
     }
+}
+
+/// The gRPC listener.
+fn grpc() -> ListenerOptions {
+    ListenerOptions::Grpc(EnvoyOptions {
+        front: front(),
+        address_sources: AddressSources::default(),
+        connection_age: ConnectionAge::default(),
+        limits: EnvoyLimits::default(),
+        readiness: Arc::default(),
+    })
+}
+
+/// Asks the rate limit service about one descriptor, again and again.
+fn talk_grpc(stream: TcpStream, requests: u32) {
+    const SHOULD_RATE_LIMIT: &str = "http://weir/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    let entry = RateLimitDescriptor {
+        entries: vec![MapEntry { key: "remote_address".into(), value: "192.0.2.1".into() }],
+        ..RateLimitDescriptor::default()
+    };
+    let call = RateLimitRequest { domain: "api".into(), descriptors: vec![entry], hits_addend: 0 };
+    let call =
+        Bytes::from([&[0, 0, 0, 0, u8::try_from(call.encoded_len()).unwrap()][..], &call.encode_to_vec()].concat());
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        stream.set_nonblocking(true).unwrap();
+        let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+        let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+        let calls = async {
+            for _ in 0..requests {
+                let request = ::http::Request::post(SHOULD_RATE_LIMIT).header("content-type", "application/grpc");
+                let (answer, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
+                body.send_data(call.clone(), true).unwrap();
+                let mut answer = answer.await.unwrap().into_body();
+                while let Some(data) = answer.data().await {
+                    answer.flow_control().release_capacity(data.unwrap().len()).unwrap();
+                }
+                let trailers = answer.trailers().await.unwrap().unwrap();
+                assert_eq!(trailers["grpc-status"], "0");
+            }
+            drop(client);
+        };
+        let (ended, ()) = tokio::join!(connection, calls);
+        ended.unwrap();
+    });
+}
+
+/// The HTTP/2 library needs 11 of them for a server of constant bytes.
+#[test]
+fn decisions_over_grpc_allocate_little() {
+    let allocations = allocations_per_request(&grpc(), 1_000_000, talk_grpc);
+    assert!(allocations <= 32, "{allocations} allocations for each decision");
 }
 
 #[track_caller]

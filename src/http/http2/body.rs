@@ -13,7 +13,7 @@ use super::convert;
 use super::stream::Responder;
 use crate::http::activity::Activity;
 use crate::http::forwarding;
-use crate::http::message::{BodyError, Piece, RequestBody, ResponseBody, Upload};
+use crate::http::message::{BodyError, Message, Piece, RequestBody, ResponseBody, Upload};
 use crate::http::service::Downstream;
 use crate::http::service::Exchange;
 use crate::message::headers::Headers;
@@ -213,6 +213,22 @@ const SMALL: usize = 16 * 1024;
 impl SentBody {
     pub(super) const fn new(stream: SendStream<Bytes>) -> Self {
         Self { stream, rest: Bytes::new(), has_begun: false }
+    }
+
+    /// Sends a short message and its trailers at once if it fits into the receiver's window. Returns its length, or `None` if
+    /// nothing was sent.
+    pub(super) fn send_message(&mut self, message: &mut Message) -> Result<Option<usize>, SendError> {
+        let length = message.data.len();
+        let Some(trailers) = message.trailers.as_ref().filter(|_| (1..=SMALL).contains(&length)) else {
+            return Ok(None);
+        };
+        if !self.has_room(length) {
+            return Ok(None);
+        }
+        let trailers = trailers.http2.get_or_init(|| convert::header_map(trailers, 0, |_| true)).clone();
+        let sent = self.stream.send_data(std::mem::take(&mut message.data), false);
+        sent.and_then(|()| self.stream.send_trailers(trailers)).map_err(|_| SendError::Gone)?;
+        Ok(Some(length))
     }
 
     /// Sends as much as there is and as the receiver takes. Ready at the end of the body.

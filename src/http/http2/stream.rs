@@ -155,7 +155,7 @@ impl<S: Service> Stream<'_, S> {
         // A request whose response was sent is not in flight, even if its upload continues.
         exchange.iter().for_each(S::Exchange::ended);
         drop(exchange);
-        if ended == StreamEnd::Answered && !matches!(body, ResponseBody::Stream(_)) {
+        if ended == StreamEnd::Answered && !matches!(body, ResponseBody::Stream(_)) && !upload.is_end() {
             drop(body);
             let _ = timeout(LINGER, discard(upload)).await;
         }
@@ -222,6 +222,16 @@ impl<S: Service> Stream<'_, S> {
         let mut outgoing = SentBody::new(stream);
         let exchange = exchange.map(|exchange| exchange as &dyn Exchange);
         let activity = &self.context.activity;
+        if let ResponseBody::Message(message) = body {
+            match outgoing.send_message(message) {
+                Ok(Some(length)) => {
+                    exchange.inspect(|exchange| exchange.sent(length));
+                    return StreamEnd::Answered;
+                }
+                Ok(None) => {}
+                Err(_) => return StreamEnd::Broken,
+            }
+        }
         match poll_fn(|cx| outgoing.poll_send(Source::Response(body, activity, exchange), cx)).await {
             Ok(()) => StreamEnd::Answered,
             Err(SendError::Gone) => StreamEnd::Broken,
@@ -237,17 +247,18 @@ impl<S: Service> Stream<'_, S> {
     }
 
     fn headers(&self, status: StatusCode, headers: &ResponseHeaders, body: &ResponseBody) -> HeaderMap {
-        let ResponseHeaders::Kept(kept) = headers else { return self.new_headers(status, headers, body) };
-        let mut map = kept.http2.get_or_init(|| self.new_headers(status, headers, body)).clone();
-        self.date(headers, &mut map);
+        let mut map = match headers {
+            ResponseHeaders::Kept(kept) => kept.http2.get_or_init(|| Self::new_headers(status, headers, body)).clone(),
+            ResponseHeaders::Own(headers) => Self::new_headers(status, headers, body),
+        };
+        self.date(headers, body, &mut map);
         map
     }
 
-    fn new_headers(&self, status: StatusCode, headers: &Headers, body: &ResponseBody) -> HeaderMap {
+    fn new_headers(status: StatusCode, headers: &Headers, body: &ResponseBody) -> HeaderMap {
         // A 204 must not have `Content-Length` (RFC 9110 section 8.6).
         let is_wanted = |name: &[u8]| status != StatusCode::NO_CONTENT || !name.eq_ignore_ascii_case(b"content-length");
         let mut map = convert::header_map(headers, OWN_HEADERS, is_wanted);
-        self.date(headers, &mut map);
         if let ResponseBody::Text(text) = body
             && !text.is_empty()
         {
@@ -256,9 +267,10 @@ impl<S: Service> Stream<'_, S> {
         map
     }
 
-    /// Adds `Date` if it is missing.
-    fn date(&self, headers: &Headers, map: &mut HeaderMap) {
-        if !headers.contains("date") {
+    /// Adds `Date` if it is missing. Answers to gRPC calls have none, as those of gRPC's own servers: no client reads it, and it
+    /// is the longest line of a short answer.
+    fn date(&self, headers: &Headers, body: &ResponseBody, map: &mut HeaderMap) {
+        if !matches!(body, ResponseBody::Message(_)) && !headers.contains("date") {
             self.service.server().date(self.context.activity.now(), |date| {
                 if let Ok(mut date) = HeaderValue::from_str(date) {
                     date.set_sensitive(true);

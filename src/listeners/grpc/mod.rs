@@ -19,7 +19,9 @@ use self::protocol::{Code, MessageReader, Status, decode, frame};
 use crate::engine::rules::descriptors::DescriptorMode;
 use crate::engine::rules::quote::shown;
 use crate::http::Context;
-use crate::http::message::{Message, Piece, Request, RequestBody, Response, ResponseBody};
+use crate::http::message::{
+    KeptHeaders, Message, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders,
+};
 use crate::http::{Stream, serve};
 use crate::limiter::Limiter;
 use crate::listeners::admin::Readiness;
@@ -92,6 +94,9 @@ pub struct Envoy {
     readiness: Arc<Readiness>,
     streams: Streams,
     messages: MessageBuffers,
+    /// The headers and trailers of successful calls.
+    headers: Rc<KeptHeaders>,
+    trailers: Rc<KeptHeaders>,
 }
 
 /// Bounds a worker's unfinished messages.
@@ -125,6 +130,8 @@ impl Envoy {
             connection_age: options.connection_age,
             readiness: options.readiness.clone(),
             streams: Streams::default(),
+            headers: Rc::new(Headers::from_iter([(CONTENT_TYPE, GRPC)]).into()),
+            trailers: Rc::new(Headers::from_iter([("grpc-status", Code::Ok.text())]).into()),
             messages: MessageBuffers {
                 max: options.limits.message,
                 free: Semaphore::new(
@@ -174,8 +181,7 @@ impl Envoy {
             }
             Method::Unknown => Bytes::new(),
         };
-        let trailers = Headers::from_iter([("grpc-status", Code::Ok.text())]);
-        Ok(ResponseBody::Message(Box::new(Message { data: answer, trailers: Some(trailers) })))
+        Ok(ResponseBody::Message(Box::new(Message { data: answer, trailers: Some(self.trailers.clone()) })))
     }
 }
 
@@ -196,17 +202,22 @@ impl HttpService for Envoy {
         if method != Method::Unknown {
             active.trace.called(&request.target, code.text());
         }
-        let mut headers = Headers::with_capacity(4, 128);
-        headers.append(CONTENT_TYPE, GRPC);
-        let body = body.unwrap_or_else(|status| {
-            status.write(&mut headers);
-            if status.code == Code::Unimplemented {
-                headers.append("grpc-accept-encoding", "identity");
-            }
-            ResponseBody::Text(Bytes::new())
-        });
-        Response { status: StatusCode::OK, headers: headers.into(), body }
+        match body {
+            Ok(body) => Response { status: StatusCode::OK, headers: ResponseHeaders::Kept(self.headers.clone()), body },
+            Err(status) => failed(&status),
+        }
     }
+}
+
+/// The answer of a call that failed: headers alone.
+fn failed(status: &Status) -> Response {
+    let mut headers = Headers::with_capacity(4, 128);
+    headers.append(CONTENT_TYPE, GRPC);
+    status.write(&mut headers);
+    if status.code == Code::Unimplemented {
+        headers.append("grpc-accept-encoding", "identity");
+    }
+    Response { status: StatusCode::OK, headers: headers.into(), body: ResponseBody::Text(Bytes::new()) }
 }
 
 /// Checks that a request is a gRPC call; the error is the answer in HTTP.
