@@ -35,7 +35,7 @@ fn written(format: &str, files: &[&str], expected: &str, counts: &str) {
 fn each_format_is_written_as_expected_and_passes_check() {
     for (format, files, expected, counts) in [
         ("limitd", &["limitd.yml"][..], "limitd.expected.yaml", "6 limits, 4 overrides, 8 comments"),
-        ("limitd", &["limitd-redis.json"], "limitd-redis.expected.yaml", "3 limits, 5 overrides, 4 comments"),
+        ("limitd", &["limitd-redis.json"], "limitd-redis.expected.yaml", "4 limits, 6 overrides, 4 comments"),
         ("limitd", &["limitd-elevated.json"], "limitd-elevated.expected.yaml", "1 limit, 1 override, 0 comments"),
         ("limitador", &["limitador.yaml"], "limitador.expected.yaml", "5 limits, 0 overrides, 5 comments"),
         (
