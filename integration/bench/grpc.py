@@ -2,8 +2,9 @@
 """What a decision over gRPC costs: Envoy's rate limit service and its external authorization, in memory and on Redis.
 
 Load is grpc_load.py: 8 connections of 16 streams, with one id all the time or a million in turn. The CPU is that of the
-whole Weir process, and of Redis too where there is one. Each row is the median of its rounds, which take turns so that a
-slow moment of the machine counts against all. With one worker the figures are held against their goals.
+whole Weir process, and of Redis too where there is one; user and system time are Weir's. Each row is the median of its
+rounds, which take turns so that a slow moment of the machine counts against all. With one worker the figures are held
+against their goals.
 """
 
 import argparse
@@ -119,14 +120,15 @@ class Contender:
 
     def round(self, kind, messages, options, seconds):
         """Loads it once; returns decisions a second and CPU of a decision, each process by itself."""
-        before, cpu = self.metrics(), [process.cpu_seconds() for process in self.processes]
+        times = lambda: [process.user_and_system_seconds() for process in self.processes]
+        before, cpu = self.metrics(), times()
         load = [sys.executable, str(HERE / "grpc_load.py"), str(self.port), METHODS[kind], messages]
         load += ["--seconds", str(seconds), "--connections", str(options.connections), "--streams", str(options.streams)]
         ran = subprocess.run(load, capture_output=True, text=True, check=False, timeout=seconds + 30)
         if ran.returncode:
             raise Failure(f"{kind} on {self.store}: {ran.stderr.strip()}")
         figures = json.loads(ran.stdout)
-        used = [process.cpu_seconds() - was for process, was in zip(self.processes, cpu, strict=True)]
+        used = [[after - was for after, was in zip(*pair, strict=True)] for pair in zip(times(), cpu, strict=True)]
         after = self.metrics()
         rose = lambda series: after.get(series, 0) - before.get(series, 0)
         answered = rose(f'weir_grpc_calls_total{{code="ok",method="{LABELS[kind]}"}}')
@@ -138,8 +140,10 @@ class Contender:
             raise Failure(f"{kind} on {self.store}: {figures['calls']} calls, {answered} answers, {allowed} allowed")
         return {
             "rps": figures["calls"] / figures["seconds"],
-            "cpu_us": sum(used) / answered * 1e6,
-            "weir_us": used[-1] / answered * 1e6,
+            "cpu_us": sum(map(sum, used)) / answered * 1e6,
+            "weir_us": sum(used[-1]) / answered * 1e6,
+            "user_us": used[-1][0] / answered * 1e6,
+            "system_us": used[-1][1] / answered * 1e6,
             "p50_us": figures["p50_us"],
             "p99_us": figures["p99_us"],
         }
@@ -178,7 +182,7 @@ def main():
                     turn = contender.round(kind, path, options, seconds)
                     if number:
                         turns.setdefault((kind, ids, contender.store, contender.name), []).append(turn)
-    print(f"{'':33}{'decisions/s':>12}{'CPU us':>9}{'Weir us':>9}{'p50 us':>9}{'p99 us':>9}")
+    print(f"{'':33}{'decisions/s':>12}{'CPU us':>9}{'Weir us':>9}{'user':>9}{'system':>9}{'p50 us':>9}{'p99 us':>9}")
     rows, missed = [], 0
     for (kind, ids, store, name), of_one in turns.items():
         row = {figure: statistics.median(turn[figure] for turn in of_one) for figure in of_one[0]}
@@ -187,7 +191,8 @@ def main():
         if name == "weir" and (baseline := turns.get((kind, ids, store, "baseline"))):
             verdict += f"  / baseline {ratio(of_one, baseline):.3f}"
         missed += "MISSED" in verdict
-        figures = f"{row['rps']:12.0f}{row['cpu_us']:9.2f}{row['weir_us']:9.2f}{row['p50_us']:9.0f}{row['p99_us']:9.0f}"
+        figures = f"{row['rps']:12.0f}{row['cpu_us']:9.2f}{row['weir_us']:9.2f}"
+        figures += f"{row['user_us']:9.2f}{row['system_us']:9.2f}{row['p50_us']:9.0f}{row['p99_us']:9.0f}"
         print(f"{kind:6} {ids:8} {store:8}{name:9} {figures}{verdict}")
         rows.append({"kind": kind, "ids": ids, "store": store, "binary": name, "goal": goal, **row, "rounds": of_one})
     if options.json:
