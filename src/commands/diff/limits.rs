@@ -6,6 +6,7 @@ use super::numbers;
 use super::overrides::{self, OverrideChange};
 use super::settings;
 use super::source::Rulebook;
+use super::tokens;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::limit::Limit;
 
@@ -107,6 +108,7 @@ fn can_deny(limit: &Limit) -> bool {
 
 fn pair((old_rules, old): (&Rulebook, &Limit), (new_rules, new): (&Rulebook, &Limit)) -> LimitDiff {
     let mut changes = settings::all(old, new);
+    changes.extend(tokens::of_issuers((old_rules, old), (new_rules, new)));
     if old.allowance != new.allowance {
         let effect = numbers::compare(&old.allowance, &new.allowance);
         let [from, to] = [old, new].map(|limit| settings::allowance(&limit.allowance));

@@ -22,6 +22,7 @@ mod settings;
 mod source;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 /// Shows which limits and overrides of two rules files differ, and whether the new ones are stricter.
 ///

@@ -259,3 +259,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn other_issuers_of_the_claims_that_a_limit_uses_are_a_change() {
+    let rules = |issuer: &str, more: &str| {
+        format!(
+            "jwt: {{ main: {{ issuer: \"{issuer}\", jwks_url: \"https://keys.example/\", {more} }} }}\n\
+             limits:\n  A: {{ by: {{ claim: sub }}, count: 1, period: 1s }}\n  B: {{ by: ip, count: 1, period: 1s }}"
+        )
+    };
+    let one = rules("https://one.example", "audiences: [api]");
+    for (new, expected) in [
+        (one.clone(), None),
+        (
+            rules("https://two.example", "audiences: [api]"),
+            Some("main: https://two.example, for api, keys of https://keys.example/"),
+        ),
+        (
+            rules("https://one.example", "audiences: []"),
+            Some("main: https://one.example, any audience, keys of https://keys.example/"),
+        ),
+        (
+            rules("https://one.example", "audiences: [api], leeway: 5s"),
+            Some("main: https://one.example, for api, keys of https://keys.example/"),
+        ),
+    ] {
+        let found = diff(&one, &new);
+        let change = found[0].changes.first().map(|change| (change.what, change.to.as_str()));
+        assert_eq!(change, expected.map(|to| ("jwt", to)), "{new}");
+        assert!(!found[1].is_changed(), "{new}");
+    }
+}
