@@ -31,7 +31,7 @@ cargo test --locked --doc --all-features
 integration/image/build.sh dev "${CARGO_TARGET_DIR:-target}/image/root"
 # The benchmarks are among the targets: each runs once, on little data, so that they still work when they are wanted. The tests
 # include a soak: Redis, alone and in groups, fails every ten seconds for 40 s each (WEIR_SOAK_SECONDS).
-# Tests wait for programs, timeouts and faults half of the time: with one per core, two cores took 672 s, with three tests 505 s.
+# Tests wait for programs, timeouts and faults half of the time, so there are three for two cores; .config/nextest.toml has exceptions.
 if cargo nextest --version >/dev/null 2>&1; then
     cargo nextest run --locked --all-targets --all-features --no-fail-fast --test-threads $((($(nproc) * 3 + 1) / 2))
 else
