@@ -19,7 +19,7 @@ enum { MOST_FILES = 16384, MOST_EVENTS = 256 };
 static int peer_of[MOST_FILES];
 static char bytes[65536];
 
-static void must(int holds, const char *what) {
+static void require(int holds, const char *what) {
     if (!holds) {
         perror(what);
         exit(1);
@@ -35,7 +35,7 @@ static void watch(int epoll, int file) {
     int yes = 1;
     setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     struct epoll_event event = {.events = EPOLLIN, .data.fd = file};
-    must(epoll_ctl(epoll, EPOLL_CTL_ADD, file, &event) == 0, "epoll_ctl");
+    require(epoll_ctl(epoll, EPOLL_CTL_ADD, file, &event) == 0, "epoll_ctl");
 }
 
 // The peer's number stays taken until its own event, so that no later connection of the same batch of events has it.
@@ -48,12 +48,12 @@ static void end(int file) {
     }
 }
 
-static void take(int epoll, int listener, const struct sockaddr_in *upstream) {
+static void accept_clients(int epoll, int listener, const struct sockaddr_in *upstream) {
     int client;
     while ((client = accept4(listener, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
         int server = socket(AF_INET, SOCK_STREAM, 0);
-        must(server >= 0 && server < MOST_FILES && client < MOST_FILES, "socket");
-        must(connect(server, (const struct sockaddr *)upstream, sizeof *upstream) == 0, "connect");
+        require(server >= 0 && server < MOST_FILES && client < MOST_FILES, "socket");
+        require(connect(server, (const struct sockaddr *)upstream, sizeof *upstream) == 0, "connect");
         peer_of[client] = server;
         peer_of[server] = client;
         watch(epoll, client);
@@ -69,7 +69,7 @@ int main(int count, char **arguments) {
     struct sockaddr_in own = loopback(arguments[1]), upstream = loopback(arguments[2]);
     int yes = 1, listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), epoll = epoll_create1(0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    must(bind(listener, (struct sockaddr *)&own, sizeof own) == 0 && listen(listener, 1024) == 0, "listen");
+    require(bind(listener, (struct sockaddr *)&own, sizeof own) == 0 && listen(listener, 1024) == 0, "listen");
     watch(epoll, listener);
     struct epoll_event events[MOST_EVENTS];
     for (;;) {
@@ -77,7 +77,7 @@ int main(int count, char **arguments) {
         for (int i = 0; i < ready; i++) {
             int file = events[i].data.fd;
             if (file == listener) {
-                take(epoll, listener, &upstream);
+                accept_clients(epoll, listener, &upstream);
                 continue;
             }
             ssize_t got = recv(file, bytes, sizeof bytes, MSG_DONTWAIT);

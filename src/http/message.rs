@@ -231,7 +231,7 @@ impl ResponseBody {
     pub(super) fn take_whole(&mut self, text: &mut Vec<u8>) -> bool {
         match self {
             Self::Text(all) => {
-                text.extend_from_slice(all);
+                text.extend_from_slice(&std::mem::take(all));
                 true
             }
             Self::Download(body) => {

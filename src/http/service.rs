@@ -27,8 +27,8 @@ pub(crate) trait Service: 'static {
     /// Starts an exchange, before the request is looked at.
     fn begin(&self, context: &Context, request: &Request) -> Self::Exchange;
 
-    /// Bodies that the service does not read are drained by the connection. What is left of the request is of no use to
-    /// anybody but its memory.
+    /// Bodies that the service does not read are drained by the connection. The service may change or take the request;
+    /// afterwards only its memory is used again.
     async fn answer(&self, context: &Context, request: &mut Request, exchange: &mut Self::Exchange) -> Response;
 
     /// A request's head could not be read; `response` is sent.

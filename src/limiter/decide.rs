@@ -52,7 +52,8 @@ impl Limiter {
         Ok(ruling)
     }
 
-    /// The same without a future, whose state takes time to move. `None` if the store is not in this process.
+    /// Does the same at once if the store is in memory; `None` if it is remote. There is no future then, whose state would have
+    /// to be moved.
     pub fn decide_now(&self, ask: &Ask<'_>) -> Option<Result<Ruling, AskError>> {
         let store = self.store.as_memory()?;
         let view = self.view();

@@ -1,4 +1,4 @@
-//! Changes of `jwt`: which tokens are valid for a limit that uses claims.
+//! Changes of `jwt`, for the limits that use claims of its tokens.
 
 use super::effect::Effect;
 use super::limits::Change;
@@ -16,12 +16,13 @@ pub(super) fn of_issuers(
         return None;
     }
     let shown = |issuers: &[&TokenIssuer]| issuers.iter().map(|issuer| describe(issuer)).collect::<Vec<_>>().join("; ");
-    let (mut from_text, mut to_text) = (shown(&from), shown(&to));
-    if from_text == to_text {
-        (from_text, to_text) = ("other keys or times".to_owned(), to_text);
+    let [mut from, to] = [shown(&from), shown(&to)];
+    if from == to {
+        // A line does not show the keys of a file, the authorities of a URL, and `leeway`.
+        from = "other keys or times".into();
     }
     let note = "other tokens are valid; a request without a valid one has no claims".to_owned();
-    Some(Change { what: "jwt", from: from_text, to: to_text, effect: Effect::BOTH, note })
+    Some(Change { what: "jwt", from, to, effect: Effect::BOTH, note })
 }
 
 fn issuers<'r>(rules: &'r Rulebook, limit: &Limit) -> Vec<&'r TokenIssuer> {
@@ -31,7 +32,7 @@ fn issuers<'r>(rules: &'r Rulebook, limit: &Limit) -> Vec<&'r TokenIssuer> {
     places.into_iter().filter_map(|place| rules.rules.issuers().get(usize::from(place))).collect()
 }
 
-/// The entry in a line, without its keys.
+/// Returns an entry of `jwt` in a line, with the place of its keys.
 fn describe(entry: &TokenIssuer) -> String {
     let TokenIssuer { name, issuer, audiences, header, keys, .. } = entry;
     let audiences =

@@ -35,7 +35,7 @@ struct Entry {
     settings: fn() -> Box<dyn Settings>,
     /// The keys of a limit.
     keys: &'static [&'static str],
-    /// Those keys that its overrides may have too.
+    /// The keys of its overrides.
     override_keys: &'static [&'static str],
 }
 
@@ -123,7 +123,8 @@ pub(super) fn of_word(node: &Node) -> ReadResult<Box<dyn Settings>> {
 pub(super) fn settings(inherited: &dyn Settings, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
     let algorithm = inherited.algorithm().name();
     for key in map.keys().filter(|key| !(key.text == "headers" && deny_with::is_none(map.value("headers")))) {
-        let owners = || REGISTRY.iter().filter(|entry| entry.keys.contains(&key.text.as_str()));
+        let has = |entry: &&Entry| entry.keys.iter().chain(entry.override_keys).any(|known| *known == key.text);
+        let owners = || REGISTRY.iter().filter(has);
         // `elevated` checks what it can be combined with.
         let is_own = |entry: &Entry| entry.words.is_empty() || entry.words.contains(&algorithm);
         if owners().next().is_some() && !owners().any(is_own) {

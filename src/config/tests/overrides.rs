@@ -11,6 +11,7 @@ limits:
   Account: { by: { header: x-id, as: integer }, count: 10, period: 1s }
   Pair: { by: [{ header: x-id, as: integer }, ip], count: 10, period: 1s, cost: 5 }
   All: { by: global, count: 10, period: 1s }
+  Window: { by: ip, algorithm: fixed_window, count: 10, period: 1s }
 overrides:
   Range:2001:db8::/48: { count: 1, period: 1s }
 ";
@@ -22,6 +23,10 @@ overrides:
         ("Ip:10.0.0.1: 5", "an override must be a map"),
         ("Ip:10.0.0.1: { unlimited: false }", "sets no numbers"),
         ("Ip:10.0.0.1: { count: 20 }", "without `period`"),
+        ("Ip:10.0.0.1: { count: 20, period: 1s, fixed_window: true }", "needs `algorithm: fixed_window`"),
+        ("Window:10.0.0.1: { count: 20, period: 1s, fixed_window: false }", ""),
+        ("Window:10.0.0.1: { count: 20, period: month, fixed_window: false }", "cannot come back evenly"),
+        ("Window:10.0.0.1: { fixed_window: false }", "sets no numbers"),
         ("Ip:300.0.0.1: { count: 20 }", "not a valid IP address"),
         ("Ip:10.0.0.1: { count: 20, period: 1s, until: soon }", "neither a date nor"),
         ("Ip:10.0.0.1: { count: 20, period: 1s, until: 2020-01-01 }", "warning: this override has expired"),

@@ -32,7 +32,8 @@ impl CallNumbers {
                 let evenly = windows.iter().map(Numbers::evenly).collect::<Result<Vec<_>, _>>();
                 evenly.map_err(|error| error.to_string())?.into()
             }
-            (None, windows) => Cow::Borrowed(windows.map_or(&[][..], |windows| windows)),
+            (None, Some(windows)) => Cow::Borrowed(&windows[..]),
+            (None, None) => Cow::Borrowed(&[][..]),
         };
         if self.elevated.is_some() && algorithm != Algorithm::Gcra {
             return Err(format!("{} needs `algorithm: gcra` for `elevated`", limit.name));

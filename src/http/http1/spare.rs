@@ -1,13 +1,13 @@
-//! The headers of earlier messages, whose memory is used again. So a usual message allocates none for its headers.
+//! Keeps the memory of earlier messages' headers for later ones, so that few messages allocate any.
 
 use std::cell::RefCell;
 
 use crate::message::headers::Headers;
 
-/// The most headers that a thread keeps: those of as many requests at once, and of their responses.
+/// The most lists of headers that a thread keeps. A request and its response need one each.
 const MOST: usize = 256;
 
-/// The most bytes of memory that kept headers have.
+/// The largest list that is kept, in bytes of memory.
 const LARGEST: usize = 4 * 1024;
 
 thread_local! {

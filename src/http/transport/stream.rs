@@ -55,7 +55,7 @@ impl Stream {
         }
     }
 
-    /// The same without waking anybody later, which takes a lock.
+    /// The same, but nobody is woken later, because registering a waker takes a lock.
     pub(crate) fn is_silent_now(&self) -> bool {
         self.try_io(|_| Ok(())).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }

@@ -65,7 +65,7 @@ impl Progress {
 }
 
 impl Forwarder {
-    /// Sends a request and waits for the response's headers. Nothing useful is left of the request then.
+    /// Sends a request and waits for the response's headers. The request is used up.
     pub(crate) async fn send(&self, request: &mut Request, context: &Context) -> Result<Response, UpstreamError> {
         let activity = &context.activity;
         let start = activity.now();
