@@ -16,6 +16,7 @@ use tokio::task::AbortHandle;
 use super::body::{ReceivedBody, SendError, SentBody, Source};
 use super::convert;
 use super::drive::drive;
+use super::output::Output;
 use super::watch::{Traffic, WatchedStream};
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
@@ -68,11 +69,12 @@ impl Connection {
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buffer_size(SEND_BUFFER);
-        let handshake = builder.handshake(WatchedStream::new(stream, traffic.clone()));
+        let output = Rc::new(Output::new(stream));
+        let handshake = builder.handshake(WatchedStream::new(output.clone(), traffic.clone()));
         let (sender, mut connection) = handshake.await.map_err(io_error)?;
         let active = Rc::new(Cell::new(0));
         let pings = connection.ping_pong();
-        let driver = tokio::task::spawn_local(drive(connection, pings, traffic, active.clone())).abort_handle();
+        let driver = tokio::task::spawn_local(drive(connection, pings, traffic, output, active.clone())).abort_handle();
         Ok(Self { shared: Rc::new(Shared { sender: RefCell::new(sender), active, driver }) })
     }
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use h2::{Ping, PingPong};
 use tokio::time::sleep_until;
 
+use super::output::Output;
 use super::watch::{Traffic, WatchedStream};
 
 /// An upstream that is silent for this long while a response is due is sent a PING.
@@ -28,8 +29,10 @@ pub(super) async fn drive(
     connection: h2::client::Connection<WatchedStream, Bytes>,
     mut pings: Option<PingPong>,
     traffic: Rc<Traffic>,
+    output: Rc<Output>,
     active: Rc<Cell<usize>>,
 ) {
+    output.gather();
     let mut connection = pin!(connection);
     let mut alarm = pin!(sleep_until((traffic.now() + PING_AFTER).into()));
     let mut asked: Option<SentPing> = None;
@@ -73,6 +76,10 @@ pub(super) async fn drive(
             }
             asked = Some(SentPing { at: now, content: traffic.content() });
             cx.waker().wake_by_ref();
+        }
+        if let Poll::Ready(Err(error)) = output.poll_flush(cx) {
+            tracing::debug!("an upstream connection ended: {error}");
+            return Poll::Ready(());
         }
         Poll::Pending
     })

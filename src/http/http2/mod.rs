@@ -8,6 +8,7 @@ mod body;
 mod client;
 mod convert;
 mod drive;
+mod output;
 mod server;
 mod stream;
 mod tasks;

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::LINGER;
+use super::output::Output;
 use super::stream::{self, NewStream, StreamEnd};
 use super::tasks::{Mailbox, Tasks, Wakeups};
 use super::watch::{PREFACE, Resets, Traffic, WatchedStream};
@@ -52,7 +53,9 @@ pub(crate) async fn serve<S: Service>(
     let server = service.server();
     let limits = server.limits.http2;
     let traffic = Traffic::new(PREFACE);
-    let handshake = builder(&limits, &server.limits.head).handshake(WatchedStream::new(stream, traffic.clone()));
+    let output = Rc::new(Output::new(stream));
+    let watched = WatchedStream::new(output.clone(), traffic.clone());
+    let handshake = builder(&limits, &server.limits.head).handshake(watched);
     let mut connection = match timeout(server.timeouts.first_byte, handshake).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),
@@ -69,9 +72,11 @@ pub(crate) async fn serve<S: Service>(
         }
     };
     let wakeups = Arc::new(Wakeups::default());
+    output.gather();
     let session = Session {
         pings: connection.ping_pong(),
         connection,
+        output,
         pinged: None,
         socket: wakeups.socket(),
         tasks: Tasks::new(wakeups.clone(), streams),
@@ -112,6 +117,7 @@ fn builder(limits: &Http2Limits, head: &HeadLimits) -> h2::server::Builder {
 
 struct Session<'p, F, M> {
     connection: Connection<WatchedStream, Bytes>,
+    output: Rc<Output>,
     pings: Option<PingPong>,
     /// The time of the last PING.
     pinged: Option<Instant>,
@@ -187,11 +193,11 @@ where
                     return Poll::Ready(());
                 }
                 if self.wakeups.pause() {
-                    return Poll::Pending;
+                    return self.flush();
                 }
             }
             self.wakeups.give_way();
-            Poll::Pending
+            self.flush()
         })
         .await;
         let Self { connection, mut tasks, wakeups, traffic, .. } = self;
@@ -248,6 +254,17 @@ where
             self.calm(server, HttpLimit::Http2ControlFrames);
         }
         Poll::Pending
+    }
+
+    /// Writes what this turn has gathered. Ready if the connection is broken.
+    fn flush(&self) -> Poll<()> {
+        match self.output.poll_flush(&mut Context::from_waker(&self.socket)) {
+            Poll::Ready(Err(error)) => {
+                tracing::debug!("a client's connection ended: {error}");
+                Poll::Ready(())
+            }
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+        }
     }
 
     /// Starts to answer a request, unless the client's address has too many. The client may send a rejected request

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::http::transport::Stream;
+use super::output::Output;
 
 /// The length of the preface (RFC 9113 section 3.4).
 pub(super) const PREFACE: usize = 24;
@@ -27,9 +27,6 @@ const BYTES_A_CONTROL_FRAME: u64 = 1024;
 
 /// Control frames per second that need no justification.
 const CONTROL_FRAMES_A_SECOND: u64 = 10;
-
-/// Up to this length, several pieces are copied into one for a write: the head of a denial and its body.
-const SMALL: usize = 1024;
 
 const DATA: u8 = 0x0;
 const HEADERS: u8 = 0x1;
@@ -237,77 +234,48 @@ impl Traffic {
 /// A watched stream.
 #[derive(Debug)]
 pub(super) struct WatchedStream {
-    stream: Stream,
+    output: Rc<Output>,
     traffic: Rc<Traffic>,
 }
 
 impl WatchedStream {
-    pub(super) const fn new(stream: Stream, traffic: Rc<Traffic>) -> Self {
-        Self { stream, traffic }
+    pub(super) const fn new(output: Rc<Output>, traffic: Rc<Traffic>) -> Self {
+        Self { output, traffic }
     }
 }
 
 impl AsyncRead for WatchedStream {
     /// A read that brought requests is the last until they were accepted. The library would otherwise read on and drop
     /// requests that are followed by a reset or an error, before limits see them (CVE-2023-44487).
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let mut stream = self.output.stream.borrow_mut();
         if self.traffic.read_state.get() != ReadState::Free {
-            let is_drained = self.stream.is_silent(cx);
+            let is_drained = stream.is_silent(cx);
             self.traffic.read_state.set(if is_drained { ReadState::Drained } else { ReadState::Held });
             return Poll::Pending;
         }
         let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let polled = Pin::new(&mut *stream).poll_read(cx, buffer);
         self.traffic.read(&buffer.filled()[before..]);
         polled
     }
 }
 
 impl AsyncWrite for WatchedStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(cx, bytes);
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = self.output.poll_write(bytes, cx);
         if let Poll::Ready(Ok(written)) = polled {
             self.traffic.count(written);
         }
         polled
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.output.is_gathering() { Poll::Ready(Ok(())) } else { self.output.poll_flush(cx) }
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        // A `writev` costs 0.2 us more than a `send`, which is more than this copy.
-        if let [piece] = bytes {
-            return self.poll_write(cx, piece);
-        }
-        let length = bytes.iter().map(|piece| piece.len()).sum();
-        let mut together = [0; SMALL];
-        if let Some(mut rest) = together.get_mut(..length) {
-            for piece in bytes {
-                let (start, end) = rest.split_at_mut(piece.len());
-                start.copy_from_slice(piece);
-                rest = end;
-            }
-            return self.poll_write(cx, &together[..length]);
-        }
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        if let Poll::Ready(Ok(written)) = polled {
-            self.traffic.count(written);
-        }
-        polled
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.output.poll_shutdown(cx)
     }
 }
 

@@ -16,9 +16,9 @@ use crate::http::http1;
 use crate::http::http2;
 use crate::http::transport::{self, Protocol, Stream};
 
-/// Idle connections that are kept; further ones are closed. nginx is usually configured to keep as many (`keepalive
-/// 256`). It is enough for 10 000 requests per second of 25 ms each.
-const MAX_IDLE: usize = 256;
+/// Idle connections that are kept; further ones are closed. As many as 64 connections of HTTP/2 use with 16 streams each: with
+/// fewer, their requests open and close connections all the time.
+const MAX_IDLE: usize = 1024;
 
 /// A connection to send a request on.
 #[derive(Debug)]
