@@ -22,11 +22,11 @@ if timeout 20 git ls-remote --quiet https://github.com/RustSec/advisory-db HEAD 
 else
     echo "the database of advisories is out of reach: nobody has asked for known weaknesses of the dependencies"
 fi
-# All features at once, so that everything is compiled once for the tests; what the default ones leave out is checked.
-cargo clippy --locked -- -D warnings
+# All features at once, so that everything is compiled once for the tests. What the default ones leave out is checked with a
+# benchmark beside it: then the dependencies have the same features as for the tests, and are checked once.
+cargo clippy --locked --lib --bins --bench rules -- -D warnings
 cargo clippy --locked --all-targets --all-features -- -D warnings
 RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items --all-features
-cargo test --locked --doc --all-features
 # The tests of the image run this themselves and find it done: a build beside other tests would slow them down.
 integration/image/build.sh dev "${CARGO_TARGET_DIR:-target}/image/root"
 # The benchmarks are among the targets: each runs once, on little data, so that they still work when they are wanted. The tests
@@ -37,6 +37,7 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     cargo test --locked --all-targets --all-features --no-fail-fast
 fi
+cargo test --locked --doc --all-features
 
 # Each listener's parsers for about 20 seconds of two cores, on more random input than each run of the tests above can take.
 # `integration/fuzz.sh` looks longer and by the branches taken, and needs a nightly compiler for that.
