@@ -3,8 +3,10 @@
 
 Load is grpc_load.py: 8 connections of 16 streams, with one id all the time or a million in turn. The CPU is that of the
 whole Weir process, and of Redis too where there is one; user and system time are Weir's. Each row is the median of its
-rounds, which take turns so that a slow moment of the machine counts against all. With one worker the figures are held
-against their goals.
+rounds, which take turns so that a slow moment of the machine counts against all.
+
+`--limitador` names a binary of limitador's server, which is on no package registry. Its rate limit service is measured in the
+same rounds. With one worker, Weir's figures are held against goals that are ratios to it.
 """
 
 import argparse
@@ -32,8 +34,14 @@ METHODS = {
     "authz": "/envoy.service.auth.v3.Authorization/Check",
 }
 LABELS = {"rls": "should_rate_limit", "authz": "check"}
-# Microseconds of CPU for a decision, one worker.
-GOALS = {("rls", "memory"): 10.0, ("authz", "memory"): 14.0, ("rls", "redis"): 30.0}
+LIMITADOR_LIMITS = f"""- namespace: bench
+  max_value: {AMPLE}
+  seconds: 3600
+  conditions: []
+  variables: ["descriptors[0].remote_address"]
+"""
+# CPU of a decision with one worker, as a part of what limitador's rate limit service takes on the same store.
+GOALS = {("rls", "memory"): 0.4, ("authz", "memory"): 0.5}
 # What a browser sends through Envoy: ten fields besides the pseudo-fields.
 HEADERS = {
     "user-agent": "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
@@ -95,64 +103,108 @@ def write_messages(stage, kind, ids):
 
 
 class Contender:
-    """A Weir process and what it needs, and how its CPU is counted."""
+    """A server and what it needs, and how its CPU is counted."""
 
-    def __init__(self, stage, name, binary, store, workers):
+    def __init__(self, stage, name, store):
         self.name, self.store, self.processes = name, store, []
-        port, self.admin = free_ports(2)
-        limits = stage.write("limits.yaml", RULES)
-        command = [binary, "serve", "--grpc", f"127.0.0.1:{port}", "--admin", f"127.0.0.1:{self.admin}"]
-        command += ["--limits", limits, "--workers", str(workers)]
+        self.port, self.other_port = free_ports(2)
+        self.redis_url = None
         if store == "redis":
             (redis_port,) = free_ports(1)
             redis = [program("redis-server"), "--port", str(redis_port), "--bind", "127.0.0.1", "--save", ""]
-            process, _ = stage.start(f"redis-{name}", [*redis, "--dir", str(stage.directory)], redis_port)
-            self.processes.append(process)
-            command += ["--store", f"redis://127.0.0.1:{redis_port}", "--store-timeout", "1s"]
-        self.port = port
-        process, _ = stage.start(f"{name}-{store}", command, port)
+            self.start(stage, f"redis-{name}", [*redis, "--dir", str(stage.directory)], redis_port)
+            self.redis_url = f"redis://127.0.0.1:{redis_port}"
+
+    def start(self, stage, name, command, port):
+        process, _ = stage.start(name, command, port)
         self.processes.append(process)
+
+    def decides(self, kind):
+        """Whether it has this service."""
+        raise NotImplementedError
+
+    def load(self, kind, messages, options, seconds):
+        """Loads it once; returns the client's figures and the number of decisions."""
+        command = [sys.executable, str(HERE / "grpc_load.py"), str(self.port), METHODS[kind], messages]
+        command += ["--seconds", str(seconds)]
+        command += ["--connections", str(options.connections), "--streams", str(options.streams)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + 30)
+        if ran.returncode:
+            raise Failure(f"{kind} of {self.name} on {self.store}: {ran.stderr.strip()}")
+        figures = json.loads(ran.stdout)
+        return figures, figures["calls"]
+
+    def round(self, kind, messages, options, seconds):
+        """Loads it once; returns decisions a second and CPU of a decision, each process by itself."""
+        times = lambda: [process.user_and_system_seconds() for process in self.processes]
+        cpu = times()
+        figures, decisions = self.load(kind, messages, options, seconds)
+        used = [[after - was for after, was in zip(*pair, strict=True)] for pair in zip(times(), cpu, strict=True)]
+        return {
+            "rps": figures["calls"] / figures["seconds"],
+            "cpu_us": sum(map(sum, used)) / decisions * 1e6,
+            "server_us": sum(used[-1]) / decisions * 1e6,
+            "user_us": used[-1][0] / decisions * 1e6,
+            "system_us": used[-1][1] / decisions * 1e6,
+            "p50_us": figures["p50_us"],
+            "p99_us": figures["p99_us"],
+        }
+
+
+class Weir(Contender):
+    def __init__(self, stage, name, binary, store, workers):
+        super().__init__(stage, name, store)
+        self.admin = self.other_port
+        limits = stage.write("limits.yaml", RULES)
+        command = [binary, "serve", "--grpc", f"127.0.0.1:{self.port}", "--admin", f"127.0.0.1:{self.admin}"]
+        command += ["--limits", limits, "--workers", str(workers)]
+        if self.redis_url:
+            command += ["--store", self.redis_url, "--store-timeout", "1s"]
+        self.start(stage, f"{name}-{store}", command, self.port)
+
+    def decides(self, kind):
+        return True
 
     def metrics(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=5) as page:
             lines = page.read().decode().splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
-    def round(self, kind, messages, options, seconds):
-        """Loads it once; returns decisions a second and CPU of a decision, each process by itself."""
-        times = lambda: [process.user_and_system_seconds() for process in self.processes]
-        before, cpu = self.metrics(), times()
-        load = [sys.executable, str(HERE / "grpc_load.py"), str(self.port), METHODS[kind], messages]
-        load += ["--seconds", str(seconds), "--connections", str(options.connections), "--streams", str(options.streams)]
-        ran = subprocess.run(load, capture_output=True, text=True, check=False, timeout=seconds + 30)
-        if ran.returncode:
-            raise Failure(f"{kind} on {self.store}: {ran.stderr.strip()}")
-        figures = json.loads(ran.stdout)
-        used = [[after - was for after, was in zip(*pair, strict=True)] for pair in zip(times(), cpu, strict=True)]
+    def load(self, kind, messages, options, seconds):
+        before = self.metrics()
+        figures, calls = super().load(kind, messages, options, seconds)
         after = self.metrics()
         rose = lambda series: after.get(series, 0) - before.get(series, 0)
         answered = rose(f'weir_grpc_calls_total{{code="ok",method="{LABELS[kind]}"}}')
         limit = "Descriptors" if kind == "rls" else "Addresses"
         allowed = rose(f'weir_decisions_total{{limit="{limit}",result="allowed"}}')
         # Those that are on their way when the load ends are answered and not counted by it.
-        most = figures["calls"] + options.connections * options.streams
-        if not figures["calls"] <= answered <= allowed <= most:
-            raise Failure(f"{kind} on {self.store}: {figures['calls']} calls, {answered} answers, {allowed} allowed")
-        return {
-            "rps": figures["calls"] / figures["seconds"],
-            "cpu_us": sum(map(sum, used)) / answered * 1e6,
-            "weir_us": sum(used[-1]) / answered * 1e6,
-            "user_us": used[-1][0] / answered * 1e6,
-            "system_us": used[-1][1] / answered * 1e6,
-            "p50_us": figures["p50_us"],
-            "p99_us": figures["p99_us"],
-        }
+        most = calls + options.connections * options.streams
+        if not calls <= answered <= allowed <= most:
+            raise Failure(f"{kind} on {self.store}: {calls} calls, {answered} answers, {allowed} allowed")
+        return figures, answered
+
+
+class Limitador(Contender):
+    def __init__(self, stage, binary, store, workers):
+        super().__init__(stage, "limitador", store)
+        limits = stage.write("limitador.yaml", LIMITADOR_LIMITS)
+        # Its runtime has a thread for each core unless told otherwise.
+        command = ["env", f"TOKIO_WORKER_THREADS={workers}", binary]
+        command += ["--rls-ip", "127.0.0.1", "--rls-port", str(self.port)]
+        command += ["--http-ip", "127.0.0.1", "--http-port", str(self.other_port), limits]
+        command += ["redis", self.redis_url] if self.redis_url else ["memory"]
+        self.start(stage, f"limitador-{store}", command, self.port)
+
+    def decides(self, kind):
+        return kind == "rls"
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weir", help="the binary (default: built with cargo build --release)")
     parser.add_argument("--baseline", help="another weir binary, measured beside it in the same rounds")
+    parser.add_argument("--limitador", help="a binary of limitador's server, measured in the same rounds")
     parser.add_argument("--kinds", nargs="*", choices=METHODS, default=list(METHODS))
     parser.add_argument("--stores", nargs="*", choices=["memory", "redis"], default=["memory", "redis"])
     parser.add_argument("--ids", nargs="*", choices=["fixed", "varying"], default=["fixed", "varying"])
@@ -169,29 +221,34 @@ def main():
     turns = {}
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory, Stage(directory) as stage:
         contenders = [
-            Contender(stage, name, binary, store, options.workers)
+            Weir(stage, name, binary, store, options.workers)
             for store in options.stores
             for name, binary in binaries.items()
         ]
+        if options.limitador:
+            contenders += [Limitador(stage, options.limitador, store, options.workers) for store in options.stores]
         messages = {(kind, ids): write_messages(stage, kind, ids) for kind in options.kinds for ids in options.ids}
         for number in range(options.rounds + 1):
             for (kind, ids), path in messages.items():
+                # The first round opens what is slow once.
+                seconds = options.seconds if number else min(1, options.seconds)
                 for contender in contenders:
-                    # The first round opens what is slow once.
-                    seconds = options.seconds if number else min(1, options.seconds)
-                    turn = contender.round(kind, path, options, seconds)
-                    if number:
+                    turn = contender.round(kind, path, options, seconds) if contender.decides(kind) else None
+                    if turn and number:
                         turns.setdefault((kind, ids, contender.store, contender.name), []).append(turn)
-    print(f"{'':33}{'decisions/s':>12}{'CPU us':>9}{'Weir us':>9}{'user':>9}{'system':>9}{'p50 us':>9}{'p99 us':>9}")
+    print(f"{'':33}{'decisions/s':>12}{'CPU us':>9}{'server':>9}{'user':>9}{'system':>9}{'p50 us':>9}{'p99 us':>9}")
     rows, missed = [], 0
     for (kind, ids, store, name), of_one in turns.items():
         row = {figure: statistics.median(turn[figure] for turn in of_one) for figure in of_one[0]}
-        goal = GOALS.get((kind, store)) if options.workers == 1 and name == "weir" else None
-        verdict = "" if goal is None else f"  goal {goal:g}: {'hit' if row['cpu_us'] <= goal else 'MISSED'}"
-        if name == "weir" and (baseline := turns.get((kind, ids, store, "baseline"))):
-            verdict += f"  / baseline {ratio(of_one, baseline):.3f}"
+        services = {"baseline": kind, "limitador": "rls"} if name == "weir" else {}
+        others = {peer: turns.get((service, ids, store, peer)) for peer, service in services.items()}
+        ratios = {peer: ratio(of_one, turn) for peer, turn in others.items() if turn}
+        verdict = "".join(f"  / {peer} {part:.3f}" for peer, part in ratios.items())
+        goal = GOALS.get((kind, store)) if options.workers == 1 and "limitador" in ratios else None
+        if goal is not None:
+            verdict += f", goal {goal:g}: {'hit' if ratios['limitador'] <= goal else 'MISSED'}"
         missed += "MISSED" in verdict
-        figures = f"{row['rps']:12.0f}{row['cpu_us']:9.2f}{row['weir_us']:9.2f}"
+        figures = f"{row['rps']:12.0f}{row['cpu_us']:9.2f}{row['server_us']:9.2f}"
         figures += f"{row['user_us']:9.2f}{row['system_us']:9.2f}{row['p50_us']:9.0f}{row['p99_us']:9.0f}"
         print(f"{kind:6} {ids:8} {store:8}{name:9} {figures}{verdict}")
         rows.append({"kind": kind, "ids": ids, "store": store, "binary": name, "goal": goal, **row, "rounds": of_one})
