@@ -1,5 +1,5 @@
 //! The way from a request to its verdict in memory: `Limiter::decide`, with and without a candidate, for requests that pass and for
-//! requests that are denied, whose ids are counted.
+//! requests that are denied, whose ids are counted. Then its parts, and the rate limit headers that follow it.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a benchmark stops where it cannot go on, and reports")]
 
@@ -12,16 +12,19 @@ use criterion::Criterion;
 use tokio::runtime::{Builder, Runtime};
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
+use weir::engine::answer::headers::{Generations, add_headers};
+use weir::engine::answer::verdict::Verdict;
 use weir::engine::rules::allowance::Allowance;
 use weir::engine::rules::candidate::Candidate;
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::limit::Limit;
+use weir::engine::rules::plan::Plan;
 use weir::engine::rules::request::Request;
 use weir::engine::rules::rule_set::Rules;
 use weir::limiter::{Ask, AskSubject, Limiter, Shared};
 use weir::message::headers::Headers;
-use weir::store::Store;
 use weir::store::memory::MemoryStore;
+use weir::store::{Batch, Store};
 use weir::telemetry::metrics::{DecisionListener, Metrics};
 
 const ROUNDS: usize = 41;
@@ -45,6 +48,7 @@ fn main() {
         (0..2 * CROWD).for_each(|_| case.decide());
         criterion.bench_function(name, |bencher| bencher.iter(|| case.decide()));
     }
+    parts(&mut criterion);
     criterion.final_summary();
     if measuring {
         report(&mut cases);
@@ -67,6 +71,61 @@ fn report(cases: &mut [(&str, Case)]) {
     }
 }
 
+/// The parts of a decision about one limit, on a table that holds a crowd's buckets.
+fn parts(criterion: &mut Criterion) {
+    let (rules, store, mut headers) = (rules(u64::from(u32::MAX), None), MemoryStore::new(100_000), Headers::new());
+    let (sent, mut turn) = (Headers::from_iter([("host", "api.example.com")]), 0);
+    let mut plan = || {
+        turn = (turn + 1) % CROWD;
+        rules.charges(&request(&sent, turn), None).unwrap()
+    };
+    let ask = |plan: &Plan| {
+        let now = Micros(1_800_000_000_000_000);
+        store.decide(&Batch { charges: &plan.charges, effective_from: Micros(0), now }).unwrap()
+    };
+    (0..CROWD).for_each(|_| drop(ask(&plan())));
+    let planned = plan();
+    let decisions = ask(&planned);
+    let verdict = Verdict::decided(&planned, &decisions);
+    criterion.bench_function("parts/the charges", |bencher| bencher.iter(|| black_box(plan())));
+    criterion.bench_function("parts/the store", |bencher| bencher.iter(|| black_box(ask(&planned))));
+    criterion.bench_function("parts/the verdict", |bencher| {
+        bencher.iter(|| black_box(Verdict::decided(&planned, &decisions)));
+    });
+    criterion.bench_function("parts/the headers", |bencher| {
+        bencher.iter(|| {
+            headers.clear();
+            add_headers(&rules, black_box(&verdict), Generations::default(), &mut headers);
+        });
+    });
+}
+
+/// Rules of one limit by address.
+fn rules(burst: u64, candidate: Option<u64>) -> Rules {
+    let allowance = |burst| Allowance::Windows([Numbers::fixed(burst).unwrap()].into());
+    let candidate = candidate.map(|burst| Box::new(Candidate { allowance: allowance(burst), enforce_for: 0 }));
+    let limit = Limit { allowance: allowance(burst), candidate, ..Limit::new("Requests") };
+    Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new())
+}
+
+/// The request of a client.
+fn request(headers: &Headers, client: u32) -> Request<'_> {
+    Request {
+        method: "GET",
+        host: "api.example.com",
+        path: "/orders/7",
+        query: None,
+        headers,
+        client: Some(IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + client))),
+        tls_subject: None,
+        claims: &[],
+        body: None,
+        domain: None,
+        descriptor: &[],
+        now: Micros(1_800_000_000_000_000),
+    }
+}
+
 /// A limiter with one limit by address, and clients that ask it in turn.
 struct Case {
     runtime: Runtime,
@@ -78,12 +137,8 @@ struct Case {
 
 impl Case {
     fn new(burst: u64, candidate: Option<u64>, clients: u32) -> Self {
-        let allowance = |burst| Allowance::Windows([Numbers::fixed(burst).unwrap()].into());
-        let candidate = candidate.map(|burst| Box::new(Candidate { allowance: allowance(burst), enforce_for: 0 }));
-        let limit = Limit { allowance: allowance(burst), candidate, ..Limit::new("Requests") };
-        let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
         let store = || MemoryStore::new(100_000);
-        let shared = Arc::new(Shared::new(rules, Arc::new(Metrics::new().unwrap()), store()));
+        let shared = Arc::new(Shared::new(rules(burst, candidate), Arc::new(Metrics::new().unwrap()), store()));
         let runtime = Builder::new_current_thread().build().unwrap();
         let limiter = Limiter::new(shared, Store::Memory(Arc::new(store())));
         Self { runtime, limiter, headers: Headers::from_iter([("host", "api.example.com")]), clients, turn: 0 }
@@ -91,20 +146,7 @@ impl Case {
 
     fn decide(&mut self) {
         self.turn = (self.turn + 1) % self.clients;
-        let request = Request {
-            method: "GET",
-            host: "api.example.com",
-            path: "/orders/7",
-            query: None,
-            headers: &self.headers,
-            client: Some(IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + self.turn))),
-            tls_subject: None,
-            claims: &[],
-            body: None,
-            domain: None,
-            descriptor: &[],
-            now: Micros(1_800_000_000_000_000),
-        };
+        let request = request(&self.headers, self.turn);
         let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
         black_box(self.runtime.block_on(self.limiter.decide(ask)).unwrap());
     }
