@@ -3,6 +3,7 @@
 mod bodies;
 mod changing;
 mod leaving;
+mod uploads;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -288,6 +288,7 @@ fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut 
         Some(CostSource::Header(header)) => detail(text, "settled", format_args!("by the response header `{header}`")),
         Some(CostSource::Body(cost)) => detail(text, "settled", format_args!("by the response body ({cost})")),
         Some(CostSource::Bytes) => detail(text, "settled", "by the bytes of the response body"),
+        Some(CostSource::RequestBytes) => detail(text, "settled", "by the bytes of the request body"),
         None => {}
     }
     if let Some(statuses) = response_cost.and_then(|cost| cost.when.as_ref()) {

@@ -5,13 +5,17 @@ use super::mapping::Mapping;
 use super::node::{Node, Value};
 use super::pointer::pointer;
 use super::problem::ReadResult;
+use super::scalars::one_of;
 use crate::engine::rules::claims::ClaimRef;
 use crate::engine::rules::limit::Cost;
 
 /// The keys of a `cost` that the request carries.
-pub(super) const COST_KEYS: [&str; 5] = ["header", "query", "claim", "jwt", "body"];
+pub(super) const COST_KEYS: [&str; 6] = ["header", "query", "claim", "jwt", "body", "bytes"];
 
-const COST_SOURCES: [&str; 4] = ["header", "query", "claim", "body"];
+/// The messages whose bytes may be counted here. A request that does not announce them takes at least one token before it passes.
+pub(super) const BYTES: [(&str, Cost); 1] = [("request", Cost::Bytes { reserve: 1 })];
+
+const COST_SOURCES: [&str; 5] = ["header", "query", "claim", "body", "bytes"];
 
 pub(super) fn cost(node: &Node) -> ReadResult<Cost> {
     if !matches!(node.value, Value::Map(_)) {
@@ -24,10 +28,20 @@ pub(super) fn cost(node: &Node) -> ReadResult<Cost> {
         _ if jwt.is_some() => Err(node.error("`jwt` needs `claim`", "write `{ claim: NAME, jwt: NAME }`")),
         [(key, name)] if key.text == "header" => name.header_name().map(Cost::Header),
         [(key, name)] if key.text == "body" => pointer(name).map(Cost::Body),
+        [(key, name)] if key.text == "bytes" => bytes(name),
         [(_, name)] => name.text().map(|name| Cost::Query(name.to_owned())),
         _ => {
-            let help = "write a number, `{ header: NAME }`, `{ query: NAME }`, `{ claim: NAME }` or `{ body: /NAME }`";
+            let help = "write a number, `{ header: NAME }`, `{ query: NAME }`, `{ claim: NAME }`, `{ body: /NAME }` or \
+                        `{ bytes: request }`";
             Err(node.error("`cost` needs exactly one source", help))
         }
     }
+}
+
+fn bytes(node: &Node) -> ReadResult<Cost> {
+    if node.text()? == "response" {
+        let help = "write `cost_from_response: { bytes: response }`";
+        return Err(node.error("the bytes of the response are not known before it comes", help));
+    }
+    one_of(&BYTES)(node)
 }

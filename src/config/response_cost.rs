@@ -1,4 +1,4 @@
-//! Reads `cost_from_response`, `reserve` and `spend_when`: costs that the response reports.
+//! Reads `cost_from_response`, `reserve` and `spend_when`: costs that are known when the response has come.
 
 use std::sync::Arc;
 
@@ -36,6 +36,17 @@ pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> ReadResult<()> {
     let from_response = map.read("cost_from_response", from_response);
     let when = map.read("spend_when", when);
     let reserve = map.read("reserve", reserve);
+    if let (Cost::Bytes { .. }, Some((key, _))) = (&limit.cost, map.get("cost")) {
+        if let Some((key, _)) = map.get("cost_from_response") {
+            let help = "remove one of them, or write two limits";
+            return Err(key.error("`cost: { bytes: request }` and `cost_from_response` are two costs", help));
+        }
+        let (when, reserve) = (when?, reserve?);
+        check(limit, key, "the body")?;
+        limit.cost = Cost::Bytes { reserve: reserve.unwrap_or(1) };
+        limit.response_cost = Some(Arc::new(ResponseCost { source: Some(CostSource::RequestBytes), when }));
+        return Ok(());
+    }
     let Some((key, _)) = map.first(&["cost_from_response", "spend_when"]) else {
         let Some((key, _)) = map.get("reserve") else { return Ok(()) };
         let help = "add `cost_from_response: { header: NAME }`, or use `cost`";
@@ -50,7 +61,7 @@ pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> ReadResult<()> {
         let help = "use `cost`, which is charged if the status matches";
         return Err(key.error("`reserve` needs `cost_from_response`", help));
     }
-    check(limit, key)?;
+    check(limit, key, "the response")?;
     if let Some(reserve) = inner.or(reserve) {
         if let Some((key, _)) = map.get("cost") {
             key.warning(Lint::NoEffect, "`cost` has no effect with `reserve`", "remove one of them");
@@ -64,8 +75,8 @@ pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) -> ReadResult<()> {
     Ok(())
 }
 
-/// Rejects limits without tokens to settle, and limits that never see a response.
-fn check(limit: &Limit, key: &Key) -> ReadResult<()> {
+/// Rejects limits without tokens to settle, and limits that never see `what`.
+fn check(limit: &Limit, key: &Key, what: &str) -> ReadResult<()> {
     let name = &key.text;
     if !limit.algorithm.has_tokens() {
         let message = format!("`{name}` does not apply to `algorithm: {}`", limit.algorithm.name());
@@ -83,8 +94,8 @@ fn check(limit: &Limit, key: &Key) -> ReadResult<()> {
     } else {
         return Ok(());
     };
-    let message = format!("`{name}` needs the response, and a limit with {reason} never sees one");
-    Err(key.error(message, "only the proxy sees responses; remove it, and let the caller report the cost"))
+    let message = format!("`{name}` needs {what}, and a limit with {reason} never sees one");
+    Err(key.error(message, "only the proxy sees responses and bodies; remove it, and let the caller report the cost"))
 }
 
 fn from_response(node: &Node) -> ReadResult<(CostSource, Option<u64>)> {

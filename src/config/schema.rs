@@ -254,6 +254,7 @@ mod tests {
         same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
         same(&schema, "/$defs/token_lease/properties", &lease::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &cost::COST_KEYS);
+        same(&schema, "/$defs/cost/anyOf/1/properties/bytes/enum", &cost::BYTES.map(|(word, _)| word));
         let [from_response, when] =
             ["cost_from_response", "spend_when"].map(|name| format!("/$defs/limit/properties/{name}/properties"));
         same(&schema, &from_response, &response_cost::COST_KEYS);

@@ -36,7 +36,7 @@ impl ResponseBody {
         let (mut needed, mut counts) = (Vec::<&BodyCost>::new(), false);
         for source in sources {
             match source {
-                CostSource::Header(_) => {}
+                CostSource::Header(_) | CostSource::RequestBytes => {}
                 CostSource::Bytes => counts = true,
                 CostSource::Body(cost) if needed.contains(&cost) => {}
                 CostSource::Body(cost) => needed.push(cost),
@@ -71,7 +71,7 @@ impl ResponseBody {
     /// The cost at a source. Must be called after [`Self::finish`].
     pub(super) fn cost(&self, source: Option<&CostSource>) -> Option<&[u8]> {
         match source? {
-            CostSource::Header(_) => None,
+            CostSource::Header(_) | CostSource::RequestBytes => None,
             CostSource::Bytes => Some(self.counted.as_bytes()),
             CostSource::Body(cost) => {
                 let (_, told) = self.costs.iter().find(|(other, _)| other == cost)?;

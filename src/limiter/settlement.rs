@@ -1,5 +1,6 @@
 //! Settlements: the charge or refund once the response has told the cost.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -58,6 +59,8 @@ pub struct Settlement {
     start: Instant,
     /// The response so far, without its headers.
     progress: ResponseReport<'static>,
+    /// The bytes of the request's body that have come.
+    uploaded: Rc<Cell<u64>>,
     /// Reads the response's body, if a limit needs it.
     body: Option<Box<ResponseBody>>,
     view: Rc<View>,
@@ -102,6 +105,7 @@ impl Limiter {
             now: ask.now(),
             start: ask.start,
             progress: ResponseReport::Unsent,
+            uploaded: Rc::default(),
             body: None,
             view: view.clone(),
             settler: self.settler.clone(),
@@ -123,12 +127,17 @@ impl Limiter {
 impl Settlement {
     /// The upstream may have received some of the request: without a response, its cost stays unknown.
     pub fn sent(&mut self) {
-        self.progress = ResponseReport::Nothing;
+        self.progress = ResponseReport::Nothing(None);
     }
 
     /// Returns true if a cost is in the response's body, which must not be compressed then.
     pub fn reads_body(&self) -> bool {
         self.owed.iter().any(|owed| owed.cost.in_body().is_some())
+    }
+
+    /// Returns the counter of the request's bytes, for the reader of its body; `None` if no limit needs them.
+    pub fn uploaded(&self) -> Option<Rc<Cell<u64>>> {
+        self.owed.iter().any(|owed| owed.cost.is_of_request()).then(|| self.uploaded.clone())
     }
 
     /// The response has come. `may_come`: a body or trailers may follow.
@@ -178,6 +187,8 @@ impl Settlement {
         let mut job = Job { charges: Vec::new(), effective_from, now, counters: Vec::new() };
         self.owed.retain(|owed| {
             let report = report(owed);
+            // The request's body may go on until the response has ended.
+            let may_come = may_come || owed.cost.is_of_request();
             let Some((outcome, charges)) = owed.settle(report, may_come, elapsed) else { return true };
             if outcome == SettlementOutcome::Unreadable {
                 settler.log_unreadable(view, owed, report);
@@ -212,8 +223,16 @@ impl Drop for Settlement {
             self.end_body(status);
         }
         if !self.is_done() {
-            let report = self.progress;
-            self.settle(|_| report, false);
+            let (progress, uploaded) = (self.progress, self.uploaded.get());
+            let text = uploaded.to_string();
+            let report = |owed: &PendingSettlement| match progress {
+                ResponseReport::Response(status, None) if owed.cost.is_of_request() => {
+                    ResponseReport::Response(status, Some(text.as_bytes()))
+                }
+                ResponseReport::Nothing(None) if owed.cost.is_of_request() => ResponseReport::Nothing(Some(uploaded)),
+                progress => progress,
+            };
+            self.settle(report, false);
         }
     }
 }

@@ -72,6 +72,7 @@ pub(crate) fn limit(limit: &Limit) -> Value {
             Cost::Query(name) => json!({ "query": name }),
             Cost::Claim(claim) => json!({ "claim": claim.path.as_str() }),
             Cost::Body(pointer) => json!({ "body": pointer.as_str() }),
+            Cost::Bytes { .. } => json!({ "bytes": "request" }),
         },
         "overrides": limit.overrides.len(),
     });

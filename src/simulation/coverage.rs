@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
+
+use http::header::CONTENT_LENGTH;
 
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::rules::matching::ValueTest;
+use crate::engine::rules::response_cost::ResponseCost;
 use crate::engine::rules::rule_set::Rules;
 use crate::logs::told::Told;
 
@@ -137,7 +141,8 @@ fn needs(limit: &Limit) -> Vec<Missing> {
     };
     need(matches!(limit.algorithm, Algorithm::Queue | Algorithm::Script), Missing::Redis(limit.algorithm));
     need(limit.algorithm == Algorithm::Concurrency, Missing::Duration);
-    need(limit.response_cost.is_some(), Missing::ResponseCost);
+    let by_response = |cost: &Arc<ResponseCost>| !cost.is_of_request() || cost.when.is_some();
+    need(limit.response_cost.as_ref().is_some_and(by_response), Missing::ResponseCost);
     need(!conditions.methods.is_empty(), Missing::Method);
     need(!conditions.hosts.is_empty() || !conditions.other_hosts.is_empty(), Missing::Host);
     need(!conditions.paths.is_empty(), Missing::Path);
@@ -160,6 +165,7 @@ fn needs(limit: &Limit) -> Vec<Missing> {
         Cost::Query(_) => need(true, Missing::Query),
         Cost::Claim(_) => need(true, Missing::Claims),
         Cost::Body(_) => need(true, Missing::Body),
+        Cost::Bytes { .. } => need(true, Missing::Header(CONTENT_LENGTH.as_str().to_owned())),
     }
     needs
 }

@@ -10,7 +10,7 @@ use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::deny_with::Visibility;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::rules::response_cost::ResponseCost;
+use crate::engine::rules::response_cost::{CostSource, ResponseCost};
 
 /// The changed settings.
 pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
@@ -102,6 +102,7 @@ fn cost(old: &Limit, new: &Limit) -> Option<Change> {
         Cost::Query(name) => format!("query {name}"),
         Cost::Claim(claim) => format!("claim {claim}"),
         Cost::Body(pointer) => format!("body {pointer}"),
+        Cost::Bytes { reserve } => format!("bytes of the request, {reserve} before its length is known"),
     };
     let effect = match (&old.cost, &new.cost) {
         (Cost::Fixed(old), Cost::Fixed(new)) => Effect::of_rank(old, new),
@@ -112,13 +113,19 @@ fn cost(old: &Limit, new: &Limit) -> Option<Change> {
 
 fn response_cost(old: &Limit, new: &Limit) -> Option<Change> {
     let shown = |cost: Option<&ResponseCost>| match cost {
+        Some(ResponseCost { source: Some(CostSource::RequestBytes), when: Some(when) }) => {
+            format!("only if the response is {when}")
+        }
         None => "the request's cost".to_owned(),
         Some(ResponseCost { source: Some(source), .. }) => format!("response {source}"),
         Some(ResponseCost { when: Some(when), .. }) => format!("only if the response is {when}"),
         Some(_) => "the response".to_owned(),
     };
-    let [from, to] = [old, new].map(|limit| shown(limit.response_cost.as_deref()));
-    let is_same = old.response_cost == new.response_cost;
+    // What is told of `cost` is not told again.
+    let cost =
+        |limit: &'_ Limit| limit.response_cost.clone().filter(|cost| !cost.is_of_request() || cost.when.is_some());
+    let [from, to] = [old, new].map(|limit| shown(cost(limit).as_deref()));
+    let is_same = cost(old) == cost(new);
     (!is_same).then(|| change("cost of the response", from, to, Effect::BOTH, "requests settle another cost"))
 }
 

@@ -10,7 +10,8 @@ use super::matching::{DescriptorMatch, Mismatch};
 use super::overrides::{OverrideLookup, OverrideOrigin};
 use super::plan::InvalidInput;
 use super::request::Request;
-use super::rule_set::{Rules, cost, is_enforced_without_id};
+use super::request_cost::cost;
+use super::rule_set::{Rules, is_enforced_without_id};
 use crate::engine::rules::allowance::Allowance;
 use crate::message::lossless::shown;
 

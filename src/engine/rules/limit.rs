@@ -93,6 +93,10 @@ pub enum Cost {
     Claim(ClaimRef),
     /// The value in the JSON body; 1 if the request does not have it.
     Body(JsonPointer),
+    /// The bytes of the body, as `Content-Length` announces them; `reserve` if it does not.
+    Bytes {
+        reserve: u64,
+    },
 }
 
 /// `mode:`

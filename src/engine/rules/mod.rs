@@ -36,6 +36,7 @@ pub mod queue;
 pub mod quote;
 pub mod reasons;
 pub mod request;
+mod request_cost;
 pub mod resets;
 pub mod response_cost;
 pub mod rule_set;

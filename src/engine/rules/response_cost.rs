@@ -1,4 +1,4 @@
-//! `cost_from_response` and `spend_when`: costs that only the response reports.
+//! `cost_from_response`, `spend_when` and `cost: { bytes: request }`: costs that are known when the response has come.
 
 use std::fmt;
 
@@ -24,6 +24,8 @@ pub enum CostSource {
     Body(BodyCost),
     /// The bytes of the body.
     Bytes,
+    /// The bytes of the request's body, which may go on while the response comes.
+    RequestBytes,
 }
 
 /// Inclusive ranges of response statuses.
@@ -56,6 +58,7 @@ impl fmt::Display for CostSource {
             Self::Header(name) => write!(f, "header {name}"),
             Self::Body(cost) => cost.fmt(f),
             Self::Bytes => f.write_str("bytes"),
+            Self::RequestBytes => f.write_str("bytes of the request"),
         }
     }
 }
@@ -67,6 +70,11 @@ impl ResponseCost {
             Some(CostSource::Body(cost)) => Some(cost),
             _ => None,
         }
+    }
+
+    /// Returns true if the cost is that of the request's body.
+    pub const fn is_of_request(&self) -> bool {
+        matches!(self.source, Some(CostSource::RequestBytes))
     }
 
     /// Returns true if nothing is taken before the response.

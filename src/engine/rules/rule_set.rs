@@ -6,18 +6,18 @@ use std::sync::Arc;
 use super::algorithm_input::UnsupportedOperation;
 use super::blocks::Blocks;
 use super::claims::TokenIssuer;
-use super::component::ComponentError;
 use super::deny_with::Visibility;
 use super::descriptors::Tree;
 use super::fingerprint::Fingerprinter;
 use super::identity::{Fallback, IdError, Identity, describe, identify, readable};
 use super::index::Index;
-use super::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
+use super::limit::{Limit, LimitMode, WHOLE_SHARE};
 use super::matching::{Candidates, Mismatch};
 use super::overrides::{OverrideLookup, OverrideOrigin, Overrides};
 use super::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan, Reservation};
 use super::queue::FollowUp;
-use super::request::{AmbiguousValue, Duplicates, Request};
+use super::request::Request;
+use super::request_cost::cost;
 use super::resets::Marks;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
@@ -368,34 +368,6 @@ pub(super) fn is_enforced_without_id(limit: &Limit, request: &Request<'_>) -> bo
     }
 }
 
-pub(super) fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, InvalidInput> {
-    let (origin, given) = match &limit.cost {
-        Cost::Fixed(cost) => return Ok(*cost),
-        Cost::Claim(claim) => {
-            // An object or a list is rejected, like text that is not a number.
-            let found = claim.text(request.claims).or_else(|error| match error {
-                ComponentError::Missing => Ok(None),
-                ComponentError::Malformed => Err(AmbiguousValue),
-            });
-            (("claim", claim.path.as_str()), found)
-        }
-        Cost::Header(name) => (("header", name.as_str()), request.header(name.as_str(), Duplicates::Ambiguous)),
-        Cost::Body(pointer) => (("body value", pointer.as_str()), request.body_value(pointer)),
-        Cost::Query(name) => (("query parameter", name.as_str()), request.query(name, Duplicates::Ambiguous)),
-    };
-    let bad = |value: &str| InvalidInput {
-        origin: format!("{} `{}`", origin.0, origin.1),
-        wanted: "a whole number of tokens",
-        value: shown(value).chars().take(40).collect(),
-    };
-    match given {
-        Ok(None) => Ok(1),
-        Ok(Some(given)) => given.parse().map_err(|_| bad(&given)),
-        Err(AmbiguousValue) if matches!(limit.cost, Cost::Claim(_)) => Err(bad("another type of value")),
-        Err(AmbiguousValue) => Err(bad("several values")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use http::header::HeaderName;
@@ -409,6 +381,7 @@ mod tests {
     use crate::engine::rules::identity::Fallback;
     use crate::engine::rules::ids::Id;
     use crate::engine::rules::key::of_newcomers;
+    use crate::engine::rules::limit::Cost;
     use crate::engine::rules::matching::Match;
     use crate::engine::rules::overrides::{Override, OverrideOrigin};
     use crate::engine::rules::path_pattern::PathPattern;
@@ -591,6 +564,13 @@ mod tests {
         assert!(twice(["0", "2"]).unwrap_err().to_string().contains("several values"));
         let query = Limit { cost: Cost::Query("cost".into()), ..limit("L") };
         assert_eq!(plan(vec![query], &FIELDS, 0).unwrap().charges[0].cost, 3);
+        let bytes = |headers: &[(&'static str, &'static str)]| {
+            plan(vec![Limit { cost: Cost::Bytes { reserve: 5 }, ..limit("L") }], headers, 0)
+                .map(|plan| plan.charges[0].cost)
+        };
+        let announced = |length| [FIELDS[0], FIELDS[1], ("content-length", length)];
+        assert_eq!([bytes(&announced("12")), bytes(&announced("0")), bytes(&FIELDS)], [Ok(12), Ok(0), Ok(5)]);
+        assert!(bytes(&announced("12, 13")).is_err());
     }
 
     #[test]

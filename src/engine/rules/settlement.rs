@@ -23,8 +23,8 @@ pub enum ResponseReport<'a> {
     Response(u16, Option<&'a [u8]>),
     /// The request was never sent.
     Unsent,
-    /// The request was sent, but no readable response came.
-    Nothing,
+    /// The request was sent, but no readable response came. The cost, if the request has it.
+    Nothing(Option<u64>),
 }
 
 /// The effect of a settlement on the reserve.
@@ -80,7 +80,8 @@ impl PendingSettlement {
     ) -> Option<(SettlementOutcome, Vec<Charge>)> {
         let (cost, result) = match heard {
             ResponseReport::Unsent => (0, None),
-            ResponseReport::Nothing => (self.reserve, Some(SettlementOutcome::Unanswered)),
+            ResponseReport::Nothing(Some(cost)) => (cost, None),
+            ResponseReport::Nothing(None) => (self.reserve, Some(SettlementOutcome::Unanswered)),
             ResponseReport::Response(status, _)
                 if self.cost.when.as_ref().is_some_and(|when| !when.contains(status)) =>
             {
@@ -268,9 +269,9 @@ mod tests {
 
     #[test]
     fn without_a_response_what_was_sent_costs_the_reserve() {
-        check(by_field(), ResponseReport::Nothing, "unanswered");
+        check(by_field(), ResponseReport::Nothing(None), "unanswered");
         check(by_field(), ResponseReport::Unsent, "refunded Refund 10");
-        check(on(&[(401, 401)]), ResponseReport::Nothing, "unanswered SpendUpTo 10");
+        check(on(&[(401, 401)]), ResponseReport::Nothing(None), "unanswered SpendUpTo 10");
         check(on(&[(401, 401)]), ResponseReport::Unsent, "unchanged");
     }
 

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
+use http::header::CONTENT_LENGTH;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
@@ -65,6 +66,7 @@ impl Parts {
                 // A recording has neither tokens nor bodies.
                 Cost::Fixed(_) | Cost::Claim(_) | Cost::Body(_) => {}
                 Cost::Header(name) => parts.header(name.as_str()).is_cost = true,
+                Cost::Bytes { .. } => parts.header(CONTENT_LENGTH.as_str()).is_cost = true,
                 Cost::Query(name) => parts.queries.entry(name.to_ascii_lowercase()).or_default().is_cost = true,
             }
         }

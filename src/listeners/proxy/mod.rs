@@ -30,6 +30,7 @@ use crate::message::target::split;
 use crate::telemetry::metrics::{DecisionListener, HttpListener};
 use crate::telemetry::throttle::Throttle;
 
+mod counted_body;
 mod denials;
 mod echo;
 mod inspection;
@@ -184,6 +185,9 @@ impl Proxy {
             // A compressed body is not read. Without the header, any coding would be acceptable (RFC 9110 section 12.5.3).
             request.headers.remove("accept-encoding");
             request.headers.append("accept-encoding", "identity");
+        }
+        if let Some(uploaded) = ruling.settlement.as_ref().and_then(|settlement| settlement.uploaded()) {
+            counted_body::count(&mut request.body, uploaded);
         }
         let mut response = match (destination, ruling.settlement.take()) {
             (Destination::Servers(forwarder), None) => forwarder.send(request, context).await?,
