@@ -3,10 +3,10 @@
 --
 --   redis-cli --eval <(lua/assemble decide.lua) KEY [KEY ...] , NOW EFFECTIVE_FROM REQUEST [REQUEST ...] [#ECHO]
 --
--- KEYS: the buckets, no two alike in one request; in a cluster all in one slot.
+-- KEYS: the buckets, no two alike in one request; then the quotas of elevated.lua, in any order. In a cluster all are in one slot.
 -- ARGV[1] NOW: microseconds since the Unix epoch, or empty for the server's own clock.
 -- ARGV[2] EFFECTIVE_FROM: when these numbers took effect, in the same unit; read if a bucket was written under others.
--- Then one argument for each request: five words for each of its keys, in the order of KEYS, separated by blanks. The same
+-- Then one argument for each request: five words for each of its buckets, in the order of KEYS, separated by blanks. The same
 -- text again costs next to nothing, and most requests of a gateway have the same.
 --   BURST        the capacity, in tokens
 --   TOKEN DRAIN  for gcra.lua, or

@@ -1,15 +1,15 @@
 -- GCRA with elevated numbers, which switch on when a bucket is empty, for a while and a number of times per month.
 --
---   redis-cli --eval <(lua/assemble elevated.lua) KEY , NOW EFFECTIVE_FROM BURST TOKEN WORD COST MODE
+--   redis-cli --eval <(lua/assemble elevated.lua) KEY [QUOTA] , NOW EFFECTIVE_FROM BURST TOKEN WORD COST MODE
 --
 -- Spend 1 of 20 per second, or of 100 per second for 15 minutes, 5 times a month, by the server's clock (an empty NOW):
 --   redis-cli --eval <(lua/assemble elevated.lua) weir:{0}:PerAddress:192.0.2.1 , '' 0 \
 --     20 50000 elevated:1:100:10000:1:900000000:5 1 spend
 --
 -- NOW, EFFECTIVE_FROM, COST, MODE and the reply are those of decide.lua, and BURST and TOKEN those of gcra.lua.
---   WORD  elevated:DRAIN:BURST:TOKEN:DRAIN:SPAN:ACTIVATIONS
+--   WORD  elevated:DRAIN:BURST:TOKEN:DRAIN:SPAN:ACTIVATIONS[:NAME]
 --         the DRAIN of gcra.lua; the elevated BURST, TOKEN and DRAIN; for how many microseconds they switch on, and how often
---         in a month of UTC
+--         in a month of UTC; and the name of a quota, if it counts the activations of several buckets
 -- They switch on for a charge that is denied without them and that fits once what is used is deducted from them. Until SPAN is
 -- over they replace the limit's numbers; then what is left is cut to BURST. `check` answers as `spend` would. `spend_up_to`
 -- switches them on only if no token is left. `reset` fills the bucket, and changes neither the activation nor the month's count.
@@ -18,8 +18,11 @@
 --
 -- A bucket is that of levels.lua, "<since> <level> <token> <drain>", by the numbers that hold. If they are on or were this month,
 -- " <until> <activations> <month end>" follows: until when they are on, 0 if that is over, and how often they switched on before
--- the month's end. gcra.lua carries over what is used and drops the rest, so a limit may gain and lose elevated numbers. The key
--- lives until the bucket is full, the numbers are off and the month is over.
+-- the month's end, without what a quota counts. gcra.lua carries over what is used and drops the rest, so a limit may gain and lose
+-- elevated numbers. The key lives until the bucket is full, the numbers are off and the month is over.
+--
+-- A quota is a string "<activations> <month end>". Its key is the beginning of KEY up to its hash tag (`weir:{0}:`) and `!quota:NAME`;
+-- a cluster must be told it as QUOTA. It lives until the month is over.
 
 --[[ include prelude.lua ]]
 --[[ include levels.lua ]]
@@ -29,14 +32,19 @@ local algorithm = {}
 
 local DAY = 86400000000
 local WORDS = ' ' .. INTEGER .. ' ' .. INTEGER .. ' ' .. INTEGER
+local QUOTA = INTEGER .. ' ' .. INTEGER
+
+-- The quotas of the call, by key.
+local quotas = {}
 
 -- The numbers behind the name in WORD.
 function algorithm.parse(text)
-  local drain, burst, token, other, span, most = match(text, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)$')
-  if drain and tonumber(burst) > 0 and tonumber(token) > 0 and tonumber(most) > 0 then
+  local drain, burst, token, other, span, most, quota = match(text, '^(%d+):(%d+):(%d+):(%d+):(%d+):(%d+)(.*)$')
+  local is_valid = drain and (quota == '' or match(quota, '^:.'))
+  if is_valid and tonumber(burst) > 0 and tonumber(token) > 0 and tonumber(most) > 0 then
     return {
       drain = tonumber(drain), plain = drain, burst = tonumber(burst), token = tonumber(token), other = tonumber(other),
-      numbers = token .. ' ' .. other, span = tonumber(span), most = tonumber(most),
+      numbers = token .. ' ' .. other, span = tonumber(span), most = tonumber(most), quota = quota ~= '' and quota,
     }
   end
 end
@@ -84,8 +92,34 @@ local function cut(base, raised, level)
   return min(rare().reweighed(level, base.count, raised.count, capacity) - more * base.count, capacity)
 end
 
+-- A quota as earlier requests of the call have left it. `asked` and `asked_end` are the same with what earlier charges of the
+-- request at hand would use.
+local function quota_of(key, name)
+  key = (match(key, '^[^{]*{[^}]*}:') or '') .. '!quota' .. name
+  local quota = quotas[key]
+  if not quota then
+    quota = { activations = 0, month_end = 0 }
+    quotas[key] = quota
+    local text = pcall('GET', key)
+    if type(text) == 'table' then
+      quota.failure = text
+    elseif text then
+      local activations, over = match(text, '^(%d+) (%d+)$')
+      if activations and tonumber(activations) < EXACT and tonumber(over) < EXACT then
+        quota.activations, quota.month_end = tonumber(activations), tonumber(over)
+      else
+        corrupt = corrupt + 1
+      end
+    end
+  end
+  if quota.turn ~= turn then
+    quota.turn, quota.asked, quota.asked_end = turn, quota.activations, quota.month_end
+  end
+  return quota
+end
+
 -- A bucket as a charge finds it: the numbers that hold, the level by them, the end of the elevated ones, how often they switched
--- on this month and when it ends. A clock that stepped back stands still until it has caught up.
+-- on this month and when it ends, by the quota if there is one. A clock that stepped back stands still until it has caught up.
 local function find(key, charge)
   local base, raised = plain(charge)
   local bucket = bucket_of(key, base)
@@ -97,6 +131,15 @@ local function find(key, charge)
   ending, over = tonumber(ending) or 0, tonumber(over) or 0
   if found.instant < over then
     found.activations, found.month_end = tonumber(activations), over
+  end
+  if charge.parameters.quota then
+    local quota = quota_of(key, charge.parameters.quota)
+    if quota.failure then
+      return nil, quota.failure
+    end
+    local counts = found.instant < quota.asked_end
+    found.quota, found.own, found.own_end = quota, found.activations, found.month_end
+    found.activations, found.month_end = counts and quota.asked or 0, counts and quota.asked_end or 0
   end
   if ending > found.instant then
     found.by, found.ending, found.level = raised, ending, level_at(bucket, raised, now, key)
@@ -136,6 +179,9 @@ local function activate(found, charge)
     found.month_end = month_end(found.instant)
   end
   found.activations = found.activations + 1
+  if found.quota then
+    found.quota.asked, found.quota.asked_end, found.is_counted = found.activations, found.month_end, true
+  end
   -- The sum may not fit into 2^53.
   local span = charge.parameters.span
   found.ending = span < EXACT - found.instant and found.instant + span or EXACT - 1
@@ -189,7 +235,22 @@ function algorithm.standing(key, charge)
   return remaining(found.by, found.level), time_for(found.level, found.by.parameters), details(found, false, -1)
 end
 
+-- Counts an activation in its quota: without those that other charges of the request were only asked for.
+local function count(key, found)
+  local quota = found.quota
+  if found.instant >= quota.month_end then
+    quota.activations, quota.month_end = 0, month_end(found.instant)
+  end
+  quota.activations, quota.bucket = quota.activations + 1, key
+end
+
 function algorithm.commit(key, charge, found)
+  if found.is_counted then
+    count(key, found)
+  end
+  if found.quota then
+    found.activations, found.month_end = found.own, found.own_end
+  end
   local bucket, base, level, drain = found.bucket, charge.base, found.write, found.by.parameters
   -- When the bucket is full and the elevated numbers are off; spans, whose sums may be beyond 2^53 and are rounded then.
   local full = time_for(level, drain)
@@ -210,11 +271,24 @@ function algorithm.commit(key, charge, found)
   end
 end
 
-algorithm.finish = finish
+function algorithm.finish(errors)
+  errors = finish(errors)
+  for key, quota in pairs(quotas) do
+    if quota.bucket then
+      local text = format(QUOTA, quota.activations, quota.month_end)
+      local done = pcall('SET', key, text, 'PX', kept_for(quota.month_end - now))
+      if type(done) == 'table' and done.err then
+        errors = errors or {}
+        errors[quota.bucket] = done
+      end
+    end
+  end
+  return errors
+end
 
 -- Alone
 
-local USAGE = 'KEY , NOW EFFECTIVE_FROM BURST TOKEN WORD COST MODE'
+local USAGE = 'KEY [QUOTA] , NOW EFFECTIVE_FROM BURST TOKEN WORD COST MODE'
 local arguments = ARGV
 made.elevated = algorithm
 --[[ include requests.lua ]]

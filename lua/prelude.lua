@@ -51,6 +51,9 @@ end
 -- The number of keys that held text which is not a bucket.
 local corrupt = 0
 
+-- The number of the request at hand, counted from 1.
+local turn = 0
+
 -- The algorithms that this call has made, by name, and the function that makes others, if there are any.
 local made, load = {}, nil
 

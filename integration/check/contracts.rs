@@ -27,7 +27,7 @@ const FACTS: &str = include_str!("../cases/contracts.jsonl");
 /// Plays all facts, each with its own rules and clock, and reports all differences at once.
 fn play_all(start: impl Fn(Setup) -> Weir, store: Option<&RedisServer>) {
     let facts: Vec<Value> = FACTS.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(facts.len(), 44);
+    assert_eq!(facts.len(), 51);
     let differences: Vec<String> = facts.iter().filter_map(|fact| play(fact, &start, store).err()).collect();
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
@@ -51,6 +51,7 @@ fn play(fact: &Value, start: &impl Fn(Setup) -> Weir, store: Option<&RedisServer
                 "mistake" => told["errors"][0]["pointer"].clone(),
                 "limits" => told["limits"].as_array().map(Vec::len).into(),
                 "limit" | "remaining" | "retry_after_ms" | "reset_after_ms" => told["limits"][0][key].clone(),
+                "activations_left" => told["limits"][0]["elevated"][key].clone(),
                 "store_calls" | "store_keys" if store.is_none() => continue,
                 "store_calls" => (store.map(asked).unwrap() - asked_before.unwrap()).into(),
                 "store_keys" => store.unwrap().cli(&["DBSIZE"]).parse::<u64>().unwrap().into(),

@@ -78,7 +78,7 @@ async fn the_value_carries_its_expiry_and_a_full_bucket_is_no_key() {
 }
 
 /// The server's clock in microseconds since the Unix epoch.
-fn server_time(server: &RedisServer) -> u64 {
+pub(super) fn server_time(server: &RedisServer) -> u64 {
     let time = server.cli(&["TIME"]);
     let (seconds, micros) = time.split_once('\n').unwrap();
     seconds.parse::<u64>().unwrap() * 1_000_000 + micros.trim().parse::<u64>().unwrap()
@@ -240,7 +240,7 @@ async fn one_bucket_twice_in_a_request_is_a_mistake() {
 }
 
 /// Runs a file of `lua/` by hand with the arguments after its name.
-fn eval(server: &RedisServer, file: &str, arguments: &str) -> String {
+pub(super) fn eval(server: &RedisServer, file: &str, arguments: &str) -> String {
     eval_words(server, file, &arguments.split(' ').collect::<Vec<_>>())
 }
 
@@ -328,7 +328,7 @@ fn the_script_of_elevated_numbers_runs_by_hand() {
     assert_eq!(plain("1 spend"), "0 0 4 0 3000000");
     assert_eq!(server.cli(&["GET", "k"]), format!("{now} 3000000 500000 1"));
     assert_eq!(at(80_000, 2, "spend"), "0 0 12 0 800000 0 elevated 1 1 1", "6 of another limit's 10 stay used");
-    assert!(eval(&server, "elevated.lua", "k , 0 0 2 1 1 1 spend").starts_with("ERR usage: KEY , NOW EFFECTIVE_FROM"));
+    assert!(eval(&server, "elevated.lua", "k , 0 0 2 1 1 1 spend").starts_with("ERR usage: KEY [QUOTA] , NOW"));
     assert!(at(0, 1, "take").starts_with("ERR unknown mode take"));
     server.cli(&["LPUSH", "l", "mine"]);
     assert!(eval(&server, "elevated.lua", &format!("l , 0 0 2 1 {WORD} 1 spend")).contains("WRONGTYPE"));
@@ -348,7 +348,7 @@ fn the_script_of_gateways_runs_by_hand() {
 /// 10 per second, or 100 with a burst of 200 for 15 minutes, 5 times a month.
 fn elevated(mut charge: Charge) -> Charge {
     let numbers = Numbers::new(200, 100, 1_000_000_000).unwrap();
-    let elevated = Elevated { numbers, span: 900_000_000, activations_per_month: 5 };
+    let elevated = Elevated { numbers, span: 900_000_000, activations_per_month: 5, quota: None };
     charge.input = Some(Box::new(Input::Elevated(Arc::new(elevated))));
     charge
 }

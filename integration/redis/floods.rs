@@ -86,7 +86,8 @@ fn floods() -> Vec<Flood> {
     let slots = Numbers::concurrency(LIMIT, PERIOD).unwrap();
     let queue = Numbers::queue(LIMIT, Some(PERIOD)).unwrap();
     // Twice as much for two windows, once a month.
-    let elevated = Elevated { numbers: even(2 * LIMIT, 2 * LIMIT), span: 2 * WINDOW, activations_per_month: 1 };
+    let elevated =
+        Elevated { numbers: even(2 * LIMIT, 2 * LIMIT), span: 2 * WINDOW, activations_per_month: 1, quota: None };
     let elevated = Arc::new(elevated);
     let after = Bound { from: START + 2 * WINDOW, ..any(2 * LIMIT - 1) };
     vec![

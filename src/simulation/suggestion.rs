@@ -218,7 +218,7 @@ fn is_denied(state: &mut Option<State>, charge: &Charge, now: Micros) -> bool {
         }
         return decision.is_denied();
     }
-    let Ok(attempt) = decide(state.as_ref(), charge, now, Micros(0)) else { return false };
+    let Ok(attempt) = decide(state.as_ref(), charge, None, now, Micros(0)) else { return false };
     let is_denied = attempt.decision.is_denied();
     if let Some(edit) = attempt.edit.filter(|_| !is_denied || attempt.counts_denied) {
         *state = State::edited(state.take(), &edit);

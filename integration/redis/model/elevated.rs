@@ -25,16 +25,24 @@ pub(super) struct Raised {
     elevated: Option<Elevated>,
     /// Their end, if they were switched on since the limit's own were in force.
     until: Option<u64>,
-    /// The activations in the month that ends then.
-    activations: u64,
+    own: Activations,
+    /// Those of the charge's quota, which count instead.
+    quota: Option<Activations>,
+}
+
+/// The activations in the month that ends then.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(super) struct Activations {
+    count: u64,
     month_end: u64,
 }
 
 impl Raised {
     /// The activations left, if they may switch on after this time.
     fn activations_left(&self, elevated: &Elevated, later: u64) -> u64 {
-        let is_renewed = self.level.instant() + later >= self.month_end;
-        elevated.activations_per_month.saturating_sub(if is_renewed { 0 } else { self.activations })
+        let Activations { count, month_end } = self.quota.unwrap_or(self.own);
+        let is_renewed = self.level.instant() + later >= month_end;
+        elevated.activations_per_month.saturating_sub(if is_renewed { 0 } else { count })
     }
 
     /// Returns whether they can switch on for a charge after this time: the usage leaves room for it.
@@ -51,10 +59,11 @@ impl Raised {
         let elevated = self.elevated.clone().expect("only what can rise does");
         let instant = self.level.instant();
         self.level.exchange(&elevated.numbers);
-        if self.month_end <= instant {
-            (self.activations, self.month_end) = (0, next_month(instant));
+        let counted = self.quota.as_mut().unwrap_or(&mut self.own);
+        if counted.month_end <= instant {
+            *counted = Activations { count: 0, month_end: next_month(instant) };
         }
-        self.activations += 1;
+        counted.count += 1;
         self.until = Some((instant + elevated.span).min(EXACT - 1));
     }
 }
@@ -62,15 +71,18 @@ impl Raised {
 impl Picture for Raised {
     fn look(&mut self, question: &Question) {
         self.elevated.clone_from(&question.elevated);
+        self.quota = question.quota;
         // A limit without elevated numbers forgets what it does not know.
         let (Some(elevated), false) = (&question.elevated, self.level.is_unknown()) else {
-            *self =
-                Self { level: std::mem::take(&mut self.level), elevated: question.elevated.clone(), ..Self::default() };
+            let (level, elevated) = (std::mem::take(&mut self.level), question.elevated.clone());
+            *self = Self { level, elevated, quota: question.quota, ..Self::default() };
             return self.level.look(question);
         };
         let instant = question.now.max(self.level.instant());
-        if instant >= self.month_end {
-            (self.activations, self.month_end) = (0, 0);
+        for counted in [&mut self.own].into_iter().chain(self.quota.as_mut()) {
+            if instant >= counted.month_end {
+                *counted = Activations::default();
+            }
         }
         match self.until {
             Some(until) if instant < until => {
@@ -121,11 +133,15 @@ impl Picture for Raised {
     }
 
     fn is_clear(&self) -> bool {
-        self.level.is_clear() && self.until.is_none() && self.activations == 0
+        self.level.is_clear() && self.until.is_none() && self.own.count == 0
     }
 
     fn is_reset(&self, later: u64) -> bool {
         self.level.is_reset(later)
+    }
+
+    fn quota(&self) -> Option<Activations> {
+        self.quota
     }
 
     fn limit(&self, charge: &Charge) -> u64 {

@@ -6,6 +6,7 @@
 //! their own tests.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use weir::engine::algorithms::algorithm::Algorithm;
 use weir::engine::algorithms::charge::{Charge, Elevated, Mode, Slot};
@@ -13,7 +14,7 @@ use weir::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation,
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
 
-use super::elevated::Raised;
+use super::elevated::{Activations, Raised};
 use super::pictures::{Log, Sliding, Slots};
 
 /// Longer than any finite wait: the longest are below 2^53 microseconds.
@@ -22,13 +23,19 @@ const NEVER: u64 = 1 << 55;
 #[derive(Default)]
 pub(super) struct Reference {
     histories: HashMap<String, Vec<Event>>,
+    quotas: Quotas,
 }
+
+/// The activations of quotas, by hash tag and name.
+type Quotas = HashMap<(u8, Arc<str>), Activations>;
 
 /// The date, the numbers and their date, the elevated numbers, and the slot if there is one.
 #[derive(Clone)]
 pub(super) struct Question {
     pub(super) numbers: Numbers,
     pub(super) elevated: Option<Elevated>,
+    /// The activations of its quota, with those that earlier charges of the request would use.
+    pub(super) quota: Option<Activations>,
     pub(super) slot: Option<Slot>,
     /// The date of what is refunded, if known.
     pub(super) taken: Option<u64>,
@@ -107,6 +114,10 @@ pub(super) trait Picture: Clone + Default + PartialEq {
     fn is_reset(&self, later: u64) -> bool;
     /// Counts a denial, if the limit does.
     fn deny(&mut self, _tokens: u64) {}
+    /// The activations of the charge's quota.
+    fn quota(&self) -> Option<Activations> {
+        None
+    }
     /// The burst of the current numbers.
     fn limit(&self, charge: &Charge) -> u64 {
         charge.numbers.burst()
@@ -130,13 +141,14 @@ impl Reference {
         now: u64,
         claimed: &[Decision],
     ) -> Decisions {
-        let question = |charge: &Charge| {
+        let question = |charge: &Charge, quotas: &Quotas| {
             let slot = charge.slot();
             let effective_from = effective_from.max(charge.changed.0);
             let taken = charge.taken_ago().map(|ago| now.saturating_sub(ago.0));
             Question {
                 numbers: charge.numbers.clone(),
                 elevated: charge.elevated().cloned(),
+                quota: key_of(charge).map(|key| quotas.get(&key).copied().unwrap_or_default()),
                 slot,
                 taken,
                 effective_from,
@@ -144,14 +156,21 @@ impl Reference {
             }
         };
         for charge in charges {
-            let question = question(charge);
+            let question = question(charge, &self.quotas);
             if let Done::Redated = self.of_kind(charge, &question, Task::Redate) {
                 let history = self.histories.entry(charge.bucket.key.clone()).or_default();
                 history.push(Event { question, what: What::Redated });
             }
         }
-        let mut outlooks: Vec<Outlook> =
-            charges.iter().map(|charge| self.of_kind(charge, &question(charge), Task::Foresee).outlook()).collect();
+        let mut asked = self.quotas.clone();
+        let (mut questions, mut outlooks) = (Vec::new(), Vec::new());
+        for charge in charges {
+            let question = question(charge, &asked);
+            let (outlook, quota) = self.of_kind(charge, &question, Task::Foresee).outlook();
+            asked.extend(key_of(charge).zip(quota));
+            questions.push(question);
+            outlooks.push(outlook);
+        }
         if outlooks.iter().any(|outlook| outlook.outcome == Outcome::Denied) {
             for (outlook, charge) in outlooks.iter_mut().zip(charges) {
                 let counts = counts_denied(charge) && matches!(charge.mode, Mode::Spend | Mode::SpendOnly);
@@ -163,13 +182,15 @@ impl Reference {
             }
         }
         let mut decisions = Decisions::with_capacity(charges.len());
-        for (place, ((charge, outlook), claimed)) in charges.iter().zip(&outlooks).zip(claimed).enumerate() {
-            let question = question(charge);
-            let (decision, elevation, is_clear) =
-                self.of_kind(charge, &question, Task::Answer(outlook, claimed)).answer();
+        let asked = charges.iter().zip(questions);
+        for (place, (((charge, asked), outlook), claimed)) in asked.zip(&outlooks).zip(claimed).enumerate() {
+            let (decision, elevation, is_clear) = self.of_kind(charge, &asked, Task::Answer(outlook, claimed)).answer();
             if outlook.is_written {
+                // Those that only checked do not count.
+                let (_, quota) = self.of_kind(charge, &question(charge, &self.quotas), Task::Foresee).outlook();
+                self.quotas.extend(key_of(charge).zip(quota));
                 let history = self.histories.entry(charge.bucket.key.clone()).or_default();
-                history.push(Event { question, what: outlook.what });
+                history.push(Event { question: asked, what: outlook.what });
                 if is_clear {
                     history.clear();
                 }
@@ -206,13 +227,14 @@ enum Task<'a> {
 enum Done {
     Redated,
     InTime,
-    Outlook(Outlook),
+    /// And the activations of the quota, if it used one.
+    Outlook(Outlook, Option<Activations>),
     Answer(Decision, Option<Elevation>, bool),
 }
 
 impl Done {
-    fn outlook(self) -> Outlook {
-        if let Self::Outlook(outlook) = self { outlook } else { panic!("no outlook") }
+    fn outlook(self) -> (Outlook, Option<Activations>) {
+        if let Self::Outlook(outlook, quota) = self { (outlook, quota) } else { panic!("no outlook") }
     }
 
     fn answer(self) -> (Decision, Option<Elevation>, bool) {
@@ -238,7 +260,12 @@ impl Task<'_> {
         picture.look(question);
         match self {
             Self::Redate => Done::InTime,
-            Self::Foresee => Done::Outlook(picture.foresee(charge)),
+            Self::Foresee => {
+                let outlook = picture.foresee(charge);
+                apply(&mut picture, outlook.what);
+                let is_raised = matches!(outlook.what, What::Raised(_) | What::RaisedUpTo(_));
+                Done::Outlook(outlook, picture.quota().filter(|_| is_raised))
+            }
             Self::Answer(outlook, claimed) => {
                 apply(&mut picture, outlook.what);
                 let elevation = picture.elevation(outlook);
@@ -246,6 +273,10 @@ impl Task<'_> {
             }
         }
     }
+}
+
+fn key_of(charge: &Charge) -> Option<(u8, Arc<str>)> {
+    charge.quota().map(|(tag, name)| (tag, Arc::clone(name)))
 }
 
 fn counts_denied(charge: &Charge) -> bool {

@@ -10,6 +10,7 @@ use weir::engine::algorithms::charge::{Bucket, Charge, Elevated, Input, Mode, NU
 use weir::engine::algorithms::micros::{EXACT, Micros};
 use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::sliding_window;
+use weir::engine::algorithms::tag::Tag;
 use weir::engine::algorithms::windows::Windows;
 
 /// The ids of a trace, and their sets of numbers.
@@ -110,12 +111,18 @@ impl Trace {
         let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut charges: Vec<Charge> = Vec::new();
         for Ask { id, numbers, cost, mode, slot, changed, ago } in &step.asks {
-            let (numbers, elevated) = self.allowed[*numbers].clone();
+            let (numbers, mut elevated) = self.allowed[*numbers].clone();
+            if let Some(quota) = elevated.as_mut().and_then(|elevated| Arc::make_mut(elevated).quota.as_mut()) {
+                *quota = format!("{number}{quota}").into();
+            }
             let (mark, place) = state(&numbers);
             // Far apart, so that each bucket has its own shard: a sweep would forget a full bucket, which may not be
             // full after the clock has stepped back.
             let shard = ((place * IDS + id) * (u128::MAX / (STATES * IDS))) >> 64 << 64;
-            let bucket = Bucket::new(format!("{number}:{id}{mark}"), shard | u128::from(scattered));
+            let fingerprint = shard | u128::from(scattered);
+            // The last id shares no quota with the others.
+            let tag = Tag::Fixed((id + 1 == IDS).into());
+            let bucket = Bucket { key: format!("{number}:{id}{mark}"), fingerprint, tag };
             let most = elevated.as_ref().map_or(0, |elevated| elevated.numbers.burst()).max(numbers.burst());
             let cost = cost.of(most);
             if charges.iter().all(|charge| charge.bucket != bucket) {
@@ -215,15 +222,17 @@ fn allowed() -> impl Strategy<Value = Allowed> {
     let more = prop_oneof![8 => any_length(6), 1 => any_length(50)];
     let span = prop_oneof![3 => (1..300u64).prop_map(Ok), 1 => any_length(53).prop_map(Err)];
     let activations = prop_oneof![4 => 1..4u64, 1 => any_length(52)];
-    let elevated = (prop_oneof![6 => even(), 1 => fixed()], more, any::<bool>(), span, activations);
+    let quota = proptest::option::of(prop_oneof![Just("a"), Just("b")]);
+    let elevated = (prop_oneof![6 => even(), 1 => fixed()], more, any::<bool>(), span, activations, quota);
     (numbers(), proptest::option::weighted(0.6, elevated)).prop_map(|(base, elevated)| {
         let is_even = base.algorithm() == Algorithm::Gcra;
-        let elevated = elevated.filter(|_| is_even).map(|(other, more, is_related, span, activations)| {
+        let elevated = elevated.filter(|_| is_even).map(|(other, more, is_related, span, activations, quota)| {
             let burst = base.burst().saturating_add(more);
             let related = Numbers::new(burst, other.count().max(1), other.period().max(1)).ok().filter(|_| is_related);
             let span = span.map_or_else(|any| any, |share| time_to_fill(&base) / 64 * share).clamp(1, EXACT - 1);
             let activations_per_month = activations.max(1);
-            Arc::new(Elevated { numbers: related.unwrap_or(other), span, activations_per_month })
+            let (numbers, quota) = (related.unwrap_or(other), quota.map(Into::into));
+            Arc::new(Elevated { numbers, span, activations_per_month, quota })
         });
         (base, elevated)
     })

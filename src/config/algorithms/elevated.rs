@@ -58,7 +58,7 @@ fn read(node: &Node, inherited: Option<&Elevated>) -> ReadResult<Elevated> {
     let activations = activations
         .or(inherited.map(|base| base.activations_per_month))
         .ok_or_else(|| missing("`activations_per_month`", "set how often it may switch on per month"));
-    Ok(Elevated { numbers: numbers?, span: span?, activations_per_month: activations? })
+    Ok(Elevated { numbers: numbers?, span: span?, activations_per_month: activations?, quota: None })
 }
 
 /// Reads how long an activation lasts, in microseconds.

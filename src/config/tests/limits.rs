@@ -590,7 +590,12 @@ fn elevated_numbers_say_what_would_be_right() {
 fn overrides_keep_what_they_do_not_say_of_elevated_numbers() {
     const MINUTE: u64 = 60_000_000_000;
     let all = |count, span, activations_per_month| {
-        Some(Elevated { numbers: Numbers::new(count, count, MINUTE).unwrap(), span, activations_per_month })
+        Some(Elevated {
+            numbers: Numbers::new(count, count, MINUTE).unwrap(),
+            span,
+            activations_per_month,
+            quota: None,
+        })
     };
     let limit = "count: 10, period: 1m";
     let raised = "count: 10, period: 1m, elevated: { count: 20, period: 1m, for: 15m, activations_per_month: 5 }";

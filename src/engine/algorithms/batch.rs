@@ -23,7 +23,7 @@ pub struct BatchDecision {
 /// states of their buckets: without the charge, or with it if it counts.
 pub fn decide_all(
     charges: &[Charge],
-    decide: impl Fn(usize, &Charge) -> Result<Attempt<Edit>, NeedsRedis>,
+    mut decide: impl FnMut(usize, &Charge) -> Result<Attempt<Edit>, NeedsRedis>,
     peek: impl Fn(usize, &Charge) -> Result<Decision, NeedsRedis>,
 ) -> Result<BatchDecision, NeedsRedis> {
     let mut edits = SmallVec::new();

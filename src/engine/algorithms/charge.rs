@@ -10,7 +10,7 @@ use super::micros::{EXACT, Micros};
 use super::numbers::Numbers;
 use super::queue::Work;
 use super::script::Run;
-use super::tag::Tag;
+use super::tag::{Tag, tag_of};
 use super::windows::Windows;
 
 /// The identity of a bucket.
@@ -102,11 +102,14 @@ pub struct Elevated {
     pub span: u64,
     /// Months are in UTC.
     pub activations_per_month: u64,
+    /// The name under which buckets of one hash tag share a count of activations, percent-encoded and bounded as in keys; `None` for
+    /// the bucket's own count.
+    pub quota: Option<Arc<str>>,
 }
 
 impl std::fmt::Display for Elevated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { numbers, span, activations_per_month } = self;
+        let Self { numbers, span, activations_per_month, quota: _ } = self;
         write!(f, "{numbers}, for {}, {activations_per_month} times a month", Span(span.saturating_mul(1_000)))
     }
 }
@@ -121,6 +124,11 @@ impl Charge {
             Some(Input::Elevated(elevated)) => Some(elevated),
             _ => None,
         }
+    }
+
+    /// Returns the quota that counts its activations: the hash tag within which buckets share it, and its name.
+    pub fn quota(&self) -> Option<(u8, &Arc<str>)> {
+        self.elevated()?.quota.as_ref().map(|name| (tag_of(&self.bucket), name))
     }
 
     pub fn slot(&self) -> Option<Slot> {

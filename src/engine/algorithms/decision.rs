@@ -86,16 +86,18 @@ pub struct Attempt<E> {
     pub edit: Option<E>,
     /// The edit is made even if the request is denied.
     pub counts_denied: bool,
+    /// The instant at which it used an activation of the charge's quota. The use counts if the edit is made.
+    pub from_quota: Option<Micros>,
 }
 
 impl<E> Attempt<E> {
     pub(crate) const fn new(decision: Decision, edit: Option<E>) -> Self {
-        Self { decision, detail: None, edit, counts_denied: false }
+        Self { decision, detail: None, edit, counts_denied: false, from_quota: None }
     }
 
     pub(crate) fn map<F>(self, edit: impl FnOnce(E) -> F) -> Attempt<F> {
-        let Self { decision, detail, edit: given, counts_denied } = self;
-        Attempt { decision, detail, edit: given.map(edit), counts_denied }
+        let Self { decision, detail, edit: given, counts_denied, from_quota } = self;
+        Attempt { decision, detail, edit: given.map(edit), counts_denied, from_quota }
     }
 }
 

@@ -8,9 +8,7 @@
 //! are charged so and must report what they would do. A spend up to what is left switches them on only if nothing is left: the
 //! check before such a report has let the request pass.
 
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
-
+use super::activations::Activations;
 use super::charge::{Charge, Elevated, Mode};
 use super::decision::{Attempt, Decision, Detail, Elevation, Outcome};
 use super::gcra::{self, Gcra};
@@ -25,10 +23,8 @@ pub struct ElevatedLevel {
     pub(super) level: Level,
     /// The end of the elevated numbers; 0 if they have not been on since the limit's own were written.
     until: Micros,
-    /// In the month of the last write.
-    activations: u64,
-    /// The end of that month.
-    month_end: Micros,
+    /// In the month of the last write, without those that a quota counts.
+    activations: Activations,
     /// The instant from which the bucket is the same as a full one; `None` if never.
     pub(super) ends: Option<Micros>,
 }
@@ -36,7 +32,7 @@ pub struct ElevatedLevel {
 impl ElevatedLevel {
     /// The bucket of a limit that had no elevated numbers at the last write.
     pub(super) fn of(level: Level) -> Self {
-        Self { level, until: Micros(0), activations: 0, month_end: Micros(0), ends: level.full_at() }
+        Self { level, until: Micros(0), activations: Activations::default(), ends: level.full_at() }
     }
 
     /// Sets the date to `now` if it is too far ahead. The month and its activations stay.
@@ -48,15 +44,17 @@ impl ElevatedLevel {
     }
 }
 
-/// Decides a charge. The edit is `Some(None)` if the bucket can be dropped.
+/// Decides a charge. The edit is `Some(None)` if the bucket can be dropped. `shared` are the activations of the charge's quota, if
+/// it has one; they count instead of the bucket's own.
 pub(super) fn decide(
     kept: Option<&ElevatedLevel>,
     charge: &Charge,
     elevated: &Elevated,
+    shared: Option<Activations>,
     now: Micros,
     effective_from: Micros,
 ) -> Attempt<Option<ElevatedLevel>> {
-    let mut bucket = ElevatedBucket::find(kept, charge, elevated, now, effective_from);
+    let mut bucket = ElevatedBucket::find(kept, charge, elevated, shared, now, effective_from);
     let was_active = bucket.is_active();
     let (mut decision, mut after) = bucket.decide();
     let spends = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
@@ -78,7 +76,8 @@ pub(super) fn decide(
     let (active, triggered) = (bucket.is_active(), bucket.is_active() && !was_active);
     let activations_left = triggered.then(|| bucket.activations_left());
     let detail = Some(Detail::Elevated(Elevation { triggered, active, activations_left }));
-    Attempt { detail, ..Attempt::new(decision, after.map(|after| bucket.written(after.level()))) }
+    let from_quota = (triggered && shared.is_some()).then_some(bucket.instant);
+    Attempt { detail, from_quota, ..Attempt::new(decision, after.map(|after| bucket.written(after.level()))) }
 }
 
 /// A bucket at the instant of a charge.
@@ -91,10 +90,10 @@ struct ElevatedBucket<'a> {
     used: u64,
     /// The end of the elevated numbers; 0 if they are off.
     until: Micros,
-    /// In this month.
-    activations: u64,
-    /// The end of this month; 0 if it has no activations.
-    month_end: Micros,
+    /// Its own in this month.
+    activations: Activations,
+    /// Those of its quota in this month, which count instead.
+    shared: Option<Activations>,
 }
 
 impl<'a> ElevatedBucket<'a> {
@@ -102,16 +101,15 @@ impl<'a> ElevatedBucket<'a> {
         kept: Option<&ElevatedLevel>,
         charge: &'a Charge,
         elevated: &'a Elevated,
+        shared: Option<Activations>,
         now: Micros,
         effective_from: Micros,
     ) -> Self {
         let instant = kept.map_or(now, |kept| kept.level.since.max(now));
-        let (until, activations, month_end) = (Micros(0), 0, Micros(0));
-        let mut bucket = Self { charge, elevated, instant, used: 0, until, activations, month_end };
+        let activations = kept.map_or_else(Activations::default, |kept| kept.activations.at(instant));
+        let shared = shared.map(|shared| shared.at(instant));
+        let mut bucket = Self { charge, elevated, instant, used: 0, until: Micros(0), activations, shared };
         let Some(kept) = kept else { return bucket };
-        if instant < kept.month_end {
-            (bucket.activations, bucket.month_end) = (kept.activations, kept.month_end);
-        }
         if instant < kept.until {
             bucket.until = kept.until;
             bucket.used = gcra::used_at(&kept.level, &elevated.numbers, 0, now, effective_from);
@@ -143,7 +141,12 @@ impl<'a> ElevatedBucket<'a> {
     }
 
     fn activations_left(&self) -> u64 {
-        self.elevated.activations_per_month.saturating_sub(self.activations)
+        self.elevated.activations_per_month.saturating_sub(self.counted().count)
+    }
+
+    /// Returns the activations that count.
+    fn counted(&self) -> Activations {
+        self.shared.unwrap_or(self.activations)
     }
 
     /// Returns the time until the elevated numbers can switch on for the charge, with this much used; `None` if never.
@@ -156,7 +159,7 @@ impl<'a> ElevatedBucket<'a> {
         let cost = if self.charge.mode == Mode::SpendUpTo { self.charge.cost.min(1) } else { self.charge.cost };
         let room = self.elevated.numbers.burst().checked_sub(cost)?;
         let drained = numbers.time_for(used.saturating_sub(room.saturating_mul(numbers.token())))?;
-        let renewed = self.month_end.since(self.instant);
+        let renewed = self.counted().month_end.since(self.instant);
         Some(if self.activations_left() > 0 { drained } else { drained.max(renewed) })
     }
 
@@ -165,19 +168,16 @@ impl<'a> ElevatedBucket<'a> {
         let (base, elevated) = (&self.charge.numbers, &self.elevated.numbers);
         let used = (u128::from(self.used) * u128::from(elevated.token())).div_ceil(u128::from(base.token()));
         self.used = u64::try_from(used).unwrap_or(u64::MAX).min(elevated.capacity());
-        if self.month_end <= self.instant {
-            self.month_end = next_month(self.instant);
-        }
-        self.activations += 1;
+        *self.shared.as_mut().unwrap_or(&mut self.activations) = self.counted().with_one(self.instant);
         self.until = self.instant.after(Micros(self.elevated.span)).min(Micros(EXACT - 1));
     }
 
     /// Returns the bucket with a new level; `None` if it can be dropped. A full bucket is kept for its activations.
     fn written(&self, level: Level) -> Option<ElevatedLevel> {
-        let Self { until, activations, month_end, .. } = *self;
-        let ends = self.full_at(&level).map(|full| if activations > 0 { full.max(month_end) } else { full });
-        let is_kept = level.used > 0 || self.is_active() || activations > 0;
-        is_kept.then_some(ElevatedLevel { level, until, activations, month_end, ends })
+        let Self { until, activations, .. } = *self;
+        let ends = self.full_at(&level).map(|full| full.max(activations.month_end));
+        let is_kept = level.used > 0 || self.is_active() || activations.count > 0;
+        is_kept.then_some(ElevatedLevel { level, until, activations, ends })
     }
 
     /// Returns the instant at which the bucket is full and the elevated numbers are off.
@@ -190,21 +190,10 @@ impl<'a> ElevatedBucket<'a> {
     }
 }
 
-/// Returns the end of the month in UTC, or the last countable instant if that is earlier.
-fn next_month(at: Micros) -> Micros {
-    let end = || {
-        let at = Timestamp::from_microsecond(i64::try_from(at.0).ok()?).ok()?.to_zoned(TimeZone::UTC);
-        let end = at.date().last_of_month().tomorrow().ok()?.to_zoned(TimeZone::UTC).ok()?;
-        u64::try_from(end.timestamp().as_microsecond()).ok()
-    };
-    Micros(end().map_or(EXACT - 1, |end| end.min(EXACT - 1)))
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::calendar::{Calendar, Unit};
     use super::super::charge::Bucket;
     use super::super::numbers::Numbers;
     use super::*;
@@ -220,7 +209,7 @@ mod tests {
     /// 2 a minute, or 10 with a burst of 20 for 5 minutes, twice a month.
     fn elevated() -> (Numbers, Elevated) {
         let numbers = per_minute(20, 10);
-        (per_minute(4, 2), Elevated { numbers, span: 5 * MINUTE, activations_per_month: 2 })
+        (per_minute(4, 2), Elevated { numbers, span: 5 * MINUTE, activations_per_month: 2, quota: None })
     }
 
     fn decide_at(
@@ -231,7 +220,7 @@ mod tests {
         now: u64,
     ) -> (Elevation, Attempt<Option<ElevatedLevel>>) {
         let charge = Charge::new(Bucket::new("L:k", 1), numbers.clone(), cost, mode);
-        let attempt = decide(kept, &charge, elevated, Micros(now), Micros(0));
+        let attempt = decide(kept, &charge, elevated, None, Micros(now), Micros(0));
         (attempt.detail.as_ref().and_then(Detail::elevation).unwrap(), attempt)
     }
 
@@ -385,29 +374,6 @@ mod tests {
         assert_eq!(kept(&[(3_599, Spend, 5), (3_898, Spend, 20)]), Some(3_899 + 115));
     }
 
-    /// The instants at which limitd lets its count of a month expire.
-    #[test]
-    fn months_end_with_those_of_utc() {
-        for (at, end) in [
-            ("2024-03-15T12:00:00Z", 1_711_929_600_000),
-            ("2024-03-31T23:00:00Z", 1_711_929_600_000),
-            ("2024-03-31T23:59:59Z", 1_711_929_600_000),
-            ("2024-04-01T00:00:00Z", 1_714_521_600_000),
-            ("2024-12-31T23:59:59Z", 1_735_689_600_000),
-            ("2024-02-29T00:00:00Z", 1_709_251_200_000),
-        ] {
-            let at: jiff::Timestamp = at.parse().unwrap();
-            let at = Micros(u64::try_from(at.as_microsecond()).unwrap());
-            assert_eq!(next_month(at), Micros::from_millis(end));
-        }
-        let utc = Calendar::find(Unit::Month(1), "UTC").unwrap();
-        for month in 0..3_420 {
-            let (start, end) = (utc.start(month), utc.start(month + 1));
-            assert_eq!([next_month(start), next_month(Micros(end.0 - 1))], [end, end]);
-        }
-        assert_eq!(next_month(Micros(u64::MAX)), Micros(EXACT - 1));
-    }
-
     /// What a reader of the README would do by hand: tokens left, in parts of which a token has as many as a minute has
     /// microseconds, so that nothing is ever rounded.
     #[derive(Clone, Copy)]
@@ -455,7 +421,7 @@ mod tests {
         ) {
             let other = per_minute(burst + more, count + faster);
             let numbers =
-                (per_minute(burst, count), Elevated { numbers: other.clone(), span, activations_per_month: activations });
+                (per_minute(burst, count), Elevated { numbers: other.clone(), span, activations_per_month: activations, quota: None });
             let mut by_hand = ByHand { left: burst * MINUTE, at: START, until: None, activations: 0 };
             // Begins with the month, which all steps fit into.
             let mut now = START + 60 * MINUTE;

@@ -14,6 +14,7 @@ pub mod script;
 pub mod sliding_log;
 pub mod sliding_window;
 
+pub mod activations;
 pub mod algorithm;
 pub mod batch;
 pub mod calendar;

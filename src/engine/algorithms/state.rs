@@ -2,6 +2,7 @@
 //!
 //! A [`Level`] has one size and is copied, so the memory store keeps levels in a table of their own.
 
+use super::activations::Activations;
 use super::algorithm::Algorithm;
 use super::charge::{Bucket, Charge, Mode, Slot};
 use super::concurrency::{self, Slots, SlotsEdit};
@@ -58,10 +59,12 @@ pub fn decide_level(
     }
 }
 
-/// Decides a charge against a bucket; see [`decide_level`]. State of another algorithm counts as a full bucket.
+/// Decides a charge against a bucket; see [`decide_level`]. State of another algorithm counts as a full bucket. `quota` are the
+/// activations of the charge's quota, if it has one.
 pub fn decide(
     state: Option<&State>,
     charge: &Charge,
+    quota: Option<Activations>,
     now: Micros,
     effective_from: Micros,
 ) -> Result<Attempt<Edit>, NeedsRedis> {
@@ -77,7 +80,7 @@ pub fn decide(
                 Some(State::Elevated(kept)) => Some(*kept),
                 state => state.and_then(State::level).map(ElevatedLevel::of),
             };
-            elevated::decide(kept.as_ref(), charge, elevated, now, changed).map(Edit::Elevated)
+            elevated::decide(kept.as_ref(), charge, elevated, quota, now, changed).map(Edit::Elevated)
         }
         (Algorithm::SlidingLog, _) => {
             let log = if let Some(State::Log(log)) = state { Some(log) } else { None };
@@ -102,7 +105,8 @@ pub fn peek(
     now: Micros,
     effective_from: Micros,
 ) -> Result<Decision, NeedsRedis> {
-    let decision = decide(state, &check_of_zero(charge), now, effective_from)?.decision;
+    // A cost of 0 switches nothing on.
+    let decision = decide(state, &check_of_zero(charge), None, now, effective_from)?.decision;
     Ok(Decision { outcome: Outcome::Unchanged, ..decision })
 }
 

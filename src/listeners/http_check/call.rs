@@ -9,6 +9,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::queue::EntryId;
 use crate::engine::rules::call_numbers::CallNumbers;
+use crate::engine::rules::key::encoded;
 use crate::engine::rules::named::{ChargeMember, NamedCharge, NamedChargeError};
 use crate::engine::rules::named_id::GivenId;
 use crate::engine::rules::quote::quoted;
@@ -35,7 +36,7 @@ const OPS: [(&str, Mode); 5] = [
 
 const CHARGE_KEYS: [&str; 10] =
     ["limit", "id", "cost", "burst", "count", "period", "fixed_window", "elevated", "fields", "entry"];
-const ELEVATED_KEYS: [&str; 5] = ["burst", "count", "period", "for", "activations_per_month"];
+const ELEVATED_KEYS: [&str; 6] = ["burst", "count", "period", "for", "activations_per_month", "quota"];
 const REQUEST_KEYS: [&str; 4] = ["method", "url", "ip", "headers"];
 
 #[derive(Debug)]
@@ -206,7 +207,12 @@ fn read_elevated(body: &Object<'_>) -> Option<Elevated> {
         is_allowed
     });
     let activations_per_month = body.whole("activations_per_month", 1);
-    Some(Elevated { numbers: numbers?, span: span?.0, activations_per_month: activations_per_month? })
+    let quota = body.text("quota");
+    if quota == Some("") {
+        body.wrong("/quota", "name the quota, or leave it out");
+    }
+    let quota = quota.map(|name| encoded(name).into());
+    Some(Elevated { numbers: numbers?, span: span?.0, activations_per_month: activations_per_month?, quota })
 }
 
 /// Reads a window's numbers.

@@ -4,6 +4,7 @@ use parking_lot::MutexGuard;
 use smallvec::{SmallVec, smallvec};
 
 use super::overflow::Overflow;
+use super::quotas::RequestQuotas;
 use super::shard::{Place, Shard, low_half};
 use super::shares::Tag;
 use super::{Batch, MemoryStore, StoreError};
@@ -96,15 +97,28 @@ impl<'s> Locked<'s> {
         let state = |index: usize, charge: &Charge| {
             self.shards[self.index(charge)].state(places[index], charge, self.overflow.as_deref())
         };
+        let new = places.iter().filter(|place| matches!(place, Place::New(_))).count();
+        let shares = self.shards.first().map(|shard| &shard.shares);
+        let mut quotas = shares.and_then(|shares| RequestQuotas::of(self.store, shares, batch.charges, now, new));
         let decided = decide_all(
             batch.charges,
-            |index, charge| state::decide(state(index, charge).as_deref(), charge, now, effective_from),
+            |index, charge| {
+                let quota = quotas.as_ref().and_then(|quotas| quotas.find(charge));
+                let attempt = state::decide(state(index, charge).as_deref(), charge, quota, now, effective_from)?;
+                if let Some(quotas) = &mut quotas {
+                    quotas.note(index, attempt.from_quota);
+                }
+                Ok(attempt)
+            },
             |index, charge| state::peek(state(index, charge).as_deref(), charge, now, effective_from),
         );
         let BatchDecision { decisions, edits } =
             decided.map_err(|error: NeedsRedis| StoreError::Failed(error.to_string()))?;
         for (index, edit) in edits {
             let (charge, place) = (&batch.charges[index], places[index]);
+            if let Some(quotas) = &mut quotas {
+                quotas.count(index);
+            }
             match &mut self.overflow {
                 Some(overflow) if place.is_overflow() => overflow.apply(charge, &edit, now),
                 _ => {

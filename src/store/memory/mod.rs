@@ -5,6 +5,7 @@ use std::sync::Arc;
 use locked::Locked;
 use overflow::Overflow;
 use parking_lot::{Mutex, MutexGuard};
+use quotas::Quotas;
 use shard::Shard;
 use shares::Shares;
 pub use shares::{LimitKeys, Reserve};
@@ -20,6 +21,7 @@ use crate::engine::algorithms::state::{Edit, decide_level};
 mod limits;
 mod locked;
 mod overflow;
+mod quotas;
 mod shard;
 mod shares;
 mod states;
@@ -38,11 +40,13 @@ pub struct MemoryStore {
     keys_per_shard: usize,
     /// Locked after any shard.
     overflow: Mutex<Overflow>,
+    /// Locked after the overflow.
+    quotas: Mutex<Quotas>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Buckets held.
+    /// Buckets and quotas held.
     pub keys: u64,
     /// Buckets dropped because they were full again.
     pub evicted: u64,
@@ -61,7 +65,7 @@ impl MemoryStore {
         let keys_per_shard = if shards == 1 { fair } else { fair + 4 * fair.isqrt() };
         let shares = Arc::new(Shares::of_none(max_keys));
         let shards = (0..shards).map(|_| Mutex::new(Shard::new(keys_per_shard, shares.clone()))).collect();
-        Self { shards, max_keys, keys_per_shard, overflow: Mutex::default() }
+        Self { shards, max_keys, keys_per_shard, overflow: Mutex::default(), quotas: Mutex::default() }
     }
 
     /// Divides the table among the limits of rules that took effect at `changed`. Before the first call, any limit may use all
@@ -75,13 +79,14 @@ impl MemoryStore {
         }
     }
 
-    /// Removes all buckets.
+    /// Removes all buckets and quotas.
     pub fn clear(&self) {
         let mut shards: Vec<MutexGuard<'_, Shard>> = self.shards.iter().map(Mutex::lock).collect();
         for shard in &mut shards {
             shard.clear(self.keys_per_shard);
         }
         *self.overflow.lock() = Overflow::default();
+        *self.quotas.lock() = Quotas::default();
     }
 
     /// Removes all buckets of a limit, given its name in keys. Locks one shard after the other: an operator's reset must not hold up
@@ -136,7 +141,8 @@ impl MemoryStore {
 
     /// Locks one shard after the other.
     pub fn usage(&self) -> Usage {
-        let mut usage = Usage { keys: self.overflow.lock().len() as u64, ..Usage::default() };
+        let (shared, quotas) = (self.overflow.lock().len(), self.quotas.lock().len());
+        let mut usage = Usage { keys: (shared + quotas) as u64, ..Usage::default() };
         for shard in &self.shards {
             let shard = shard.lock();
             usage.keys += shard.len() as u64;

@@ -130,7 +130,7 @@ mod tests {
     fn spend(states: &mut States, fingerprint: u64, now: u64) -> bool {
         let numbers = Numbers::sliding_log(10, 1_000_000_000).unwrap();
         let charge = Charge::new(Bucket::new("L:k", 1), numbers, 1, Mode::Spend);
-        let attempt = decide(states.get(fingerprint), &charge, Micros(now), Micros(0)).unwrap();
+        let attempt = decide(states.get(fingerprint), &charge, None, Micros(now), Micros(0)).unwrap();
         if let Some(edit) = attempt.edit {
             states.apply(fingerprint, &edit, || Tag(0), &Shares::of_none(1));
         }

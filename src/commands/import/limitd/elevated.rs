@@ -29,7 +29,8 @@ impl BucketReader<'_> {
         let known = [&KNOWN[..7], &["erl_activation_period_seconds", "quota_per_calendar_month"]].concat();
         for (key, _) in fields.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
             let what = match key.text.as_str() {
-                "erl_quota_key" | "erl_is_active_key" => "activations are counted per bucket",
+                "erl_quota_key" => "calls give it as `quota` in `elevated`",
+                "erl_is_active_key" => "an activation belongs to a bucket",
                 _ => "no equivalent",
             };
             notes.push(self.origin(key).note(format!("{}: {what}; it is left out.", piece(&key.text))));

@@ -84,7 +84,7 @@ impl Requests {
                 request += 1;
             }
             if let (Some(Ok(answer)), Ok(place)) = (answers.get_mut(request), usize::try_from(place)) {
-                let burst = self.elevated.iter().find(|(of, _)| *of as u64 == charge).map(|(_, burst)| *burst);
+                let burst = self.elevated.iter().find(|it| it.place as u64 == charge).map(|it| it.burst);
                 let is_active = detail.elevation().is_some_and(|elevation| elevation.active);
                 if let (Some(burst), Some(decision)) = (burst.filter(|_| is_active), answer.get_mut(place)) {
                     decision.limit = burst;

@@ -33,8 +33,8 @@ pub(in super::super) struct Requests {
     words: Texts,
     /// The burst of each charge, which the script does not repeat.
     pub(in super::super) bursts: Vec<u64>,
-    /// The bursts that hold while elevated numbers are on, by the number of the charge.
-    pub(in super::super) elevated: Vec<(usize, u64)>,
+    /// The charges with elevated numbers.
+    pub(in super::super) elevated: Vec<ElevatedCharge>,
     /// The number of charges of each request.
     pub(in super::super) counts: Vec<usize>,
     /// The user scripts that the requests run.
@@ -45,6 +45,17 @@ pub(in super::super) struct Requests {
     pub(in super::super) effective_from: Micros,
     /// The text that the script echoes.
     pub(in super::super) number: String,
+}
+
+/// A charge with elevated numbers.
+#[derive(Clone, Debug)]
+pub(in super::super) struct ElevatedCharge {
+    /// Its number in the call.
+    pub(in super::super) place: usize,
+    /// The burst that holds while they are on.
+    pub(in super::super) burst: u64,
+    /// The key of its quota without the beginning of all keys. The script derives it from the words; here it is declared.
+    quota: Option<String>,
 }
 
 /// Texts, one after the other.
@@ -96,7 +107,8 @@ impl Requests {
             }
             words::push(&mut self.words.text, charge, now);
             if let Some(elevated) = charge.elevated() {
-                self.elevated.push((self.bursts.len(), elevated.numbers.burst()));
+                let (place, burst) = (self.bursts.len(), elevated.numbers.burst());
+                self.elevated.push(ElevatedCharge { place, burst, quota: words::quota_key(charge) });
             }
             self.bursts.push(charge.numbers.burst());
         }
@@ -128,11 +140,16 @@ impl Requests {
             ScriptRef::Hash => ("EVALSHA", &script.hash),
             ScriptRef::Source => ("EVAL", &script.source),
         };
-        let arguments = 6 + self.charges() + self.counts.len();
+        let quotas = || self.elevated.iter().filter_map(|charge| charge.quota.as_deref());
+        let keys = self.charges() + quotas().count();
+        let arguments = 6 + keys + self.counts.len();
         let mut command = Cmd::with_capacity(arguments, BYTES_PER_CALL + script.len() + self.bytes());
-        command.arg(name).arg(script).arg(self.charges());
+        command.arg(name).arg(script).arg(keys);
         for key in self.keys.iter() {
             command.arg(key);
+        }
+        for quota in quotas() {
+            command.arg([&self.key_start, quota].concat());
         }
         match self.now {
             Some(now) => command.arg(now.0),
@@ -157,9 +174,10 @@ impl Requests {
         for ((count, words), keep) in old.counts.iter().zip(old.words.iter()).zip(keep) {
             let (keys, bursts) = (keys.by_ref().take(*count), bursts.by_ref().take(*count));
             if *keep {
-                let elevated = old.elevated.iter().filter(|(place, _)| (first..first + count).contains(place));
+                let of_request = first..first + count;
+                let elevated = old.elevated.iter().filter(|charge| of_request.contains(&charge.place)).cloned();
                 let start = self.bursts.len();
-                self.elevated.extend(elevated.map(|(place, burst)| (start + place - first, *burst)));
+                self.elevated.extend(elevated.map(|it| ElevatedCharge { place: start + it.place - first, ..it }));
                 keys.for_each(|key| self.keys.push(key));
                 self.words.push(words);
                 self.bursts.extend(bursts);
@@ -176,7 +194,7 @@ impl Requests {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::engine::algorithms::charge::{Bucket, Mode};
+    use crate::engine::algorithms::charge::{Bucket, Elevated, Input, Mode};
     use crate::engine::algorithms::numbers::Numbers;
 
     pub(in super::super) fn charge(key: &str, cost: u64, mode: Mode) -> Charge {
@@ -215,7 +233,12 @@ pub(super) mod tests {
 
     #[test]
     fn requests_that_are_left_out_leave_the_others_as_they_were() {
-        let charges = ["A:1", "B:1", "C:1", "D:1"].map(|key| charge(key, 1, Mode::Spend));
+        let mut charges = ["A:1", "B:1", "C:1", "D:1"].map(|key| charge(key, 1, Mode::Spend));
+        for (charge, quota) in charges.iter_mut().skip(1).zip([Some("b"), None, Some("d")]) {
+            let (numbers, quota) = (charge.numbers.clone(), quota.map(Arc::from));
+            let elevated = Elevated { numbers, span: 1, activations_per_month: 1, quota };
+            charge.input = Some(Box::new(Input::Elevated(elevated.into())));
+        }
         let all: [&[Charge]; 3] = [&charges[..2], &charges[2..3], &charges[3..]];
         for mask in 0..8_usize {
             let keep: Vec<bool> = (0..3).map(|place| mask >> place & 1 == 1).collect();
@@ -224,7 +247,8 @@ pub(super) mod tests {
             left.retain(&keep);
             let text = |requests: &Requests| {
                 let command = requests.command(ScriptRef::Hash);
-                (format!("{:?}", command.get_packed_command()), requests.bursts.clone(), requests.counts.clone())
+                let elevated = format!("{:?}", requests.elevated);
+                (command.get_packed_command(), requests.bursts.clone(), requests.counts.clone(), elevated)
             };
             assert_eq!(text(&left), text(&requests(&kept)), "{keep:?}");
         }

@@ -12,7 +12,6 @@ use crate::engine::algorithms::charge::{Charge, Elevated, Input, Mode, Slot};
 use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::lease::{EndedLease, LeaseAsk, LeaseTerms};
 use crate::engine::algorithms::micros::{EXACT, Micros};
-use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::sliding_window;
 use crate::engine::algorithms::windows::Windows;
 
@@ -58,7 +57,7 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
     if matches!(algorithm, Algorithm::Gcra | Algorithm::FixedWindow(_)) {
         push_number(words, numbers.weight(), ' ');
         return match (charge.elevated(), numbers.windows()) {
-            (Some(elevated), _) => push_elevated(words, numbers, elevated),
+            (Some(elevated), _) => push_elevated(words, charge, elevated),
             (None, Some(windows)) => push_windows(words, charge, windows, now),
             (None, None) => push_number(words, numbers.drain(), ' '),
         };
@@ -99,13 +98,23 @@ fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
 }
 
 /// Adds the word of elevated numbers.
-fn push_elevated(words: &mut String, base: &Numbers, elevated: &Elevated) {
-    let Elevated { numbers, span, activations_per_month } = elevated;
+fn push_elevated(words: &mut String, charge: &Charge, elevated: &Elevated) {
+    let Elevated { numbers, span, activations_per_month, quota: _ } = elevated;
     words.push_str("elevated:");
-    for number in [base.drain(), numbers.burst(), numbers.token(), numbers.drain(), *span] {
+    for number in [charge.numbers.drain(), numbers.burst(), numbers.token(), numbers.drain(), *span] {
         push_number(words, number, ':');
     }
-    push_number(words, *activations_per_month, ' ');
+    words.push_str(itoa::Buffer::new().format(*activations_per_month));
+    if let Some((tag, name)) = charge.quota() {
+        let _ = write!(words, ":{tag}:{name}");
+    }
+    words.push(' ');
+}
+
+/// The end of the key of a charge's quota. No limit's name begins so. On a single server, where all keys have one hash tag, it tells
+/// quotas of different tags apart.
+pub(super) fn quota_key(charge: &Charge) -> Option<String> {
+    charge.quota().map(|(tag, name)| format!("!quota:{tag}:{name}"))
 }
 
 /// Adds the word of windows. Those of a calendar around `now` are listed: the server knows no time zones, but its clock decides,
