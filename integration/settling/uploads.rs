@@ -1,7 +1,7 @@
 //! Costs that are the bytes of requests' bodies.
 
 use super::leaving::Held;
-use super::{left, on_both, settled, settles, setup};
+use super::{left, on_both, settled, settles, setup, start};
 use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, frame, request};
 use crate::support::process::free_port;
 use crate::support::upstream::Upstream;
@@ -107,5 +107,22 @@ fn a_body_that_was_not_sent_costs_nothing() {
     let mut client = weir.connect();
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello");
     assert_eq!(client.response().status(), 502);
+    settles(&weir, "Bytes", 100);
+}
+
+#[test]
+fn an_upgrade_costs_nothing_and_goes_through() {
+    let upstream = Upstream::start(|wire, _| {
+        wire.head();
+        wire.send("HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n");
+        let bytes = wire.exactly(5);
+        wire.send(bytes);
+    });
+    let weir = start(setup(RULES), &upstream);
+    let mut client = weir.connect();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n");
+    assert_eq!(client.head().unwrap().status(), 101);
+    client.send("hello");
+    assert_eq!(client.exactly(5), b"hello");
     settles(&weir, "Bytes", 100);
 }

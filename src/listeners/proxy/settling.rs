@@ -88,7 +88,8 @@ pub(super) fn settle(
     };
     let may_come = !response.body.is_end();
     settlement.answered(response.status.as_u16(), &response.headers, may_come);
-    if !settlement.is_done() {
+    // After a switch of protocols, no more of the request's body comes.
+    if !settlement.is_done() && !matches!(response.body, ResponseBody::Tunnel(_)) {
         let body = std::mem::replace(&mut response.body, ResponseBody::Text(Bytes::new()));
         response.body = ResponseBody::Watched(Box::new(Watched { body, watcher: settlement }));
     }
