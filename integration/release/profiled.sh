@@ -7,7 +7,8 @@
 # OUT is the directory of the binary, `weir`, and of the profile, `weir.profdata`. This takes two release builds and the load
 # in between. integration/install.sh installs what the load needs.
 #
-# `llvm-profdata` must be of the compiler's LLVM: `rustup component add llvm-tools`, or name the program in LLVM_PROFDATA.
+# `llvm-profdata` must be of the compiler's LLVM: `rustup component add llvm-tools`, or name the program in LLVM_PROFDATA, such as
+# `llvm-profdata-22` of Debian's package `llvm-22` for Rust 1.95.
 set -euo pipefail
 out=$(realpath -m "$1")
 cd "$(dirname "$0")/../.."
