@@ -122,8 +122,7 @@ fn response_cost(old: &Limit, new: &Limit) -> Option<Change> {
         Some(_) => "the response".to_owned(),
     };
     // What is told of `cost` is not told again.
-    let cost =
-        |limit: &'_ Limit| limit.response_cost.clone().filter(|cost| !cost.is_of_request() || cost.when.is_some());
+    let cost = |limit: &Limit| limit.response_cost.clone().filter(|cost| !cost.is_of_request() || cost.when.is_some());
     let [from, to] = [old, new].map(|limit| shown(cost(limit).as_deref()));
     let is_same = cost(old) == cost(new);
     (!is_same).then(|| change("cost of the response", from, to, Effect::BOTH, "requests settle another cost"))

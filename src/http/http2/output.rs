@@ -8,6 +8,7 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use bytes::{Buf, BytesMut};
 use tokio::io::AsyncWrite;
 
 use crate::http::transport::Stream;
@@ -26,47 +27,37 @@ pub(super) struct Output {
 
 #[derive(Debug, Default)]
 struct Gathered {
-    bytes: Vec<u8>,
-    /// The bytes at the beginning that have been sent.
-    sent: usize,
+    /// What the socket has not been given yet.
+    unsent: BytesMut,
     /// True if something was written since the last flush. TLS holds bytes back as well.
     is_dirty: bool,
 }
 
 thread_local! {
     /// The memory for gathering, which a connection has only while its task runs or its client does not read.
-    static SPARE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static SPARE: RefCell<BytesMut> = RefCell::default();
 }
 
 impl Gathered {
-    fn unsent(&self) -> &[u8] {
-        self.bytes.get(self.sent..).unwrap_or_default()
-    }
-
     fn push(&mut self, bytes: &[u8]) {
-        if self.bytes.capacity() == 0 {
-            self.bytes = SPARE.take();
+        if self.unsent.capacity() == 0 {
+            self.unsent = SPARE.take();
         }
-        self.bytes.extend_from_slice(bytes);
+        self.unsent.extend_from_slice(bytes);
     }
 
+    /// The socket has been given so many bytes.
     fn advance(&mut self, count: usize) {
-        self.sent += count;
-        if self.sent >= self.bytes.len() {
-            self.sent = 0;
-            self.bytes.clear();
-            SPARE.set(std::mem::take(&mut self.bytes));
+        self.unsent.advance(count);
+        if self.unsent.is_empty() {
+            SPARE.set(std::mem::take(&mut self.unsent));
         }
     }
 }
 
 impl Output {
-    pub(super) const fn new(stream: Stream) -> Self {
-        Self {
-            stream: RefCell::new(stream),
-            gathered: RefCell::new(Gathered { bytes: Vec::new(), sent: 0, is_dirty: false }),
-            is_gathering: Cell::new(false),
-        }
+    pub(super) fn new(stream: Stream) -> Self {
+        Self { stream: RefCell::new(stream), gathered: RefCell::default(), is_gathering: Cell::new(false) }
     }
 
     /// From now on, the caller flushes.
@@ -83,7 +74,7 @@ impl Output {
         let mut gathered = self.gathered.borrow_mut();
         gathered.is_dirty = true;
         loop {
-            let unsent = gathered.unsent();
+            let unsent = &gathered.unsent;
             if self.is_gathering.get() && unsent.len() + bytes.len() <= MOST {
                 gathered.push(bytes);
                 return Poll::Ready(Ok(bytes.len()));
@@ -111,8 +102,8 @@ impl Output {
             return Poll::Ready(Ok(()));
         }
         let mut stream = self.stream.borrow_mut();
-        while !gathered.unsent().is_empty() {
-            let count = ready!(Pin::new(&mut *stream).poll_write(cx, gathered.unsent()))?;
+        while !gathered.unsent.is_empty() {
+            let count = ready!(Pin::new(&mut *stream).poll_write(cx, &gathered.unsent))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -163,7 +154,7 @@ mod tests {
         poll_fn(|cx| output.poll_flush(cx)).await.unwrap();
         other.readable().await.unwrap();
         assert_eq!((other.try_read(&mut read).unwrap(), &read[..12]), (12, &b"headbodyhead"[..]));
-        assert_eq!(output.gathered.borrow().bytes.capacity(), 0, "an idle connection keeps no memory");
+        assert_eq!(output.gathered.borrow().unsent.capacity(), 0, "an idle connection keeps no memory");
     }
 
     #[tokio::test]
@@ -185,12 +176,25 @@ mod tests {
         let mut is_pending = false;
         for _ in 0..10_000 {
             is_pending = poll_fn(|cx| Poll::Ready(output.poll_write(&piece, cx).is_pending())).await;
-            assert!(output.gathered.borrow().unsent().len() <= MOST);
+            assert!(output.gathered.borrow().unsent.len() <= MOST);
             if is_pending {
                 break;
             }
         }
         assert!(is_pending);
+    }
+
+    /// A client that reads as fast as it is written to, and never all.
+    #[test]
+    fn what_was_sent_takes_no_memory() {
+        let mut gathered = Gathered::default();
+        gathered.push(b"always left");
+        for _ in 0..10_000 {
+            gathered.push(&[7; 1_000]);
+            gathered.advance(1_000);
+        }
+        assert_eq!(gathered.unsent.len(), 11);
+        assert!(gathered.unsent.capacity() <= 2 * MOST);
     }
 
     proptest! {
