@@ -9,6 +9,7 @@ mod delaying;
 mod draining;
 mod failing;
 mod forwarding;
+mod framing;
 mod http2;
 mod in_flight;
 mod large;

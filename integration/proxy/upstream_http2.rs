@@ -24,7 +24,7 @@ use crate::support::upstream::Upstream;
 use crate::support::{becomes, eventually};
 
 /// An HTTP/2 server without TLS. It ends when this is dropped.
-struct Http2Upstream {
+pub(super) struct Http2Upstream {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,
@@ -33,7 +33,7 @@ struct Http2Upstream {
 
 impl Http2Upstream {
     /// Answers with `answer`, which gets the number of earlier requests.
-    fn start<A: Future<Output = ()> + Send + 'static>(
+    pub(super) fn start<A: Future<Output = ()> + Send + 'static>(
         answer: impl Fn(usize, Request<h2::RecvStream>, SendResponse<Bytes>) -> A + Send + Sync + 'static,
     ) -> Self {
         Self::start_over(None, answer)
@@ -72,7 +72,7 @@ impl Http2Upstream {
         Self { address, connections, requests, _stop: stop.drop_guard() }
     }
 
-    fn weir(&self) -> Weir {
+    pub(super) fn weir(&self) -> Weir {
         Setup::new(WIDE).start(&format!("h2c://{}", self.address))
     }
 

@@ -145,7 +145,7 @@ impl<L: KeepAlive> Connection<L> {
         self.upload = (!body.is_end()).then_some(body);
         (self.has_taken, self.has_received) = (false, false);
         self.outbox.total = 0;
-        encode::request_head(&mut self.outbox.text, &request.method, &request.target, &request.headers, self.encoding);
+        encode::request_head(self.outbox.text(), &request.method, &request.target, &request.headers, self.encoding);
     }
 
     #[cold]

@@ -103,9 +103,10 @@ impl ClientIo {
 impl Downstream for ClientIo {
     fn send_interim(&self, status: StatusCode, headers: &Headers) {
         let mut outbox = self.outbox.borrow_mut();
-        if self.takes_interim.get() && outbox.text.len() < MOST_INTERIM {
-            encode::response_start(&mut outbox.text, status, headers);
-            outbox.text.extend_from_slice(b"\r\n");
+        let text = outbox.text();
+        if self.takes_interim.get() && text.len() < MOST_INTERIM {
+            encode::response_start(text, status, headers);
+            text.extend_from_slice(b"\r\n");
         }
     }
 
@@ -143,7 +144,7 @@ impl Upload for ClientIo {
                 }
             }
             if self.awaits_continue.take() {
-                self.outbox.borrow_mut().text.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                self.outbox.borrow_mut().text().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             }
             if !self.outbox.borrow().is_empty()
                 && let Poll::Ready(Err(error)) = self.poll_flush(cx)

@@ -24,14 +24,16 @@ const FULL: usize = 6 * 1024;
 /// The memory for heads that an idle connection keeps.
 const KEPT: usize = 8 * 1024;
 
-/// Bytes to be written: heads and small parts, then at most one large part and the end of its chunk.
+/// Bytes to be written, in the order in which they were added: whatever is added goes out behind everything before it.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// The buffer for heads. It must not be added to behind a large part, which is flushed first.
-    pub(super) text: Vec<u8>,
+    /// Heads, small parts of bodies, and what frames them.
+    text: Vec<u8>,
+    /// Bytes of `text` that the system has accepted.
     written: usize,
+    /// A large part of a body, which goes out behind the first `large_at` bytes of `text` and before the others.
     large: Bytes,
-    tail: Bytes,
+    large_at: usize,
     /// Bytes of the current message that the system has accepted.
     pub(super) total: u64,
 }
@@ -39,8 +41,13 @@ pub(super) struct Outbox {
 const CRLF: &[u8] = b"\r\n";
 
 impl Outbox {
+    /// The end of what is to be written. Adds only: what is there may have been written.
+    pub(super) fn text(&mut self) -> &mut Vec<u8> {
+        &mut self.text
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.written == self.text.len() && self.large.is_empty() && self.tail.is_empty()
+        self.written == self.text.len() && self.large.is_empty()
     }
 
     /// Drops what was not written, because the receiver takes no more.
@@ -49,16 +56,16 @@ impl Outbox {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.large.is_empty() && self.tail.is_empty() && self.text.len() < FULL
+        self.large.is_empty() && self.text.len() < FULL
     }
 
-    fn data(&mut self, data: Bytes, tail: &'static [u8]) {
-        if data.len() <= SMALL {
+    /// Adds a part of a body. There is a place for one large part at a time; another one is copied.
+    fn data(&mut self, data: Bytes) {
+        if data.len() <= SMALL || !self.large.is_empty() {
             self.text.extend_from_slice(&data);
-            self.text.extend_from_slice(tail);
         } else {
             self.large = data;
-            self.tail = Bytes::from_static(tail);
+            self.large_at = self.text.len();
         }
     }
 
@@ -69,12 +76,12 @@ impl Outbox {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while !self.is_empty() {
-            let text = &self.text[self.written..];
+            let (before, after) = self.text[self.written..].split_at(self.before_large());
             let stream = Pin::new(&mut *stream);
-            let count = if self.large.is_empty() && self.tail.is_empty() {
-                ready!(stream.poll_write(cx, text))?
+            let count = if self.large.is_empty() {
+                ready!(stream.poll_write(cx, after))?
             } else {
-                let pieces = [IoSlice::new(text), IoSlice::new(&self.large), IoSlice::new(&self.tail)];
+                let pieces = [IoSlice::new(before), IoSlice::new(&self.large), IoSlice::new(after)];
                 ready!(stream.poll_write_vectored(cx, &pieces))?
             };
             if count == 0 {
@@ -91,14 +98,17 @@ impl Outbox {
         Pin::new(stream).poll_flush(cx)
     }
 
-    fn advance(&mut self, mut count: usize) {
+    /// The bytes of the text that go out before the large part.
+    fn before_large(&self) -> usize {
+        if self.large.is_empty() { 0 } else { self.large_at.saturating_sub(self.written) }
+    }
+
+    fn advance(&mut self, count: usize) {
         self.total += count as u64;
-        let of_text = count.min(self.text.len() - self.written);
-        self.written += of_text;
-        count -= of_text;
-        let of_large = count.min(self.large.len());
+        let before = count.min(self.before_large());
+        let of_large = (count - before).min(self.large.len());
         self.large.advance(of_large);
-        self.tail.advance((count - of_large).min(self.tail.len()));
+        self.written += count - of_large;
     }
 }
 
@@ -149,8 +159,8 @@ pub(super) fn framing_header(text: &mut Vec<u8>, framing: Framing) {
 }
 
 impl Framing {
-    /// Adds a part of a body, `None` for its end, to the outbox, which must have room. Returns whether the body has ended;
-    /// `is_end` says whether a part was the last.
+    /// Adds a part of a body, `None` for its end, to the outbox. Returns whether the body has ended; `is_end` says whether a
+    /// part was the last.
     pub(super) fn encode(
         &mut self,
         piece: Option<Piece>,
@@ -177,15 +187,16 @@ impl Framing {
             Self::Empty => return Err(wrong_length()),
             Self::Length(left) => {
                 *left = left.checked_sub(data.len() as u64).ok_or_else(wrong_length)?;
-                outbox.data(data, b"");
+                outbox.data(data);
             }
-            Self::UntilClose => outbox.data(data, b""),
+            Self::UntilClose => outbox.data(data),
             Self::Chunked => {
                 // An empty chunk would end the body.
                 if !data.is_empty() {
                     // Writing to a vector cannot fail.
-                    let _ = write!(outbox.text, "{:x}\r\n", data.len());
-                    outbox.data(data, CRLF);
+                    let _ = write!(outbox.text(), "{:x}\r\n", data.len());
+                    outbox.data(data);
+                    outbox.text().extend_from_slice(CRLF);
                 }
             }
         }
@@ -198,7 +209,7 @@ impl Framing {
             Self::Empty | Self::Length(0) | Self::UntilClose => Ok(()),
             Self::Length(_) => Err(wrong_length()),
             Self::Chunked => {
-                let text = &mut outbox.text;
+                let text = outbox.text();
                 text.extend_from_slice(b"0\r\n");
                 trailers.write(text);
                 text.extend_from_slice(CRLF);
@@ -217,17 +228,27 @@ fn wrong_length() -> BodyError {
 mod tests {
     use super::*;
 
-    /// What is written by a body of these pieces, through a stream that takes `step` bytes at a time.
+    /// What is written by a body of these pieces, through a stream that takes `step` bytes at a time. Flushes only when it must,
+    /// as connections do. The last piece ends the body by itself, unless there are trailers.
     fn write(mut framing: Framing, pieces: &[&[u8]], trailers: &Headers, step: usize) -> Result<Vec<u8>, BodyError> {
         let (mut stream, mut outbox) = (Slow { bytes: Vec::new(), step }, Outbox::default());
         let mut cx = Context::from_waker(std::task::Waker::noop());
-        for piece in pieces {
-            framing.data(Bytes::copy_from_slice(piece), &mut outbox)?;
-            assert!(outbox.poll_flush(&mut stream, &mut cx).is_ready() && outbox.is_empty());
+        let mut left = pieces.len();
+        let mut parts = pieces.iter().map(|piece| Piece::Data(Bytes::copy_from_slice(piece)));
+        loop {
+            let part = match left {
+                0 if !trailers.is_empty() => Some(Piece::Trailers(trailers.clone())),
+                _ => parts.next(),
+            };
+            left = left.saturating_sub(1);
+            let has_ended = framing.encode(part, || left == 0 && trailers.is_empty(), &mut outbox)?;
+            if has_ended || !outbox.has_room() {
+                assert!(outbox.poll_flush(&mut stream, &mut cx).is_ready() && outbox.is_empty());
+            }
+            if has_ended {
+                return Ok(stream.bytes);
+            }
         }
-        framing.end(trailers, &mut outbox)?;
-        assert!(outbox.poll_flush(&mut stream, &mut cx).is_ready());
-        Ok(stream.bytes)
     }
 
     struct Slow {
@@ -247,10 +268,10 @@ mod tests {
             _: &mut Context<'_>,
             pieces: &[IoSlice<'_>],
         ) -> Poll<io::Result<usize>> {
-            let all: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
-            let count = all.len().min(self.step);
-            self.bytes.extend_from_slice(&all[..count]);
-            Poll::Ready(Ok(count))
+            let step = self.step;
+            let before = self.bytes.len();
+            self.bytes.extend(pieces.iter().flat_map(|piece| piece.iter()).take(step));
+            Poll::Ready(Ok(self.bytes.len() - before))
         }
 
         fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -265,7 +286,6 @@ mod tests {
     #[test]
     fn bodies_are_framed() {
         let (none, some) = (Headers::new(), Headers::from_iter([("X-Sum", "1")]));
-        let long = vec![b'x'; SMALL + 1];
         for step in [1, 3, 5000] {
             let text = |framing, pieces: &[&[u8]], trailers| {
                 String::from_utf8(write(framing, pieces, trailers, step).unwrap()).unwrap()
@@ -273,11 +293,30 @@ mod tests {
             assert_eq!(text(Framing::Length(5), &[b"abc", b"de"], &some), "abcde");
             assert_eq!(text(Framing::UntilClose, &[b"abc"], &some), "abc");
             assert_eq!(text(Framing::Empty, &[], &none), "");
-            assert_eq!(text(Framing::Chunked, &[b"abc", b""], &none), "3\r\nabc\r\n0\r\n\r\n");
+            assert_eq!(text(Framing::Chunked, &[b"abc"], &none), "3\r\nabc\r\n0\r\n\r\n");
             assert_eq!(text(Framing::Chunked, &[], &some), "0\r\nX-Sum: 1\r\n\r\n");
-            let chunks = text(Framing::Chunked, &[&long, b"y"], &none);
-            assert_eq!(chunks, format!("1001\r\n{}\r\n1\r\ny\r\n0\r\n\r\n", "x".repeat(SMALL + 1)));
+            for size in [SMALL - 1, SMALL, SMALL + 1, FULL, 4 * FULL] {
+                let (long, chunk) = ("x".repeat(size), format!("{size:x}\r\n{}\r\n", "x".repeat(size)));
+                let long = long.as_bytes();
+                assert_eq!(text(Framing::Chunked, &[long], &none), format!("{chunk}0\r\n\r\n"));
+                assert_eq!(text(Framing::Chunked, &[long], &some), format!("{chunk}0\r\nX-Sum: 1\r\n\r\n"));
+                assert_eq!(text(Framing::Chunked, &[b"y", long], &none), format!("1\r\ny\r\n{chunk}0\r\n\r\n"));
+                let both = text(Framing::Chunked, &[long, b"y", long], &none);
+                assert_eq!(both, format!("{chunk}1\r\ny\r\n{chunk}0\r\n\r\n"));
+            }
         }
+    }
+
+    /// Callers flush before they add more. If one does not, nothing is lost or out of order.
+    #[test]
+    fn what_is_added_without_room_goes_out_in_order() {
+        let (mut outbox, mut sent) = (Outbox::default(), Vec::new());
+        let parts = [vec![b'a'; 10], vec![b'b'; SMALL + 1], vec![b'c'; SMALL + 2], vec![b'd'; 5]];
+        for part in &parts {
+            outbox.data(Bytes::copy_from_slice(part));
+        }
+        assert!(outbox.poll_flush(&mut sent, &mut Context::from_waker(std::task::Waker::noop())).is_ready());
+        assert!(sent == parts.concat());
     }
 
     #[test]

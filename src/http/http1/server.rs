@@ -245,7 +245,7 @@ impl<S: Service> Connection<'_, S> {
         let mut is_written = bodiless;
         {
             let mut outbox = self.io.outbox.borrow_mut();
-            let text = &mut outbox.text;
+            let text = outbox.text();
             self.write_head(text, request, &response, (!bodiless).then_some(framing), stays);
             // A short body that is there is sent together with the head.
             if let Framing::Length(length) = framing
@@ -356,8 +356,9 @@ impl<S: Service> Connection<'_, S> {
         let ResponseBody::Tunnel(tunnel) = response.body else { return Ok(false) };
         {
             let mut outbox = self.io.outbox.borrow_mut();
-            encode::response_start(&mut outbox.text, response.status, &response.headers);
-            outbox.text.extend_from_slice(b"connection: upgrade\r\n\r\n");
+            let text = outbox.text();
+            encode::response_start(text, response.status, &response.headers);
+            text.extend_from_slice(b"connection: upgrade\r\n\r\n");
         }
         poll_fn(|cx| self.io.poll_flush(cx)).await?;
         let _open = self.server.tunnel();
