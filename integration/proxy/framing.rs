@@ -10,7 +10,7 @@ use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::Message;
 
 /// On both sides of what is copied behind a head (4096), and of the longest frame (16384).
-const SIZES: [usize; 7] = [1, 4096, 4097, 5000, 16384, 16385, 65536];
+const SIZES: [usize; 8] = [0, 1, 4096, 4097, 5000, 16384, 16385, 65536];
 
 /// The longest payload that an HTTP/2 sender may use unasked.
 const LONGEST_FRAME: usize = 16384;
@@ -19,6 +19,7 @@ const LONGEST_FRAME: usize = 16384;
 fn numbered(size: usize) -> Vec<u8> {
     let text: String = (0..).map(|number| format!("{number:x}.")).take(size).collect();
     match size {
+        0 => Vec::new(),
         1 => b"7".to_vec(),
         _ => format!("\"{}\"", &text[..size - 2]).into_bytes(),
     }
@@ -97,10 +98,47 @@ fn an_upload_ends_behind_its_last_piece() {
     uploads_end_where_they_say(WIDE, &[]);
 }
 
+/// Charges a shared bucket for every body, after reading it.
+const READING: &str = "limits: { Wide: { by: { body: /model }, burst: 1000000, missing: shared } }";
+
 #[test]
 fn an_upload_that_a_limit_reads_ends_behind_its_last_piece() {
-    let rules = "limits: { Wide: { by: { body: /model }, burst: 1000000, missing: shared } }";
-    uploads_end_where_they_say(rules, &[("content-type", "application/json")]);
+    uploads_end_where_they_say(READING, &[("content-type", "application/json")]);
+}
+
+/// The head announces chunks, so there is a last one to write, also if the answer comes first.
+#[test]
+fn an_empty_upload_is_ended_before_the_next_request() {
+    let upstream = Upstream::start(|wire, _| {
+        while let Some(mut request) = wire.head() {
+            wire.send(ok(&description(&request)));
+            wire.body(&mut request, false);
+        }
+    });
+    for (earlier, rules) in [WIDE, READING].into_iter().enumerate() {
+        let weir = weir(rules, &upstream);
+        let mut client = weir.connect();
+        for _ in 0..10 {
+            client.send("POST /empty HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n");
+            client.send("transfer-encoding: chunked\r\n\r\n0\r\n\r\n");
+            assert_eq!(client.response().text(), "/empty 0");
+            assert_eq!(client.get("/next").text(), "/next 0");
+        }
+        let mut client = connect(&weir);
+        for stream in (1..20).step_by(4) {
+            client.send(frame(
+                HEADERS,
+                END_HEADERS,
+                stream,
+                &request("POST", "/empty", &[("content-type", "application/json")]),
+            ));
+            client.send(frame(DATA, END_STREAM, stream, b""));
+            assert_eq!(answer(&mut client, stream), (200, "/empty 0".to_owned()));
+            client.get(stream + 2, "/next");
+            assert_eq!(answer(&mut client, stream + 2), (200, "/next 0".to_owned()));
+        }
+        assert_eq!(upstream.accepted(), earlier + 1, "every request was written to its end");
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub(crate) struct Connection<L> {
     outbox: Outbox,
     /// The request's body until it has ended.
     upload: Option<RequestBody>,
-    /// The framing of the request's body, less the bytes already sent.
+    /// The framing of the request's body, less the bytes already sent. Empty once its end is in the outbox.
     encoding: Framing,
     decoder: Decoder,
     /// True if the heads allow another request.
@@ -138,11 +138,11 @@ impl<L: KeepAlive> Connection<L> {
     fn begin(&mut self, request: &mut Request) {
         let body = std::mem::take(&mut request.body);
         self.encoding = match body.length() {
-            Some(0) if !request.headers.contains("content-length") => Framing::Empty,
-            Some(length) => Framing::Length(length),
+            Some(length) => Framing::of_length(length),
             None => Framing::Chunked,
         };
-        self.upload = (!body.is_end()).then_some(body);
+        // A body without a length is written to its end even if it has ended: the head announces chunks.
+        self.upload = (self.encoding != Framing::Empty).then_some(body);
         (self.has_taken, self.has_received) = (false, false);
         self.outbox.total = 0;
         encode::request_head(self.outbox.text(), &request.method, &request.target, &request.headers, self.encoding);
@@ -220,6 +220,7 @@ impl<L: KeepAlive> Connection<L> {
         self.is_persistent
             && self.decoder.is_end()
             && self.upload.is_none()
+            && self.encoding == Framing::Empty
             && self.outbox.is_empty()
             && self.input.is_empty()
     }
