@@ -3,3 +3,4 @@
 mod agreement;
 mod page;
 mod rows;
+mod unread;

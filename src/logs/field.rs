@@ -14,6 +14,8 @@ use crate::message::{headers, lossless, percent, target};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Field {
     Ignored,
+    /// Not used, but a line with another value there has another format.
+    Port,
     /// An address, with or without a port. Of several, the last one that is an address.
     Client,
     /// The client's address, unless the line has [`Self::Client`], too.
@@ -55,6 +57,9 @@ pub(super) struct Draft<'a> {
     arrival: Option<Micros>,
     end: Option<Micros>,
     peer: Option<IpAddr>,
+    /// What [`Field::Client`] has, or else [`Field::Peer`], if it is no address.
+    unread_client: Option<&'a [u8]>,
+    unread_peer: Option<&'a [u8]>,
     path: Option<Cow<'a, str>>,
     query: Option<Cow<'a, str>>,
     has_verdict: bool,
@@ -78,8 +83,17 @@ impl<'a> Draft<'a> {
             Field::End => self.end = self.end.max(Some(instants.read(raw).ok_or("an instant")?)),
             // Servers write these for absent values.
             _ if matches!(raw, b"-" | b"") => self.entry.is_rejected |= *field == Field::Request,
-            Field::Client => self.entry.client = address(raw).or(self.entry.client),
-            Field::Peer => self.peer = address(raw).or(self.peer),
+            Field::Port => {
+                let _: u16 = std::str::from_utf8(raw).ok().and_then(|port| port.parse().ok()).ok_or("a port")?;
+            }
+            Field::Client => match address(raw) {
+                Some(address) => self.entry.client = Some(address),
+                None => self.unread_client = Some(raw),
+            },
+            Field::Peer => match address(raw) {
+                Some(address) => self.peer = Some(address),
+                None => self.unread_peer = Some(raw),
+            },
             Field::Took(per_unit) => {
                 // Traefik's has its unit behind it.
                 let number = raw.strip_suffix(b"ms").unwrap_or(raw);
@@ -159,8 +173,9 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Returns the entry, and the instant as logged. A line without what its log tells is that of a rejected request.
-    pub(super) fn finish(mut self, tells_verdict: bool, has_head: bool) -> Result<(Entry<'a>, Micros), &'static str> {
+    /// Returns the entry, and the instant as logged. A line without the head or the verdict that its log tells is that of a
+    /// rejected request.
+    pub(super) fn finish(mut self, tells: Tells) -> Result<(Entry<'a>, Micros), &'static str> {
         let logged = self.arrival.or(self.end).ok_or("the time of the request")?;
         self.entry.at = match (self.arrival, self.end, self.entry.took) {
             (None, Some(end), Some(took)) => Micros(end.0.saturating_sub(took.0)),
@@ -168,8 +183,13 @@ impl<'a> Draft<'a> {
         };
         // A simulation has delays of its own.
         self.entry.took = self.entry.took.map(|took| took.before(self.waited));
-        if self.entry.client.is_none() {
+        // The peer of a client that cannot be read may be a proxy.
+        if self.entry.client.is_none() && self.unread_client.is_none() {
             self.entry.client = self.peer;
+        }
+        if self.entry.client.is_none() {
+            let unread = self.unread_client.or(self.unread_peer);
+            self.entry.unread_client = unread.or(tells.client.then_some(&[]));
         }
         if self.entry.target.is_none() && !self.entry.is_rejected {
             self.entry.target = self.path.take();
@@ -183,7 +203,7 @@ impl<'a> Draft<'a> {
         }
         let has_no_head = self.entry.method.is_none() && self.entry.target.is_none();
         let is_headless = has_no_head && self.entry.descriptors.is_none();
-        self.entry.is_rejected |= (tells_verdict && !self.has_verdict) || (has_head && is_headless);
+        self.entry.is_rejected |= (tells.verdict && !self.has_verdict) || (tells.head && is_headless);
         Ok((self.entry, logged))
     }
 
@@ -206,10 +226,21 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Returns true if lines with these parts tell methods or targets.
-pub(super) fn has_head<'a>(fields: impl IntoIterator<Item = &'a Field>) -> bool {
-    let told = told(fields);
-    told.method || told.path
+/// The parts that a log tells of every request that reached the limits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tells {
+    /// The method or the target.
+    pub(super) head: bool,
+    pub(super) client: bool,
+    pub(super) verdict: bool,
+}
+
+impl Tells {
+    /// Of lines with these parts.
+    pub(super) fn of<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Self {
+        let told = told(fields);
+        Self { head: told.method || told.path, client: told.client, verdict: false }
+    }
 }
 
 /// Returns the facts that lines with these parts tell, without the precision of instants.
@@ -218,7 +249,7 @@ pub(super) fn told<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Told {
     let (mut ends, mut names) = (false, std::collections::BTreeSet::new());
     for field in fields {
         match field {
-            Field::Ignored | Field::Status | Field::Verdict | Field::Waited(_) => {}
+            Field::Ignored | Field::Port | Field::Status | Field::Verdict | Field::Waited(_) => {}
             Field::Client | Field::Peer => told.client = true,
             Field::Host => told.host = true,
             Field::Request => (told.method, told.path, told.query) = (true, true, true),

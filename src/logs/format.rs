@@ -127,13 +127,18 @@ impl Format {
             let template = named(name)?.ok()?;
             Some(Self::new((*name).to_owned(), Shape::Text(template), lines.clone()))
         });
-        let mut formats: Vec<(Self, usize)> = Vec::new();
+        let mut formats: Vec<(Self, (usize, usize))> = Vec::new();
         for format in std::iter::once(json).chain(templates) {
             let mut parser = format.parser();
-            let read = lines.clone().filter(|line| parser.parse(line).is_ok()).count();
-            formats.push((format, read));
+            // A value of a template takes whatever stands in its place, but a client's address.
+            let (mut whole, mut read) = (0, 0);
+            for parsed in lines.clone().filter_map(|line| parser.parse(line).ok()) {
+                read += 1;
+                whole += usize::from(parsed.is_none_or(|entry| entry.unread_client.is_none()));
+            }
+            formats.push((format, (whole, read)));
         }
-        let most = formats.iter().map(|(_, read)| *read).max().filter(|most| *most > 0)?;
+        let most = formats.iter().map(|(_, read)| *read).max().filter(|(_, read)| *read > 0)?;
         formats.into_iter().find(|(_, read)| *read == most).map(|(format, _)| format)
     }
 

@@ -37,6 +37,9 @@ pub struct Entry<'a> {
     pub target: Option<Cow<'a, str>>,
     /// Never IPv4-mapped.
     pub client: Option<IpAddr>,
+    /// What a line without [`Self::client`] has in its place, as it is written; empty if nothing. `None` if the format tells no
+    /// client, or if the line says that the request had none.
+    pub unread_client: Option<&'a [u8]>,
     pub tls_subject: Option<Cow<'a, str>>,
     /// Headers of the request that the line tells, with names in lower case. `host` is not among them.
     pub headers: SmallVec<[Header<'a>; 3]>,

@@ -1,6 +1,7 @@
 //! The calls of the rate limit service in a recording.
 
-use super::requests::{Asked, NotAsked, Side};
+use super::report::LeftOut;
+use super::requests::{Asked, Side};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::descriptors::{self, DescriptorMode, DescriptorRequest};
 use crate::engine::rules::request::{DescriptorEntry, Request};
@@ -9,7 +10,7 @@ use crate::message::headers::Headers;
 
 impl Side {
     /// The charges of a call, which are decided together.
-    pub(super) fn ask_call(&self, call: &Descriptors<'_>, domain: &str, now: Micros) -> Result<Asked, NotAsked> {
+    pub(super) fn ask_call(&self, call: &Descriptors<'_>, domain: &str, now: Micros) -> Result<Asked, LeftOut> {
         let each: Vec<Vec<DescriptorEntry<'_>>> = call.each.iter().map(entries).collect();
         let descriptors: Vec<descriptors::Descriptor<'_>> = call
             .each
@@ -19,7 +20,7 @@ impl Side {
             .collect();
         let purpose = if call.only_checks { DescriptorMode::Check } else { DescriptorMode::Decide };
         let question = DescriptorRequest { domain, descriptors: &descriptors, purpose, now };
-        let plan = self.rules.plan(&question, None).map_err(|_| NotAsked::Invalid)?;
+        let plan = self.rules.plan(&question, None).map_err(|_| LeftOut::InvalidCost)?;
         let headers = Headers::new();
         let requests: Vec<Request<'_>> =
             descriptors.iter().map(|descriptor| question.request(descriptor, &headers)).collect();

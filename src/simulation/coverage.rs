@@ -131,7 +131,7 @@ fn can_compare(test: &ValueTest, kept: &BTreeSet<String>) -> bool {
 }
 
 /// Returns everything that a limit reads.
-fn needs(limit: &Limit) -> Vec<Missing> {
+pub(super) fn needs(limit: &Limit) -> Vec<Missing> {
     let conditions = &limit.conditions;
     let mut needs = Vec::new();
     let mut need = |condition: bool, missing: Missing| {
@@ -186,10 +186,20 @@ fn of_source(source: &ComponentSource) -> Missing {
     }
 }
 
+/// Everything that covered limits read.
+fn read_by_covered(rules: &Rules, missing: &[Vec<Missing>]) -> impl Iterator<Item = Missing> {
+    let covered = rules.limits().iter().zip(missing).filter(|(_, missing)| missing.is_empty());
+    covered.filter(|(limit, _)| limit.mode != LimitMode::Off).flat_map(|(limit, _)| needs(limit))
+}
+
+/// Returns true if a covered limit reads the client's address.
+pub(super) fn need_client(rules: &Rules, missing: &[Vec<Missing>]) -> bool {
+    read_by_covered(rules, missing).any(|need| need == Missing::Client)
+}
+
 /// The headers that covered limits read, in lower case.
 pub(super) fn headers_read(rules: &Rules, missing: &[Vec<Missing>]) -> Vec<String> {
-    let covered = rules.limits().iter().zip(missing).filter(|(_, missing)| missing.is_empty());
-    let names = covered.flat_map(|(limit, _)| needs(limit)).filter_map(|need| match need {
+    let names = read_by_covered(rules, missing).filter_map(|need| match need {
         Missing::Header(name) => Some(name),
         _ => None,
     });

@@ -23,4 +23,4 @@ mod slots;
 pub mod suggestion;
 mod tally;
 
-pub use pipeline::{Options, Outcome, run};
+pub use pipeline::{Options, run};

@@ -3,6 +3,7 @@
 //! Blocks are dealt to the parsers in turn and taken from them in the same turn, so they stay in the order of the log. The
 //! channels are short, so a slow stage slows the others down instead of filling memory.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -10,14 +11,15 @@ use std::thread;
 use super::against::{Comparing, SideOutcome};
 use super::order::{BRIEF_WINDOW, Order, WINDOW};
 use super::replay::Replay;
-use super::report::{LineCounts, Report, SHOWN_LINES, UnreadableLine};
-use super::requests::{Arrival, NotAsked, Side, arrival};
+use super::report::{Example, LeftOut, LineCounts, MOST_EXAMPLES, Report};
+use super::requests::{Arrival, Side, arrival};
 use super::suggestion::{Goal, MOST_CHARGES};
 use super::tally::{Tally, TallyOptions};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::rule_set::Rules;
 use crate::logs::input::{Block, Blocks, LogFile, ReadError};
 use crate::logs::told::Told;
+use crate::message::lossless;
 
 /// The blocks that wait for a thread.
 const WAITING: usize = 2;
@@ -34,24 +36,17 @@ pub struct Options<'a> {
     pub lines: &'a AtomicU64,
 }
 
-/// The report, and the errors of files that could not be read to their end.
-#[derive(Debug)]
-pub struct Outcome {
-    pub report: Report,
-    pub errors: Vec<ReadError>,
-}
-
 /// The requests of a block.
 #[derive(Default)]
 struct Parsed {
     arrivals: Vec<Arrival>,
     counts: LineCounts,
-    unreadable: Vec<UnreadableLine>,
+    examples: Vec<Example>,
     error: Option<ReadError>,
 }
 
 /// Simulates `rules` on a log, and `other` rules on the same requests.
-pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options<'_>) -> Outcome {
+pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options<'_>) -> Report {
     let (told, files) = (blocks.told(), blocks.files().to_vec());
     let side = Side::new(rules, &told);
     let other = other.map(|rules| Side::new(rules, &told));
@@ -112,20 +107,24 @@ fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) ->
     let mut parser = file.format.parser();
     for (number, line) in block.lines() {
         parsed.counts.lines += 1;
-        match parser.parse(line) {
+        let (reason, found) = match parser.parse(line) {
             Ok(Some(entry)) => match arrival(&entry, is_arrival, side, other) {
-                Ok(arrival) => parsed.arrivals.push(arrival),
-                Err(NotAsked::Rejected) => parsed.counts.rejected += 1,
-                Err(NotAsked::Invalid) => parsed.counts.invalid += 1,
-            },
-            Ok(None) => parsed.counts.other += 1,
-            Err(error) => {
-                parsed.counts.unreadable += 1;
-                if parsed.unreadable.len() < SHOWN_LINES {
-                    let reason = error.to_string();
-                    parsed.unreadable.push(UnreadableLine { file: file.name.clone(), line: number, reason });
+                Ok(arrival) => {
+                    parsed.arrivals.push(arrival);
+                    continue;
                 }
-            }
+                Err(reason) => {
+                    let client = entry.unread_client.filter(|_| reason == LeftOut::NoClient);
+                    (reason, client.map(lossless::text).unwrap_or_default())
+                }
+            },
+            Ok(None) => (LeftOut::NoRequest, Cow::default()),
+            Err(error) => (LeftOut::Unreadable, error.to_string().into()),
+        };
+        parsed.counts.leave_out(reason);
+        if parsed.counts.left_out(reason) <= MOST_EXAMPLES as u64 {
+            let (file, found) = (file.name.clone(), found.into_owned());
+            parsed.examples.push(Example { reason, file, line: number, found });
         }
     }
     parsed
@@ -136,8 +135,8 @@ struct Decider<'s> {
     order: Order,
     deciding: Deciding<'s>,
     counts: LineCounts,
-    unreadable: Vec<UnreadableLine>,
-    errors: Vec<ReadError>,
+    examples: Vec<Example>,
+    interrupted: Vec<String>,
     precision: Micros,
 }
 
@@ -174,23 +173,26 @@ impl<'s> Decider<'s> {
             order: Order::new(window),
             deciding: Deciding { here, there, span: None, requests: 0, late: 0 },
             counts: LineCounts::default(),
-            unreadable: Vec::new(),
-            errors: Vec::new(),
+            examples: Vec::new(),
+            interrupted: Vec::new(),
             precision: told.precision,
         }
     }
 
     fn take(&mut self, parsed: Parsed) {
         self.counts.add(&parsed.counts);
-        let room = SHOWN_LINES - self.unreadable.len();
-        self.unreadable.extend(parsed.unreadable.into_iter().take(room));
-        self.errors.extend(parsed.error);
+        for example in parsed.examples {
+            if self.examples.iter().filter(|known| known.reason == example.reason).count() < MOST_EXAMPLES {
+                self.examples.push(example);
+            }
+        }
+        self.interrupted.extend(parsed.error.map(|error| error.to_string()));
         for arrival in parsed.arrivals {
             self.order.add(arrival, &mut |arrival| self.deciding.decide(arrival));
         }
     }
 
-    fn finish(mut self, options: &Options<'_>) -> Outcome {
+    fn finish(mut self, options: &Options<'_>) -> Report {
         self.order.finish(&mut |arrival| self.deciding.decide(arrival));
         let Deciding { here, there, span, requests, late } = self.deciding;
         let (overflowed, undecided) = (here.replay.overflowed(), here.replay.undecided);
@@ -199,9 +201,10 @@ impl<'s> Decider<'s> {
             None => (None, None),
             Some((there, comparing)) => (Some(report(there)), Some(comparing.into_comparison(options.top))),
         };
-        let report = Report {
+        Report {
             lines: self.counts,
-            unreadable: self.unreadable,
+            examples: self.examples,
+            interrupted: self.interrupted,
             span,
             requests,
             late,
@@ -211,8 +214,7 @@ impl<'s> Decider<'s> {
             side: report(here),
             other,
             comparison,
-        };
-        Outcome { report, errors: self.errors }
+        }
     }
 }
 

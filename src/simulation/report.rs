@@ -7,15 +7,20 @@ use super::series::Series;
 use super::suggestion::Suggestion;
 use crate::engine::algorithms::micros::Micros;
 
-/// The unreadable lines that a report shows.
-pub const SHOWN_LINES: usize = 5;
+/// The lines that were left out for one reason that a report has as examples.
+pub const MOST_EXAMPLES: usize = 5;
+
+/// The percentage of a log's lines that may be unread.
+pub const MOST_UNREAD: u64 = 1;
 
 /// The result of a simulation.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub lines: LineCounts,
-    /// The first unreadable lines.
-    pub unreadable: Vec<UnreadableLine>,
+    /// The first lines that were left out for each reason, at most [`MOST_EXAMPLES`], in the order of the log.
+    pub examples: Vec<Example>,
+    /// Why files were not read to their end.
+    pub interrupted: Vec<String>,
     /// The arrival of the first and of the last request.
     pub span: Option<(Micros, Micros)>,
     /// The requests that the rules decided.
@@ -34,25 +39,37 @@ pub struct Report {
     pub comparison: Option<Comparison>,
 }
 
-/// Lines of the log.
+/// Lines of the log. Each tells a request that was decided, or was left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineCounts {
     pub lines: u64,
-    pub unreadable: u64,
-    /// Lines that tell of no request.
-    pub other: u64,
-    /// Requests that are rejected before any limit.
-    pub rejected: u64,
-    /// Requests whose cost is not a number, which are rejected, too.
-    pub invalid: u64,
+    /// In the order of [`LeftOut::ALL`].
+    left_out: [u64; LeftOut::ALL.len()],
 }
 
-/// A line that tells no request.
+/// The reason why a line was not decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftOut {
+    /// A limit reads the client's address, and the line has none or something else in its place.
+    NoClient,
+    /// The line does not fit its format.
+    Unreadable,
+    /// The server rejected the request before any limit.
+    Rejected,
+    /// The request is rejected because its cost is not a number.
+    InvalidCost,
+    /// The line tells of no request.
+    NoRequest,
+}
+
+/// A line that was left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnreadableLine {
+pub struct Example {
+    pub reason: LeftOut,
     pub file: String,
     pub line: u64,
-    pub reason: String,
+    /// For [`LeftOut::NoClient`], what is in the client's place; for [`LeftOut::Unreadable`], what was expected.
+    pub found: String,
 }
 
 /// The effect of one rules file on the log.
@@ -78,6 +95,8 @@ pub struct LimitReport {
     pub is_enforced: bool,
     /// For people; empty if it has none.
     pub numbers: String,
+    /// The parts of a request that it reads.
+    pub reads: Vec<Missing>,
     pub requests: u64,
     /// Requests that it denies, or would deny if it were not in shadow.
     pub denied: u64,
@@ -130,12 +149,52 @@ pub struct Load {
     pub most: u32,
 }
 
+impl LeftOut {
+    pub const ALL: [Self; 5] = [Self::NoClient, Self::Unreadable, Self::Rejected, Self::InvalidCost, Self::NoRequest];
+}
+
 impl LineCounts {
+    pub const fn left_out(&self, reason: LeftOut) -> u64 {
+        self.left_out[reason as usize]
+    }
+
+    /// Lines whose requests, if they are requests, are unknown.
+    pub const fn unread(&self) -> u64 {
+        self.left_out(LeftOut::NoClient) + self.left_out(LeftOut::Unreadable)
+    }
+
+    pub(super) fn leave_out(&mut self, reason: LeftOut) {
+        self.left_out[reason as usize] += 1;
+    }
+
     pub(super) fn add(&mut self, more: &Self) {
         self.lines += more.lines;
-        self.unreadable += more.unreadable;
-        self.other += more.other;
-        self.rejected += more.rejected;
-        self.invalid += more.invalid;
+        for (count, more) in self.left_out.iter_mut().zip(more.left_out) {
+            *count += more;
+        }
+    }
+}
+
+impl Report {
+    /// Returns true if each line was read and each request decided.
+    pub fn is_whole(&self) -> bool {
+        self.lines.unread() == 0 && self.undecided == 0 && self.interrupted.is_empty()
+    }
+
+    /// Returns true if too much of the log was not read for the report to be relied on.
+    pub fn is_too_much_unread(&self) -> bool {
+        self.lines.unread() * 100 > self.lines.lines * MOST_UNREAD || !self.interrupted.is_empty()
+    }
+}
+
+impl SideReport {
+    /// Returns true if some limit decided a request.
+    pub fn decides(&self) -> bool {
+        self.limits.iter().any(|limit| limit.requests > 0)
+    }
+
+    /// The limits that are not off.
+    pub fn active(&self) -> impl Iterator<Item = &LimitReport> {
+        self.limits.iter().filter(|limit| limit.status != Status::Off)
     }
 }

@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use super::calls::entries;
-use super::coverage::{Missing, headers_read, missing};
+use super::coverage::{Missing, headers_read, missing, need_client};
+use super::report::LeftOut;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::plan::{DenialReason, Plan};
@@ -27,6 +28,8 @@ pub(super) struct Side {
     /// True if some limit is not covered.
     has_gaps: bool,
     has_slots: bool,
+    /// Some covered limit reads the client's address.
+    needs_client: bool,
     /// The headers that covered limits read.
     headers: Vec<String>,
 }
@@ -56,30 +59,22 @@ impl Asked {
     }
 }
 
-/// The reason why no limit was asked about a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotAsked {
-    /// Its head would have been rejected.
-    Rejected,
-    /// The cost that it gives is not a number.
-    Invalid,
-}
-
 impl Side {
     pub(super) fn new(rules: Rules, told: &Told) -> Self {
         let missing = missing(&rules, told);
         let has_gaps = missing.iter().any(|missing| !missing.is_empty());
         let has_slots = rules.limits().iter().any(crate::engine::rules::limit::Limit::counts_in_flight);
         let headers = headers_read(&rules, &missing);
-        Self { rules, missing, has_gaps, has_slots, headers }
+        let needs_client = need_client(&rules, &missing);
+        Self { rules, missing, has_gaps, has_slots, needs_client, headers }
     }
 
     fn is_covered(&self, limit: u32) -> bool {
         self.missing.get(limit as usize).is_none_or(Vec::is_empty)
     }
 
-    fn ask(&self, request: &Request<'_>, has_end: bool) -> Result<Asked, NotAsked> {
-        let plan = self.rules.charges(request, None).map_err(|_| NotAsked::Invalid)?;
+    fn ask(&self, request: &Request<'_>, has_end: bool) -> Result<Asked, LeftOut> {
+        let plan = self.rules.charges(request, None).map_err(|_| LeftOut::InvalidCost)?;
         Ok(self.asked(plan, &[*request], has_end))
     }
 
@@ -127,9 +122,12 @@ pub(super) fn arrival(
     is_arrival: bool,
     side: &Side,
     other: Option<&Side>,
-) -> Result<Arrival, NotAsked> {
+) -> Result<Arrival, LeftOut> {
     if entry.is_rejected {
-        return Err(NotAsked::Rejected);
+        return Err(LeftOut::Rejected);
+    }
+    if entry.unread_client.is_some() && (side.needs_client || other.is_some_and(|other| other.needs_client)) {
+        return Err(LeftOut::NoClient);
     }
     let took = entry.took.unwrap_or_default();
     let at = if is_arrival { entry.at } else { entry.at.before(took) };
@@ -142,12 +140,12 @@ pub(super) fn arrival(
     let descriptor = descriptors.and_then(|given| given.each.first()).map(entries).unwrap_or_default();
     let host = match entry.host.as_deref() {
         None | Some("") => Cow::Borrowed(""),
-        Some(host) => host_of(host).ok_or(NotAsked::Rejected)?,
+        Some(host) => host_of(host).ok_or(LeftOut::Rejected)?,
     };
     let (raw, query) = target::split(entry.target.as_deref().unwrap_or("/"));
     // `OPTIONS *` has no path.
     if raw != "*" {
-        path::check(raw, EscapedSlashes::Keep).map_err(|_| NotAsked::Rejected)?;
+        path::check(raw, EscapedSlashes::Keep).map_err(|_| LeftOut::Rejected)?;
     }
     let path = normalise(raw);
     let headers = headers(entry, side, other);

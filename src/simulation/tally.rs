@@ -1,5 +1,6 @@
 //! Counts the denials of the limits of one side.
 
+use super::coverage::{Missing, needs};
 use super::ids::IdTable;
 use super::load::Histogram;
 use super::most_denied::MostDenied;
@@ -171,6 +172,7 @@ impl LimitTally {
             status,
             is_enforced: limit.is_enforced(),
             numbers: numbers(limit),
+            reads: reads(limit),
             requests: self.requests,
             denied: self.denied,
             denied_in_shadow: self.denied_in_shadow,
@@ -199,6 +201,13 @@ impl LimitTally {
 fn period(limit: &Limit) -> u64 {
     let first = limit.allowance.windows().and_then(|windows| windows.first());
     first.map_or(0, |numbers| numbers.period() / 1_000)
+}
+
+fn reads(limit: &Limit) -> Vec<Missing> {
+    let mut reads = needs(limit);
+    reads.sort();
+    reads.dedup();
+    reads
 }
 
 fn numbers(limit: &Limit) -> String {

@@ -1,6 +1,5 @@
 //! Whom a change hits: the requests of access logs, decided by the old rules and by the new ones.
 
-use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::thread::available_parallelism;
@@ -9,10 +8,11 @@ use serde_json::{Value, json};
 
 use super::super::exit::Failure;
 use super::super::print::counted;
+use super::super::simulate::left_out;
 use crate::engine::rules::rule_set::Rules;
 use crate::logs::format::Format;
 use crate::logs::input::Blocks;
-use crate::simulation::report::Status;
+use crate::simulation::report::{LeftOut, SideReport, Status};
 use crate::simulation::{self, Options};
 use crate::store::memory::DEFAULT_MAX_KEYS;
 
@@ -21,6 +21,13 @@ use crate::store::memory::DEFAULT_MAX_KEYS;
 pub(super) struct LogHits {
     requests: u64,
     unreadable: u64,
+    /// What the numbers do not cover.
+    left_out: Vec<String>,
+    left_out_json: Value,
+    /// Why the numbers cannot be relied on.
+    pub(super) doubt: Option<String>,
+    /// Some limit of either file decided a request.
+    decides: bool,
     /// Requests that only the new rules deny, and only the old ones.
     denied: u64,
     passed: u64,
@@ -46,14 +53,14 @@ impl LogHits {
         let lines = AtomicU64::new(0);
         let threads = available_parallelism().map_or(1, |cores| cores.get().saturating_sub(1).max(1));
         let options = Options { threads, max_keys: DEFAULT_MAX_KEYS, goal: None, top: 0, lines: &lines };
-        let outcome = simulation::run(blocks, new, Some(old), &options);
-        if let Some(error) = outcome.errors.first() {
-            return Err(Failure::could_not_start(error));
-        }
-        let report = outcome.report;
-        if report.lines.lines == report.lines.unreadable {
+        let report = simulation::run(blocks, new, Some(old), &options);
+        let unreadable = report.lines.left_out(LeftOut::Unreadable);
+        if report.lines.lines == unreadable {
             return Err(Failure::could_not_start("no line of the logs could be read; see --log-format"));
         }
+        let decides = report.side.decides() || report.other.as_ref().is_some_and(SideReport::decides);
+        let left_out = left_out::sentences(&report, false);
+        let (left_out_json, doubt) = (left_out::json(&report, false), left_out::doubt(&report, decides));
         let comparison = report.comparison.unwrap_or_default();
         let limits = comparison.limits.into_iter().map(|limit| LimitHits {
             name: limit.name,
@@ -63,7 +70,11 @@ impl LogHits {
         let uncovered = report.side.limits.iter().filter(|limit| matches!(limit.status, Status::NotCovered(_)));
         Ok(Self {
             requests: report.requests,
-            unreadable: report.lines.unreadable,
+            unreadable,
+            left_out,
+            left_out_json,
+            doubt,
+            decides,
             denied: comparison.only_here,
             passed: comparison.only_there,
             limits: limits.collect(),
@@ -71,15 +82,16 @@ impl LogHits {
         })
     }
 
-    /// A line for the log as a whole, and one for each limit that decides otherwise.
+    /// What was left out, a line for the rest of the log as a whole, and one for each limit that decides otherwise.
     pub(super) fn lines(&self) -> Vec<String> {
-        let Self { requests, denied, passed, unreadable, .. } = self;
-        let mut whole =
-            format!("of {requests} requests in the log, {denied} would be newly denied and {passed} would newly pass");
-        if *unreadable > 0 {
-            let _ = write!(whole, "; {unreadable} unreadable lines");
-        }
-        let mut lines = vec![whole];
+        let Self { requests, denied, passed, .. } = self;
+        let mut lines = self.left_out.clone();
+        let of = if lines.is_empty() { "requests in the log" } else { "requests that were read" };
+        lines.push(if self.decides {
+            format!("of {requests} {of}, {denied} would be newly denied and {passed} would newly pass")
+        } else {
+            format!("no limit decided any of {requests} {of}")
+        });
         let shown = |(requests, ids): (u64, u64)| {
             let number = |number: u64, what| counted(usize::try_from(number).unwrap_or(usize::MAX), what);
             format!("{} of {}", number(requests, "request"), number(ids, "id"))
@@ -102,6 +114,7 @@ impl LogHits {
         json!({
             "requests": self.requests,
             "unreadable": self.unreadable,
+            "left_out": self.left_out_json,
             "newly_denied": self.denied,
             "newly_passed": self.passed,
             "limits": limits.collect::<serde_json::Map<_, _>>(),

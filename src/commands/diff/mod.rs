@@ -26,7 +26,8 @@ mod tokens;
 
 /// Shows which limits and overrides of two rules files differ, and whether the new ones are stricter.
 ///
-/// Exits with 0 if nothing is stricter, 1 if something is, and 3 if a file cannot be read or does not load.
+/// Exits with 0 if nothing is stricter, 1 if something is, and 3 if a file cannot be read or does not load, or too little of a log
+/// was decided.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The rules file in force; `-` for standard input
@@ -50,6 +51,10 @@ pub struct Args {
     /// The format of the logs, if it cannot be detected, as for `weir simulate`
     #[arg(long, value_name = "FORMAT", requires = "log")]
     log_format: Option<String>,
+
+    /// Succeed even if more than 1% of the log's lines could not be read, or no limit decided a request
+    #[arg(long, requires = "log")]
+    allow_unread: bool,
 
     /// The form of the output
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -87,9 +92,12 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     out.write_all(text.as_bytes())?;
     let stricter: Vec<&str> =
         found.iter().filter(|limit| limit.effect.stricter).map(|limit| limit.name.as_str()).collect();
-    if stricter.is_empty() {
-        return Ok(ExitCode::Success);
+    if !stricter.is_empty() {
+        writeln!(err, "stricter: {}", joined(&stricter, ", "))?;
     }
-    writeln!(err, "stricter: {}", joined(stricter, ", "))?;
-    Ok(ExitCode::BadInput)
+    match hits.and_then(|hits| hits.doubt).filter(|_| !args.allow_unread) {
+        Some(doubt) => Err(Failure::could_not_start(doubt)),
+        None if stricter.is_empty() => Ok(ExitCode::Success),
+        None => Ok(ExitCode::BadInput),
+    }
 }

@@ -32,7 +32,7 @@ pub(super) fn of(part: u64, all: u64, what: &str) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "it is rounded to two digits")]
-fn percent(part: u64, all: u64) -> String {
+pub(super) fn percent(part: u64, all: u64) -> String {
     let percent = part as f64 * 100.0 / all as f64;
     match percent {
         0.0 => "0%".to_owned(),

@@ -5,20 +5,21 @@ use std::fmt::{Display, Write};
 use super::Files;
 use super::chart::{self, HALF, WIDE, chart, same_load};
 use super::figures::{delays_text, instant, load_text, number_text, of, share_text, span};
+use super::left_out;
 use super::names::Names;
 use crate::commands::print::joined;
 use crate::engine::algorithms::micros::Micros;
 use crate::message::inline_source::inline_source;
 use crate::simulation::against::{Comparison, Difference};
-use crate::simulation::report::{DeniedId, LimitReport, LineCounts, Report, SideReport, Status};
+use crate::simulation::report::{DeniedId, LeftOut, LimitReport, Report, SideReport, Status};
 use crate::simulation::suggestion::{Found, Goal, Suggestion};
 
 const STYLE: &str = include_str!("report.css");
 
 pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal) -> String {
     let mut page = head();
-    let verdict = format!("{} would be denied", of(report.side.denied, report.requests, "request"));
-    let _ = write!(page, "<header><h1>{}</h1>", Text(&verdict));
+    list(&mut page, &left_out::sentences(report, names.shows_ids()));
+    let _ = write!(page, "<header><h1>{}</h1>", Text(&left_out::verdict(report, &report.side)));
     if let Some((first, last)) = report.span {
         let _ = write!(
             page,
@@ -33,13 +34,14 @@ pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal)
         page.push_str("</p>");
     }
     page.push_str("</header>\n<main>\n");
-    notes(&mut page, report);
+    notes(&mut page, report, names);
     if let (Some(comparison), Some(_)) = (&report.comparison, &report.other) {
         compare(&mut page, comparison, names, files);
     }
-    side(&mut page, &report.side, names, goal, report.other.is_some().then_some(files.here.as_str()));
+    let here = report.other.is_some().then_some(files.here.as_str());
+    side(&mut page, report, &report.side, names, goal, here);
     if let Some(other) = &report.other {
-        side(&mut page, other, names, goal, Some(&files.there));
+        side(&mut page, report, other, names, goal, Some(&files.there));
     }
     page.push_str("</main>\n</html>\n");
     page
@@ -56,46 +58,42 @@ fn head() -> String {
     )
 }
 
-/// Writes the notes on lines that were not simulated.
-fn notes(page: &mut String, report: &Report) {
-    let LineCounts { lines, unreadable, other, rejected, invalid } = report.lines;
-    let all = number_text(lines);
+/// Writes what the reader of the verdict should know.
+fn notes(page: &mut String, report: &Report, names: &Names) {
     let counts = [
-        (unreadable, format!("of {all} lines could not be read")),
-        (other, "lines tell of no request".to_owned()),
-        (rejected, "requests are rejected before any limit".to_owned()),
-        (invalid, "requests are rejected because their cost is not a number".to_owned()),
-        (report.late, "requests came too far out of order and were decided later than they arrived".to_owned()),
-        (
-            report.overflowed,
-            "charges went to a bucket that ids share, because there are more ids than --max-keys".to_owned(),
-        ),
-        (report.undecided, "requests could not be decided, because two limits have the same bucket".to_owned()),
+        (report.late, "requests came too far out of order and were decided later than they arrived"),
+        (report.overflowed, "charges went to a bucket that ids share, because there are more ids than --max-keys"),
     ];
     let counts = counts.iter().filter(|(number, _)| *number > 0);
-    let mut notes: Vec<String> = counts.map(|(number, what)| format!("{} {what}", number_text(*number))).collect();
+    let no_request = left_out::sentence(report, LeftOut::NoRequest, names.shows_ids());
+    let mut notes: Vec<String> = left_out::idle(report).into_iter().chain(no_request).collect();
+    notes.extend(counts.map(|(number, what)| format!("{} {what}", number_text(*number))));
     if report.precision >= Micros(1_000_000) {
         notes.push("The log has whole seconds: bursts within a second look larger than they were".to_owned());
     }
-    if !notes.is_empty() {
-        page.push_str("<ul class=\"notes\">");
-        for note in &notes {
-            let _ = write!(page, "<li>{}</li>", Text(note));
-        }
-        page.push_str("</ul>\n");
+    list(page, &notes);
+}
+
+fn list(page: &mut String, notes: &[String]) {
+    if notes.is_empty() {
+        return;
     }
+    page.push_str("<ul class=\"notes\">");
+    for note in notes {
+        let _ = write!(page, "<li>{}</li>", Text(note));
+    }
+    page.push_str("</ul>\n");
 }
 
 /// Writes all limits of one rules file. `file` is its name if there are two.
-fn side(page: &mut String, side: &SideReport, names: &Names, goal: &Goal, file: Option<&str>) {
+fn side(page: &mut String, report: &Report, side: &SideReport, names: &Names, goal: &Goal, file: Option<&str>) {
     if let Some(file) = file {
         let _ = writeln!(page, "<h2>{}</h2>", Text(file));
     }
-    let requests: u64 = side.series.column(0).iter().map(|slice| slice.admitted + slice.denied).sum();
     page.push_str("<section class=\"panel\"><h3>All limits</h3>");
-    let _ = write!(page, "<p>{} would be denied</p>", of(side.denied, requests, "request"));
+    let _ = write!(page, "<p>{}</p>", Text(&left_out::verdict(report, side)));
     if let Some(delays) = &side.delays {
-        let _ = write!(page, "<p>Delayed, and then passed: {}</p>", delays_text(delays, requests));
+        let _ = write!(page, "<p>Delayed, and then passed: {}</p>", delays_text(delays, report.requests));
     }
     page.push_str(&chart(&side.series, 0, "All limits", WIDE));
     page.push_str("</section>\n");
@@ -114,6 +112,9 @@ fn side(page: &mut String, side: &SideReport, names: &Names, goal: &Goal, file: 
             Status::NotCovered(missing) => {
                 let missing = joined(missing, ", ");
                 let _ = write!(page, "<p>Not covered by this log, which lacks {}</p>", Text(&missing));
+            }
+            Status::Covered if limit.requests == 0 => {
+                let _ = write!(page, "<p>{}</p>", Text(&left_out::unmet(report, limit)));
             }
             Status::Covered => {
                 covered(page, limit, goal, side.series.width());

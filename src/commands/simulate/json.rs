@@ -2,22 +2,23 @@
 
 use serde_json::{Map, Value, json};
 
+use super::left_out;
 use super::names::Names;
 use crate::engine::algorithms::micros::Micros;
 use crate::simulation::against::Difference;
-use crate::simulation::report::{Delays, DeniedId, LimitReport, Report, SideReport, Status};
+use crate::simulation::report::{Delays, DeniedId, LeftOut, LimitReport, Report, SideReport, Status};
 use crate::simulation::series::Slice;
 use crate::simulation::suggestion::Found;
 
-/// Returns one line of JSON. Keys may be added, but not changed.
-pub(super) fn render(report: &Report, names: &Names) -> Value {
+/// Returns one line of JSON, which begins with what was left out. Keys may be added, but not changed.
+pub(super) fn render(report: &Report, names: &Names) -> String {
     let mut object = side(&report.side, names);
     object.extend(fields(json!({
         "lines": report.lines.lines,
-        "unreadable": report.lines.unreadable,
-        "other_lines": report.lines.other,
-        "rejected": report.lines.rejected,
-        "invalid": report.lines.invalid,
+        "unreadable": report.lines.left_out(LeftOut::Unreadable),
+        "other_lines": report.lines.left_out(LeftOut::NoRequest),
+        "rejected": report.lines.left_out(LeftOut::Rejected),
+        "invalid": report.lines.left_out(LeftOut::InvalidCost),
         "requests": report.requests,
         "late": report.late,
         "overflowed": report.overflowed,
@@ -43,7 +44,10 @@ pub(super) fn render(report: &Report, names: &Names) -> Value {
             }),
         );
     }
-    Value::Object(object)
+    let left_out = left_out::json(report, names.shows_ids());
+    let rest = Value::Object(object).to_string();
+    let interrupted = json!(report.interrupted);
+    format!("{{\"left_out\":{left_out},\"interrupted\":{interrupted},{}", rest.trim_start_matches('{'))
 }
 
 fn side(side: &SideReport, names: &Names) -> Map<String, Value> {
@@ -90,6 +94,7 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "missing": missing,
         "mode": if limit.is_enforced { "enforce" } else { "shadow" },
         "numbers": limit.numbers,
+        "reads": limit.reads.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "requests": limit.requests,
         "denied": limit.denied,
         "denied_in_shadow": limit.denied_in_shadow,

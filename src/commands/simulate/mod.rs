@@ -16,14 +16,16 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::logs::format::Format;
 use crate::logs::input::Blocks;
+use crate::simulation::report::LeftOut;
 use crate::simulation::suggestion::Goal;
-use crate::simulation::{self, Options, Outcome};
+use crate::simulation::{self, Options};
 use crate::store::memory::DEFAULT_MAX_KEYS;
 
 mod chart;
 mod figures;
 mod html;
 mod json;
+pub(super) mod left_out;
 mod names;
 mod progress;
 mod text;
@@ -60,6 +62,10 @@ pub struct Args {
     /// Show ids as they are, instead of a hash with a key that changes with every run
     #[arg(long)]
     show_ids: bool,
+
+    /// Succeed even if more than 1% of the lines could not be read, or no limit decided a request
+    #[arg(long)]
+    allow_unread: bool,
 
     /// The most denied ids to show for each limit
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -124,16 +130,10 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         writeln!(err, "note: the logs are read in the order of their first lines")?;
     }
     let (progress, size) = (blocks.progress(), blocks.files().iter().map(|file| file.size).sum());
-    let Outcome { report, errors } =
-        watched(&progress, size, &lines, || simulation::run(blocks, rules, other, &options));
-    for line in &report.unreadable {
-        writeln!(err, "{}:{}: unreadable line: {}", line.file, line.line, line.reason)?;
-    }
-    for error in &errors {
-        writeln!(err, "error: {error}")?;
-    }
+    let report = watched(&progress, size, &lines, || simulation::run(blocks, rules, other, &options));
+    left_out::write_examples(&report, args.show_ids, err)?;
     let counts = report.lines;
-    if counts.lines == counts.unreadable {
+    if counts.lines == counts.left_out(LeftOut::Unreadable) {
         let found = if counts.lines == 0 { "the logs have no lines" } else { "no line could be read" };
         return Err(Failure::bad_input(format!("{found}; see --log-format")));
     }
@@ -148,7 +148,10 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         OutputFormat::Html => html::render(&report, &names, &files, &goal),
     };
     out.write_all(text.as_bytes())?;
-    Ok(ExitCode::Success)
+    match left_out::doubt(&report, report.side.decides()).filter(|_| !args.allow_unread) {
+        Some(doubt) => Err(Failure::bad_input(doubt)),
+        None => Ok(ExitCode::Success),
+    }
 }
 
 fn default_threads() -> usize {

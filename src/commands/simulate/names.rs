@@ -14,6 +14,10 @@ impl Names {
         Self { hash: (!shows_ids).then(|| Fingerprinter::new((rand::random(), rand::random()))) }
     }
 
+    pub(super) const fn shows_ids(&self) -> bool {
+        self.hash.is_none()
+    }
+
     pub(super) fn name(&self, id: &str) -> String {
         if id.is_empty() {
             return "(all)".to_owned();

@@ -5,16 +5,19 @@ use std::fmt::Write;
 use super::super::print::joined;
 use super::Files;
 use super::figures::{count, delays_text, instant, load_text, number_text, of, share_text, span};
+use super::left_out;
 use super::names::Names;
 use crate::engine::algorithms::micros::Micros;
 use crate::simulation::against::{Comparison, Difference};
-use crate::simulation::report::{DeniedId, LimitReport, Report, SideReport, Status};
+use crate::simulation::report::{DeniedId, LeftOut, LimitReport, Report, Status};
 use crate::simulation::suggestion::{Found, Goal, Suggestion};
 
 pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal) -> String {
     let mut text = String::new();
-    let _ = write!(text, "{}", of(report.side.denied, report.requests, "request"));
-    text.push_str(" would be denied");
+    for told in left_out::sentences(report, names.shows_ids()) {
+        let _ = writeln!(text, "{told}");
+    }
+    text.push_str(&left_out::verdict(report, &report.side));
     if let Some((first, last)) = report.span {
         let _ = write!(text, ", {} to {} UTC", instant(first), instant(last));
     }
@@ -22,42 +25,43 @@ pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal)
     if let Some(delays) = &report.side.delays {
         let _ = writeln!(text, "delayed, and then passed: {}", delays_text(delays, report.requests));
     }
-    lines(&mut text, report);
-    side(&mut text, &report.side, names, goal);
+    notes(&mut text, report, names);
+    side(&mut text, report, names, goal);
     if let (Some(comparison), Some(other)) = (&report.comparison, &report.other) {
         compare(&mut text, comparison, names, files);
-        for limit in &other.limits {
-            if let Status::NotCovered(missing) = &limit.status {
-                let missing = joined(missing, ", ");
-                let _ = writeln!(text, "  {} of {}: not covered by this log: {missing}", limit.name, files.there);
-            }
+        for limit in other.limits.iter().filter(|limit| limit.requests == 0) {
+            let why = match &limit.status {
+                Status::Off => continue,
+                Status::NotCovered(missing) => format!("not covered by this log: {}", joined(missing, ", ")),
+                Status::Covered => left_out::unmet(report, limit),
+            };
+            let _ = writeln!(text, "  {} of {}: {why}", limit.name, files.there);
         }
     }
     text
 }
 
-/// Adds the counts of lines and requests that need attention.
-fn lines(text: &mut String, report: &Report) {
-    let counts = &report.lines;
+/// Adds what the reader of the verdict should know.
+fn notes(text: &mut String, report: &Report, names: &Names) {
+    let told = [left_out::idle(report), left_out::sentence(report, LeftOut::NoRequest, names.shows_ids())];
+    for told in told.into_iter().flatten() {
+        let _ = writeln!(text, "{told}");
+    }
     let mut line = |number: u64, what: &str| {
         if number > 0 {
             let _ = writeln!(text, "{} {what}", number_text(number));
         }
     };
-    line(counts.unreadable, &format!("of {} lines could not be read", number_text(counts.lines)));
-    line(counts.other, "lines tell of no request");
-    line(counts.rejected, "requests are rejected before any limit");
-    line(counts.invalid, "requests are rejected because their cost is not a number");
     line(report.late, "requests came too far out of order and were decided later than they arrived");
     line(report.overflowed, "charges went to a bucket that ids share, because there are more ids than --max-keys");
-    line(report.undecided, "requests could not be decided, because two limits have the same bucket");
     let has_denials = report.side.limits.iter().any(|limit| limit.denied > 0);
     if has_denials && report.precision >= Micros(1_000_000) {
         text.push_str("the log has whole seconds: bursts within a second look larger than they were\n");
     }
 }
 
-fn side(text: &mut String, side: &SideReport, names: &Names, goal: &Goal) {
+fn side(text: &mut String, report: &Report, names: &Names, goal: &Goal) {
+    let side = &report.side;
     for limit in &side.limits {
         text.push('\n');
         match &limit.status {
@@ -67,6 +71,9 @@ fn side(text: &mut String, side: &SideReport, names: &Names, goal: &Goal) {
             Status::NotCovered(missing) => {
                 let _ =
                     writeln!(text, "{}: not covered by this log, which lacks {}", limit.name, joined(missing, ", "));
+            }
+            Status::Covered if limit.requests == 0 => {
+                let _ = writeln!(text, "{}: {}", limit.name, left_out::unmet(report, limit));
             }
             Status::Covered => covered(text, limit, side.series.width(), names, goal),
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use self::recording::{Head, RecordedDescriptors};
 use self::scan::{Mistake, Scanned, Scanner};
-use super::field::{self, Draft, Field};
+use super::field::{self, Draft, Field, Tells};
 use super::instant::Instants;
 use super::told::{Told, ToldHeaders};
 use super::{Entry, Unreadable};
@@ -28,8 +28,7 @@ pub(super) struct JsonFormat {
     pub(super) dialect: Dialect,
     /// The names in the first lines in their order, and their meanings.
     members: Vec<(Box<[u8]>, Field)>,
-    /// Lines tell methods or targets.
-    has_head: bool,
+    tells: Tells,
     /// The first line of a recording.
     recorded: Head,
 }
@@ -62,8 +61,15 @@ impl JsonFormat {
         }
         let members = found.into_iter().map(|name| (name.into(), dialect.field(name)));
         let members: Vec<_> = members.collect();
-        let has_head = dialect == Dialect::Caddy || field::has_head(members.iter().map(|(_, field)| field));
-        Self { dialect, members, has_head, recorded }
+        let tells = Tells::of(members.iter().map(|(_, field)| field));
+        let tells = match dialect {
+            Dialect::Caddy => Tells { head: true, client: true, ..tells },
+            // They leave out what a request does not have.
+            Dialect::Weir => Tells { client: false, verdict: true, ..tells },
+            Dialect::Recording => Tells { client: false, ..tells },
+            _ => tells,
+        };
+        Self { dialect, members, tells, recorded }
     }
 
     pub(super) fn told(&self) -> Told {
@@ -140,7 +146,7 @@ impl JsonFormat {
         if let Some(descriptors) = recorded.finish() {
             draft.add_descriptors(descriptors);
         }
-        let entry = draft.finish(self.dialect == Dialect::Weir, self.has_head);
+        let entry = draft.finish(self.tells);
         entry.map(Some).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
     }
 

@@ -46,6 +46,7 @@ fn meaning(directive: &str, argument: Option<&str>) -> Result<Field, String> {
     Ok(match (directive, argument) {
         ("h" | "a", None) => Field::Client,
         ("a", Some("c")) => Field::Peer,
+        ("p", None) => Field::Port,
         ("t", None) => Field::Arrival,
         ("t", Some(given)) => {
             let form = given.strip_prefix("begin:").unwrap_or(given);

@@ -4,7 +4,7 @@
 //! first quote that is not escaped.
 
 use super::Unreadable;
-use super::field::{self, Draft, Field};
+use super::field::{self, Draft, Field, Tells};
 use super::instant::Instants;
 use super::told::Told;
 use crate::engine::algorithms::micros::Micros;
@@ -25,8 +25,7 @@ pub(super) struct Template {
     start: Box<[u8]>,
     values: Vec<Value>,
     has_escapes: bool,
-    /// Lines tell methods or targets.
-    has_head: bool,
+    tells: Tells,
     /// More text may follow, after a space.
     is_open: bool,
 }
@@ -76,8 +75,8 @@ impl Template {
         if values.iter().all(|value| !matches!(value.field, Field::Arrival | Field::End)) {
             return Err("a format must tell the time of a request, such as `$msec`, `%t` or `%START_TIME%`".to_owned());
         }
-        let has_head = field::has_head(values.iter().map(|value| &value.field));
-        Ok(Self { start: start.into(), values, has_escapes, has_head, is_open: false })
+        let tells = Tells::of(values.iter().map(|value| &value.field));
+        Ok(Self { start: start.into(), values, has_escapes, tells, is_open: false })
     }
 
     /// Accepts more values at the end of lines, without reading them.
@@ -117,7 +116,7 @@ impl Template {
         if self.is_open && !rest.is_empty() && rest[0] != b' ' {
             return Err(expected_text(b" ", line.len() - rest.len()));
         }
-        draft.finish(false, self.has_head).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
+        draft.finish(self.tells).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
     }
 }
 

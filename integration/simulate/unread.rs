@@ -1,0 +1,364 @@
+//! Lines that a simulation cannot decide: each is counted and told before any verdict.
+
+use std::io::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::binary::{PATH, run_in};
+use crate::support::process::{Finished, finish};
+
+/// Every request meets `All`; `PerIp` denies the second one of an address.
+const RULES: &str =
+    "limits:\n  PerIp: { by: ip, burst: 1, count: 1, period: 24h }\n  All: { by: global, burst: 1000000 }\n";
+
+/// What collectors and damage put before lines.
+const PREFIXES: [(&str, &str); 9] = [
+    ("CRI", "2026-11-22T10:00:00.000000000Z stdout F "),
+    ("docker compose", "web-1  | "),
+    ("kubectl --prefix", "[pod/web-7d4b9c/nginx] "),
+    ("syslog", "Nov 22 10:00:00 web1 nginx: "),
+    ("syslog by an address", "<134>Nov 22 10:00:00 10.0.0.9 nginx: "),
+    ("a host's name", "gw.example.net "),
+    ("BOM", "\u{feff}"),
+    ("NULs of a file cut to 0", "\0\0\0\0"),
+    ("half a line", "192.0.2.9 - - [22/Nov/2026:10:0"),
+];
+
+/// Samples of servers' logs that lines are taken from.
+const FILES: [&str; 12] = [
+    "nginx-combined",
+    "nginx-json",
+    "apache-combined",
+    "apache-common",
+    "apache-vhost",
+    "caddy",
+    "envoy-text",
+    "envoy-json",
+    "traefik-text-by-source",
+    "traefik-json-by-source",
+    "weir-json",
+    "weir-combined",
+];
+
+fn sample(name: &str) -> Vec<Vec<u8>> {
+    let path = format!("{}/integration/cases/logs/{name}.log", env!("CARGO_MANIFEST_DIR"));
+    let bytes = std::fs::read(path).unwrap();
+    // Of a list of addresses the last one counts, whatever stands before the first.
+    let is_alone = |line: &&[u8]| !line.is_empty() && !line.starts_with(b"198.51.100.1, ");
+    bytes.split(|byte| *byte == b'\n').filter(is_alone).map(<[u8]>::to_vec).collect()
+}
+
+/// A directory with rules and a log.
+fn directory(limits: &str, log: &[u8]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("limits.yaml"), limits).unwrap();
+    std::fs::write(directory.path().join("access.log"), log).unwrap();
+    directory
+}
+
+fn simulate(directory: &Path, flags: &[&str]) -> Finished {
+    run_in(directory, &[&["simulate", "access.log"], flags].concat())
+}
+
+/// The lines, the requests decided, and the lines left out.
+#[track_caller]
+fn counts(finished: &Finished) -> [u64; 3] {
+    let report: Value = serde_json::from_str(&finished.out).unwrap_or_else(|_| panic!("{}", finished.text()));
+    let left_out = report["left_out"].as_array().unwrap_or_else(|| panic!("{report}"));
+    let left_out = left_out.iter().map(|reason| reason["lines"].as_u64().unwrap()).sum();
+    let counts = [report["lines"].as_u64().unwrap(), report["requests"].as_u64().unwrap(), left_out];
+    assert_eq!(counts[0], counts[1] + counts[2], "used + told = read: {report}");
+    counts
+}
+
+fn denied(finished: &Finished) -> Value {
+    let report: Value = serde_json::from_str(&finished.out).unwrap();
+    report["denied"].clone()
+}
+
+/// The log of a server, then the same with something before each line, alone and between the lines as they were.
+#[test]
+fn every_line_that_is_not_decided_is_told() {
+    let json = ["--format", "json"];
+    for file in FILES {
+        let lines = sample(file);
+        let plain = simulate(directory(RULES, &lines.join(&b'\n')).path(), &json);
+        assert_eq!(plain.code, Some(0), "{file}: {}", plain.text());
+        let [read, used, told] = counts(&plain);
+        assert!(read == lines.len() as u64 && used > 40, "{file}: {}", plain.out);
+        for (name, prefix) in PREFIXES {
+            let prefixed: Vec<Vec<u8>> = lines.iter().map(|line| [prefix.as_bytes(), line].concat()).collect();
+            let alone = simulate(directory(RULES, &prefixed.join(&b'\n')).path(), &json);
+            let is_read = alone.code == Some(0);
+            if is_read {
+                // The prefix is part of a value that no limit reads.
+                assert_eq!((counts(&alone), denied(&alone)), (counts(&plain), denied(&plain)), "{name} before {file}");
+            } else {
+                assert_eq!(alone.code, Some(1), "{name} before {file}: {}", alone.text());
+            }
+            let both: Vec<Vec<u8>> =
+                lines.iter().zip(prefixed).flat_map(|(line, prefixed)| [line.clone(), prefixed]).collect();
+            let both = simulate(directory(RULES, &both.join(&b'\n')).path(), &json);
+            assert_eq!(both.code == Some(0), is_read, "{name} between {file}: {}", both.text());
+            let expected = if is_read { [read * 2, used * 2, told * 2] } else { [read * 2, used, told + read] };
+            assert_eq!(counts(&both), expected, "{name} between {file}: {}", both.out);
+        }
+    }
+}
+
+/// A combined line of a client.
+fn line(client: &str, second: usize) -> String {
+    format!(
+        "{client} - - [22/Nov/2026:10:{:02}:{:02} +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"curl/8\"\n",
+        second / 60,
+        second % 60
+    )
+}
+
+/// So many lines, of which some have this client in place of an address.
+fn log(lines: usize, unread: usize, client: &str) -> String {
+    (0..lines).map(|number| line(if number < unread { client } else { "192.0.2.1" }, number)).collect()
+}
+
+#[test]
+fn one_percent_of_the_lines_may_be_unread() {
+    const JUNK: &str = "no line at all\n";
+    for (log, expected) in [
+        (log(100, 0, ""), 0),
+        (log(100, 1, "a.example"), 0),
+        (log(99, 1, "a.example"), 1),
+        (log(200, 2, "a.example"), 0),
+        (log(200, 3, "a.example"), 1),
+        // The bound is one of both kinds together.
+        (log(198, 0, "") + JUNK + JUNK, 0),
+        (log(197, 0, "") + JUNK + JUNK, 1),
+        (log(199, 1, "a.example") + JUNK, 0),
+        (log(199, 2, "a.example") + JUNK, 1),
+        (format!("\u{feff}{}", log(100, 0, "")), 0),
+        (format!("\u{feff}{}", log(99, 0, "")), 1),
+    ] {
+        let directory = directory(RULES, log.as_bytes());
+        let finished = simulate(directory.path(), &[]);
+        let unread = log.lines().filter(|line| !line.starts_with("192.0.2.1")).count();
+        let case = format!("{unread} of {}: {}", log.lines().count(), finished.text());
+        assert_eq!(finished.code, Some(expected), "{case}");
+        assert_eq!(finished.err.contains("--allow-unread"), expected == 1, "{case}");
+        assert_eq!(simulate(directory.path(), &["--allow-unread"]).code, Some(0), "{case}");
+    }
+}
+
+/// The place of a text.
+#[track_caller]
+fn place(text: &str, part: &str) -> usize {
+    text.find(part).unwrap_or_else(|| panic!("{part} is not in\n{text}"))
+}
+
+#[test]
+fn lines_without_a_client_are_told_first_with_an_example() {
+    let mut text = log(90, 0, "");
+    (0..10).for_each(|number| text += &line(&format!("web-1  | 192.0.2.{number}"), 100 + number));
+    let directory = directory(RULES, text.as_bytes());
+    let told = "10 of 100 lines (10.0%) are left out: no client's address can be read, such as access.log:91: found `web-1  | (address)`";
+    let verdict = "of the 90 requests that were read, 89 (98.9%) would be denied";
+    let found = simulate(directory.path(), &[]);
+    assert!(found.out.starts_with(&format!("{told}\n{verdict}")), "{}", found.out);
+    assert!(found.err.contains("access.log:92: no client's address: found `web-1  | (address)`"), "{}", found.err);
+    assert!(!found.text().contains("192.0.2"), "{}", found.text());
+    let found = simulate(directory.path(), &["--show-ids"]);
+    assert!(found.out.contains("found `web-1  | 192.0.2.0`"), "{}", found.out);
+
+    let found = simulate(directory.path(), &["--format", "html"]);
+    assert!(place(&found.out, &told.replace('\'', "&#39;")) < place(&found.out, verdict), "{}", found.out);
+    assert!(!found.out.contains("requests (98.9%) would be denied"), "{}", found.out);
+
+    let found = simulate(directory.path(), &["--format", "json"]);
+    let first = r#"{"left_out":[{"file":"access.log","found":"found `web-1  | (address)`","line":91,"lines":10,"reason":"no_client"}],"interrupted":[],"#;
+    assert!(found.out.starts_with(first), "{}", found.out);
+    assert_eq!(counts(&found), [100, 90, 10]);
+}
+
+/// What stands in the place of the address, and how it is shown without `--show-ids`.
+#[test]
+fn what_is_found_in_place_of_an_address_names_no_client() {
+    for (found, shown) in [
+        ("piweba3y.prodigy.com", "`(name)`"),
+        ("unix:", "`unix:`"),
+        ("localhost", "`(name)`"),
+        ("-", "nothing"),
+        ("198.51.100.1, unknown", "`(address), unknown`"),
+        ("192.0.2.7 via host-1.example", "`(address) via (name)`"),
+        ("2026-11-22T10:00:00.000000000Z stdout F 2001:db8::7", "`2026-11-22T10:00:00.000000000Z stdout F (address)`"),
+        ("\u{feff}192.0.2.7:81", "`\\u{feff}(address)`"),
+        ("\0\0[2001:db8::7]:81", "`\\0\\0(address)`"),
+        ("300.0.2.7", "`(name)`"),
+        (&"a ".repeat(100), &format!("`{}...`", "a ".repeat(30))),
+    ] {
+        let directory = directory(RULES, (log(3, 0, "") + &line(found, 9)).as_bytes());
+        let hidden = simulate(directory.path(), &[]);
+        assert!(hidden.out.starts_with(&format!("1 of 4 lines (25.0%) are left out: no client's address can be read, such as access.log:4: found {shown}\n")), "{found}: {}", hidden.out);
+    }
+}
+
+/// Limits and logs whose requests no limit decides, for one reason or another.
+#[test]
+fn a_log_that_no_limit_decides_is_no_all_clear() {
+    let json = |member: &str| {
+        format!(
+            "{{\"time\":\"2026-11-22T10:00:00Z\",\"remote_addr\":\"192.0.2.1\",\"request\":\"GET /a HTTP/1.1\"{member}}}\n"
+        )
+    };
+    let by_key = "limits: { PerKey: { by: { header: x-api-key }, count: 1, period: 1h } }";
+    let by_ip = "limits: { PerIp: { by: ip, count: 1, period: 1h } }";
+    for (why, limits, log, told) in [
+        ("the log lacks the header", by_key, log(9, 0, ""), "no limit decided any of the 9 requests"),
+        (
+            "no line has the header",
+            by_key,
+            json(",\"http_x_api_key\":\"\"").repeat(9),
+            "no limit decided any of the 9 requests",
+        ),
+        (
+            "no request has the path",
+            "limits: { Login: { match: { path: /login }, count: 1, period: 1h } }",
+            log(9, 0, ""),
+            "no limit decided any of the 9 requests",
+        ),
+        (
+            "the limit is off",
+            "limits: { Off: { count: 1, period: 1h, mode: off } }",
+            log(9, 0, ""),
+            "no limit decided any of the 9 requests",
+        ),
+        ("all clients are names", by_ip, log(9, 9, "a.example"), "no request could be decided"),
+        ("no client is there", by_ip, log(9, 9, "-"), "no request could be decided"),
+        (
+            "all requests are rejected",
+            by_ip,
+            log(9, 0, "").replace("GET /a HTTP/1.1", "-"),
+            "no request could be decided",
+        ),
+    ] {
+        let directory = directory(limits, log.as_bytes());
+        for format in ["text", "html"] {
+            let found = simulate(directory.path(), &["--format", format]);
+            assert_eq!(found.code, Some(1), "{why}: {}", found.text());
+            assert!(found.out.contains(told), "{why}: {}", found.out);
+            assert!(!found.out.contains("would be denied"), "{why}: {}", found.out);
+        }
+        let found = simulate(directory.path(), &["--format", "json"]);
+        assert_eq!(found.code, Some(1), "{why}: {}", found.text());
+        counts(&found);
+        assert_eq!(simulate(directory.path(), &["--allow-unread"]).code, Some(0), "{why}");
+    }
+}
+
+/// A limit that decides nothing beside one that decides everything.
+#[test]
+fn limits_that_decide_nothing_are_named_before_the_details() {
+    let limits = "limits:\n  PerIp: { by: ip, count: 100, period: 1h }\n  PerKey: { by: { header: x-api-key }, count: 1, period: 1h }\n  \
+        Login: { match: { path: /login }, count: 1, period: 1h }\n  Off: { count: 1, period: 1h, mode: off }\n";
+    let directory = directory(limits, log(9, 0, "").as_bytes());
+    let found = simulate(directory.path(), &[]);
+    assert_eq!(found.code, Some(0), "{}", found.text());
+    let named = "2 of 3 limits decided no request: PerKey, Login\n";
+    assert!(place(&found.out, named) < place(&found.out, "\nPerIp: "), "{}", found.out);
+    assert!(
+        found.out.contains("\nLogin: no request of this log meets it, which reads the path, the client's address\n"),
+        "{}",
+        found.out
+    );
+    let page = simulate(directory.path(), &["--format", "html"]).out;
+    assert!(page.contains(named.trim()) && page.contains("no request of this log meets it"), "{page}");
+}
+
+/// The first lines show the format, and later ones have another.
+#[test]
+fn a_format_that_changes_later_is_told() {
+    let first = "{\"time\":\"2026-11-22T10:00:00Z\",\"remote_addr\":\"192.0.2.1\",\"request\":\"GET /a HTTP/1.1\"}\n";
+    let later = first.replace("remote_addr", "peer_address");
+    let text = first.repeat(1_500) + &later.repeat(500);
+    let found = simulate(directory(RULES, text.as_bytes()).path(), &["--format", "json"]);
+    assert_eq!((found.code, counts(&found)), (Some(1), [2_000, 1_500, 500]), "{}", found.text());
+    let text = log(1_500, 0, "") + &first.repeat(500);
+    let found = simulate(directory(RULES, text.as_bytes()).path(), &["--format", "json"]);
+    assert_eq!((found.code, counts(&found)), (Some(1), [2_000, 1_500, 500]), "{}", found.text());
+}
+
+/// An address that a proxy has is not its client's.
+#[test]
+fn the_peer_does_not_stand_in_for_a_client_that_cannot_be_read() {
+    let line = |client: &str| {
+        format!(
+            "{{\"start_time\":\"2026-11-22T10:00:00Z\",\"response_code\":200,\"downstream_remote_address\":{client},\"downstream_direct_remote_address\":\"10.0.0.1:9\"}}\n"
+        )
+    };
+    let log = line("\"web-1 | 192.0.2.1:7\"").repeat(2) + &line("null") + &line("\"192.0.2.1:7\"");
+    let found = simulate(directory(RULES, log.as_bytes()).path(), &["--format", "json"]);
+    assert_eq!(counts(&found), [4, 2, 2], "{}", found.text());
+}
+
+/// The requests behind the break are unknown.
+#[test]
+fn a_log_that_breaks_off_is_told_first_and_fails() {
+    let directory = directory(RULES, log(2_000, 0, "").as_bytes());
+    finish(Command::new("gzip").arg("access.log").current_dir(directory.path()));
+    let packed = directory.path().join("access.log.gz");
+    let bytes = std::fs::read(&packed).unwrap();
+    std::fs::File::create(&packed).unwrap().write_all(&bytes[..bytes.len() * 3 / 4]).unwrap();
+    for format in ["text", "html", "json"] {
+        let found = run_in(directory.path(), &["simulate", "access.log.gz", "--format", format]);
+        assert_eq!(found.code, Some(1), "{}", found.text());
+        let told = place(&found.out, "access.log.gz: its compressed data is broken or cut off after ");
+        let verdict = if format == "json" { "\"denied\"" } else { "would be denied" };
+        assert!(told < place(&found.out, verdict), "{}", found.out);
+    }
+    let allowed = run_in(directory.path(), &["simulate", "access.log.gz", "--allow-unread"]);
+    assert_eq!(allowed.code, Some(0), "{}", allowed.text());
+}
+
+/// Limits that do not need the address decide lines without one.
+#[test]
+fn lines_without_a_client_count_where_nothing_needs_it() {
+    let limits = "limits: { All: { by: global, burst: 3 } }";
+    let found = simulate(directory(limits, log(5, 5, "a.example").as_bytes()).path(), &[]);
+    assert_eq!(found.code, Some(0), "{}", found.text());
+    assert!(found.out.starts_with("2 of 5 requests (40.0%) would be denied"), "{}", found.out);
+    // What the other rules need counts as well.
+    let directory = directory(limits, log(5, 5, "a.example").as_bytes());
+    std::fs::write(directory.path().join("other.yaml"), RULES).unwrap();
+    let found = simulate(directory.path(), &["--against", "other.yaml", "--format", "json"]);
+    assert_eq!((found.code, counts(&found)), (Some(1), [5, 0, 5]), "{}", found.text());
+}
+
+/// `weir diff --log` decides by the same lines.
+#[test]
+fn a_diff_tells_of_unread_lines_first_and_fails() {
+    for (unread, expected) in [(1, 0), (2, 3)] {
+        let directory = directory(RULES, log(100, unread, "a.example").as_bytes());
+        let diff = |flags: &[&str]| {
+            run_in(directory.path(), &[&["diff", "limits.yaml", "limits.yaml", "--log", "access.log"], flags].concat())
+        };
+        let found = diff(&[]);
+        assert_eq!(found.code, Some(expected), "{}", found.text());
+        let told = format!(
+            "{unread} of 100 lines ({unread}.00%) are left out: no client's address can be read, such as access.log:1: found `(name)`"
+        );
+        let whole = format!("of {} requests that were read, 0 would be newly denied", 100 - unread);
+        assert!(place(&found.out, &told) < place(&found.out, &whole), "{}", found.out);
+        assert_eq!(diff(&["--allow-unread"]).code, Some(0));
+        let object: Value = serde_json::from_str(&diff(&["--format", "json"]).out).unwrap();
+        assert_eq!(object["log"]["left_out"][0]["lines"], unread, "{object}");
+        assert!(diff(&["--format", "markdown"]).out.contains(&told), "{}", found.out);
+    }
+    let uncovered =
+        directory("limits: { PerKey: { by: { header: x-key }, count: 1, period: 1h } }", log(9, 0, "").as_bytes());
+    let found = finish(
+        Command::new(PATH)
+            .args(["diff", "limits.yaml", "limits.yaml", "--log", "access.log"])
+            .current_dir(uncovered.path()),
+    );
+    assert_eq!(found.code, Some(3), "{}", found.text());
+    assert!(!found.out.contains("0 would be newly denied"), "{}", found.out);
+}

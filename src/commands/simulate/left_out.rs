@@ -1,0 +1,218 @@
+//! What a simulation leaves out of a log, told before anything else.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, SocketAddr};
+
+use serde_json::{Value, json};
+
+use super::figures::{count, number_text, of, percent};
+use crate::commands::print::{counted, joined};
+use crate::engine::rules::quote::WIDEST_WORD;
+use crate::message::lossless;
+use crate::simulation::report::{Example, LeftOut, LimitReport, MOST_UNREAD, Report, SideReport};
+
+/// The names of limits in a sentence, at most.
+const MOST_NAMES: usize = 10;
+
+/// Tells what the verdict does not cover: a sentence for each reason, none if all of the log was decided.
+pub(in crate::commands) fn sentences(report: &Report, shows_ids: bool) -> Vec<String> {
+    let mut told: Vec<String> =
+        report.interrupted.iter().map(|reason| format!("not read to the end: {reason}")).collect();
+    let reasons = LeftOut::ALL.into_iter().filter(|reason| *reason != LeftOut::NoRequest);
+    told.extend(reasons.filter_map(|reason| sentence(report, reason, shows_ids)));
+    if report.undecided > 0 {
+        let requests = count(report.undecided, "request");
+        told.push(format!("{requests} could not be decided, because two limits have the same bucket"));
+    }
+    told
+}
+
+/// What one rules file would have denied, of what was decided.
+pub(super) fn verdict(report: &Report, side: &SideReport) -> String {
+    let (denied, requests) = (side.denied, report.requests);
+    if requests == 0 {
+        return "no request could be decided".to_owned();
+    }
+    if !side.decides() {
+        return format!("no limit decided any of the {}", count(requests, "request"));
+    }
+    if report.is_whole() {
+        return format!("{} would be denied", of(denied, requests, "request"));
+    }
+    let requests_read = count(requests, "request");
+    format!(
+        "of the {requests_read} that were read, {} ({}) would be denied",
+        number_text(denied),
+        percent(denied, requests)
+    )
+}
+
+/// Names the limits that decided none of the requests; `None` if each decided some.
+pub(super) fn idle(report: &Report) -> Option<String> {
+    let side = &report.side;
+    let idle = side.active().filter(|limit| limit.requests == 0 && report.requests > 0);
+    let idle: Vec<&str> = idle.map(|limit| limit.name.as_str()).collect();
+    let more = idle.len().saturating_sub(MOST_NAMES);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let names = joined(idle.iter().take(MOST_NAMES), ", ");
+    let limits = counted(side.active().count(), "limit");
+    (!idle.is_empty()).then(|| format!("{} of {limits} decided no request: {names}{more}", idle.len()))
+}
+
+/// Why a limit that the log covers decided nothing.
+pub(super) fn unmet(report: &Report, limit: &LimitReport) -> String {
+    if report.requests == 0 {
+        return "decided no request".to_owned();
+    }
+    let reads = joined(&limit.reads, ", ");
+    if reads.is_empty() {
+        return "no request of this log meets it".to_owned();
+    }
+    format!("no request of this log meets it, which reads {reads}")
+}
+
+/// Tells of the lines that were left out for one reason; `None` if there are none.
+pub(super) fn sentence(report: &Report, reason: LeftOut, shows_ids: bool) -> Option<String> {
+    let lines = report.lines.left_out(reason);
+    let example = report.examples.iter().find(|example| example.reason == reason).filter(|_| lines > 0)?;
+    let lines = of(lines, report.lines.lines, "line");
+    let what = match reason {
+        LeftOut::NoClient => "are left out: no client's address can be read",
+        LeftOut::Unreadable => "are left out: they do not fit the format",
+        LeftOut::Rejected => "are left out: the server rejected the requests before any limit",
+        LeftOut::InvalidCost => "are left out: their requests are rejected, because the cost is not a number",
+        LeftOut::NoRequest => "tell of no request",
+    };
+    Some(format!("{lines} {what}, such as {}", place(example, shows_ids)))
+}
+
+/// Writes the examples of lines that were not read, for who has the log.
+pub(super) fn write_examples(report: &Report, shows_ids: bool, err: &mut dyn Write) -> io::Result<()> {
+    for example in &report.examples {
+        let what = match example.reason {
+            LeftOut::NoClient => "no client's address",
+            LeftOut::Unreadable => "unreadable line",
+            _ => continue,
+        };
+        let (file, line) = (&example.file, example.line);
+        writeln!(err, "{file}:{line}: {what}: {}", found(example, shows_ids).unwrap_or_default())?;
+    }
+    for reason in &report.interrupted {
+        writeln!(err, "error: {reason}")?;
+    }
+    Ok(())
+}
+
+/// Why the report cannot be relied on; `None` if it can. `decides`: some limit decided a request.
+pub(in crate::commands) fn doubt(report: &Report, decides: bool) -> Option<String> {
+    let way_out = "--allow-unread succeeds all the same";
+    if !report.interrupted.is_empty() {
+        return Some(format!("a log was not read to its end; {way_out}"));
+    }
+    if report.is_too_much_unread() {
+        return Some(format!(
+            "more than {MOST_UNREAD}% of the lines could not be read; give their format with --log-format; {way_out}"
+        ));
+    }
+    (!decides).then(|| format!("no limit decided a request of the log; {way_out}"))
+}
+
+pub(in crate::commands) fn json(report: &Report, shows_ids: bool) -> Value {
+    let reasons = LeftOut::ALL.into_iter().filter(|reason| report.lines.left_out(*reason) > 0);
+    let told = reasons.map(|reason| {
+        let example = report.examples.iter().find(|example| example.reason == reason);
+        json!({
+            "reason": name(reason),
+            "lines": report.lines.left_out(reason),
+            "file": example.map(|example| &example.file),
+            "line": example.map(|example| example.line),
+            "found": example.and_then(|example| found(example, shows_ids)),
+        })
+    });
+    told.collect()
+}
+
+const fn name(reason: LeftOut) -> &'static str {
+    match reason {
+        LeftOut::NoClient => "no_client",
+        LeftOut::Unreadable => "unreadable",
+        LeftOut::Rejected => "rejected",
+        LeftOut::InvalidCost => "invalid_cost",
+        LeftOut::NoRequest => "no_request",
+    }
+}
+
+/// The place of a line, and what was found there.
+fn place(example: &Example, shows_ids: bool) -> String {
+    let place = format!("{}:{}", example.file, example.line);
+    found(example, shows_ids).map_or(place.clone(), |found| format!("{place}: {found}"))
+}
+
+fn found(example: &Example, shows_ids: bool) -> Option<String> {
+    match example.reason {
+        LeftOut::NoClient if matches!(&*example.found, "" | "-") => Some("found nothing".to_owned()),
+        LeftOut::NoClient if shows_ids => Some(format!("found `{}`", visible(&example.found))),
+        LeftOut::NoClient => Some(format!("found `{}`", visible(&without_ids(&example.found)))),
+        LeftOut::Unreadable => Some(example.found.clone()),
+        LeftOut::Rejected | LeftOut::InvalidCost | LeftOut::NoRequest => None,
+    }
+}
+
+/// At most [`WIDEST_WORD`] characters, with escapes for those that cannot be seen.
+fn visible(text: &str) -> String {
+    let text = lossless::shown(text);
+    let mut shown = String::new();
+    for character in text.chars().take(WIDEST_WORD) {
+        if character.is_control() || character == '\u{feff}' {
+            shown.extend(character.escape_debug());
+        } else {
+            shown.push(character);
+        }
+    }
+    if text.chars().nth(WIDEST_WORD).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// The text with stand-ins for what may be a client: addresses, and names of hosts.
+fn without_ids(text: &str) -> String {
+    let is_in_word = |character: char| character.is_alphanumeric() || ".:-_[]".contains(character);
+    if text.chars().all(is_in_word) && !text.ends_with(':') && !is_address(text) {
+        return "(name)".to_owned();
+    }
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let word = rest.find(|character| !is_in_word(character)).unwrap_or(rest.len());
+        let (word, behind) = rest.split_at(word);
+        if is_address(word) {
+            shown.push_str("(address)");
+        } else {
+            let parts: Vec<&str> = word.split(':').map(part_without_id).collect();
+            shown.push_str(&parts.join(":"));
+        }
+        let between = behind.find(is_in_word).unwrap_or(behind.len());
+        shown.push_str(&behind[..between]);
+        rest = &behind[between..];
+    }
+    shown
+}
+
+fn part_without_id(part: &str) -> &str {
+    let is_name = part.rsplit_once('.').is_some_and(|(_, last)| {
+        let is_domain = last.len() > 1 && last.bytes().all(|byte| byte.is_ascii_alphabetic());
+        is_domain || part.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.')
+    });
+    match () {
+        () if is_address(part) => "(address)",
+        () if is_name => "(name)",
+        () => part,
+    }
+}
+
+/// With or without a port and brackets.
+fn is_address(word: &str) -> bool {
+    let bare = word.strip_prefix('[').and_then(|word| word.strip_suffix(']')).unwrap_or(word);
+    bare.parse::<IpAddr>().is_ok() || word.parse::<SocketAddr>().is_ok()
+}
