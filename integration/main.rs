@@ -6,6 +6,7 @@ mod chart;
 mod check;
 mod clients;
 mod commands;
+mod diff;
 mod documentation;
 mod envoy;
 mod faults;

@@ -242,3 +242,66 @@ fn a_delayed_request_takes_its_slot_when_it_has_waited() {
     let (most, from) = (&report["delay_ms"]["max"], &report["limits"]["Slots"]["first"]);
     assert_eq!((most, from), (&999.into(), &"2026-11-22T00:00:02.5Z".into()), "{report}");
 }
+
+/// A candidate that is enforced for some ids: they have its numbers, and it is counted for the others only.
+#[test]
+fn an_enforced_candidate_is_shown_with_its_share_and_numbers() {
+    let log: String = (0..300).map(|number| line(number, &format!("192.0.2.{}", number % 100), "/a")).collect();
+    let simulate = |candidate: &str, flags: &[&str]| {
+        let limits = format!("limits:\n  PerIp: {{ burst: 5, count: 1, period: 1d{candidate} }}\n");
+        simulate(&limits, &log, flags).1
+    };
+    let json = ["--format", "json"];
+    for (candidate, requests, denied, beside, denied_beside, shown) in [
+        ("", 300, 0, None, 0, ["numbers      burst 5, 1 per 24h\n", ""]),
+        (
+            ", candidate: { burst: 2 }",
+            300,
+            0,
+            Some(300),
+            100,
+            [
+                "numbers      burst 5, 1 per 24h\n",
+                "candidate    burst 2, never refills; would deny 100 of 300 requests (33.3%)\n",
+            ],
+        ),
+        (
+            ", candidate: { burst: 2, enforce_for: 100% }",
+            300,
+            100,
+            Some(0),
+            0,
+            [
+                "numbers      burst 5, 1 per 24h, but for ids in the share of the candidate\n",
+                "candidate    burst 2, never refills, for 100% of ids\n",
+            ],
+        ),
+    ] {
+        let report = report(&simulate(candidate, &json));
+        let limit = &report["limits"]["PerIp"];
+        assert_eq!((&limit["requests"], &limit["denied"]), (&requests.into(), &denied.into()), "{limit}");
+        assert_eq!(limit["candidate"]["requests"].as_u64(), beside, "{limit}");
+        assert_eq!(limit["candidate_denied"].as_u64().unwrap_or_default(), denied_beside, "{limit}");
+        let text = simulate(candidate, &[]).out;
+        assert!(shown.iter().all(|shown| text.contains(shown)), "{text}");
+    }
+    let half = ", candidate: { burst: 2, enforce_for: 50% }";
+    let limit = &report(&simulate(half, &json))["limits"]["PerIp"];
+    let number = |value: &Value| value.as_u64().unwrap();
+    let (beside, denied) = (number(&limit["candidate"]["requests"]), number(&limit["denied"]));
+    // Each id sends three requests. Those in the share are denied the third, and the candidate would deny it to the others.
+    assert!((90..210).contains(&beside) && beside.is_multiple_of(3), "{limit}");
+    assert_eq!((denied, number(&limit["candidate_denied"])), ((300 - beside) / 3, beside / 3), "{limit}");
+    assert_eq!(
+        (&limit["candidate"]["enforce_for_percent"], &limit["candidate"]["numbers"]),
+        (&50.0.into(), &"burst 2, never refills".into())
+    );
+    let text = simulate(half, &[]).out;
+    let shown = format!(
+        "  candidate    burst 2, never refills, for 50% of ids; would deny {} of {beside} requests (33.3%) of the others\n",
+        beside / 3
+    );
+    assert!(text.contains(&shown), "{text}");
+    let page = simulate(half, &["--format", "html"]).out;
+    assert!(page.contains(shown.trim().strip_prefix("candidate    ").unwrap()), "{page}");
+}

@@ -28,8 +28,8 @@ pub(super) struct LimitOutcome {
     pub(super) is_enforced: bool,
     /// The index of its first charge.
     pub(super) charge: Option<usize>,
-    /// The candidate of the limit would deny the request.
-    pub(super) is_candidate_denied: bool,
+    /// Whether the candidate of the limit would deny the request; `None` if it was not decided beside the limit's numbers.
+    pub(super) candidate_denies: Option<bool>,
     /// The time that the request waits for the limit, or would if it were enforced; 0 if it is denied.
     pub(super) delay: Micros,
 }
@@ -125,7 +125,7 @@ impl Replay {
                     is_denied: denies,
                     is_enforced: origin.enforced,
                     charge: Some(place),
-                    is_candidate_denied: false,
+                    candidate_denies: None,
                     delay,
                 }),
             }
@@ -137,7 +137,7 @@ impl Replay {
             is_denied,
             is_enforced,
             charge: None,
-            is_candidate_denied: false,
+            candidate_denies: None,
             delay: Micros(0),
         };
         for denial in &asked.plan.denials {
@@ -165,7 +165,7 @@ impl Replay {
                 is_denied,
                 is_enforced: answer.enforced,
                 charge: asked.plan.origins.iter().position(is_own),
-                is_candidate_denied: false,
+                candidate_denies: None,
                 delay,
             });
         }
@@ -176,7 +176,7 @@ impl Replay {
                 is_denied: false,
                 is_enforced: true,
                 charge: None,
-                is_candidate_denied: false,
+                candidate_denies: None,
                 delay: Micros(0),
             });
         }
@@ -203,7 +203,7 @@ impl Replay {
     fn decide_candidates(&mut self, plan: &Plan, verdict: &Verdict, now: Micros) {
         for (limit, is_denied) in verdict.candidate_decisions() {
             let outcomes = self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit);
-            outcomes.for_each(|outcome| outcome.is_candidate_denied = is_denied);
+            outcomes.for_each(|outcome| outcome.candidate_denies = Some(is_denied));
         }
         if verdict.standing == Standing::Denied {
             self.charge(&verdict.candidate_charges(plan), now);

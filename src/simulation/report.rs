@@ -102,8 +102,7 @@ pub struct LimitReport {
     pub denied: u64,
     /// The part of `denied` that belongs to ids for which the limit is in shadow.
     pub denied_in_shadow: u64,
-    /// Requests that its candidate would deny; `None` if it has none.
-    pub candidate_denied: Option<u64>,
+    pub candidate: Option<CandidateReport>,
     /// `None` if it has no `delay`.
     pub delays: Option<Delays>,
     pub ids: u64,
@@ -119,6 +118,20 @@ pub struct LimitReport {
     pub load: Option<Load>,
     /// The error is the reason why no numbers were searched. `None` if no share was given.
     pub suggestion: Option<Result<Suggestion, &'static str>>,
+}
+
+/// The effect of a limit's candidate.
+#[derive(Clone, Debug)]
+pub struct CandidateReport {
+    /// For people.
+    pub numbers: String,
+    /// The share of ids that have these numbers in place of the limit's, in parts per
+    /// [`WHOLE_SHARE`](crate::engine::rules::limit::WHOLE_SHARE).
+    pub enforce_for: u32,
+    /// Requests of the other ids, for which it is decided beside the limit's numbers.
+    pub requests: u64,
+    /// Those of them that it would deny.
+    pub denied: u64,
 }
 
 /// The requests that would wait and then pass, and how long.

@@ -5,11 +5,12 @@ use super::ids::IdTable;
 use super::load::Histogram;
 use super::most_denied::MostDenied;
 use super::replay::{LimitOutcome, Replay};
-use super::report::{Delays, LimitReport, Load, SideReport, Status};
+use super::report::{CandidateReport, Delays, LimitReport, Load, SideReport, Status};
 use super::requests::{Asked, Side};
 use super::series::Series;
 use super::suggestion::{Goal, Record};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::limit::{Limit, LimitMode};
 use crate::message::lossless::shown;
 use crate::message::percent::decode;
@@ -32,7 +33,8 @@ struct LimitTally {
     requests: u64,
     denied: u64,
     denied_in_shadow: u64,
-    candidate_denied: u64,
+    /// Decided beside its own numbers, and denied.
+    candidate: (u64, u64),
     first: Option<Micros>,
     last: Option<Micros>,
     ids: IdTable,
@@ -96,7 +98,10 @@ impl Tally {
             let Some(tally) = self.limits.get_mut(outcome.limit as usize) else { continue };
             self.series.count(outcome.limit as usize + 1, place, outcome.is_denied);
             tally.requests += 1;
-            tally.candidate_denied += u64::from(outcome.is_candidate_denied);
+            if let Some(is_denied) = outcome.candidate_denies {
+                tally.candidate.0 += 1;
+                tally.candidate.1 += u64::from(is_denied);
+            }
             if outcome.is_denied {
                 tally.denied += 1;
                 tally.denied_in_shadow += u64::from(!outcome.is_enforced);
@@ -171,12 +176,17 @@ impl LimitTally {
             name: limit.name.clone(),
             status,
             is_enforced: limit.is_enforced(),
-            numbers: numbers(limit),
+            numbers: numbers(&limit.allowance),
             reads: reads(limit),
             requests: self.requests,
             denied: self.denied,
             denied_in_shadow: self.denied_in_shadow,
-            candidate_denied: limit.candidate.is_some().then_some(self.candidate_denied),
+            candidate: limit.candidate.as_ref().map(|candidate| CandidateReport {
+                numbers: numbers(&candidate.allowance),
+                enforce_for: candidate.enforce_for,
+                requests: self.candidate.0,
+                denied: self.candidate.1,
+            }),
             ids,
             ids_denied,
             ids_are_estimates,
@@ -210,8 +220,8 @@ fn reads(limit: &Limit) -> Vec<Missing> {
     reads
 }
 
-fn numbers(limit: &Limit) -> String {
-    let windows = limit.allowance.windows().map(|windows| windows.iter().map(ToString::to_string));
+fn numbers(allowance: &Allowance) -> String {
+    let windows = allowance.windows().map(|windows| windows.iter().map(ToString::to_string));
     windows.map_or_else(String::new, |windows| windows.collect::<Vec<_>>().join(" and "))
 }
 

@@ -4,6 +4,7 @@
 //! If the key stays the same, the tokens used carry over to other numbers.
 
 use super::conditions::by;
+use super::shares;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::limit::{Limit, LimitMode};
@@ -33,11 +34,8 @@ pub(super) fn after(old: &Limit, new: &Limit) -> String {
     if first != last {
         return format!("start full: {last} cannot read what {first} has kept");
     }
-    let mut text = if old.allowance == new.allowance {
-        "stay as they are".to_owned()
-    } else {
-        "carry over what was used".to_owned()
-    };
+    let fate = if shares::change_numbers(old, new) { "carry over what was used" } else { "stay as they are" };
+    let mut text = fate.to_owned();
     if old.by != new.by {
         text.push_str(" where the id's text stays the same");
         let prefix = |limit: &Limit| {

@@ -2,9 +2,9 @@
 
 use super::buckets;
 use super::effect::Effect;
-use super::numbers;
 use super::overrides::{self, OverrideChange};
 use super::settings;
+use super::shares;
 use super::source::Rulebook;
 use super::tokens;
 use crate::engine::rules::allowance::Allowance;
@@ -96,7 +96,8 @@ fn is_same_in_keys(old: &Limit, new: &Limit) -> bool {
 }
 
 fn is_same_but_for_its_name(old: &Limit, new: &Limit) -> bool {
-    old.allowance == new.allowance && settings::all(old, new).is_empty()
+    let has_same_numbers = old.allowance == new.allowance && old.candidate == new.candidate;
+    has_same_numbers && old.enforce_for == new.enforce_for && settings::all(old, new).is_empty()
 }
 
 /// Returns true if it can deny a request.
@@ -107,13 +108,9 @@ fn can_deny(limit: &Limit) -> bool {
 }
 
 fn pair((old_rules, old): (&Rulebook, &Limit), (new_rules, new): (&Rulebook, &Limit)) -> LimitDiff {
-    let mut changes = settings::all(old, new);
+    let mut changes = shares::changes(old, new);
+    changes.extend(settings::all(old, new));
     changes.extend(tokens::of_issuers((old_rules, old), (new_rules, new)));
-    if old.allowance != new.allowance {
-        let effect = numbers::compare(&old.allowance, &new.allowance);
-        let [from, to] = [old, new].map(|limit| settings::allowance(&limit.allowance));
-        changes.insert(0, Change { what: "numbers", from, to, effect, note: String::new() });
-    }
     let overrides = overrides::compare((old_rules, old), (new_rules, new));
     let of_changes = changes.iter().map(|change| change.effect);
     let all = of_changes.chain(overrides.iter().map(|change| change.effect)).fold(Effect::NONE, |all, one| all | one);

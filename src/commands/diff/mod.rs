@@ -19,6 +19,7 @@ mod numbers;
 mod overrides;
 mod report;
 mod settings;
+mod shares;
 mod source;
 #[cfg(test)]
 mod tests;

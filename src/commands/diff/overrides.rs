@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::effect::Effect;
 use super::numbers;
 use super::settings::allowance;
+use super::shares;
 use super::source::Rulebook;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::limit::Limit;
@@ -42,7 +43,7 @@ pub(super) fn compare(
         let was = before.remove(&key(new_rules, new, subject, given)).map(|(_, given)| given);
         let effect = match was {
             Some(was) => numbers::compare(&was.allowance, &given.allowance) | of_end(was, given, new),
-            None => numbers::compare(&old.allowance, &given.allowance),
+            None => shares::of_override(old, &given.allowance),
         };
         if was.is_none_or(|was| was.allowance != given.allowance || was.until != given.until) {
             let (id, place) = new_rules.label(new, given);
@@ -54,7 +55,7 @@ pub(super) fn compare(
     gone.sort_by_key(|(place, _)| *place);
     found.extend(gone.into_iter().map(|(_, given)| {
         let (id, place) = old_rules.label(old, given);
-        let effect = numbers::compare(&given.allowance, &new.allowance);
+        let effect = shares::of_override(new, &given.allowance).reversed();
         OverrideChange { label: format!("{id} ({place})"), from: Some(shown(given)), to: None, effect }
     }));
     found
@@ -63,7 +64,7 @@ pub(super) fn compare(
 /// The effect of another `until`, from which on the limit's numbers hold.
 fn of_end(old: &Override, new: &Override, limit: &Limit) -> Effect {
     let end = |given: &Override| given.until.map_or(u64::MAX, |Micros(until)| until);
-    let ended = numbers::compare(&new.allowance, &limit.allowance);
+    let ended = shares::of_override(limit, &new.allowance).reversed();
     match end(new).cmp(&end(old)) {
         std::cmp::Ordering::Less => ended,
         std::cmp::Ordering::Equal => Effect::NONE,

@@ -1,4 +1,4 @@
-//! Changes of a limit's settings beside its numbers and overrides.
+//! Changes of a limit's settings beside its numbers, shares and overrides.
 
 use std::fmt::Write;
 
@@ -18,7 +18,6 @@ pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
         of_match(old, new),
         of_by(old, new),
         mode(old, new),
-        share(old, new),
         cost(old, new),
         response_cost(old, new),
         fallback("missing", old.missing, new.missing, "without an id"),
@@ -34,7 +33,6 @@ pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
         unless_same("lease", &old.lease, &new.lease, Effect::BOTH, "gateways take tokens ahead of use"),
         unless_same("queue", &old.queue, &new.queue, Effect::NONE, "entries have other fields"),
         script(old, new),
-        unless_same("candidate", &old.candidate, &new.candidate, Effect::NONE, "it never denies"),
     ];
     found.into_iter().flatten().collect()
 }
@@ -86,13 +84,6 @@ fn mode(old: &Limit, new: &Limit) -> Option<Change> {
     };
     let effect = Effect::of_rank(&rank(old), &rank(new));
     (old.mode != new.mode).then(|| change("mode", word(old), word(new), effect, note))
-}
-
-fn share(old: &Limit, new: &Limit) -> Option<Change> {
-    let shown = |limit: &Limit| format!("{}%", f64::from(limit.enforce_for) / 10_000.0);
-    let effect = Effect::of_rank(&old.enforce_for, &new.enforce_for);
-    let note = "a larger share includes the ids of a smaller one";
-    (effect != Effect::NONE).then(|| change("enforce_for", shown(old), shown(new), effect, note))
 }
 
 fn cost(old: &Limit, new: &Limit) -> Option<Change> {

@@ -2,7 +2,7 @@
 
 use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::micros::Micros;
-use crate::simulation::report::{Delays, Load};
+use crate::simulation::report::{CandidateReport, Delays, LimitReport, Load};
 
 pub(super) fn load_text(load: &Load) -> String {
     let per = load.period.map_or_else(|| "in the whole log".to_owned(), |period| format!("in {}", span(period)));
@@ -18,6 +18,26 @@ pub(super) fn delays_text(delays: &Delays, requests: u64) -> String {
     }
     let [p50, p99, most] = [delays.p50, delays.p99, delays.most].map(span);
     format!("{delayed}: p50 {p50}, p99 {p99}, max {most}")
+}
+
+/// The limit's own numbers, and whom they are not for.
+pub(super) fn numbers_text(limit: &LimitReport) -> String {
+    let is_partly_replaced = limit.candidate.as_ref().is_some_and(|candidate| candidate.enforce_for > 0);
+    let but = if is_partly_replaced { ", but for ids in the share of the candidate" } else { "" };
+    format!("{}{but}", limit.numbers)
+}
+
+/// `burst 5, 5 per 1h, for 10% of ids; would deny 3 of 1,200 requests (0.25%) of the others`
+pub(super) fn candidate_text(candidate: &CandidateReport) -> String {
+    let CandidateReport { numbers, enforce_for, requests, denied } = candidate;
+    let (share, others) = match enforce_for {
+        0 => (String::new(), ""),
+        share => (format!(", for {} of ids", share_text(u64::from(*share))), " of the others"),
+    };
+    if *requests == 0 {
+        return format!("{numbers}{share}");
+    }
+    format!("{numbers}{share}; would deny {}{others}", of(*denied, *requests, "request"))
 }
 
 /// `1,200 requests`

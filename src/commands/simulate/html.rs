@@ -4,7 +4,9 @@ use std::fmt::{Display, Write};
 
 use super::Files;
 use super::chart::{self, HALF, WIDE, chart, same_load};
-use super::figures::{delays_text, instant, load_text, number_text, of, share_text, span};
+use super::figures::{
+    candidate_text, delays_text, instant, load_text, number_text, numbers_text, of, share_text, span,
+};
 use super::left_out;
 use super::names::Names;
 use crate::commands::print::joined;
@@ -144,7 +146,7 @@ fn beside(page: &mut String, side: &SideReport, columns: &[usize]) {
 fn covered(page: &mut String, limit: &LimitReport, goal: &Goal, width: Micros) {
     let about = if limit.ids_are_estimates { "about " } else { "" };
     let _ = write!(page, "<p>{about}{} would be denied</p><dl>", of(limit.ids_denied, limit.ids, "id"));
-    row(page, "Numbers", &limit.numbers);
+    row(page, "Numbers", numbers_text(limit));
     row(page, "Denied", of(limit.denied, limit.requests, "request"));
     if limit.is_enforced && limit.denied_in_shadow > 0 {
         row(page, "In shadow", format!("{} of them", number_text(limit.denied_in_shadow)));
@@ -152,8 +154,8 @@ fn covered(page: &mut String, limit: &LimitReport, goal: &Goal, width: Micros) {
     if let Some(delays) = &limit.delays {
         row(page, "Delayed", delays_text(delays, limit.requests));
     }
-    if let Some(denied) = limit.candidate_denied {
-        row(page, "Candidate", format!("denies {}", of(denied, limit.requests, "request")));
+    if let Some(candidate) = &limit.candidate {
+        row(page, "Candidate", candidate_text(candidate));
     }
     if let (Some(first), Some(last), Some((worst, denied))) = (limit.first, limit.last, limit.worst) {
         row(page, "When", format!("{} to {} UTC", instant(first), instant(last)));

@@ -5,8 +5,9 @@ use serde_json::{Map, Value, json};
 use super::left_out;
 use super::names::Names;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::limit::WHOLE_SHARE;
 use crate::simulation::against::Difference;
-use crate::simulation::report::{Delays, DeniedId, LeftOut, LimitReport, Report, SideReport, Status};
+use crate::simulation::report::{CandidateReport, Delays, DeniedId, LeftOut, LimitReport, Report, SideReport, Status};
 use crate::simulation::series::Slice;
 use crate::simulation::suggestion::Found;
 
@@ -100,7 +101,8 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "denied_in_shadow": limit.denied_in_shadow,
         "delayed": limit.delays.map_or(0, |delays| delays.requests),
         "delay_ms": limit.delays.and_then(delay),
-        "candidate_denied": limit.candidate_denied,
+        "candidate": limit.candidate.as_ref().map(candidate),
+        "candidate_denied": limit.candidate.as_ref().map(|candidate| candidate.denied),
         "ids": limit.ids,
         "ids_denied": limit.ids_denied,
         "ids_are_estimates": limit.ids_are_estimates,
@@ -111,6 +113,15 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "load": load,
         "suggestion": suggestion,
     }))
+}
+
+fn candidate(candidate: &CandidateReport) -> Value {
+    json!({
+        "numbers": candidate.numbers,
+        "enforce_for_percent": f64::from(candidate.enforce_for) * 100.0 / f64::from(WHOLE_SHARE),
+        "requests": candidate.requests,
+        "denied": candidate.denied,
+    })
 }
 
 /// In milliseconds; `None` if no request is delayed.

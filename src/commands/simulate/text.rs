@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use super::super::print::joined;
 use super::Files;
-use super::figures::{count, delays_text, instant, load_text, number_text, of, share_text, span};
+use super::figures::{
+    candidate_text, count, delays_text, instant, load_text, number_text, numbers_text, of, share_text, span,
+};
 use super::left_out;
 use super::names::Names;
 use crate::engine::algorithms::micros::Micros;
@@ -85,7 +87,7 @@ fn covered(text: &mut String, limit: &LimitReport, width: Micros, names: &Names,
     let shadow = if limit.is_enforced { "" } else { " (shadow)" };
     let _ = writeln!(text, "{}{shadow}: {about}{} would be denied", limit.name, of(limit.ids_denied, limit.ids, "id"));
     if !limit.numbers.is_empty() {
-        detail(text, "numbers", &limit.numbers);
+        detail(text, "numbers", &numbers_text(limit));
     }
     detail(text, "denied", &of(limit.denied, limit.requests, "request"));
     if limit.is_enforced && limit.denied_in_shadow > 0 {
@@ -94,8 +96,8 @@ fn covered(text: &mut String, limit: &LimitReport, width: Micros, names: &Names,
     if let Some(delays) = &limit.delays {
         detail(text, "delayed", &delays_text(delays, limit.requests));
     }
-    if let Some(denied) = limit.candidate_denied {
-        detail(text, "candidate", &format!("denies {}", of(denied, limit.requests, "request")));
+    if let Some(candidate) = &limit.candidate {
+        detail(text, "candidate", &candidate_text(candidate));
     }
     if let (Some(first), Some(last), Some((worst, denied))) = (limit.first, limit.last, limit.worst) {
         detail(text, "when", &format!("{} to {}", instant(first), instant(last)));
