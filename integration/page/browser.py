@@ -84,7 +84,7 @@ class Browser:
 
 
 class Page:
-    def __init__(self, browser, url, width=1200, height=800, dark=False):
+    def __init__(self, browser, url, width=1200, height=800, dark=False, script=""):
         self.browser = browser
         self.context = browser.call("Target.createBrowserContext")["browserContextId"]
         target = browser.call("Target.createTarget", url="about:blank", browserContextId=self.context)["targetId"]
@@ -92,6 +92,8 @@ class Page:
         for domain in ["Page", "Runtime", "Log", "Accessibility"]:
             self.call(f"{domain}.enable")
         self.look(width, height, dark)
+        # Before the page's own.
+        self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
         self.call("Page.navigate", url=url)
 
     def __enter__(self):

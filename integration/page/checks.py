@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """Uses the live page in headless Chromium, as an operator does.
 
-    checks.py --proxy ADDR --admin ADDR --limits FILE --public ADDR
+    checks.py --proxy ADDR --admin ADDR --limits FILE --public ADDR --ailing ADDR --failing ADDR
 
 ADDR are listeners of a Weir with the rules in FILE, which `mod.rs` writes; --public is an admin listener that is not on
-loopback. Prints {"passed": [..], "failed": {..}} and ends with 1 if anything failed.
+loopback, --ailing that of a Weir whose store and upstreams are down, --failing its proxy. Prints {"passed": [..], "failed": {..}} and ends with 1 if anything failed.
 """
 
 import argparse
+import contextlib
 import http.client
+import json
 import pathlib
+import re
 import socket
 import sys
 import threading
@@ -74,18 +77,34 @@ class Relay:
             self.is_cut = False
 
 
+WATCH = (pathlib.Path(__file__).parent / "watch.js").read_text()
+
+
 class Setting:
     def __init__(self, options, browser):
         self.options, self.browser = options, browser
+        # The properties of answers that pages have read, each as JSON.
+        self.reads = set()
 
+    @contextlib.contextmanager
     def open(self, address=None, **look):
-        page = self.browser.open(f"http://{address or self.options.admin}/", **look)
-        page.until_text("#state", "Live")
-        return page
+        """A page that never shows a value that is not there."""
+        with self.browser.open(f"http://{address or self.options.admin}/", script=WATCH, **look) as page:
+            page.until_text("#state", "Live")
+            yield page
+            self.reads.update(page.run("answersRead()"))
+            equal(page.run("wrongTexts()"), [])
 
-    def get(self, path, **headers):
+    def api(self):
+        connection = http.client.HTTPConnection(self.options.admin, timeout=20)
+        connection.request("GET", "/openapi.json")
+        document = json.loads(connection.getresponse().read())
+        connection.close()
+        return document
+
+    def get(self, path, to=None, **headers):
         """Sends a request to the proxy; returns the status."""
-        connection = http.client.HTTPConnection(self.options.proxy, timeout=20)
+        connection = http.client.HTTPConnection(to or self.options.proxy, timeout=20)
         connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         status = connection.getresponse().status
         connection.close()
@@ -210,6 +229,26 @@ def blocks_refunds_and_sets(setting):
         clean(page)
 
 
+def looks_up_buckets_of_every_kind(setting):
+    with setting.open() as page:
+        for limit, id, part in [
+            ("Tried", "192.0.2.1", "burst 10, 10 per 1h"),
+            ("Moved", "192.0.2.1", "burst 5, 5 per 1h"),
+            ("Windows", "192.0.2.1", "burst 9, 9 per 1h"),
+            ("Fixed", "", "burst 3, never refills"),
+            ("Free", "192.0.2.1", "unlimited"),
+            ("Closed", "192.0.2.1", "deny"),
+            ("Given", "192.0.2.1", "nothing"),
+            ("Unused", "192.0.2.1", "off"),
+        ]:
+            page.run("document.querySelector('#bucket-name').textContent = ''")
+            look_up(page, limit, id)
+            page.until_text("#bucket-name", f"{limit}:{id}" if id else limit)
+            page.until_text("#bucket", part)
+        look_up(page, "Watched", "")
+        page.until_text("#bucket-message", "Error: ")
+
+
 def sets_lists_and_deletes_an_override(setting):
     with setting.open() as page:
         page.fill("#override-id", "Watched:o")
@@ -223,7 +262,13 @@ def sets_lists_and_deletes_an_override(setting):
         page.click("#override-form button")
         page.until_text("#override-message", "Set. It ends when this Weir stops.")
         page.until_text("#overrides", HOSTILE)
+        page.until_text("#overrides", "Watched:o deny, by ")
         equal(setting.get("/watched", x_id="o"), 429)
+        page.fill("#override-numbers", "count=40 period=1s")
+        page.fill("#override-for", "1h")
+        page.click("#override-form button")
+        page.until_text("#overrides", "Watched:o burst 40, 40 per 1s, until 20")
+        equal(setting.get("/watched", x_id="o"), 200)
         page.fill("#override-numbers", "count=0 period=1h")
         page.click("#override-form button")
         page.until_text("#override-message", "`count`: ")
@@ -247,13 +292,55 @@ def says_that_a_token_is_wrong(setting):
         equal([problem for problem in page.problems() if "401" not in problem], [])
 
 
+# The limit of each path in `mod.rs`, the headers of a request, and what is said of it.
+EXPLANATIONS = [
+    ("Watched", "x-id: a", "applies", {"Bucket": "Watched:a", "Allows": "burst 1, 1 per 1h", "Cost": "1", "Enforced": "yes"}),
+    ("Shadowed", "x-id: a", "applies", {"Bucket": "Shadowed:a", "Allows": "burst 1, 1 per 1h", "Cost": "1", "Enforced": "no"}),
+    ("Tried", "", "applies", {"Allows": "burst 10, 10 per 1h", "Candidate": "burst 5, 5 per 1h, counted and not enforced", "Enforced": "yes"}),
+    ("Moved", "", "applies", {"Allows": "burst 5, 5 per 1h", "Candidate": "these are its numbers", "Enforced": "yes"}),
+    ("Raised", "", "applies", {"Allows": "burst 2, 2 per 1h", "Elevated": "burst 9, 9 per 1h"}),
+    ("Windows", "", "applies", {"Allows": "burst 2, 2 per 1s; burst 9, 9 per 1h"}),
+    ("Fixed", "", "applies", {"Bucket": "Fixed", "Allows": "burst 3, never refills"}),
+    ("Part", "", "applies", {"Allows": "burst 2, 2 per 1h", "Enforced": ""}),
+    ("Free", "", "applies", {"Allows": "unlimited", "Enforced": "yes"}),
+    ("Closed", "", "applies", {"Allows": "deny", "Enforced": "yes"}),
+    ("Keyed", "", "applies", {"Why": "`missing: deny`", "Allows": "deny", "Enforced": "yes"}),
+    ("Given", "", "does not apply", {"Why": "the limit has no numbers, and no override matches this id"}),
+    ("Unused", "", "does not apply", {"Why": "off"}),
+]
+
+EXPLAINED = """JSON.stringify([...document.querySelectorAll('#explanation h3')].map((title) => [
+    title.textContent,
+    Object.fromEntries([...title.nextSibling.querySelectorAll('dt')].map((name) => [name.textContent, name.nextSibling.textContent])),
+]))"""
+
+
+def explain(page, path, headers):
+    page.fill("#explain-url", path)
+    page.fill("#explain-headers", headers)
+    page.run("document.querySelector('#explain-message').textContent = ''")
+    page.click("#explain-form button")
+    page.until_text("#explain-message", "to this request")
+    return json.loads(page.run(EXPLAINED))
+
+
 def explains_a_request(setting):
     with setting.open() as page:
-        page.fill("#explain-url", "/watched")
-        page.fill("#explain-headers", f"x-id: {HOSTILE}")
-        page.click("#explain-form button")
-        page.until_text("#explain-message", "1 limit applies to this request")
-        page.until_text("#explanation", HOSTILE)
+        for limit, headers, effect, facts in EXPLANATIONS:
+            told = explain(page, f"/{limit.lower()}", headers)
+            applies = effect == "applies"
+            equal(page.text("#explain-message"), f"{'1 limit applies' if applies else '0 limits apply'} to this request.")
+            # Those that apply come first.
+            equal([title for title, _ in told if title.startswith("✓")], [f"✓ {limit} applies"] if applies else [])
+            equal(sorted(title.split()[1] for title, _ in told), sorted(name for name, *_ in EXPLANATIONS))
+            mine = next(mine for title, mine in told if title == f"{'✓' if applies else '–'} {limit} {effect}")
+            for name, part in facts.items():
+                equal((limit, name, part in mine.get(name, "(none)")), (limit, name, True))
+            for title, others in told[1:] if applies else told:
+                equal((title, "Why" in others, "Allows" in others), (title, True, False))
+        equal(explain(page, "/nowhere", "")[0][0].startswith("– "), True)
+        (title, facts), *_ = explain(page, "/watched", f"x-id: {HOSTILE}")
+        equal((title, HOSTILE in facts["Override"], "limits.yaml:" in facts["Override"]), ("✓ Watched applies", True, True))
         page.fill("#explain-headers", "nonsense")
         page.click("#explain-form button")
         page.until_text("#explain-message", "a header is written `name: value`")
@@ -391,6 +478,59 @@ def ids_need_a_token_on_a_public_address(setting):
         page.until_text("#bucket-name", "Watched:b")
 
 
+def tells_that_store_and_upstreams_are_down(setting):
+    with setting.open(setting.options.ailing) as page:
+        page.until_text("#health", "Store, Redis: down")
+        page.until_text("#health", "0 of ")
+        page.until_text("#empty", "The rules have no limits, so nothing is counted.")
+        page.until_text("#top-note", "Weir runs with `--log-ids none`")
+        # Enough for each worker; at most half of the addresses are ejected.
+        equal({setting.get("/", to=setting.options.failing) for _ in range(100)}, {502})
+        page.until_text("#health", "Upstreams: partly down")
+        page.until_text("#health", "1 of 2 addresses up")
+        page.until_text("#health", "1 ejected")
+        equal(explain(page, "/", ""), [])
+
+
+def described(schema, path, document):
+    """Whether a schema has the property at the end of a path."""
+    while "$ref" in schema:
+        schema = document["components"][schema["$ref"].split("/")[2]][schema["$ref"].split("/")[3]]
+    if not path:
+        return True
+    alternatives = [*schema.get("oneOf", []), *schema.get("anyOf", [])]
+    if any(described(one, path, document) for one in alternatives):
+        return True
+    key, *rest = path
+    inner = schema.get("items") if key == "*" else schema.get("properties", {}).get(key, schema.get("additionalProperties"))
+    return isinstance(inner, dict) and described(inner, rest, document)
+
+
+def answer_schema(document, method, path, status):
+    for template, item in document["paths"].items():
+        if re.fullmatch(re.sub(r"\{[^}]*\}", "[^/]+", template), path) and method.lower() in item:
+            responses = item[method.lower()]["responses"]
+            answer = responses.get(status, responses["default"])
+            if "$ref" in answer:
+                answer = document["components"]["responses"][answer["$ref"].split("/")[3]]
+            return next(iter(answer["content"].values()))["schema"]
+    raise AssertionError(f"{method} {path} is not in the document")
+
+
+def reads_only_what_the_api_describes(setting):
+    """Comes after all that open pages."""
+    document = setting.api()
+    reads = [json.loads(read) for read in setting.reads]
+    unknown = [read for read in reads if not described(answer_schema(document, *read[:3]), read[3:], document)]
+    equal(unknown, [])
+    # What is watched is what the page reads.
+    asked = {(method, path.split("/")[1]) for method, path, *_ in reads}
+    for expected in ["live", "top", "buckets", "overrides"]:
+        equal(("GET", expected) in asked, True)
+    equal(["POST", "/explain", "200", "limits", "*", "name"] in reads, True)
+    equal(len(reads) > 60, True)
+
+
 def a_lost_connection_is_shown_and_recovers(setting):
     relay = Relay(setting.options.admin)
     with setting.open(relay.address) as page:
@@ -406,16 +546,17 @@ def a_lost_connection_is_shown_and_recovers(setting):
 
 CHECKS = [
     loads_and_says_what_to_do, shows_requests_as_they_come, pauses, resets_a_denied_id, blocks_refunds_and_sets,
-    sets_lists_and_deletes_an_override,
+    looks_up_buckets_of_every_kind, sets_lists_and_deletes_an_override,
     says_that_a_token_is_wrong, explains_a_request, lists_the_ids_most_denied, takes_no_text_for_markup, is_readable_in_light_and_dark,
     fits_a_narrow_screen, every_control_is_reached_by_keyboard, every_control_has_a_name,
-    ids_need_a_token_on_a_public_address, a_lost_connection_is_shown_and_recovers,
+    ids_need_a_token_on_a_public_address, tells_that_store_and_upstreams_are_down, a_lost_connection_is_shown_and_recovers,
+    reads_only_what_the_api_describes,
 ]  # fmt: skip
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ["proxy", "admin", "limits", "public"]:
+    for name in ["proxy", "admin", "limits", "public", "ailing", "failing"]:
         parser.add_argument(f"--{name}", required=True)
     options = parser.parse_args()
     with Browser() as browser:

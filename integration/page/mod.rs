@@ -8,6 +8,17 @@ const LIMITS: &str = "\
 limits:
   Watched: { match: { path: /watched }, by: { header: x-id }, burst: 1, count: 1, period: 1h }
   Shadowed: { match: { path: /shadowed }, by: { header: x-id }, burst: 1, count: 1, period: 1h, mode: shadow }
+  Tried: { match: { path: /tried }, count: 10, period: 1h, candidate: { count: 5, period: 1h } }
+  Moved: { match: { path: /moved }, count: 10, period: 1h, candidate: { count: 5, period: 1h, enforce_for: 100% } }
+  Raised: { match: { path: /raised }, count: 2, period: 1h, elevated: { burst: 9, count: 9, period: 1h, for: 15m, activations_per_month: 2 } }
+  Windows: { match: { path: /windows }, rates: [{ count: 2, period: 1s }, { count: 9, period: 1h }] }
+  Fixed: { match: { path: /fixed }, by: global, burst: 3 }
+  Part: { match: { path: /part }, count: 2, period: 1h, enforce_for: 12.5% }
+  Free: { match: { path: /free }, unlimited: true }
+  Closed: { match: { path: /closed }, deny: true }
+  Keyed: { match: { path: /keyed }, by: { header: x-id }, missing: deny, count: 2, period: 1h }
+  Given: { match: { path: /given } }
+  Unused: { match: { path: /unused }, count: 2, period: 1h, mode: off }
 overrides:
   - Watched:
       burst: 1
@@ -21,8 +32,14 @@ fn an_operator_uses_the_page() {
     let weir = Weir::serve(LIMITS, &["--admin-token", "s3cret", "--log-ids", "clear"]);
     let public = Weir::serve(LIMITS, &["--admin-token", "s3cret", "--admin", "0.0.0.0:0"]);
     let at_public = format!("127.0.0.1:{}", public.admin.port());
+    // Nothing listens on port 1.
+    let flags =
+        ["--store", "redis://127.0.0.1:1", "--upstream", "http://127.0.0.1:1,http://127.0.0.1:2", "--log-ids", "none"];
+    let ailing = Weir::serve("limits: {}", &flags);
+    let [at_ailing, at_failing] = [ailing.admin, ailing.proxy].map(|address| address.to_string());
     let (proxy, admin, limits) = (weir.proxy.to_string(), weir.admin.to_string(), weir.limits_file());
-    let flags = ["--proxy", &proxy, "--admin", &admin, "--limits", limits.to_str().unwrap(), "--public", &at_public];
+    let flags = ["--proxy", &proxy, "--admin", &admin, "--public", &at_public, "--ailing", &at_ailing];
+    let flags = [&flags[..], &["--failing", &at_failing, "--limits", limits.to_str().unwrap()]].concat();
     let checks = client("../page/checks.py", &flags);
     assert!(checks["passed"].as_array().is_some_and(|passed| passed.len() > 5), "{checks}");
 }

@@ -134,7 +134,11 @@ change("Set", "PUT", "", [["remaining", "Tokens that remain", "0"]], "Set.", tok
 change("Block", "PUT", "/block", [["for", "Block for", "1h"], ["reason", "Reason", "", "long"]], "Blocked.", (values) => ({ for: values.for, ...(values.reason && { reason: values.reason }) }));
 change("Unblock", "DELETE", "/block", [], "Unblocked.", nothing);
 
-onSubmit("bucket-form", "bucket-message", () => look(`${get("bucket-limit").value}:${get("bucket-id").value.trim()}`));
+onSubmit("bucket-form", "bucket-message", () => {
+  // A limit by `global` has one bucket, and no ids.
+  const [limit, id] = [get("bucket-limit").value, get("bucket-id").value.trim()];
+  return look(id ? `${limit}:${id}` : limit);
+});
 
 // Live overrides
 
@@ -155,8 +159,7 @@ function showOverrides(overrides, isAll) {
     const remove = el("button", { type: "button" }, "Delete");
     remove.setAttribute("aria-label", `Delete the override of ${given.override}`);
     remove.addEventListener("click", () => changeOverride("DELETE", given.override, undefined, "Deleted."));
-    const allows = given.allows === "windows" ? given.windows.map((window) => window.allows).join("; ") : given.allows;
-    const facts = [given.inert ? `not in use: ${given.inert}` : allows, given.until && `until ${given.until}`, `by ${given.by}`, given.comment];
+    const facts = [given.inert ? `not in use: ${given.inert}` : allowed(given), given.until && `until ${given.until}`, `by ${given.by}`, given.comment];
     return el("li", {}, lookButton(given.override, given.override), ` ${facts.filter(Boolean).join(", ")} `, remove);
   });
   if (!items.length) items.push(el("li", { className: "muted" }, "There are none."));
@@ -236,8 +239,8 @@ onSubmit("explain-form", "explain-message", async () => {
     const name = line.slice(0, colon).trim().toLowerCase();
     headers[name] = [...(Object.hasOwn(headers, name) ? headers[name] : []), line.slice(colon + 1).trim()];
   }
-  const body = { method: get("explain-method").value, url: get("explain-url").value.trim(), headers };
-  if (get("explain-ip").value.trim()) body.ip = get("explain-ip").value.trim();
+  const ip = get("explain-ip").value.trim() || get("explain-ip").placeholder;
+  const body = { method: get("explain-method").value, url: get("explain-url").value.trim(), headers, ip };
   const reply = await ask("POST", "/explain", body);
   if (!reply.ok) return say("explain-message", reasonOf(reply), true);
   showExplanation(reply.body);
@@ -250,20 +253,31 @@ function showExplanation({ limits = [] }) {
   get("explanation").replaceChildren(...ordered.slice(0, MOST_ROWS).flatMap(explained));
 }
 
+/** Says what numbers allow. */
+function allowed({ allows, windows }) {
+  return allows === "windows" ? windows.map((window) => window.allows).join("; ") : allows;
+}
+
+function candidateOf({ candidate }) {
+  if (!candidate) return null;
+  return candidate.enforced ? "these are its numbers" : `${allowed(candidate)}, counted and not enforced`;
+}
+
 function explained(limit) {
   const list = el("dl", {});
   const given = limit.given_by && `${limit.given_by.place}${limit.given_by.comment ? `, ${limit.given_by.comment}` : ""}`;
-  const allows = limit.allows === "windows" ? limit.windows?.map((window) => window.allows).join("; ") : limit.allows;
   facts(list, [
     ["Why", limit.because],
     ["Bucket", limit.bucket],
-    ["Allows", limit.applies ? allows : null],
+    ["Allows", limit.applies ? allowed(limit) : null],
+    ["Elevated", limit.elevated],
+    ["Candidate", candidateOf(limit)],
     ["Cost", limit.cost],
     ["Override", given],
     ["Enforced", limit.enforced === undefined ? null : limit.enforced ? "yes" : "no"],
     ["Fits", limit.fits === false ? "no: the cost is above the burst" : null],
   ]);
-  const parts = [el("h3", {}, `${limit.applies ? "✓" : "–"} ${limit.limit} ${limit.applies ? "applies" : "does not apply"}`), list];
+  const parts = [el("h3", {}, `${limit.applies ? "✓" : "–"} ${limit.name} ${limit.applies ? "applies" : "does not apply"}`), list];
   if (limit.applies && limit.bucket) parts.push(lookButton(limit.bucket, "Look up this bucket", ""));
   return parts;
 }
