@@ -53,7 +53,12 @@ pub(super) fn everything() -> Value {
         "imagePullSecrets": [{ "name": "registry" }],
         "service": { "ipFamilyPolicy": "PreferDualStack" },
         "autoscaling": { "enabled": true, "targetMemoryUtilizationPercentage": 80 },
-        "networkPolicy": { "enabled": true, "upstreams": { "ports": [3000] } },
+        "networkPolicy": {
+            "enabled": true,
+            "upstreams": { "ports": [3000] },
+            "keys": { "ports": [443] },
+            "traces": { "ports": [4318] },
+        },
         "serviceMonitor": { "enabled": true, "labels": { "release": "prometheus" }, "scrapeTimeout": "10s", "tlsConfig": { "ca": { "secret": { "name": "ca", "key": "ca.crt" } } } },
         "prometheusRule": { "enabled": true, "labels": { "release": "prometheus" } },
         "dashboards": { "enabled": true, "annotations": { "grafana_folder": "Weir" } },
@@ -101,7 +106,7 @@ pub(super) fn combinations() -> Vec<Value> {
             "store": { "type": "redis", "redis": { "existingSecret": "redis" } },
             "networkPolicy": {
                 "enabled": true,
-                "redis": { "to": [{ "podSelector": { "matchLabels": { "app": "redis" } } }] },
+                "redis": { "to": [{ "podSelector": { "matchLabels": { "app": "redis" } } }], "ports": [6380] },
             },
         }),
         json!({ "rules": { "existingConfigMap": "our-limits", "overridesKeys": ["a.yaml", "b.yaml"] } }),

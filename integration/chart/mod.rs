@@ -2,6 +2,7 @@
 
 mod cases;
 mod combinations;
+mod egress;
 mod flags;
 mod kinds;
 mod mistakes;

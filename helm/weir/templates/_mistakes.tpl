@@ -100,6 +100,11 @@
 {{- if and $v.traefik.enabled (not $v.check.enabled) }}
 {{- $mistakes = append $mistakes "`traefik` asks over HTTP: set `check.enabled: true`" }}
 {{- end }}
+{{- if $v.networkPolicy.enabled }}
+{{- range include "weir.egress" . | fromYaml }}
+{{- $mistakes = concat $mistakes .mistakes }}
+{{- end }}
+{{- end }}
 {{- if $mistakes }}
 {{- fail (printf "\n\n%s\n" (join "\n" $mistakes)) }}
 {{- end }}
