@@ -197,10 +197,10 @@ local function bucket_of(key, charge)
   return bucket
 end
 
--- The level at an instant, by numbers with a constant drain. Under changed numbers the level drains at the old rate until the
--- new ones took effect, is weighed anew (the tokens used stay the same), and drains at the new rate from there; `key`, if
--- given, is then kept for as long as they need. The level is cut to the capacity of numbers that took effect after the bucket
--- was written. What was written later and is more is of a gateway with other rules, perhaps newer ones: it stays used.
+-- The level at an instant, by numbers with a constant drain. A bucket that was written before they took effect drains at its own
+-- rate until then, is weighed anew (the tokens used stay the same), is cut to their capacity, and drains at their rate from there:
+-- nobody waits longer than one full refill. Under other numbers `key`, if given, is then kept for as long as they need. What was
+-- written later and is more is of a gateway with other rules, perhaps newer ones: it stays used.
 local function level_at(bucket, charge, instant, key)
   local token, drain = charge.count, charge.parameters
   local capacity = EXACT - 1
@@ -209,8 +209,12 @@ local function level_at(bucket, charge, instant, key)
     capacity = min(charge.burst * token + (charge.delay or 0) * drain, capacity)
   end
   if bucket.written.numbers == charge.numbers then
-    local level = drained(bucket.level, drain, instant - bucket.since)
-    level = level < capacity and level or capacity
+    local level, since = bucket.level, bucket.since
+    if level > capacity then
+      local changed = max(since, min(charge.from, instant))
+      level, since = min(drained(level, drain, changed - since), capacity), changed
+    end
+    level = drained(level, drain, instant - since)
     return bucket.leased and max(level, leasing().held(bucket, charge)) or level
   end
   local used, old_token, changed = rare().carried(bucket, charge.from, instant)

@@ -89,17 +89,17 @@ impl Usage for Gcra<'_> {
 /// Returns the levels of `numbers` that are used at `now`, of which `booked` may be beyond the capacity. `numbers` hold since
 /// `effective_from`.
 ///
-/// Under unchanged numbers the level drains from `since`. Under changed ones it drains at the old rate until the new
-/// numbers took effect, keeps its tokens (rounded up to a level), and drains at the new rate from there.
+/// A level that was written before these numbers took effect drains at its own rate until then, keeps its tokens (rounded up
+/// to a level), is cut to the new capacity, and drains at the new rate from there: nobody waits longer than one full refill.
 pub(super) fn used_at(level: &Level, numbers: &Numbers, booked: u64, now: Micros, effective_from: Micros) -> u64 {
-    // A level that was written before these numbers took effect is cut to their capacity. A higher one that was written later
-    // comes from a gateway with other rules, perhaps newer ones, and stays.
-    let cut = |used: u64| if level.since <= effective_from { used.min(numbers.capacity() + booked) } else { used };
-    if level.is_under(numbers) {
-        return cut(drained(level.used, numbers.drain(), now.since(level.since)));
-    }
     let changed = level.changed(now, effective_from);
-    let used = cut(level.carry_over(changed).in_levels_of(numbers));
+    let used = if level.is_under(numbers) {
+        drained(level.used, numbers.drain(), changed.since(level.since))
+    } else {
+        level.carry_over(changed).in_levels_of(numbers)
+    };
+    // A higher level that was written later comes from a gateway with other rules, perhaps newer ones, and stays.
+    let used = if level.since <= effective_from { used.min(numbers.capacity() + booked) } else { used };
     drained(used, numbers.drain(), now.since(changed))
 }
 
@@ -238,6 +238,27 @@ mod tests {
         }
         // Rules that took effect after the bucket was written have lowered the burst.
         assert_eq!(ask("10/3600s", 1, Mode::Spend, 2_000_000).0.retry_after, Some(Micros(360_000_000)));
+    }
+
+    /// Who waits as told passes, and who waits a microsecond less does not.
+    #[test]
+    fn a_lowered_burst_cuts_what_is_used_when_it_takes_effect() {
+        let mut level = None;
+        apply(&mut level, &charge(numbers("600@1/1s"), 600, Mode::Spend), 0);
+        let ask = |now: u64, changed: u64| {
+            let lowered = charge(numbers("20@1/1s"), 1, Mode::Spend);
+            let (decision, _) = decide(level.as_ref(), &lowered, Micros(now), Micros(changed));
+            (decision.outcome, decision.retry_after.unwrap().0, decision.reset_after.unwrap().0)
+        };
+        let changed = 1_500_000;
+        assert_eq!(ask(1_500_000, changed), (Outcome::Denied, 1_000_000, 20_000_000));
+        assert_eq!(ask(2_499_999, changed), (Outcome::Denied, 1, 19_000_001));
+        assert_eq!(ask(2_500_000, changed), (Outcome::Allowed, 1_000_000, 20_000_000));
+        assert_eq!(ask(21_500_000, changed), (Outcome::Allowed, 0, 1_000_000));
+        // A change that another clock dates ahead holds from now.
+        assert_eq!(ask(1_000_000, changed), (Outcome::Denied, 1_000_000, 20_000_000));
+        // What the lower burst leaves room for is not cut.
+        assert_eq!(ask(590_000_000, changed).0, Outcome::Allowed);
     }
 
     #[test]
