@@ -229,6 +229,27 @@ fn idle_time_banks_no_more_than_the_burst() {
     }
 }
 
+/// New ids of one limit make the store sweep, while the bucket of the other is full again each second and stands beside theirs.
+#[test]
+fn a_limit_counts_every_request_beside_one_with_ever_new_ids() {
+    const RULES: &str = "limits:
+  PerKey: { by: { header: x-key }, count: 5, period: 1s }
+  Once: { by: { header: x-account }, count: 1, period: 1s }";
+    let clock = Arc::new(AtomicU64::new(1_800_000_000_000_000));
+    let memory = Arc::new(weir::store::memory::MemoryStore::new(1_000));
+    let mut setup = Setup::new(RULES);
+    setup.clock = Clock::Set(clock.clone());
+    setup.store = Some(Arc::new(move || Ok(Store::Memory(memory.clone()))));
+    let weir = setup.start("echo");
+    let mut client = weir.connect();
+    let passed = (0..4_000).filter(|key| {
+        let response = client.get_with("/", &[("x-key", &format!("{key}")), ("x-account", "a")]);
+        clock.fetch_add(10_000, Ordering::Relaxed);
+        response.status() == 200
+    });
+    assert_eq!(passed.count(), 40, "one a second for 40 s");
+}
+
 #[test]
 fn connections_are_spread_over_the_workers() {
     let stores = Arc::new(AtomicUsize::new(0));

@@ -1,9 +1,11 @@
 //! Decisions about several charges, whose shards are locked together.
 
+use std::borrow::Cow;
+
 use parking_lot::MutexGuard;
 use smallvec::{SmallVec, smallvec};
 
-use super::overflow::Overflow;
+use super::overflow::{self, Overflow};
 use super::quotas::RequestQuotas;
 use super::shard::{Place, Shard, low_half};
 use super::shares::Tag;
@@ -12,7 +14,7 @@ use crate::engine::algorithms::batch::{BatchDecision, FEW, decide_all};
 use crate::engine::algorithms::charge::{Charge, Mode, Slot};
 use crate::engine::algorithms::decision::{Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::state::{self, NeedsRedis, decide_level, peek_level};
+use crate::engine::algorithms::state::{self, Edit, NeedsRedis, State, decide_level, peek_level};
 
 type Few<T> = SmallVec<[T; FEW]>;
 
@@ -66,24 +68,23 @@ impl<'s> Locked<'s> {
             let index = self.index(charge);
             let shard = &mut self.shards[index];
             let found = shard.find(charge, now);
-            let place = if let Some((slot, level)) = found {
-                Place::Table(slot, level)
+            let place = if let Some(level) = found {
+                Place::Table(level)
             } else {
                 let tag = shard.room(charge, &new)?;
                 new.push(tag);
                 Place::New(tag)
             };
-            let level = found.as_ref().map(|(_, level)| level);
-            let (decision, change) = decide_level(level, charge, now, effective_from);
+            let (decision, change) = decide_level(found.as_ref(), charge, now, effective_from);
             is_denied |= decision.is_denied();
             decisions.push(decision);
             changes.push((index, place, change));
         }
         for ((decision, charge), (index, place, change)) in decisions.iter_mut().zip(batch.charges).zip(changes) {
             if !is_denied {
-                self.shards[index].set_level(place, charge, change);
+                self.shards[index].set_level(place, charge, change, now);
             } else if decision.outcome == Outcome::Allowed {
-                let level = if let Place::Table(_, level) = place { Some(level) } else { None };
+                let level = if let Place::Table(level) = place { Some(level) } else { None };
                 *decision = peek_level(level.as_ref(), charge, now, effective_from);
             }
         }
@@ -97,6 +98,7 @@ impl<'s> Locked<'s> {
         let state = |index: usize, charge: &Charge| {
             self.shards[self.index(charge)].state(places[index], charge, self.overflow.as_deref())
         };
+        let mut shared: Few<(&Charge, Edit)> = Few::new();
         let new = places.iter().filter(|place| matches!(place, Place::New(_))).count();
         let shares = self.shards.first().map(|shard| &shard.shares);
         let mut quotas = shares.and_then(|shares| RequestQuotas::of(self.store, shares, batch.charges, now, new));
@@ -104,7 +106,12 @@ impl<'s> Locked<'s> {
             batch.charges,
             |index, charge| {
                 let quota = quotas.as_ref().and_then(|quotas| quotas.find(charge));
-                let attempt = state::decide(state(index, charge).as_deref(), charge, quota, now, effective_from)?;
+                let is_shared = places[index].is_overflow();
+                let state = if is_shared { after(state(index, charge), charge, &shared) } else { state(index, charge) };
+                let attempt = state::decide(state.as_deref(), charge, quota, now, effective_from)?;
+                if is_shared {
+                    shared.extend(attempt.edit.map(|edit| (&batch.charges[index], edit)));
+                }
                 if let Some(quotas) = &mut quotas {
                     quotas.note(index, attempt.from_quota);
                 }
@@ -130,8 +137,29 @@ impl<'s> Locked<'s> {
         Ok(decisions)
     }
 
-    /// Finds the places of all charges, and locks the overflow if one is there.
+    /// Finds the places of all charges, and dates the overflow buckets among them. After a sweep all are found again: it may have
+    /// dropped a bucket that was there.
     fn places(&mut self, charges: &[Charge], now: Micros) -> Few<Place> {
+        let has_room = |place: &Place| !matches!(place, Place::Overflow);
+        let mut places = self.find_places(charges, now);
+        if !places.iter().all(has_room) {
+            for (charge, _) in charges.iter().zip(&places).filter(|(_, place)| !has_room(place)) {
+                let index = self.index(charge);
+                self.shards[index].make_room(now);
+            }
+            places = self.find_places(charges, now);
+        }
+        for (charge, place) in charges.iter().zip(&places).filter(|(_, place)| place.is_overflow()) {
+            if !has_room(place) {
+                let index = self.index(charge);
+                self.shards[index].count_overflow(charge);
+            }
+            self.lock_overflow().redate(charge, now);
+        }
+        places
+    }
+
+    fn find_places(&mut self, charges: &[Charge], now: Micros) -> Few<Place> {
         let mut places = Few::with_capacity(charges.len());
         let mut new: Few<Tag> = Few::new();
         let mut new_of_shard: Few<usize> = smallvec![0; self.shards.len()];
@@ -143,15 +171,11 @@ impl<'s> Locked<'s> {
                 && !self.shards[index].states.get(low_half(charge)).is_some_and(|state| state.holds(slot, now))
                 && self.lock_overflow().holds(charge, slot, now)
             {
-                place = Place::Overflow;
+                place = Place::OverflowSlot;
             }
-            match place {
-                Place::New(tag) => {
-                    new_of_shard[index] += 1;
-                    new.push(tag);
-                }
-                Place::Overflow => self.lock_overflow().redate(charge, now),
-                Place::Table(..) | Place::States => {}
+            if let Place::New(tag) = place {
+                new_of_shard[index] += 1;
+                new.push(tag);
             }
             places.push(place);
         }
@@ -161,6 +185,12 @@ impl<'s> Locked<'s> {
     fn lock_overflow(&mut self) -> &mut Overflow {
         self.overflow.get_or_insert_with(|| self.store.overflow.lock())
     }
+}
+
+/// Returns the state of an overflow bucket after the edits of other charges of the request that share it.
+fn after<'s>(state: Option<Cow<'s, State>>, charge: &Charge, edits: &[(&Charge, Edit)]) -> Option<Cow<'s, State>> {
+    let of_bucket = edits.iter().filter(|(other, _)| overflow::is_same(other, charge));
+    of_bucket.fold(state, |state, (_, edit)| State::edited(state.map(Cow::into_owned), edit).map(Cow::Owned))
 }
 
 /// Returns the slot that a charge frees or renews. It may have been taken from the overflow bucket although its bucket has

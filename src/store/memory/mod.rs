@@ -20,6 +20,8 @@ use crate::engine::algorithms::state::{Edit, decide_level};
 
 mod limits;
 mod locked;
+#[cfg(test)]
+mod model;
 mod overflow;
 mod quotas;
 mod shard;
@@ -60,7 +62,10 @@ impl MemoryStore {
     /// Ids are spread over shards by chance. A shard takes four standard deviations more than its fair share, so that none
     /// rejects an id before the whole table is at its bound.
     pub fn new(max_keys: usize) -> Self {
-        let shards = max_keys.div_ceil(KEYS_PER_SHARD).max(1);
+        Self::with_shards(max_keys, max_keys.div_ceil(KEYS_PER_SHARD).max(1))
+    }
+
+    fn with_shards(max_keys: usize, shards: usize) -> Self {
         let fair = max_keys.div_ceil(shards).max(1);
         let keys_per_shard = if shards == 1 { fair } else { fair + 4 * fair.isqrt() };
         let shares = Arc::new(Shares::of_none(max_keys));
@@ -115,9 +120,14 @@ impl MemoryStore {
     /// Decides a single charge that keeps a level, the most common request.
     fn decide_one(&self, charge: &Charge, now: Micros, effective_from: Micros) -> Decisions {
         let mut shard = self.shards[self.shard_number(charge)].lock();
-        let place = shard.place(charge, now, self.keys_per_shard, &[]);
+        let mut place = shard.place(charge, now, self.keys_per_shard, &[]);
+        if place.is_overflow() {
+            shard.make_room(now);
+            place = shard.place(charge, now, self.keys_per_shard, &[]);
+        }
         let mut overflow = place.is_overflow().then(|| self.overflow.lock());
         if let Some(overflow) = &mut overflow {
+            shard.count_overflow(charge);
             overflow.redate(charge, now);
         }
         let level = shard.level(place, charge, overflow.as_deref());
@@ -125,7 +135,7 @@ impl MemoryStore {
         match overflow {
             Some(mut overflow) if change != LevelChange::Keep => overflow.apply(charge, &Edit::Level(change), now),
             Some(_) => {}
-            None => shard.set_level(place, charge, change),
+            None => shard.set_level(place, charge, change, now),
         }
         std::iter::once(decision).collect()
     }

@@ -47,9 +47,18 @@ impl Overflow {
     }
 }
 
+/// Returns true if two charges share a bucket here.
+pub(super) fn is_same(one: &Charge, other: &Charge) -> bool {
+    window_of(&one.bucket.key) == window_of(&other.bucket.key)
+}
+
 /// The bucket's key without its id.
 fn window_key(charge: &Charge) -> String {
-    let key = &charge.bucket.key;
-    let window = key.split_once('#').map_or("0", |(_, window)| window);
-    format!("{}#{window}", short_of(key))
+    let (short, window) = window_of(&charge.bucket.key);
+    format!("{short}#{window}")
+}
+
+/// The limit's name in a bucket's key, and the mark of its window.
+fn window_of(key: &str) -> (&str, &str) {
+    (short_of(key), key.split_once('#').map_or("0", |(_, window)| window))
 }

@@ -33,18 +33,20 @@ pub(super) struct Shard {
 /// The place of a charge's bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
-    /// In this slot of the table, with this level.
-    Table(usize, Level),
+    /// In the table, with this level.
+    Table(Level),
     States,
     /// The bucket is new and has room. The tag is that of its limit.
     New(Tag),
     /// The bucket is new and has no room.
     Overflow,
+    /// The bucket has the slot that the charge frees or renews in the overflow bucket.
+    OverflowSlot,
 }
 
 impl Place {
     pub(super) const fn is_overflow(self) -> bool {
-        matches!(self, Self::Overflow)
+        matches!(self, Self::Overflow | Self::OverflowSlot)
     }
 }
 
@@ -71,13 +73,14 @@ impl Shard {
         self.table.len() + self.states.len()
     }
 
-    /// Finds the level of a charge's bucket and its slot in the table. The level is dated now at the latest.
+    /// Finds the level of a charge's bucket in the table. It is dated now at the latest.
     #[inline]
-    pub(super) fn find(&mut self, charge: &Charge, now: Micros) -> Option<(usize, Level)> {
-        let (slot, level) = self.table.find(low_half(charge))?;
-        let Some(redated) = level.redated(now) else { return Some((slot, level)) };
-        self.table.update(slot, low_half(charge), redated);
-        Some((slot, redated))
+    pub(super) fn find(&mut self, charge: &Charge, now: Micros) -> Option<Level> {
+        let level = self.table.find(low_half(charge))?;
+        if let Some(redated) = level.redated(now) {
+            *level = redated;
+        }
+        Some(*level)
     }
 
     /// Returns the tag of a charge's limit, if that may have another bucket beside those of `new`.
@@ -92,8 +95,8 @@ impl Shard {
     #[inline]
     pub(super) fn place(&mut self, charge: &Charge, now: Micros, bound: usize, new: &[Tag]) -> Place {
         let keeps_level = charge.keeps_level();
-        if keeps_level && let Some((slot, level)) = self.find(charge, now) {
-            return Place::Table(slot, level);
+        if keeps_level && let Some(level) = self.find(charge, now) {
+            return Place::Table(level);
         }
         self.states.redate(low_half(charge), now);
         // A limit finds what it wrote while it had elevated numbers, or before it had them.
@@ -102,24 +105,25 @@ impl Shard {
             return Place::States;
         }
         if charge.elevated().is_some()
-            && let Some((slot, level)) = self.find(charge, now)
+            && let Some(level) = self.find(charge, now)
         {
-            return Place::Table(slot, level);
+            return Place::Table(level);
         }
-        let room = |shard: &Self| shard.room(charge, new).filter(|_| shard.len() < bound);
-        if let Some(tag) = room(self) {
-            return Place::New(tag);
-        }
-        // Only a full bucket may go. Removing any other would fill it, and an attacker could end a denial by sending enough new
-        // ids.
+        self.room(charge, new).filter(|_| self.len() < bound).map_or(Place::Overflow, Place::New)
+    }
+
+    /// Makes room at the bound, if buckets are full. Places that were found before may be wrong.
+    ///
+    /// Only a full bucket may go. Removing any other would fill it, and an attacker could end a denial by sending enough new ids.
+    pub(super) fn make_room(&mut self, now: Micros) {
         let shares = &self.shares;
         self.evicted += self.table.sweep(now, FULL_SWEEP, shares) + self.states.sweep(now, FULL_SWEEP, shares);
-        if let Some(tag) = room(self) {
-            return Place::New(tag);
-        }
+    }
+
+    /// Counts a charge whose bucket has no room.
+    pub(super) fn count_overflow(&mut self, charge: &Charge) {
         self.overflowed += 1;
         self.shares.limited(self.shares.tag(charge));
-        Place::Overflow
     }
 
     /// Returns the state of a charge's bucket; `None` if it is full.
@@ -130,10 +134,10 @@ impl Shard {
         overflow: Option<&'s Overflow>,
     ) -> Option<Cow<'s, State>> {
         match place {
-            Place::Table(_, level) => Some(Cow::Owned(State::Level(level))),
+            Place::Table(level) => Some(Cow::Owned(State::Level(level))),
             Place::States => self.states.get(low_half(charge)).map(Cow::Borrowed),
             Place::New(_) => None,
-            Place::Overflow => overflow?.get(charge).map(Cow::Borrowed),
+            Place::Overflow | Place::OverflowSlot => overflow?.get(charge).map(Cow::Borrowed),
         }
     }
 
@@ -141,16 +145,16 @@ impl Shard {
     #[inline]
     pub(super) fn level(&self, place: Place, charge: &Charge, overflow: Option<&Overflow>) -> Option<Level> {
         match place {
-            Place::Table(_, level) => Some(level),
+            Place::Table(level) => Some(level),
             Place::New(_) => None,
-            Place::States | Place::Overflow => self.state(place, charge, overflow)?.level(),
+            Place::States | Place::Overflow | Place::OverflowSlot => self.state(place, charge, overflow)?.level(),
         }
     }
 
     /// Makes an edit of a bucket that is not in overflow.
     pub(super) fn apply(&mut self, place: Place, charge: &Charge, edit: &Edit, now: Micros) {
         if let Edit::Level(change) = edit {
-            return self.set_level(place, charge, *change);
+            return self.set_level(place, charge, *change, now);
         }
         let fingerprint = low_half(charge);
         let Self { table, states, shares, .. } = self;
@@ -162,27 +166,22 @@ impl Shard {
         }
     }
 
-    /// Changes the level of a bucket that is not in overflow.
+    /// Changes the level of a bucket that is not in overflow. An earlier write of the request may have swept it out of the table,
+    /// full as it was.
     #[inline]
-    pub(super) fn set_level(&mut self, place: Place, charge: &Charge, change: LevelChange) {
+    pub(super) fn set_level(&mut self, place: Place, charge: &Charge, change: LevelChange, now: Micros) {
+        let Self { table, states, shares, .. } = self;
         let fingerprint = low_half(charge);
         if change == LevelChange::Keep {
             return;
         }
         if let Place::States = place {
-            self.states.remove(fingerprint, &self.shares);
+            states.remove(fingerprint, shares);
         }
-        match (place, change) {
-            (_, LevelChange::Keep) => {}
-            (_, LevelChange::Clear) => self.table.remove(fingerprint, &self.shares),
-            (Place::Table(slot, _), LevelChange::Write(level)) => self.table.update(slot, fingerprint, level),
-            (Place::New(_) | Place::States | Place::Overflow, LevelChange::Write(level)) => {
-                let tag = if let Place::New(tag) = place { tag } else { self.shares.tag(charge) };
-                if self.table.insert(fingerprint, tag, level) {
-                    self.shares.take(tag);
-                    self.evicted += self.table.sweep(level.since, SWEEP, &self.shares);
-                }
-            }
+        let LevelChange::Write(level) = change else { return table.remove(fingerprint, shares) };
+        let tag = || if let Place::New(tag) = place { tag } else { shares.tag(charge) };
+        if table.write(fingerprint, level, tag, shares) {
+            self.evicted += table.sweep(now, SWEEP, shares);
         }
     }
 }

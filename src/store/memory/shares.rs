@@ -161,6 +161,12 @@ impl Shares {
         }
     }
 
+    /// The number of buckets and quotas that are counted.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> u64 {
+        self.limits.iter().map(|share| share.held.load(Ordering::Relaxed)).sum()
+    }
+
     /// Counts a charge to the bucket that a limit's ids share.
     pub(super) fn limited(&self, tag: Tag) {
         self.share(tag).limited.fetch_add(1, Ordering::Relaxed);

@@ -48,10 +48,10 @@ impl Table {
         self.held
     }
 
-    /// Returns the slot and the level of a bucket if the table has it.
+    /// Returns the level of a bucket if the table has it.
     #[inline]
-    pub(super) fn find(&self, fingerprint: u64) -> Option<(usize, Level)> {
-        self.locate(key(fingerprint)).ok().map(|slot| (slot, self.slots[slot].level))
+    pub(super) fn find(&mut self, fingerprint: u64) -> Option<&mut Level> {
+        self.locate(key(fingerprint)).ok().map(|slot| &mut self.slots[slot].level)
     }
 
     /// Reads the home slot of a bucket, to load it into the cache. A caller that is about to look for several buckets touches all
@@ -62,31 +62,22 @@ impl Table {
         if self.slots.is_empty() { 0 } else { self.slots[self.home(fingerprint)].fingerprint }
     }
 
-    /// Sets the level of a bucket that was found in `slot`, wherever it has moved since.
+    /// Sets the level of a bucket. Returns true if it is new; `tag` is that of its limit.
     #[inline]
-    pub(super) fn update(&mut self, slot: usize, fingerprint: u64, level: Level) {
-        match self.slots.get_mut(slot) {
-            Some(entry) if is_of(entry, key(fingerprint)) => entry.level = level,
-            _ => {
-                if let Ok(slot) = self.locate(key(fingerprint)) {
-                    self.slots[slot].level = level;
-                }
-            }
-        }
-    }
-
-    /// Adds a bucket of the limit with this tag, or sets its level. Returns true if it is new.
-    pub(super) fn insert(&mut self, fingerprint: u64, tag: Tag, level: Level) -> bool {
+    pub(super) fn write(&mut self, fingerprint: u64, level: Level, tag: impl FnOnce() -> Tag, shares: &Shares) -> bool {
         let fingerprint = key(fingerprint);
-        let slot = match self.locate(fingerprint) {
+        match self.locate(fingerprint) {
             Ok(slot) => {
                 self.slots[slot].level = level;
-                return false;
+                false
             }
-            Err(slot) => slot,
-        };
-        self.add(slot, Entry { fingerprint: fingerprint | u64::from(tag.0), level });
-        true
+            Err(slot) => {
+                let tag = tag();
+                shares.take(tag);
+                self.add(slot, Entry { fingerprint: fingerprint | u64::from(tag.0), level });
+                true
+            }
+        }
     }
 
     /// Adds an entry at `slot`.
@@ -288,10 +279,7 @@ mod tests {
                 match step {
                     Step::Insert(fingerprint, full_at) => {
                         if map.len() < bound || map.contains_key(&key(fingerprint)) {
-                            let new = table.insert(fingerprint, Tag(0), level(full_at));
-                            if new {
-                                shares.take(Tag(0));
-                            }
+                            let new = table.write(fingerprint, level(full_at), || Tag(0), &shares);
                             prop_assert_eq!(new, map.insert(key(fingerprint), full_at).is_none());
                         }
                     }
@@ -309,7 +297,7 @@ mod tests {
                 prop_assert_eq!(table.len(), map.len());
                 prop_assert!(table.slots() <= slots_for(bound));
                 for (fingerprint, full_at) in &map {
-                    prop_assert_eq!(table.find(*fingerprint).map(|(_, level)| level), Some(level(*full_at)));
+                    prop_assert_eq!(table.find(*fingerprint).copied(), Some(level(*full_at)));
                 }
             }
             for _ in 0..bound {
