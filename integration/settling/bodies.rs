@@ -15,7 +15,7 @@ limits:
   Bytes: { match: { path: /bytes/** }, by: global, burst: 1000, cost_from_response: { bytes: response, reserve: 10 } }
 ";
 
-/// For each limit, a whole body and a stream of events that tell the same cost.
+/// For each limit, a whole body and a stream of events with the same cost. The last stream begins with a byte order mark.
 const BODIES: [(&str, &str, &str, u64); 4] = [
     (
         "OpenAi",
@@ -36,7 +36,7 @@ const BODIES: [(&str, &str, &str, u64); 4] = [
         "data: {\"usageMetadata\":{\"totalTokenCount\":3}}\r\n\r\ndata: {\"usageMetadata\":{\"totalTokenCount\":7}}\r\n\r\n",
         7,
     ),
-    ("Json", r#"{"billed":[{"units":11}]}"#, "data: {\"billed\":[\ndata: {\"units\":11}]}\n\n", 11),
+    ("Json", r#"{"billed":[{"units":11}]}"#, "\u{feff}data: {\"billed\":[\ndata: {\"units\":11}]}\n\n", 11),
 ];
 
 /// Answers `/LIMIT/FRAMING/FORM` with the body of the limit.

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::tunnel::Tunnel;
@@ -119,7 +119,7 @@ pub(crate) trait Download: Debug {
     fn length(&self) -> Option<u64>;
 
     /// Takes the whole rest, whose length is known, if it is already there and nothing else is to be done.
-    fn take_whole(&mut self, _text: &mut Vec<u8>) -> bool {
+    fn take_whole(&mut self, _text: &mut dyn BufMut) -> bool {
         false
     }
 
@@ -228,10 +228,10 @@ impl ResponseBody {
     }
 
     /// Takes the whole rest, whose length is known, if it is already there.
-    pub(super) fn take_whole(&mut self, text: &mut Vec<u8>) -> bool {
+    pub(super) fn take_whole(&mut self, text: &mut dyn BufMut) -> bool {
         match self {
             Self::Text(all) => {
-                text.extend_from_slice(&std::mem::take(all));
+                text.put_slice(&std::mem::take(all));
                 true
             }
             Self::Download(body) => {

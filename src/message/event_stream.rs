@@ -13,11 +13,13 @@ pub struct EventStream {
 }
 
 /// The place in a line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// After this many bytes of `data:`.
-    #[default]
+    /// At the start of the stream, after this many bytes of a byte order mark.
+    Mark(usize),
+    /// At the start of a line.
     Start,
+    /// After this many bytes of `data:`.
     Name(usize),
     /// After the colon, before the one space that does not belong to the value.
     Colon,
@@ -35,7 +37,16 @@ pub enum EventPart<'a> {
     End,
 }
 
+impl Default for Place {
+    fn default() -> Self {
+        Self::Mark(0)
+    }
+}
+
 const FIELD: &[u8] = b"data";
+
+/// A stream may begin with one (WHATWG HTML section 9.2.5). It does not belong to the first line.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 impl EventStream {
     /// Reads on, and calls `take` with what is found.
@@ -66,7 +77,12 @@ impl EventStream {
                     self.place = Place::Data;
                     continue;
                 }
-                (Place::Start | Place::Name(_), _) => self.name(byte, &mut take),
+                (Place::Mark(read), _) if BYTE_ORDER_MARK[read] == byte => match read + 1 {
+                    read if read == BYTE_ORDER_MARK.len() => Place::Start,
+                    read => Place::Mark(read),
+                },
+                (Place::Mark(1..), _) => Place::Other,
+                (Place::Mark(0) | Place::Start | Place::Name(_), _) => self.name(byte, &mut take),
             };
             bytes = rest;
         }
@@ -92,7 +108,7 @@ impl EventStream {
     }
 
     fn end_line(&mut self, take: &mut impl FnMut(EventPart<'_>)) {
-        if std::mem::take(&mut self.place) == Place::Start && std::mem::take(&mut self.has_data) {
+        if std::mem::replace(&mut self.place, Place::Start) == Place::Start && std::mem::take(&mut self.has_data) {
             take(EventPart::End);
         }
     }
@@ -128,6 +144,12 @@ mod tests {
             ("database: a\ndat: b\nDATA: c\n data: d\n\n", &[]),
             ("data:\n\n", &[""]),
             ("event: x\n\ndata: b\n\n", &["b"]),
+            ("\u{feff}data: a\n\ndata: b\n\n", &["a", "b"]),
+            ("\u{feff}\u{feff}data: a\n\n\u{feff}data: b\n\ndata: c\n\n", &["c"]),
+            ("\u{feff}\n\ndata: a\n\n", &["a"]),
+            ("\u{fefe}data: a\n\ndata: b\n\n", &["b"]),
+            ("\u{fefe}\ndata: b\n\n", &["b"]),
+            ("\u{feff}", &[]),
         ] {
             for split in 0..=stream.len() {
                 let (first, second) = stream.as_bytes().split_at(split);

@@ -7,6 +7,8 @@
 
 use std::fmt::{self, Debug};
 
+use bytes::BufMut;
+
 /// The id of the queue entry that a request has become, for its upstream or gateway. Clients' headers of this name are removed.
 pub const QUEUE_ENTRY: &str = "x-queue-entry";
 
@@ -216,7 +218,7 @@ impl Headers {
     }
 
     /// Writes all lines, each with its CR LF. Lines that are adjacent in the buffer are copied at once.
-    pub fn write(&self, to: &mut Vec<u8>) {
+    pub fn write(&self, to: &mut impl BufMut) {
         let mut lines = self.lines.iter().peekable();
         while let Some(first) = lines.next() {
             // The bytes between are compared: a tab is as long as a space, and a space and a bare LF are as long as CR LF.
@@ -225,7 +227,7 @@ impl Headers {
             let is_plain = |line: &Line| between(line.start as usize + usize::from(line.name), line.value) == COLON;
             if !is_plain(first) {
                 for part in [first.name(&self.text), COLON, first.value(&self.text), CRLF] {
-                    to.extend_from_slice(part);
+                    to.put_slice(part);
                 }
                 continue;
             }
@@ -233,8 +235,8 @@ impl Headers {
             while let Some(next) = lines.next_if(|next| between(end as usize, next.start) == CRLF && is_plain(next)) {
                 end = next.end;
             }
-            to.extend_from_slice(self.text.get(first.start as usize..end as usize).unwrap_or_default());
-            to.extend_from_slice(CRLF);
+            to.put_slice(self.text.get(first.start as usize..end as usize).unwrap_or_default());
+            to.put_slice(CRLF);
         }
     }
 

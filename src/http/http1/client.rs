@@ -10,10 +10,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Instant;
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use http::{Method, StatusCode};
 
-use super::decode::{Decoder, Framing};
+use super::decode::{Decoder, Framing, Sender};
 use super::encode::{self, Outbox};
 use super::head::{self, ResponseHead};
 use crate::http::activity::Activity;
@@ -40,10 +40,8 @@ pub(crate) struct Connection<L> {
     stream: Stream,
     input: BytesMut,
     outbox: Outbox,
-    /// The request's body until it has ended.
-    upload: Option<RequestBody>,
-    /// The framing of the request's body, less the bytes already sent. Empty once its end is in the outbox.
-    encoding: Framing,
+    /// The request's body until its end is in the outbox, or until it never will be.
+    upload: Option<Outgoing>,
     decoder: Decoder,
     /// True if the heads allow another request.
     is_persistent: bool,
@@ -53,6 +51,14 @@ pub(crate) struct Connection<L> {
     has_received: bool,
     /// Set while a response's body is read.
     response: Option<(L, Rc<Activity>)>,
+}
+
+/// A request's body.
+#[derive(Debug)]
+struct Outgoing {
+    body: RequestBody,
+    /// Its framing, less the bytes already sent.
+    framing: Framing,
 }
 
 /// An error while sending a request's body.
@@ -69,7 +75,6 @@ impl<L: KeepAlive> Connection<L> {
             input: BytesMut::new(),
             outbox: Outbox::default(),
             upload: None,
-            encoding: Framing::Empty,
             decoder: Decoder::Ended,
             is_persistent: true,
             has_taken: false,
@@ -123,7 +128,7 @@ impl<L: KeepAlive> Connection<L> {
         .await;
         match received {
             Ok(head) if head.status == StatusCode::SWITCHING_PROTOCOLS => {
-                if self.upload.is_some() || !request.headers.contains("upgrade") {
+                if self.upload.is_some() || !self.outbox.is_empty() || !request.headers.contains("upgrade") {
                     return Err(self.failed(UpstreamError::SwitchedProtocols, request, lease));
                 }
                 let body = ResponseBody::Tunnel(Box::new(Tunnel::new(self.stream, self.input, lease)));
@@ -137,39 +142,38 @@ impl<L: KeepAlive> Connection<L> {
     /// Writes the request's head into the outbox.
     fn begin(&mut self, request: &mut Request) {
         let body = std::mem::take(&mut request.body);
-        self.encoding = match body.length() {
+        let framing = match body.length() {
             Some(length) => Framing::of_length(length),
             None => Framing::Chunked,
         };
         // A body without a length is written to its end even if it has ended: the head announces chunks.
-        self.upload = (self.encoding != Framing::Empty).then_some(body);
+        self.upload = (framing != Framing::Empty).then_some(Outgoing { body, framing });
         (self.has_taken, self.has_received) = (false, false);
         self.outbox.total = 0;
-        encode::request_head(self.outbox.text(), &request.method, &request.target, &request.headers, self.encoding);
+        encode::request_head(self.outbox.text(), &request.method, &request.target, &request.headers, framing);
     }
 
     #[cold]
     fn failed(self, error: UpstreamError, request: &mut Request, lease: L) -> Box<SendFailed<L>> {
         let was_sent = self.outbox.total > 0;
         let is_whole = !self.has_taken && !self.has_received;
-        request.body = self.upload.unwrap_or_default();
+        request.body = self.upload.map(|upload| upload.body).unwrap_or_default();
         Box::new(SendFailed { error, lease, request: is_whole.then(|| std::mem::take(request)), was_sent })
     }
 
     /// Sends as much of the request as possible. Ready when all of it is sent or the rest never will be.
     fn poll_upload(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), UploadError>> {
-        while let Some(upload) = &mut self.upload {
+        while let Some(Outgoing { body, framing }) = &mut self.upload {
             if !self.outbox.has_room() {
                 ready!(self.poll_flush(cx))?;
                 continue;
             }
-            let Poll::Ready(piece) = upload.poll_piece(cx) else {
+            let Poll::Ready(piece) = body.poll_piece(cx) else {
                 let _ = self.poll_flush(cx)?;
                 return Poll::Pending;
             };
             self.has_taken |= piece.is_some();
-            let encoded = piece.transpose();
-            let encoded = encoded.and_then(|piece| self.encoding.encode(piece, || upload.is_end(), &mut self.outbox));
+            let encoded = piece.transpose().and_then(|piece| framing.encode(piece, || body.is_end(), &mut self.outbox));
             match encoded {
                 Ok(false) => {}
                 Ok(true) => self.upload = None,
@@ -184,9 +188,6 @@ impl<L: KeepAlive> Connection<L> {
     }
 
     fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), UploadError>> {
-        if self.outbox.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
         self.outbox.poll_flush(&mut self.stream, cx).map_err(|error| {
             self.upload = None;
             self.is_persistent = false;
@@ -220,7 +221,6 @@ impl<L: KeepAlive> Connection<L> {
         self.is_persistent
             && self.decoder.is_end()
             && self.upload.is_none()
-            && self.encoding == Framing::Empty
             && self.outbox.is_empty()
             && self.input.is_empty()
     }
@@ -241,7 +241,7 @@ impl<L: KeepAlive> Download for Connection<L> {
             return Poll::Ready(Some(Err(error)));
         }
         let error = loop {
-            match self.decoder.decode(&mut self.input) {
+            match self.decoder.decode(&mut self.input, Sender::Upstream) {
                 Poll::Pending => {}
                 Poll::Ready(Some(Err(error))) => break error,
                 Poll::Ready(piece) => {
@@ -281,7 +281,7 @@ impl<L: KeepAlive> Download for Connection<L> {
         self.decoder.length()
     }
 
-    fn take_whole(&mut self, text: &mut Vec<u8>) -> bool {
+    fn take_whole(&mut self, text: &mut dyn BufMut) -> bool {
         let is_sent = self.upload.is_none() && self.outbox.is_empty();
         let is_taken = is_sent && self.decoder.take_whole(&mut self.input, text);
         if let Some((_, activity)) = self.response.as_ref().filter(|_| is_taken) {

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::decode::{Decoder, Framing};
+use super::decode::{Decoder, Framing, Sender};
 use super::encode::{self, Outbox};
 use crate::http::activity::Activity;
 use crate::http::message::{BodyError, Piece, Upload};
@@ -103,10 +103,10 @@ impl ClientIo {
 impl Downstream for ClientIo {
     fn send_interim(&self, status: StatusCode, headers: &Headers) {
         let mut outbox = self.outbox.borrow_mut();
-        let text = outbox.text();
-        if self.takes_interim.get() && text.len() < MOST_INTERIM {
+        if self.takes_interim.get() && outbox.len() < MOST_INTERIM {
+            let text = outbox.text();
             encode::response_start(text, status, headers);
-            text.extend_from_slice(b"\r\n");
+            text.put_slice(b"\r\n");
         }
     }
 
@@ -121,7 +121,7 @@ impl Upload for ClientIo {
     fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
         loop {
             let mut decoder = self.decoder.get();
-            let decoded = decoder.decode(&mut self.input.borrow_mut());
+            let decoded = decoder.decode(&mut self.input.borrow_mut(), Sender::Client);
             self.decoder.set(decoder);
             match &decoded {
                 Poll::Pending => {}
@@ -144,7 +144,7 @@ impl Upload for ClientIo {
                 }
             }
             if self.awaits_continue.take() {
-                self.outbox.borrow_mut().text().extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                self.outbox.borrow_mut().text().put_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             }
             if !self.outbox.borrow().is_empty()
                 && let Poll::Ready(Err(error)) = self.poll_flush(cx)

@@ -2,7 +2,7 @@
 
 use std::task::Poll;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::head;
 use crate::http::limits::HeadLimits;
@@ -26,6 +26,15 @@ impl Framing {
     pub(super) const fn of_length(length: u64) -> Self {
         if length == 0 { Self::Empty } else { Self::Length(length) }
     }
+}
+
+/// The sender of a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// Whatever an upstream could read differently is rejected.
+    Client,
+    /// Old servers pad a chunk's size with blanks, which nginx and HAProxy skip.
+    Upstream,
 }
 
 /// The longest line with a chunk's size and extensions. Only attackers send extensions, to hide in them what one side
@@ -91,10 +100,10 @@ impl Decoder {
     }
 
     /// Appends the rest of a body with a length to `text` if all of it is there; returns whether it was.
-    pub(super) fn take_whole(&mut self, buffer: &mut BytesMut, text: &mut Vec<u8>) -> bool {
+    pub(super) fn take_whole(&mut self, buffer: &mut BytesMut, text: &mut dyn BufMut) -> bool {
         let Self::Length(left) = *self else { return false };
         let Some(rest) = usize::try_from(left).ok().and_then(|left| buffer.get(..left)) else { return false };
-        text.extend_from_slice(rest);
+        text.put_slice(rest);
         buffer.advance(rest.len());
         *self = Self::Ended;
         true
@@ -102,11 +111,11 @@ impl Decoder {
 
     /// Takes the next part out of the buffer and leaves what follows the body. `None` at the end, pending if more bytes
     /// are needed; nobody is woken.
-    pub(super) fn decode(&mut self, buffer: &mut BytesMut) -> Poll<Option<Result<Piece, BodyError>>> {
-        self.next_piece(buffer).map(Result::transpose)
+    pub(super) fn decode(&mut self, buffer: &mut BytesMut, sender: Sender) -> Poll<Option<Result<Piece, BodyError>>> {
+        self.next_piece(buffer, sender).map(Result::transpose)
     }
 
-    fn next_piece(&mut self, buffer: &mut BytesMut) -> Poll<Result<Option<Piece>, BodyError>> {
+    fn next_piece(&mut self, buffer: &mut BytesMut, sender: Sender) -> Poll<Result<Option<Piece>, BodyError>> {
         loop {
             match *self {
                 Self::Ended => return Poll::Ready(Ok(None)),
@@ -133,7 +142,7 @@ impl Decoder {
                     _ => return Poll::Ready(Err(malformed("expected CR LF after a chunk"))),
                 },
                 Self::ChunkSize => {
-                    let Some((size, length)) = chunk_size(buffer)? else { return Poll::Pending };
+                    let Some((size, length)) = chunk_size(buffer, sender)? else { return Poll::Pending };
                     buffer.advance(length);
                     *self = if size == 0 { Self::Trailers } else { Self::Chunk(size) };
                 }
@@ -166,18 +175,20 @@ fn take(buffer: &mut BytesMut, most: u64) -> Bytes {
 }
 
 /// Returns the size of a chunk and the length of its line. Extensions are skipped (RFC 9112 section 7.1.1).
-fn chunk_size(buffer: &[u8]) -> Result<Option<(u64, usize)>, BodyError> {
+fn chunk_size(buffer: &[u8], sender: Sender) -> Result<Option<(u64, usize)>, BodyError> {
     let invalid = || malformed("invalid chunk size");
     let line = &buffer[..buffer.len().min(LONGEST_CHUNK_LINE)];
     let digits = line.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
     if digits > 15 {
         return Err(malformed("chunk size too large"));
     }
-    match line.get(digits) {
-        None => return Ok(None),
+    let is_blank = |byte: &&u8| sender == Sender::Upstream && digits > 0 && matches!(byte, b' ' | b'\t');
+    let blanks = line[digits..].iter().take_while(is_blank).count();
+    match line.get(digits + blanks) {
+        None if line.len() < LONGEST_CHUNK_LINE => return Ok(None),
         Some(b'\r' | b';') if digits > 0 => {}
-        // Only bad senders put white space before an extension ("BWS"), and some readers end the size there.
-        Some(_) => return Err(invalid()),
+        // Clients put no blanks before an extension ("BWS") but to smuggle: some readers end the size there.
+        _ => return Err(invalid()),
     }
     let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return if line.len() < LONGEST_CHUNK_LINE { Ok(None) } else { Err(malformed("chunk extensions too long")) };
@@ -206,12 +217,17 @@ mod tests {
     use super::*;
 
     /// Decodes what comes in pieces of these lengths: the body, the number of trailers, and what is left after it.
-    fn decode(framing: Framing, text: &[u8], step: usize) -> Result<(Vec<u8>, usize, Vec<u8>, bool), BodyError> {
+    fn decode(
+        framing: Framing,
+        text: &[u8],
+        step: usize,
+        sender: Sender,
+    ) -> Result<(Vec<u8>, usize, Vec<u8>, bool), BodyError> {
         let mut decoder = Decoder::new(framing);
         let (mut buffer, mut body, mut trailers) = (BytesMut::new(), Vec::new(), 0);
         let mut pieces = text.chunks(step);
         loop {
-            match decoder.decode(&mut buffer)? {
+            match decoder.decode(&mut buffer, sender)? {
                 Poll::Ready(Some(Piece::Data(data))) => body.extend_from_slice(&data),
                 Poll::Ready(Some(Piece::Trailers(headers))) => trailers += headers.len(),
                 Poll::Ready(None) => break,
@@ -225,10 +241,12 @@ mod tests {
         Ok((body, trailers, buffer.to_vec(), decoder.is_end()))
     }
 
+    const SENDERS: [Sender; 2] = [Sender::Client, Sender::Upstream];
+
     #[track_caller]
     fn check(framing: Framing, text: &str, body: &str, trailers: usize, rest: &str) {
-        for step in [1, 2, 3, 7, 1000] {
-            let decoded = decode(framing, text.as_bytes(), step).unwrap();
+        for (step, sender) in [1, 2, 3, 7, 1000].into_iter().flat_map(|step| SENDERS.map(|sender| (step, sender))) {
+            let decoded = decode(framing, text.as_bytes(), step, sender).unwrap();
             assert_eq!(decoded, (body.into(), trailers, rest.into(), true), "{text:?} in pieces of {step}");
         }
     }
@@ -246,8 +264,11 @@ mod tests {
             "GET",
         );
         check(Framing::Chunked, "3;name=\"v a\"\r\nabc\r\n0;x\r\n\r\n", "abc", 0, "");
-        assert_eq!(decode(Framing::UntilClose, b"abc", 2), Ok((b"abc".to_vec(), 0, Vec::new(), false)));
-        assert!(!decode(Framing::Chunked, b"3\r\nabc\r\n", 3).unwrap().3, "the last chunk is missing");
+        assert_eq!(
+            decode(Framing::UntilClose, b"abc", 2, Sender::Upstream),
+            Ok((b"abc".to_vec(), 0, Vec::new(), false))
+        );
+        assert!(!decode(Framing::Chunked, b"3\r\nabc\r\n", 3, Sender::Client).unwrap().3, "the last chunk is missing");
     }
 
     #[test]
@@ -259,7 +280,10 @@ mod tests {
             "+3\r\nabc\r\n",
             "-3\r\nabc\r\n",
             " 3\r\nabc\r\n",
-            "3 \r\nabc\r\n",
+            "3 3\r\nabc\r\n",
+            "3 x\r\nabc\r\n",
+            "3 \nabc\r\n",
+            " \r\nabc\r\n",
             "3\nabc\n",
             "3\rabc\r\n",
             "3;a\nabc\r\n",
@@ -272,13 +296,32 @@ mod tests {
             "0\r\na b\r\n\r\n",
             "0\r\nx: y\n\r\n",
         ] {
-            for step in [1, 1000] {
-                let decoded = decode(Framing::Chunked, text.as_bytes(), step);
+            for (step, sender) in [1, 1000].into_iter().flat_map(|step| SENDERS.map(|sender| (step, sender))) {
+                let decoded = decode(Framing::Chunked, text.as_bytes(), step, sender);
                 assert!(decoded.is_err(), "{text:?} became {decoded:?}");
             }
         }
         let long = format!("3;{}\r\nabc\r\n", "x".repeat(300));
-        assert_eq!(decode(Framing::Chunked, long.as_bytes(), 1000), Err(malformed("chunk extensions too long")));
+        let decoded = decode(Framing::Chunked, long.as_bytes(), 1000, Sender::Client);
+        assert_eq!(decoded, Err(malformed("chunk extensions too long")));
+    }
+
+    #[test]
+    fn blanks_behind_a_chunks_size_are_skipped_for_upstreams_only() {
+        let many = " ".repeat(200);
+        for size in ["3 ", "3\t ", "3 ;x", "3 ; x=\"y\"", &format!("3{many}")] {
+            let text = format!("{size}\r\nabc\r\n0  \r\n\r\nGET");
+            for step in [1, 2, 1000] {
+                let decoded = decode(Framing::Chunked, text.as_bytes(), step, Sender::Upstream).unwrap();
+                assert_eq!(decoded, (b"abc".to_vec(), 0, b"GET".to_vec(), true), "{size:?} in pieces of {step}");
+                let decoded = decode(Framing::Chunked, text.as_bytes(), step, Sender::Client);
+                assert_eq!(decoded, Err(malformed("invalid chunk size")), "{size:?}");
+            }
+        }
+        for step in [1, 1000] {
+            let endless = format!("3{}", " ".repeat(300));
+            assert!(decode(Framing::Chunked, endless.as_bytes(), step, Sender::Upstream).is_err());
+        }
     }
 
     proptest! {
@@ -291,14 +334,14 @@ mod tests {
                 text.extend(b"\r\n");
             }
             text.extend(b"0\r\n\r\nrest");
-            let decoded = decode(Framing::Chunked, &text, step).unwrap();
+            let decoded = decode(Framing::Chunked, &text, step, Sender::Client).unwrap();
             prop_assert_eq!(decoded, (chunks.concat(), 0, b"rest".to_vec(), true));
         }
 
         #[test]
-        fn no_bytes_make_it_panic_or_matter_how_they_are_cut(text in "[0-3a;\\r\\n:x ]{0,40}", step in 1usize..5) {
-            let whole = decode(Framing::Chunked, text.as_bytes(), 1000);
-            let cut = decode(Framing::Chunked, text.as_bytes(), step);
+        fn no_bytes_make_it_panic_or_matter_how_they_are_cut(text in "[0-3a;\\r\\n:x ]{0,40}", step in 1usize..5, sender in prop::sample::select(&SENDERS[..])) {
+            let whole = decode(Framing::Chunked, text.as_bytes(), 1000, sender);
+            let cut = decode(Framing::Chunked, text.as_bytes(), step, sender);
             prop_assert_eq!(whole.is_err(), cut.is_err());
             if let (Ok(whole), Ok(cut)) = (whole, cut) {
                 prop_assert_eq!((whole.0, whole.3), (cut.0, cut.3));

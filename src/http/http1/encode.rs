@@ -1,10 +1,11 @@
 //! Writes heads and bodies (RFC 9112).
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::{BufMut, Bytes};
 use http::{Method, StatusCode};
 use tokio::io::AsyncWrite;
 
@@ -24,49 +25,84 @@ const FULL: usize = 6 * 1024;
 /// The memory for heads that an idle connection keeps.
 const KEPT: usize = 8 * 1024;
 
-/// Bytes to be written, in the order in which they were added: whatever is added goes out behind everything before it.
+/// Bytes to be written: one queue, in the order of the wire. Whatever is added goes out behind everything before it.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    /// Heads, small parts of bodies, and what frames them.
-    text: Vec<u8>,
-    /// Bytes of `text` that the system has accepted.
+    /// The first is written next.
+    parts: VecDeque<Part>,
+    /// Bytes of the first part that the system has accepted.
     written: usize,
-    /// A large part of a body, which goes out behind the first `large_at` bytes of `text` and before the others.
-    large: Bytes,
-    large_at: usize,
+    /// True until everything was flushed. TLS holds bytes back that it has accepted.
+    is_dirty: bool,
+    /// Memory for the next text.
+    spare: Vec<u8>,
     /// Bytes of the current message that the system has accepted.
     pub(super) total: u64,
 }
 
+#[derive(Debug)]
+enum Part {
+    /// Heads, small parts of bodies, and what frames them.
+    Text(Vec<u8>),
+    /// A large part of a body.
+    Data(Bytes),
+}
+
+/// Parts that are written by one system call: a head, a large part of a body, and what frames it.
+const AT_ONCE: usize = 4;
+
 const CRLF: &[u8] = b"\r\n";
 
+impl Part {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => text,
+            Self::Data(data) => data,
+        }
+    }
+}
+
 impl Outbox {
-    /// The end of what is to be written. Adds only: what is there may have been written.
-    pub(super) fn text(&mut self) -> &mut Vec<u8> {
-        &mut self.text
+    /// The end of the queue, as a buffer that can only be added to.
+    pub(super) fn text(&mut self) -> &mut (impl BufMut + use<>) {
+        self.is_dirty = true;
+        if !matches!(self.parts.back(), Some(Part::Text(_))) {
+            self.parts.push_back(Part::Text(std::mem::take(&mut self.spare)));
+        }
+        match self.parts.back_mut() {
+            Some(Part::Text(text)) => text,
+            _ => unreachable!("the last part is text"),
+        }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.written == self.text.len() && self.large.is_empty()
+    /// Adds a part of a body.
+    fn data(&mut self, data: Bytes) {
+        if data.len() <= SMALL {
+            self.text().put_slice(&data);
+        } else {
+            self.is_dirty = true;
+            self.parts.push_back(Part::Data(data));
+        }
+    }
+
+    /// Returns whether everything was handed to the system.
+    pub(super) const fn is_empty(&self) -> bool {
+        !self.is_dirty
+    }
+
+    /// Returns whether more may be added before it is flushed.
+    pub(super) fn has_room(&self) -> bool {
+        self.parts.iter().all(|part| matches!(part, Part::Text(_))) && self.len() < FULL
+    }
+
+    /// The memory that it takes, in bytes.
+    pub(super) fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.bytes().len()).sum()
     }
 
     /// Drops what was not written, because the receiver takes no more.
     pub(super) fn discard(&mut self) {
         *self = Self { total: self.total, ..Self::default() };
-    }
-
-    pub(super) fn has_room(&self) -> bool {
-        self.large.is_empty() && self.text.len() < FULL
-    }
-
-    /// Adds a part of a body. There is a place for one large part at a time; another one is copied.
-    fn data(&mut self, data: Bytes) {
-        if data.len() <= SMALL || !self.large.is_empty() {
-            self.text.extend_from_slice(&data);
-        } else {
-            self.large = data;
-            self.large_at = self.text.len();
-        }
     }
 
     /// Writes everything. Ready when done.
@@ -75,49 +111,60 @@ impl Outbox {
         stream: &mut S,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        while !self.is_empty() {
-            let (before, after) = self.text[self.written..].split_at(self.before_large());
-            let stream = Pin::new(&mut *stream);
-            let count = if self.large.is_empty() {
-                ready!(stream.poll_write(cx, after))?
-            } else {
-                let pieces = [IoSlice::new(before), IoSlice::new(&self.large), IoSlice::new(after)];
-                ready!(stream.poll_write_vectored(cx, &pieces))?
-            };
+        if !self.is_dirty {
+            return Poll::Ready(Ok(()));
+        }
+        while self.drop_written() {
+            let count = ready!(self.poll_write(Pin::new(&mut *stream), cx))?;
             if count == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
-            self.advance(count);
+            self.written += count;
+            self.total += count as u64;
         }
-        self.text.clear();
-        self.written = 0;
-        if self.text.capacity() > KEPT {
-            self.text = Vec::new();
-        }
-        // TLS buffers data until it is flushed. For a plain socket this does nothing.
-        Pin::new(stream).poll_flush(cx)
+        ready!(Pin::new(stream).poll_flush(cx))?;
+        self.is_dirty = false;
+        Poll::Ready(Ok(()))
     }
 
-    /// The bytes of the text that go out before the large part.
-    fn before_large(&self) -> usize {
-        if self.large.is_empty() { 0 } else { self.large_at.saturating_sub(self.written) }
+    /// Writes the first parts. There is at least one byte.
+    fn poll_write(&self, stream: Pin<&mut impl AsyncWrite>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let (mut slices, mut count, mut written) = ([IoSlice::new(&[]); AT_ONCE], 0, self.written);
+        for (slice, part) in slices.iter_mut().zip(&self.parts) {
+            *slice = IoSlice::new(&part.bytes()[std::mem::take(&mut written)..]);
+            count += 1;
+        }
+        match &slices[..count] {
+            [only] => stream.poll_write(cx, only),
+            several => stream.poll_write_vectored(cx, several),
+        }
     }
 
-    fn advance(&mut self, count: usize) {
-        self.total += count as u64;
-        let before = count.min(self.before_large());
-        let of_large = (count - before).min(self.large.len());
-        self.large.advance(of_large);
-        self.written += count - of_large;
+    /// Removes the parts that are written. Returns whether there is something left to write.
+    fn drop_written(&mut self) -> bool {
+        while let Some(first) = self.parts.front() {
+            let length = first.bytes().len();
+            if self.written < length {
+                return true;
+            }
+            self.written -= length;
+            if let Some(Part::Text(mut text)) = self.parts.pop_front()
+                && text.capacity() <= KEPT
+            {
+                text.clear();
+                self.spare = text;
+            }
+        }
+        false
     }
 }
 
 /// Writes a request's head, with the header that frames its body if it needs one.
-pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, headers: &Headers, framing: Framing) {
-    text.extend_from_slice(method.as_str().as_bytes());
-    text.push(b' ');
-    text.extend_from_slice(target.as_bytes());
-    text.extend_from_slice(b" HTTP/1.1\r\n");
+pub(super) fn request_head(text: &mut impl BufMut, method: &Method, target: &str, headers: &Headers, framing: Framing) {
+    text.put_slice(method.as_str().as_bytes());
+    text.put_u8(b' ');
+    text.put_slice(target.as_bytes());
+    text.put_slice(b" HTTP/1.1\r\n");
     headers.write(text);
     match framing {
         // Without either header, a server reads no body.
@@ -126,34 +173,34 @@ pub(super) fn request_head(text: &mut Vec<u8>, method: &Method, target: &str, he
         Framing::Length(_) if headers.contains("content-length") => {}
         _ => framing_header(text, framing),
     }
-    text.extend_from_slice(CRLF);
+    text.put_slice(CRLF);
 }
 
 /// Writes a response's status line and headers, without the empty line at the end.
-pub(super) fn response_start(text: &mut Vec<u8>, status: StatusCode, headers: &Headers) {
-    text.extend_from_slice(b"HTTP/1.1 ");
-    text.extend_from_slice(status.as_str().as_bytes());
-    text.push(b' ');
-    text.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
-    text.extend_from_slice(CRLF);
+pub(super) fn response_start(text: &mut impl BufMut, status: StatusCode, headers: &Headers) {
+    text.put_slice(b"HTTP/1.1 ");
+    text.put_slice(status.as_str().as_bytes());
+    text.put_u8(b' ');
+    text.put_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+    text.put_slice(CRLF);
     headers.write(text);
 }
 
-pub(super) fn line(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    text.extend_from_slice(name);
-    text.extend_from_slice(b": ");
-    text.extend_from_slice(value);
-    text.extend_from_slice(CRLF);
+pub(super) fn line(text: &mut impl BufMut, name: &[u8], value: &[u8]) {
+    text.put_slice(name);
+    text.put_slice(b": ");
+    text.put_slice(value);
+    text.put_slice(CRLF);
 }
 
 /// Writes the header that frames the body.
-pub(super) fn framing_header(text: &mut Vec<u8>, framing: Framing) {
+pub(super) fn framing_header(text: &mut impl BufMut, framing: Framing) {
     match framing {
-        Framing::Empty => text.extend_from_slice(b"content-length: 0\r\n"),
+        Framing::Empty => text.put_slice(b"content-length: 0\r\n"),
         Framing::Length(length) => {
             line(text, b"content-length", itoa::Buffer::new().format(length).as_bytes());
         }
-        Framing::Chunked => text.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        Framing::Chunked => text.put_slice(b"transfer-encoding: chunked\r\n"),
         Framing::UntilClose => {}
     }
 }
@@ -193,10 +240,10 @@ impl Framing {
             Self::Chunked => {
                 // An empty chunk would end the body.
                 if !data.is_empty() {
-                    // Writing to a vector cannot fail.
-                    let _ = write!(outbox.text(), "{:x}\r\n", data.len());
+                    // Writing to memory cannot fail.
+                    let _ = write!(outbox.text().writer(), "{:x}\r\n", data.len());
                     outbox.data(data);
-                    outbox.text().extend_from_slice(CRLF);
+                    outbox.text().put_slice(CRLF);
                 }
             }
         }
@@ -210,9 +257,9 @@ impl Framing {
             Self::Length(_) => Err(wrong_length()),
             Self::Chunked => {
                 let text = outbox.text();
-                text.extend_from_slice(b"0\r\n");
+                text.put_slice(b"0\r\n");
                 trailers.write(text);
-                text.extend_from_slice(CRLF);
+                text.put_slice(CRLF);
                 Ok(())
             }
         }
@@ -317,6 +364,37 @@ mod tests {
         }
         assert!(outbox.poll_flush(&mut sent, &mut Context::from_waker(std::task::Waker::noop())).is_ready());
         assert!(sent == parts.concat());
+    }
+
+    /// TLS takes what the socket has no room for. It goes out by later flushes only.
+    #[test]
+    fn what_tls_holds_back_is_not_sent_yet() {
+        struct Holding(usize);
+
+        impl AsyncWrite for Holding {
+            fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+                Poll::Ready(Ok(bytes.len()))
+            }
+
+            fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                self.0 += 1;
+                if self.0 < 3 { Poll::Pending } else { Poll::Ready(Ok(())) }
+            }
+
+            fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+                Poll::Ready(Ok(()))
+            }
+        }
+
+        let (mut outbox, mut stream) = (Outbox::default(), Holding(0));
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        assert!(outbox.is_empty());
+        outbox.text().put_slice(b"head");
+        for flushes in 1..=5 {
+            let flushed = outbox.poll_flush(&mut stream, &mut cx).is_ready();
+            assert_eq!((flushed, outbox.is_empty()), (flushes >= 3, flushes >= 3));
+        }
+        assert_eq!((stream.0, outbox.total), (3, 4), "nothing is left to flush");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use http::{Method, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -275,7 +275,7 @@ impl<S: Service> Connection<'_, S> {
     /// Writes a response's head. `framing` is `None` if no body follows.
     fn write_head(
         &self,
-        text: &mut Vec<u8>,
+        text: &mut impl BufMut,
         request: &RequestSummary,
         response: &Response,
         framing: Option<Framing>,
@@ -283,7 +283,7 @@ impl<S: Service> Connection<'_, S> {
     ) {
         match &response.headers {
             ResponseHeaders::Kept(kept) if framing.is_some() => {
-                text.extend_from_slice(kept.http1.get_or_init(|| {
+                text.put_slice(kept.http1.get_or_init(|| {
                     let mut start = Vec::new();
                     write_start(&mut start, response, framing);
                     start
@@ -303,7 +303,7 @@ impl<S: Service> Connection<'_, S> {
         } else if request.version == Version::HTTP_10 {
             encode::line(text, b"connection", b"keep-alive");
         }
-        text.extend_from_slice(b"\r\n");
+        text.put_slice(b"\r\n");
     }
 
     /// Sends a body. Ready when done.
@@ -358,7 +358,7 @@ impl<S: Service> Connection<'_, S> {
             let mut outbox = self.io.outbox.borrow_mut();
             let text = outbox.text();
             encode::response_start(text, response.status, &response.headers);
-            text.extend_from_slice(b"connection: upgrade\r\n\r\n");
+            text.put_slice(b"connection: upgrade\r\n\r\n");
         }
         poll_fn(|cx| self.io.poll_flush(cx)).await?;
         let _open = self.server.tunnel();
@@ -381,7 +381,7 @@ impl<S: Service> Connection<'_, S> {
 }
 
 /// Writes the status line, the headers and the framing.
-fn write_start(text: &mut Vec<u8>, response: &Response, framing: Option<Framing>) {
+fn write_start(text: &mut impl BufMut, response: &Response, framing: Option<Framing>) {
     encode::response_start(text, response.status, &response.headers);
     if let Some(framing) = framing
         && !response.headers.contains("content-length")
