@@ -35,9 +35,6 @@ impl Limiter {
     /// Decides in one call to the store, or by the limits' `on_store_error` if that fails. Waits no longer than the store's
     /// timeout. With [`Patience::Held`](super::Patience::Held), the caller must call [`Self::hold`] then.
     pub async fn decide(&self, ask: Ask<'_>) -> Result<Ruling, AskError> {
-        if let Some(decided) = self.decide_now(&ask) {
-            return decided;
-        }
         let view = self.view();
         let claims = self.claims(&view, &ask);
         let with_claims = with_claims(&ask, &claims);
@@ -50,25 +47,6 @@ impl Limiter {
         let mut ruling = self.conclude(view, &ask, question, answer);
         ruling.claims = claims;
         Ok(ruling)
-    }
-
-    /// Does the same at once if the store is in memory; `None` if it is remote. There is no future then, whose state would have
-    /// to be moved.
-    pub fn decide_now(&self, ask: &Ask<'_>) -> Option<Result<Ruling, AskError>> {
-        let store = self.store.as_memory()?;
-        let view = self.view();
-        let claims = self.claims(&view, ask);
-        let with_claims = with_claims(ask, &claims);
-        let ask = with_claims.as_deref().map_or(*ask, |request| Ask { subject: AskSubject::Request(request), ..*ask });
-        let mut question = Question::default();
-        let answer = match self.prepare(&view, &ask, &mut question) {
-            Ok(true) => Some(self.ask_memory(store, &view, &question.plan, ask.now())),
-            Ok(false) => None,
-            Err(error) => return Some(Err(error)),
-        };
-        let mut ruling = self.conclude(view, &ask, question, answer);
-        ruling.claims = claims;
-        Some(Ok(ruling))
     }
 
     /// Makes the plan. Returns whether it asks the store.

@@ -15,6 +15,9 @@ use crate::store::{Batch, StoreError};
 impl Limiter {
     /// Asks for the decisions of a plan: those of its charges, then those of its reports.
     pub(super) async fn ask_store(&self, view: &View, plan: &Plan, ask: &Ask<'_>) -> Result<Decisions, StoreError> {
+        if let Some(memory) = self.store.as_memory() {
+            return self.ask_memory(memory, view, plan, ask.now());
+        }
         let batches = batches(view, plan, ask.now());
         let [charges, reported] = &batches;
         if !reported.charges.is_empty() {
@@ -24,14 +27,7 @@ impl Limiter {
         self.wait(self.store.decide(charges), ask.deadline).await
     }
 
-    /// Asks the store in memory, like [`Self::ask_store`].
-    pub(super) fn ask_memory(
-        &self,
-        store: &MemoryStore,
-        view: &View,
-        plan: &Plan,
-        now: Micros,
-    ) -> Result<Decisions, StoreError> {
+    fn ask_memory(&self, store: &MemoryStore, view: &View, plan: &Plan, now: Micros) -> Result<Decisions, StoreError> {
         let batches = batches(view, plan, now);
         let [charges, reported] = &batches;
         if reported.charges.is_empty() {

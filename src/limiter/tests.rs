@@ -3,12 +3,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::subsequence;
+
 use super::*;
-use crate::engine::algorithms::charge::Mode;
+use crate::clock::Clock;
+use crate::engine::algorithms::algorithm::Aligned;
+use crate::engine::algorithms::charge::{Elevated, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::verdict::{Standing, Verdict};
-use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::allowance::{Allowance, ElevatedAllowance};
 use crate::engine::rules::candidate::Candidate;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -20,6 +26,7 @@ use crate::engine::rules::value_type::ValueType;
 use crate::message::headers::Headers;
 use crate::store::StoreError;
 use crate::store::memory::MemoryStore;
+use crate::store::redis::{RedisOptions, RedisStore};
 use crate::telemetry::metrics::Metrics;
 
 /// A limit that allows `burst` and never refills.
@@ -199,6 +206,70 @@ fn each_limit_has_its_own_policy_when_the_store_is_down() {
     assert_eq!(without_store(&[Local]), [3, 7, 0]);
     assert_eq!(without_store(&[Allow, Local]), [3, 7, 0]);
     assert_eq!(without_store(&[Local, Deny]), [0, 0, 10]);
+}
+
+/// A limit of each algorithm, one with two windows, one in shadow, and one with a candidate, with the stand-in for its store.
+fn mixed_limit(name: &&str) -> Limit {
+    const SECOND: u64 = 1_000_000_000;
+    let even = |burst| Numbers::new(burst, burst, 5 * SECOND).unwrap();
+    let windows = match *name {
+        "Rates" => vec![even(4), Numbers::new(6, 6, 60 * SECOND).unwrap()],
+        "Windows" => vec![Numbers::fixed_window(5, 5, 7 * SECOND, Aligned::Clock).unwrap()],
+        "Log" => vec![Numbers::sliding_log(6, 9 * SECOND).unwrap()],
+        "Denied" => vec![Numbers::sliding_window(5, 8 * SECOND, true).unwrap()],
+        "Shadow" => vec![even(2)],
+        _ => vec![even(8)],
+    };
+    let allowance = Allowance::Windows(windows.into());
+    let limit = Limit { allowance, on_store_error: StoreErrorPolicy::Local, ..limit(name, 1) };
+    match *name {
+        "Raised" => {
+            let elevated = Elevated { numbers: even(9), span: 4_000_000, activations_per_month: 2, quota: None };
+            let with = ElevatedAllowance { base: [even(3)].into(), elevated: elevated.into() };
+            Limit { allowance: Allowance::Elevated(with.into()), ..limit }
+        }
+        "Shadow" => Limit { mode: LimitMode::Shadow, ..limit },
+        "Candidate" => with_candidate(2, limit),
+        "Denied" => Limit { by: Vec::new(), ..limit },
+        _ => limit,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// A whole decision, from the request to the verdict, once the store does not answer.
+    #[test]
+    fn the_memory_that_replaces_a_store_decides_as_a_store_in_memory(
+        names in subsequence(vec!["Rates", "Windows", "Log", "Denied", "Raised", "Candidate", "Shadow"], 1..=7).prop_shuffle(),
+        asks in vec((0..3_usize, 0..4_000_000_u64, 0..4_u64, 0..6_usize), 1..40),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let limits = || names.iter().map(mixed_limit).collect();
+            let in_memory = limiter(limits());
+            let rules = Rules::new(limits(), Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+            let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), MemoryStore::new(1_000));
+            // Nothing listens there.
+            let target = RedisOptions::new("redis://127.0.0.1:1", Clock::machine()).target().unwrap();
+            let replaced = Limiter::new(Arc::new(shared), Store::Redis(RedisStore::connect(&target)));
+            let mut now = Micros(1_760_000_000_000_000);
+            for (method, later, cost, mode) in asks {
+                now = now.after(Micros(later));
+                let headers = Headers::new();
+                let request = Request { now, ..request(["GET", "PUT", "POST"][method], &headers) };
+                let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+                let modes = [Mode::Spend, Mode::Spend, Mode::Spend, Mode::Check, Mode::SpendOnly, Mode::Refund];
+                let mode = modes[mode];
+                let ask = Ask { mode, cost: Some(cost), ..ask };
+                let [expected, verdict] = [&in_memory, &replaced].map(|limiter| limiter.decide(ask));
+                let (expected, verdict) = (expected.await.unwrap().verdict, verdict.await.unwrap().verdict);
+                prop_assert_eq!(verdict, expected);
+            }
+            prop_assert_eq!(replaced.shared.local.usage(), in_memory.store.as_memory().unwrap().usage());
+            Ok(())
+        })?;
+    }
 }
 
 #[tokio::test]

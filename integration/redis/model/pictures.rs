@@ -146,13 +146,13 @@ impl Picture for Level {
         // The usage at `from` and a start of a window.
         let (used, anchor, from) = match &self.numbers {
             None => (0, now, now),
-            // With even refill, a lowered burst first drops what has no room.
-            Some(old) if is_same(old, numbers) => (self.used, self.since, self.since),
+            Some(old) if !is_even && is_same(old, numbers) => (self.used, self.since, self.since),
             Some(old) => {
                 let changed = effective_from.max(self.since).min(now.max(self.since));
                 let (left, anchor) = self.left(changed);
                 // The same tokens; a part of a part counts as one.
                 let left = (left * parts(numbers).0).div_ceil(parts(old).0).min(u128::from(EXACT - 1));
+                // With even refill, a lowered burst drops what has no room when it takes effect.
                 (if is_even { left.min(most) } else { left }, anchor, changed)
             }
         };
@@ -160,7 +160,7 @@ impl Picture for Level {
         *self = match numbers.windows() {
             None => {
                 let back = parts(numbers).1 * u128::from(instant - from);
-                let used = used.saturating_sub(back).min(most);
+                let used = used.saturating_sub(back);
                 Self { numbers: Some(numbers.clone()), since: instant, instant, used, length: 0, taken }
             }
             Some(windows) => {

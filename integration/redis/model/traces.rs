@@ -333,7 +333,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any_length(53).prop_map(Clocked::To),
     ];
     let effective_from = prop_oneof![4 => any_length(45).prop_map(Ok), 1 => any_length(64).prop_map(Err)];
-    (clock, effective_from, vec(ask, 1..=4)).prop_map(|(clock, effective_from, asks)| Step {
+    (clock, effective_from, vec(ask, 1..=6)).prop_map(|(clock, effective_from, asks)| Step {
         clock,
         effective_from,
         asks,

@@ -110,12 +110,6 @@ pub fn peek(
     Ok(Decision { outcome: Outcome::Unchanged, ..decision })
 }
 
-/// Does the same as [`peek`] for a charge that [`decide_level`] can decide.
-pub fn peek_level(level: Option<&Level>, charge: &Charge, now: Micros, effective_from: Micros) -> Decision {
-    let (decision, _) = decide_level(level, &check_of_zero(charge), now, effective_from);
-    Decision { outcome: Outcome::Unchanged, ..decision }
-}
-
 /// Returns a check of cost 0. It has no key, because no algorithm reads it.
 fn check_of_zero(charge: &Charge) -> Charge {
     let bucket = Bucket::new(String::new(), charge.bucket.fingerprint);

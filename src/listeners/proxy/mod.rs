@@ -131,10 +131,7 @@ impl Proxy {
         let view = request::Request { body: inspected.as_deref(), now, ..view };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
         let ask = Ask { sees_response: true, patience: Patience::Held(Micros(LONGEST_DELAY)), ..ask };
-        let decided = match limiter.decide_now(&ask) {
-            Some(decided) => decided,
-            None => limiter.decide(ask).await,
-        };
+        let decided = limiter.decide(ask).await;
         let ruling = ruling.insert(decided.map_err(|error| Failure::InvalidRequest(error.to_string()))?);
         active.decided(limiter, &ask, context, ruling).await;
         let accepted = accepted::accepted(ruling.view.rules(), &ruling.verdict, self.front.generations);

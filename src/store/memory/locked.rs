@@ -12,9 +12,9 @@ use super::shares::Tag;
 use super::{Batch, MemoryStore, StoreError};
 use crate::engine::algorithms::batch::{BatchDecision, FEW, decide_all};
 use crate::engine::algorithms::charge::{Charge, Mode, Slot};
-use crate::engine::algorithms::decision::{Decisions, Outcome};
+use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::state::{self, Edit, NeedsRedis, State, decide_level, peek_level};
+use crate::engine::algorithms::state::{self, Edit, NeedsRedis, State};
 
 type Few<T> = SmallVec<[T; FEW]>;
 
@@ -44,54 +44,7 @@ impl<'s> Locked<'s> {
         self.numbers.partition_point(|other| *other < number)
     }
 
-    /// Decides charges that all keep levels and have room, as those of nearly all requests. Measured with four charges, it
-    /// takes half the time of [`Self::decide`], which copies more. Returns `None` for other charges.
-    pub(super) fn decide_levels(&mut self, batch: &Batch<'_>) -> Option<Decisions> {
-        let (now, effective_from) = (batch.now, batch.effective_from);
-        // A limit that had elevated numbers may have its bucket among the states.
-        let is_plain = |charge: &Charge| {
-            charge.keeps_level() && self.shards[self.index(charge)].states.get(low_half(charge)).is_none()
-        };
-        let has_room = |shard: &MutexGuard<'_, Shard>| shard.len() + batch.charges.len() <= self.store.keys_per_shard;
-        if !batch.charges.iter().all(is_plain) || !self.shards.iter().all(has_room) {
-            return None;
-        }
-        // With a million buckets each is a cache miss, and one decision after the other would wait for each in turn. Four
-        // charges take 0.6 us instead of 1.0 us when all are read first.
-        let touched = batch.charges.iter().map(|charge| self.shards[self.index(charge)].table.touch(low_half(charge)));
-        std::hint::black_box(touched.fold(0, u64::wrapping_add));
-        let mut decisions = Decisions::with_capacity(batch.charges.len());
-        let mut changes = Few::with_capacity(batch.charges.len());
-        let mut new: Few<Tag> = Few::new();
-        let mut is_denied = false;
-        for charge in batch.charges {
-            let index = self.index(charge);
-            let shard = &mut self.shards[index];
-            let found = shard.find(charge, now);
-            let place = if let Some(level) = found {
-                Place::Table(level)
-            } else {
-                let tag = shard.room(charge, &new)?;
-                new.push(tag);
-                Place::New(tag)
-            };
-            let (decision, change) = decide_level(found.as_ref(), charge, now, effective_from);
-            is_denied |= decision.is_denied();
-            decisions.push(decision);
-            changes.push((index, place, change));
-        }
-        for ((decision, charge), (index, place, change)) in decisions.iter_mut().zip(batch.charges).zip(changes) {
-            if !is_denied {
-                self.shards[index].set_level(place, charge, change, now);
-            } else if decision.outcome == Outcome::Allowed {
-                let level = if let Place::Table(level) = place { Some(level) } else { None };
-                *decision = peek_level(level.as_ref(), charge, now, effective_from);
-            }
-        }
-        Some(decisions)
-    }
-
-    /// Decides any charges.
+    /// Decides the charges of one request, all or nothing.
     pub(super) fn decide(&mut self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         let (now, effective_from) = (batch.now, batch.effective_from);
         let places = self.places(batch.charges, now);
@@ -121,20 +74,33 @@ impl<'s> Locked<'s> {
         );
         let BatchDecision { decisions, edits } =
             decided.map_err(|error: NeedsRedis| StoreError::Failed(error.to_string()))?;
+        let mut grown: Few<usize> = Few::new();
         for (index, edit) in edits {
-            let (charge, place) = (&batch.charges[index], places[index]);
+            let charge = &batch.charges[index];
             if let Some(quotas) = &mut quotas {
                 quotas.count(index);
             }
             match &mut self.overflow {
-                Some(overflow) if place.is_overflow() => overflow.apply(charge, &edit, now),
+                Some(overflow) if places[index].is_overflow() => overflow.apply(&charge.bucket, &edit),
                 _ => {
                     let shard = self.index(charge);
-                    self.shards[shard].apply(place, charge, &edit, now);
+                    grown.extend(self.shards[shard].apply(charge, &edit).then_some(shard));
                 }
             }
         }
+        self.tidy(&grown, now);
         Ok(decisions)
+    }
+
+    /// Drops full buckets where buckets were added, when all edits have been made: a bucket that was found for the request must not
+    /// be gone before its own edit.
+    fn tidy(&mut self, grown: &[usize], now: Micros) {
+        for shard in grown {
+            self.shards[*shard].tidy(now);
+        }
+        if let (Some(overflow), Some(shard)) = (&mut self.overflow, self.shards.first()) {
+            overflow.tidy(now, shard.shares.changed);
+        }
     }
 
     /// Finds the places of all charges, and dates the overflow buckets among them. After a sweep all are found again: it may have
@@ -154,12 +120,18 @@ impl<'s> Locked<'s> {
                 let index = self.index(charge);
                 self.shards[index].count_overflow(charge);
             }
-            self.lock_overflow().redate(charge, now);
+            self.lock_overflow().redate(&charge.bucket, now);
         }
         places
     }
 
     fn find_places(&mut self, charges: &[Charge], now: Micros) -> Few<Place> {
+        if charges.len() > 1 {
+            // With a million buckets each is a cache miss, and one look after the other would wait for each in turn.
+            let touched =
+                charges.iter().map(|charge| self.shards[self.index(charge)].table.touch(low_half(&charge.bucket)));
+            std::hint::black_box(touched.fold(0, u64::wrapping_add));
+        }
         let mut places = Few::with_capacity(charges.len());
         let mut new: Few<Tag> = Few::new();
         let mut new_of_shard: Few<usize> = smallvec![0; self.shards.len()];
@@ -168,8 +140,8 @@ impl<'s> Locked<'s> {
             let bound = self.store.keys_per_shard.saturating_sub(new_of_shard[index]);
             let mut place = self.shards[index].place(charge, now, bound, &new);
             if let Some(slot) = held_slot(charge)
-                && !self.shards[index].states.get(low_half(charge)).is_some_and(|state| state.holds(slot, now))
-                && self.lock_overflow().holds(charge, slot, now)
+                && !self.shards[index].states.get(low_half(&charge.bucket)).is_some_and(|state| state.holds(slot, now))
+                && self.lock_overflow().holds(&charge.bucket, slot, now)
             {
                 place = Place::OverflowSlot;
             }
@@ -189,7 +161,7 @@ impl<'s> Locked<'s> {
 
 /// Returns the state of an overflow bucket after the edits of other charges of the request that share it.
 fn after<'s>(state: Option<Cow<'s, State>>, charge: &Charge, edits: &[(&Charge, Edit)]) -> Option<Cow<'s, State>> {
-    let of_bucket = edits.iter().filter(|(other, _)| overflow::is_same(other, charge));
+    let of_bucket = edits.iter().filter(|(other, _)| overflow::is_same(&other.bucket, &charge.bucket));
     of_bucket.fold(state, |state, (_, edit)| State::edited(state.map(Cow::into_owned), edit).map(Cow::Owned))
 }
 

@@ -14,9 +14,7 @@ use super::{Batch, StoreError};
 use crate::engine::algorithms::batch::has_duplicate;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
-use crate::engine::algorithms::level::LevelChange;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::state::{Edit, decide_level};
 
 mod limits;
 mod locked;
@@ -105,39 +103,10 @@ impl MemoryStore {
 
     /// Decides the charges of one request, all or nothing.
     pub fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
-        if let [charge] = batch.charges
-            && charge.keeps_level()
-        {
-            return Ok(self.decide_one(charge, batch.now, batch.effective_from));
-        }
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
         }
-        let mut locked = Locked::of(self, batch.charges.iter());
-        locked.decide_levels(batch).map_or_else(|| locked.decide(batch), Ok)
-    }
-
-    /// Decides a single charge that keeps a level, the most common request.
-    fn decide_one(&self, charge: &Charge, now: Micros, effective_from: Micros) -> Decisions {
-        let mut shard = self.shards[self.shard_number(charge)].lock();
-        let mut place = shard.place(charge, now, self.keys_per_shard, &[]);
-        if place.is_overflow() {
-            shard.make_room(now);
-            place = shard.place(charge, now, self.keys_per_shard, &[]);
-        }
-        let mut overflow = place.is_overflow().then(|| self.overflow.lock());
-        if let Some(overflow) = &mut overflow {
-            shard.count_overflow(charge);
-            overflow.redate(charge, now);
-        }
-        let level = shard.level(place, charge, overflow.as_deref());
-        let (decision, change) = decide_level(level.as_ref(), charge, now, effective_from);
-        match overflow {
-            Some(mut overflow) if change != LevelChange::Keep => overflow.apply(charge, &Edit::Level(change), now),
-            Some(_) => {}
-            None => shard.set_level(place, charge, change, now),
-        }
-        std::iter::once(decision).collect()
+        Locked::of(self, batch.charges.iter()).decide(batch)
     }
 
     /// Decides several requests one after the other, without another request in between.
@@ -447,6 +416,19 @@ mod tests {
         }
         decide(&store, &[charge("L", 1, &fixed(5), 1, Mode::Check), charge("L", 2, &fixed(5), 0, Mode::Spend)]);
         assert_eq!(store.usage().keys, 0, "what takes nothing writes nothing");
+    }
+
+    /// The bucket that the first charge adds makes the store look for full ones. By its last write the log is one, but not by the
+    /// longer period that it is charged under now.
+    #[test]
+    fn what_a_decision_has_counted_stays_until_its_charge_is_made() {
+        let (store, now) = store(100);
+        let log = |seconds: u64| Numbers::sliding_log(5, seconds * 1_000 * SECOND).unwrap();
+        assert!(spend(&store, "L", 1, &log(1)));
+        now.fetch_add(SECOND, Ordering::Relaxed);
+        let charges = [2, 1].map(|id| charge("L", id, &log(2), 1, Mode::Spend));
+        assert_eq!(decide(&store, &charges)[1].remaining, 3);
+        assert_eq!(decide(&store, &[charge("L", 1, &log(2), 0, Mode::Check)])[0].remaining, 3);
     }
 
     /// Every thread also charges a bucket of its own in the same request, so that several shards are locked at once.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::shares::short_of;
-use crate::engine::algorithms::charge::{Charge, Slot};
+use crate::engine::algorithms::charge::{Bucket, Slot};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::state::{Edit, State};
 
@@ -14,18 +14,19 @@ pub(super) struct Overflow {
 }
 
 impl Overflow {
-    pub(super) fn get(&self, charge: &Charge) -> Option<&State> {
-        self.states.get(&window_key(charge))
+    /// The bucket that takes the place of this one.
+    pub(super) fn get(&self, bucket: &Bucket) -> Option<&State> {
+        self.states.get(&window_key(bucket))
     }
 
     /// Returns true if a request in flight holds this slot here.
-    pub(super) fn holds(&self, charge: &Charge, slot: Slot, now: Micros) -> bool {
-        !self.states.is_empty() && self.get(charge).is_some_and(|state| state.holds(slot, now))
+    pub(super) fn holds(&self, bucket: &Bucket, slot: Slot, now: Micros) -> bool {
+        !self.states.is_empty() && self.get(bucket).is_some_and(|state| state.holds(slot, now))
     }
 
-    /// Dates the bucket of a charge now if it is dated too far ahead.
-    pub(super) fn redate(&mut self, charge: &Charge, now: Micros) {
-        if let Some(state) = self.states.get_mut(&window_key(charge)) {
+    /// Dates a bucket now if it is dated too far ahead.
+    pub(super) fn redate(&mut self, bucket: &Bucket, now: Micros) {
+        if let Some(state) = self.states.get_mut(&window_key(bucket)) {
             state.redate(now);
         }
     }
@@ -34,27 +35,31 @@ impl Overflow {
         self.states.retain(|key, _| short_of(key) != short);
     }
 
+    /// Drops the buckets that are full. The rules took effect at `changed`.
+    pub(super) fn tidy(&mut self, now: Micros, changed: Micros) {
+        self.states.retain(|_, state| !state.is_over(now, changed));
+    }
+
     pub(super) fn len(&self) -> usize {
         self.states.len()
     }
 
-    pub(super) fn apply(&mut self, charge: &Charge, edit: &Edit, now: Micros) {
-        self.states.retain(|_, other| !other.is_over(now, Micros(0)));
-        let key = window_key(charge);
+    pub(super) fn apply(&mut self, bucket: &Bucket, edit: &Edit) {
+        let key = window_key(bucket);
         if let Some(state) = State::edited(self.states.remove(&key), edit) {
             self.states.insert(key, state);
         }
     }
 }
 
-/// Returns true if two charges share a bucket here.
-pub(super) fn is_same(one: &Charge, other: &Charge) -> bool {
-    window_of(&one.bucket.key) == window_of(&other.bucket.key)
+/// Returns true if the same bucket takes the place of both.
+pub(super) fn is_same(one: &Bucket, other: &Bucket) -> bool {
+    window_of(&one.key) == window_of(&other.key)
 }
 
 /// The bucket's key without its id.
-fn window_key(charge: &Charge) -> String {
-    let (short, window) = window_of(&charge.bucket.key);
+fn window_key(bucket: &Bucket) -> String {
+    let (short, window) = window_of(&bucket.key);
     format!("{short}#{window}")
 }
 

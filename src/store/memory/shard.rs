@@ -7,7 +7,7 @@ use super::overflow::Overflow;
 use super::shares::{Shares, Tag};
 use super::states::States;
 use super::table::Table;
-use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::charge::{Bucket, Charge};
 use crate::engine::algorithms::level::{Level, LevelChange};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::state::{Edit, State};
@@ -76,7 +76,7 @@ impl Shard {
     /// Finds the level of a charge's bucket in the table. It is dated now at the latest.
     #[inline]
     pub(super) fn find(&mut self, charge: &Charge, now: Micros) -> Option<Level> {
-        let level = self.table.find(low_half(charge))?;
+        let level = self.table.find(low_half(&charge.bucket))?;
         if let Some(redated) = level.redated(now) {
             *level = redated;
         }
@@ -98,10 +98,10 @@ impl Shard {
         if keeps_level && let Some(level) = self.find(charge, now) {
             return Place::Table(level);
         }
-        self.states.redate(low_half(charge), now);
+        self.states.redate(low_half(&charge.bucket), now);
         // A limit finds what it wrote while it had elevated numbers, or before it had them.
         let is_readable = |state: &State| !keeps_level || state.level().is_some();
-        if self.states.get(low_half(charge)).is_some_and(is_readable) {
+        if self.states.get(low_half(&charge.bucket)).is_some_and(is_readable) {
             return Place::States;
         }
         if charge.elevated().is_some()
@@ -113,11 +113,19 @@ impl Shard {
     }
 
     /// Makes room at the bound, if buckets are full. Places that were found before may be wrong.
-    ///
-    /// Only a full bucket may go. Removing any other would fill it, and an attacker could end a denial by sending enough new ids.
     pub(super) fn make_room(&mut self, now: Micros) {
+        self.sweep(now, FULL_SWEEP);
+    }
+
+    /// Drops full buckets in return for a new one. Places that were found before may be wrong.
+    pub(super) fn tidy(&mut self, now: Micros) {
+        self.sweep(now, SWEEP);
+    }
+
+    /// Only a full bucket may go. Removing any other would fill it, and an attacker could end a denial by sending enough new ids.
+    fn sweep(&mut self, now: Micros, slots: usize) {
         let shares = &self.shares;
-        self.evicted += self.table.sweep(now, FULL_SWEEP, shares) + self.states.sweep(now, FULL_SWEEP, shares);
+        self.evicted += self.table.sweep(now, slots, shares) + self.states.sweep(now, slots, shares);
     }
 
     /// Counts a charge whose bucket has no room.
@@ -135,59 +143,41 @@ impl Shard {
     ) -> Option<Cow<'s, State>> {
         match place {
             Place::Table(level) => Some(Cow::Owned(State::Level(level))),
-            Place::States => self.states.get(low_half(charge)).map(Cow::Borrowed),
+            Place::States => self.states.get(low_half(&charge.bucket)).map(Cow::Borrowed),
             Place::New(_) => None,
-            Place::Overflow | Place::OverflowSlot => overflow?.get(charge).map(Cow::Borrowed),
+            Place::Overflow | Place::OverflowSlot => overflow?.get(&charge.bucket).map(Cow::Borrowed),
         }
     }
 
-    /// Returns the level of a charge's bucket; `None` if it is full.
-    #[inline]
-    pub(super) fn level(&self, place: Place, charge: &Charge, overflow: Option<&Overflow>) -> Option<Level> {
-        match place {
-            Place::Table(level) => Some(level),
-            Place::New(_) => None,
-            Place::States | Place::Overflow | Place::OverflowSlot => self.state(place, charge, overflow)?.level(),
-        }
-    }
-
-    /// Makes an edit of a bucket that is not in overflow.
-    pub(super) fn apply(&mut self, place: Place, charge: &Charge, edit: &Edit, now: Micros) {
-        if let Edit::Level(change) = edit {
-            return self.set_level(place, charge, *change, now);
-        }
-        let fingerprint = low_half(charge);
+    /// Makes an edit of a bucket that is not in overflow. Returns true if it has added the bucket.
+    pub(super) fn apply(&mut self, charge: &Charge, edit: &Edit) -> bool {
         let Self { table, states, shares, .. } = self;
-        if let Place::Table(..) = place {
-            table.remove(fingerprint, shares);
-        }
-        if states.apply(fingerprint, edit, || shares.tag(charge), shares) {
-            self.evicted += states.sweep(now, SWEEP, shares);
-        }
-    }
-
-    /// Changes the level of a bucket that is not in overflow. An earlier write of the request may have swept it out of the table,
-    /// full as it was.
-    #[inline]
-    pub(super) fn set_level(&mut self, place: Place, charge: &Charge, change: LevelChange, now: Micros) {
-        let Self { table, states, shares, .. } = self;
-        let fingerprint = low_half(charge);
-        if change == LevelChange::Keep {
-            return;
-        }
-        if let Place::States = place {
-            states.remove(fingerprint, shares);
-        }
-        let LevelChange::Write(level) = change else { return table.remove(fingerprint, shares) };
-        let tag = || if let Place::New(tag) = place { tag } else { shares.tag(charge) };
-        if table.write(fingerprint, level, tag, shares) {
-            self.evicted += table.sweep(now, SWEEP, shares);
+        let fingerprint = low_half(&charge.bucket);
+        let tag = || shares.tag(charge);
+        match edit {
+            Edit::Level(LevelChange::Keep) => false,
+            Edit::Level(LevelChange::Clear) => {
+                states.remove(fingerprint, shares);
+                table.remove(fingerprint, shares);
+                false
+            }
+            Edit::Level(LevelChange::Write(level)) => {
+                // It is there if the limit had elevated numbers at the last write.
+                states.remove(fingerprint, shares);
+                table.write(fingerprint, *level, tag, shares)
+            }
+            Edit::Elevated(_) => {
+                // It is there if the limit had none.
+                table.remove(fingerprint, shares);
+                states.apply(fingerprint, edit, tag, shares)
+            }
+            Edit::Log(_) | Edit::SlidingWindow(_) | Edit::Slots(_) => states.apply(fingerprint, edit, tag, shares),
         }
     }
 }
 
 /// Returns the half of the fingerprint under which a shard files a bucket; the other half has chosen the shard.
 #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
-pub(super) const fn low_half(charge: &Charge) -> u64 {
-    charge.bucket.fingerprint as u64
+pub(super) const fn low_half(bucket: &Bucket) -> u64 {
+    bucket.fingerprint as u64
 }

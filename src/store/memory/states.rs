@@ -1,6 +1,6 @@
 //! The buckets of a shard that are more than a level.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::shares::{Shares, Tag};
 use crate::engine::algorithms::micros::Micros;
@@ -95,7 +95,9 @@ impl States {
             self.order.push_back(fingerprint);
             if self.order.len() > 2 * self.buckets.len() + MOST_STALE {
                 // A bucket that is removed and added again and again is in it as often.
-                self.order = self.buckets.keys().copied().collect();
+                let mut seen = HashSet::new();
+                let buckets = &self.buckets;
+                self.order.retain(|other| buckets.contains_key(other) && seen.insert(*other));
             }
         }
         held.is_none()

@@ -103,19 +103,20 @@ impl Table {
         }
     }
 
-    /// Removes the buckets that are full at `now` among the next `slots` slots, and returns their number.
+    /// Removes the buckets that are full at `now` among the next ones, and returns their number. Looks at `slots` slots, unless it has
+    /// seen the whole table before.
     pub(super) fn sweep(&mut self, now: Micros, slots: usize, shares: &Shares) -> u64 {
         let mut dropped = 0;
-        for _ in 0..slots.min(self.slots.len()) {
-            self.cursor = self.next(self.cursor);
-            // A follower may have moved into the slot. The next sweep looks at it.
-            if let Some(entry) = self.slots.get(self.cursor)
-                && entry.fingerprint != VACANT.fingerprint
-                && entry.level.is_over(now, shares.changed)
-            {
+        // Each slot once, and once more for each bucket that leaves.
+        for _ in 0..slots.min(self.slots.len() + self.held) {
+            let entry = &self.slots[self.cursor];
+            if entry.fingerprint != VACANT.fingerprint && entry.level.is_over(now, shares.changed) {
                 shares.free(tag(entry));
+                // A follower may move into the slot, so it is looked at again.
                 self.vacate(self.cursor);
                 dropped += 1;
+            } else {
+                self.cursor = self.next(self.cursor);
             }
         }
         dropped
