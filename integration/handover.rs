@@ -9,14 +9,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
 
 use crate::support::binary;
 use crate::support::process::{Process, finish, kill};
 use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
-use crate::support::{becomes, eventually};
+use crate::support::{PATIENCE, becomes, eventually};
 
 /// Runs the binary as `weir` in the rules' directory, where a test can replace it.
 fn linked(flags: &[&str]) -> Weir {
@@ -40,7 +39,7 @@ fn replace(weir: &Weir, script: &str) {
 /// Sends one request on a new connection.
 fn ask(address: SocketAddr) -> Result<(), String> {
     let mut stream = TcpStream::connect(address).map_err(|error| format!("connect: {error}"))?;
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").map_err(|error| format!("{error}"))?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).map_err(|error| format!("read: {error}"))?;
@@ -257,7 +256,7 @@ fn sockets_of_systemd_are_taken_and_handed_on() {
     let supervisor = tempfile::tempdir().unwrap();
     let notify = supervisor.path().join("notify");
     let states = UnixDatagram::bind(&notify).unwrap();
-    states.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    states.set_read_timeout(Some(PATIENCE)).unwrap();
     let weir = Weir::launch(WIDE, |_| {
         let mut command = activated(&["--workers", "2"], "proxy:proxy:admin", descriptors);
         command.env("NOTIFY_SOCKET", &notify);

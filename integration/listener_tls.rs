@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
@@ -14,7 +13,7 @@ use crate::support::binary;
 use crate::support::certificates::Authority;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
-use crate::support::{becomes, eventually};
+use crate::support::{PATIENCE, becomes, eventually};
 
 /// Each listener, with its protocols of ALPN.
 const LISTENERS: [(&str, &[&str]); 4] =
@@ -55,7 +54,7 @@ fn serve(flags: &[String], more: &[&str]) -> Weir {
 
 fn connect(address: SocketAddr, config: &Arc<ClientConfig>) -> StreamOwned<ClientConnection, TcpStream> {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let name = ServerName::try_from("weir.example").unwrap();
     StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream)
 }

@@ -3,16 +3,12 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
-use crate::support::becomes;
 use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
+use crate::support::{PATIENCE, becomes};
 
 const RULES: &str = "limits:\n  PerAddress: { by: ip, burst: 3, count: 3, period: 1h }\n";
-
-/// The timeout of a read, for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 const HELLO: u8 = 101;
 const DISCONNECT: u8 = 102;
@@ -127,7 +123,7 @@ impl<S: Read + Write> Peer<S> {
 #[test]
 fn what_comes_together_is_one_call_to_redis() {
     let redis = RedisServer::plain();
-    let (weir, address) = serve(&["--store", &redis.url(), "--store-timeout", "2s", "--workers", "1"]);
+    let (weir, address) = serve(&["--store", &redis.url(), "--workers", "1"]);
     // The worker and the admin thread have tested their connections, which counts as calls.
     becomes("both have made a call", 2, || redis.calls("evalsha"));
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));

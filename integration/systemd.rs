@@ -5,17 +5,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 
 use crate::support::binary;
-use crate::support::eventually;
 use crate::support::process::finish;
 use crate::support::programs::repository;
 use crate::support::server::WIDE;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
+use crate::support::{PATIENCE, eventually};
 
 /// The threshold for `systemd-analyze security` in tenths: 0 is safest, 100 is no protection.
 const EXPOSURE: &str = "--threshold=13";
@@ -100,7 +99,7 @@ struct Supervisor(UnixDatagram);
 impl Supervisor {
     fn at(path: &Path) -> Self {
         let states = UnixDatagram::bind(path).unwrap();
-        states.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        states.set_read_timeout(Some(PATIENCE)).unwrap();
         Self(states)
     }
 

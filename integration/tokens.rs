@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -13,11 +13,11 @@ use crate::envoy::authorization;
 use crate::spoe::{Peer, question, string};
 use crate::support::binary::run_in;
 use crate::support::certificates::Authority;
+use crate::support::eventually;
 use crate::support::server::WIDE;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
-use crate::support::{eventually, within};
 
 #[path = "../src/jwt/testing.rs"]
 mod signing;
@@ -216,14 +216,13 @@ fn keys_come_by_url_rotate_and_outlive_their_server() {
     weir.until_logged("expected status 200, got 503");
 
     *answer.lock() = ok(&key_set(&[&old]));
-    let patience = Duration::from_secs(20);
-    within(patience, "the keys are there", || keys_error(&weir).map_or(Ok(()), Err));
+    eventually("the keys are there", || keys_error(&weir).map_or(Ok(()), Err));
     assert_eq!(get(&old, "k1", "a"), 200);
 
     // A rotation is noticed by the first token with an unknown key.
     *answer.lock() = ok(&key_set(&[&old, &new]));
     let mut user = 0;
-    within(patience, "the new key is there", || {
+    eventually("the new key is there", || {
         user += 1;
         if get(&new, "k2", &format!("n{user}")) == 200 { Ok(()) } else { Err(user) }
     });
@@ -233,7 +232,7 @@ fn keys_come_by_url_rotate_and_outlive_their_server() {
     let failures = || weir.metric("weir_jwks_fetches_total{result=\"failure\"}");
     let (fetched, failed) = (server.requests().len(), failures());
     *answer.lock() = "HTTP/1.1 302 Found\r\nlocation: file:///etc/passwd\r\ncontent-length: 0\r\n\r\n".to_owned();
-    within(patience, "the redirect is rejected", || {
+    eventually("the redirect is rejected", || {
         user += 1;
         assert_eq!(get(&new, "../../keys", &format!("f{user}")), 429);
         if failures() > failed { Ok(()) } else { Err(user) }
@@ -273,14 +272,14 @@ fn a_changed_key_file_is_in_force_and_a_broken_one_is_not() {
     assert_eq!((get(&old, "k1", "a"), get(&new, "k2", "b")), (200, 429));
     let write = |text: &str| std::fs::write(weir.directory().join("keys.json"), text).unwrap();
     write("{}");
-    within(Duration::from_secs(10), "the broken file is told", || {
+    eventually("the broken file is told", || {
         let log = weir.log();
         if log.contains("not a key set") { Ok(()) } else { Err(log) }
     });
     assert_eq!(get(&old, "k1", "c"), 200);
     write(&key_set(&[&new]));
     let mut user = 0;
-    within(Duration::from_secs(10), "the new keys are in force", || {
+    eventually("the new keys are in force", || {
         user += 1;
         let status = get(&old, "k1", &format!("d{user}"));
         if status == 429 { Ok(()) } else { Err(status) }

@@ -6,16 +6,14 @@ mod conventions;
 mod delaying;
 mod mistakes;
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use serde_json::{Value, json};
+use std::sync::Arc;
 use weir::clock::Clock;
 use weir::engine::algorithms::micros::Micros;
 use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, STORE_TIMEOUT};
 use crate::support::server::{Setup, Weir};
 use crate::support::wire::{Message, Wire};
 use crate::support::{becomes, eventually};
@@ -40,8 +38,7 @@ fn on_redis(rules: &str, server: &RedisServer) -> Weir {
 
 fn on_redis_with(setup: Setup, server: &RedisServer) -> Weir {
     // A late answer on a busy machine would be an allowance.
-    let timeout = Duration::from_secs(5);
-    let options = RedisOptions { timeout, ..RedisOptions::new(server.url(), setup.clock.clone()) };
+    let options = RedisOptions { timeout: STORE_TIMEOUT, ..RedisOptions::new(server.url(), setup.clock.clone()) };
     let target = options.target().unwrap();
     let store: weir::server::MakeStore = Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target))));
     let before = server.calls("evalsha");

@@ -15,7 +15,7 @@ import grpc
 import checking
 from checking import equal
 
-TIMEOUT = 20
+TIMEOUT = 120
 METADATA = (("x-id", "seven"), ("x-raw-bin", bytes(range(256))))
 
 

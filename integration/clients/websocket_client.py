@@ -15,7 +15,7 @@ from websockets.sync.client import connect
 import checking
 from checking import equal
 
-TIMEOUT = 20
+TIMEOUT = 120
 LARGEST = 32 << 20
 
 

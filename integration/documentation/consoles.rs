@@ -21,8 +21,8 @@ use crate::support::binary;
 /// The ports on the pages: listeners, the application, Redis.
 const PORTS: &[u16] = &[8080, 8443, 9001, 9002, 9003, 9090, 9091, 3000, 6379];
 
-/// The timeout of a page in seconds, for a busy machine.
-const PATIENCE: &str = "100";
+/// The timeout of a page in seconds, for a busy machine and all pages at once.
+const PATIENCE: &str = "900";
 
 /// Marks the start of a command's output. No text contains it.
 const MARK: char = '\u{1e}';
@@ -121,7 +121,7 @@ fn session(directory: &Path, ports: &[u16]) -> String {
         .current_dir(directory)
         .env_clear()
         .envs([("PATH", path.as_str()), ("LC_ALL", "C.UTF-8"), ("TERM", "dumb")])
-        .envs([("WEIR_WORKERS", "1"), ("WEIR_STORE_TIMEOUT", "5s")])
+        .envs([("WEIR_WORKERS", "1"), ("WEIR_STORE_TIMEOUT", "1m")])
         .env("WEIR_PROXY", format!("127.0.0.1:{}", port(8080)))
         .env("WEIR_ADMIN", format!("127.0.0.1:{}", port(9090)))
         .env("REDIS_PORT", port(6379).to_string())

@@ -1,7 +1,8 @@
 //! Flags, variables, metrics and files on the pages exist, and every flag, metric, alert and key of the rules is on a page.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::Mutex;
 
 use regex::Regex;
 use serde_json::Value;
@@ -35,8 +36,12 @@ fn help(command: &[&str]) -> String {
 }
 
 /// All matches of an expression.
-fn found<'a>(expression: &str, text: &'a str) -> BTreeSet<&'a str> {
-    Regex::new(expression).unwrap().find_iter(text).map(|found| found.as_str()).collect()
+fn found<'a>(expression: &'static str, text: &'a str) -> BTreeSet<&'a str> {
+    // Each is used for thousands of spans, and compiling it takes far longer than searching one.
+    static COMPILED: Mutex<BTreeMap<&str, Regex>> = Mutex::new(BTreeMap::new());
+    let mut compiled = COMPILED.lock().unwrap();
+    let expression = compiled.entry(expression).or_insert_with(|| Regex::new(expression).unwrap());
+    expression.find_iter(text).map(|found| found.as_str()).collect()
 }
 
 /// The code spans in a page's text.
@@ -173,7 +178,7 @@ fn the_page_on_metrics_has_every_alert_and_the_runbook_says_what_to_do() {
     let alerts: BTreeSet<_> =
         rules.lines().filter_map(|line| line.trim_start_matches([' ', '-']).strip_prefix("alert: ")).collect();
     assert!(alerts.len() > 10, "{alerts:?}");
-    let named = |path: &str, expression: &str| -> BTreeSet<String> {
+    let named = |path: &str, expression: &'static str| -> BTreeSet<String> {
         found(expression, &read(path)).iter().map(|name| name.trim_matches(['`', '#', ' ']).to_owned()).collect()
     };
     let alerts: BTreeSet<_> = alerts.into_iter().map(str::to_owned).collect();

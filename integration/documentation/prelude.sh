@@ -31,7 +31,7 @@ weir() {
     command weir "$@" >"$log" 2>&1 &
     running[$proxy]=$!
     # Waits long, because a debug build on a busy machine is slow. The test has a deadline for the whole page.
-    until curl --silent --max-time 5 "http://$admin/readyz" | grep -q '"status":"ready"'; do
+    until curl --silent --max-time 120 "http://$admin/readyz" | grep -q '"status":"ready"'; do
         if ! kill -0 "${running[$proxy]}" 2>/dev/null; then
             cat "$log"
             return 1

@@ -1,7 +1,7 @@
 //! External authorization over gRPC.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::address::Address as Kind;
 use envoy_types::pb::envoy::config::core::v3::{Address, HeaderMap, HeaderValue, HeaderValueOption, SocketAddress};
@@ -173,7 +173,7 @@ async fn paths_are_matched_in_one_spelling_and_what_servers_read_in_two_ways_is_
     assert!(nothing.message().contains("attributes.request.http"), "{nothing}");
 }
 
-/// The caller's deadline applies: it is a tenth of the store's 5 s.
+/// The caller's deadline applies, and not the store's, which is far longer.
 #[tokio::test]
 async fn a_store_without_an_answer_is_told_before_the_caller_gives_up() {
     let redis = RedisServer::plain();
@@ -181,7 +181,7 @@ async fn a_store_without_an_answer_is_told_before_the_caller_gives_up() {
       Open:   { match: { path: /open },   by: global, burst: 1000, on_store_error: allow }
       Closed: { match: { path: /closed }, by: global, burst: 1000, on_store_error: deny }";
     let url = redis.url();
-    let flags = ["--grpc", "127.0.0.1:0", "--store", &url, "--store-timeout", "5s", "--workers", "1"];
+    let flags = ["--grpc", "127.0.0.1:0", "--store", &url, "--workers", "1"];
     let weir = Process::serve(limits, &flags);
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     let mut client = client(weir.listener("grpc")).await;
@@ -192,9 +192,7 @@ async fn a_store_without_an_answer_is_told_before_the_caller_gives_up() {
     };
     assert_eq!(seen(&ask(&mut client, "/closed").await, "").0, 200);
     redis.freeze();
-    let start = Instant::now();
     let answer = ask(&mut client, "/closed").await;
-    assert!(start.elapsed() < Duration::from_secs(3), "the store's own timeout was waited for");
     assert!(matches!(answer.http_response, Some(HttpResponse::ErrorResponse(_))), "{answer:?}");
     assert_eq!(answer.status.as_ref().unwrap().code, Code::Unavailable as i32);
     assert_eq!(seen(&answer, "retry-after"), (503, Some("1".to_owned())));
@@ -211,7 +209,7 @@ async fn what_has_no_turn_at_the_store_is_denied_and_no_error() {
       Open: { match: { path: /open }, by: global, burst: 1000, on_store_error: allow }
       Asked: { match: { domain: open }, by: global, burst: 1000, on_store_error: allow }";
     let url = redis.url();
-    let store = ["--store", &url, "--store-timeout", "5s", "--store-queue", "1", "--workers", "1"];
+    let store = ["--store", &url, "--store-queue", "1", "--workers", "1"];
     let weir = Process::serve(limits, &[&["--grpc", "127.0.0.1:0"], &store[..]].concat());
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     redis.freeze();
@@ -243,12 +241,12 @@ async fn what_has_no_turn_at_the_store_is_denied_and_no_error() {
 /// Its caller says how long it waits. The clock stands still, so that nothing comes back.
 #[tokio::test]
 async fn an_answer_is_held_as_long_as_its_caller_waits() {
-    let rules = "limits: { L: { by: global, burst: 1, count: 1, period: 100ms, delay: 10s } }";
+    let rules = "limits: { L: { by: global, burst: 1, count: 1, period: 1s, delay: 10s } }";
     let clock = weir::clock::Clock::set(weir::engine::algorithms::micros::Micros(1_800_000_000_000_000));
     let weir = Setup { clock, ..Setup::new(rules) }.start("echo");
     let mut client = client(weir.grpc).await;
-    // The caller's timeout, and the answer: at once, after 100 ms, later than the caller waits, and without a timeout.
-    for (timeout, expected) in [(5_000, 200), (5_000, 200), (150, 429), (5_000, 200), (0, 429)] {
+    // The caller's timeout, and the answer: at once, after a second, later than the caller waits, and without a timeout.
+    for (timeout, expected) in [(60_000, 200), (60_000, 200), (1_900, 429), (60_000, 200), (0, 429)] {
         let mut asked = tonic::Request::new(request("192.0.2.1", "/", &[]));
         if timeout > 0 {
             asked.set_timeout(Duration::from_millis(timeout));
@@ -263,11 +261,11 @@ async fn an_answer_is_held_as_long_as_its_caller_waits() {
 #[tokio::test]
 async fn an_answer_of_the_rate_limit_service_is_held_as_long_as_its_caller_waits() {
     let rules =
-        "limits: { L: { match: { domain: d }, by: { descriptor: k }, burst: 1, count: 1, period: 100ms, delay: 10s } }";
+        "limits: { L: { match: { domain: d }, by: { descriptor: k }, burst: 1, count: 1, period: 1s, delay: 10s } }";
     let clock = weir::clock::Clock::set(weir::engine::algorithms::micros::Micros(1_800_000_000_000_000));
     let weir = Setup { clock, ..Setup::new(rules) }.start("echo");
     let mut client = RateLimitServiceClient::connect(format!("http://{}", weir.grpc)).await.unwrap();
-    for (timeout, expected) in [(5_000, OverallCode::Ok), (5_000, OverallCode::Ok), (150, OverallCode::OverLimit)] {
+    for (timeout, expected) in [(60_000, OverallCode::Ok), (60_000, OverallCode::Ok), (1_900, OverallCode::OverLimit)] {
         let entry = Entry { key: "k".into(), value: "a".into() };
         let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
         let asked = RateLimitRequest { domain: "d".into(), descriptors: vec![descriptor], hits_addend: 1 };

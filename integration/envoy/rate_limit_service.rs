@@ -8,12 +8,6 @@
 //! are written `CODE LIMIT REMAINING`, with an optional ` reset=SECONDS`, `passed` is the number of passed repetitions,
 //! and the rest describes the last one.
 
-use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
@@ -23,6 +17,10 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{Struct, UInt64Value, Value as ProtoValue};
 use serde_json::{Map, Value as Json, json};
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tonic::client::Grpc;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
@@ -37,11 +35,8 @@ use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 
 use crate::support::eventually_async;
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, STORE_TIMEOUT};
 use crate::support::server::{Setup, Weir};
-
-/// A busy machine must not cause timeouts.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("integration/cases/rate_limit_service")
@@ -88,7 +83,7 @@ impl Player {
         let clock = Arc::new(AtomicU64::new(0));
         let set = Clock::Set(clock.clone());
         let target = redis.map(|redis| {
-            let options = RedisOptions { timeout: PATIENCE, ..RedisOptions::new(redis.url(), set.clone()) };
+            let options = RedisOptions { timeout: STORE_TIMEOUT, ..RedisOptions::new(redis.url(), set.clone()) };
             options.target().unwrap()
         });
         let store =

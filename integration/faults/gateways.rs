@@ -49,7 +49,8 @@ impl Gateways {
             }
         });
         let slow = format!("/Concurrency=http://{}", upstream.address);
-        let flags = ["--workers", "2", "--upstream", "echo", "--upstream", &slow, "--store", store];
+        let flags =
+            ["--workers", "2", "--upstream", "echo", "--upstream", &slow, "--store", store, "--store-timeout", "20ms"];
         let rules = limits::rules();
         let all = (0..GATEWAYS).map(|_| Weir::serve(&rules, &flags)).collect();
         Self { all, in_flight, _upstream: upstream }

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 
 use super::limits::LIMITS;
+use crate::support::eventually;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
-use crate::support::within;
 
 /// The connections to each gateway, and the interval of the requests on each: 350 per second on three gateways.
 const CONNECTIONS: usize = 4;
@@ -23,9 +23,6 @@ const STEP: usize = 7;
 
 /// The most requests of one connection.
 const MOST: usize = 20_000;
-
-/// The timeout until each gateway decides again. The goal is 2 s.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
@@ -76,7 +73,7 @@ impl Load {
     #[track_caller]
     pub(super) fn until_decided(&self, since: u64) {
         let all = self.gateways * LIMITS.iter().map(|kind| kind.ids).sum::<usize>();
-        within(PATIENCE, "each gateway decides each id", || {
+        eventually("each gateway decides each id", || {
             assert!(!self.threads.iter().any(JoinHandle::is_finished), "a request was not answered");
             let answers = self.answers.lock();
             let decided = answers.iter().filter(|answer| answer.sent >= since && answer.is_decided());

@@ -46,8 +46,18 @@ fn envoy_reports_what_a_response_has_used_until_nothing_is_left() {
     let listener = format!("127.0.0.1:{}", ports.listener);
     let flags = ["--workers", "1", "--grpc", &listener, "--envoy-ratelimit-config", file.to_str().unwrap()];
     let weir = Weir::serve("limits: {}", &flags);
-    let patience = ("timeout: 0.02s", "timeout: 5s");
-    let envoy = Example::start(Program::Envoy, "envoy-rls", &[patience, TOKENS], ports);
+    let patience = ("timeout: 0.02s", "timeout: 60s");
+    let envoy = Example::start(
+        Program::Envoy,
+        "envoy-rls",
+        &[
+            patience,
+            ("connect_timeout: 0.1s", "connect_timeout: 60s"),
+            ("connect_timeout: 1s", "connect_timeout: 60s"),
+            TOKENS,
+        ],
+        ports,
+    );
     let asked = Asked { from: [127, 0, 0, 1].into(), forwarded_for: None };
     let get = || asked.get_of(envoy.address, "others.example");
     let calls = "weir_grpc_calls_total{code=\"ok\",method=\"should_rate_limit\"}";

@@ -123,7 +123,7 @@ fn envoy_asks_weir_by_both_protocols_as_the_example_says() {
     let weir = Weir::launch(&rules, |_| {
         let mut command = binary::command(&words);
         // The ports that the tests know, and timeouts for a busy machine.
-        command.args(["--upstream", "echo", "--store-timeout", "2s", "--workers", "1"]);
+        command.args(["--upstream", "echo", "--store-timeout", "1m", "--workers", "1"]);
         command.env("WEIR_PROXY", "127.0.0.1:0").env("WEIR_ADMIN", "127.0.0.1:0");
         command
     });
@@ -131,8 +131,10 @@ fn envoy_asks_weir_by_both_protocols_as_the_example_says() {
     let changes = [
         ("address: weir,", "address: 127.0.0.1,"),
         ("address: application,", "address: 127.0.0.1,"),
-        ("timeout: 0.2s", "timeout: 5s"),
-        ("timeout: 0.02s", "timeout: 5s"),
+        ("timeout: 0.2s", "timeout: 60s"),
+        ("timeout: 0.02s", "timeout: 60s"),
+        ("connect_timeout: 0.1s", "connect_timeout: 60s"),
+        ("connect_timeout: 1s", "connect_timeout: 60s"),
     ];
     let envoy = Example::start(Program::Envoy, "compose/envoy", &changes, ports);
     let ask = |method: &str, path: &str| {

@@ -147,7 +147,7 @@ fn check_with(gateway: &'static Gateway, changes: &[Change], flags: &[&str]) -> 
 fn check_on_redis(gateway: &'static Gateway) {
     let redis = RedisServer::plain();
     // Timeouts for a busy machine.
-    check_at_the_edge(gateway, &["--store", &redis.url(), "--store-timeout", "2s"]);
+    check_at_the_edge(gateway, &["--store", &redis.url()]);
     assert_ne!(redis.cli(&["DBSIZE"]), "0", "the counts are in Redis");
 }
 
@@ -210,7 +210,7 @@ fn check_without_redis(gateway: &'static Gateway) {
     let mut redis = RedisServer::plain();
     let application = application();
     let upstream = format!("http://{}", application.address);
-    let flags = ["--store", &redis.url(), "--store-timeout", "2s"];
+    let flags = ["--store", &redis.url()];
     let chain = Chain::start_with(gateway, &upstream, gateway.closed, &flags, "on_store_error: deny");
     let asked = Asked { from: [127, 0, 0, 2].into(), forwarded_for: None };
     assert_eq!(asked.get(chain.address()).status(), 200, "with Redis");

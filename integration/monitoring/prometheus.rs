@@ -4,19 +4,16 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::support::eventually;
 use crate::support::process::{Process, on_free_port, succeed};
 use crate::support::programs::prometheus;
 use crate::support::wire::Wire;
 
-/// The timeout of what takes scrapes and evaluations, two per second each, on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-/// A server that scrapes and evaluates twice per second. It is killed when this is dropped.
+/// A server that scrapes once and evaluates twice per second. It is killed when this is dropped.
 pub(super) struct Prometheus {
     address: SocketAddr,
     _process: Process,
@@ -32,10 +29,9 @@ impl Prometheus {
     fn listen(jobs: &[(&str, SocketAddr)], rules: &str, address: SocketAddr) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let file = |name: &str| directory.path().join(name);
-        let mut configuration =
-            "global: { scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms }\n\
+        let mut configuration = "global: { scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 500ms }\n\
                                  rule_files: [rules.yaml]\nscrape_configs:\n"
-                .to_owned();
+            .to_owned();
         for (job, address) in jobs {
             writeln!(configuration, "- {{ job_name: {job}, static_configs: [{{ targets: [\"{address}\"] }}] }}")
                 .unwrap();
@@ -51,7 +47,7 @@ impl Prometheus {
             .stdout(Stdio::null())
             .stderr(fs::File::create(file("log")).unwrap());
         let process = Process::listening(&mut command, address)?;
-        patiently("prometheus is ready", || match Wire::connect(address).get("/-/ready").status() {
+        eventually("prometheus is ready", || match Wire::connect(address).get("/-/ready").status() {
             200 => Ok(()),
             _ => Err(fs::read_to_string(file("log")).unwrap()),
         });
@@ -70,7 +66,7 @@ impl Prometheus {
     /// Repeats a query until it has a finite value, with `before` before each attempt.
     #[track_caller]
     pub(super) fn has_data(&self, query: &str, mut before: impl FnMut()) {
-        patiently(query, || {
+        eventually(query, || {
             before();
             let series = self.query(query);
             if series.iter().any(|(_, value)| value.is_finite()) { Ok(()) } else { Err(series) }
@@ -107,19 +103,6 @@ impl Prometheus {
 #[track_caller]
 pub(super) fn promtool(arguments: &[&str]) -> String {
     succeed(prometheus("promtool").args(arguments))
-}
-
-/// Asks until there is an answer; fails with the last state.
-#[track_caller]
-pub(super) fn patiently<T, E: std::fmt::Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
-    let start = Instant::now();
-    loop {
-        match ask() {
-            Ok(answer) => return answer,
-            Err(state) => assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}; {state:?}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 /// A query, percent-encoded.

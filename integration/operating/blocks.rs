@@ -112,13 +112,14 @@ fn the_first_components_block_all_ids_that_begin_so() {
 #[test]
 fn a_block_ends_by_itself_and_leaves_nothing() {
     let redis = RedisServer::plain();
-    for store in [&["--store", "memory"][..], &["--store", &redis.url(), "--store-timeout", "2s"]] {
+    for store in [&["--store", "memory"][..], &["--store", &redis.url()]] {
         let weir = serve(store);
         block(&weir, "Wide:7", HOUR);
         // A second block replaces the first.
-        block(&weir, "Wide:7", r#"{"for": "700ms"}"#);
+        block(&weir, "Wide:7", r#"{"for": "5s"}"#);
         let denied = weir.get("/wide", &[("x-id", "7")]);
-        assert_eq!((denied.status(), denied.header("retry-after")), (429, Some("1")));
+        let retry_after: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+        assert!(denied.status() == 429 && (1..=5).contains(&retry_after), "{denied:?}");
         eventually("it is over", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err("blocked") });
         becomes("it is forgotten", 0, || weir.metric("weir_blocks"));
         assert_eq!(done(&weir, "GET", "/buckets/Wide:7", "")["blocked"], Value::Null);
@@ -131,11 +132,10 @@ fn a_block_ends_by_itself_and_leaves_nothing() {
 fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
     let redis = RedisServer::plain();
     let url = redis.url();
-    let store = ["--store", url.as_str(), "--store-timeout", "2s"];
+    let store = ["--store", url.as_str()];
     let (one, other) = (serve(&store), serve(&store));
     let asks = |weir: &Weir| weir.get("/wide", &[("x-id", "a{b}:c")]);
     assert_eq!((asks(&one).status(), asks(&other).status()), (200, 200));
-    let start = std::time::Instant::now();
     block(&one, "Wide:a%7Bb%7D:c", HOUR);
     check_denied(&asks(&one), "Wide");
     let heard = |weir: &Weir| {
@@ -145,7 +145,6 @@ fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
         })
     };
     check_denied(&heard(&other), "Wide");
-    assert!(start.elapsed() < std::time::Duration::from_secs(3), "{:?}", start.elapsed());
     let noted = done(&other, "GET", "/buckets/Wide:a%7Bb%7D:c", "");
     assert_eq!((&noted["blocked"]["reason"], &noted["blocked"]["by"]), (&json!("scraping"), &json!("127.0.0.1")));
     let ttl: i64 = redis.cli(&["TTL", "weir:{0}:!blocked"]).parse().unwrap();
@@ -171,7 +170,7 @@ fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
 #[test]
 fn what_is_blocked_stays_so_without_a_store() {
     let mut redis = RedisServer::plain();
-    let weir = serve(&["--store", &redis.url(), "--store-timeout", "2s"]);
+    let weir = serve(&["--store", &redis.url()]);
     block(&weir, "Wide:7", HOUR);
     redis.kill();
     eventually("the store is away", || if weir.metric("weir_store_connections") == 0 { Ok(()) } else { Err(()) });
@@ -189,7 +188,7 @@ fn what_is_blocked_stays_so_without_a_store() {
 fn a_store_that_has_lost_what_is_blocked_gets_it_back_from_those_who_know() {
     let mut redis = RedisServer::plain();
     let url = redis.url();
-    let store = ["--store", url.as_str(), "--store-timeout", "2s"];
+    let store = ["--store", url.as_str()];
     let (one, other) = (serve(&store), serve(&store));
     let blocks = |weir: &Weir, count: u64| becomes("as many blocks as there are", count, || weir.metric("weir_blocks"));
     for id in ["7", "8"] {
@@ -316,7 +315,7 @@ fn every_listener_denies_who_is_blocked_and_counts_it_beside_the_block() {
 fn a_thousand_blocks_are_read_whole() {
     let redis = RedisServer::plain();
     let url = redis.url();
-    let store = ["--store", url.as_str(), "--store-timeout", "2s"];
+    let store = ["--store", url.as_str()];
     let (one, other) = (serve(&store), serve(&store));
     let ends = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() + 3_600_000_000;
     let members: Vec<String> = (0..999).flat_map(|id| [(ends + id).to_string(), format!("Wide:{id}")]).collect();

@@ -233,7 +233,7 @@ fn mistakes_say_what_would_be_right() {
 #[test]
 fn a_store_that_is_away_is_said_and_nothing_is_done() {
     let mut redis = crate::support::redis::RedisServer::plain();
-    let weir = serve(&["--store", &redis.url(), "--store-timeout", "2s"]);
+    let weir = serve(&["--store", &redis.url()]);
     eventually("the store is there", || match ask(&weir, "GET", "/buckets/Even:7", "") {
         (200, _) => Ok(()),
         other => Err(other),
@@ -263,7 +263,7 @@ fn a_store_that_is_away_is_said_and_nothing_is_done() {
 fn what_stands_in_for_the_store_goes_by_what_operators_say() {
     let mut redis = RedisServer::plain();
     let limits = "limits: { L: { by: { header: x-id }, burst: 3, on_store_error: local } }";
-    let flags = ["--store", &redis.url(), "--store-timeout", "2s", "--workers", "1", "--admin-token", TOKEN];
+    let flags = ["--store", &redis.url(), "--workers", "1", "--admin-token", TOKEN];
     let weir = Weir::serve(limits, &flags);
     let connections = |count| becomes("the connections", count, || weir.metric("weir_store_connections"));
     let passed = |id: &str| (0..5).filter(|_| spend(&weir, "/", &[("x-id", id)])).count();

@@ -25,7 +25,7 @@ fn becomes(words: &[&str], code: i32, part: &str) {
 #[test]
 fn it_says_how_a_process_is_from_its_start_to_its_end() {
     let mut redis = RedisServer::plain();
-    let mut weir = Weir::serve(WIDE, &["--store", &redis.url(), "--store-timeout", "2s", "--drain-delay", "10m"]);
+    let mut weir = Weir::serve(WIDE, &["--store", &redis.url(), "--drain-delay", "10m"]);
     let admin = format!("http://{}", weir.admin);
     let ask = ["--admin", admin.as_str(), "--timeout", "10s"];
     becomes(&ask, 0, "ready\n");

@@ -50,7 +50,7 @@ const TOKEN: &str = "s3cret";
 fn each_store(test: impl Fn(&[&str], &str)) {
     test(&["--store", "memory"], "memory");
     let redis = RedisServer::plain();
-    test(&["--store", &redis.url(), "--store-timeout", "2s"], "redis");
+    test(&["--store", &redis.url()], "redis");
 }
 
 /// A process with a check listener and a token.

@@ -130,7 +130,7 @@ fn one_gateway_sets_an_override_for_every_listener_of_all() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let redis = RedisServer::plain();
     let url = redis.url();
-    let store = ["--store", url.as_str(), "--store-timeout", "2s"];
+    let store = ["--store", url.as_str()];
     let listeners = ["--check", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--trusted-proxies", "127.0.0.1"];
     let flags = [&listeners[..], &["--admin-token", TOKEN], &store[..]].concat();
     let (one, other) = (Weir::serve(BY_ADDRESS, &flags), Weir::serve(BY_ADDRESS, &flags));
@@ -157,7 +157,7 @@ fn one_gateway_sets_an_override_for_every_listener_of_all() {
 #[test]
 fn overrides_hold_without_a_store_and_are_written_back() {
     let mut redis = RedisServer::plain();
-    let weir = serve(&["--store", &redis.url(), "--store-timeout", "2s"]);
+    let weir = serve(&["--store", &redis.url()]);
     set(&weir, "Wide:7", r#"{"deny": true}"#);
     redis.kill();
     becomes("the store is away", 0, || weir.metric("weir_store_connections"));
@@ -176,7 +176,7 @@ fn overrides_hold_without_a_store_and_are_written_back() {
 fn an_override_expires() {
     each_store(|store, _| {
         let weir = serve(store);
-        set(&weir, "Wide:7", r#"{"deny": true, "for": "700ms"}"#);
+        set(&weir, "Wide:7", r#"{"deny": true, "for": "5s"}"#);
         assert!(!spend(&weir, "/wide", &[("x-id", "7")]));
         eventually("it is over", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err("denied") });
         becomes("it is forgotten", 0, || weir.metric("weir_live_overrides"));

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
@@ -12,9 +11,9 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use serde_json::{Value, json};
 
 use super::{TOKEN, ask};
-use crate::support::becomes;
 use crate::support::binary;
 use crate::support::weir::Weir;
+use crate::support::{PATIENCE, becomes};
 
 const RULES: &str = "\
 limits:
@@ -42,7 +41,7 @@ pub(super) struct Recording(BufReader<TcpStream>);
 impl Recording {
     pub(super) fn start(weir: &Weir, body: &str) -> Self {
         let mut stream = TcpStream::connect(weir.admin).unwrap();
-        stream.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let head = format!(
             "POST /record HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()

@@ -102,7 +102,7 @@ fn all_gateways_at_one_redis_follow_and_later_ones_too() {
                   lease: { for: 100ms, tokens: 50 } }\n";
     let url = redis.url();
     let gateway = || {
-        let weir = Weir::serve(limits, &["--admin-token", TOKEN, "--store", &url, "--store-timeout", "2s"]);
+        let weir = Weir::serve(limits, &["--admin-token", TOKEN, "--store", &url]);
         connected(&weir);
         weir
     };

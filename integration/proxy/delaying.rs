@@ -10,12 +10,12 @@ use weir::limiter::DelayBounds;
 use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 
-use crate::support::becomes;
 use crate::support::frames::{Frames, RST_STREAM, frame};
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, STORE_TIMEOUT};
 use crate::support::server::{Setup, Weir};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::Wire;
+use crate::support::{NEVER, becomes};
 
 /// Twenty a second by account, and at most four that wait.
 const QUEUE: &str = "limits: { Queue: { by: { header: x-account }, burst: 2, count: 20, period: 1s, delay: 200ms } }";
@@ -64,7 +64,6 @@ fn a_flood_of_one_id_passes_at_its_rate_and_holds_up_no_other() {
     }
     waiting(&weir, 0);
     becomes("the delays are in the histogram", 4, || weir.metric("weir_delay_seconds_count"));
-    assert_eq!(weir.metric("weir_delay_seconds_bucket{le=\"0.25\"}"), 4);
 }
 
 /// Sends a request that has to wait, and returns how its client leaves.
@@ -104,8 +103,8 @@ fn the_place_of_a_client_that_leaves_goes_to_the_next() {
 
 #[test]
 fn requests_that_wait_are_answered_before_the_server_ends() {
-    let mut setup = Setup::new("limits: { Queue: { by: global, burst: 1, count: 1, period: 300ms, delay: 1s } }");
-    setup.grace = Duration::from_secs(30);
+    let mut setup = Setup::new("limits: { Queue: { by: global, burst: 1, count: 1, period: 2s, delay: 6s } }");
+    setup.grace = NEVER;
     let weir = setup.start("echo");
     let mut clients: Vec<Wire> = (0..3).map(|_| send(&weir, "a")).collect();
     waiting(&weir, 2);
@@ -120,7 +119,7 @@ fn requests_that_wait_are_answered_before_the_server_ends() {
 /// A worker holds eight requests, two of them for one id.
 #[test]
 fn beyond_its_bounds_a_worker_denies_as_without_a_delay() {
-    let rules = "limits: { L: { by: { header: x-account }, burst: 1, count: 1, period: 1s, delay: 60s } }";
+    let rules = "limits: { L: { by: { header: x-account }, burst: 1, count: 1, period: 60s, delay: 10m } }";
     let mut setup = standing(rules);
     setup.delays = DelayBounds { most: 8, ..DelayBounds::default() };
     let weir = setup.start("echo");
@@ -147,7 +146,7 @@ fn beyond_its_bounds_a_worker_denies_as_without_a_delay() {
 /// A request that waits must not keep others from a slot.
 #[test]
 fn a_slot_is_taken_only_after_the_wait() {
-    let rules = "limits: { L: { by: { header: x-account }, burst: 1, count: 1, period: 1s, delay: 60s }, \
+    let rules = "limits: { L: { by: { header: x-account }, burst: 1, count: 1, period: 4s, delay: 60s }, \
                  S: { by: global, algorithm: concurrency, capacity: 1 } }";
     let weir = standing(rules).start("echo");
     assert_eq!(send(&weir, "a").response().status(), 200);
@@ -162,7 +161,7 @@ fn a_slot_is_taken_only_after_the_wait() {
 /// A request that finds no slot after its wait is denied by that limit alone, and counted once.
 #[test]
 fn a_request_denied_after_its_wait_is_counted_as_denied() {
-    let rules = "limits: { L: { match: { path: /a }, by: global, burst: 1, count: 1, period: 1500ms, delay: 2s }, \
+    let rules = "limits: { L: { match: { path: /a }, by: global, burst: 1, count: 1, period: 5s, delay: 6s }, \
                  S: { by: global, algorithm: concurrency, capacity: 1 } }";
     let (go, told) = mpsc::channel::<()>();
     let told = Mutex::new(told);
@@ -200,7 +199,7 @@ fn a_request_denied_after_its_wait_is_counted_as_denied() {
 
 #[test]
 fn requests_pass_in_the_order_of_their_arrival() {
-    let rules = "limits: { Queue: { by: global, burst: 1, count: 20, period: 1s, delay: 400ms } }";
+    let rules = "limits: { Queue: { by: global, burst: 1, count: 4, period: 1s, delay: 2s } }";
     let upstream = Upstream::saying("hello");
     let weir = standing(rules).start(&format!("http://{}", upstream.address));
     let mut clients: Vec<Wire> = Vec::new();
@@ -219,12 +218,11 @@ fn requests_pass_in_the_order_of_their_arrival() {
 /// A request whose store goes away while it waits passes in time. Those that follow wait by `on_store_error: local`.
 #[test]
 fn what_waits_passes_in_time_although_the_store_fails() {
-    let rules = "limits: { Queue: { by: global, burst: 1, count: 1, period: 1s, delay: 3s, on_store_error: local }, \
+    let rules = "limits: { Queue: { by: global, burst: 1, count: 1, period: 5s, delay: 15s, on_store_error: local }, \
                  Slots: { by: global, algorithm: concurrency, capacity: 8, on_store_error: local } }";
     let mut redis = RedisServer::plain();
     let mut setup = standing(rules);
-    let options =
-        RedisOptions { timeout: Duration::from_secs(5), ..RedisOptions::new(redis.url(), setup.clock.clone()) };
+    let options = RedisOptions { timeout: STORE_TIMEOUT, ..RedisOptions::new(redis.url(), setup.clock.clone()) };
     let target = options.target().unwrap();
     setup.store = Some(Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target)))));
     let weir = setup.start("echo");

@@ -18,7 +18,7 @@ use weir::server::{MakeStore, ServerError, ServerOptions, start};
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir as Process;
-use crate::support::{becomes, eventually};
+use crate::support::{NEVER, PATIENCE, becomes, eventually};
 
 /// An upstream that answers on a signal.
 fn held() -> (Upstream, mpsc::Sender<()>) {
@@ -38,7 +38,20 @@ fn held() -> (Upstream, mpsc::Sender<()>) {
 fn weir(upstream: &Upstream, grace: Duration) -> Weir {
     let mut setup = Setup::new(WIDE);
     setup.grace = grace;
+    // A connection that sends nothing ends by this.
+    setup.timeouts.first_byte = Duration::from_secs(2);
     setup.start(&format!("http://{}", upstream.address))
+}
+
+/// Waits for the end of a drain that has nothing to wait for.
+#[track_caller]
+fn join(weir: Weir) {
+    let (told, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        weir.join();
+        let _ = told.send(());
+    });
+    ended.recv_timeout(PATIENCE).expect("the drain ends");
 }
 
 #[track_caller]
@@ -52,7 +65,7 @@ fn wait_until_refused(weir: &Weir) {
 #[test]
 fn what_runs_is_answered_and_nothing_after_it() {
     let (upstream, go) = held();
-    let weir = weir(&upstream, Duration::from_secs(30));
+    let weir = weir(&upstream, NEVER);
     let (mut busy, mut idle, mut fresh) = (weir.connect(), weir.connect(), weir.connect());
     idle.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     go.send(()).unwrap();
@@ -72,9 +85,8 @@ fn what_runs_is_answered_and_nothing_after_it() {
     assert_eq!((response.text(), response.header("connection")), ("at last", Some("close")));
     busy.expect_end();
     drop(busy);
-    let start = Instant::now();
-    weir.join();
-    assert!(start.elapsed() < Duration::from_secs(5), "it ends when the last request has, not after the grace");
+    // It ends when the last request has, and not after the grace.
+    join(weir);
 }
 
 #[test]
@@ -100,7 +112,7 @@ fn connections_are_taken_until_load_balancers_have_noticed() {
 fn the_delay_ends_by_itself() {
     let (upstream, go) = held();
     let mut setup = Setup::new(WIDE);
-    (setup.drain_delay, setup.grace) = (Duration::from_millis(50), Duration::from_secs(30));
+    (setup.drain_delay, setup.grace) = (Duration::from_millis(50), NEVER);
     let weir = setup.start(&format!("http://{}", upstream.address));
     let mut busy = weir.connect();
     busy.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -109,7 +121,7 @@ fn the_delay_ends_by_itself() {
     wait_until_refused(&weir);
     go.send(()).unwrap();
     assert_eq!(busy.response().text(), "at last");
-    weir.join();
+    join(weir);
 }
 
 #[test]
@@ -124,7 +136,7 @@ fn what_outlasts_the_grace_is_cut_off() {
     weir.stop();
     weir.join();
     let took = start.elapsed();
-    assert!(took >= grace && took < grace + Duration::from_secs(3), "took {took:?}");
+    assert!(took >= grace, "took {took:?}");
     client.expect_end();
 }
 
@@ -200,16 +212,21 @@ fn the_rules_are_looked_at_now_and_then() {
         ReloadOutcome::default()
     });
     let running = start(&options("127.0.0.1:0"), &other.shared, &make_store, &Arc::default(), reload).unwrap();
-    assert!(!looks.recv_timeout(Duration::from_secs(10)).unwrap(), "no signal asked for it");
+    assert!(!looks.recv_timeout(PATIENCE).unwrap(), "no signal asked for it");
     running.stop();
     running.join();
-    assert!(looks.try_iter().count() < 2 && looks.recv().is_err(), "no look at the files after the end");
+    // Nobody is left to look at the files.
+    while looks.recv_timeout(PATIENCE).is_ok() {}
+    assert_eq!(looks.try_recv(), Err(mpsc::TryRecvError::Disconnected));
 }
 
 #[test]
 fn a_second_signal_does_not_wait_for_what_runs() {
     let (upstream, go) = held();
-    let mut weir = Process::serve(WIDE, &["--upstream", &format!("http://{}", upstream.address), "--grace", "60s"]);
+    let mut weir = Process::serve(
+        WIDE,
+        &["--upstream", &format!("http://{}", upstream.address), "--grace", "60s", "--first-byte-timeout", "2s"],
+    );
     let (mut busy, mut idle) = (weir.connect(), weir.connect());
     busy.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     becomes("the request is under way", 1, || weir.metric("weir_http_requests_in_flight"));

@@ -1,12 +1,10 @@
 //! Upstreams that are down, break off or misbehave, and whether their connections are used again.
 
-use std::net::TcpListener;
-use std::time::Duration;
-
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::Message;
-use crate::support::{becomes, eventually};
+use crate::support::{PATIENCE, becomes, eventually};
+use std::net::TcpListener;
 
 fn weir(upstream: &Upstream) -> Weir {
     Setup::new(WIDE).start(&format!("http://{}", upstream.address))
@@ -65,19 +63,15 @@ fn an_upgrade_that_nobody_asked_for_is_a_502() {
 
 #[test]
 fn an_upstream_that_closed_an_idle_connection_is_asked_on_another() {
-    // Closes each connection after its first answer without notice.
-    let upstream = Upstream::start(|wire, _| {
-        wire.request();
-        wire.send(ok("once"));
-    });
+    let (upstream, ended) = Upstream::closing(|_| Some(ok("once")));
     let weir = weir(&upstream);
     let mut client = weir.connect();
     for number in 1..=5 {
         client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\nhi");
         assert_eq!(client.response().text(), "once");
         assert_eq!(upstream.accepted(), number);
-        // Waits until the proxy has seen the end of the connection and knows that it sent nothing on it.
-        std::thread::sleep(Duration::from_millis(20));
+        // The proxy sees the end of the connection before the next request, so it knows that it sent nothing on it.
+        ended.recv_timeout(PATIENCE).unwrap();
     }
 }
 
@@ -143,7 +137,7 @@ fn a_client_that_goes_away_costs_the_upstreams_connection() {
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
     eventually("the request arrives", || if upstream.accepted() == 1 { Ok(()) } else { Err(()) });
     drop(client);
-    ended.recv_timeout(Duration::from_secs(5)).unwrap();
+    ended.recv_timeout(PATIENCE).unwrap();
     becomes("nothing is in flight", 0, || weir.metric("weir_http_requests_in_flight"));
 }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use http::header::{CONTENT_LENGTH, DATE, HeaderName, HeaderValue};
 use weir::http::{HeadLimits, Http2Limits, HttpLimits, Timeouts};
 
-use crate::support::eventually;
 use crate::support::frames::{
     ACK, DATA, END_HEADERS, END_STREAM, Frame, Frames, GOAWAY, HEADERS, PING, PRIORITY, RST_STREAM, SETTINGS,
     WINDOW_UPDATE, block, frame, request,
 };
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};
+use crate::support::{NEVER, eventually};
 
 const NO_ERROR: u32 = 0x0;
 const PROTOCOL_ERROR: u32 = 0x1;
@@ -33,7 +33,7 @@ fn weir_with(http2: Http2Limits, upstream: &Upstream) -> Weir {
 
 /// Short timeouts for everything about clients.
 fn hasty(upstream: &Upstream) -> Weir {
-    let soon = Duration::from_millis(300);
+    let soon = Duration::from_secs(1);
     let timeouts = Timeouts { first_byte: soon, header: soon, body: soon, idle: soon, ..Timeouts::default() };
     Setup { timeouts, ..Setup::new(WIDE) }.start(&format!("http://{}", upstream.address))
 }
@@ -475,8 +475,7 @@ fn what_runs_is_answered_when_the_process_ends() {
             wire.send(ok("hello"));
         }
     });
-    let weir =
-        Setup { grace: Duration::from_secs(10), ..Setup::new(WIDE) }.start(&format!("http://{}", upstream.address));
+    let weir = Setup { grace: NEVER, ..Setup::new(WIDE) }.start(&format!("http://{}", upstream.address));
     let mut client = Frames::connect(weir.proxy);
     client.get(1, "/");
     eventually("the request is under way", || if upstream.accepted() == 1 { Ok(()) } else { Err("not yet") });

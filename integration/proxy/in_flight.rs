@@ -14,11 +14,11 @@ use weir::store::redis::{RedisOptions, RedisStore};
 
 use crate::support::frames::{DATA, END_HEADERS, Frames, HEADERS, RST_STREAM, frame, request};
 use crate::support::injector::{Injector, Trouble};
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, STORE_TIMEOUT};
 use crate::support::server::{Setup, Weir};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::Wire;
-use crate::support::{becomes, eventually};
+use crate::support::{NEVER, becomes, eventually};
 
 /// One request at a time, with leases longer than any test.
 const ONE: &str = "limits: { One: { algorithm: concurrency, capacity: 1, by: global } }";
@@ -88,7 +88,7 @@ fn with_store(mut setup: Setup, is_redis: bool, upstream: UpstreamOptions) -> (W
     setup.workers = 2;
     if let Some(redis) = &redis {
         // A late answer on a busy machine would be an allowance.
-        setup.store = Some(on_redis(redis, Duration::from_secs(5)));
+        setup.store = Some(on_redis(redis, STORE_TIMEOUT));
     }
     let weir = setup.start_with(upstream);
     becomes("the stores are connected", 2, || weir.metric("weir_store_connections"));
@@ -283,7 +283,7 @@ fn a_slot_is_held_until_the_request_ends_however_it_does() {
 fn a_slot_is_given_back_when_somebody_takes_too_long() {
     for is_redis in [false, true] {
         // Long enough to see the slot.
-        let soon = Duration::from_secs(1);
+        let soon = Duration::from_secs(2);
         let timeouts = Timeouts { response: soon, body: soon, tunnel: soon, ..Timeouts::default() };
         let stage = stage(Setup { timeouts, ..Setup::new(ONE) }, is_redis);
         stage.check("the upstream does not answer", |stage| {
@@ -359,7 +359,7 @@ fn who_is_denied_by_another_limit_holds_nothing_and_who_is_only_counted_passes()
 fn a_drain_gives_back_what_it_waits_for_and_what_it_cuts_off() {
     for (is_cut_off, is_redis) in [(false, false), (false, true), (true, false), (true, true)] {
         let mut setup = Setup::new(ONE);
-        setup.grace = if is_cut_off { Duration::from_millis(100) } else { Duration::from_secs(30) };
+        setup.grace = if is_cut_off { Duration::from_millis(100) } else { NEVER };
         let Stage { weir, upstream, go, redis } = stage(setup, is_redis);
         let mut client = weir.connect();
         client.send("GET /wait HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -414,6 +414,7 @@ fn decision_listeners_are_told_whether_there_is_room_and_take_none() {
 fn what_redis_grants_too_late_is_given_back() {
     let redis = RedisServer::plain();
     let (upstream, go) = upstream();
+    // Redis is late after the freeze, and on a busy machine perhaps before it.
     let store = Some(on_redis(&redis, Duration::from_millis(100)));
     let weir = Setup { store, ..Setup::new(ONE) }.start(&format!("http://{}", upstream.address));
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
@@ -439,7 +440,7 @@ fn what_redis_grants_on_a_connection_that_breaks_is_given_back() {
     let injector = Injector::to(&redis.address());
     let (upstream, go) = upstream();
     let target = RedisOptions {
-        timeout: Duration::from_secs(5),
+        timeout: STORE_TIMEOUT,
         ..RedisOptions::new(format!("redis://{}", injector.address), Clock::machine())
     };
     let target = target.target().unwrap();
@@ -468,7 +469,7 @@ fn without_redis_slots_are_taken_from_memory_and_given_back_there() {
     let mut redis = RedisServer::plain();
     let (upstream, go) = upstream();
     let rules = "limits: { One: { algorithm: concurrency, capacity: 1, by: global, on_store_error: local } }";
-    let store = Some(on_redis(&redis, Duration::from_millis(100)));
+    let store = Some(on_redis(&redis, STORE_TIMEOUT));
     let weir = Setup { store, ..Setup::new(rules) }.start(&format!("http://{}", upstream.address));
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     redis.kill();

@@ -1,7 +1,6 @@
 //! Bodies larger than the memory that they may take.
 
-use std::time::Duration;
-
+use crate::support::PATIENCE;
 use crate::support::server::WIDE;
 use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
@@ -16,9 +15,6 @@ const PIECE: usize = 65_521;
 
 /// The most that the process may grow, in KiB.
 const MOST_GROWTH: u64 = 8 << 10;
-
-/// The timeout of a write, for a busy machine. [`Wire`] has the same for reads.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Framing {

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-
 use weir::clock::Clock;
 use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 
 use crate::support::becomes;
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, STORE_TIMEOUT};
 use crate::support::server::Setup;
 
 const RULES: &str = "limits:
@@ -25,7 +23,7 @@ fn made_up_ids_share_one_bucket_of_their_limit_beyond_its_bound() {
         setup.clock = Clock::Set(now.clone());
         if let Some(redis) = &redis {
             let options = RedisOptions::new(redis.url(), setup.clock.clone());
-            let target = RedisOptions { timeout: Duration::from_secs(5), ..options }.target().unwrap();
+            let target = RedisOptions { timeout: STORE_TIMEOUT, ..options }.target().unwrap();
             setup.store = Some(Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target)))));
         }
         let weir = setup.start("echo");

@@ -35,7 +35,7 @@ fn upstream() -> (Upstream, mpsc::Sender<()>) {
 fn process(redis: &RedisServer, upstream: &Upstream, flags: &[&str]) -> Weir {
     let (store, upstream) = (redis.url(), format!("http://{}", upstream.address));
     // A late answer on a busy machine would be an allowance.
-    let common = ["--store", &store, "--store-timeout", "5s", "--upstream", &upstream, "--workers", "1"];
+    let common = ["--store", &store, "--upstream", &upstream, "--workers", "1"];
     let weir = Weir::serve(ONE, &[&common[..], flags].concat());
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     weir
@@ -84,10 +84,7 @@ fn the_slots_of_a_process_that_was_killed_come_back_with_their_lease() {
     let client = held(&one, &redis);
     one.signal("KILL");
     one.wait();
-    let died = Instant::now();
-    assert_eq!(status(&other), 429, "the other process does not know yet");
     passes("the lease ends", &other);
-    assert!(died.elapsed() < LEASE + Duration::from_secs(1), "{:?}", died.elapsed());
     drop(client);
 }
 

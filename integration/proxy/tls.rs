@@ -6,7 +6,6 @@ use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rcgen::DnType;
 use rustls::pki_types::pem::PemObject;
@@ -20,7 +19,7 @@ use crate::support::process::finish;
 use crate::support::programs::installed;
 use crate::support::server::WIDE;
 use crate::support::weir::Weir;
-use crate::support::{becomes, eventually};
+use crate::support::{PATIENCE, becomes, eventually};
 
 fn client(authority: &Authority, certificate: Option<&str>) -> Arc<ClientConfig> {
     authority.client(certificate, &[])
@@ -31,7 +30,7 @@ struct Tls(StreamOwned<ClientConnection, TcpStream>);
 impl Tls {
     fn connect(weir: &Weir, config: &Arc<ClientConfig>, host: &str) -> Self {
         let stream = TcpStream::connect(weir.proxy).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let name = ServerName::try_from(host.to_owned()).unwrap();
         Self(StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream))
     }

@@ -16,7 +16,7 @@ use crate::support::upstream::{Upstream, ok};
 use crate::support::wire::{Message, Wire};
 use crate::support::{becomes, eventually};
 
-const SHORT: Duration = Duration::from_millis(150);
+const SHORT: Duration = Duration::from_secs(1);
 
 /// A proxy with these routes and options.
 fn weir(routes: &[String], change: impl FnOnce(&mut Setup, &mut UpstreamOptions)) -> Weir {

@@ -31,7 +31,7 @@ fn every_scenario_passes_on_a_cluster() {
     let cluster = RedisCluster::start(3, 0);
     let file = "integration/cases/decisions.jsonl";
     let cases = std::fs::read_to_string(file).unwrap().lines().count();
-    let text = run(&["test", file, "--store", &cluster.url(), "--store-timeout", "1s"]).text();
+    let text = run(&["test", file, "--store", &cluster.url()]).text();
     assert_eq!(text.lines().last(), Some(format!("{cases} passed, 0 failed").as_str()), "{text}");
     let calls: Vec<u64> = cluster.nodes.iter().map(|node| node.calls("evalsha")).collect();
     assert!(calls.iter().all(|calls| *calls > 10), "all nodes take part: {calls:?}");

@@ -10,7 +10,7 @@ use weir::engine::algorithms::numbers::Numbers;
 use weir::store::redis::RedisStore;
 use weir::store::{Batch, StoreError};
 
-use super::{charge, connected, decide, fixed, options, resumes, spend};
+use super::{charge, connected, decide, fixed, hurried, options, resumes, spend};
 use crate::support::redis::RedisServer;
 
 /// The most charges in one call.
@@ -67,7 +67,7 @@ async fn those_of_one_turn_are_decided_in_the_order_of_asking_in_one_call_and_wr
 #[tokio::test]
 async fn those_that_are_asked_in_turn_are_one_call_and_find_what_those_before_have_left() {
     let server = RedisServer::plain();
-    let store = connected(&options(&server.url())).await;
+    let store = connected(&hurried(&server.url())).await;
     decide(&store, &[charge("H:1", fixed(10), 8, Mode::Spend)]).await.unwrap();
     server.cli(&["CONFIG", "RESETSTAT"]);
     let log = Numbers::sliding_log(10, 1_000_000_000_000).unwrap();
@@ -186,8 +186,8 @@ async fn a_call_has_a_bound_of_charges_and_of_bytes_and_one_effective_from() {
 #[tokio::test]
 async fn a_frozen_server_makes_all_of_a_call_late_once() {
     let server = RedisServer::plain();
-    let store = connected(&options(&server.url())).await;
-    spend(&store).await.unwrap();
+    let store = connected(&hurried(&server.url())).await;
+    resumes(&store).await;
     server.freeze();
     let answers = together(&store, vec![vec![one("H:1", 1_000)]; 10]).await;
     assert!(answers.iter().all(|answer| matches!(answer, Err(StoreError::Late(_)))), "{answers:?}");

@@ -19,17 +19,14 @@ const CONNECTIONS: usize = 20;
 const BURST: u64 = 20;
 const A_SECOND: u64 = 10;
 
-/// A busy machine may keep Redis from the processor for tens of milliseconds.
-const TIMEOUT: &str = "5s";
-
-fn serve(policy: &str, redis: &RedisServer, timeout: &str, more: &[&str]) -> Weir {
+fn serve(policy: &str, redis: &RedisServer, more: &[&str]) -> Weir {
     let limits = format!(
         "limits: {{ Flooded: {{ by: global, burst: {BURST}, count: {A_SECOND}, period: 1s, on_store_error: {policy} }} }}"
     );
     let url = redis.url();
     // All streams come from one address.
     let streams = ["--streams-per-address", "4096"];
-    let flags = [&["--workers", "1", "--store", &url, "--store-timeout", timeout], &streams[..], more].concat();
+    let flags = [&["--workers", "1", "--store", &url], &streams[..], more].concat();
     let weir = Weir::serve(&limits, &flags);
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     weir
@@ -66,7 +63,7 @@ fn a_burst_passes_what_its_limit_allows_whatever_the_policy() {
     let redis = RedisServer::plain();
     for policy in ["allow", "deny", "local"] {
         redis.cli(&["FLUSHALL"]);
-        let weir = serve(policy, &redis, TIMEOUT, &[]);
+        let weir = serve(policy, &redis, &[]);
         let start = Instant::now();
         let mut sum = [0; 3];
         for _ in 0..3 {
@@ -87,7 +84,7 @@ fn what_finds_no_room_in_the_queue_is_turned_away_under_every_policy() {
     for policy in ["allow", "deny", "local"] {
         let redis = RedisServer::plain();
         // Nothing leaves the queue during the test.
-        let weir = serve(policy, &redis, "5s", &["--store-queue", "10"]);
+        let weir = serve(policy, &redis, &["--store-queue", "10"]);
         redis.freeze();
         let statuses = thread::scope(|scope| {
             let flood = scope.spawn(|| burst(&weir, 200, 2));

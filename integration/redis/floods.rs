@@ -23,6 +23,7 @@ use weir::store::Batch;
 use weir::store::redis::{RedisOptions, RedisStore};
 
 use super::{charge, connected, fixed, options};
+use crate::support::PATIENCE;
 use crate::support::redis::RedisServer;
 
 /// A limit's tokens in a window, and the multiple that is asked for.
@@ -175,7 +176,7 @@ async fn no_flood_gets_more_than_its_limit_or_ends_it_or_has_its_denials_written
     let server = RedisServer::plain();
     let time = Arc::new(AtomicU64::new(START));
     let clock = Clock::Set(time.clone());
-    let store = connected(&RedisOptions { clock, timeout: Duration::from_secs(10), ..options(&server.url()) }).await;
+    let store = connected(&RedisOptions { clock, ..options(&server.url()) }).await;
     for flood in floods() {
         check(flood.name, &play(&server, &store, &time, &flood).await, &flood.bounds);
     }
@@ -199,13 +200,14 @@ fn said_left(decisions: &Decisions) -> u64 {
     said.values[2].text.parse().unwrap()
 }
 
-/// Floods a script in windows of a second, its shortest, and asserts that `least` to the limit pass in each.
+/// Floods a script in windows of a second, its shortest, until `least` or more have passed in four, and asserts that no window has more than
+/// the limit.
 async fn flood_script(store: &RedisStore, charge: &Charge, least: u64) {
     let key = &charge.bucket.key;
     let (start, mut passed) = (Instant::now(), Vec::new());
-    // The fourth window may be cut short.
-    while passed.len() < 4 {
-        assert!(start.elapsed() < Duration::from_secs(30), "{key}: only {passed:?} within 30 s");
+    // A window in which the machine was busy with something else does not count.
+    while passed.iter().filter(|window| **window >= least).count() < 4 {
+        assert!(start.elapsed() < PATIENCE, "{key}: only {passed:?} within {PATIENCE:?}");
         for decisions in ask(store, (0..TIMES * LIMIT).map(|_| charge.clone())).await {
             if !decisions[0].is_denied() {
                 // The first one leaves one less than the limit.
@@ -217,17 +219,16 @@ async fn flood_script(store: &RedisStore, charge: &Charge, least: u64) {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    for window in &passed[..3] {
-        assert!((least..=LIMIT).contains(window), "{key}: {passed:?}");
-    }
+    assert!(passed.iter().all(|window| *window <= LIMIT), "{key}: {passed:?}");
     // Each window but the first starts after the end of the one before.
-    assert!(start.elapsed() >= Duration::from_millis(2_990), "{key}: {passed:?} in {:?}", start.elapsed());
+    let least = Duration::from_secs(passed.len() as u64 - 1).mul_f64(0.99);
+    assert!(start.elapsed() >= least, "{key}: {passed:?} in {:?}", start.elapsed());
 }
 
 #[tokio::test]
 async fn no_flood_gets_more_of_a_script_than_it_allows() {
     let server = RedisServer::plain();
-    let options = RedisOptions { timeout: Duration::from_secs(10), ..options(&server.url()) };
+    let options = options(&server.url());
     let store = connected(&options).await;
     let [limit, burst] = [LIMIT, LIMIT / 2].map(|number| number.to_string());
     let fixed_window = scripted("F:1", FIXED_WINDOW, &[&limit, "1"]);
@@ -262,7 +263,7 @@ fn flush(address: &str) {
 async fn scripts_that_are_lost_under_load_again_and_again_cost_no_request() {
     const BURST: u64 = 1_000;
     let server = RedisServer::plain();
-    let store = connected(&RedisOptions { timeout: Duration::from_secs(10), ..options(&server.url()) }).await;
+    let store = connected(&options(&server.url())).await;
     let charges =
         [charge("A:1", fixed(BURST), 1, Mode::Spend), scripted("F:1", FIXED_WINDOW, &[&BURST.to_string(), "3600"])];
     let address = server.address();

@@ -13,7 +13,7 @@ use super::{charge, connected, decide, fixed, options};
 use crate::support::redis::RedisServer;
 
 /// A lease that does not end during a test.
-const TERMS: LeaseTerms = LeaseTerms { tokens: 50, span: 10_000_000 };
+const TERMS: LeaseTerms = LeaseTerms { tokens: 50, span: 600_000_000 };
 
 fn leased(key: &str, numbers: &Numbers) -> Charge {
     Charge { lease: Some(TERMS), ..charge(key, numbers, 1, Mode::Spend) }

@@ -18,7 +18,7 @@ mod servers;
 use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use weir::clock::Clock;
@@ -29,14 +29,19 @@ use weir::engine::algorithms::numbers::Numbers;
 use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, Health, StoreError};
 
-use crate::support::eventually_async;
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, STORE_TIMEOUT};
+use crate::support::{PATIENCE, eventually_async};
 
-/// A busy machine may keep a process waiting for tens of milliseconds.
+/// The store's timeout in tests of servers that do not answer. A busy machine may keep one that is well for as long.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
+/// A store that waits for its answers, however busy the machine is.
 fn options(url: &str) -> RedisOptions {
-    RedisOptions { timeout: TIMEOUT, ..RedisOptions::new(url, Clock::machine()) }
+    RedisOptions { timeout: STORE_TIMEOUT, ..RedisOptions::new(url, Clock::machine()) }
+}
+
+fn hurried(url: &str) -> RedisOptions {
+    RedisOptions { timeout: TIMEOUT, ..options(url) }
 }
 
 /// A store on this server whose clock is set by hand, and the clock. The server knows the script.
@@ -44,8 +49,7 @@ fn on_set_clock(server: &RedisServer) -> (Runtime, Arc<RedisStore>, Arc<AtomicU6
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let time = Arc::new(AtomicU64::new(0));
     let clock = Clock::Set(time.clone());
-    // A trace is sent at once, and other tests need the processor, too.
-    let options = RedisOptions { clock, timeout: Duration::from_secs(10), ..options(&server.url()) };
+    let options = RedisOptions { clock, ..options(&server.url()) };
     let store = runtime.block_on(connected(&options));
     runtime.block_on(decide(&store, &[charge("A:1", fixed(1), 1, Mode::Check)])).unwrap();
     (runtime, store, time)
@@ -75,12 +79,10 @@ async fn decide(store: &RedisStore, charges: &[Charge]) -> Result<Decisions, Sto
     store.decide(&Batch { charges, effective_from: Micros(0), now: Micros(0) }).await
 }
 
-/// Spends 1 of a bucket of 1 000 000 that never refills; asserts that the call ends soon, with any result.
+/// Spends 1 of a bucket of 1 000 000 that never refills. The call ends by itself, with any result.
 async fn spend(store: &RedisStore) -> Result<Decision, StoreError> {
-    let start = Instant::now();
-    let answer = decide(store, &[charge("A:1", fixed(1_000_000), 1, Mode::Spend)]).await;
-    // The deadline, and much more for a busy machine.
-    assert!(start.elapsed() < 10 * TIMEOUT, "{answer:?} after {:?}", start.elapsed());
+    let charges = [charge("A:1", fixed(1_000_000), 1, Mode::Spend)];
+    let answer = tokio::time::timeout(PATIENCE, decide(store, &charges)).await.expect("the call ends");
     answer.map(|decisions| decisions[0])
 }
 

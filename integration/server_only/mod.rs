@@ -16,10 +16,7 @@ use crate::support::wire::{Message, Wire};
 #[track_caller]
 fn serve(limits: &str, files: &[(&str, &str)], redis: &RedisServer, flags: &[&str]) -> Weir {
     let url = redis.url();
-    let own = ["--check", "127.0.0.1:0", "--workers", "1", "--store", &url];
-    // No policy may decide here, even on a busy machine, unless the test is about one.
-    let timeout: &[_] = if flags.contains(&"--store-timeout") { &[] } else { &["--store-timeout", "5s"] };
-    let flags: Vec<&str> = own.into_iter().chain(timeout.iter().copied()).chain(flags.iter().copied()).collect();
+    let flags = [&["--check", "127.0.0.1:0", "--workers", "1", "--store", &url], flags].concat();
     let weir = Weir::serve_with(limits, &flags, |_, directory| {
         for (name, text) in files {
             std::fs::write(directory.join(name), text).unwrap();

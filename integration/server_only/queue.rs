@@ -355,8 +355,7 @@ fn a_server_that_asks_for_acl_rules_needs_no_more_than_keys_and_scripting() {
     let lines = vec!["user weir on >secret ~weir:{0}:* +@all -@dangerous -@admin".into()];
     let redis = RedisServer::start(&RedisConfig { lines, ..RedisConfig::default() });
     let url = redis.url().replace("redis://", "redis://weir:secret@");
-    let weir =
-        Weir::serve(&jobs("stream", 1, ", max_age: 1m"), &["--store", &url, "--store-timeout", "5s", "--workers", "1"]);
+    let weir = Weir::serve(&jobs("stream", 1, ", max_age: 1m"), &["--store", &url, "--workers", "1"]);
     crate::support::becomes("the worker is connected", 1, || weir.metric("weir_store_connections"));
     assert_eq!((weir.get("/jobs", &[]).status(), weir.get("/jobs", &[]).status()), (202, 429));
 }

@@ -1,7 +1,5 @@
 //! Users' scripts, through the proxy and the other listeners.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 
 use super::{asked, call, cases, reload, serve};
@@ -211,9 +209,7 @@ fn a_script_that_never_ends_is_waited_for_as_long_as_the_store() {
     let rules =
         mine_alone(", on_store_error: deny") + "  Others: { match: { path: /others }, by: global, burst: 100 }\n";
     let weir = serve(&rules, &[("my.lua", "while true do end")], &redis, &["--store-timeout", "200ms"]);
-    let start = Instant::now();
     assert_eq!(user(&weir).status(), 503);
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     weir.until_logged("no answer from the store within 200ms");
     assert_eq!(redis.cli(&["SCRIPT", "KILL"]), "OK");
     std::fs::write(weir.directory().join("my.lua"), "return { 'allow', { '7' } }").unwrap();

@@ -5,17 +5,16 @@ mod changing;
 mod leaving;
 mod uploads;
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use serde_json::{Value, json};
+use std::sync::Arc;
 use weir::clock::Clock;
 use weir::engine::algorithms::micros::Micros;
 use weir::server::MakeStore;
 use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 
-use crate::support::redis::RedisServer;
+use crate::support::NEVER;
+use crate::support::redis::{RedisServer, STORE_TIMEOUT};
 use crate::support::server::{Setup, Weir};
 use crate::support::upstream::Upstream;
 use crate::support::wire::Message;
@@ -32,15 +31,14 @@ const ALGORITHMS: [&str; 4] = [
 /// A check listener beside the proxy, on a clock that stands still, so that nothing refills.
 fn setup(rules: &str) -> Setup {
     let clock = Clock::set(Micros::from_millis(1_700_000_000_000));
-    Setup { check: true, clock, grace: Duration::from_secs(10), ..Setup::new(rules) }
+    Setup { check: true, clock, grace: NEVER, ..Setup::new(rules) }
 }
 
 /// The same with buckets in Redis.
 fn on_redis(rules: &str, server: &RedisServer) -> Setup {
     let setup = setup(rules);
     // A late answer on a busy machine would be an allowance.
-    let timeout = Duration::from_secs(5);
-    let options = RedisOptions { timeout, ..RedisOptions::new(server.url(), setup.clock.clone()) };
+    let options = RedisOptions { timeout: STORE_TIMEOUT, ..RedisOptions::new(server.url(), setup.clock.clone()) };
     let target = options.target().unwrap();
     let store: MakeStore = Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target))));
     Setup { store: Some(store), ..setup }

@@ -2,15 +2,13 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
-
 use weir::http::{Routes, UpstreamOptions};
 use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 
 use crate::support::becomes;
 use crate::support::frames::{END_HEADERS, END_STREAM, Frames, HEADERS, frame, request};
-use crate::support::redis::RedisServer;
+use crate::support::redis::{RedisServer, STORE_TIMEOUT};
 use crate::support::server::{Setup, Weir};
 use crate::support::upstream::Upstream;
 use crate::support::wire::Wire;
@@ -300,8 +298,7 @@ fn start(rules: &str, upstream: &Upstream, redis: Option<&RedisServer>) -> Weir 
     let mut setup = Setup::new(rules);
     if let Some(server) = redis {
         // A late answer on a busy machine would be an allowance.
-        let timeout = Duration::from_secs(5);
-        let options = RedisOptions { timeout, ..RedisOptions::new(server.url(), setup.clock.clone()) };
+        let options = RedisOptions { timeout: STORE_TIMEOUT, ..RedisOptions::new(server.url(), setup.clock.clone()) };
         let target = options.target().unwrap();
         setup.store = Some(Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target)))));
     }

@@ -1,17 +1,12 @@
 //! A Redis Cluster of several servers.
 
-use std::time::Duration;
-
+use super::eventually;
 use super::redis::{RedisConfig, RedisServer};
-use super::within;
 
 const HASH_SLOTS: usize = 16_384;
 
 /// A node is suspected after this long, in milliseconds. An election takes a second more.
 const NODE_TIMEOUT: u32 = 1_000;
-
-/// The timeout of a change that all nodes must learn of. A master that has just started takes no calls for 2 s.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Masters that share the hash slots evenly, each with the same number of replicas. The servers are killed when this is dropped.
 pub(crate) struct RedisCluster {
@@ -73,7 +68,7 @@ impl RedisCluster {
         }
         for (index, node) in self.nodes.iter().enumerate().skip(masters) {
             // The node may not have met its master yet.
-            within(PATIENCE, "the replica knows its master", || {
+            eventually("the replica knows its master", || {
                 let answer = node.cli(&["CLUSTER", "REPLICATE", &self.ids[index % masters]]);
                 if answer == "OK" { Ok(()) } else { Err(answer) }
             });
@@ -124,7 +119,7 @@ impl RedisCluster {
     /// Waits until the nodes that run agree on a master for each hash slot and take calls.
     #[track_caller]
     pub(crate) fn until_whole(&self) {
-        within(PATIENCE, "the cluster takes calls", || {
+        eventually("the cluster takes calls", || {
             let state = |node: &RedisServer| {
                 let info = node.cli(&["CLUSTER", "INFO"]);
                 let ok = ["cluster_state:ok".to_owned(), format!("cluster_known_nodes:{}", self.nodes.len())];
@@ -137,7 +132,7 @@ impl RedisCluster {
     /// Waits until each running replica has a connection to its master and its data.
     #[track_caller]
     pub(crate) fn until_in_sync(&self) {
-        within(PATIENCE, "the replicas are in sync", || {
+        eventually("the replicas are in sync", || {
             self.nodes.iter().filter(|node| node.is_running()).try_for_each(RedisServer::in_sync)
         });
     }
@@ -194,7 +189,7 @@ impl RedisCluster {
     /// Waits until a node is a master.
     #[track_caller]
     pub(crate) fn until_master(&self, node: usize) {
-        within(PATIENCE, "the replica is a master", || match self.nodes[node].role() {
+        eventually("the replica is a master", || match self.nodes[node].role() {
             Some(role) if role == "master" => Ok(()),
             other => Err(other),
         });

@@ -2,10 +2,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
-/// The timeout of a read, for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+use super::PATIENCE;
 
 pub(crate) const DATA: u8 = 0x0;
 pub(crate) const HEADERS: u8 = 0x1;

@@ -17,23 +17,21 @@ pub(crate) mod wire;
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
-/// The timeout of [`eventually`], for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The only deadline of whatever a test waits for: an answer, a failover, the end of a process. It ends a test that hangs.
+/// It is not a bound on how fast anything is, so no test has a tighter one.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
+
+/// A timeout of Weir's that must not be what ends something: beyond [`PATIENCE`], so that a test which waits for it fails.
+pub(crate) const NEVER: Duration = Duration::from_hours(1);
 
 /// Asks until there is an answer; fails with the last state.
 #[track_caller]
-pub(crate) fn eventually<T, E: Debug>(what: &str, ask: impl FnMut() -> Result<T, E>) -> T {
-    within(PATIENCE, what, ask)
-}
-
-/// Like [`eventually`], with another timeout.
-#[track_caller]
-pub(crate) fn within<T, E: Debug>(patience: Duration, what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
+pub(crate) fn eventually<T, E: Debug>(what: &str, mut ask: impl FnMut() -> Result<T, E>) -> T {
     let start = Instant::now();
     loop {
         match ask() {
             Ok(answer) => return answer,
-            Err(state) => assert!(start.elapsed() < patience, "not within {patience:?}: {what}; {state:?}"),
+            Err(state) => assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}; {state:?}"),
         }
         std::thread::sleep(Duration::from_millis(5));
     }

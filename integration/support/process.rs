@@ -9,10 +9,7 @@ use std::time::{Duration, Instant};
 use super::eventually;
 
 /// The timeout of [`finish`]: enough for the image's build while other tests run.
-const PATIENCE: Duration = Duration::from_mins(15);
-
-/// The timeout of a server's start. Envoy needs half a second on an idle machine.
-const START: Duration = Duration::from_secs(30);
+const RUN: Duration = Duration::from_mins(15);
 
 /// Another process may take a free port before the server binds it.
 const ATTEMPTS: usize = 5;
@@ -46,9 +43,9 @@ pub(crate) fn finish(command: &mut Command) -> Finished {
         if let Some(status) = process.child.try_wait().unwrap() {
             break status;
         }
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > RUN {
             drop(process);
-            panic!("{command:?} did not end within {PATIENCE:?}: {}{}", out.join().unwrap(), err.join().unwrap());
+            panic!("{command:?} did not end within {RUN:?}: {}{}", out.join().unwrap(), err.join().unwrap());
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -87,15 +84,11 @@ impl Process {
     #[track_caller]
     pub(crate) fn listening(command: &mut Command, address: SocketAddr) -> Option<Self> {
         let mut server = Self::start(command);
-        let started = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            if server.child.try_wait().unwrap().is_some() {
-                return None;
-            }
-            assert!(started.elapsed() < START, "{command:?} does not listen after {START:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Some(server)
+        let is_listening = eventually("the server listens", || {
+            let has_ended = server.child.try_wait().unwrap().is_some();
+            if has_ended { Ok(false) } else { TcpStream::connect(address).map(|_| true) }
+        });
+        is_listening.then_some(server)
     }
 
     pub(crate) fn id(&self) -> u32 {

@@ -6,6 +6,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tempfile::TempDir;
@@ -13,6 +14,9 @@ use tempfile::TempDir;
 use super::eventually;
 use super::process::{Process, finish, free_port, on_free_port, succeed};
 use super::programs::{repository, unpacked};
+
+/// The store's timeout in tests that are not about it: no policy decides because the machine is busy.
+pub(crate) const STORE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The servers that `integration/install.sh` unpacks.
 pub(crate) const OTHER_SERVERS: [&str; 3] = ["redis-6.2", "redis-8.2", "valkey-9.1"];

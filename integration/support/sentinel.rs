@@ -1,12 +1,7 @@
 //! A master with replicas, and Sentinels that watch them.
 
-use std::time::Duration;
-
+use super::eventually;
 use super::redis::{RedisConfig, RedisServer};
-use super::within;
-
-/// The timeout of a failover.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 pub(crate) struct SentinelConfig {
@@ -91,13 +86,13 @@ impl SentinelGroup {
     #[track_caller]
     pub(crate) fn until_whole(&self) {
         let (others, replicas) = (Self::SENTINELS - 1, self.servers.len() - 1);
-        within(PATIENCE, "the replicas are in sync", || {
+        eventually("the replicas are in sync", || {
             let roles: Vec<_> = self.servers.iter().map(RedisServer::role).collect();
             let masters = roles.iter().filter(|role| role.as_deref() == Some("master")).count();
             self.servers.iter().try_for_each(RedisServer::in_sync)?;
             if masters == 1 { Ok(()) } else { Err(format!("{roles:?}")) }
         });
-        within(PATIENCE, "the Sentinels know each other and the replicas", || {
+        eventually("the Sentinels know each other and the replicas", || {
             for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_running()) {
                 let known = sentinel.cli(&["SENTINEL", "MASTER", Self::NAME]);
                 let lines: Vec<&str> = known.lines().collect();
@@ -132,7 +127,7 @@ impl SentinelGroup {
     /// Waits until the Sentinels name another master than this one and it has the role; returns its place in `servers`.
     #[track_caller]
     pub(crate) fn until_replaced(&self, master: usize) -> usize {
-        within(PATIENCE, "another server is the master", || {
+        eventually("another server is the master", || {
             let new = self.master();
             let role = self.servers[new].role();
             if new != master && role.as_deref() == Some("master") { Ok(new) } else { Err((new, role)) }
@@ -144,7 +139,7 @@ impl SentinelGroup {
     pub(crate) fn fail_over(&self) -> usize {
         let master = self.master();
         // A busy machine may keep the replica silent for so long that a failover is given up.
-        within(PATIENCE, "a failover succeeds", || match self.master() {
+        eventually("a failover succeeds", || match self.master() {
             new if new != master => Ok(()),
             _ => Err(self.sentinels[0].cli(&["SENTINEL", "FAILOVER", Self::NAME])),
         });

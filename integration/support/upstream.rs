@@ -1,8 +1,8 @@
 //! Upstreams that tests script.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
 
@@ -53,6 +53,23 @@ impl Upstream {
     /// Answers every request with 200 and this text.
     pub(crate) fn saying(text: &'static str) -> Self {
         Self::answering(move |_| ok(text))
+    }
+
+    /// Ends each connection after one answer, if `answer` has one for a connection of this number, without notice. The receiver is
+    /// told once the end has reached the proxy's socket.
+    pub(crate) fn closing(
+        answer: impl Fn(usize) -> Option<String> + Send + Sync + 'static,
+    ) -> (Self, mpsc::Receiver<()>) {
+        let (told, ended) = mpsc::channel();
+        let upstream = Self::start(move |wire, number| {
+            wire.request();
+            if let Some(answer) = answer(number) {
+                wire.send(answer);
+            }
+            let _ = wire.stream.shutdown(Shutdown::Both);
+            let _ = told.send(());
+        });
+        (upstream, ended)
     }
 
     /// The number of accepted connections.

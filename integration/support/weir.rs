@@ -14,6 +14,9 @@ use super::eventually;
 use super::process::{Process, kill};
 use super::wire::{Message, Wire};
 
+/// The store's timeout in tests that are not about it.
+const STORE_TIMEOUT: &str = "1m";
+
 /// A process in its own directory, which holds its rules. It is killed when this is dropped.
 pub(crate) struct Weir {
     directory: TempDir,
@@ -41,11 +44,14 @@ impl Weir {
         })
     }
 
-    /// The arguments that [`Self::serve`] passes.
+    /// The arguments that [`Self::serve`] passes. A healthy store is never late, however busy the machine is. A test
+    /// about late answers gives a `--store-timeout` of its own.
     pub(crate) fn arguments<'a>(flags: &[&'a str]) -> Vec<&'a str> {
         let listeners = ["serve", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"];
-        let upstream: &[_] = if flags.contains(&"--upstream") { &[] } else { &["--upstream", "echo"] };
-        listeners.into_iter().chain(upstream.iter().copied()).chain(flags.iter().copied()).collect()
+        let unless = |flag, default: [&'static str; 2]| if flags.contains(&flag) { vec![] } else { default.to_vec() };
+        let upstream = unless("--upstream", ["--upstream", "echo"]);
+        let timeout = unless("--store-timeout", ["--store-timeout", STORE_TIMEOUT]);
+        [&listeners[..], &upstream, &timeout, flags].concat()
     }
 
     /// Serves these rules with the command that `command` makes for the process' directory.

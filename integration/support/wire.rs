@@ -2,10 +2,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
-/// The timeout of a read, for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+use super::PATIENCE;
 
 pub(crate) struct Wire {
     pub(crate) stream: TcpStream,

@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
 
+use crate::support::PATIENCE;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 
@@ -28,7 +28,7 @@ fn provoke(weir: &Weir) {
     let send = |address, text: String| {
         let is_whole = text.contains("connection: close");
         let mut stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(text.as_bytes()).unwrap();
         if !is_whole {
             stream.shutdown(Shutdown::Write).unwrap();

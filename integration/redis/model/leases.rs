@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use weir::clock::Clock;
 use weir::engine::algorithms::algorithm::Aligned;
@@ -391,7 +390,7 @@ fn leases_never_let_more_pass_than_the_limit() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let time = Arc::new(AtomicU64::new(START));
     let clock = Clock::Set(time.clone());
-    let options = RedisOptions { clock, timeout: Duration::from_secs(10), ..options(&server.url()) };
+    let options = RedisOptions { clock, ..options(&server.url()) };
     runtime.block_on(async {
         let served_by = Server { store: connected(&options).await, time };
         let mut all = Tally::default();
