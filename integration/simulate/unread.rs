@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::binary::{PATH, run_in};
 use crate::support::process::{Finished, finish};
@@ -361,4 +361,109 @@ fn a_diff_tells_of_unread_lines_first_and_fails() {
     );
     assert_eq!(found.code, Some(3), "{}", found.text());
     assert!(!found.out.contains("0 would be newly denied"), "{}", found.out);
+}
+
+/// A recording: its first line, two requests, two calls that carry limits, and its last line with these counts.
+fn recording(counts: Option<[u64; 3]>) -> String {
+    let line = |value: Value| value.to_string() + "\n";
+    let head = json!({ "cookies": [], "descriptors": [], "headers": [], "weir_recording": 1 });
+    let call = json!({ "at_us": 1_795_233_606_789_014_u64, "domain": "d", "descriptors": [[["k", "v"]]], "carries_limits": true });
+    let request = |at: u64| {
+        let at = 1_795_233_606_000_000 + at;
+        json!({ "at_us": at, "method": "GET", "host": "a.example", "target": "/", "client": "192.0.2.7" })
+    };
+    let last = counts.map(|[dropped, outside, without]| {
+        let counts =
+            json!({ "dropped": dropped, "kept": 4, "outside_the_share": outside, "without_a_request": without });
+        json!({ "ended": "size", "counts": counts })
+    });
+    [head, request(0), call.clone(), request(1), call].into_iter().chain(last).map(line).collect()
+}
+
+#[test]
+fn what_a_recording_lacks_is_told_first() {
+    let carried = "2 of 6 lines (33.3%) are left out: their calls carry limits, which a recording does not keep, such as access.log:3\n";
+    for (counts, told, verdict) in [
+        (Some([0, 0, 0]), "", "1 of 2 requests (50.0%) would be denied"),
+        (
+            Some([1_200, 0, 3]),
+            "access.log lacks 1,200 requests that came faster than they could be written, 3 calls that name their limits\n",
+            "of the 2 requests that were read, 1 (50.0%) would be denied",
+        ),
+        (
+            Some([0, 90, 0]),
+            "access.log lacks 90 requests of clients outside its share\n",
+            "1 of 2 requests (50.0%) would be denied",
+        ),
+        (
+            None,
+            "access.log has no last line: the recording was cut off, and nothing says what else is missing\n",
+            "of the 2 requests that were read, 1 (50.0%) would be denied",
+        ),
+    ] {
+        let carried =
+            if counts.is_some() { carried.to_owned() } else { carried.replace("6 lines (33.3%)", "5 lines (40.0%)") };
+        let directory = directory(RULES, recording(counts).as_bytes());
+        let found = simulate(directory.path(), &[]);
+        assert_eq!(found.code, Some(0), "{}", found.text());
+        assert!(found.out.starts_with(&format!("{carried}{told}{verdict}")), "{}", found.out);
+        let json = simulate(directory.path(), &["--format", "json"]);
+        assert_eq!(self::counts(&json)[1], 2, "{}", json.out);
+        let report: Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!(report["recordings"][0]["is_whole"], counts.is_some(), "{report}");
+        assert_eq!(report["recordings"][0]["dropped"].as_u64(), counts.map(|counts| counts[0]), "{report}");
+    }
+}
+
+/// The first lines show which limits the log covers.
+#[test]
+fn what_only_later_lines_tell_is_told_first() {
+    let plain = "{\"time\":\"2026-11-22T10:00:00Z\",\"remote_addr\":\"192.0.2.1\",\"request\":\"GET /a HTTP/1.1\"}\n";
+    let with_key = plain.replace("}\n", ",\"http_x_api_key\":\"k\"}\n");
+    let limits = format!("{RULES}  PerKey: {{ by: {{ header: x-api-key }}, count: 1, period: 1h }}\n");
+    let told = "2 of 1,502 lines (0.13%) have members that the first lines lack, such as `http_x_api_key` in access.log:1501; \
+                they are ignored: start the log with such a line\n";
+    let found = simulate(directory(&limits, (plain.repeat(1_500) + &with_key.repeat(2)).as_bytes()).path(), &[]);
+    assert!(found.code == Some(0) && found.out.starts_with(told), "{}", found.out);
+    assert!(found.out.contains("PerKey: not covered by this log, which lacks the header `x-api-key`"), "{}", found.out);
+    // In the first lines they count.
+    let found = simulate(directory(&limits, (with_key.repeat(2) + &plain.repeat(1_500)).as_bytes()).path(), &[]);
+    assert!(!found.out.contains("the first lines lack") && found.out.contains("PerKey: 1 of 1 id"), "{}", found.out);
+    // What tells no part of a request is no loss.
+    let other = plain.replace("}\n", ",\"pod\":\"web-1\"}\n");
+    let found = simulate(directory(&limits, (plain.repeat(1_500) + &other).as_bytes()).path(), &[]);
+    assert!(!found.out.contains("the first lines lack"), "{}", found.out);
+}
+
+/// They were demand that a limit had denied, and the clients may have sent other requests for it.
+#[test]
+fn requests_that_were_denied_already_are_told() {
+    let text = log(6, 0, "") + &log(4, 0, "").replace("\" 200 5", "\" 429 5");
+    let directory = directory(RULES, text.as_bytes());
+    let told =
+        "4 of 10 requests (40.0%) were already answered with 429 and count like the others: a limit was in force";
+    for format in ["text", "html"] {
+        let found = simulate(directory.path(), &["--format", format]);
+        assert!(
+            place(&found.out, "9 of 10 requests (90.0%) would be denied") < place(&found.out, told),
+            "{}",
+            found.out
+        );
+        assert!(format == "html" || place(&found.out, told) < place(&found.out, "\nPerIp: "), "{}", found.out);
+    }
+    let report: Value = serde_json::from_str(&simulate(directory.path(), &["--format", "json"]).out).unwrap();
+    assert_eq!((&report["answered_429"], &report["requests"]), (&4.into(), &10.into()));
+    let diff = run_in(directory.path(), &["diff", "limits.yaml", "limits.yaml", "--log", "access.log"]);
+    assert!(diff.out.contains(told), "{}", diff.out);
+    assert!(!simulate(self::directory(RULES, log(6, 0, "").as_bytes()).path(), &[]).out.contains("429"));
+}
+
+#[test]
+fn an_instant_without_brackets_is_no_part_of_the_request() {
+    let text = log(6, 0, "").replace(['[', ']', '"'], "");
+    let format = "$remote_addr - $remote_user $time_local $request_method $request_uri $server_protocol $status $body_bytes_sent \
+                  $http_referer $http_user_agent";
+    let directory = directory(RULES, text.as_bytes());
+    let found = simulate(directory.path(), &["--log-format", format]);
+    assert!(found.out.starts_with("5 of 6 requests (83.3%) would be denied, 2026-11-22 10:00:00"), "{}", found.text());
 }

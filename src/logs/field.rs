@@ -140,6 +140,15 @@ impl<'a> Draft<'a> {
         self.entry.descriptors = Some(Box::new(descriptors));
     }
 
+    pub(super) fn carries_limits(&mut self, does: bool) {
+        self.entry.carries_limits = does;
+    }
+
+    /// Remembers the first member of the line that the first lines of the log do not have.
+    pub(super) fn add_new_member(&mut self, name: &'a [u8]) {
+        self.entry.new_member.get_or_insert(name);
+    }
+
     fn add_method(&mut self, method: Cow<'a, str>) {
         if headers::is_name(method.as_bytes()) {
             self.entry.method = Some(method);

@@ -4,7 +4,7 @@ use super::instant::Instants;
 use super::json::{Dialect, JsonFormat};
 use super::template::Template;
 use super::told::Told;
-use super::{Entry, Unreadable};
+use super::{Entry, RecordingEnd, Unreadable};
 use crate::engine::algorithms::micros::Micros;
 
 /// The longest line that is read, in bytes.
@@ -174,6 +174,16 @@ impl Format {
 
     pub fn told(&self) -> &Told {
         &self.told
+    }
+
+    /// Returns true for what `weir record` writes.
+    pub fn is_recording(&self) -> bool {
+        matches!(&self.shape, Shape::Json(json) if json.dialect == Dialect::Recording)
+    }
+
+    /// Reads the last line of a recording; `None` for any other line.
+    pub fn recording_end(&self, line: &[u8]) -> Option<RecordingEnd> {
+        if let Shape::Json(json) = &self.shape { json.recording_end(line) } else { None }
     }
 
     /// A parser of lines, for one thread.

@@ -48,6 +48,21 @@ pub struct Entry<'a> {
     pub status: Option<u16>,
     /// The server turned the request away before it read a valid head, so no limit was asked.
     pub is_rejected: bool,
+    /// Limits came with the call of a recording, which does not keep them.
+    pub carries_limits: bool,
+    /// A member of the line that the first lines of the log lack, if it has a meaning. It is ignored.
+    pub new_member: Option<&'a [u8]>,
+}
+
+/// The last line of a recording: the requests that are missing from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordingEnd {
+    /// Requests that came faster than they could be written.
+    pub dropped: u64,
+    /// Requests of clients that are not in the recorded share.
+    pub outside_the_share: u64,
+    /// Calls that name their limits.
+    pub without_a_request: u64,
 }
 
 /// The descriptors of a request, as a recording tells them.

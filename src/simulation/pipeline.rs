@@ -11,12 +11,13 @@ use std::thread;
 use super::against::{Comparing, SideOutcome};
 use super::order::{BRIEF_WINDOW, Order, WINDOW};
 use super::replay::Replay;
-use super::report::{Example, LeftOut, LineCounts, MOST_EXAMPLES, Report};
+use super::report::{Example, LeftOut, LineCounts, MOST_EXAMPLES, RecordingReport, Report};
 use super::requests::{Arrival, Side, arrival};
 use super::suggestion::{Goal, MOST_CHARGES};
 use super::tally::{Tally, TallyOptions};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::rule_set::Rules;
+use crate::logs::RecordingEnd;
 use crate::logs::input::{Block, Blocks, LogFile, ReadError};
 use crate::logs::told::Told;
 use crate::message::lossless;
@@ -42,6 +43,12 @@ struct Parsed {
     arrivals: Vec<Arrival>,
     counts: LineCounts,
     examples: Vec<Example>,
+    /// The requests among the arrivals that the server had answered with 429.
+    answered_429: u64,
+    new_members: u64,
+    new_member: Option<Example>,
+    /// The last line of a recording, with the place of its file.
+    ended: Option<(usize, RecordingEnd)>,
     error: Option<ReadError>,
 }
 
@@ -51,7 +58,7 @@ pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options
     let side = Side::new(rules, &told);
     let other = other.map(|rules| Side::new(rules, &told));
     let (side, other, files) = (&side, other.as_ref(), &files);
-    let mut decider = Decider::new(side, other, &told, options);
+    let mut decider = Decider::new(side, other, &told, files, options);
     thread::scope(|scope| {
         let mut to_parsers = Vec::new();
         let mut from_parsers = Vec::new();
@@ -108,17 +115,32 @@ fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) ->
     for (number, line) in block.lines() {
         parsed.counts.lines += 1;
         let (reason, found) = match parser.parse(line) {
-            Ok(Some(entry)) => match arrival(&entry, is_arrival, side, other) {
-                Ok(arrival) => {
-                    parsed.arrivals.push(arrival);
-                    continue;
+            Ok(Some(entry)) => {
+                if let Some(name) = entry.new_member {
+                    parsed.new_members += 1;
+                    parsed.new_member.get_or_insert_with(|| Example {
+                        reason: LeftOut::NoRequest,
+                        file: file.name.clone(),
+                        line: number,
+                        found: lossless::text(name).into_owned(),
+                    });
                 }
-                Err(reason) => {
-                    let client = entry.unread_client.filter(|_| reason == LeftOut::NoClient);
-                    (reason, client.map(lossless::text).unwrap_or_default())
+                match arrival(&entry, is_arrival, side, other) {
+                    Ok(arrival) => {
+                        parsed.answered_429 += u64::from(entry.status == Some(429));
+                        parsed.arrivals.push(arrival);
+                        continue;
+                    }
+                    Err(reason) => {
+                        let client = entry.unread_client.filter(|_| reason == LeftOut::NoClient);
+                        (reason, client.map(lossless::text).unwrap_or_default())
+                    }
                 }
-            },
-            Ok(None) => (LeftOut::NoRequest, Cow::default()),
+            }
+            Ok(None) => {
+                parsed.ended = file.format.recording_end(line).map(|end| (block.file, end)).or(parsed.ended);
+                (LeftOut::NoRequest, Cow::default())
+            }
             Err(error) => (LeftOut::Unreadable, error.to_string().into()),
         };
         parsed.counts.leave_out(reason);
@@ -136,6 +158,11 @@ struct Decider<'s> {
     deciding: Deciding<'s>,
     counts: LineCounts,
     examples: Vec<Example>,
+    answered_429: u64,
+    new_members: u64,
+    new_member: Option<Example>,
+    /// By the place of the file; `None` for a file that is not a recording.
+    recordings: Vec<Option<RecordingReport>>,
     interrupted: Vec<String>,
     precision: Micros,
 }
@@ -164,7 +191,9 @@ impl<'s> OneSide<'s> {
 }
 
 impl<'s> Decider<'s> {
-    fn new(side: &'s Side, other: Option<&'s Side>, told: &Told, options: &Options<'_>) -> Self {
+    fn new(side: &'s Side, other: Option<&'s Side>, told: &Told, files: &[LogFile], options: &Options<'_>) -> Self {
+        let recording =
+            |file: &LogFile| file.format.is_recording().then(|| RecordingReport { file: file.name.clone(), end: None });
         let there = other.map(|other| (OneSide::new(other, options), Comparing::new(side, other, options.max_keys)));
         let here = OneSide::new(side, options);
         // Lines that tell only the ends of responses are written in their order.
@@ -174,6 +203,10 @@ impl<'s> Decider<'s> {
             deciding: Deciding { here, there, span: None, requests: 0, late: 0 },
             counts: LineCounts::default(),
             examples: Vec::new(),
+            answered_429: 0,
+            new_members: 0,
+            new_member: None,
+            recordings: files.iter().map(recording).collect(),
             interrupted: Vec::new(),
             precision: told.precision,
         }
@@ -185,6 +218,14 @@ impl<'s> Decider<'s> {
             if self.examples.iter().filter(|known| known.reason == example.reason).count() < MOST_EXAMPLES {
                 self.examples.push(example);
             }
+        }
+        self.answered_429 += parsed.answered_429;
+        self.new_members += parsed.new_members;
+        self.new_member = self.new_member.take().or(parsed.new_member);
+        if let Some((file, end)) = parsed.ended
+            && let Some(Some(recording)) = self.recordings.get_mut(file)
+        {
+            recording.end = Some(end);
         }
         self.interrupted.extend(parsed.error.map(|error| error.to_string()));
         for arrival in parsed.arrivals {
@@ -207,6 +248,10 @@ impl<'s> Decider<'s> {
             interrupted: self.interrupted,
             span,
             requests,
+            answered_429: self.answered_429,
+            new_members: self.new_members,
+            new_member: self.new_member,
+            recordings: self.recordings.into_iter().flatten().collect(),
             late,
             overflowed,
             undecided,

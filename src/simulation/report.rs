@@ -6,6 +6,7 @@ pub use super::most_denied::DeniedId;
 use super::series::Series;
 use super::suggestion::Suggestion;
 use crate::engine::algorithms::micros::Micros;
+use crate::logs::RecordingEnd;
 
 /// The lines that were left out for one reason that a report has as examples.
 pub const MOST_EXAMPLES: usize = 5;
@@ -25,6 +26,12 @@ pub struct Report {
     pub span: Option<(Micros, Micros)>,
     /// The requests that the rules decided.
     pub requests: u64,
+    /// Those of them that the server had answered with 429.
+    pub answered_429: u64,
+    /// Lines with members that the first lines of the log lack, and the first of these lines.
+    pub new_members: u64,
+    pub new_member: Option<Example>,
+    pub recordings: Vec<RecordingReport>,
     /// Requests that came too far out of order; they were decided at the time that the clock had reached.
     pub late: u64,
     /// Charges to a bucket that ids share beyond `--max-keys`.
@@ -37,6 +44,14 @@ pub struct Report {
     /// The report on the other rules.
     pub other: Option<SideReport>,
     pub comparison: Option<Comparison>,
+}
+
+/// A recording among the logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordingReport {
+    pub file: String,
+    /// `None` if its last line is missing.
+    pub end: Option<RecordingEnd>,
 }
 
 /// Lines of the log. Each tells a request that was decided, or was left out.
@@ -58,17 +73,20 @@ pub enum LeftOut {
     Rejected,
     /// The request is rejected because its cost is not a number.
     InvalidCost,
+    /// Limits came with the call, and the recording does not keep them.
+    CarriesLimits,
     /// The line tells of no request.
     NoRequest,
 }
 
-/// A line that was left out.
+/// A line of which something was left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Example {
     pub reason: LeftOut,
     pub file: String,
     pub line: u64,
-    /// For [`LeftOut::NoClient`], what is in the client's place; for [`LeftOut::Unreadable`], what was expected.
+    /// For [`LeftOut::NoClient`], what is in the client's place; for [`LeftOut::Unreadable`], what was expected; for a new member,
+    /// its name.
     pub found: String,
 }
 
@@ -163,7 +181,8 @@ pub struct Load {
 }
 
 impl LeftOut {
-    pub const ALL: [Self; 5] = [Self::NoClient, Self::Unreadable, Self::Rejected, Self::InvalidCost, Self::NoRequest];
+    pub const ALL: [Self; 6] =
+        [Self::NoClient, Self::Unreadable, Self::Rejected, Self::InvalidCost, Self::CarriesLimits, Self::NoRequest];
 }
 
 impl LineCounts {
@@ -191,7 +210,11 @@ impl LineCounts {
 impl Report {
     /// Returns true if each line was read and each request decided.
     pub fn is_whole(&self) -> bool {
-        self.lines.unread() == 0 && self.undecided == 0 && self.interrupted.is_empty()
+        let is_whole = |recording: &RecordingReport| recording.end.is_some_and(|end| end.dropped == 0);
+        self.lines.unread() == 0
+            && self.undecided == 0
+            && self.interrupted.is_empty()
+            && self.recordings.iter().all(is_whole)
     }
 
     /// Returns true if too much of the log was not read for the report to be relied on.

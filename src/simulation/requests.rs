@@ -123,6 +123,9 @@ pub(super) fn arrival(
     side: &Side,
     other: Option<&Side>,
 ) -> Result<Arrival, LeftOut> {
+    if entry.carries_limits {
+        return Err(LeftOut::CarriesLimits);
+    }
     if entry.is_rejected {
         return Err(LeftOut::Rejected);
     }

@@ -24,6 +24,8 @@ pub(super) struct LogHits {
     /// What the numbers do not cover.
     left_out: Vec<String>,
     left_out_json: Value,
+    /// The requests that a limit had already denied.
+    denied_before: Option<String>,
     /// Why the numbers cannot be relied on.
     pub(super) doubt: Option<String>,
     /// Some limit of either file decided a request.
@@ -61,6 +63,7 @@ impl LogHits {
         let decides = report.side.decides() || report.other.as_ref().is_some_and(SideReport::decides);
         let left_out = left_out::sentences(&report, false);
         let (left_out_json, doubt) = (left_out::json(&report, false), left_out::doubt(&report, decides));
+        let denied_before = left_out::denied_before(&report);
         let comparison = report.comparison.unwrap_or_default();
         let limits = comparison.limits.into_iter().map(|limit| LimitHits {
             name: limit.name,
@@ -73,6 +76,7 @@ impl LogHits {
             unreadable,
             left_out,
             left_out_json,
+            denied_before,
             doubt,
             decides,
             denied: comparison.only_here,
@@ -92,6 +96,7 @@ impl LogHits {
         } else {
             format!("no limit decided any of {requests} {of}")
         });
+        lines.extend(self.denied_before.clone());
         let shown = |(requests, ids): (u64, u64)| {
             let number = |number: u64, what| counted(usize::try_from(number).unwrap_or(usize::MAX), what);
             format!("{} of {}", number(requests, "request"), number(ids, "id"))

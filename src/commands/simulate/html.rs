@@ -68,7 +68,8 @@ fn notes(page: &mut String, report: &Report, names: &Names) {
     ];
     let counts = counts.iter().filter(|(number, _)| *number > 0);
     let no_request = left_out::sentence(report, LeftOut::NoRequest, names.shows_ids());
-    let mut notes: Vec<String> = left_out::idle(report).into_iter().chain(no_request).collect();
+    let told = [left_out::denied_before(report), left_out::idle(report), no_request];
+    let mut notes: Vec<String> = told.into_iter().flatten().collect();
     notes.extend(counts.map(|(number, what)| format!("{} {what}", number_text(*number))));
     if report.precision >= Micros(1_000_000) {
         notes.push("The log has whole seconds: bursts within a second look larger than they were".to_owned());

@@ -7,7 +7,9 @@ use super::names::Names;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::limit::WHOLE_SHARE;
 use crate::simulation::against::Difference;
-use crate::simulation::report::{CandidateReport, Delays, DeniedId, LeftOut, LimitReport, Report, SideReport, Status};
+use crate::simulation::report::{
+    CandidateReport, Delays, DeniedId, LeftOut, LimitReport, RecordingReport, Report, SideReport, Status,
+};
 use crate::simulation::series::Slice;
 use crate::simulation::suggestion::Found;
 
@@ -21,6 +23,9 @@ pub(super) fn render(report: &Report, names: &Names) -> String {
         "rejected": report.lines.left_out(LeftOut::Rejected),
         "invalid": report.lines.left_out(LeftOut::InvalidCost),
         "requests": report.requests,
+        "answered_429": report.answered_429,
+        "new_members": report.new_members,
+        "recordings": report.recordings.iter().map(recording).collect::<Vec<_>>(),
         "late": report.late,
         "overflowed": report.overflowed,
         "undecided": report.undecided,
@@ -49,6 +54,16 @@ pub(super) fn render(report: &Report, names: &Names) -> String {
     let rest = Value::Object(object).to_string();
     let interrupted = json!(report.interrupted);
     format!("{{\"left_out\":{left_out},\"interrupted\":{interrupted},{}", rest.trim_start_matches('{'))
+}
+
+fn recording(recording: &RecordingReport) -> Value {
+    json!({
+        "file": recording.file,
+        "is_whole": recording.end.is_some(),
+        "dropped": recording.end.map(|end| end.dropped),
+        "outside_the_share": recording.end.map(|end| end.outside_the_share),
+        "without_a_request": recording.end.map(|end| end.without_a_request),
+    })
 }
 
 fn side(side: &SideReport, names: &Names) -> Map<String, Value> {

@@ -9,7 +9,7 @@ use super::figures::{count, number_text, of, percent};
 use crate::commands::print::{counted, joined};
 use crate::engine::rules::quote::WIDEST_WORD;
 use crate::message::lossless;
-use crate::simulation::report::{Example, LeftOut, LimitReport, MOST_UNREAD, Report, SideReport};
+use crate::simulation::report::{Example, LeftOut, LimitReport, MOST_UNREAD, RecordingReport, Report, SideReport};
 
 /// The names of limits in a sentence, at most.
 const MOST_NAMES: usize = 10;
@@ -20,11 +20,48 @@ pub(in crate::commands) fn sentences(report: &Report, shows_ids: bool) -> Vec<St
         report.interrupted.iter().map(|reason| format!("not read to the end: {reason}")).collect();
     let reasons = LeftOut::ALL.into_iter().filter(|reason| *reason != LeftOut::NoRequest);
     told.extend(reasons.filter_map(|reason| sentence(report, reason, shows_ids)));
+    told.extend(report.recordings.iter().filter_map(lacking));
+    told.extend(new_members(report));
     if report.undecided > 0 {
         let requests = count(report.undecided, "request");
         told.push(format!("{requests} could not be decided, because two limits have the same bucket"));
     }
     told
+}
+
+/// Reports what is missing from a recording; `None` if nothing is.
+fn lacking(recording: &RecordingReport) -> Option<String> {
+    let file = &recording.file;
+    let Some(end) = recording.end else {
+        return Some(format!(
+            "{file} has no last line: the recording was cut off, and nothing says what else is missing"
+        ));
+    };
+    let parts = [
+        (end.dropped, "request", "that came faster than they could be written"),
+        (end.outside_the_share, "request", "of clients outside its share"),
+        (end.without_a_request, "call", "that name their limits"),
+    ];
+    let parts = parts.iter().filter(|(number, ..)| *number > 0);
+    let parts: Vec<String> = parts.map(|(number, what, which)| format!("{} {which}", count(*number, what))).collect();
+    (!parts.is_empty()).then(|| format!("{file} lacks {}", joined(parts, ", ")))
+}
+
+/// Reports lines with members that the first lines lack. The first lines decide which limits are covered.
+fn new_members(report: &Report) -> Option<String> {
+    let first = report.new_member.as_ref()?;
+    let lines = of(report.new_members, report.lines.lines, "line");
+    let (file, line, name) = (&first.file, first.line, visible(&first.found));
+    Some(format!(
+        "{lines} have members that the first lines lack, such as `{name}` in {file}:{line}; they are ignored: start the log with such a line"
+    ))
+}
+
+/// Reports requests that a limit had already denied; `None` without such requests.
+pub(in crate::commands) fn denied_before(report: &Report) -> Option<String> {
+    let denied = of(report.answered_429, report.requests, "request");
+    (report.answered_429 > 0)
+        .then(|| format!("{denied} were already answered with 429 and count like the others: a limit was in force"))
 }
 
 /// What one rules file would have denied, of what was decided.
@@ -81,6 +118,7 @@ pub(super) fn sentence(report: &Report, reason: LeftOut, shows_ids: bool) -> Opt
         LeftOut::Unreadable => "are left out: they do not fit the format",
         LeftOut::Rejected => "are left out: the server rejected the requests before any limit",
         LeftOut::InvalidCost => "are left out: their requests are rejected, because the cost is not a number",
+        LeftOut::CarriesLimits => "are left out: their calls carry limits, which a recording does not keep",
         LeftOut::NoRequest => "tell of no request",
     };
     Some(format!("{lines} {what}, such as {}", place(example, shows_ids)))
@@ -138,6 +176,7 @@ const fn name(reason: LeftOut) -> &'static str {
         LeftOut::Unreadable => "unreadable",
         LeftOut::Rejected => "rejected",
         LeftOut::InvalidCost => "invalid_cost",
+        LeftOut::CarriesLimits => "carries_limits",
         LeftOut::NoRequest => "no_request",
     }
 }
@@ -154,7 +193,7 @@ fn found(example: &Example, shows_ids: bool) -> Option<String> {
         LeftOut::NoClient if shows_ids => Some(format!("found `{}`", visible(&example.found))),
         LeftOut::NoClient => Some(format!("found `{}`", visible(&without_ids(&example.found)))),
         LeftOut::Unreadable => Some(example.found.clone()),
-        LeftOut::Rejected | LeftOut::InvalidCost | LeftOut::NoRequest => None,
+        LeftOut::Rejected | LeftOut::InvalidCost | LeftOut::CarriesLimits | LeftOut::NoRequest => None,
     }
 }
 

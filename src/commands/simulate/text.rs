@@ -45,7 +45,8 @@ pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal)
 
 /// Adds what the reader of the verdict should know.
 fn notes(text: &mut String, report: &Report, names: &Names) {
-    let told = [left_out::idle(report), left_out::sentence(report, LeftOut::NoRequest, names.shows_ids())];
+    let no_request = left_out::sentence(report, LeftOut::NoRequest, names.shows_ids());
+    let told = [left_out::denied_before(report), left_out::idle(report), no_request];
     for told in told.into_iter().flatten() {
         let _ = writeln!(text, "{told}");
     }

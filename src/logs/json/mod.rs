@@ -7,7 +7,7 @@ use self::scan::{Mistake, Scanned, Scanner};
 use super::field::{self, Draft, Field, Tells};
 use super::instant::Instants;
 use super::told::{Told, ToldHeaders};
-use super::{Entry, Unreadable};
+use super::{Entry, RecordingEnd, Unreadable};
 use crate::engine::algorithms::micros::Micros;
 
 mod names;
@@ -129,7 +129,12 @@ impl JsonFormat {
                 (Dialect::Recording, ..) if recorded.add(name, value).map_err(unreadable)? => continue,
                 _ => {}
             }
-            let Some(field) = self.field(name, &mut place) else { continue };
+            let Some(field) = self.field(name, &mut place) else {
+                if self.dialect.field(name) != Field::Ignored {
+                    draft.add_new_member(name);
+                }
+                continue;
+            };
             let added = match value {
                 Scanned::Plain(b"null") | Scanned::Nested(_) => Ok(()),
                 Scanned::Plain(raw) => draft.add(field, raw, false, instants),
@@ -140,14 +145,20 @@ impl JsonFormat {
                 at: value.bytes().as_ptr().addr().saturating_sub(line.as_ptr().addr()),
             })?;
         }
-        if !is_request || recorded.carries_limits {
+        if !is_request {
             return Ok(None);
         }
+        draft.carries_limits(recorded.carries_limits);
         if let Some(descriptors) = recorded.finish() {
             draft.add_descriptors(descriptors);
         }
         let entry = draft.finish(self.tells);
         entry.map(Some).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
+    }
+
+    /// Reads the last line of a recording; `None` for any other line.
+    pub(super) fn recording_end(&self, line: &[u8]) -> Option<RecordingEnd> {
+        (self.dialect == Dialect::Recording).then(|| recording::end(line)).flatten()
     }
 
     /// The meaning of a member. Lines have their members in the same order, so the next one is tried first.
@@ -211,7 +222,7 @@ mod tests {
             br#"{"at_us":1795233606789012,"method":"GET","host":"a.example","target":"/x?y=z","client":"192.0.2.7","headers":[["x-api-key","6b"],["x-api-key","6c"]],"verdict":"allowed"}"#,
             br#"{"at_us":1795233606789013,"domain":"d","descriptors":[[["k","v"]],[]],"hits":[["take",2],["give_back",1]]}"#,
             br#"{"at_us":1795233606789014,"domain":"d","descriptors":[[["k","v"]]],"carries_limits":true}"#,
-            br#"{"kept":2,"dropped":0}"#,
+            br#"{"counts":{"dropped":3,"kept":2,"outside_the_share":4,"without_a_request":0},"ended":"size"}"#,
         ];
         let format = JsonFormat::learn(lines.into_iter(), None);
         let told = format.told();
@@ -234,6 +245,9 @@ mod tests {
         let each = vec![descriptor(&[("k", "v")], Hits::Take(2)), descriptor(&[], Hits::GiveBack(1))];
         let expected = Descriptors { domain: Some("d".into()), only_checks: false, each };
         assert_eq!((entry.descriptors.as_deref(), entry.is_rejected), (Some(&expected), false));
+        assert!(!entry.carries_limits && read.next().flatten().unwrap().0.carries_limits);
         assert!(read.all(|entry| entry.is_none()));
+        let expected = RecordingEnd { dropped: 3, outside_the_share: 4, without_a_request: 0 };
+        assert_eq!(lines.map(|line| format.recording_end(line)), [None, None, None, None, Some(expected)]);
     }
 }

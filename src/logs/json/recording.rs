@@ -9,7 +9,7 @@ use crate::engine::rules::descriptors::Hits;
 use crate::logs::escape::unescaped;
 use crate::logs::field::Draft;
 use crate::logs::told::{StandIns, Told, ToldHeaders};
-use crate::logs::{Descriptor, Descriptors};
+use crate::logs::{Descriptor, Descriptors, RecordingEnd};
 use crate::message::lossless;
 
 /// The first line.
@@ -102,6 +102,19 @@ pub(super) fn headers<'a>(array: &'a [u8], draft: &mut Draft<'a>) -> Result<(), 
         draft.add_header(String::from_utf8_lossy(name).into_owned(), value);
     }
     Ok(())
+}
+
+/// Reads the last line; `None` if it is another one.
+pub(super) fn end(line: &[u8]) -> Option<RecordingEnd> {
+    let line: serde_json::Value = serde_json::from_slice(line).ok()?;
+    line.get("ended")?;
+    let counts = line.get("counts")?;
+    let number = |name: &str| counts[name].as_u64().unwrap_or(0);
+    Some(RecordingEnd {
+        dropped: number("dropped"),
+        outside_the_share: number("outside_the_share"),
+        without_a_request: number("without_a_request"),
+    })
 }
 
 fn descriptors(array: &[u8]) -> Result<Vec<Entries<'_>>, Mistake> {

@@ -106,7 +106,10 @@ impl Template {
                 (true, true) if end.is_empty() => Some(memchr::memchr(b' ', rest).unwrap_or(rest.len())),
                 _ => find(rest, end, self.has_escapes),
             };
-            let length = length.ok_or_else(|| expected_text(end, line.len()))?;
+            let mut length = length.ok_or_else(|| expected_text(end, line.len()))?;
+            if matches!(field, Field::Arrival | Field::End) {
+                length = instant_length(rest, length, end, instants);
+            }
             let (value, behind) = rest.split_at(length);
             draft
                 .add(field, value, self.has_escapes, instants)
@@ -118,6 +121,22 @@ impl Template {
         }
         draft.finish(self.tells).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
     }
+}
+
+/// The length of an instant, of which a space in it may have cut off the end: `$time_local $status`, or a date and a time.
+fn instant_length(rest: &[u8], first: usize, end: &[u8], instants: &mut Instants) -> usize {
+    /// A date, a time and a zone have two.
+    const MOST_SPACES: usize = 2;
+    let mut length = first;
+    for _ in 0..MOST_SPACES {
+        let more = rest.get(length + 1..).and_then(|behind| find(behind, end, false)).filter(|_| end.starts_with(b" "));
+        let Some(longer) = more.map(|more| length + 1 + more) else { break };
+        if instants.read(&rest[..longer]).is_none() {
+            break;
+        }
+        length = longer;
+    }
+    length
 }
 
 /// Joins a path with the query that is written directly behind it: `$uri$is_args$args`, `%U%q`.
@@ -156,6 +175,24 @@ mod tests {
         let template = Box::leak(Box::new(Template::compile(template).unwrap()));
         let line = Box::leak(line.to_owned().into_boxed_str());
         template.parse(line.as_bytes(), &mut Instants::new()).map(|(entry, _)| entry)
+    }
+
+    #[test]
+    fn an_instant_with_spaces_is_read_whole() {
+        let at = |text| parse("$msec", text).unwrap().at;
+        for (template, line) in [
+            ("$time_local $status", "21/Nov/2026:04:00:06 +0100 200"),
+            ("$time_local $request_method", "21/Nov/2026:04:00:06 +0100 GET"),
+            ("$remote_addr $time_local $request", "192.0.2.7 21/Nov/2026:04:00:06 +0100 GET /a HTTP/1.1"),
+            ("$time_local \"$request\"", "21/Nov/2026:04:00:06 +0100 \"GET /a HTTP/1.1\""),
+            ("$time_local $status", "2026-11-21 03:00:06 200"),
+            ("$time_local $status", "2026-11-21 04:00:06 +0100 200"),
+        ] {
+            let entry = parse(template, line).unwrap();
+            assert_eq!((entry.at, entry.is_rejected), (at("2026-11-21T03:00:06Z"), false), "{template}: {entry:?}");
+        }
+        let entry = parse("$msec $status $request_length", "1.5 200 300").unwrap();
+        assert_eq!((entry.at, entry.status), (Micros(1_500_000), Some(200)));
     }
 
     #[test]
