@@ -15,6 +15,7 @@ mod record;
 mod recorded;
 mod reset_all;
 mod top;
+mod unread;
 
 use serde_json::Value;
 

@@ -1,5 +1,7 @@
 //! The live overrides of this process, and the rules with them.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::PathBuf;
 
 use super::Shared;
@@ -37,14 +39,28 @@ impl Live {
         let texts: Vec<_> = list.iter().map(LiveOverride::text).collect();
         let read = self.reader.as_ref().map_or_else(Vec::new, |read| read(&texts, effective_from));
         let mut placed = Vec::with_capacity(list.len());
-        self.list.clear();
+        let mut ids = HashMap::with_capacity(list.len());
+        let inert = self.list.drain(..).filter_map(|known| Some((known.given.bucket, known.allowance.err()?)));
+        let inert: HashMap<String, String> = inert.collect();
         let unread = || Err(NO_FILES.to_owned());
         for (given, read) in list.into_iter().zip(read.into_iter().chain(std::iter::repeat_with(unread))) {
-            let allowance = read.map(|read| {
-                let allowance = read.given.allowance.clone();
-                placed.push(read.of(&given));
-                allowance
+            let allowance = read.and_then(|read| {
+                // Two names of one id, such as after a limit was renamed to another's name, have one override.
+                match ids.entry((read.limit, read.components, read.fingerprint)) {
+                    Entry::Occupied(first) => Err(format!("the same id has the live override of {}", first.get())),
+                    Entry::Vacant(place) => {
+                        place.insert(given.bucket.clone());
+                        let allowance = read.given.allowance.clone();
+                        placed.push(read.of(&given));
+                        Ok(allowance)
+                    }
+                }
             });
+            if let Err(reason) = &allowance
+                && inert.get(&given.bucket) != Some(reason)
+            {
+                tracing::warn!("the live override of {} does not apply: {reason}", given.bucket);
+            }
             self.list.push(KnownOverride { given, allowance });
         }
         rules.with_live(placed, effective_from)
@@ -74,14 +90,9 @@ impl Shared {
         if live.list.is_empty() {
             return rules;
         }
-        let list = live.list.drain(..).map(|known| known.given).collect();
+        let list = live.list.iter().map(|known| known.given.clone()).collect();
         let before = rules.effective_from;
         let rules = live.apply(&rules, list, before);
-        for known in &live.list {
-            if let Err(reason) = &known.allowance {
-                tracing::warn!("the live override of {} applies no more: {reason}", known.given.bucket);
-            }
-        }
         self.count_overrides(live);
         rules
     }

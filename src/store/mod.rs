@@ -17,7 +17,7 @@ pub use answer::StoreAnswer;
 pub use batch::Batch;
 pub use error::StoreError;
 pub use health::{Fault, Health};
-pub use redis::{SharedBlocks, SharedOverrides, SharedResets};
+pub use redis::{SharedBlocks, SharedOverrides, SharedResets, StoredNotes};
 
 /// A store. Cheap to clone: clones share their buckets.
 #[derive(Clone)]

@@ -119,7 +119,7 @@ impl Rules {
             if live.is_empty() {
                 live.resize_with(self.limits.len(), Overrides::default);
             }
-            // Two names of one id, such as after a limit was renamed to another's name, have one override.
+            // The caller has sorted out two names of one id.
             let (Ok(()) | Err(_)) =
                 live.get_mut(limit).map_or(Ok(()), |all| all.add_id(components, fingerprint, given));
         }

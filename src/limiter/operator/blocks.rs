@@ -7,7 +7,9 @@ use super::{BucketState, Operator, OperatorError};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::blocks::{Block, Blocks, MOST_BLOCKS};
 use crate::engine::rules::limit::LimitMode;
+use crate::engine::rules::quote::quoted;
 use crate::store::StoreError;
+use crate::telemetry::metrics::SharedNote;
 
 /// The interval at which the store is asked for other gateways' blocks, so that they hold everywhere within a second.
 pub(super) const INTERVAL: Duration = Duration::from_millis(500);
@@ -128,7 +130,7 @@ impl Operator {
     async fn catch_up(&self, known: &mut KnownVersion) -> Result<(), StoreError> {
         let Some(shared) = self.limiter.store.shared_blocks() else { return Ok(()) };
         let Some(mut stored) = shared.read(known.version, &self.clock).await? else { return Ok(()) };
-        if let Some(version) = known.version.filter(|known| *known > stored.0) {
+        if let Some(version) = known.version.filter(|known| *known > stored.version) {
             let now = self.clock.now();
             let ours = self.in_force(now);
             if !ours.is_empty() {
@@ -140,11 +142,24 @@ impl Operator {
                 stored = shared.read(None, &self.clock).await?.unwrap_or(stored);
             }
         }
-        let (version, mut list) = stored;
-        list.truncate(MOST_BLOCKS);
-        self.apply(list);
-        known.version = Some(version);
+        self.tell_unread(SharedNote::Block, &stored.unread);
+        self.apply(stored.list);
+        known.version = Some(stored.version);
         Ok(())
+    }
+
+    /// Counts what the store has and this process cannot read, and tells of it in the log. Called when the notes have changed.
+    pub(super) fn tell_unread(&self, kind: SharedNote, unread: &[String]) {
+        let metrics = &self.limiter.shared.metrics.listeners;
+        metrics.shared_notes_unread[kind as usize].set(i64::try_from(unread.len()).unwrap_or(i64::MAX));
+        if let [first, ..] = unread {
+            tracing::warn!(
+                unread = unread.len(),
+                "the store has {}s that cannot be read and have no effect here, such as {}; another version of Weir may have written them",
+                kind.label(),
+                quoted(first)
+            );
+        }
     }
 
     pub(super) fn blocks(&self) -> Arc<Blocks> {

@@ -12,6 +12,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::live::{LiveOverride, MOST_LIVE_OVERRIDES, OverrideText, PlacedOverride};
 use crate::limiter::KnownOverride;
 use crate::store::StoreError;
+use crate::telemetry::metrics::SharedNote;
 
 /// A live override as an operator asks for it.
 #[derive(Clone, Debug)]
@@ -185,7 +186,7 @@ impl Operator {
         let Some(shared) = self.limiter.store.shared_overrides() else { return Ok(()) };
         let Some(mut stored) = shared.read(known.version, &self.clock).await? else { return Ok(()) };
         let now = self.clock.now();
-        if let Some(version) = known.version.filter(|known| *known > stored.0) {
+        if let Some(version) = known.version.filter(|known| *known > stored.version) {
             let ours = self.other_overrides("", now);
             if !ours.is_empty() {
                 if shared.restore(version, &ours, now).await? {
@@ -196,9 +197,9 @@ impl Operator {
                 stored = shared.read(None, &self.clock).await?.unwrap_or(stored);
             }
         }
-        let (version, mut list) = stored;
+        self.tell_unread(SharedNote::Override, &stored.unread);
+        let (version, mut list) = (stored.version, stored.list);
         list.retain(|given| given.is_in_force(now));
-        list.truncate(MOST_LIVE_OVERRIDES);
         list.sort_by(|a, b| a.bucket.cmp(&b.bucket));
         let mut ours = self.other_overrides("", now);
         ours.sort_by(|a, b| a.bucket.cmp(&b.bucket));

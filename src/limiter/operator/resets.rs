@@ -8,6 +8,7 @@ use crate::engine::rules::quote::quoted;
 use crate::engine::rules::resets::{LimitReset, MOST_RESETS, obstacle};
 use crate::engine::rules::suggest::nearest;
 use crate::store::StoreError;
+use crate::telemetry::metrics::SharedNote;
 
 impl Operator {
     /// Makes all buckets of a limit full: here at once, in other gateways at one store when they look for resets next. `by` is the
@@ -74,7 +75,7 @@ impl Operator {
         let Some(shared) = self.limiter.store.shared_resets() else { return Ok(()) };
         let Some(mut stored) = shared.read(known.version, &self.clock).await? else { return Ok(()) };
         let ours = self.limiter.shared.resets();
-        if let Some(version) = known.version.filter(|known| *known > stored.0)
+        if let Some(version) = known.version.filter(|known| *known > stored.version)
             && !ours.is_empty()
         {
             if shared.restore(version, &ours, self.clock.now()).await? {
@@ -84,8 +85,8 @@ impl Operator {
             // Another gateway was faster.
             stored = shared.read(None, &self.clock).await?.unwrap_or(stored);
         }
-        let (version, mut list) = stored;
-        list.truncate(MOST_RESETS);
+        self.tell_unread(SharedNote::Reset, &stored.unread);
+        let (version, list) = (stored.version, stored.list);
         for reset in &list {
             if !ours.contains(reset) {
                 self.limiter.shared.drop_buckets(&reset.short);

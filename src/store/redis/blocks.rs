@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::RedisStore;
-use super::notes::{Note, SharedNotes};
+use super::notes::{Note, SharedNotes, StoredNotes};
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::blocks::{Block, MOST_BLOCKS};
@@ -38,9 +38,9 @@ impl SharedBlocks<'_> {
     }
 
     /// Reads the version and all blocks in the order of their ends; `None` if the version is still `known`.
-    pub async fn read(self, known: Option<u64>, clock: &Clock) -> Result<Option<(u64, Vec<Block>)>, StoreError> {
+    pub async fn read(self, known: Option<u64>, clock: &Clock) -> Result<Option<StoredNotes<Block>>, StoreError> {
         let read = self.0.read(known, clock).await?;
-        Ok(read.map(|(version, notes)| (version, notes.into_iter().map(block).collect())))
+        Ok(read.map(|notes| StoredNotes::of(notes, MOST_BLOCKS, |note| Some(block(note)))))
     }
 }
 
@@ -50,9 +50,10 @@ fn note(block: &Block) -> Note {
     Note { key: block.key.clone(), until: block.until, text: text.into_bytes() }
 }
 
-fn block(note: Note) -> Block {
-    let Note { key, until, text } = note;
-    let note: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+/// The key and the end are all that a block needs.
+fn block(note: &Note) -> Block {
+    let (key, until) = (note.key.clone(), note.until);
+    let note: serde_json::Value = serde_json::from_slice(&note.text).unwrap_or_default();
     let text = |member: &str| note[member].as_str().map(str::to_owned);
     let (bucket, reason, by) = (text("bucket").unwrap_or_else(|| key.clone()), text("reason"), text("by"));
     Block { key, until, bucket, reason, by: by.unwrap_or_default() }

@@ -44,6 +44,7 @@ pub use hash_slots::NAMES as TAG_NAMES;
 use keys::KeyStarts;
 use leases::Leases;
 use node::{Connection, NodeHandle, Route};
+pub use notes::StoredNotes;
 pub use options::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
 pub use overrides::SharedOverrides;
 pub use resets::SharedResets;

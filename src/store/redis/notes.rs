@@ -44,6 +44,29 @@ pub(super) struct Note {
     pub(super) text: Vec<u8>,
 }
 
+/// The notes on a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredNotes<T> {
+    pub version: u64,
+    pub list: Vec<T>,
+    /// The keys of notes that cannot be read, such as those of another version of Weir.
+    pub unread: Vec<String>,
+}
+
+impl<T> StoredNotes<T> {
+    /// Reads notes, at most `most` of which are used.
+    pub(super) fn of((version, notes): (u64, Vec<Note>), most: usize, read: impl Fn(&Note) -> Option<T>) -> Self {
+        let mut stored = Self { version, list: Vec::with_capacity(notes.len()), unread: Vec::new() };
+        for note in notes {
+            match read(&note).filter(|_| stored.list.len() < most) {
+                Some(value) => stored.list.push(value),
+                None => stored.unread.push(note.key),
+            }
+        }
+        stored
+    }
+}
+
 /// A part of the notes: their version, the number of members that were read, and the notes among them.
 type Page = (u64, usize, Vec<Note>);
 

@@ -1,7 +1,7 @@
 //! The live overrides that all gateways at a server share.
 
 use super::RedisStore;
-use super::notes::{Note, SharedNotes};
+use super::notes::{Note, SharedNotes, StoredNotes};
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::live::{LiveOverride, MOST_LIVE_OVERRIDES};
@@ -38,13 +38,16 @@ impl SharedOverrides<'_> {
         self.0.restore(version, &list.iter().map(note).collect::<Vec<_>>(), now).await
     }
 
-    /// Reads the version and all overrides in the order of their ends; `None` if the version is still `known`. Notes that are not
-    /// overrides are left out.
-    pub async fn read(self, known: Option<u64>, clock: &Clock) -> Result<Option<(u64, Vec<LiveOverride>)>, StoreError> {
+    /// Reads the version and all overrides in the order of their ends; `None` if the version is still `known`.
+    pub async fn read(
+        self,
+        known: Option<u64>,
+        clock: &Clock,
+    ) -> Result<Option<StoredNotes<LiveOverride>>, StoreError> {
         let read = self.0.read(known, clock).await?;
         let given =
-            |note: Note| serde_json::from_slice(&note.text).ok().and_then(|note| LiveOverride::from_note(&note));
-        Ok(read.map(|(version, notes)| (version, notes.into_iter().filter_map(given).collect())))
+            |note: &Note| serde_json::from_slice(&note.text).ok().and_then(|note| LiveOverride::from_note(&note));
+        Ok(read.map(|notes| StoredNotes::of(notes, MOST_LIVE_OVERRIDES, given)))
     }
 }
 

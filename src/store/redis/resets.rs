@@ -1,7 +1,7 @@
 //! The resets of limits that all gateways at a server share.
 
 use super::RedisStore;
-use super::notes::{Note, SharedNotes};
+use super::notes::{Note, SharedNotes, StoredNotes};
 use super::overrides::NEVER;
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
@@ -30,11 +30,11 @@ impl SharedResets<'_> {
         self.0.restore(version, &list.iter().map(note).collect::<Vec<_>>(), now).await
     }
 
-    /// Reads the version and all resets; `None` if the version is still `known`. Notes that are not resets are left out.
-    pub async fn read(self, known: Option<u64>, clock: &Clock) -> Result<Option<(u64, Vec<LimitReset>)>, StoreError> {
+    /// Reads the version and all resets; `None` if the version is still `known`.
+    pub async fn read(self, known: Option<u64>, clock: &Clock) -> Result<Option<StoredNotes<LimitReset>>, StoreError> {
         let read = self.0.read(known, clock).await?;
-        let reset = |Note { key, text, .. }: Note| LimitReset::from_note(key, &serde_json::from_slice(&text).ok()?);
-        Ok(read.map(|(version, notes)| (version, notes.into_iter().filter_map(reset).collect())))
+        let reset = |note: &Note| LimitReset::from_note(note.key.clone(), &serde_json::from_slice(&note.text).ok()?);
+        Ok(read.map(|notes| StoredNotes::of(notes, MOST_RESETS, reset)))
     }
 }
 

@@ -19,6 +19,15 @@ label! {
 }
 
 label! {
+    /// The label `kind` of `weir_shared_notes_unread`: what gateways at one store learn from each other.
+    pub enum SharedNote {
+        Block = "block",
+        Override = "override",
+        Reset = "reset",
+    }
+}
+
+label! {
     /// A way to ask the check listener: the label `convention` of `weir_check_requests_total`, and the path at the
     /// listener.
     pub enum Convention {
@@ -167,6 +176,10 @@ metrics! {
         live_overrides: IntGauge = gauge("weir_live_overrides", "Live overrides in force");
         live_overrides_inert: IntGauge = gauge(
             "weir_live_overrides_inert", "Live overrides that the rules in force have no use for",
+        );
+        shared_notes_unread: [IntGauge; SharedNote::ALL.len()] = gauge_by(
+            "weir_shared_notes_unread", "Changes by operators in the store that cannot be read and have no effect here",
+            "kind", SharedNote::LABELS,
         );
         live_overrides_synced: IntGauge = gauge(
             "weir_live_overrides_sync_timestamp_seconds", "When the live overrides were last in step with the store",

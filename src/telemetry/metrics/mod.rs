@@ -31,7 +31,7 @@ pub use http::{CONNECTION_FAILURES, ENDPOINT_STATES, HTTP_LIMITS, HttpListener, 
 pub use limits::{Count, DecisionResult, LimitMetrics, LimitTallies, SettlementMetrics};
 pub use listeners::{
     AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GRPC_CODES, GRPC_METHODS, RateLimitAnswer,
-    SPOE_REASONS, UninspectedBody,
+    SPOE_REASONS, SharedNote, UninspectedBody,
 };
 pub use server::KeysFetch;
 pub use server::OverridesFetch;
