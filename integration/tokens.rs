@@ -313,3 +313,30 @@ tests:
     let explained = run(&["explain", "GET", "/", "-H", &format!("authorization: {}", bearer(&expired))]).text();
     assert!(explained.contains("token: expired") && explained.contains("(missing)"), "{explained}");
 }
+
+#[test]
+fn keys_that_cannot_be_used_are_counted_and_told() {
+    let key = TestKey::es256("k1");
+    let good: Value = serde_json::from_str(&key_set(&[&key])).unwrap();
+    let set = json!({ "keys": [{ "kty": "oct", "k": "c2VjcmV0" }, good["keys"][0], { "kty": "RSA", "use": "enc" }] });
+    let told =
+        "2 of 3 keys cannot be used: key 1 is a shared secret (`oct`), which is not supported, key 3 is for `enc`";
+    let (_server, url) = key_server(&Arc::new(Mutex::new(ok(&set.to_string()))));
+    let weir = Weir::serve(&with_url(&url), &[]);
+    weir.until_logged(told);
+    crate::support::becomes("they are counted", 2, || weir.metric("weir_jwks_unusable_keys"));
+    eventually("the other one is used", || {
+        let answer = weir.get("/", &[("authorization", &bearer(&key.token("k1", &claims("a"))))]);
+        if answer.status() == 200 { Ok(()) } else { Err(answer) }
+    });
+
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("limits.yaml"), with_file("[api]")).unwrap();
+    std::fs::write(directory.path().join("keys.json"), set.to_string()).unwrap();
+    let checked = run_in(directory.path(), &["check", "limits.yaml"]);
+    assert_eq!(checked.code, Some(0), "{}", checked.text());
+    assert!(checked.err.contains(told) && checked.err.contains("[unusable-key]"), "{}", checked.err);
+    std::fs::write(directory.path().join("keys.json"), good.to_string()).unwrap();
+    let checked = run_in(directory.path(), &["check", "limits.yaml"]);
+    assert!(!checked.err.contains("unusable-key"), "{}", checked.err);
+}

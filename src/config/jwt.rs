@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::lints::Places;
+use super::lints::{Lint, Places};
 use super::mapping::Mapping;
 use super::named_files::{self, NamedFile};
 use super::node::{Key, Node, Value};
@@ -109,7 +109,10 @@ fn keys(key: &Key, map: &Mapping<'_>, files: &[NamedFile], rules: &str) -> ReadR
             let (_, text) = named_files::text(node, files)?;
             let fault =
                 |why| node.error(format!("the key set {why}"), "use a JWKS: `{\"keys\": [...]}` of public keys");
-            KeySet::parse(text.as_bytes()).map_err(|why| fault(format!("cannot be used: {why}")))?;
+            let set = KeySet::parse(text.as_bytes()).map_err(|why| fault(format!("cannot be used: {why}")))?;
+            if let Some(left_out) = set.left_out() {
+                node.warning(Lint::UnusableKey, left_out, "publish only public keys that sign tokens");
+            }
             Ok(KeySource::File(Arc::from(text)))
         }
         (None, Some((_, node))) => {

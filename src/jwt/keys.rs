@@ -53,9 +53,13 @@ impl Algorithm {
     }
 }
 
-/// An issuer's usable keys.
+/// An issuer's keys.
 #[derive(Clone, Debug)]
-pub struct KeySet(Vec<Key>);
+pub struct KeySet {
+    usable: Vec<Key>,
+    /// Why the other keys of the set cannot be used: `key 2 is for `enc`, not for signatures`.
+    unusable: Vec<String>,
+}
 
 #[derive(Clone, Debug)]
 struct Key {
@@ -77,7 +81,7 @@ pub(super) enum PublicKey {
 }
 
 impl KeySet {
-    /// Reads a key set. Keys for other purposes are left out. The error says why no key can be used.
+    /// Reads a key set. The error says why no key can be used.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         if text.len() > MAX_JWKS {
             return Err(format!("it has {} bytes, at most {MAX_JWKS} are supported", text.len()));
@@ -89,17 +93,32 @@ impl KeySet {
         if keys.len() > MAX_KEYS {
             return Err(format!("it has {} keys, at most {MAX_KEYS} are supported", keys.len()));
         }
-        let (mut usable, mut reason) = (Vec::new(), "it is empty".to_owned());
+        let (mut usable, mut unusable) = (Vec::new(), Vec::new());
         for (place, key) in keys.iter().enumerate() {
             match key.as_object().ok_or_else(|| "is not an object".to_owned()).and_then(Key::read) {
                 Ok(key) => usable.push(key),
-                Err(why) => reason = format!("key {} {why}", place + 1),
+                Err(why) => unusable.push(format!("key {} {why}", place + 1)),
             }
         }
         if keys.iter().any(|key| key.get("d").is_some()) {
             return Err("it has a private key (`d`); publish only public keys, and replace this one".to_owned());
         }
-        if usable.is_empty() { Err(format!("no key can be used: {reason}")) } else { Ok(Self(usable)) }
+        if usable.is_empty() {
+            let reason = if unusable.is_empty() { "it is empty".to_owned() } else { unusable.join(", ") };
+            return Err(format!("no key can be used: {reason}"));
+        }
+        Ok(Self { usable, unusable })
+    }
+
+    /// `2 of 3 keys cannot be used: key 1 is ..., key 3 is ...`; `None` if all can be used.
+    pub fn left_out(&self) -> Option<String> {
+        let (unusable, all) = (self.unusable.len(), self.usable.len() + self.unusable.len());
+        (unusable > 0).then(|| format!("{unusable} of {all} keys cannot be used: {}", self.unusable.join(", ")))
+    }
+
+    /// The number of keys that cannot be used.
+    pub const fn unusable(&self) -> usize {
+        self.unusable.len()
     }
 
     /// The keys that may have signed a token with this algorithm and `kid`.
@@ -112,7 +131,7 @@ impl KeySet {
             let is_named = kid.is_none() || key.kid.is_none() || key.kid.as_deref() == kid;
             is_named && key.algorithms.contains(&wanted.name)
         };
-        self.0.iter().filter(fits).map(|key| &key.public)
+        self.usable.iter().filter(fits).map(|key| &key.public)
     }
 }
 
@@ -197,6 +216,7 @@ impl fmt::Debug for PublicKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jwt::testing::{TestKey, key_set};
 
     #[test]
     fn a_set_without_a_usable_key_says_why() {
@@ -221,6 +241,19 @@ mod tests {
             assert_eq!(error.is_some(), expected.is_some(), "{key}: {error:?}");
             assert!(error.unwrap_or_default().contains(expected.unwrap_or_default()), "{key}");
         }
+    }
+
+    #[test]
+    fn keys_that_cannot_be_used_are_told() {
+        let good: serde_json::Value = serde_json::from_str(&key_set(&[&TestKey::es256("k1")])).unwrap();
+        let mut keys = vec![serde_json::json!({ "kty": "oct", "k": "c2VjcmV0" }), good["keys"][0].clone()];
+        keys.push(serde_json::json!({ "kty": "RSA", "use": "enc" }));
+        let set = KeySet::parse(serde_json::json!({ "keys": keys }).to_string().as_bytes()).unwrap();
+        let told = set.left_out().unwrap();
+        for part in ["2 of 3 keys cannot be used: key 1 is a shared secret", "key 3 is for `enc`"] {
+            assert!(told.contains(part), "{told}");
+        }
+        assert_eq!((set.unusable(), KeySet::parse(good.to_string().as_bytes()).unwrap().left_out()), (2, None));
     }
 
     #[test]

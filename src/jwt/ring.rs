@@ -42,6 +42,11 @@ impl KeyRing {
         self.fetched.load().contains_key(url)
     }
 
+    /// The fetched keys that cannot be used.
+    pub fn unusable(&self) -> usize {
+        self.fetched.load().values().map(|keys| keys.unusable()).sum()
+    }
+
     /// Asks for newer keys. The server decides when.
     pub(super) fn want(&self, url: &str) {
         let mut wanted = self.wanted.lock();

@@ -49,6 +49,7 @@ pub(super) async fn keep_keys(shared: Arc<Shared>, readiness: Arc<Readiness>) {
         missing.sort();
         shared.metrics().server.jwks_missing.set(i64::try_from(missing.len()).unwrap_or(i64::MAX));
         readiness.keys_missing(missing);
+        shared.metrics().server.jwks_unusable.set(i64::try_from(shared.keys.unusable()).unwrap_or(i64::MAX));
         sleep(TICK).await;
     }
 }
@@ -76,7 +77,7 @@ async fn keep(shared: Arc<Shared>, issuer: TokenIssuer) {
         let begun = Instant::now();
         let fetcher = Fetcher::new(url.clone(), ca_file.clone(), DEADLINE, MAX_JWKS);
         let fetched = match fetcher {
-            Ok(fetcher) => fetch(&fetcher, &shared, etag.as_ref()).await,
+            Ok(fetcher) => fetch(&fetcher, &issuer, &shared, etag.as_ref()).await,
             Err(reason) => Err(reason),
         };
         let pause = match fetched {
@@ -115,6 +116,7 @@ async fn keep(shared: Arc<Shared>, issuer: TokenIssuer) {
 /// Fetches once and puts new keys in force. Returns their validator, and how long they are fresh.
 async fn fetch(
     fetcher: &Fetcher,
+    issuer: &TokenIssuer,
     shared: &Shared,
     etag: Option<&HeaderValue>,
 ) -> Result<(KeysFetch, Option<HeaderValue>, Option<Duration>), String> {
@@ -122,6 +124,9 @@ async fn fetch(
         Fetched::NotModified { fresh_for } => Ok((KeysFetch::NotModified, None, fresh_for)),
         Fetched::Modified { body, etag, fresh_for } => {
             let keys = KeySet::parse(&body).map_err(|why| format!("the key set cannot be used: {why}"))?;
+            if let Some(left_out) = keys.left_out() {
+                tracing::warn!(jwt = issuer.name, url = %fetcher.url(), "{left_out}");
+            }
             shared.keys.put(fetcher.url().as_str(), keys);
             Ok((KeysFetch::New, etag, fresh_for))
         }

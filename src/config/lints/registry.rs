@@ -73,6 +73,9 @@ registry! {
     UnknownMethod, "unknown-method",
         "A method that is nearly spelled like a registered one is probably a typing mistake.",
         "Write the registered method.";
+    UnusableKey, "unusable-key",
+        "A key that cannot verify signatures leaves the tokens that it signs unverified.",
+        "Publish a key of a supported type, or remove it from the set.";
     UnusedIgnore, "unused-ignore",
         "An `ignore_lints` entry without a finding hides the next one.",
         "Remove the entry.";

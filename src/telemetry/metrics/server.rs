@@ -85,6 +85,9 @@ metrics! {
             "weir_jwks_fetches_total", "Fetches of issuers' keys, by result",
             "result", KeysFetch::LABELS,
         );
+        jwks_unusable: IntGauge = gauge(
+            "weir_jwks_unusable_keys", "Fetched keys of issuers that cannot verify tokens",
+        );
         jwks_missing: IntGauge = gauge(
             "weir_jwks_missing", "Issuers whose keys have not been fetched since they came into the rules",
         );
