@@ -275,3 +275,60 @@ tests:
     let text = run_in(directory.path(), &["test", "limits.yaml"]).text();
     assert!(text.contains("delay") && text.contains("expected 50ms, got 0s"), "{text}");
 }
+
+/// Nothing of a scenario is read and not used.
+#[test]
+fn a_scenario_that_cannot_fail_or_says_what_is_not_read_fails() {
+    let scenario = |more: &str, step: &str| {
+        format!("{{\"case\":\"s\",{more}\"limits\":{{\"L\":{{\"burst\":1}}}},\"steps\":[{step}]}}\n")
+    };
+    let step = |more: &str| format!("{{\"at_ms\":0,\"op\":\"spend\",\"limit\":\"L\",\"id\":\"k\"{more}}}");
+    let expects = step(",\"expect\":{\"allowed\":true}");
+    let check_one = |text: &str, code: i32| check(&[("s.jsonl", text)], &["test", "s.jsonl"], code);
+    assert_eq!(check_one(&scenario("", &expects), 0), "1 passed, 0 failed\n");
+    assert_eq!(check_one(&scenario("\"note\":\"n\",\"source\":\"s\",", &expects), 0), "1 passed, 0 failed\n");
+    for (text, told) in [
+        (scenario("\"epoch\":1,", &expects), "unknown key `epoch`"),
+        (scenario("\"tolerance\":1,", &expects), "unknown key `tolerance`; did you mean `tolerance_ms`?"),
+        (scenario("\"tolerance_ms\":\"1\",", &expects), "`tolerance_ms` cannot be \"1\""),
+        (scenario("", &step("")), "it expects nothing, so it cannot fail; add `expect` to a step"),
+        (scenario("", &step(",\"expect\":{}")), "it expects nothing"),
+        (scenario("", ""), "it expects nothing"),
+        (
+            scenario("", &format!("{expects},{}", step(",\"costs\":2"))),
+            "step 2 (spend at 0 ms): unknown key `costs`; did you mean `cost`?",
+        ),
+        (scenario("", &format!("{expects},{}", step(",\"expect\":\"deny\""))), "`expect` cannot be \"deny\""),
+        (scenario("", &expects.replace("\"L\"", "\"M\"")), "rejected as a mistake: unknown limit `M`"),
+        (
+            scenario(
+                "",
+                "{\"at_ms\":0,\"op\":\"batch\",\"charges\":[{\"limit\":\"L\",\"id\":\"k\",\"weight\":2}],\"expect\":{\"allowed\":true}}",
+            ),
+            "unknown key `weight`",
+        ),
+    ] {
+        let told_at = format!("s.jsonl:1: s: {}", if told.starts_with("step") { "" } else { told });
+        let found = check_one(&text, 1);
+        assert!(found.contains(told) && found.ends_with("0 passed, 1 failed\n"), "{told_at}: {found}");
+    }
+    for text in ["", "\n\n"] {
+        let found = check_one(text, 1);
+        assert_eq!(found, "error: s.jsonl has no tests; add them under `tests:`\n");
+    }
+    let files = [("s.jsonl", scenario("", &expects)), ("none.jsonl", "\n".to_owned())];
+    let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+    let found = check(&files, &["test", "s.jsonl", "none.jsonl"], 0);
+    assert_eq!(found, "none.jsonl has no tests\n1 passed, 0 failed\n");
+}
+
+#[test]
+fn tests_that_a_check_cannot_run_are_told() {
+    let rules = "limits: { Q: { algorithm: queue, capacity: 2, fields: { path: path } } }\n\
+                 tests: { a: [{ get: /, expect: allow }], b: [{ get: /, expect: allow }] }\n";
+    let text = check(&[("limits.yaml", rules)], &["check", "limits.yaml"], 0);
+    assert!(text.contains(", 2 tests not run: they need Redis, `weir test --store redis://...`"), "{text}");
+    let json = check(&[("limits.yaml", rules)], &["check", "--format", "json", "limits.yaml"], 0);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["checked"][0]["tests"], serde_json::json!({ "passed": 0, "failed": 0, "not_run": 2 }));
+}

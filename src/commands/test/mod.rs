@@ -26,6 +26,7 @@ mod comparison;
 mod runner;
 mod scenario;
 mod suite;
+mod unread;
 
 /// Scenarios and tests are about answers, not about time: a busy machine must not cause timeouts.
 const STORE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -61,6 +62,8 @@ pub struct Args {
 pub(super) struct Tally {
     pub(super) passed: usize,
     pub(super) failed: usize,
+    /// Those that need a store which was not given.
+    pub(super) not_run: usize,
 }
 
 /// Runs the tests of all files. Prints the first difference of each that fails, and `N passed, N failed` last.
@@ -70,13 +73,16 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     block_on(LocalSet::new().run_until(run_all(args, &files, &source, out))).map_err(Failure::could_not_start)?
 }
 
-/// Runs the tests in a rules file in memory, and prints what differs. Returns `None` if the file has no tests, or limits that do
-/// not work in memory.
+/// Runs the tests in a rules file in memory, and prints what differs. Returns `None` if the file has no tests. Beside
+/// limits that do not work in memory, none is run.
 pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write) -> Result<Option<Tally>, Failure> {
     let Some(limits) = &sources.limits else { return Ok(None) };
     let suite = Suite::within(limits, sources)?;
-    if suite.tests.is_empty() || suite.needs_redis {
+    if suite.tests.is_empty() {
         return Ok(None);
+    }
+    if suite.needs_redis {
+        return Ok(Some(Tally { not_run: suite.tests.len(), ..Tally::default() }));
     }
     let stores = StoreSource::memory();
     let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, out)));
@@ -95,22 +101,26 @@ async fn run_all(
         (named, _) => named.iter().map(PathBuf::as_path).collect(),
     };
     let filter = args.filter.as_deref();
-    let (mut tally, mut has_tests) = (Tally::default(), false);
+    let (mut tally, mut has_tests, mut empty) = (Tally::default(), false, Vec::new());
     let mut player = None;
     for path in &named {
         let source = config::read(path)?;
+        let mut has_none = source.text.trim().is_empty();
         let found = if is_scenarios(path, &source.text) {
-            has_tests = true;
             let player = match &mut player {
                 Some(player) => player,
-                empty => empty.insert(player_of(&args.store).await?),
+                none => none.insert(player_of(&args.store).await?),
             };
             play_all(player, &source, filter, out).await?
         } else {
             let suite = Suite::read(&source, files)?;
-            has_tests |= !suite.tests.is_empty();
+            has_none = suite.tests.is_empty();
             run_suite(suite, filter, stores, out).await?
         };
+        has_tests |= !has_none;
+        if has_none {
+            empty.push(path.display().to_string());
+        }
         tally.passed += found.passed;
         tally.failed += found.failed;
     }
@@ -118,10 +128,13 @@ async fn run_all(
     if !has_tests {
         return Err(Failure::bad_input(format!("{} has no tests; add them under `tests:`", of_files())));
     }
-    if let (Some(filter), Tally { passed: 0, failed: 0 }) = (filter, tally) {
+    if let (Some(filter), Tally { passed: 0, failed: 0, .. }) = (filter, tally) {
         return Err(Failure::bad_input(format!("no test in {} has `{filter}` in its name", of_files())));
     }
-    let Tally { passed, failed } = tally;
+    for path in empty {
+        writeln!(out, "{path} has no tests")?;
+    }
+    let Tally { passed, failed, .. } = tally;
     writeln!(out, "{passed} passed, {failed} failed")?;
     Ok(if failed == 0 { ExitCode::Success } else { ExitCode::BadInput })
 }

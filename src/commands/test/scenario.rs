@@ -1,7 +1,7 @@
 //! Scenarios: requests to a store with a simulated clock, and the expected answers.
 //!
-//! A scenario is `{case, limits, steps: [{at_ms, op, limit, id, cost, expect}]}`. `expect` asserts only the keys that it has;
-//! an unknown key fails the scenario.
+//! A scenario is `{case, limits, steps: [{at_ms, op, limit, id, cost, expect}]}`. `expect` asserts only the keys that it has.
+//! Whatever would be read and not used fails the scenario: an unknown key, a limit that does not exist, steps without `expect`.
 //!
 //! A step may name the `slot` of a request in flight. Without a name, a spend takes a new slot, as each request does, and a
 //! refund frees the slot that was taken last.
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::super::print::joined;
 use super::buckets::{connected, forget};
+use super::unread::{self, given};
 use crate::config::{self, Severity};
 use crate::engine::algorithms::charge::{Bucket, Charge, Input, Mode, Slot};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
@@ -79,14 +80,18 @@ impl Player {
     /// Plays one scenario. The error is the first difference.
     async fn play(&mut self, scenario: &Value) -> Result<(), String> {
         self.played += 1;
-        let epoch = Micros::from_millis(scenario["epoch_ms"].as_u64().unwrap_or(EPOCH_MS));
-        let tolerance = scenario["tolerance_ms"].as_f64().unwrap_or(0.0);
+        unread::check_scenario(scenario)?;
+        let epoch = Micros::from_millis(given(scenario, "epoch_ms", Value::as_u64)?.unwrap_or(EPOCH_MS));
+        let tolerance = given(scenario, "tolerance_ms", Value::as_f64)?.unwrap_or(0.0);
         let mut rules = compile(&scenario["limits"], epoch)?;
         let steps = scenario["steps"].as_array().ok_or("`steps` must be a list")?;
         let mut used = Vec::new();
         let mut result = Ok(());
         for (number, step) in (1..).zip(steps) {
-            let answer = self.step(&mut rules, step, epoch, &mut used).await;
+            let answer = match unread::check_step(step) {
+                Ok(()) => self.step(&mut rules, step, epoch, &mut used).await,
+                Err(mistake) => Err(mistake),
+            };
             result = answer.and_then(|answer| compare(&answer, &step["expect"], tolerance));
             if let Err(difference) = result {
                 let op = step["op"].as_str().unwrap_or("no `op`");
@@ -174,7 +179,7 @@ impl Player {
                 (None, word) => mode_of(word).ok_or_else(|| format!("unknown mode `{word}`"))?,
             };
             let limit = (0..).zip(rules.limits()).find(|(_, limit)| limit.name == name);
-            let Some((place, limit)) = limit else { continue };
+            let Some((place, limit)) = limit else { return Err(format!("unknown limit `{name}`")) };
             let first = plan.charges.len();
             self.charge(&mut plan, place, limit, id, cost, mode);
             if let Some(ago) = charge["taken_ms_ago"].as_u64() {

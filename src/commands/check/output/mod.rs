@@ -32,7 +32,7 @@ pub(super) struct Checked {
     pub(super) name: String,
     /// The numbers of limits and overrides; `None` if they do not load, and for a store.
     pub(super) counts: Option<(usize, usize)>,
-    /// `None` if no test ran.
+    /// `None` if there are no tests.
     pub(super) tests: Option<Tally>,
     /// Why the tests fail: one line, and the details, which have several.
     pub(super) failure: Option<(String, String)>,
@@ -48,7 +48,7 @@ impl Checked {
     /// Adds the result of the tests and their differences.
     pub(super) fn add_tests(&mut self, tests: Option<Tally>, differences: String) {
         self.tests = tests;
-        if let Some(Tally { passed, failed: failed @ 1.. }) = tests {
+        if let Some(Tally { passed, failed: failed @ 1.., .. }) = tests {
             self.failure = Some((format!("{failed} of {} failed", counted(passed + failed, "test")), differences));
         }
     }
@@ -87,7 +87,13 @@ impl Checked {
             write!(out, ", {}, {}", counted(*limits, "limit"), counted(*overrides, "override"))?;
         }
         if let Some(tests) = tests {
-            write!(out, ", {}", counted(tests.passed, "test"))?;
+            match tests.not_run {
+                0 => write!(out, ", {}", counted(tests.passed, "test"))?,
+                not_run => {
+                    let not_run = counted(not_run, "test");
+                    write!(out, ", {not_run} not run: they need Redis, `weir test --store redis://...`")?;
+                }
+            }
         }
         if report.warnings > 0 {
             write!(out, ", {warnings}")?;
