@@ -16,6 +16,9 @@ use crate::config::{Place, Report, Source};
 
 const KNOWN: [&str; 7] = ["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
 
+/// The keys beside and above the list of limits in a resource that say nothing about limits.
+const RESOURCE: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "limits"];
+
 const HELP: &str = "write `namespace`, `max_value` and `seconds`";
 
 /// A limit of the file.
@@ -48,8 +51,16 @@ fn file(source: &Source, root: &Node, numbers: &mut HashMap<String, usize>, docu
         foreign::Value::Map(entries) => find(entries, name).map(|(_, node)| node.clone()),
         _ => None,
     };
-    let list = inner(root, "spec").and_then(|spec| inner(&spec, "limits")).or_else(|| inner(root, "limits"));
+    let spec = inner(root, "spec").filter(|spec| inner(spec, "limits").is_some());
+    let list = spec.as_ref().and_then(|spec| inner(spec, "limits")).or_else(|| inner(root, "limits"));
     let items = list.as_ref().unwrap_or(root).list("the file", help)?;
+    for node in [Some(root), spec.as_ref()].into_iter().flatten() {
+        let foreign::Value::Map(entries) = &node.value else { continue };
+        for (key, _) in entries.iter().filter(|(key, _)| !RESOURCE.contains(&key.text.as_str())) {
+            let what = format!("{}: no equivalent; left out.", piece(&key.text));
+            document.unused(Origin::of(source, key.place).note(what));
+        }
+    }
     let limits = items.iter().map(|item| {
         let given = LimitEntry::read(source, item)?;
         let number = numbers.entry(given.namespace.to_owned()).or_insert(0);
@@ -71,6 +82,8 @@ impl<'n> LimitEntry<'n> {
         let max_value = needed("max_value").and_then(Node::whole);
         let window = needed("seconds").and_then(seconds);
         let name = find(given, "name").or_else(|| find(given, "id")).map(|(_, node)| node.text()).transpose();
+        // One of the two is the limit's name here.
+        let is_second_name = |key: &str| key == "id" && find(given, "name").is_some();
         let conditions = list(given, "conditions");
         let variables = list(given, "variables");
         Ok(Self {
@@ -81,7 +94,11 @@ impl<'n> LimitEntry<'n> {
             name: name?,
             conditions: conditions?,
             variables: variables?,
-            unknown: given.iter().map(|(key, _)| key).filter(|key| !KNOWN.contains(&key.text.as_str())).collect(),
+            unknown: given
+                .iter()
+                .map(|(key, _)| key)
+                .filter(|key| !KNOWN.contains(&key.text.as_str()) || is_second_name(&key.text))
+                .collect(),
         })
     }
 

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
-use self::document::Document;
+use self::document::{Counts, Document};
 use super::exit::{ExitCode, Failure};
 use super::print::{counted, joined};
 use crate::config::{self, Source, directory};
@@ -90,11 +90,19 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     } else {
         out.write_all(text.as_bytes())?;
     }
-    let (limits, overrides, comments) = document.counts();
-    let (limits, overrides) = (counted(limits, "limit"), counted(overrides, "override"));
-    let comments = counted(comments, "comment");
-    writeln!(err, "{target}{limits}, {overrides}, {comments} on what Weir cannot express")?;
+    writeln!(err, "{target}{}", summary(document.counts()))?;
     Ok(ExitCode::Success)
+}
+
+/// `2 limits, 3 overrides, 1 comment on what Weir cannot express; left out: 1 limit`
+fn summary(counts: Counts) -> String {
+    let (limits, overrides) = (counted(counts.limits, "limit"), counted(counts.overrides, "override"));
+    let comments = counted(counts.comments, "comment");
+    let left_out = [(counts.limits_left_out, "limit"), (counts.overrides_left_out, "override")];
+    let left_out = left_out.iter().filter(|(number, _)| *number > 0).map(|(number, what)| counted(*number, what));
+    let left_out = joined(left_out, " and ");
+    let left_out = if left_out.is_empty() { left_out } else { format!("; left out: {left_out}") };
+    format!("{limits}, {overrides}, {comments} on what Weir cannot express{left_out}")
 }
 
 fn write_file(path: &Path, text: &str, replace: bool) -> Result<(), Failure> {

@@ -34,11 +34,27 @@ struct WrittenLimit {
     regexes: usize,
 }
 
+/// The entries of the files, by what happened to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) limits: usize,
+    pub(super) overrides: usize,
+    /// Comments on what Weir cannot express.
+    pub(super) comments: usize,
+    pub(super) limits_left_out: usize,
+    /// Ids of overrides.
+    pub(super) overrides_left_out: usize,
+}
+
 /// The file under construction.
 #[derive(Debug, Default)]
 pub(super) struct Document {
     /// The comments at the top.
     head: Vec<String>,
+    /// Those of them that name what Weir cannot express.
+    unused: usize,
+    /// The ids that are not written although other ids of their override are: they are invalid, or another override has them.
+    refused: usize,
     limits: Vec<WrittenLimit>,
     overrides: Vec<(Override, State)>,
     /// The names that are taken, including those in the store, in lower case.
@@ -51,6 +67,12 @@ impl Document {
     /// Adds a comment at the top.
     pub(super) fn head(&mut self, text: impl Into<String>) {
         self.head.push(text.into());
+    }
+
+    /// Adds a comment at the top on what Weir cannot express.
+    pub(super) fn unused(&mut self, text: impl Into<String>) {
+        self.head(text);
+        self.unused += 1;
     }
 
     /// Adds a limit and returns its index.
@@ -112,6 +134,7 @@ impl Document {
             given.subject = Subject::Ids(refused.into_iter().map(|(id, comment, _)| (id, comment)).collect());
             return State::LeftOut(reasons);
         }
+        self.refused += refused.len();
         for (id, _, reason) in refused {
             given.notes.push(given.origin.note(format!("{} is left out: {reason}", piece(&id))));
         }
@@ -119,9 +142,11 @@ impl Document {
         for (id, comment, canonical) in kept {
             match self.ids.insert((given.limit, canonical.clone()), index) {
                 Some(earlier) if earlier == index => {
+                    self.refused += 1;
                     given.notes.push(given.origin.note(format!("duplicate id {}.", piece(&id))));
                 }
                 Some(earlier) => {
+                    self.refused += 1;
                     self.withdraw(earlier, &canonical, &given.origin);
                     written.push((id, comment));
                 }
@@ -225,15 +250,22 @@ impl Document {
         self.limits.get(limit).map_or("", |limit| limit.name.as_str())
     }
 
-    /// The numbers of limits, overrides, and comments on what cannot be expressed.
-    pub(super) fn counts(&self) -> (usize, usize, usize) {
-        let limits = self.limits.iter().map(|limit| (1, &limit.state, &limit.limit.notes));
-        let overrides = self.overrides.iter().map(|(given, state)| (given.len(), state, &given.notes));
+    pub(super) fn counts(&self) -> Counts {
+        let limits = || self.limits.iter().map(|limit| (1, &limit.state, &limit.limit.notes));
+        let overrides = || self.overrides.iter().map(|(given, state)| (given.len(), state, &given.notes));
         let written = |(count, state, _): (usize, &State, _)| if *state == State::Written { count } else { 0 };
+        let left_out =
+            |(count, state, _): (usize, &State, _)| if matches!(state, State::LeftOut(_)) { count } else { 0 };
         let comments =
             |(_, state, notes): (_, &State, &Vec<_>)| notes.len() + usize::from(matches!(state, State::LeftOut(_)));
-        let all = limits.clone().chain(overrides.clone());
-        (limits.map(written).sum(), overrides.map(written).sum(), all.map(comments).sum())
+        let of_entries: usize = limits().chain(overrides()).map(comments).sum();
+        Counts {
+            limits: limits().map(written).sum(),
+            overrides: overrides().map(written).sum(),
+            comments: self.unused + of_entries,
+            limits_left_out: limits().map(left_out).sum(),
+            overrides_left_out: overrides().map(left_out).sum::<usize>() + self.refused,
+        }
     }
 }
 

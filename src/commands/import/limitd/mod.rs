@@ -112,7 +112,7 @@ impl BucketReader<'_> {
             let keys: Vec<&Key> = keys.collect();
             let Some(first) = keys.first() else { continue };
             let names = joined(keys.iter().map(|key| piece(&key.text)), ", ");
-            self.document.head(self.origin(first).note(format!("{names}: {what}.")));
+            self.document.unused(self.origin(first).note(format!("{names}: {what}.")));
         }
     }
 
