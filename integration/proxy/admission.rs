@@ -5,10 +5,11 @@ use std::num::NonZeroU32;
 use weir::http::ConnectionLimits;
 use weir::message::client_address::TrustedProxies;
 
+use super::upstream_http2::{Http2Upstream, say};
 use crate::support::becomes;
 use crate::support::frames::{Frames, RST_STREAM, SETTINGS, frame};
 use crate::support::server::{Setup, WIDE};
-use crate::support::upstream::Upstream;
+use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir as Process;
 
 fn limited(trusted: &[&str]) -> Setup {
@@ -95,20 +96,30 @@ fn small_responses_that_nobody_reads_are_bounded_too() {
     assert_eq!(client.stream(1)[0].status(), 200);
 }
 
-/// A waiting response takes less than is counted for it.
-#[test]
-fn responses_that_wait_take_no_more_memory_than_they_may() {
-    let upstream = Upstream::answering(|_| crate::support::upstream::ok(&"x".repeat(4 * 1024 * 1024)));
-    let upstream = format!("http://{}", upstream.address);
-    // Of 64 responses.
-    let flags = ["--upstream", &upstream, "--workers", "1", "--response-memory", "8388608"];
+/// Waiting responses take less than is counted for them. `most` of them fit into 8 MiB.
+#[track_caller]
+fn check_memory(upstream: &str, most: u64) {
+    let flags = ["--upstream", upstream, "--workers", "1", "--response-memory", "8388608"];
     let weir = Process::serve(WIDE, &flags);
     let before = weir.resident();
     let slow: Vec<Frames> = (0..2).map(|_| unwilling(weir.proxy, 100)).collect();
-    becomes("the others are broken off", 136, || {
+    becomes("the others are broken off", 200 - most, || {
         weir.metric("weir_http_listener_limits_total{limit=\"slow_readers\"}")
     });
     let grown = weir.resident().saturating_sub(before);
     assert!(grown < 16 * 1024, "memory grew by {grown} KiB");
     drop(slow);
+}
+
+#[test]
+fn responses_that_wait_take_no_more_memory_than_they_may() {
+    let body = ok(&"x".repeat(1024 * 1024));
+    let upstream = Upstream::answering(move |_| body.clone());
+    check_memory(&format!("http://{}", upstream.address), 64);
+}
+
+#[test]
+fn nor_do_those_of_http2_upstreams() {
+    let upstream = Http2Upstream::start(|_, _, respond| async move { say(respond, "x".repeat(512 * 1024)) });
+    check_memory(&upstream.url(), 21);
 }

@@ -21,6 +21,8 @@ mod tls;
 mod token_budgets;
 mod unfinished;
 mod upstream_http2;
+mod upstream_refusals;
+mod upstream_streams;
 mod upstream_tls;
 mod upstreams;
 mod waiting;

@@ -23,10 +23,12 @@ use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::Upstream;
 use crate::support::{becomes, eventually};
 
-/// An HTTP/2 server without TLS. It ends when this is dropped.
+/// An HTTP/2 server. It ends when this is dropped.
 pub(super) struct Http2Upstream {
-    address: SocketAddr,
+    pub(super) address: SocketAddr,
     connections: Arc<AtomicUsize>,
+    /// Connections that have not ended.
+    open: Arc<AtomicUsize>,
     requests: Arc<AtomicUsize>,
     _stop: DropGuard,
 }
@@ -36,66 +38,82 @@ impl Http2Upstream {
     pub(super) fn start<A: Future<Output = ()> + Send + 'static>(
         answer: impl Fn(usize, Request<h2::RecvStream>, SendResponse<Bytes>) -> A + Send + Sync + 'static,
     ) -> Self {
-        Self::start_over(None, answer)
+        Self::start_over(None, &h2::server::Builder::new(), answer)
     }
 
-    /// Like [`Self::start`], over TLS if there is a configuration.
-    fn start_over<A: Future<Output = ()> + Send + 'static>(
+    /// Like [`Self::start`], over TLS if there is a configuration, and with these settings.
+    pub(super) fn start_over<A: Future<Output = ()> + Send + 'static>(
         tls: Option<ServerConfig>,
+        settings: &h2::server::Builder,
         answer: impl Fn(usize, Request<h2::RecvStream>, SendResponse<Bytes>) -> A + Send + Sync + 'static,
     ) -> Self {
         let tls = tls.map(|config| TlsAcceptor::from(Arc::new(config)));
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
-        let (connections, requests): (Arc<AtomicUsize>, Arc<AtomicUsize>) = Default::default();
+        let [connections, open, requests]: [Arc<AtomicUsize>; 3] = Default::default();
         let stop = CancellationToken::new();
-        let (connected, requested, answer) = (connections.clone(), requests.clone(), Arc::new(answer));
+        let (connected, opened, requested) = (connections.clone(), open.clone(), requests.clone());
+        let (settings, answer) = (settings.clone(), Arc::new(answer));
         let serve = async move {
             while let Ok((stream, _)) = listener.accept().await {
                 connected.fetch_add(1, Ordering::Relaxed);
-                let (requested, answer) = (requested.clone(), answer.clone());
+                let (opened, requested, answer) = (opened.clone(), requested.clone(), answer.clone());
+                let (tls, settings) = (tls.clone(), settings.clone());
                 let answer =
                     move |request, respond| answer(requested.fetch_add(1, Ordering::Relaxed), request, respond);
-                match tls.clone() {
-                    None => drop(tokio::spawn(serve_connection(stream, answer))),
-                    Some(tls) => drop(tokio::spawn(async move {
-                        if let Ok(stream) = tls.accept(stream).await {
-                            serve_connection(stream, answer).await;
+                tokio::spawn(async move {
+                    opened.fetch_add(1, Ordering::Relaxed);
+                    match tls {
+                        None => serve_connection(stream, &settings, answer).await,
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                serve_connection(stream, &settings, answer).await;
+                            }
                         }
-                    })),
-                }
+                    }
+                    opened.fetch_sub(1, Ordering::Relaxed);
+                });
             }
         };
         let stopped = stop.clone();
         std::thread::spawn(move || runtime.block_on(stopped.run_until_cancelled(serve)));
-        Self { address, connections, requests, _stop: stop.drop_guard() }
+        Self { address, connections, open, requests, _stop: stop.drop_guard() }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("h2c://{}", self.address)
     }
 
     pub(super) fn weir(&self) -> Weir {
-        Setup::new(WIDE).start(&format!("h2c://{}", self.address))
+        Setup::new(WIDE).start(&self.url())
     }
 
-    fn connections(&self) -> usize {
+    pub(super) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    fn requests(&self) -> usize {
+    pub(super) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn requests(&self) -> usize {
         self.requests.load(Ordering::Relaxed)
     }
 }
 
 async fn serve_connection<A: Future<Output = ()> + Send + 'static>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
+    settings: &h2::server::Builder,
     answer: impl Fn(Request<h2::RecvStream>, SendResponse<Bytes>) -> A,
 ) {
-    let Ok(mut connection) = h2::server::handshake(stream).await else { return };
+    let Ok(mut connection) = settings.handshake(stream).await else { return };
     while let Some(Ok((request, respond))) = connection.accept().await {
         tokio::spawn(answer(request, respond));
     }
 }
 
-fn say(mut respond: SendResponse<Bytes>, text: String) {
+pub(super) fn say(mut respond: SendResponse<Bytes>, text: String) {
     let mut stream = respond.send_response(Response::new(()), false).unwrap();
     stream.send_data(text.into(), true).unwrap();
 }
@@ -133,9 +151,10 @@ fn a_server_over_tls_chooses() {
         let authority = Authority::new();
         let mut config = server_config(&authority, &["localhost"]);
         config.alpn_protocols = protocols;
-        let upstream = Http2Upstream::start_over(Some(config), |_, request, respond| async move {
-            say(respond, format!("{:?}", request.version()));
-        });
+        let upstream =
+            Http2Upstream::start_over(Some(config), &h2::server::Builder::new(), |_, request, respond| async move {
+                say(respond, format!("{:?}", request.version()));
+            });
         let url = format!("https://localhost:{}", upstream.address.port());
         let weir = upstream_tls::weir(&url, Some(&authority.path("ca.pem")), None);
         let mut client = weir.connect();

@@ -123,6 +123,14 @@ impl Frames {
         frames
     }
 
+    /// The server's end of a new connection, after the client's preface.
+    pub(crate) fn accept(mut stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.read_exact(&mut [0; b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len()]).unwrap();
+        Self { stream, buffer: Vec::new() }
+    }
+
     /// Sends bytes. The peer may close the connection meanwhile.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = self.stream.write_all(bytes.as_ref());

@@ -113,13 +113,9 @@ struct Http2Args {
     #[arg(long, value_name = "N", env = "WEIR_HTTP2_STREAMS", default_value = "128")]
     http2_streams: NonZeroU32,
 
-    /// Receive window of an HTTP/2 request's body, in bytes
+    /// Receive window of an HTTP/2 request's body, in bytes; that of the connection is `--http2-streams` times as large
     #[arg(long, value_name = "BYTES", env = "WEIR_HTTP2_STREAM_WINDOW", default_value_t = 256 * 1024, value_parser = window())]
     http2_stream_window: u32,
-
-    /// Receive window of an HTTP/2 connection, for all its request bodies, in bytes
-    #[arg(long, value_name = "BYTES", env = "WEIR_HTTP2_CONNECTION_WINDOW", default_value_t = 1024 * 1024, value_parser = window())]
-    http2_connection_window: u32,
 
     /// Bytes of an HTTP/2 response to buffer for a client that does not read
     #[arg(long, value_name = "BYTES", env = "WEIR_HTTP2_SEND_BUFFER", default_value_t = 64 * 1024, value_parser = window())]
@@ -161,7 +157,6 @@ impl Http2Args {
         Http2Limits {
             max_streams: self.http2_streams.get(),
             stream_window: self.http2_stream_window,
-            connection_window: self.http2_connection_window,
             send_buffer: self.http2_send_buffer,
             max_resets: self.http2_resets.get(),
             max_errors: self.http2_errors.get(),

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{Sleep, sleep_until};
 
-use super::admission::SlowReaders;
+use super::admission::{BYTES_PER_RESPONSE, SlowReaders};
 use super::failure::UpstreamError;
 use super::limits::Timeouts;
 use super::observer::HttpLimit;
@@ -31,6 +31,8 @@ pub(crate) struct Activity {
     upload: Pace,
     download: Pace,
     reader: Cell<ReaderPace>,
+    /// The number of responses that the current one counts as while it waits.
+    weight: Cell<u64>,
     slow_readers: Rc<SlowReaders>,
 }
 
@@ -117,6 +119,7 @@ impl Activity {
             upload: Pace::default(),
             download: Pace::default(),
             reader: Cell::new(ReaderPace::Prompt),
+            weight: Cell::new(1),
             slow_readers,
         }
     }
@@ -147,7 +150,14 @@ impl Activity {
         self.upload.reset();
         self.download.reset();
         self.stop_waiting();
+        self.weight.set(1);
         self.enter(Phase::Exchange);
+    }
+
+    /// While the response waits for its client, it may hold this many bytes in addition to the usual ones.
+    pub(super) fn holds(&self, bytes: u64) {
+        self.stop_waiting();
+        self.weight.set(1 + bytes.div_ceil(BYTES_PER_RESPONSE));
     }
 
     /// The process is shutting down, so an idle connection is closed soon.
@@ -186,7 +196,11 @@ impl Activity {
     /// The client is not reading the response.
     pub(crate) fn awaits_download(&self) {
         if self.reader.get() == ReaderPace::Prompt {
-            self.reader.set(if self.slow_readers.begin() { ReaderPace::Slow } else { ReaderPace::Excess });
+            self.reader.set(if self.slow_readers.begin(self.weight.get()) {
+                ReaderPace::Slow
+            } else {
+                ReaderPace::Excess
+            });
         }
         self.download.wait(self.now.get());
     }
@@ -200,7 +214,7 @@ impl Activity {
 
     fn stop_waiting(&self) {
         if self.reader.replace(ReaderPace::Prompt) == ReaderPace::Slow {
-            self.slow_readers.end();
+            self.slow_readers.end(self.weight.get());
         }
     }
 
@@ -403,7 +417,7 @@ mod tests {
         another.awaits_download();
         assert_eq!(another.deadline(&timeouts).1, Some(HttpLimit::BodyTimeout));
         drop(another);
-        assert!(readers.begin());
+        assert!(readers.begin(1));
         activity.enter(Phase::Stream);
         activity.awaits_upload();
         assert!(activity.deadline(&timeouts).0 > activity.now() + seconds(86_400));

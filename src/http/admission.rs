@@ -22,8 +22,8 @@ pub const MAX_PER_ADDRESS: NonZeroU32 = NonZeroU32::new(1_024).unwrap();
 pub const MAX_STREAMS: NonZeroU32 = MAX_PER_ADDRESS;
 
 /// The most bytes that a waiting response holds: 64 KiB to be sent, and as much on the upstream's connection. Measured:
-/// 80 KiB.
-const BYTES_PER_RESPONSE: u64 = 128 * 1024;
+/// 80 KiB. Responses of HTTP/2 upstreams hold more and count several times.
+pub(super) const BYTES_PER_RESPONSE: u64 = 128 * 1024;
 
 /// The rate in bytes per second at which clients must read while more than half of the memory is used.
 const PRESSED_RATE: u64 = 16 * 1024;
@@ -215,18 +215,19 @@ impl SlowReaders {
         Self { waiting: Arc::default(), most: (bytes / BYTES_PER_RESPONSE).max(1) }
     }
 
-    /// A response starts to wait. Returns whether there is memory for it.
-    pub(super) fn begin(&self) -> bool {
-        let has_room = self.waiting.fetch_add(1, Ordering::Relaxed) < self.most;
+    /// A response that counts as this many starts to wait. Returns whether there is memory for it.
+    pub(super) fn begin(&self, count: u64) -> bool {
+        let others = self.waiting.fetch_add(count, Ordering::Relaxed);
+        let has_room = others == 0 || others + count <= self.most;
         if !has_room {
-            self.end();
+            self.end(count);
         }
         has_room
     }
 
-    /// A response continues or has ended.
-    pub(super) fn end(&self) {
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    /// A response that counts as this many continues or has ended.
+    pub(super) fn end(&self, count: u64) {
+        self.waiting.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// Returns the rate at which clients must read. It is `usual` while there is plenty of memory.
@@ -309,11 +310,17 @@ mod tests {
     #[test]
     fn there_is_memory_for_so_many_and_less_patience_with_half_of_them() {
         let readers = SlowReaders::new(4 * BYTES_PER_RESPONSE);
-        let seen: Vec<_> = (0..5).map(|_| (readers.begin(), readers.rate(240))).collect();
+        let seen: Vec<_> = (0..5).map(|_| (readers.begin(1), readers.rate(240))).collect();
         let rates = [240, 240, PRESSED_RATE, PRESSED_RATE, PRESSED_RATE];
         assert_eq!(seen, [true, true, true, true, false].into_iter().zip(rates).collect::<Vec<_>>());
-        readers.end();
-        assert!(readers.begin() && !readers.begin());
+        readers.end(1);
+        assert!(readers.begin(1) && !readers.begin(1));
+        readers.end(4);
+        assert!(readers.begin(3) && !readers.begin(2) && readers.begin(1));
+        readers.end(4);
+        assert!(readers.begin(5) && !readers.begin(1), "one alone always has room");
+        readers.end(5);
+        readers.waiting.store(4, Ordering::Relaxed);
         assert_eq!(readers.rate(PRESSED_RATE + 1), PRESSED_RATE + 1);
     }
 }

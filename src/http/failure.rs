@@ -155,7 +155,7 @@ pub(crate) trait Lease: Debug + 'static {
 pub(crate) struct SendFailed<L> {
     pub(crate) error: UpstreamError,
     pub(crate) lease: L,
-    /// The request, if nothing of its body was taken and nothing of a response has come.
+    /// The request, if nothing of a response has come, and nothing of its body was taken or none of it was processed.
     pub(crate) request: Option<Request>,
     /// True if some of it may have reached the upstream.
     pub(crate) was_sent: bool,

@@ -54,20 +54,17 @@ impl Default for HeadLimits {
 
 /// Bounds on a client's HTTP/2 connection.
 ///
-/// `connection_window` bounds the memory for received bodies, `max_streams` times `send_buffer` that for responses, and
-/// `max_streams` times [`HeadLimits::bytes`] that for heads. By default a client can fill 13 MiB; one with a single
-/// small request takes about 10 KiB.
+/// `max_streams` times `stream_window` bounds the memory for received bodies, times `send_buffer` that for responses, and
+/// times [`HeadLimits::bytes`] that for heads. By default a client can fill 44 MiB; one with a single small request takes
+/// about 10 KiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Http2Limits {
     /// Concurrent streams; further ones are rejected with `REFUSED_STREAM`. RFC 9113 section 6.5.2 recommends at least
     /// 100, and nginx allows 128.
     pub max_streams: u32,
-    /// Bytes of one request's body that may be in flight or wait for the upstream. With a round trip of 20 ms this
-    /// allows 13 MB/s.
+    /// Bytes of one request's body that may be in flight or wait for the upstream (CVE-2019-9511 and CVE-2019-9517 are about
+    /// the other direction). With a round trip of 20 ms this allows 13 MB/s.
     pub stream_window: u32,
-    /// The same for all requests of a connection. Four stalled uploads do not block the others, and a client cannot
-    /// make us hold more than this (CVE-2019-9511 and CVE-2019-9517 are about the other direction).
-    pub connection_window: u32,
     /// Bytes of one response that wait for the client's window or socket (CVE-2019-9517).
     pub send_buffer: u32,
     /// Requests that a client may cancel within 10 s, each within a second of its arrival and before its response
@@ -79,7 +76,7 @@ pub struct Http2Limits {
     /// Frames that carry neither requests nor bodies, beyond what requests, bodies and time explain: SETTINGS, PING,
     /// PRIORITY, `WINDOW_UPDATE`, `RST_STREAM` and unknown ones (CVE-2019-9512, CVE-2019-9513, CVE-2019-9514,
     /// CVE-2019-9515). The library bounds empty and tiny DATA frames (CVE-2019-9518): 100, and half of
-    /// `connection_window`.
+    /// [`Self::connection_window`].
     pub max_control_frames: u32,
     /// A client that waits for a response and is silent for this long is sent a PING.
     pub ping_interval: Duration,
@@ -92,7 +89,6 @@ impl Default for Http2Limits {
         Self {
             max_streams: 128,
             stream_window: 256 * 1024,
-            connection_window: 1024 * 1024,
             send_buffer: 64 * 1024,
             max_resets: 100,
             max_errors: 1024,
@@ -100,6 +96,14 @@ impl Default for Http2Limits {
             ping_interval: Duration::from_secs(30),
             ping_timeout: Duration::from_secs(10),
         }
+    }
+}
+
+impl Http2Limits {
+    /// Returns the window of a connection: as large as those of its streams together, up to the protocol's maximum (RFC 9113
+    /// section 6.9.1). So uploads that wait for a slow upstream leave room for the others.
+    pub(super) fn connection_window(&self) -> u32 {
+        self.max_streams.saturating_mul(self.stream_window).min(i32::MAX.unsigned_abs())
     }
 }
 

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
+use http::uri::Scheme;
 use http::{HeaderValue, Uri, Version, header};
 use tokio::task::AbortHandle;
 
@@ -31,9 +32,12 @@ const MAX_HEADER_BYTES: u32 = 64 * 1024;
 /// Bytes of one response that may wait for its client.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// The same for all responses of a connection. It is this large because responses to slow clients use up the others'
-/// room: sixty-four of them do not block the rest.
-const CONNECTION_WINDOW: u32 = 16 * 1024 * 1024;
+/// Concurrent requests on one connection, if the upstream allows more. Go, nginx and Envoy allow 250, 128 and 100 by
+/// default.
+const MAX_STREAMS: u32 = 4096;
+
+/// The windows of all streams together, so that responses whose clients do not read leave room for the others.
+const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
 
 /// Bytes of one request that wait for the upstream's window or socket.
 const SEND_BUFFER: usize = 64 * 1024;
@@ -49,6 +53,8 @@ struct Shared {
     sender: RefCell<SendRequest<Bytes>>,
     /// Requests whose response has not ended.
     active: Rc<Cell<usize>>,
+    /// The scheme of its requests (RFC 9113 section 8.3.1). Servers reject one that does not match the connection.
+    scheme: Scheme,
     driver: AbortHandle,
 }
 
@@ -59,23 +65,39 @@ impl Drop for Shared {
 }
 
 impl Connection {
-    /// Starts HTTP/2 on a new stream whose other end supports it, by ALPN or prior knowledge.
+    /// Starts HTTP/2 on a new stream whose other end supports it, by ALPN or prior knowledge, and waits for the upstream's
+    /// settings. Requests beyond its limit of concurrent streams would be refused.
     pub(crate) async fn connect(stream: Stream) -> io::Result<Self> {
+        let scheme = if matches!(stream, Stream::Tls(_)) { Scheme::HTTPS } else { Scheme::HTTP };
         let traffic = Traffic::new(0);
         let mut builder = h2::client::Builder::new();
         builder
             .enable_push(false)
             .max_header_list_size(MAX_HEADER_BYTES)
+            .initial_max_send_streams(0)
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buffer_size(SEND_BUFFER);
         let output = Rc::new(Output::new(stream));
         let handshake = builder.handshake(WatchedStream::new(output.clone(), traffic.clone()));
         let (sender, mut connection) = handshake.await.map_err(io_error)?;
+        poll_fn(|cx| {
+            traffic.wake();
+            loop {
+                if let Poll::Ready(ended) = Pin::new(&mut connection).poll(cx) {
+                    return Poll::Ready(Err(ended.map_or_else(io_error, |()| io::ErrorKind::UnexpectedEof.into())));
+                }
+                if !traffic.release() {
+                    break;
+                }
+            }
+            if sender.current_max_send_streams() > 0 { Poll::Ready(Ok(())) } else { Poll::Pending }
+        })
+        .await?;
         let active = Rc::new(Cell::new(0));
         let pings = connection.ping_pong();
         let driver = tokio::task::spawn_local(drive(connection, pings, traffic, output, active.clone())).abort_handle();
-        Ok(Self { shared: Rc::new(Shared { sender: RefCell::new(sender), active, driver }) })
+        Ok(Self { shared: Rc::new(Shared { sender: RefCell::new(sender), active, scheme, driver }) })
     }
 
     /// Returns whether another request may be sent: the connection is neither closed nor about to be.
@@ -89,24 +111,41 @@ impl Connection {
         self.shared.active.get()
     }
 
-    /// Sends a request and waits for the response's headers. If all streams are in use, it waits for one until its
-    /// deadline.
+    /// Takes a place for a request, unless all of the upstream's or our own are taken.
+    pub(crate) fn begin(&self) -> Option<StreamSlot> {
+        let Shared { sender, active, .. } = &*self.shared;
+        let most = sender.borrow().current_max_send_streams().min(MAX_STREAMS as usize);
+        (active.get() < most).then(|| StreamSlot::new(self.shared.clone()))
+    }
+}
+
+/// A place for a request on a connection, until its response has ended.
+#[derive(Debug)]
+pub(crate) struct StreamSlot(Rc<Shared>);
+
+impl StreamSlot {
+    fn new(shared: Rc<Shared>) -> Self {
+        shared.active.set(shared.active.get() + 1);
+        Self(shared)
+    }
+
+    /// Sends a request and waits for the response's headers.
     ///
     /// A failed request counts as not sent if the upstream says that it has not processed it. Such a request may be
     /// sent elsewhere, whatever its method (RFC 9113 section 8.7).
     pub(crate) async fn send<L: Lease>(
-        &self,
+        self,
         mut request: Request,
         context: &RequestContext,
         lease: L,
     ) -> Result<Response, Box<SendFailed<L>>> {
-        let head = match head(&request, context) {
+        let head = match head(&request, &self.0.scheme) {
             Ok(head) => head,
             Err(error) => return Err(failed(error, lease, Some(request), false)),
         };
         let is_end = request.body.is_end();
         // Uses a new handle, because one that has sent a request waits until that request was sent.
-        let mut sender = self.shared.sender.borrow().clone();
+        let mut sender = self.0.sender.borrow().clone();
         let (mut response, stream) = match sender.send_request(head, is_end) {
             Ok(sent) => sent,
             Err(error) => {
@@ -114,7 +153,6 @@ impl Connection {
             }
         };
         drop(sender);
-        let active = ActiveRequest::new(self.shared.clone());
         let body = std::mem::take(&mut request.body);
         let mut upload = Upload { outgoing: SentBody::new(stream), body, is_done: is_end };
         let mut interim = 0;
@@ -129,9 +167,10 @@ impl Connection {
         })
         .await;
         match received {
-            Ok(response) => Ok(respond(response, upload, context.activity.clone(), lease, active)),
+            Ok(response) => Ok(respond(response, upload, context.activity.clone(), lease, self)),
             Err((error, was_sent)) => {
-                let again = upload.untouched().filter(|_| interim == 0).map(|body| Request { body, ..request });
+                let may_repeat = interim == 0 && (!was_sent || upload.is_untouched());
+                let again = may_repeat.then(|| Request { body: upload.body, ..request });
                 Err(failed(error, lease, again, was_sent))
             }
         }
@@ -156,9 +195,9 @@ fn is_unprocessed(error: &h2::Error) -> bool {
 }
 
 /// Returns a request's head in HTTP/2's form (RFC 9113 section 8.3.1).
-fn head(request: &Request, context: &RequestContext) -> Result<http::Request<()>, UpstreamError> {
+fn head(request: &Request, scheme: &Scheme) -> Result<http::Request<()>, UpstreamError> {
     let authority = request.headers.get("host").unwrap_or_default();
-    let uri = Uri::builder().scheme(context.peer.scheme()).authority(authority).path_and_query(request.target.as_str());
+    let uri = Uri::builder().scheme(scheme.clone()).authority(authority).path_and_query(request.target.as_str());
     let uri = uri
         .build()
         .map_err(|_| UpstreamError::Upload(BodyError::Malformed("the target cannot be sent by HTTP/2".into())))?;
@@ -200,28 +239,17 @@ fn respond<L: Lease>(
     upload: Upload,
     activity: Rc<Activity>,
     lease: L,
-    active: ActiveRequest,
+    slot: StreamSlot,
 ) -> Response {
     let (head, body) = response.into_parts();
     let headers = convert::headers(&head.headers);
     let incoming = ReceivedBody::new(body, &head.headers);
-    let body =
-        ResponseBody::download(Box::new(ResponseBodyStream { incoming, upload, activity, lease, _active: active }));
+    activity.holds(STREAM_WINDOW.into());
+    let body = ResponseBody::download(Box::new(ResponseBodyStream { incoming, upload, activity, lease, _slot: slot }));
     Response { status: head.status, headers: headers.into(), body }
 }
 
-/// Counts a request as active.
-#[derive(Debug)]
-struct ActiveRequest(Rc<Shared>);
-
-impl ActiveRequest {
-    fn new(shared: Rc<Shared>) -> Self {
-        shared.active.set(shared.active.get() + 1);
-        Self(shared)
-    }
-}
-
-impl Drop for ActiveRequest {
+impl Drop for StreamSlot {
     fn drop(&mut self) {
         self.0.active.set(self.0.active.get() - 1);
     }
@@ -256,9 +284,9 @@ impl Upload {
         Ok(())
     }
 
-    /// Returns the body if nothing was taken from it.
-    fn untouched(self) -> Option<RequestBody> {
-        (!self.outgoing.has_begun).then_some(self.body)
+    /// Returns whether nothing was taken from the body.
+    const fn is_untouched(&self) -> bool {
+        !self.outgoing.has_begun
     }
 }
 
@@ -270,7 +298,7 @@ struct ResponseBodyStream<L> {
     activity: Rc<Activity>,
     /// Held until the response is dropped.
     lease: L,
-    _active: ActiveRequest,
+    _slot: StreamSlot,
 }
 
 /// It is never released: the server may end its response while it still reads the request.

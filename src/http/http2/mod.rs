@@ -16,7 +16,7 @@ mod watch;
 
 use std::time::Duration;
 
-pub(super) use client::Connection;
+pub(super) use client::{Connection, StreamSlot};
 pub(super) use server::serve;
 
 /// The time for a client to read that its connection is over, and to answer the last PING.

@@ -107,7 +107,7 @@ fn builder(limits: &Http2Limits, head: &HeadLimits) -> h2::server::Builder {
         .max_concurrent_streams(limits.max_streams)
         .max_header_list_size(header_list(head))
         .initial_window_size(limits.stream_window)
-        .initial_connection_window_size(limits.connection_window)
+        .initial_connection_window_size(limits.connection_window())
         .max_send_buffer_size(limits.send_buffer as usize)
         .max_local_error_reset_streams(Some(limits.max_errors as usize))
         .max_concurrent_reset_streams(REMEMBERED_RESETS)

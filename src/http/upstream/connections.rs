@@ -25,8 +25,8 @@ const MAX_IDLE: usize = 1024;
 pub(super) enum ReadyConnection {
     /// For one request at a time.
     Http1(Connection),
-    /// Shared with other requests.
-    Http2(http2::Connection),
+    /// A stream of a connection that other requests share.
+    Http2(http2::StreamSlot),
 }
 
 /// Opens connections.
@@ -55,6 +55,7 @@ impl Connector {
         match Box::pin(timeout(self.timeout, self.connect(endpoint, now, may_share))).await {
             Ok(Err(error)) if is_own(&error) => Err(UpstreamError::Exhausted(error)),
             Ok(connected) => connected.map_err(UpstreamError::Connect),
+            Err(_) if may_share && !endpoint.may_open() => Err(UpstreamError::Busy(self.timeout)),
             Err(_) => Err(UpstreamError::ConnectTimeout(self.timeout)),
         }
     }
@@ -62,16 +63,20 @@ impl Connector {
     async fn connect(&self, endpoint: &Endpoint, now: Instant, may_share: bool) -> io::Result<(ReadyConnection, bool)> {
         let is_http1 =
             || !may_share || endpoint.server.scheme == Scheme::Http || endpoint.speaks.get() == Some(Protocol::Http1);
-        let mut turn = None;
-        if !is_http1() {
-            turn = Some(endpoint.connecting.lock().await);
+        let turn = loop {
+            if is_http1() {
+                break None;
+            }
+            let turn = endpoint.connecting.lock().await;
             if let Some(known) = known(endpoint, now, may_share) {
                 return Ok((known, true));
             }
-            if is_http1() {
-                turn = None;
+            if endpoint.may_open() {
+                break (!is_http1()).then_some(turn);
             }
-        }
+            drop(turn);
+            endpoint.freed.notified().await;
+        };
         let (stream, protocol) = self.open(endpoint, may_share).await?;
         if may_share {
             endpoint.speaks.set(Some(protocol));
@@ -80,8 +85,9 @@ impl Connector {
             Protocol::Http1 => ReadyConnection::Http1(http1::Connection::new(stream)),
             Protocol::Http2 => {
                 let connection = http2::Connection::connect(stream).await?;
-                endpoint.share(connection.clone());
-                ReadyConnection::Http2(connection)
+                let slot = connection.begin().ok_or(io::ErrorKind::ConnectionRefused)?;
+                endpoint.share(connection);
+                ReadyConnection::Http2(slot)
             }
         };
         drop(turn);
@@ -111,11 +117,11 @@ pub(super) fn is_own(error: &io::Error) -> bool {
     )
 }
 
-/// Returns an existing connection: the shared one, or an idle one that is still good. If the server has closed one,
-/// that is usually visible already.
+/// Returns an existing connection: a shared one with a free stream, or an idle one that is still good. If the server has
+/// closed one, that is usually visible already.
 fn known(endpoint: &Endpoint, now: Instant, may_share: bool) -> Option<ReadyConnection> {
-    if may_share && let Some(shared) = endpoint.shared() {
-        return Some(ReadyConnection::Http2(shared));
+    if may_share && let Some(stream) = endpoint.stream() {
+        return Some(ReadyConnection::Http2(stream));
     }
     loop {
         let mut idle = endpoint.pool.take(now)?;

@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::{Mutex, Notify, Semaphore};
 
 use super::Connection;
 use super::address::Server;
@@ -27,6 +27,10 @@ const FIRST_EJECTION: Duration = Duration::from_secs(10);
 /// The longest ejection: Envoy's `max_ejection_time`.
 const LONGEST_EJECTION: Duration = Duration::from_mins(5);
 
+/// HTTP/2 connections per worker and address. With the 100 streams that RFC 9113 section 6.5.2 recommends at least, they
+/// carry more requests than a process has connections by default.
+pub(super) const MAX_SHARED: usize = 256;
+
 /// One address of a server, as seen by one worker.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -34,10 +38,13 @@ pub(crate) struct Endpoint {
     pub(super) address: Rc<Address>,
     /// Idle HTTP/1.1 connections.
     pub(super) pool: Pool<Connection>,
-    /// The HTTP/2 connection that all requests share.
-    shared: RefCell<Option<Shared>>,
-    /// Held while a connection is opened that may become the shared one, so that concurrent requests open only one.
+    /// The HTTP/2 connections, which requests share. The first one with a free stream is used, so that the others become
+    /// idle.
+    shared: RefCell<Vec<Shared>>,
+    /// Held while a connection is opened that may become a shared one, so that concurrent requests open only one.
     pub(super) connecting: Mutex<()>,
+    /// Notified when a request has ended, whose stream another may use.
+    pub(super) freed: Notify,
     /// The protocol of the last connection; `https://` servers may choose.
     pub(super) speaks: Cell<Option<Protocol>>,
     idle_time: Duration,
@@ -84,8 +91,9 @@ impl Endpoint {
             server,
             address: Rc::new(address),
             pool: Pool::new(limits.idle_time),
-            shared: RefCell::new(None),
+            shared: RefCell::default(),
             connecting: Mutex::new(()),
+            freed: Notify::new(),
             speaks: Cell::new(None),
             idle_time: limits.idle_time,
             outstanding: Cell::new(0),
@@ -97,34 +105,49 @@ impl Endpoint {
         }
     }
 
-    /// Returns the shared connection if it accepts more requests.
-    pub(super) fn shared(&self) -> Option<http2::Connection> {
+    /// Takes a free stream of a shared connection.
+    pub(super) fn stream(&self) -> Option<http2::StreamSlot> {
         let mut shared = self.shared.borrow_mut();
-        shared.take_if(|shared| !shared.connection.is_open());
-        shared.as_ref().map(|shared| shared.connection.clone())
+        loop {
+            let (place, slot) = shared
+                .iter()
+                .enumerate()
+                .find_map(|(place, shared)| shared.connection.begin().map(|slot| (place, slot)))?;
+            if shared[place].connection.is_open() {
+                return Some(slot);
+            }
+            shared.remove(place);
+        }
+    }
+
+    /// Returns whether there may be another shared connection.
+    pub(super) fn may_open(&self) -> bool {
+        let mut shared = self.shared.borrow_mut();
+        shared.retain(|shared| shared.connection.is_open());
+        shared.len() < MAX_SHARED
     }
 
     pub(super) fn share(&self, connection: http2::Connection) {
-        *self.shared.borrow_mut() = Some(Shared { connection, idle_since: None });
+        self.shared.borrow_mut().push(Shared { connection, idle_since: None });
     }
 
     /// Closes connections that have been idle for too long.
     pub(super) fn reap(&self, now: Instant) {
         self.pool.reap(now);
-        self.shared.borrow_mut().take_if(|shared| {
+        self.shared.borrow_mut().retain_mut(|shared| {
             if shared.connection.active() > 0 {
                 shared.idle_since = None;
-                return false;
+                return true;
             }
             let idle_since = *shared.idle_since.get_or_insert(now);
-            now.saturating_duration_since(idle_since) >= self.idle_time
+            now.saturating_duration_since(idle_since) < self.idle_time
         });
     }
 
     /// Stops using existing connections. Requests on them are completed.
     fn forget_connections(&self) {
         self.pool.clear();
-        self.shared.take();
+        self.shared.borrow_mut().clear();
     }
 
     pub(super) fn state(&self, now: Instant) -> State {
@@ -236,5 +259,6 @@ impl Drop for EndpointLease {
         if self.admitted {
             self.endpoint.slots.add_permits(1);
         }
+        self.endpoint.freed.notify_one();
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::timeout;
 use super::cluster::Cluster;
 use super::connections::{Connector, ReadyConnection};
 use super::endpoint::{Endpoint, EndpointLease};
+use super::kept_body::{KeptBody, KeptMemory};
 use super::resolve::Resolution;
 use crate::http::failure::SendFailed;
 use crate::http::failure::UpstreamError;
@@ -28,7 +29,12 @@ pub(crate) struct Forwarder {
     /// The timeout of one try, until the response's headers.
     pub(super) try_timeout: Option<Duration>,
     pub(super) observer: Rc<dyn UpstreamObserver>,
+    /// Shared by the worker's routes.
+    pub(super) memory: Rc<KeptMemory>,
 }
+
+/// The most times that a request is sent to one HTTP/2 endpoint that refuses to process it.
+const MAX_REFUSALS: usize = 3;
 
 /// A failed try.
 struct FailedAttempt {
@@ -81,14 +87,15 @@ impl Forwarder {
                 request.headers.append("host", endpoint.server.authority());
             }
             context.attempts.borrow_mut().begin(&endpoint.address, activity.now());
-            let FailedAttempt { error, is_whole, progress } = match self.try_once(request, lease, context).await {
-                Ok(response) => {
-                    self.cluster.answered(&endpoint, response.status, activity.now());
-                    self.observer.answered(activity.now() - start);
-                    return Ok(response);
-                }
-                Err(failed) => failed,
-            };
+            let FailedAttempt { error, is_whole, progress } =
+                match self.try_once(request, &mut kept, lease, context).await {
+                    Ok(response) => {
+                        self.cluster.answered(&endpoint, response.status, activity.now());
+                        self.observer.answered(activity.now() - start);
+                        return Ok(response);
+                    }
+                    Err(failed) => failed,
+                };
             self.failed(&endpoint, &error, progress, context);
             // A client's error would occur again, and after a response timeout there is no time left.
             let is_final = failed_at.is_some() || error.reason().is_none() || activity.is_late();
@@ -158,13 +165,14 @@ impl Forwarder {
     async fn try_once(
         &self,
         request: &mut Request,
+        kept: &mut Option<Rc<KeptBody>>,
         lease: EndpointLease,
         context: &Context,
     ) -> Result<Response, FailedAttempt> {
         match self.try_timeout {
-            None => self.exchange(request, lease, context).await,
+            None => self.exchange(request, kept, lease, context).await,
             // Boxed, so that others have a smaller future.
-            Some(limit) => Box::pin(self.try_within(limit, request, lease, context)).await,
+            Some(limit) => Box::pin(self.try_within(limit, request, kept, lease, context)).await,
         }
     }
 
@@ -172,6 +180,7 @@ impl Forwarder {
         &self,
         limit: Duration,
         request: &mut Request,
+        kept: &mut Option<Rc<KeptBody>>,
         lease: EndpointLease,
         context: &Context,
     ) -> Result<Response, FailedAttempt> {
@@ -183,7 +192,7 @@ impl Forwarder {
             headers: request.headers.clone(),
             body: RequestBody::Empty,
         });
-        if let Ok(outcome) = timeout(limit, self.exchange(request, lease, context)).await {
+        if let Ok(outcome) = timeout(limit, self.exchange(request, kept, lease, context)).await {
             return outcome;
         }
         let is_whole = copy.is_some();
@@ -193,14 +202,15 @@ impl Forwarder {
         Err(FailedAttempt { error: UpstreamError::TryTimeout(limit), is_whole, progress: Progress::Late })
     }
 
-    /// Sends a request over an existing or new connection.
+    /// Sends a request over an existing or new connection. `kept` is its body if it can be sent again.
     async fn exchange(
         &self,
         request: &mut Request,
+        kept: &mut Option<Rc<KeptBody>>,
         mut lease: EndpointLease,
         context: &Context,
     ) -> Result<Response, FailedAttempt> {
-        let mut has_retried_shared = false;
+        let mut refusals = 0;
         // HTTP/2 does not have upgrades (RFC 9113 section 8.6).
         let may_share = forwarding::upgrade(request).is_none();
         loop {
@@ -212,16 +222,22 @@ impl Forwarder {
                     }
                 };
             let is_http2 = matches!(connected, ReadyConnection::Http2(_));
+            if is_http2 && kept.is_none() {
+                *kept = KeptBody::keep(&mut request.body, &self.memory);
+            }
             let was_sent_before = std::mem::replace(&mut context.attempts.borrow_mut().was_sent, true);
             let sent = match connected {
                 ReadyConnection::Http1(connection) => connection.send(request, context, lease).await,
                 // Boxed, so that the future for HTTP/1 is smaller.
-                ReadyConnection::Http2(connection) => {
-                    Box::pin(connection.send(std::mem::take(request), context, lease)).await
-                }
+                ReadyConnection::Http2(stream) => Box::pin(stream.send(std::mem::take(request), context, lease)).await,
             };
             let SendFailed { error, lease: returned, request: again, was_sent } = match sent {
-                Ok(response) => return Ok(response),
+                Ok(response) => {
+                    if let Some(kept) = kept {
+                        kept.forget();
+                    }
+                    return Ok(response);
+                }
                 Err(failed) => *failed,
             };
             context.attempts.borrow_mut().was_sent = was_sent || was_sent_before;
@@ -231,17 +247,18 @@ impl Forwarder {
                 (true, true) if !is_http2 => Progress::SentOnReused,
                 (true, _) => Progress::SentOnGood,
             };
-            let is_whole = again.is_some();
+            let is_whole = again.is_some() && kept.as_ref().is_none_or(|kept| kept.rewind());
             if let Some(again) = again {
                 *request = again;
             }
             // The server had closed the connection or said that it did not process the request (RFC 9113 section 8.7), so
-            // the request may be sent elsewhere, whatever its method. This loop ends: each turn uses up an idle connection,
-            // and a shared connection gets one turn.
-            if !is_whole || !was_reused || progress != Progress::Unsent || has_retried_shared {
+            // the request may be sent elsewhere, whatever its method. This loop ends: each turn uses up an idle connection
+            // or one of few refusals.
+            refusals += usize::from(is_http2);
+            let may_repeat = if is_http2 { refusals < MAX_REFUSALS } else { was_reused };
+            if !is_whole || progress != Progress::Unsent || !may_repeat {
                 return Err(FailedAttempt { error, is_whole, progress });
             }
-            has_retried_shared = is_http2;
             lease = returned;
         }
     }

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use self::cluster::{Cluster, Limits};
 use self::connections::Connector;
 use self::endpoint::State;
+use self::kept_body::KeptMemory;
 use self::resolve::Resolution;
 use super::limits::Timeouts;
 use super::observer::UpstreamObserver;
@@ -25,6 +26,7 @@ mod connections;
 mod endpoint;
 mod forward;
 mod health;
+mod kept_body;
 mod resolve;
 mod route;
 
@@ -97,6 +99,7 @@ impl Upstreams {
         let connector = Rc::new(Connector { timeout: timeouts.connect, tls: options.tls.clone() });
         let limits = Limits { connections: options.connections.get(), idle_time: timeouts.upstream_idle };
         let check = options.health_check.clone().map(Rc::new);
+        let memory: Rc<KeptMemory> = Rc::default();
         let destination = |route: &route::Route| match &route.upstream {
             route::Upstream::Echo => Destination::Echo,
             route::Upstream::Servers(servers) => {
@@ -122,6 +125,7 @@ impl Upstreams {
                     connector: connector.clone(),
                     try_timeout: options.try_timeout,
                     observer,
+                    memory: memory.clone(),
                 }))
             }
         };
