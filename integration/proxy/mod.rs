@@ -20,6 +20,7 @@ mod slots_of_processes;
 mod tls;
 mod token_budgets;
 mod unfinished;
+mod upstream_hosts;
 mod upstream_http2;
 mod upstream_refusals;
 mod upstream_streams;

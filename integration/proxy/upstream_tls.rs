@@ -16,21 +16,25 @@ use crate::support::upstream::ok;
 use crate::support::wire::Message;
 
 /// A server with a certificate of its own authority.
-struct TlsUpstream {
-    address: SocketAddr,
-    authority: Authority,
+pub(super) struct TlsUpstream {
+    pub(super) address: SocketAddr,
+    pub(super) authority: Authority,
 }
 
 impl TlsUpstream {
-    /// Answers in HTTP/1.1 with the name from SNI.
-    fn start(names: &[&str]) -> Self {
+    /// Answers in HTTP/1.1 with the name from SNI, and with the hosts of the request as headers.
+    pub(super) fn start(names: &[&str]) -> Self {
         Self::choosing(names, &[])
     }
 
     /// Like [`Self::start`], with the client's first protocol among these.
     fn choosing(names: &[&str], protocols: &[&str]) -> Self {
         let authority = Authority::new();
-        let mut config = server_config(&authority, names);
+        let config = server_config(&authority, names);
+        Self::serving(authority, config, protocols)
+    }
+
+    fn serving(authority: Authority, mut config: ServerConfig, protocols: &[&str]) -> Self {
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         let config = Arc::new(config);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -40,9 +44,15 @@ impl TlsUpstream {
                 let connection = ServerConnection::new(config.clone()).unwrap();
                 let mut stream = StreamOwned::new(connection, stream.unwrap());
                 std::thread::spawn(move || {
-                    while read_head(&mut stream) {
+                    while let Some(head) = read_head(&mut stream) {
                         let name = stream.conn.server_name().unwrap_or("nobody").to_owned();
-                        if stream.write_all(ok(&name).as_bytes()).is_err() {
+                        let header = |name: &str| {
+                            head.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().to_owned()
+                        };
+                        let (host, forwarded) = (header("host: "), header("x-forwarded-host: "));
+                        let seen = format!("\r\nx-seen-host: {host}\r\nx-seen-forwarded-host: {forwarded}\r\n");
+                        let answer = ok(&name).replacen("\r\n", &seen, 1);
+                        if stream.write_all(answer.as_bytes()).is_err() {
                             return;
                         }
                     }
@@ -75,17 +85,15 @@ pub(super) fn server_config(authority: &Authority, names: &[&str]) -> ServerConf
         .unwrap()
 }
 
-/// Reads to the end of a head; false at the end of the stream.
-fn read_head(stream: &mut impl Read) -> bool {
+/// Reads a head; `None` at the end of the stream.
+fn read_head(stream: &mut impl Read) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        if stream.read_exact(&mut byte).is_err() {
-            return false;
-        }
+        stream.read_exact(&mut byte).ok()?;
         head.extend(byte);
     }
-    true
+    Some(String::from_utf8(head).unwrap())
 }
 
 /// A proxy in front of this server that trusts this authority.

@@ -152,6 +152,13 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let log = logging::start(&args.log).map_err(Failure::usage)?;
     let CheckedFlags { generations, upstream, connector, admin_tokens, store } =
         args.check().map_err(|mistakes| Failure::usage(mistakes.join("\nerror: ")))?;
+    for (upstream, host) in upstream.iter().flat_map(|options| options.routes.replaced_hosts()) {
+        tracing::info!(
+            upstream,
+            host,
+            "requests to this upstream get this Host; `#host=client` after its URL keeps the client's"
+        );
+    }
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
     let mut override_feeds = args.override_feeds.feeds(&args.rules, options).map_err(Failure::bad_input)?;

@@ -16,7 +16,8 @@ pub(super) struct UpstreamArgs {
     /// Where to send allowed requests. `URL`: all of them. `HOST=URL`, `/PREFIX=URL`, `HOST/PREFIX=URL`: those for this host
     /// (`*.example.com` for all names below) and path prefix. `URL,URL`: to the least busy of several servers. A URL is
     /// `http://host:port`, `https://host:port`, `h2c://host:port` (HTTP/2 without TLS), `unix:/path`, or `echo`, which answers
-    /// with what it received. Repeatable; one value may hold several routes, separated by commas or spaces
+    /// with what it received. `#host=` after a URL sets the `Host` that this server gets: `client` for the client's, `upstream` for
+    /// the URL's (the default of `https://` with a name), or a name. Up to 256 routes of up to 64 servers. Repeatable; one value may hold several routes, separated by commas or spaces
     // No path or host has a space, so a space can separate routes as well.
     #[arg(long, value_name = "[HOST][/PREFIX]=URL", env = "WEIR_UPSTREAM", value_delimiter = ' ')]
     upstream: Vec<String>,
@@ -127,7 +128,7 @@ fn apart(values: &[String]) -> Vec<String> {
     for value in values {
         let mut is_first = true;
         for item in value.split(',') {
-            // A server has a `=` only in the path of a unix socket.
+            // A server has a `=` only in its setting or in the path of a unix socket.
             let has_target = item.split_once('=').is_some_and(|(before, _)| !before.contains(':'));
             match routes.last_mut().filter(|_| !is_first && !has_target) {
                 Some(route) => route.extend([",", item]),

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use http::Uri;
+use http::uri::Authority;
 
 /// The longest path of a unix socket, in bytes: `sun_path` has 108 on Linux, including a final 0 (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
@@ -14,7 +15,12 @@ const MAX_SOCKET_PATH: usize = 107;
 pub(crate) struct Server {
     pub(super) scheme: Scheme,
     pub(super) address: ServerAddress,
+    /// The `Host` of requests to it; `None` for the client's.
+    pub(super) host: Option<String>,
 }
+
+/// Starts the setting of a server's `Host`, after its URL.
+const HOST_SETTING: &str = "#host=";
 
 /// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,9 +45,33 @@ const EXPECTED: &str =
     "an upstream is `http://HOST:PORT`, `https://HOST:PORT`, `h2c://HOST:PORT`, `unix:/PATH` or `echo`";
 
 impl Server {
-    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:/PATH`. The error says what to
-    /// write instead.
+    /// Parses a server's URL, with `#host=client`, `#host=upstream` or `#host=NAME` after it for the `Host` of requests. The
+    /// error says what to write instead.
+    ///
+    /// By default, a server with a name and TLS gets its own name: sites that share addresses, such as those behind a CDN, are
+    /// told apart by it. Other servers are usually the operator's own and build links from the client's.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let (url, setting) = match text.rsplit_once(HOST_SETTING) {
+            Some((url, setting)) => (url, Some(setting)),
+            None => (text, None),
+        };
+        if let Some((url, other)) = url.split_once('#').filter(|_| !url.starts_with("unix:")) {
+            return Err(format!(
+                "`{text}`: `#{other}` is not a setting; write `{url}#host=client`, `{url}#host=upstream` or `{url}#host=NAME`"
+            ));
+        }
+        let mut server = Self::parse_url(url)?;
+        server.host = match setting {
+            Some("client") => None,
+            Some("upstream") => Some(server.own_host()),
+            Some(name) => Some(parse_host(text, name)?),
+            None => (server.scheme == Scheme::Https && server.has_name()).then(|| server.own_host()),
+        };
+        Ok(server)
+    }
+
+    /// Parses `http://HOST[:PORT]`, `https://HOST[:PORT]`, `h2c://HOST[:PORT]` or `unix:/PATH`.
+    fn parse_url(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return Self::unix(text, path);
         }
@@ -96,7 +126,7 @@ impl Server {
         if bare.parse::<IpAddr>().is_err() && !is_name {
             return Err(format!("`{text}`: `{host}` is not a valid host name or address"));
         }
-        Ok(Self { scheme, address: ServerAddress::Network { host: bare.to_ascii_lowercase(), port } })
+        Ok(Self { scheme, address: ServerAddress::Network { host: bare.to_ascii_lowercase(), port }, host: None })
     }
 
     fn unix(text: &str, path: &str) -> Result<Self, String> {
@@ -115,11 +145,29 @@ impl Server {
                 "`{text}`: the path of a unix socket has at most {MAX_SOCKET_PATH} bytes, this has {length}"
             ));
         }
-        Ok(Self { scheme: Scheme::Http, address: ServerAddress::Unix(PathBuf::from(path)) })
+        Ok(Self { scheme: Scheme::Http, address: ServerAddress::Unix(PathBuf::from(path)), host: None })
     }
 
-    /// Returns the `Host` for requests that have none, which HTTP/1.0 allows.
-    pub(super) fn authority(&self) -> String {
+    /// Returns the `Host` for requests that have none: health checks, and those in HTTP/1.0.
+    pub(super) fn default_host(&self) -> String {
+        self.host.clone().unwrap_or_else(|| self.own_host())
+    }
+
+    /// Returns the `Host` that the URL names. Clients leave out the port if it is the scheme's (RFC 9110 section 4.2.1).
+    fn own_host(&self) -> String {
+        match &self.address {
+            ServerAddress::Network { host, port } if *port == self.scheme.default_port() => {
+                if host.contains(':') {
+                    format!("[{host}]")
+                } else {
+                    host.clone()
+                }
+            }
+            _ => self.authority(),
+        }
+    }
+
+    fn authority(&self) -> String {
         match &self.address {
             ServerAddress::Network { host, port } if host.contains(':') => format!("[{host}]:{port}"),
             ServerAddress::Network { host, port } => format!("{host}:{port}"),
@@ -139,6 +187,17 @@ impl Server {
             ServerAddress::Unix(_) => "localhost",
         }
     }
+}
+
+/// Parses the value of [`HOST_SETTING`] that names a host.
+fn parse_host(text: &str, host: &str) -> Result<String, String> {
+    let authority = host.parse::<Authority>().ok().filter(|authority| !authority.as_str().contains('@'));
+    let is_host = |authority: &Authority| authority.host().len() == host.len() || authority.port_u16().is_some();
+    authority.filter(is_host).map(|authority| authority.to_string()).ok_or_else(|| {
+        format!(
+            "`{text}`: `{host}` is not a valid host; write `client`, `upstream` or a name such as `api.example.com`"
+        )
+    })
 }
 
 impl Scheme {
@@ -187,6 +246,29 @@ mod tests {
     }
 
     #[test]
+    fn a_name_with_tls_gets_its_own_host_and_a_setting_overrides_that() {
+        for (text, expected) in [
+            ("https://API.example.com", Some("api.example.com")),
+            ("https://api.example.com:443", Some("api.example.com")),
+            ("https://api.example.com:8443", Some("api.example.com:8443")),
+            ("https://api.example.com#host=client", None),
+            ("https://10.0.0.1", None),
+            ("https://[::1]", None),
+            ("https://[::1]#host=upstream", Some("[::1]")),
+            ("https://10.0.0.1:8443#host=upstream", Some("10.0.0.1:8443")),
+            ("https://10.0.0.1#host=b.example.com:8443", Some("b.example.com:8443")),
+            ("http://api.internal", None),
+            ("http://api.internal:3000#host=upstream", Some("api.internal:3000")),
+            ("h2c://api.internal", None),
+            ("unix:/run/a#b.sock", None),
+            ("unix:/run/a#b.sock#host=app.example.com", Some("app.example.com")),
+            ("unix:/run/app.sock#host=upstream", Some("localhost")),
+        ] {
+            assert_eq!(Server::parse(text).unwrap().host.as_deref(), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn mistaken_servers_say_what_is_right() {
         let long = format!("unix:/{}", "x".repeat(MAX_SOCKET_PATH));
         for (text, part) in [
@@ -202,6 +284,12 @@ mod tests {
             ("http://a:99999", "65535"),
             ("http://::1", "needs brackets"),
             ("http://$a", "not a valid host name"),
+            ("https://a#top", "write `https://a#host=client`"),
+            ("https://a#host=", "write `client`, `upstream` or a name"),
+            ("https://a#host=u@b", "`u@b` is not a valid host"),
+            ("https://a#host=b:", "`b:` is not a valid host"),
+            ("https://a#host=b:99999", "is not a valid host"),
+            ("https://a#host=b/c", "is not a valid host"),
             ("http:// a", "contains a space"),
             ("", "not a valid URL"),
             ("/run/app.sock", "`unix:/PATH`"),

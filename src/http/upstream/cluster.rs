@@ -112,6 +112,11 @@ impl Cluster {
         Some(EndpointLease::new(self.clone(), endpoint.clone()))
     }
 
+    /// Returns whether any server gets a `Host` other than the client's.
+    pub(super) fn replaces_host(&self) -> bool {
+        self.servers.iter().any(|server| server.host.is_some())
+    }
+
     /// Returns whether there is another endpoint than this one.
     pub(super) fn has_other(&self, endpoint: &Rc<Endpoint>) -> bool {
         self.endpoints.borrow().iter().any(|other| !Rc::ptr_eq(other, endpoint))

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::Method;
 use tokio::time::timeout;
 
+use super::address::Server;
 use super::cluster::Cluster;
 use super::connections::{Connector, ReadyConnection};
 use super::endpoint::{Endpoint, EndpointLease};
@@ -19,6 +20,26 @@ use crate::http::forwarding;
 use crate::http::message::{Request, RequestBody, Response};
 use crate::http::observer::UpstreamObserver;
 use crate::http::service::Context;
+use crate::message::headers::Headers;
+
+/// Gives a request the `Host` for a server. `client_host` is the client's, if a server before may have got another.
+fn address(request: &mut Request, server: &Server, client_host: Option<&Option<Vec<u8>>>) {
+    let client_host = client_host.and_then(Option::as_deref);
+    match (&server.host, client_host) {
+        (Some(host), _) => replace_host(&mut request.headers, host.as_bytes()),
+        (None, Some(host)) => replace_host(&mut request.headers, host),
+        (None, None) if request.headers.contains("host") => {}
+        // HTTP/1.0 allows that.
+        (None, None) => request.headers.append("host", server.default_host()),
+    }
+}
+
+/// Sets the `Host`, which comes first (RFC 9110 section 7.2).
+fn replace_host(headers: &mut Headers, host: &[u8]) {
+    let others = headers.iter().filter(|(name, _)| !name.eq_ignore_ascii_case(b"host"));
+    let replaced = [(&b"host"[..], host)].into_iter().chain(others).collect();
+    *headers = replaced;
+}
 
 /// Forwards requests to the servers of a route.
 #[derive(Debug)]
@@ -76,6 +97,8 @@ impl Forwarder {
         let activity = &context.activity;
         let start = activity.now();
         let mut failed_at: Option<Rc<Endpoint>> = None;
+        let mut kept = None;
+        let client_host = self.cluster.replaces_host().then(|| request.headers.get("host").map(<[u8]>::to_vec));
         loop {
             let lease = match self.lease_now(failed_at.as_ref(), context) {
                 Ok(lease) => lease,
@@ -83,9 +106,7 @@ impl Forwarder {
                 Err(first) => Box::pin(self.lease(first, failed_at.as_ref(), context)).await?,
             };
             let endpoint = lease.endpoint.clone();
-            if !request.headers.contains("host") {
-                request.headers.append("host", endpoint.server.authority());
-            }
+            address(request, &endpoint.server, client_host.as_ref());
             context.attempts.borrow_mut().begin(&endpoint.address, activity.now());
             let FailedAttempt { error, is_whole, progress } =
                 match self.try_once(request, &mut kept, lease, context).await {

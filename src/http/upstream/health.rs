@@ -84,7 +84,7 @@ async fn examine(check: Rc<HealthCheck>, endpoint: Rc<Endpoint>, connector: Rc<C
 
 /// Returns the status of an endpoint's response.
 async fn ask(path: &str, endpoint: &Endpoint, connector: &Connector) -> io::Result<u16> {
-    let host = endpoint.server.authority();
+    let host = endpoint.server.default_host();
     match connector.open(endpoint, true).await? {
         (stream, Protocol::Http1) => ask_http1(path, &host, stream).await,
         (stream, Protocol::Http2) => ask_http2(path, &host, endpoint.server.scheme, stream).await,

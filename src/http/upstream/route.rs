@@ -84,6 +84,15 @@ impl Routes {
         })
     }
 
+    /// Returns the servers that get a `Host` other than the client's, and that `Host`.
+    pub fn replaced_hosts(&self) -> Vec<(String, String)> {
+        let servers = self.0.iter().flat_map(|route| match &route.upstream {
+            Upstream::Echo => &[][..],
+            Upstream::Servers(servers) => servers,
+        });
+        servers.filter_map(|server| Some((server.to_string(), server.host.clone()?))).collect()
+    }
+
     /// Returns the index of a request's route. `host` is in lower case without a port, `path` normalised.
     ///
     /// Exact hosts come before wildcards and wildcards before any host; among these, the longest prefix wins. A request
@@ -103,8 +112,8 @@ impl Route {
     fn parse(text: &str) -> Result<Self, String> {
         let begins_with_url = ["http://", "https://", "h2c://", "unix:"].iter().any(|scheme| text.starts_with(scheme));
         let (matcher, urls) = match text.split_once('=') {
-            // Only the path of a unix socket may contain `=`, so this is a matcher with a scheme.
-            Some((matcher, urls)) if begins_with_url && !text.starts_with("unix:") => {
+            // Only the path of a unix socket or a setting may contain `=`, so this is a matcher with a scheme.
+            Some((matcher, urls)) if begins_with_url && !text.starts_with("unix:") && !matcher.contains('#') => {
                 let bare = matcher.split_once("://").map_or(matcher, |(_, bare)| bare);
                 return Err(format!("`{text}`: a route's matcher must not have a scheme; write `{bare}={urls}`"));
             }
@@ -279,6 +288,8 @@ mod tests {
             ("http://a,https://b:8443", "http://a:80,https://b:8443"),
             ("/v1=unix:/run/a=b.sock,h2c://c", "unix:/run/a=b.sock,h2c://c:80"),
             ("unix:/run/a=b.sock", "unix:/run/a=b.sock"),
+            ("https://a#host=client,https://b#host=x:8443", "https://a:443,https://b:443"),
+            ("a.example/v1=https://a#host=client", "https://a:443"),
             ("api.example.com=echo", "echo"),
             ("echo", "echo"),
         ] {
@@ -296,6 +307,7 @@ mod tests {
             (&["http://a,echo"], "cannot be combined"),
             (&["http://a,http://a:80"], "given twice"),
             (&["http://api.example.com/v1=http://a"], "write `api.example.com/v1=http://a`"),
+            (&["https://api.example.com=http://a#host=client"], "write `api.example.com=http://a#host=client`"),
             (&["api.example.com:443=http://a"], "write api.example.com"),
             (&["::1=http://a", "[0::1]=http://b"], "two routes are for `[::1]`"),
             (&["*=http://a"], "leave it out"),
