@@ -1,7 +1,7 @@
 //! Routes to upstreams, and their failures.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use weir::http::{HealthCheck, Routes, UpstreamOptions};
 
 use crate::support::server::{Setup, WIDE, Weir};
@@ -288,6 +289,37 @@ fn a_unix_socket_is_an_upstream_too() {
     let seen = server.join().unwrap();
     assert!(seen[0].starts_with("GET /x HTTP/1.1\r\nhost: a.example\r\n"), "{seen:?}");
     assert!(seen[1].contains("\r\nhost: localhost\r\n"), "{seen:?}");
+}
+
+/// Returns whether this process has sent a SYN to this port of 127.0.0.1 that was not answered.
+fn is_connecting(port: u16) -> bool {
+    let connections = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let (peer, syn_sent) = (format!("0100007F:{port:04X}"), "02");
+    connections.lines().any(|line| line.split_whitespace().skip(2).take(2).eq([peer.as_str(), syn_sent]))
+}
+
+#[test]
+fn a_connection_that_a_full_queue_drops_once_is_waited_for() {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    // Room for one connection. The kernel drops further SYNs, and repeats its own after a second.
+    socket.listen(0).unwrap();
+    let listener = TcpListener::from(socket);
+    let address = listener.local_addr().unwrap();
+    let _first = TcpStream::connect(address).unwrap();
+    let weir = weir(&[format!("http://{address}")], |_, _| {});
+    let mut client = weir.connect();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    eventually("the connection is not accepted", || if is_connecting(address.port()) { Ok(()) } else { Err(()) });
+    std::thread::spawn(move || {
+        let first = listener.accept().unwrap();
+        let mut wire = Wire::new(listener.accept().unwrap().0);
+        wire.request();
+        wire.send(ok("late"));
+        drop(first);
+    });
+    let response = client.response();
+    assert_eq!((response.status(), response.text()), (200, "late"));
 }
 
 /// Reads to the end of a head.

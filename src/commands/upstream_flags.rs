@@ -23,7 +23,7 @@ pub(super) struct UpstreamArgs {
     upstream: Vec<String>,
 
     /// Timeout for connecting to an upstream, including TLS, and for waiting for a free connection
-    #[arg(long, value_name = "DURATION", env = "WEIR_CONNECT_TIMEOUT", default_value = "1s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", env = "WEIR_CONNECT_TIMEOUT", default_value = "3s", value_parser = parse_duration)]
     pub(super) connect_timeout: Duration,
 
     /// Timeout for the start of an upstream's response, including retries

@@ -141,7 +141,8 @@ impl Default for Timeouts {
             idle: Duration::from_mins(1),
             tunnel: Duration::from_mins(5),
             min_rate: 240,
-            connect: Duration::from_secs(1),
+            // The kernel repeats a lost SYN, or one that a full queue has dropped, after 1 s.
+            connect: Duration::from_secs(3),
             response: Duration::from_secs(30),
             upstream_idle: Duration::from_secs(4),
         }
