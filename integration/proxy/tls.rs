@@ -80,7 +80,12 @@ fn each_host_has_its_certificate_and_requests_for_others_are_misdirected() {
         ("127.0.0.1", "127.0.0.1", 200),
         ("one.example", "a.two.example", 421),
         ("a.two.example", "one.example", 421),
-        ("127.0.0.1", "a.two.example", 421),
+        // A client that connects to an address names no host, so it is not misdirected.
+        ("127.0.0.1", "a.two.example", 200),
+        ("127.0.0.1", "none.example", 200),
+        // A host without a certificate gets the first one.
+        ("one.example", "none.example", 200),
+        ("a.two.example", "none.example", 421),
     ] {
         let (found, body) = Tls::connect(&weir, &config, name).get(host).unwrap();
         assert_eq!(found, status, "{name} {host}: {body}");

@@ -286,9 +286,13 @@ impl Certificates {
 
     /// Returns the certificates for a host, most preferred first; the first certificate of all if none matches.
     fn for_host(&self, name: Option<&str>) -> impl Iterator<Item = &LoadedCertificate> {
+        self.indexes(name).iter().filter_map(|index| self.all.get(*index))
+    }
+
+    fn indexes(&self, name: Option<&str>) -> &[usize] {
         let name = name.map(|name| name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase());
         let indexes = name.and_then(|name| self.hosts.get(&name).or_else(|| self.hosts.get(wildcard_of(&name)?)));
-        indexes.map_or(&[0][..], Vec::as_slice).iter().filter_map(|index| self.all.get(*index))
+        indexes.map_or(&[0], Vec::as_slice)
     }
 
     fn choose(&self, name: Option<&str>, schemes: &[SignatureScheme]) -> Option<&LoadedCertificate> {
@@ -325,9 +329,11 @@ impl TlsInfo {
     /// get a 421 (RFC 9110 section 15.5.20): another certificate may be for the host, and other requirements may apply
     /// to its clients.
     ///
-    /// With a single certificate all hosts may, because no other certificate could have been used.
+    /// A client that named no host is not misdirected, nor is one that would have got the same certificate for this host.
     pub fn covers(&self, host: &str) -> bool {
-        let mut shown = self.certificates.for_host(self.server_name.as_deref());
-        self.certificates.all.len() < 2 || shown.any(|certificate| certificate.says.covers(host))
+        let Some(name) = self.server_name.as_deref() else { return true };
+        let (shown, for_host) = (self.certificates.indexes(Some(name)), self.certificates.indexes(Some(host)));
+        shown.iter().any(|index| for_host.contains(index))
+            || self.certificates.for_host(Some(name)).any(|certificate| certificate.says.covers(host))
     }
 }
