@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, date_time_ymd};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
@@ -74,8 +75,13 @@ impl TlsUpstream {
 /// The configuration of a server with a certificate for these names.
 pub(super) fn server_config(authority: &Authority, names: &[&str]) -> ServerConfig {
     authority.sign("upstream", names);
-    let certificate = CertificateDer::from_pem_file(authority.path("upstream.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_file(authority.path("upstream.key")).unwrap();
+    config_of(authority, "upstream")
+}
+
+/// The configuration of a server with this certificate.
+fn config_of(authority: &Authority, name: &str) -> ServerConfig {
+    let certificate = CertificateDer::from_pem_file(authority.path(&format!("{name}.pem"))).unwrap();
+    let key = PrivateKeyDer::from_pem_file(authority.path(&format!("{name}.key"))).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -172,4 +178,39 @@ fn an_upgrade_is_never_asked_for_in_http2() {
     let weir = weir(&format!("https://localhost:{}", upstream.port()), Some(&upstream.ca()), None);
     let upgrade = [("connection", "upgrade"), ("upgrade", "websocket")];
     assert_eq!(weir.connect().get_with("/", &upgrade).text(), "localhost");
+}
+
+/// A certificate as `openssl req -x509` makes it: signed by itself, and an authority.
+fn sign_itself(authority: &Authority, name: &str, valid_until: i32) {
+    let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.not_after = date_time_ymd(valid_until, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    std::fs::write(authority.path(&format!("{name}.pem")), params.self_signed(&key).unwrap().pem()).unwrap();
+    std::fs::write(authority.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
+}
+
+#[test]
+fn a_certificate_that_is_its_own_authority_is_believed_if_it_is_listed() {
+    let authority = Authority::new();
+    for (name, valid_until) in [("own", 2100), ("other", 2100), ("old", 2020)] {
+        sign_itself(&authority, name, valid_until);
+    }
+    for (shown, listed, url_host, is_believed) in [
+        ("own", "own", "localhost", true),
+        ("own", "other", "localhost", false),
+        ("own", "own", "127.0.0.1", false),
+        ("old", "old", "localhost", false),
+    ] {
+        let config = config_of(&authority, shown);
+        let upstream = TlsUpstream::serving(Authority::new(), config, &[]);
+        let url = format!("https://{url_host}:{}", upstream.port());
+        let weir = weir(&url, Some(&authority.path(&format!("{listed}.pem"))), None);
+        let response = weir.connect().get("/");
+        if is_believed {
+            assert_eq!(response.text(), "localhost", "{shown} {listed} {url_host}");
+        } else {
+            check_rejected(&weir, &response);
+        }
+    }
 }

@@ -13,6 +13,7 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::{TlsConnector, TlsStream};
 
+use super::authority::AuthorityVerifier;
 use super::files::{FileContent, FileError, NamedFile, WatchedFiles, error_in_all, load, pair};
 use super::{ALPN, HTTP_2, KeyPairFiles};
 use crate::http::transport::Stream;
@@ -137,14 +138,16 @@ fn server_name(host: &str) -> Option<ServerName<'static>> {
 fn make(contents: &[FileContent], has_ca: bool) -> Result<ClientConfig, FileError> {
     let provider = CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(default_provider()));
     let (ca, certificate) = contents.split_at(usize::from(has_ca));
-    let roots = match ca {
-        [ca, ..] => ca.roots()?,
-        [] => Arc::new(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }),
-    };
     let config = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
     let unusable = |error| error_in_all(contents, "--upstream-ca", format!("cannot set up TLS: {error}"));
     let config = config.map_err(unusable)?;
-    let config = config.with_root_certificates(roots);
+    let config = match ca {
+        [ca, ..] => {
+            let verifier = AuthorityVerifier::new(ca, &provider)?;
+            config.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
+        }
+        [] => config.with_root_certificates(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }),
+    };
     Ok(match certificate {
         [certificate, key, ..] => {
             let loaded = load(certificate, key, &provider)?;

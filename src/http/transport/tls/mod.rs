@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 
+mod authority;
 mod certificate;
 mod client;
 mod files;
