@@ -325,6 +325,7 @@ fn the_client_is_found_behind_trusted_proxies() {
 
 #[test]
 fn what_is_wrong_at_the_start_is_said_at_once() {
+    const ANY: &str = "127.0.0.1:0";
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for (flags, code, part) in [
@@ -342,6 +343,17 @@ fn what_is_wrong_at_the_start_is_said_at_once() {
         (vec!["--upstream", "echo", "--grace", "5"], 2, "no unit"),
         (vec!["--upstream", "echo", "--client-address", "hops=0"], 2, "a number from 1 to 255"),
         (vec!["--upstream", "echo", "--limits", "none.yaml"], 1, "none.yaml"),
+        (
+            vec!["--upstream", "echo", "--proxy", ANY, "--proxy", ANY],
+            2,
+            "'--proxy <ADDR>' cannot be used multiple times",
+        ),
+        (vec!["--grpc", ANY, "--grpc", ANY], 2, "'--grpc <ADDR>' cannot be used multiple times"),
+        (vec!["--check", ANY, "--check=unix:/a"], 2, "'--check <ADDR>' cannot be used multiple times"),
+        (vec!["--spoe", ANY, "--spoe", ANY], 2, "'--spoe <ADDR>' cannot be used multiple times"),
+        (vec!["--admin", ANY, "--admin", ANY], 2, "'--admin <ADDR>' cannot be used multiple times"),
+        (vec!["--limits", "a.yaml", "--limits", "b.yaml"], 2, "'--limits <FILE>' cannot be used multiple times"),
+        (vec!["--workers", "1", "--workers", "2"], 2, "'--workers <N>' cannot be used multiple times"),
         (vec!["--upstream", "echo", "--admin", "127.0.0.1:0", "--proxy", &address], 3, "cannot listen"),
     ] {
         let serve = binary::run(&[&["serve"], &flags[..]].concat());

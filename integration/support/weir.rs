@@ -47,11 +47,15 @@ impl Weir {
     /// The arguments that [`Self::serve`] passes. A healthy store is never late, however busy the machine is. A test
     /// about late answers gives a `--store-timeout` of its own.
     pub(crate) fn arguments<'a>(flags: &[&'a str]) -> Vec<&'a str> {
-        let listeners = ["serve", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"];
-        let unless = |flag, default: [&'static str; 2]| if flags.contains(&flag) { vec![] } else { default.to_vec() };
-        let upstream = unless("--upstream", ["--upstream", "echo"]);
-        let timeout = unless("--store-timeout", ["--store-timeout", STORE_TIMEOUT]);
-        [&listeners[..], &upstream, &timeout, flags].concat()
+        let defaults = [
+            ["--proxy", "127.0.0.1:0"],
+            ["--admin", "127.0.0.1:0"],
+            ["--log-format", "json"],
+            ["--upstream", "echo"],
+            ["--store-timeout", STORE_TIMEOUT],
+        ];
+        let missing = defaults.iter().filter(|[name, _]| !flags.contains(name)).flatten();
+        ["serve"].iter().chain(missing).chain(flags).copied().collect()
     }
 
     /// Serves these rules with the command that `command` makes for the process' directory.

@@ -24,7 +24,7 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
     let Some(file) = flag(&given, "config").or_else(|| std::env::var(VARIABLE).ok()) else { return Ok(arguments) };
     let source = config::read(Path::new(&file)).map_err(Report::of)?;
     let settable = schema::settable();
-    let known: Vec<&str> = settable.iter().filter_map(clap::Arg::get_long).collect();
+    let known: Vec<_> = settable.iter().filter_map(schema::known).collect();
     let mut added = Vec::new();
     for Setting { key, values } in config::settings(&source, &known)? {
         let argument = subcommand.get_arguments().find(|argument| argument.get_long() == Some(&key));
@@ -87,6 +87,16 @@ mod tests {
             let error = expanded(file, &["weir", "serve"]).unwrap_err().to_string();
             assert!(error.contains("expected a flag's value, found"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_flag_that_is_not_repeatable_has_one_value() {
+        let error =
+            expanded("upstream: [echo, /v1=echo]\nproxy: [a, b]\n", &["weir", "serve"]).unwrap_err().to_string();
+        assert!(
+            error.contains("weir.yaml:2:8") && error.contains("`--proxy` takes one value, found a list"),
+            "{error}"
+        );
     }
 
     #[test]

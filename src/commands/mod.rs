@@ -49,7 +49,7 @@ mod values;
 
 /// A rate limiter: a reverse proxy, and a decision service for gateways and applications
 #[derive(Parser, Debug)]
-#[command(name = "weir", version, args_override_self = true)]
+#[command(name = "weir", version)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

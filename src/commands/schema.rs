@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::Cli;
 use super::exit::{ExitCode, Failure};
-use crate::config;
+use crate::config::{self, KnownFlag};
 
 /// The address of the schema of the flags' file. Editors find it by the line `# yaml-language-server: $schema=ADDRESS`.
 const CONFIG_SCHEMA: &str = "https://weir.github.io/weir/weir.schema.json";
@@ -38,6 +38,12 @@ pub(super) fn settable() -> Vec<Arg> {
         .flat_map(clap::Command::get_arguments)
         .filter(|flag| flag.get_long().is_some_and(|name| !matches!(name, "config" | "dry-run" | "help" | "version")));
     flags.cloned().collect()
+}
+
+/// Describes a flag to the reader of the file.
+pub(super) fn known(flag: &Arg) -> Option<KnownFlag<'_>> {
+    let is_repeatable = matches!(flag.get_action(), ArgAction::Append);
+    Some(KnownFlag { name: flag.get_long()?, is_repeatable })
 }
 
 fn of_flags() -> Value {
@@ -80,20 +86,21 @@ mod tests {
     fn the_schema_and_the_reader_know_the_same_files() {
         let schema = of_flags();
         let validator = jsonschema::validator_for(&schema).unwrap();
-        let names: Vec<_> = settable().iter().filter_map(|flag| flag.get_long().map(str::to_owned)).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let flags = settable();
+        let known: Vec<_> = flags.iter().filter_map(known).collect();
         for (text, value, is_right) in [
             ("workers: 2\nupstream: [a, b]\n", json!({ "workers": 2, "upstream": ["a", "b"] }), true),
             ("shadow: true\nstore: memory\n", json!({ "shadow": true, "store": "memory" }), true),
             ("upstream: a\n", json!({ "upstream": "a" }), true),
             ("worker: 2\n", json!({ "worker": 2 }), false),
             ("upstream: { a: b }\n", json!({ "upstream": { "a": "b" } }), false),
+            ("workers: [2]\n", json!({ "workers": [2] }), false),
             ("workers:\n", json!({ "workers": null }), false),
             ("config: other.yaml\n", json!({ "config": "other.yaml" }), false),
             ("dry-run: true\n", json!({ "dry-run": true }), false),
         ] {
             let source = config::Source { name: "weir.yaml".into(), text: text.into() };
-            assert_eq!(config::settings(&source, &names).is_ok(), is_right, "{text}");
+            assert_eq!(config::settings(&source, &known).is_ok(), is_right, "{text}");
             assert_eq!(validator.is_valid(&value), is_right, "{text}");
         }
     }

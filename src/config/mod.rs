@@ -51,7 +51,7 @@ pub use named_files::NamedFile;
 pub use problem::{Place, Problem, Report, Severity};
 pub use reload::{Change, Files, OverridesCopy, PollMode, Sources, Watcher};
 pub use schema::SCHEMA;
-pub use settings::{Setting, settings};
+pub use settings::{KnownFlag, Setting, settings};
 
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::rules::suggest;

@@ -16,8 +16,16 @@ pub struct Setting {
     pub values: Vec<String>,
 }
 
-/// Reads the flags of a file; `known` are the names of all flags. The error has all mistakes.
-pub fn settings(source: &Source, known: &[&str]) -> Result<Vec<Setting>, Report> {
+/// A flag that a file may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownFlag<'a> {
+    /// Its name without the dashes.
+    pub name: &'a str,
+    pub is_repeatable: bool,
+}
+
+/// Reads the flags of a file. The error has all mistakes.
+pub fn settings(source: &Source, known: &[KnownFlag<'_>]) -> Result<Vec<Setting>, Report> {
     let findings = Findings::new(&source.name);
     let mut settings = Vec::new();
     let (Ok(()) | Err(ReportedError)) = collect(&source.text, known, &mut settings, &findings);
@@ -26,7 +34,7 @@ pub fn settings(source: &Source, known: &[&str]) -> Result<Vec<Setting>, Report>
     if report.errors == 0 { Ok(settings) } else { Err(report) }
 }
 
-fn collect(text: &str, known: &[&str], settings: &mut Vec<Setting>, findings: &Findings) -> ReadResult<()> {
+fn collect(text: &str, known: &[KnownFlag<'_>], settings: &mut Vec<Setting>, findings: &Findings) -> ReadResult<()> {
     let mut reader = Reader::without_tabs(text, findings)?;
     if !reader.document()? {
         return Ok(());
@@ -38,13 +46,19 @@ fn collect(text: &str, known: &[&str], settings: &mut Vec<Setting>, findings: &F
         if !seen.is_new(&key) {
             continue;
         }
-        if known.contains(&key.text.as_str()) {
-            if let Ok(values) = values(&node) {
-                settings.push(Setting { key: key.text, values });
-            }
-        } else {
-            let help = did_you_mean(&key.text, known.iter().copied());
+        let Some(flag) = known.iter().find(|flag| flag.name == key.text) else {
+            let help = did_you_mean(&key.text, known.iter().map(|flag| flag.name));
             key.error(format!("unknown flag `--{}`", key.text), help);
+            continue;
+        };
+        let Ok(values) = values(&node) else { continue };
+        if matches!(node.value, Value::List(_)) && !flag.is_repeatable {
+            node.error(
+                format!("`--{}` takes one value, found {}", key.text, node.kind()),
+                format!("write `{}: VALUE`", key.text),
+            );
+        } else {
+            settings.push(Setting { key: key.text, values });
         }
     }
     reader.end()
