@@ -27,7 +27,7 @@ if not used then
   return redis.error_reply('ERR ' .. key .. ' is no bucket of this script')
 end
 local left = redis.call('PTTL', key)
-if left < 0 then
+if left <= 0 then
   -- There is no window yet, or somebody has removed the expiry.
   used, left = 0, window * 1000
 end

@@ -39,7 +39,7 @@ local now = time[1] * 1000000 + time[2]
 local bucket = redis.call('HMGET', key, 'used', 'parts', 'at')
 local used, parts, at = tonumber(bucket[1]), tonumber(bucket[2]), tonumber(bucket[3])
 local left = redis.call('PTTL', key)
-if not used or not parts or not at or left < 0 then
+if not used or not parts or not at or left <= 0 then
   used, parts, at, left = 0, 0, now, window * 1000
 end
 parts = math.max(0, parts - back * math.max(0, now - at))

@@ -40,6 +40,31 @@ fn set_time(redis: &RedisServer, now: i64, started: i64, written: i64, window: i
     redis.cli(&["HSET", "k", "at", &at.to_string()]);
 }
 
+/// A key exists until the millisecond in which it expires is over. In that one its window has ended, and nobody waits on.
+#[test]
+fn a_window_that_ends_now_no_longer_counts() {
+    const ENDING: &str = "local real = redis
+        local redis = setmetatable({
+          call = function(command, ...) return command == 'PTTL' and 0 or real.call(command, ...) end,
+        }, { __index = real })\n";
+    let redis = RedisServer::plain();
+    for (file, arguments) in
+        [("pluglimit_fixed_window.lua", &["2", "60"][..]), ("pluglimit_token_bucket.lua", &["2", "60", "2"])]
+    {
+        let script = std::fs::read_to_string(format!("{}/lua/{file}", env!("CARGO_MANIFEST_DIR"))).unwrap();
+        let take = |script: &str| {
+            let words = [&["EVAL", script, "1", "k"], arguments].concat();
+            redis.cli(&words).lines().next().map(str::to_owned)
+        };
+        redis.cli(&["FLUSHALL"]);
+        let ended = format!("{ENDING}{script}");
+        let said = [&script, &script, &script, &ended, &script, &script].map(|script| take(script));
+        let said: Vec<&str> = said.iter().flatten().map(String::as_str).collect();
+        assert_eq!(said, ["allow", "allow", "deny", "allow", "allow", "deny"], "{file}");
+        assert!(redis.cli(&["PTTL", "k"]).parse::<u64>().unwrap() > 50_000, "{file}");
+    }
+}
+
 fn check(redis: &RedisServer, case: &Value) {
     let limit = &case["limit"];
     let (file, numbers) = match case["algorithm"].as_str().unwrap() {
