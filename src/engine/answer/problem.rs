@@ -6,7 +6,7 @@ use http::StatusCode;
 
 use super::headers::{Generations, add_headers};
 use super::told;
-use super::verdict::{Answer, Standing, Verdict};
+use super::verdict::{Standing, Verdict};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::deny_with::{DenyWith, Template};
 use crate::engine::rules::rule_set::Rules;
@@ -40,7 +40,7 @@ pub fn retry_after(verdict: &Verdict) -> Option<u64> {
     match verdict.standing {
         Standing::Allowed => None,
         Standing::Unavailable | Standing::Overloaded => Some(UNAVAILABLE_RETRY_SECONDS),
-        Standing::Denied => seconds(verdict.binding()?),
+        Standing::Denied => verdict.binding()?.decision.retry_after.map(|wait| wait.ceil_seconds().max(1)),
     }
 }
 
@@ -81,17 +81,11 @@ fn status(verdict: &Verdict, with: Option<&DenyWith>) -> StatusCode {
     }
 }
 
-/// Returns the `Retry-After` of a denial by a limit that clients are told of.
+/// Returns the `Retry-After` of a reply; `None` if only limits deny that clients are not told of. Beside a limit that they are
+/// told of, a hidden one that denies for longer counts: a client that obeys the header must not be denied again.
 fn told_retry_after(rules: &Rules, verdict: &Verdict) -> Option<u64> {
-    match told::denial(rules, verdict) {
-        Some(answer) => seconds(answer),
-        None if verdict.standing == Standing::Denied => None,
-        None => retry_after(verdict),
-    }
-}
-
-fn seconds(answer: &Answer) -> Option<u64> {
-    answer.decision.retry_after.map(|wait| wait.ceil_seconds().max(1))
+    let is_hidden = verdict.standing == Standing::Denied && told::denial(rules, verdict).is_none();
+    if is_hidden { None } else { retry_after(verdict) }
 }
 
 /// A response of headers alone: gRPC reads the status from them.
@@ -150,8 +144,7 @@ fn push_detail(text: &mut String, rules: &Rules, verdict: &Verdict) {
     }
     let Some(answer) = told::denial(rules, verdict) else { return text.push_str(HIDDEN) };
     text.push_str(rules.name(answer.limit));
-    let wait = answer.decision.retry_after;
-    match (&answer.numbers, wait) {
+    match (&answer.numbers, answer.decision.retry_after) {
         (None, None) => return text.push_str(" denies this request"),
         // Only an operator's block denies for a time without numbers. Clients do not see its reason.
         (None, Some(_)) => text.push_str(" is blocked for this id"),
@@ -164,9 +157,9 @@ fn push_detail(text: &mut String, rules: &Rules, verdict: &Verdict) {
             }
         }
     }
-    if let Some(wait) = wait {
+    if let Some(seconds) = retry_after(verdict) {
         text.push_str("; retry after ");
-        text.push_str(itoa::Buffer::new().format(wait.ceil_seconds().max(1)));
+        text.push_str(itoa::Buffer::new().format(seconds));
         text.push_str(" s");
     }
 }

@@ -244,11 +244,32 @@ fn clients_are_not_told_of_a_hidden_limit() {
     );
 
     let both = denial(&rules, &verdict(&[hidden, shown]), ALL, false);
-    assert_eq!(both.headers.text("retry-after"), Some("2"));
     check(&both.headers, "ratelimit", &[("Daily", &[("r", 0), ("t", 2)])]);
     let body: serde_json::Value = serde_json::from_str(&both.body).unwrap();
     assert_eq!(body["violated-policies"], serde_json::json!(["Daily"]));
     assert!(body["detail"].as_str().unwrap().starts_with("Daily allows"));
+}
+
+#[test]
+fn a_client_waits_for_a_hidden_limit_that_denies_for_longer() {
+    let rules = rules_with(0, |limit| limit.visibility = Visibility::Hidden);
+    for (hidden, expected) in [(Some(9_000), Some("9")), (Some(1_000), Some("2")), (None, None)] {
+        let rows: [Row; 2] = [
+            (0, 0, 20, 1, Outcome::Denied, 0, hidden, hidden),
+            (1, 0, 1_000, 86_400, Outcome::Denied, 0, Some(2_000), Some(40_000)),
+        ];
+        let http = denial(&rules, &verdict(&rows), ALL, false);
+        let grpc = denial(&rules, &verdict(&rows), ALL, true);
+        for response in [&http, &grpc] {
+            assert_eq!(response.headers.text("retry-after"), expected, "{hidden:?}");
+        }
+        let body: serde_json::Value = serde_json::from_str(&http.body).unwrap();
+        for detail in [body["detail"].as_str(), grpc.headers.text("grpc-message")].map(Option::unwrap) {
+            assert!(detail.starts_with("Daily allows") && !detail.contains("Burst"), "{detail}");
+            let wait = detail.split_once("; retry after ").map(|(_, wait)| wait.trim_end_matches(" s"));
+            assert_eq!(wait, expected);
+        }
+    }
 }
 
 #[test]

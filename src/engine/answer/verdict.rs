@@ -84,7 +84,8 @@ impl Verdict {
     /// The verdict when the store has decided the charges of a plan.
     pub fn decided(plan: &Plan, decisions: &Decisions) -> Self {
         let limit = |place: usize| plan.origins.get(place).map(|origin| origin.limit);
-        let details = decisions.details.iter().filter_map(|(place, detail)| Some((limit(*place)?, detail.clone())));
+        let details = decisions.details.iter().filter(|(_, detail)| !matches!(detail, Detail::Taken(_)));
+        let details = details.filter_map(|(place, detail)| Some((limit(*place)?, detail.clone())));
         let details = details.collect();
         let charged = (0..).zip(plan.origins.iter().zip(&plan.charges)).zip(decisions.iter());
         let answers = charged.map(|((place, (origin, charge)), decision)| {
