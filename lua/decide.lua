@@ -14,13 +14,17 @@
 --   COST         tokens; 0 asks without taking
 --   MODE         spend        takes the cost if it is there, and otherwise denies the whole request
 --                check        answers as spend would, and takes nothing
+--                look         denies as check does; if the cost fits, it reports the bucket as it is
+--                look_only    the same, and never denies
 --                spend_only   takes the cost if it is there, and never denies
 --                spend_up_to  takes the cost, or all that is left if that is less, and never denies
 --                refund       gives the cost back, up to a full bucket
 --                reset        makes the bucket full
---              A refund may end in `~SPAN`: sliding_log and sliding_window give back what was taken that many microseconds
---              ago, and fixed_window gives nothing back if another window has begun since. Any mode may then end in
---              `@INSTANT`: when the numbers took effect, if that was after EFFECTIVE_FROM.
+--              spend and spend_only may end in `~`: sliding_log, sliding_window and fixed_window then tell when the tokens
+--              were taken, in the details { 'taken', INSTANT }. A refund may end in `~INSTANT`: sliding_log gives back
+--              only what was taken at that instant, sliding_window only of its window, and fixed_window nothing if another
+--              window has begun since. Any mode may then end in `@INSTANT`: when the numbers took effect, if that was after
+--              EFFECTIVE_FROM.
 --              A spend or a refund of gcra or fixed_window may then end in what leases.lua describes, and any mode of
 --              these in `=PATIENCE:DELAY`: a cost that fits within PATIENCE microseconds is taken now, and DELAY, at least
 --              as long, is the longest PATIENCE of charges of the bucket.
@@ -50,7 +54,7 @@
 --
 -- The contract of algorithms. An algorithm is a table with these functions; `load` below has a line for each. A charge has the
 -- fields `burst`, `count` (TOKEN or COUNT), `numbers` (both words as text), `algorithm`, `parameters`, `cost`, `mode`, `from`
--- (when its numbers took effect) and, if given, `taken` (the instant, of a refund with a span), `lease`, `patience` and `delay`.
+-- (when its numbers took effect; that of a look is `check`) and, if given, `look`, `lenient` (of look_only), `taken` (the instant of a refund), `told` (with `~`), `lease`, `patience` and `delay`.
 --   parse(text)                  returns the `parameters` of a charge, from what follows the name in WORD; nil if invalid.
 --   decide(key, charge)          returns outcome, remaining, retry, reset; then the change to commit, or nil; the details, or
 --                                nil; and true if the change is committed even if the request is denied. Or returns nil and an

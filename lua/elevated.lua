@@ -53,13 +53,15 @@ end
 local function plain(charge)
   if not charge.base then
     local words, cost, mode = charge.parameters, charge.cost, charge.mode
+    local look, lenient = charge.look, charge.lenient
     charge.base = {
       burst = charge.burst, count = charge.count, parameters = words.drain, algorithm = algorithm,
       numbers = format(INTEGER, charge.count) .. ' ' .. words.plain, cost = cost, mode = mode, from = charge.from,
+      look = look, lenient = lenient,
     }
     charge.raised = {
       burst = words.burst, count = words.token, parameters = words.other, algorithm = algorithm,
-      numbers = words.numbers, cost = cost, mode = mode, from = charge.from,
+      numbers = words.numbers, cost = cost, mode = mode, from = charge.from, look = look, lenient = lenient,
     }
   end
   return charge.base, charge.raised
@@ -170,6 +172,47 @@ local function until_activation(found, charge, level)
   return wait
 end
 
+-- A bucket as it is when the elevated numbers end, if nothing else happens until then.
+local function at_end(found, charge, level)
+  local base, raised = charge.base, charge.raised
+  local left = cut(base, raised, drained(level, raised.parameters, found.ending - found.instant))
+  local counts = found.ending < found.month_end
+  return {
+    by = base, instant = found.ending, ending = 0, level = left,
+    activations = counts and found.activations or 0, month_end = counts and found.month_end or 0,
+  }
+end
+
+-- Microseconds until a charge fits with `level` used by the numbers that hold, -1 for never.
+local function until_fits(found, charge, level)
+  local by, plain = found.by, -1
+  if charge.cost <= by.burst then
+    plain = time_for(max(level - (by.burst - charge.cost) * by.count, 0), by.parameters)
+  end
+  if found.ending == 0 then
+    local wait = until_activation(found, charge, level)
+    return (plain == -1 or wait >= 0 and wait < plain) and wait or plain
+  end
+  local left = found.ending - found.instant
+  if plain >= 0 and plain < left then
+    return plain
+  end
+  local ended = at_end(found, charge, level)
+  local wait = until_fits(ended, charge, ended.level)
+  -- A sum beyond 2^53 may be rounded, but never to below it.
+  return wait >= 0 and min(left + wait, EXACT - 1) or -1
+end
+
+-- Microseconds until the bucket is full with `level` used by the numbers that hold, -1 for never.
+local function until_full(found, charge, level)
+  local plain, left = time_for(level, found.by.parameters), found.ending - found.instant
+  if found.ending == 0 or plain >= 0 and plain < left then
+    return plain
+  end
+  local wait = time_for(at_end(found, charge, level).level, charge.base.parameters)
+  return wait >= 0 and min(left + wait, EXACT - 1) or -1
+end
+
 -- Switches the elevated numbers on. What is used stays used.
 local function activate(found, charge)
   local base, raised = charge.base, charge.raised
@@ -214,25 +257,25 @@ function algorithm.decide(key, charge)
     activate(found, charge)
     left = charge.parameters.most - found.activations
     outcome, after, retry, level = decided(found.by, found.by.count, found.level, nil, least(found))
-  elseif found.ending == 0 and (mode == 'spend' or mode == 'check' or mode == 'spend_only') then
-    local wait = until_activation(found, charge, after)
-    triggered = outcome ~= ALLOWED and wait == 0
+  elseif mode == 'spend' or mode == 'check' or mode == 'spend_only' then
+    triggered = found.ending == 0 and outcome ~= ALLOWED and until_activation(found, charge, after) == 0
     if triggered then
       activate(found, charge)
       left = charge.parameters.most - found.activations
       outcome, after, retry, level = decided(found.by, found.by.count, found.level, nil, least(found))
-    elseif retry == -1 or wait >= 0 and wait < retry then
-      retry = wait
+    end
+    if charge.cost > 0 and not (charge.look and outcome == ALLOWED) then
+      retry = until_fits(found, charge, after)
     end
   end
   found.write = level
-  return outcome, remaining(found.by, after), retry, time_for(after, found.by.parameters), level and found,
+  return outcome, remaining(found.by, after), retry, until_full(found, charge, after), level and found,
     details(found, triggered, left)
 end
 
 function algorithm.standing(key, charge)
   local found = find(key, charge)
-  return remaining(found.by, found.level), time_for(found.level, found.by.parameters), details(found, false, -1)
+  return remaining(found.by, found.level), until_full(found, charge, found.level), details(found, false, -1)
 end
 
 -- Counts an activation in its quota: without those that other charges of the request were only asked for.

@@ -214,6 +214,10 @@ function algorithm.decide(key, charge)
   else
     outcome, after, retry, change = decided(charge, 1, level, position, least)
   end
+  if charge.told and change and not details then
+    -- A negative outcome is the time until a charge counts that was booked ahead.
+    details = { 'taken', position.at - outcome }
+  end
   return outcome, max(charge.burst - after, 0), retry, reset(charge, position, after), change, details
 end
 

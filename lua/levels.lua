@@ -252,7 +252,7 @@ function decided(charge, token, level, position, least)
     end
     return ALLOWED, level + taken, 0, level + taken
   end
-  local denial = mode == 'spend_only' and UNCHANGED or DENIED
+  local denial = (mode == 'spend_only' or charge.lenient) and UNCHANGED or DENIED
   -- A cost may be larger than 2^53; then it is not compared with the room.
   if cost > charge.burst then
     return denial, level, -1, nil
@@ -265,10 +265,15 @@ function decided(charge, token, level, position, least)
     if charge.delay and wait > 0 and wait <= charge.patience then
       local outcome, after, retry, change = rare().booked(charge, level, position, missing, wait)
       if outcome then
+        if charge.look then
+          return outcome, level, 0, nil
+        end
         return outcome, after, retry, change
       end
     end
     return denial, level, wait, nil
+  elseif charge.look then
+    return ALLOWED, level, 0, nil
   end
   -- An identical charge would fit once what is missing has come back. The sum 2 * wanted may not fit into 2^53.
   local missing, retry, after = wanted - (room - wanted), 0, level + wanted

@@ -52,19 +52,22 @@ for request = 1, count_of_requests do
       if not parameters then
         charges.failure = redis.error_reply('ERR usage: ' .. USAGE)
       end
-      local from, taken, lease, patience, delay = effective_from, nil, nil, nil, nil
+      local from, taken, told, lease, patience, delay = effective_from, nil, false, nil, nil, nil
       if mode ~= 'spend' and match(mode, '[~@+=-]') then
-        local plain, ago, changed, leases = match(mode, '^([%l_]+)~?(%d*)@?(%d*)(.*)$')
+        local plain, mark, instant, changed, leases = match(mode, '^([%l_]+)(~?)(%d*)@?(%d*)(.*)$')
         patience, delay = match(leases or '', '^=(%d+):(%d+)$')
         leases = patience and '' or leases
         lease = leasing and plain and leases ~= '' and leasing().parse(leases) or nil
         mode = plain and (leases == '' or lease) and plain or mode
-        taken, from = tonumber(ago) and max(now - ago, 0), max(from, tonumber(changed) or 0)
+        taken, from = tonumber(instant), max(from, tonumber(changed) or 0)
+        told = mark ~= '' and not taken
       end
+      local look, lenient = mode == 'look' or mode == 'look_only', mode == 'look_only'
+      mode = look and 'check' or mode
       if mode ~= 'spend' and mode ~= 'check' and mode ~= 'spend_only' and mode ~= 'spend_up_to' and mode ~= 'refund'
         and mode ~= 'reset' then
         charges.failure = redis.error_reply('ERR unknown mode ' .. mode
-          .. ': spend, check, spend_only, spend_up_to, refund or reset')
+          .. ': spend, check, look, look_only, spend_only, spend_up_to, refund or reset')
       end
       -- A table that is created with its fields does not grow.
       local charge = {
@@ -73,6 +76,11 @@ for request = 1, count_of_requests do
       }
       if taken then
         charge.taken = taken
+      elseif told then
+        charge.told = true
+      end
+      if look then
+        charge.look, charge.lenient = true, lenient
       end
       if lease then
         charge.lease = lease

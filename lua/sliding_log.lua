@@ -136,28 +136,30 @@ function algorithm.decide(key, charge)
   if mode == 'reset' then
     return ALLOWED, burst, 0, 0, { all = true }
   elseif mode == 'refund' then
-    local back = min(cost, used)
+    local all, spared = used, 0
+    if charge.taken then
+      local length = log.ended + used
+      local upto = max(ended_of(key, length, charge.taken), log.ended)
+      all = upto - max(ended_of(key, upto, charge.taken - 1), log.ended)
+      spared = length - upto
+    end
+    local back = min(cost, all)
     if back == 0 then
       return UNCHANGED, room, 0, reset(log, 0)
-    end
-    -- Entries of that instant and older ones go first. Newer ones go only if those are too few.
-    local spared = 0
-    if charge.taken then
-      local older = max(ended_of(key, log.ended + used, charge.taken - 1) - log.ended, 0)
-      spared = max(used - older - back, 0)
     end
     return ALLOWED, max(burst - used + back, 0), 0, reset(log, spared > 0 and 0 or back),
       { log = log, back = back, spared = spared }
   elseif mode ~= 'spend_up_to' and cost > room then
-    local denial = mode == 'spend_only' and UNCHANGED or DENIED
+    local denial = (mode == 'spend_only' or charge.lenient) and UNCHANGED or DENIED
     return denial, room, cost > burst and -1 or time_for(log, used + cost - burst), reset(log, 0)
   end
   local taken = min(cost, room)
-  if taken == 0 then
-    return cost == 0 and ALLOWED or UNCHANGED, room, 0, reset(log, 0)
+  if taken == 0 or charge.look then
+    return (cost == 0 or charge.look) and ALLOWED or UNCHANGED, room, 0, reset(log, 0)
   end
   local retry = mode == 'spend_up_to' and 0 or time_for(log, used + taken + taken - burst)
-  return ALLOWED, room - taken, retry, log.period, mode ~= 'check' and { log = log, taken = taken } or nil
+  return ALLOWED, room - taken, retry, log.period, mode ~= 'check' and { log = log, taken = taken } or nil,
+    charge.told and { 'taken', log.instant } or nil
 end
 
 function algorithm.standing(key, charge)

@@ -158,19 +158,16 @@ local function with(bucket, previous, current)
   return { at = bucket.at, previous = previous, current = current, frame = bucket.frame }
 end
 
--- The tokens that a refund takes from the previous window and from this one: from this one first, unless they were taken in the
--- previous one. Tokens taken earlier no longer count.
+-- The tokens that a refund takes from the previous window and from this one: from the one in which they were taken or, if that is
+-- not known, from this one first.
 local function given_back(here, charge)
   local cost, period = charge.cost, here.frame.period
-  local back = floor(here.at / period) - floor(min(charge.taken or here.at, here.at) / period)
-  if back == 0 then
+  if not charge.taken then
     local current = min(cost, here.current)
     return min(cost - current, here.previous), current
-  elseif back == 1 then
-    local previous = min(cost, here.previous)
-    return previous, min(cost - previous, here.current)
   end
-  return 0, 0
+  local back = floor(here.at / period) - floor(min(charge.taken, here.at) / period)
+  return back == 1 and min(cost, here.previous) or 0, back == 0 and min(cost, here.current) or 0
 end
 
 function algorithm.decide(key, charge)
@@ -196,16 +193,17 @@ function algorithm.decide(key, charge)
       after = with(here, here.previous, min(here.current + cost, max(here.most, here.current)))
     end
     local retry = cost > count and -1 or time_for(after, cost, count)
-    return mode == 'spend_only' and UNCHANGED or DENIED, remaining(after, count), retry, reset(after),
+    return (mode == 'spend_only' or charge.lenient) and UNCHANGED or DENIED, remaining(after, count), retry, reset(after),
       after.current > here.current and after or nil, nil, counts
   end
   local taken = min(cost, room)
-  if taken == 0 then
-    return cost == 0 and ALLOWED or UNCHANGED, room, 0, reset(here)
+  if taken == 0 or charge.look then
+    return (cost == 0 or charge.look) and ALLOWED or UNCHANGED, room, 0, reset(here)
   end
   local after = with(here, here.previous, here.current + taken)
   local retry = mode == 'spend_up_to' and 0 or time_for(after, taken, count)
-  return ALLOWED, room - taken, retry, reset(after), mode ~= 'check' and after or nil, nil,
+  return ALLOWED, room - taken, retry, reset(after), mode ~= 'check' and after or nil,
+    charge.told and { 'taken', here.at } or nil,
     counts and (mode == 'spend' or mode == 'spend_only')
 end
 

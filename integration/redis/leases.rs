@@ -1,7 +1,9 @@
 //! Leases of two workers on one server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::time::timeout;
 use weir::engine::algorithms::algorithm::Aligned;
 use weir::engine::algorithms::charge::{Charge, Mode};
 use weir::engine::algorithms::decision::{Decision, Outcome};
@@ -10,6 +12,7 @@ use weir::engine::algorithms::numbers::Numbers;
 use weir::store::redis::RedisStore;
 
 use super::{charge, connected, decide, fixed, options};
+use crate::support::eventually_async;
 use crate::support::redis::RedisServer;
 
 /// A lease that does not end during a test.
@@ -34,6 +37,41 @@ async fn passes(store: &RedisStore, charges: &[Charge]) -> Option<u64> {
 /// The bucket of a key as the server has it.
 fn bucket(server: &RedisServer, key: &str) -> Vec<String> {
     server.cli(&["GET", &format!("weir:{{0}}:{key}")]).split(' ').map(String::from).collect()
+}
+
+/// Asks, and leaves before the server has answered.
+async fn leave(server: &RedisServer, store: &RedisStore, charges: &[Charge]) {
+    server.freeze();
+    assert!(timeout(Duration::from_millis(20), decide(store, charges)).await.is_err());
+    server.thaw();
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_takes_no_leased_tokens_along() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    let (leased, counted) = (leased("A:1", &fixed(1_000)), charge("B:1", fixed(1_000), 1, Mode::Spend));
+    let both = [leased.clone(), counted];
+    // The fourth request in a row asks for a lease.
+    for _ in 0..3 {
+        passes(&store, std::slice::from_ref(&leased)).await.unwrap();
+    }
+    leave(&server, &store, std::slice::from_ref(&leased)).await;
+    eventually_async("the unclaimed lease is given back", async || match bucket(&server, "A:1") {
+        bucket if bucket.len() == 4 && bucket[1] == "4" => Ok(()),
+        bucket => Err(bucket),
+    })
+    .await;
+    while store.health().leased_tokens == 0 {
+        passes(&store, std::slice::from_ref(&leased)).await.unwrap();
+    }
+    // A lease serves one charge, and the server is asked about the other.
+    let (tokens, served) = (store.health().leased_tokens, store.health().leased_decisions);
+    leave(&server, &store, &both).await;
+    let health = store.health();
+    assert_eq!((health.leased_tokens, health.leased_decisions), (tokens, served));
+    passes(&store, &both).await.unwrap();
+    assert_eq!(store.health().leased_tokens, tokens - 1);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use super::{settled, settles, setup, start};
 use crate::support::becomes;
-use crate::support::frames::Frames;
+use crate::support::frames::{END_HEADERS, END_STREAM, Frames, HEADERS, frame, request};
 use crate::support::upstream::Upstream;
 
 /// Each model's API has a limit of its own, that allows a thousand and reserves 10.
@@ -108,6 +108,47 @@ fn the_bytes_of_a_body_are_a_cost() {
         weir.connect().get(&format!("/bytes/{framing}/octets"));
         settles(&weir, "Bytes", left);
     }
+}
+
+/// For clients of HTTP/1 and HTTP/2.
+#[test]
+fn a_response_without_a_body_costs_nothing_by_its_bytes() {
+    let upstream = Upstream::answering(|request| {
+        let (path, length) = (request.start.split(' ').nth(1).unwrap(), "content-length: 0\r\n\r\n");
+        match path {
+            "/bytes/ok" => format!("HTTP/1.1 200 OK\r\n{length}"),
+            "/bytes/none" => "HTTP/1.1 204 No Content\r\n\r\n".into(),
+            "/bytes/same" => "HTTP/1.1 304 Not Modified\r\ncontent-length: 26\r\n\r\n".into(),
+            "/bytes/head" => "HTTP/1.1 200 OK\r\ncontent-length: 26\r\n\r\n".into(),
+            "/bytes/error" => format!("HTTP/1.1 500 Oh\r\n{length}"),
+            "/bytes/chunked" => "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n".into(),
+            _ => format!("HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n{}", "1"),
+        }
+    });
+    let weir = start(setup(RULES), &upstream);
+    let mut refunds = 0;
+    let mut check = |path: &str, cost: u64, left: &mut u64| {
+        *left -= cost;
+        refunds += 1;
+        becomes(path, refunds, || settled(&weir, "Bytes", "refunded"));
+        assert_eq!(super::left(&weir, "Bytes"), *left, "{path}");
+    };
+    let mut left = 1000;
+    for path in ["/bytes/ok", "/bytes/none", "/bytes/same", "/bytes/head", "/bytes/error", "/bytes/chunked", "/bytes/1"]
+    {
+        let cost = u64::from(path == "/bytes/1");
+        let method = if path == "/bytes/head" { "HEAD" } else { "GET" };
+        let mut client = weir.connect();
+        client.send(format!("{method} {path} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        assert!(client.head().is_some());
+        check(path, cost, &mut left);
+        let mut client = Frames::connect(weir.proxy);
+        client.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &request(method, path, &[])));
+        assert!(client.stream(1).last().unwrap().ends_stream(), "{path}");
+        check(path, cost, &mut left);
+    }
+    let result = |result: &str| settled(&weir, "Bytes", result);
+    assert_eq!([result("absent"), result("unchanged"), result("charged")], [0; 3]);
 }
 
 #[test]

@@ -86,6 +86,63 @@ fn a_client_that_does_not_wait_pays_all_the_same() {
     }
 }
 
+/// All keys of a server with their values.
+fn content(server: &RedisServer) -> String {
+    server.cli(&[
+        "EVAL",
+        "local all = redis.call('KEYS', '*')
+        for place, key in ipairs(all) do
+          local is_list = redis.call('TYPE', key).ok == 'list'
+          all[place] = key .. ' ' .. (is_list and table.concat(redis.call('LRANGE', key, 0, -1), ' ') or redis.call('GET', key))
+        end
+        table.sort(all)
+        return table.concat(all, '; ')",
+        "0",
+    ])
+}
+
+/// Sends a request whose client leaves while Redis decides, and returns whether what it has taken is back. It is not if Redis was
+/// faster than the client's end, or if its connection was given up meanwhile: then nobody knows what it has decided.
+#[track_caller]
+fn abandon(weir: &Weir, server: &RedisServer, is_http2: bool) -> bool {
+    let writes = || ["set", "rpush", "ltrim"].map(|command| server.calls(command)).iter().sum::<u64>();
+    let (before, written) = (content(server), writes());
+    server.freeze();
+    let (mut client, mut frames) = (weir.connect(), Frames::connect(weir.proxy));
+    if is_http2 {
+        frames.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, &request("GET", "/header/10", &[])));
+        becomes("the request has come", 1, || weir.metric("weir_http_requests_in_flight"));
+        frames.send(frame(RST_STREAM, 0, 1, &8u32.to_be_bytes()));
+    } else {
+        client.send("GET /header/10 HTTP/1.1\r\nhost: a\r\n\r\n");
+        becomes("the request has come", 1, || weir.metric("weir_http_requests_in_flight"));
+        drop(client);
+        is_alone(weir);
+    }
+    server.thaw();
+    // The charge and the refund.
+    (0..200).any(|_| writes() >= written + 2 && content(server) == before)
+}
+
+#[test]
+fn a_client_that_leaves_while_redis_decides_gets_back_what_it_has_reserved() {
+    let server = RedisServer::plain();
+    let delayed = "limits: { Slow: { by: global, count: 1, period: 5s, delay: 10s } }".to_owned();
+    for rules in ALGORITHMS.map(tokens).into_iter().chain([delayed]) {
+        server.cli(&["FLUSHALL"]);
+        let upstream = answering();
+        let weir = start(on_redis(&rules, &server), &upstream);
+        assert_eq!(weir.connect().get("/header/10").status(), 200);
+        for is_http2 in [false, true] {
+            assert!(
+                (0..5).any(|_| abandon(&weir, &server, is_http2)),
+                "{rules}, HTTP/2: {is_http2}: {}",
+                content(&server)
+            );
+        }
+    }
+}
+
 /// A limit that reserves, and one that counts only some answers.
 const BOTH: &str = "limits:\n  Tokens: { by: global, count: 10000, period: 1h, cost_from_response: { header: x-tokens-used }, reserve: 10 }\n  \
                     Logins: { by: global, count: 1000, period: 1h, spend_when: { status: 401 } }\n";

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod changing;
+mod dated;
 mod leaving;
 mod uploads;
 
@@ -36,9 +37,13 @@ fn setup(rules: &str) -> Setup {
 
 /// The same with buckets in Redis.
 fn on_redis(rules: &str, server: &RedisServer) -> Setup {
-    let setup = setup(rules);
+    at(&server.url(), setup(rules))
+}
+
+/// The same with buckets in the Redis at this URL.
+fn at(url: &str, setup: Setup) -> Setup {
     // A late answer on a busy machine would be an allowance.
-    let options = RedisOptions { timeout: STORE_TIMEOUT, ..RedisOptions::new(server.url(), setup.clock.clone()) };
+    let options = RedisOptions { timeout: STORE_TIMEOUT, ..RedisOptions::new(url.to_owned(), setup.clock.clone()) };
     let target = options.target().unwrap();
     let store: MakeStore = Arc::new(move || Ok(Store::Redis(RedisStore::connect(&target))));
     Setup { store: Some(store), ..setup }

@@ -58,6 +58,10 @@ impl Limiter {
         }
         if view.rules().has_delays() {
             question.place = self.bound_delays(plan, ask);
+            if question.place.is_some() {
+                // A client that leaves while it waits gets its tokens back.
+                plan.reserve(0);
+            }
         }
         if plan.is_denied() {
             self.count_denied(view, plan.charges.iter(), ask.now(), false);
@@ -116,7 +120,7 @@ impl Limiter {
         let denials = if is_counted { view.count_verdict(&verdict, &plan, ask.start) } else { Vec::new() };
         self.record(&view, ask, &verdict);
         view.snapshot.warn_of_values(&verdict);
-        let settlement = self.settlement(&view, &plan, &verdict, ask, is_local);
+        let settlement = self.settlement(&view, (&plan, &decisions), &verdict, ask, is_local);
         self.seconds[ask.listener as usize].observe(ask.start.elapsed());
         let slots = slots.filter(|_| verdict.is_allowed());
         let (held, listener) = (None, ask.listener);

@@ -17,7 +17,7 @@ use super::settlement::{Job, Settler};
 use super::slots::HeldSlots;
 use super::{Limiter, Shared};
 use crate::clock::micros;
-use crate::engine::algorithms::charge::{Charge, Input, Mode};
+use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::{Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::{Answer, Standing, Unanswered, Verdict};
@@ -147,12 +147,8 @@ impl Booking {
 
 impl Drop for Booking {
     fn drop(&mut self) {
-        let mut charges = std::mem::take(&mut self.refunds);
+        let charges = std::mem::take(&mut self.refunds);
         if !charges.is_empty() {
-            let ago = micros(self.start.elapsed());
-            for charge in charges.iter_mut().filter(|charge| charge.input.is_none()) {
-                charge.input = Some(Box::new(Input::TakenAgo(ago)));
-            }
             let job = Job { charges, effective_from: self.effective_from, now: self.now(), counters: Vec::new() };
             self.settler.run(job, self.is_local);
         }
@@ -371,12 +367,15 @@ pub(super) struct HeldRequest {
 /// its entry, and a script what it has counted.
 fn refunds(plan: &Plan, decisions: &Decisions) -> Vec<Charge> {
     let is_settled = |limit| plan.reservations.iter().any(|reservation| reservation.limit == limit);
-    let taken = plan.charges.iter().zip(&plan.origins).zip(decisions.iter()).filter(|((charge, origin), decision)| {
+    let decided = plan.charges.iter().zip(&plan.origins).zip(decisions.iter()).enumerate();
+    let taken = decided.filter(|(_, ((charge, origin), decision))| {
         let spends = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0;
         spends
             && decision.outcome == Outcome::Allowed
             && charge.numbers.algorithm().has_tokens()
             && !is_settled(origin.limit)
     });
-    taken.map(|((charge, _), _)| Charge { mode: Mode::Refund, lease: None, ..charge.clone() }).collect()
+    taken
+        .map(|(place, ((charge, _), _))| Charge { lease: None, ..charge.refund(charge.cost, decisions.taken(place)) })
+        .collect()
 }

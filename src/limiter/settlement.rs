@@ -15,6 +15,7 @@ use super::response_body::{ResponseBody, UninspectedLog};
 use super::{Limiter, Shared, View};
 use crate::clock::micros;
 use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::verdict::Verdict;
@@ -83,7 +84,7 @@ impl Limiter {
     pub(super) fn settlement(
         &self,
         view: &Rc<View>,
-        plan: &Plan,
+        (plan, decisions): (&Plan, &Decisions),
         verdict: &Verdict,
         ask: &Ask<'_>,
         is_local: bool,
@@ -95,7 +96,7 @@ impl Limiter {
         if !is_accepted && !ask.sees_response {
             return None;
         }
-        let owed = plan.pending_settlements(view.rules(), |origin| verdict.decision(origin));
+        let owed = plan.pending_settlements(view.rules(), decisions, |origin| verdict.decision(origin));
         if owed.is_empty() {
             return None;
         }
@@ -143,7 +144,8 @@ impl Settlement {
     /// The response has come. `may_come`: a body or trailers may follow.
     pub fn answered(&mut self, status: u16, headers: &Headers, may_come: bool) {
         self.progress = ResponseReport::Response(status, None);
-        self.settle(|owed| ResponseReport::Response(status, value(owed, headers)), may_come);
+        let of_nothing = |owed: &PendingSettlement| if may_come { None } else { bytes_of_none(owed) };
+        self.settle(|owed| ResponseReport::Response(status, value(owed, headers).or(of_nothing(owed))), may_come);
         if may_come {
             let sources = self.owed.iter().filter_map(|owed| owed.cost.source.as_ref());
             self.body = ResponseBody::new(sources, headers, &self.settler.shared.metrics, &self.settler.uninspected);
@@ -177,8 +179,7 @@ impl Settlement {
     }
 
     fn settle<'f>(&mut self, report: impl Fn(&PendingSettlement) -> ResponseReport<'f>, may_come: bool) {
-        let elapsed = micros(self.start.elapsed());
-        let now = Micros(self.now.0.saturating_add(elapsed.0));
+        let now = self.now.after(micros(self.start.elapsed()));
         let (view, settler) = (&self.view, &self.settler);
         // The rules may have changed: charges under older numbers would cut the bucket to their burst.
         let current = settler.shared.snapshot.load();
@@ -189,7 +190,7 @@ impl Settlement {
             let report = report(owed);
             // The request's body may go on until the response has ended.
             let may_come = may_come || owed.cost.is_of_request();
-            let Some((outcome, charges)) = owed.settle(report, may_come, elapsed) else { return true };
+            let Some((outcome, charges)) = owed.settle(report, may_come) else { return true };
             if outcome == SettlementOutcome::Unreadable {
                 settler.log_unreadable(view, owed, report);
             }
@@ -298,6 +299,11 @@ impl Job {
             if is_made { made.inc() } else { failed.inc() }
         }
     }
+}
+
+/// The bytes of a body that does not come, for a limit that counts them.
+fn bytes_of_none(owed: &PendingSettlement) -> Option<&'static [u8]> {
+    matches!(owed.cost.source, Some(CostSource::Bytes)).then_some(b"0")
 }
 
 /// The value of a limit's header. Repeated headers are a list (RFC 9110 section 5.3), which is not a number.

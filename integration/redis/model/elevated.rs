@@ -3,6 +3,7 @@
 use weir::engine::algorithms::charge::{Charge, Elevated, Mode};
 use weir::engine::algorithms::decision::{Elevation, Outcome};
 use weir::engine::algorithms::micros::EXACT;
+use weir::engine::algorithms::numbers::Numbers;
 
 use super::pictures::Level;
 use super::reference::{Again, Outlook, Picture, Question, What, foresee};
@@ -21,7 +22,8 @@ fn next_month(at: u64) -> u64 {
 #[derive(Clone, Default, PartialEq)]
 pub(super) struct Raised {
     level: Level,
-    /// The limit's elevated numbers, if any.
+    /// The limit's own numbers, and its elevated ones if any.
+    base: Option<Numbers>,
     elevated: Option<Elevated>,
     /// Their end, if they were switched on since the limit's own were in force.
     until: Option<u64>,
@@ -55,6 +57,29 @@ impl Raised {
             })
     }
 
+    /// The bucket after this time if the elevated numbers end by then.
+    fn ended(&self, later: u64) -> Option<Self> {
+        let (until, base, elevated) = (self.until?, self.base.as_ref()?, self.elevated.as_ref()?);
+        let now = self.level.instant() + later;
+        if now < until {
+            return None;
+        }
+        let at = |numbers: &Numbers, now| Question {
+            numbers: numbers.clone(),
+            elevated: None,
+            quota: None,
+            slot: None,
+            taken: None,
+            effective_from: 0,
+            now,
+        };
+        let mut ended = Self { until: None, ..self.clone() };
+        ended.level.look(&at(&elevated.numbers, until));
+        ended.level.cut(base);
+        ended.level.look(&at(base, now));
+        Some(ended)
+    }
+
     fn rise(&mut self) {
         let elevated = self.elevated.clone().expect("only what can rise does");
         let instant = self.level.instant();
@@ -70,12 +95,13 @@ impl Raised {
 
 impl Picture for Raised {
     fn look(&mut self, question: &Question) {
+        self.base = Some(question.numbers.clone());
         self.elevated.clone_from(&question.elevated);
         self.quota = question.quota;
         // A limit without elevated numbers forgets what it does not know.
         let (Some(elevated), false) = (&question.elevated, self.level.is_unknown()) else {
             let (level, elevated) = (std::mem::take(&mut self.level), question.elevated.clone());
-            *self = Self { level, elevated, quota: question.quota, ..Self::default() };
+            *self = Self { level, base: self.base.take(), elevated, quota: question.quota, ..Self::default() };
             return self.level.look(question);
         };
         let instant = question.now.max(self.level.instant());
@@ -108,11 +134,22 @@ impl Picture for Raised {
     }
 
     fn room(&self, later: u64) -> u64 {
-        self.level.room(later)
+        self.ended(later).map_or_else(|| self.level.room(later), |ended| ended.level.room(0))
     }
 
     fn fits(&self, tokens: u64, later: u64) -> bool {
-        self.room(later) >= tokens || self.can_rise(tokens, later)
+        match self.ended(later) {
+            Some(ended) => ended.fits(tokens, 0),
+            None => self.level.room(later) >= tokens || self.can_rise(tokens, later),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.level.instant()
+    }
+
+    fn turn(&self) -> Option<u64> {
+        Some(self.until? - self.level.instant())
     }
 
     fn take(&mut self, tokens: u64) {
@@ -137,7 +174,7 @@ impl Picture for Raised {
     }
 
     fn is_reset(&self, later: u64) -> bool {
-        self.level.is_reset(later)
+        self.ended(later).map_or_else(|| self.level.is_reset(later), |ended| ended.level.is_reset(0))
     }
 
     fn quota(&self) -> Option<Activations> {
@@ -157,8 +194,12 @@ impl Picture for Raised {
             let what = What::RaisedUpTo(charge.cost);
             return Outlook { outcome: Outcome::Allowed, what, is_written: true, again: Again::AtOnce };
         }
-        if plain.outcome == Outcome::Allowed || !matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly) {
+        if plain.outcome == Outcome::Allowed || matches!(charge.mode, Mode::SpendUpTo | Mode::Refund | Mode::Reset) {
             return plain;
+        }
+        if self.can_rise(charge.cost, 0) && charge.mode.looks() {
+            let what = What::Raised(0);
+            return Outlook { outcome: Outcome::Allowed, what, is_written: false, again: Again::AtOnce };
         }
         if self.can_rise(charge.cost, 0) {
             let (what, is_written) = (What::Raised(charge.cost), charge.mode != Mode::Check);

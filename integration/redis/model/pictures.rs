@@ -177,6 +177,10 @@ impl Picture for Level {
         };
     }
 
+    fn now(&self) -> u64 {
+        self.instant
+    }
+
     fn redate(&mut self, now: u64) -> bool {
         let is_ahead = self.since > now + MOST_AHEAD;
         if is_ahead {
@@ -242,6 +246,10 @@ impl Picture for Log {
         self.taken.retain(|(at, _)| at + period > instant);
     }
 
+    fn now(&self) -> u64 {
+        self.instant
+    }
+
     fn redate(&mut self, now: u64) -> bool {
         let is_ahead = self.taken.iter().any(|(at, _)| *at > now + MOST_AHEAD);
         if is_ahead {
@@ -261,9 +269,12 @@ impl Picture for Log {
 
     fn give_back(&mut self, tokens: u64) {
         for _ in 0..tokens {
-            // The youngest that is not newer, or else the oldest.
-            let found = self.back.and_then(|back| self.taken.iter().position(|(at, _)| *at >= back));
-            let Some(place) = found.or(self.taken.len().checked_sub(1)) else { return };
+            // Of that date if it is given, and otherwise the youngest.
+            let found = match self.back {
+                Some(back) => self.taken.iter().position(|(at, _)| *at == back),
+                None => self.taken.len().checked_sub(1),
+            };
+            let Some(place) = found else { return };
             self.taken[place].1 -= 1;
             self.taken.retain(|(_, tokens)| *tokens > 0);
         }
@@ -344,6 +355,10 @@ impl Picture for Sliding {
         self.taken.values_mut().for_each(|tokens| *tokens = held.min(*tokens));
     }
 
+    fn now(&self) -> u64 {
+        self.instant
+    }
+
     fn redate(&mut self, now: u64) -> bool {
         let is_ahead = self.instant > now + MOST_AHEAD;
         if is_ahead {
@@ -366,13 +381,10 @@ impl Picture for Sliding {
 
     fn give_back(&mut self, tokens: u64) {
         let window = number(self.instant, self.period);
-        let mut order = [window, window - 1];
-        match self.back.map_or(0, |back| window - number(back.min(self.instant), self.period)) {
-            0 => {}
-            1 => order.reverse(),
-            // Nothing of it counts anymore.
-            _ => return,
-        }
+        let order = match self.back {
+            Some(back) => vec![number(back.min(self.instant), self.period)],
+            None => vec![window, window - 1],
+        };
         let mut rest = tokens;
         for window in order {
             let Some(taken) = self.taken.get_mut(&window) else { continue };
@@ -423,6 +435,10 @@ impl Picture for Slots {
         // Time may step back: a lease keeps its end.
         self.instant = question.now;
         self.held.retain(|(_, end)| *end > question.now);
+    }
+
+    fn now(&self) -> u64 {
+        self.instant
     }
 
     /// A lease ends by itself; see [`Self::deny`].

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use weir::engine::algorithms::algorithm::Algorithm;
 use weir::engine::algorithms::charge::{Charge, Elevated, Mode, Slot};
 use weir::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
-use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::micros::{EXACT, Micros};
 use weir::engine::algorithms::numbers::Numbers;
 
 use super::elevated::{Activations, Raised};
@@ -88,10 +88,16 @@ pub(super) trait Picture: Clone + Default + PartialEq {
     fn look(&mut self, question: &Question);
     /// Resets a date too far ahead of the clock to now; returns whether it did.
     fn redate(&mut self, now: u64) -> bool;
-    /// The whole tokens that fit after this many microseconds. It never falls with time.
+    /// The instant at which it is looked at: not before its last change, whatever the clock says.
+    fn now(&self) -> u64;
+    /// The microseconds until the room may fall.
+    fn turn(&self) -> Option<u64> {
+        None
+    }
+    /// The whole tokens that fit after this many microseconds. It never falls with time, except at [`Self::turn`].
     fn room(&self, later: u64) -> u64;
     fn take(&mut self, tokens: u64);
-    /// Returns whether the tokens can be taken after this many microseconds. Once true, it stays true.
+    /// Returns whether the tokens can be taken after this many microseconds. Once true, it stays true until [`Self::turn`].
     fn fits(&self, tokens: u64, later: u64) -> bool {
         self.room(later) >= tokens
     }
@@ -144,7 +150,7 @@ impl Reference {
         let question = |charge: &Charge, quotas: &Quotas| {
             let slot = charge.slot();
             let effective_from = effective_from.max(charge.changed.0);
-            let taken = charge.taken_ago().map(|ago| now.saturating_sub(ago.0));
+            let taken = charge.taken().map(|taken| taken.0);
             Question {
                 numbers: charge.numbers.clone(),
                 elevated: charge.elevated().cloned(),
@@ -184,7 +190,7 @@ impl Reference {
         let mut decisions = Decisions::with_capacity(charges.len());
         let asked = charges.iter().zip(questions);
         for (place, (((charge, asked), outlook), claimed)) in asked.zip(&outlooks).zip(claimed).enumerate() {
-            let (decision, elevation, is_clear) = self.of_kind(charge, &asked, Task::Answer(outlook, claimed)).answer();
+            let (decision, detail, is_clear) = self.of_kind(charge, &asked, Task::Answer(outlook, claimed)).answer();
             if outlook.is_written {
                 // Those that only checked do not count.
                 let (_, quota) = self.of_kind(charge, &question(charge, &self.quotas), Task::Foresee).outlook();
@@ -196,7 +202,7 @@ impl Reference {
                 }
             }
             decisions.push(decision);
-            decisions.details.extend(elevation.map(|elevation| (place, Detail::Elevated(elevation))));
+            decisions.details.extend(detail.map(|detail| (place, detail)));
         }
         decisions
     }
@@ -229,7 +235,7 @@ enum Done {
     InTime,
     /// And the activations of the quota, if it used one.
     Outlook(Outlook, Option<Activations>),
-    Answer(Decision, Option<Elevation>, bool),
+    Answer(Decision, Option<Detail>, bool),
 }
 
 impl Done {
@@ -237,9 +243,9 @@ impl Done {
         if let Self::Outlook(outlook, quota) = self { (outlook, quota) } else { panic!("no outlook") }
     }
 
-    fn answer(self) -> (Decision, Option<Elevation>, bool) {
-        let Self::Answer(decision, elevation, is_clear) = self else { panic!("no answer") };
-        (decision, elevation, is_clear)
+    fn answer(self) -> (Decision, Option<Detail>, bool) {
+        let Self::Answer(decision, detail, is_clear) = self else { panic!("no answer") };
+        (decision, detail, is_clear)
     }
 }
 
@@ -268,8 +274,10 @@ impl Task<'_> {
             }
             Self::Answer(outlook, claimed) => {
                 apply(&mut picture, outlook.what);
-                let elevation = picture.elevation(outlook);
-                Done::Answer(answer(&picture, charge, outlook, claimed), elevation, picture.is_clear())
+                let tells = charge.is_told() && outlook.outcome == Outcome::Allowed && outlook.is_written;
+                let taken = tells.then(|| Detail::Taken(Micros(picture.now())));
+                let detail = taken.or_else(|| picture.elevation(outlook).map(Detail::Elevated));
+                Done::Answer(answer(&picture, charge, outlook, claimed), detail, picture.is_clear())
             }
         }
     }
@@ -312,16 +320,17 @@ pub(super) fn foresee(picture: &impl Picture, charge: &Charge) -> Outlook {
             apply(&mut after, what);
             if after == *picture { unchanged(Outcome::Unchanged) } else { written(what, Again::AtOnce) }
         }
+        mode if cost <= room && mode.looks() => unchanged(Outcome::Allowed),
         mode if cost <= room => {
             let is_written = mode != Mode::Check;
             Outlook { is_written, ..written(What::Taken(cost), Again::WhenFits(cost)) }
         }
         mode => {
-            let outcome = if mode == Mode::SpendOnly { Outcome::Unchanged } else { Outcome::Denied };
+            let outcome = if mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
             let mut after = picture.clone();
             after.deny(cost);
             // A window that counts no more denials is left as it is.
-            let is_written = mode != Mode::Check && after != *picture;
+            let is_written = matches!(mode, Mode::Spend | Mode::SpendOnly) && after != *picture;
             let what = if is_written { What::Denied(cost) } else { What::Nothing };
             let again = if cost > charge.numbers.burst() { Again::Never } else { Again::WhenFits(cost) };
             Outlook { outcome, what, is_written, again }
@@ -339,21 +348,31 @@ fn answer(after: &impl Picture, charge: &Charge, outlook: &Outlook, claimed: &De
             Again::AtOnce => Some(Micros(0)),
             Again::Never => None,
             Again::Perhaps => Some(Micros(1_000_000)),
-            Again::WhenFits(cost) => least(claimed.retry_after, |later| after.fits(cost, later)),
+            Again::WhenFits(cost) => least(claimed.retry_after, after.turn(), |later| after.fits(cost, later)),
         },
-        reset_after: least(claimed.reset_after, |later| after.is_reset(later)),
+        reset_after: least(claimed.reset_after, after.turn(), |later| after.is_reset(later)),
     }
 }
 
-/// The least time from which a monotonic condition holds; `None` if it never does.
-fn least(claimed: Option<Micros>, holds: impl Fn(u64) -> bool) -> Option<Micros> {
-    if let Some(Micros(span)) = claimed.filter(|span| span.0 < NEVER)
+/// The least time at which a condition holds that is monotonic before `turn` and from then on; `None` if it never does.
+/// Waits that Redis cannot count are told as the longest that it can.
+fn least(claimed: Option<Micros>, turn: Option<u64>, holds: impl Fn(u64) -> bool) -> Option<Micros> {
+    let spans = [(0, turn.unwrap_or(0)), (turn.unwrap_or(0), NEVER)];
+    let found = spans.into_iter().find_map(|(start, end)| least_within(claimed, start, end, &holds));
+    found.map(|found| found.min(Micros(EXACT - 1)))
+}
+
+fn least_within(claimed: Option<Micros>, start: u64, end: u64, holds: impl Fn(u64) -> bool) -> Option<Micros> {
+    if let Some(Micros(span)) = claimed.filter(|span| (start..end).contains(&span.0))
         && holds(span)
-        && span.checked_sub(1).is_none_or(|less| !holds(less))
+        && (span == start || !holds(span - 1))
     {
         return claimed;
     }
-    let (mut less, mut enough) = (0, NEVER);
+    if start < end && !holds(end - 1) {
+        return None;
+    }
+    let (mut less, mut enough) = (start, end);
     while less < enough {
         let middle = less.midpoint(enough);
         if holds(middle) {
@@ -362,5 +381,5 @@ fn least(claimed: Option<Micros>, holds: impl Fn(u64) -> bool) -> Option<Micros>
             less = middle + 1;
         }
     }
-    (enough < NEVER).then_some(Micros(enough))
+    (enough < end).then_some(Micros(enough))
 }

@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use weir::engine::algorithms::algorithm::{Algorithm, Aligned};
 use weir::engine::algorithms::calendar::{Calendar, Unit};
-use weir::engine::algorithms::charge::{Bucket, Charge, Elevated, Input, Mode, NUMBERS_OF_THE_CALL, Slot};
+use weir::engine::algorithms::charge::{Bucket, Charge, Dated, Elevated, Input, Mode, NUMBERS_OF_THE_CALL, Slot};
 use weir::engine::algorithms::micros::{EXACT, Micros};
 use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::sliding_window;
@@ -55,8 +55,8 @@ struct Ask {
     slot: Option<Slot>,
     /// The age of the numbers, or the time of this call, if they did not take effect with the rules.
     changed: Option<Result<u64, u64>>,
-    /// The age of the refunded tokens, if known.
-    ago: Option<u64>,
+    /// The request that took the tokens of a refund, counted back from this one, or any instant. A spend asks for its instant.
+    taken: Option<Result<usize, u64>>,
 }
 
 /// A cost relative to the burst.
@@ -101,16 +101,17 @@ impl Trace {
                 now = step.clock.advance(now, &self.allowed);
                 effective_from = step.effective_from.map_or_else(|at| at, |ago| now.saturating_sub(ago));
             }
-            requests.push(Request { charges: self.charges(step, number, now), effective_from, now });
+            let charges = self.charges(step, number, now, &requests);
+            requests.push(Request { charges, effective_from, now });
         }
         requests
     }
 
-    fn charges(&self, step: &Step, number: u64, now: u64) -> Vec<Charge> {
+    fn charges(&self, step: &Step, number: u64, now: u64, earlier: &[Request]) -> Vec<Charge> {
         // Pseudo-random, as the store expects of fingerprints.
         let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut charges: Vec<Charge> = Vec::new();
-        for Ask { id, numbers, cost, mode, slot, changed, ago } in &step.asks {
+        for Ask { id, numbers, cost, mode, slot, changed, taken } in &step.asks {
             let (numbers, mut elevated) = self.allowed[*numbers].clone();
             if let Some(quota) = elevated.as_mut().and_then(|elevated| Arc::make_mut(elevated).quota.as_mut()) {
                 *quota = format!("{number}{quota}").into();
@@ -131,10 +132,24 @@ impl Trace {
                     numbers.algorithm(),
                     Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow { .. }
                 );
-                let ago = ago.filter(|_| is_dated && *mode == Mode::Refund).map(|ago| Input::TakenAgo(Micros(ago)));
-                let input = slot.or(ago).or(elevated.map(Input::Elevated)).map(Box::new);
+                // Looks are for tokens.
+                let mode = if numbers.is_slots() && mode.looks() { Mode::Check } else { *mode };
+                let dated = match (taken.filter(|_| is_dated), mode) {
+                    (None, _) => Dated::No,
+                    (Some(Ok(back)), Mode::Refund) => {
+                        Dated::At(Micros(earlier.iter().rev().nth(back).map_or(now, |it| it.now)))
+                    }
+                    (Some(Err(taken)), Mode::Refund) => Dated::At(Micros(taken)),
+                    (Some(_), _) => Dated::Reserved,
+                };
+                let input = slot.or(elevated.map(Input::Elevated)).map(Box::new);
                 let changed = changed.map_or(0, |changed| changed.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
-                charges.push(Charge { input, changed: Micros(changed), ..Charge::new(bucket, numbers, cost, *mode) });
+                charges.push(Charge {
+                    input,
+                    dated,
+                    changed: Micros(changed),
+                    ..Charge::new(bucket, numbers, cost, mode)
+                });
             }
         }
         charges
@@ -308,6 +323,8 @@ fn step() -> impl Strategy<Value = Step> {
     let mode = prop_oneof![
         6 => Just(Mode::Spend),
         1 => Just(Mode::Check),
+        1 => Just(Mode::Look),
+        1 => Just(Mode::LookOnly),
         2 => Just(Mode::SpendOnly),
         1 => Just(Mode::SpendUpTo),
         2 => Just(Mode::Refund),
@@ -316,15 +333,16 @@ fn step() -> impl Strategy<Value = Step> {
     let slot = (0..=SLOTS).prop_map(|name| (name > 0).then_some(Slot(name)));
     let changed = prop_oneof![4 => any_length(45).prop_map(Ok), 1 => Just(Err(NUMBERS_OF_THE_CALL.0))];
     let changed = proptest::option::weighted(0.1, changed);
-    let asked = (0..IDS, 0..NUMBERS, Cost::any(), mode, slot, changed, proptest::option::of(any_length(45)));
-    let ask = asked.prop_map(|(id, numbers, cost, mode, slot, changed, ago)| Ask {
+    let taken = prop_oneof![4 => (0..MOST_STEPS).prop_map(Ok), 1 => any_length(53).prop_map(Err)];
+    let asked = (0..IDS, 0..NUMBERS, Cost::any(), mode, slot, changed, proptest::option::of(taken));
+    let ask = asked.prop_map(|(id, numbers, cost, mode, slot, changed, taken)| Ask {
         id,
         numbers,
         cost,
         mode,
         slot,
         changed,
-        ago,
+        taken,
     });
     let clock = prop_oneof![
         3 => Just(Clocked::Still),

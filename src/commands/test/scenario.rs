@@ -15,7 +15,7 @@ use super::super::print::joined;
 use super::buckets::{connected, forget};
 use super::unread::{self, given};
 use crate::config::{self, Severity};
-use crate::engine::algorithms::charge::{Bucket, Charge, Input, Mode, Slot};
+use crate::engine::algorithms::charge::{Bucket, Charge, Dated, Input, Mode, Slot};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::Verdict;
@@ -183,8 +183,8 @@ impl Player {
             let first = plan.charges.len();
             self.charge(&mut plan, place, limit, id, cost, mode);
             if let Some(ago) = charge["taken_ms_ago"].as_u64() {
-                let input = || Some(Box::new(Input::TakenAgo(Micros::from_millis(ago))));
-                plan.charges.iter_mut().skip(first).for_each(|charge| charge.input = input());
+                let taken = Dated::At(Micros(self.clock.load(Ordering::Relaxed)).before(Micros::from_millis(ago)));
+                plan.charges.iter_mut().skip(first).for_each(|charge| charge.dated = taken);
             }
             self.slots.name(&mut plan.charges, charge["slot"].as_str());
         }

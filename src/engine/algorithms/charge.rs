@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::decision::{Decision, Detail, Outcome};
+use super::decision::{Detail, Outcome};
 use super::delay::Delay;
 use super::describe::Span;
 use super::lease::{LeaseAsk, LeaseTerms};
@@ -11,7 +11,6 @@ use super::numbers::Numbers;
 use super::queue::Work;
 use super::script::Run;
 use super::tag::{Tag, tag_of};
-use super::windows::Windows;
 
 /// The identity of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +35,10 @@ pub enum Mode {
     Spend,
     /// Answers as `Spend` would, but takes nothing.
     Check,
+    /// Denies as `Check` does, and otherwise tells the state of the bucket as it is.
+    Look,
+    /// The same for a limit in shadow: never denies.
+    LookOnly,
     /// Takes the cost if it fits, and never denies.
     SpendOnly,
     /// Takes the cost, or everything that is left if that is less, and never denies. For costs that have already been incurred.
@@ -48,7 +51,21 @@ pub enum Mode {
 
 impl Mode {
     pub const fn can_deny(self) -> bool {
-        matches!(self, Self::Spend | Self::Check)
+        matches!(self, Self::Spend | Self::Check | Self::Look)
+    }
+
+    /// Returns true if it takes nothing and tells the state of the bucket as it is.
+    pub const fn looks(self) -> bool {
+        matches!(self, Self::Look | Self::LookOnly)
+    }
+
+    /// Returns the mode that asks whether the cost of a spend would fit, and takes nothing.
+    pub(crate) const fn looking(self) -> Self {
+        match self {
+            Self::Spend | Self::Check => Self::Look,
+            Self::SpendOnly => Self::LookOnly,
+            other => other,
+        }
     }
 
     /// The outcome of a charge that does not fit.
@@ -70,7 +87,20 @@ pub struct Charge {
     pub changed: Micros,
     /// The terms of leases for its bucket.
     pub lease: Option<LeaseTerms>,
+    pub dated: Dated,
     pub input: Option<Box<Input>>,
+}
+
+/// The instant at which tokens are taken, by the clock of the store, as far as it matters to a charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dated {
+    /// It does not matter. A refund gives back the youngest tokens.
+    #[default]
+    No,
+    /// The spend may have to be given back, so its answer contains the instant if a refund needs it: [`Detail::Taken`].
+    Reserved,
+    /// A refund gives back what was taken at this instant, and nothing else.
+    At(Micros),
 }
 
 /// [`Charge::changed`] of numbers that a call brings: until now, the numbers of the last write held.
@@ -83,8 +113,6 @@ pub enum Input {
     Slot(Slot),
     Queue(Work),
     Script(Run),
-    /// The time since the tokens of a refund were taken, for a sliding log or window, or a fixed window.
-    TakenAgo(Micros),
     Lease(LeaseAsk),
     /// For `gcra` and `fixed_window`. Charges with it have no lease.
     Delay(Delay),
@@ -116,7 +144,7 @@ impl std::fmt::Display for Elevated {
 
 impl Charge {
     pub const fn new(bucket: Bucket, numbers: Numbers, cost: u64, mode: Mode) -> Self {
-        Self { bucket, numbers, cost, mode, changed: Micros(0), lease: None, input: None }
+        Self { bucket, numbers, cost, mode, changed: Micros(0), lease: None, dated: Dated::No, input: None }
     }
 
     pub fn elevated(&self) -> Option<&Elevated> {
@@ -138,12 +166,34 @@ impl Charge {
         }
     }
 
-    /// Returns the time since the tokens of a refund were taken, if known.
-    pub fn taken_ago(&self) -> Option<Micros> {
-        match self.input.as_deref() {
-            Some(Input::TakenAgo(ago)) if self.mode == Mode::Refund => Some(*ago),
+    /// Returns the instant at which the tokens of a refund were taken, if it gives back only those.
+    pub fn taken(&self) -> Option<Micros> {
+        match self.dated {
+            Dated::At(taken) if self.mode == Mode::Refund => Some(taken),
             _ => None,
         }
+    }
+
+    /// Notes that its tokens may have to be given back.
+    pub(crate) fn reserve(&mut self) {
+        if self.numbers.algorithm().has_tokens() {
+            self.dated = Dated::Reserved;
+        }
+    }
+
+    /// Returns true if its tokens may have to be given back.
+    pub fn is_reserved(&self) -> bool {
+        self.dated == Dated::Reserved && self.cost > 0 && matches!(self.mode, Mode::Spend | Mode::SpendOnly)
+    }
+
+    /// Returns true if the answer contains the instant at which the tokens are taken.
+    pub fn is_told(&self) -> bool {
+        self.is_reserved() && self.numbers.is_dated()
+    }
+
+    /// Returns the refund of tokens that the charge took at an instant. `None` for the instant only if it does not matter.
+    pub(crate) fn refund(&self, cost: u64, taken: Option<Micros>) -> Self {
+        Self { cost, mode: Mode::Refund, dated: taken.map_or(Dated::No, Dated::At), ..self.clone() }
     }
 
     /// Returns the limit's delay, and how long the caller waits.
@@ -158,7 +208,7 @@ impl Charge {
     /// Returns its part about leases. A check has none, because it changes nothing.
     pub fn lease_ask(&self) -> Option<&LeaseAsk> {
         match self.input.as_deref() {
-            Some(Input::Lease(ask)) if self.mode != Mode::Check => Some(ask),
+            Some(Input::Lease(ask)) if self.mode != Mode::Check && !self.mode.looks() => Some(ask),
             _ => None,
         }
     }
@@ -181,46 +231,11 @@ impl Charge {
         self.numbers.algorithm().keeps_level() && self.elevated().is_none()
     }
 
-    /// Turns a charge into one that only checks. If it cannot deny, its cost becomes 0, and [`Self::correct_check`] determines
-    /// whether the cost would have fitted.
-    pub(crate) fn make_check(&mut self) {
-        match self.mode {
-            Mode::Spend => self.mode = Mode::Check,
-            Mode::SpendOnly => self.cost = 0,
-            Mode::Check | Mode::SpendUpTo | Mode::Refund | Mode::Reset => {}
-        }
-    }
-
-    /// Turns a charge of 0 tokens into a check of 1. Returns true if it was one.
-    pub(crate) fn check_for_one(&mut self) -> bool {
+    /// Turns a charge of 0 tokens into a look for 1.
+    pub(crate) fn look_for_one(&mut self) {
         let takes_nothing = self.cost == 0 && matches!(self.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
-        let is_check = takes_nothing && self.numbers.algorithm().has_tokens();
-        if is_check {
-            self.cost = 1;
-            self.make_check();
-        }
-        is_check
-    }
-
-    /// Corrects the decision on a charge that only checked for `wanted` tokens: nothing was taken.
-    pub(crate) fn correct_check(&self, decision: &mut Decision, wanted: u64) {
-        // In a denied request the decision is the state of the bucket, with this outcome.
-        let stands = decision.outcome == Outcome::Unchanged && decision.retry_after == Some(Micros(0));
-        if decision.outcome != Outcome::Allowed && !stands {
-            return;
-        }
-        if !stands {
-            // A check has subtracted its cost. A charge that cannot deny had none.
-            decision.remaining += self.cost;
-        }
-        // The reset of a full bucket is now, unless its windows end at fixed times.
-        let is_timed = matches!(self.numbers.windows(), Some(Windows::Clock(_) | Windows::Calendar(_)));
-        if decision.remaining == self.numbers.burst() && !is_timed {
-            decision.reset_after = Some(Micros(0));
-        }
-        if decision.remaining < wanted && !self.mode.can_deny() {
-            decision.outcome = Outcome::Unchanged;
-            decision.retry_after = decision.reset_after.filter(|_| wanted <= self.numbers.burst());
+        if takes_nothing && self.numbers.algorithm().has_tokens() {
+            (self.cost, self.mode) = (1, self.mode.looking());
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
+use super::charge::Charge;
 use super::lease::LeaseGrant;
 use super::micros::Micros;
 use super::queue::EntryId;
@@ -95,6 +96,14 @@ impl<E> Attempt<E> {
         Self { decision, detail: None, edit, counts_denied: false, from_quota: None }
     }
 
+    /// Adds the instant at which the charge took its tokens, if it asks for it.
+    pub(crate) fn told(mut self, charge: &Charge, taken: Micros) -> Self {
+        if charge.is_told() && self.decision.outcome == Outcome::Allowed && self.edit.is_some() {
+            self.detail = Some(Detail::Taken(taken.after(self.decision.delay())));
+        }
+        self
+    }
+
     pub(crate) fn map<F>(self, edit: impl FnOnce(E) -> F) -> Attempt<F> {
         let Self { decision, detail, edit: given, counts_denied, from_quota } = self;
         Attempt { decision, detail, edit: given.map(edit), counts_denied, from_quota }
@@ -110,6 +119,9 @@ pub enum Detail {
     Script(ScriptOutput),
     /// Tokens that were leased beside the charge. The store keeps them.
     Leased(LeaseGrant),
+    /// The instant at which the charge took its tokens, by the clock of the store. Those of a charge that is booked ahead begin to
+    /// count then.
+    Taken(Micros),
 }
 
 /// The state of a limit's elevated numbers after a charge.
@@ -127,7 +139,17 @@ impl Detail {
     pub const fn elevation(&self) -> Option<Elevation> {
         match self {
             Self::Elevated(elevation) => Some(*elevation),
-            Self::Entry(_) | Self::Script(_) | Self::Leased(_) => None,
+            Self::Entry(_) | Self::Script(_) | Self::Leased(_) | Self::Taken(_) => None,
+        }
+    }
+
+    /// Returns the instant at which the charge took its tokens, if it is known.
+    pub fn taken(&self) -> Option<Micros> {
+        match self {
+            Self::Taken(taken) => Some(*taken),
+            // Tokens are leased at the instant of the charge.
+            Self::Leased(grant) => Some(grant.at()),
+            Self::Elevated(_) | Self::Entry(_) | Self::Script(_) => None,
         }
     }
 
@@ -159,6 +181,11 @@ impl Decisions {
 
     pub fn detail(&self, index: usize) -> Option<&Detail> {
         self.details.iter().find(|(of, _)| *of == index).map(|(_, detail)| detail)
+    }
+
+    /// Returns the instant at which a charge took its tokens, if the store has reported it.
+    pub fn taken(&self, index: usize) -> Option<Micros> {
+        self.details.iter().filter(|(of, _)| *of == index).find_map(|(_, detail)| detail.taken())
     }
 }
 

@@ -14,7 +14,11 @@ use super::decision::{Attempt, Decision, Detail, Elevation, Outcome};
 use super::gcra::{self, Gcra};
 use super::level::{Level, drained};
 use super::micros::{EXACT, Micros};
+use super::numbers::Numbers;
 use super::usage;
+
+/// Two spans below 2^53 microseconds may be longer together than Redis can count.
+const LONGEST_WAIT: Micros = Micros(EXACT - 1);
 
 /// The bucket of a limit with `elevated`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,21 +61,24 @@ pub(super) fn decide(
     let mut bucket = ElevatedBucket::find(kept, charge, elevated, shared, now, effective_from);
     let was_active = bucket.is_active();
     let (mut decision, mut after) = bucket.decide();
-    let spends = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
+    let spends = charge.mode.can_deny() || matches!(charge.mode, Mode::SpendOnly | Mode::LookOnly);
     let is_short = decision.outcome != Outcome::Allowed;
     let is_empty = charge.numbers.capacity().saturating_sub(bucket.used) < charge.numbers.token();
     let needs_more = if spends { is_short } else { charge.mode == Mode::SpendUpTo && charge.cost > 0 && is_empty };
     if !was_active && needs_more && bucket.until_activation(bucket.used) == Some(Micros(0)) {
         bucket.activate();
         (decision, after) = bucket.decide();
-    } else if !was_active && spends {
-        // `retry_after` assumes that the next charge is the same.
-        let taken = if is_short { 0 } else { charge.cost.saturating_mul(charge.numbers.token()) };
-        let wait = bucket.until_activation(bucket.used.saturating_add(taken));
-        decision.retry_after = match (decision.retry_after, wait) {
-            (Some(plain), Some(wait)) => Some(plain.min(wait)),
-            (plain, wait) => plain.or(wait),
-        };
+    }
+    let is_taken = decision.outcome == Outcome::Allowed && !charge.mode.looks();
+    if spends && charge.cost > 0 && (is_taken || decision.outcome != Outcome::Allowed) {
+        // The next charge is assumed to be the same.
+        let taken = if is_taken { charge.cost.saturating_mul(bucket.numbers().token()) } else { 0 };
+        decision.retry_after = bucket.until_fits(bucket.used.saturating_add(taken));
+    }
+    if bucket.is_active() {
+        let taken = if spends && is_taken { charge.cost.saturating_mul(bucket.numbers().token()) } else { 0 };
+        let used = after.as_ref().map_or(bucket.used.saturating_add(taken), |after| after.used);
+        decision.reset_after = bucket.until_full(used);
     }
     let (active, triggered) = (bucket.is_active(), bucket.is_active() && !was_active);
     let activations_left = triggered.then(|| bucket.activations_left());
@@ -127,8 +134,45 @@ impl<'a> ElevatedBucket<'a> {
     }
 
     fn decide(&self) -> (Decision, Option<Gcra<'a>>) {
-        let numbers = if self.is_active() { &self.elevated.numbers } else { &self.charge.numbers };
-        usage::decide(Gcra { numbers, used: self.used, since: self.instant }, numbers, self.charge, self.instant)
+        let numbers = self.numbers();
+        usage::decide(Gcra { numbers, used: self.used, since: self.instant }, numbers, self.charge)
+    }
+
+    /// Returns the numbers that hold.
+    fn numbers(&self) -> &'a Numbers {
+        if self.is_active() { &self.elevated.numbers } else { &self.charge.numbers }
+    }
+
+    /// Returns the bucket at the end of the elevated numbers that hold, if nothing else happens until then.
+    fn at_end(&self, used: u64) -> Self {
+        let left = self.until.since(self.instant);
+        let used = self.cut(drained(used, self.elevated.numbers.drain(), left));
+        let [activations, shared] =
+            [Some(self.activations), self.shared].map(|count| count.map(|it| it.at(self.until)));
+        let activations = activations.unwrap_or_default();
+        Self { instant: self.until, used, until: Micros(0), activations, shared, ..*self }
+    }
+
+    /// Returns the time until the charge fits if this much is used by the numbers that hold; `None` if never.
+    fn until_fits(&self, used: u64) -> Option<Micros> {
+        let numbers = self.numbers();
+        let room = numbers.burst().checked_sub(self.charge.cost).map(|room| room.saturating_mul(numbers.token()));
+        let plain = room.and_then(|most| numbers.time_for(used.saturating_sub(most)));
+        if !self.is_active() {
+            return [plain, self.until_activation(used)].into_iter().flatten().min();
+        }
+        let left = self.until.since(self.instant);
+        plain.filter(|wait| *wait < left).or_else(|| {
+            let ended = self.at_end(used);
+            Some(left.after(ended.until_fits(ended.used)?).min(LONGEST_WAIT))
+        })
+    }
+
+    /// Returns the time until the bucket is full if this much is used of the elevated numbers; `None` if never.
+    fn until_full(&self, used: u64) -> Option<Micros> {
+        let left = self.until.since(self.instant);
+        let plain = self.elevated.numbers.time_for(used).filter(|wait| *wait < left);
+        plain.or_else(|| Some(left.after(self.charge.numbers.time_for(self.at_end(used).used)?).min(LONGEST_WAIT)))
     }
 
     /// Returns the levels used of the limit's own numbers when the elevated ones end with `used` of theirs: the tokens left
@@ -185,8 +229,7 @@ impl<'a> ElevatedBucket<'a> {
         if !self.is_active() {
             return level.full_at();
         }
-        let left = drained(level.used, self.elevated.numbers.drain(), self.until.since(self.instant));
-        Some(self.until.after(self.charge.numbers.time_for(self.cut(left))?))
+        Some(self.until.after(self.charge.numbers.time_for(self.at_end(level.used).used)?))
     }
 }
 
@@ -195,7 +238,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::charge::Bucket;
-    use super::super::numbers::Numbers;
     use super::*;
 
     const MINUTE: u64 = 60_000_000;

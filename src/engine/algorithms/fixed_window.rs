@@ -161,7 +161,7 @@ pub(super) fn decide(
     let ahead = charge.delay().map_or(0, |delay| delay.windows(windows));
     let most = numbers.burst().saturating_add(ahead.saturating_mul(numbers.count()));
     let bucket = FixedWindow::find(level, (numbers, most), windows, now, effective_from);
-    let (decision, after) = usage::decide(bucket, numbers, charge, now);
+    let (decision, after) = usage::decide(bucket, numbers, charge);
     (decision, after.map(|after| after.level()).into())
 }
 

@@ -114,7 +114,7 @@ pub(super) fn decide(
     let booked = charge.delay().map_or(0, |delay| delay.levels(numbers));
     let used = level.map_or(0, |level| used_at(level, numbers, booked, now, effective_from));
     let bucket = Gcra { numbers, used, since: level.map_or(now, |level| level.since.max(now)) };
-    let (decision, after) = usage::decide(bucket, numbers, charge, now);
+    let (decision, after) = usage::decide(bucket, numbers, charge);
     (decision, after.map(|after| after.level()).into())
 }
 

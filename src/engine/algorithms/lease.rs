@@ -43,3 +43,10 @@ pub struct LeaseGrant {
     /// Its end by the clock that decided.
     pub until: Micros,
 }
+
+impl LeaseGrant {
+    /// Returns when it was granted, by the clock that decided.
+    pub const fn at(&self) -> Micros {
+        Micros(self.until.0.saturating_sub(self.span.0))
+    }
+}

@@ -163,6 +163,16 @@ impl Numbers {
         if self.windows().is_none() { 0 } else { self.burst.div_ceil(self.count) }
     }
 
+    /// Returns true if a refund must know when its tokens were taken, so as not to give back others. A bucket that refills evenly or
+    /// over several windows bounds refunds by itself.
+    pub fn is_dated(&self) -> bool {
+        match self.algorithm {
+            Algorithm::Gcra | Algorithm::FixedWindow(_) => self.windows_to_fill() == 1,
+            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => true,
+            Algorithm::Concurrency | Algorithm::Queue | Algorithm::Script => false,
+        }
+    }
+
     /// The capacity of the bucket, in levels.
     #[inline]
     pub const fn capacity(&self) -> u64 {

@@ -46,7 +46,7 @@ pub struct LogEdit {
     ended: Option<Micros>,
     /// Tokens that a refund removes: the youngest but for those in `spared`.
     given_back: u64,
-    /// The tokens taken after those of the refund.
+    /// The tokens that were taken after those of the refund.
     spared: u64,
     taken: Option<(Micros, u64)>,
     period: u64,
@@ -96,12 +96,14 @@ impl Usage for LogUsage<'_> {
     }
 
     fn give_back(self, levels: u64, taken: Option<Micros>) -> Option<Self> {
-        let given_back = levels.min(self.used);
-        // Tokens taken later stay, unless too few are older.
-        let spared = taken.map_or(0, |taken| {
-            let older: u64 = self.live().take_while(|(at, _)| *at < taken).map(|(_, tokens)| tokens).sum();
-            (self.used - older).saturating_sub(given_back)
-        });
+        let tokens_of = |is_one: &dyn Fn(Micros) -> bool| -> u64 {
+            self.live().filter(|(at, _)| is_one(*at)).map(|(_, tokens)| tokens).sum()
+        };
+        let (all, spared) = match taken {
+            Some(taken) => (tokens_of(&|at| at == taken), tokens_of(&|at| at > taken)),
+            None => (self.used, 0),
+        };
+        let given_back = levels.min(all);
         let edit = LogEdit { given_back, spared, ..self.edit };
         (given_back > 0).then(|| Self { used: self.used - given_back, edit, ..self })
     }
@@ -138,8 +140,9 @@ impl Usage for LogUsage<'_> {
 
 pub(super) fn decide(log: Option<&Log>, charge: &Charge, now: Micros) -> Attempt<LogEdit> {
     let usage = LogUsage::find(log, charge.numbers.span(), now);
-    let (decision, after) = usage::decide(usage, &charge.numbers, charge, now);
-    Attempt::new(decision, after.map(|after| after.edit))
+    let instant = usage.instant;
+    let (decision, after) = usage::decide(usage, &charge.numbers, charge);
+    Attempt::new(decision, after.map(|after| after.edit)).told(charge, instant)
 }
 
 impl Log {
@@ -202,8 +205,8 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use super::super::charge::{Bucket, Input, Mode};
-    use super::super::decision::Outcome;
+    use super::super::charge::{Bucket, Dated, Mode};
+    use super::super::decision::{Detail, Outcome};
     use super::*;
 
     /// Charges a log of 3 per 10 s at milliseconds, and compares the outcome, the rest and both waits in milliseconds, -1
@@ -276,41 +279,44 @@ mod tests {
         );
     }
 
-    /// 50 were reserved at 0, 40 spent at 50 s and the first settled to less at 55 s, of 100 in a minute.
+    /// 50 were reserved at 0, 40 spent at 50 s and a refund of what was taken at an instant came at 55 s, of 100 in a minute.
     #[track_caller]
-    fn check_given_back(tokens: u64, ago: u64, expected: &[(u64, u64)]) {
+    fn check_given_back(tokens: u64, taken: u64, expected: &[(u64, u64)]) {
         let numbers = Numbers::sliding_log(100, 60_000_000_000).unwrap();
         let bucket = Bucket::new("L:k", 1);
         let mut log = Log::default();
-        let mut apply = |at: u64, mode, cost, ago: Option<u64>| {
-            let input = ago.map(|ago| Box::new(Input::TakenAgo(Micros(ago * 1_000_000))));
-            let charge = Charge { input, ..Charge::new(bucket.clone(), numbers.clone(), cost, mode) };
-            let Attempt { decision, edit, .. } = decide(Some(&log), &charge, Micros((1_000 + at) * 1_000_000));
+        let second = |at: u64| Micros((1_000 + at) * 1_000_000);
+        let mut apply = |at: u64, mode, cost, dated| {
+            let charge = Charge { dated, ..Charge::new(bucket.clone(), numbers.clone(), cost, mode) };
+            let Attempt { decision, edit, detail, .. } = decide(Some(&log), &charge, second(at));
             if let Some(edit) = edit {
                 log.apply(&edit);
             }
-            decision
+            (decision, detail)
         };
-        apply(0, Spend, 50, None);
-        apply(50, Spend, 40, None);
-        let given = apply(55, Refund, tokens, Some(ago));
+        for (at, cost) in [(0, 50), (50, 40)] {
+            assert_eq!(apply(at, Spend, cost, Dated::Reserved).1, Some(Detail::Taken(second(at))));
+        }
+        let (given, detail) = apply(55, Refund, tokens, Dated::At(second(taken)));
+        assert_eq!(detail, None);
         let entries: Vec<(u64, u64)> = log.entries.iter().map(|(at, left)| (at.0 / 1_000_000 - 1_000, *left)).collect();
-        assert_eq!(entries, expected, "{tokens} of {ago} s ago");
+        assert_eq!(entries, expected, "{tokens} of {taken} s");
         let youngest = expected.last().map_or(0, |(at, _)| at + 60 - 55);
-        assert_eq!((given.remaining, given.reset_after), (10 + tokens.min(90), Some(Micros(youngest * 1_000_000))));
+        let left: u64 = expected.iter().map(|(_, tokens)| tokens).sum();
+        assert_eq!((given.remaining, given.reset_after), (100 - left, Some(Micros(youngest * 1_000_000))));
     }
 
     #[test]
-    fn a_charge_is_given_back_what_it_has_taken() {
-        check_given_back(50, 55, &[(50, 40)]);
-        check_given_back(20, 55, &[(0, 30), (50, 40)]);
-        check_given_back(20, 57, &[(0, 30), (50, 40)]);
-        check_given_back(40, 5, &[(0, 50)]);
-        check_given_back(10, 54, &[(0, 50), (50, 30)]);
-        check_given_back(60, 55, &[(50, 30)]);
-        check_given_back(60, 5, &[(0, 30)]);
-        check_given_back(99, 30, &[]);
-        check_given_back(30, 0, &[(0, 50), (50, 10)]);
+    fn a_refund_gives_back_what_was_taken_at_its_instant_and_nothing_else() {
+        check_given_back(50, 0, &[(50, 40)]);
+        check_given_back(20, 0, &[(0, 30), (50, 40)]);
+        check_given_back(60, 0, &[(50, 40)]);
+        check_given_back(40, 50, &[(0, 50)]);
+        check_given_back(10, 50, &[(0, 50), (50, 30)]);
+        check_given_back(60, 50, &[(0, 50)]);
+        for other in [1, 49, 51, 55, 60] {
+            check_given_back(20, other, &[(0, 50), (50, 40)]);
+        }
     }
 
     #[test]

@@ -165,20 +165,17 @@ impl Usage for SlidingWindow {
         Self { current: self.current + levels, ..self }
     }
 
-    /// Takes from the current window first, unless the tokens were taken in the previous one. Tokens that were taken earlier no
-    /// longer count.
+    /// Takes from the window in which the tokens were taken. If that is not known, takes from the current one first.
     fn give_back(self, levels: u64, taken: Option<Micros>) -> Option<Self> {
-        let taken = taken.map_or(self.at, |taken| taken.min(self.at));
-        let (from_previous, from_current) = match self.frame.number(self.at) - self.frame.number(taken) {
-            0 => {
+        let passed = taken.map(|taken| self.frame.number(self.at) - self.frame.number(taken.min(self.at)));
+        let (from_previous, from_current) = match passed {
+            None => {
                 let from_current = levels.min(self.current);
                 ((levels - from_current).min(self.previous), from_current)
             }
-            1 => {
-                let from_previous = levels.min(self.previous);
-                (from_previous, (levels - from_previous).min(self.current))
-            }
-            _ => (0, 0),
+            Some(0) => (0, levels.min(self.current)),
+            Some(1) => (levels.min(self.previous), 0),
+            Some(_) => (0, 0),
         };
         let (previous, current) = (self.previous - from_previous, self.current - from_current);
         (from_previous + from_current > 0).then_some(Self { previous, current, ..self })
@@ -219,9 +216,9 @@ pub(super) fn decide(
     let is_later = window.is_some_and(|window| window.at > effective_from);
     let held = if is_later { frame.largest() } else { most(&charge.numbers) };
     (found.previous, found.current) = (found.previous.min(held), found.current.min(held));
-    let (decision, after) = usage::decide(found, &charge.numbers, charge, now);
+    let (decision, after) = usage::decide(found, &charge.numbers, charge);
     let edit = after.map(|after| (after.previous + after.current > 0).then_some(after));
-    Attempt { counts_denied: charge.counts_denied(), ..Attempt::new(decision, edit) }
+    Attempt { counts_denied: charge.counts_denied(), ..Attempt::new(decision, edit).told(charge, found.at) }
 }
 
 #[cfg(test)]

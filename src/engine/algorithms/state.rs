@@ -4,7 +4,7 @@
 
 use super::activations::Activations;
 use super::algorithm::Algorithm;
-use super::charge::{Bucket, Charge, Mode, Slot};
+use super::charge::{Bucket, Charge, Dated, Mode, Slot};
 use super::concurrency::{self, Slots, SlotsEdit};
 use super::decision::{Attempt, Decision, Outcome};
 use super::elevated::{self, ElevatedLevel};
@@ -73,7 +73,8 @@ pub fn decide(
         (Algorithm::Gcra | Algorithm::FixedWindow(_), None) => {
             let level = state.and_then(State::level);
             let (decision, change) = decide_level(level.as_ref(), charge, now, effective_from);
-            Attempt::new(decision, (change != LevelChange::Keep).then_some(Edit::Level(change)))
+            let taken = level.map_or(now, |level| level.since.max(now));
+            Attempt::new(decision, (change != LevelChange::Keep).then_some(Edit::Level(change))).told(charge, taken)
         }
         (Algorithm::Gcra | Algorithm::FixedWindow(_), Some(elevated)) => {
             let kept = match state {
@@ -121,6 +122,7 @@ fn check_of_zero(charge: &Charge) -> Charge {
         mode: Mode::Check,
         changed: *changed,
         lease: None,
+        dated: Dated::No,
         input: input.clone(),
     }
 }

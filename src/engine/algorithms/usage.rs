@@ -20,7 +20,7 @@ pub(super) trait Usage: Copy {
         self.take(levels)
     }
 
-    /// Returns the bucket after a refund of up to `levels`, which were taken at `taken`; `None` if nothing is given back.
+    /// Returns the bucket after a refund of up to `levels`; of what was taken at `taken`, if given. `None` if nothing is given back.
     fn give_back(self, levels: u64, taken: Option<Micros>) -> Option<Self>;
 
     /// Returns the bucket after a denied charge if it counts denied requests.
@@ -38,7 +38,7 @@ pub(super) trait Usage: Copy {
 /// Decides a charge by these numbers, which are not the charge's own while elevated numbers hold. Returns the bucket to write,
 /// if it changes.
 #[inline]
-pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge, now: Micros) -> (Decision, Option<U>) {
+pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge) -> (Decision, Option<U>) {
     let (capacity, used) = (numbers.capacity(), usage.used());
     let room = capacity.saturating_sub(used);
     let at_once = Some(Micros(0));
@@ -47,17 +47,25 @@ pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge, now
         Decision { outcome, delay: 0, limit: numbers.burst(), remaining, retry_after, reset_after: after.reset_after() }
     };
     match charge.mode {
-        Mode::Spend | Mode::Check | Mode::SpendOnly | Mode::SpendUpTo if charge.cost == 0 => {
+        Mode::Spend | Mode::Check | Mode::Look | Mode::LookOnly | Mode::SpendOnly | Mode::SpendUpTo
+            if charge.cost == 0 =>
+        {
             (decide(Outcome::Allowed, &usage, at_once), None)
         }
-        Mode::Spend | Mode::Check | Mode::SpendOnly => {
+        Mode::Spend | Mode::Check | Mode::Look | Mode::LookOnly | Mode::SpendOnly => {
             let wanted = charge.cost.saturating_mul(numbers.token());
+            if wanted <= room && charge.mode.looks() {
+                return (decide(Outcome::Allowed, &usage, at_once), None);
+            }
             if wanted <= room {
                 let after = usage.take(wanted);
                 let again = after.until(capacity - wanted);
                 return (decide(Outcome::Allowed, &after, again), (charge.mode != Mode::Check).then_some(after));
             }
             if let Some((after, delay)) = book(&usage, charge, capacity, wanted) {
+                if charge.mode.looks() {
+                    return (Decision { delay, ..decide(Outcome::Allowed, &usage, at_once) }, None);
+                }
                 let decision = decide(Outcome::Allowed, &after, after.until(capacity - wanted));
                 return (Decision { delay, ..decision }, (charge.mode != Mode::Check).then_some(after));
             }
@@ -73,7 +81,7 @@ pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge, now
         }
         Mode::Refund => {
             let given_back = charge.cost.saturating_mul(numbers.token());
-            match usage.give_back(given_back, charge.taken_ago().map(|ago| now.since(ago))) {
+            match usage.give_back(given_back, charge.taken()) {
                 Some(after) => (decide(Outcome::Allowed, &after, at_once), Some(after)),
                 None => (decide(Outcome::Unchanged, &usage, at_once), None),
             }

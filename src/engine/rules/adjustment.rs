@@ -38,8 +38,7 @@ impl Plan {
             reservation.reserve = cost.unwrap_or(reservation.reserve);
             let charges = self.origins.iter().zip(&mut self.charges);
             for (_, charge) in charges.filter(|(origin, _)| origin.limit == reservation.limit) {
-                let only_looks = mode == Mode::Spend && reservation.only_checks && charge.mode != Mode::Check;
-                charge.cost = if only_looks { 0 } else { reservation.reserve };
+                charge.cost = reservation.reserve;
             }
         }
         if mode != Mode::Spend {
@@ -60,9 +59,8 @@ impl Plan {
         if limit.drain_over_limit
             && limit.response_cost.is_none()
             && let Some(charge) = self.charges.get_mut(place)
-            && charge.check_for_one()
         {
-            self.asks.push(charge.bucket.fingerprint);
+            charge.look_for_one();
         }
     }
 }

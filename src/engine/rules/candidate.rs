@@ -49,7 +49,11 @@ impl Plan {
         mode: Mode,
         origin: ChargeOrigin,
     ) {
-        let mode = if mode == Mode::Spend { Mode::SpendOnly } else { mode };
+        let mode = match mode {
+            Mode::Spend => Mode::SpendOnly,
+            Mode::Look => Mode::LookOnly,
+            mode => mode,
+        };
         bucket.mark(KEY_MARK);
         let origin = ChargeOrigin { enforced: false, is_candidate: true, ..origin };
         if let Some(windows) = candidate.allowance.windows() {

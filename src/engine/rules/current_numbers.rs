@@ -61,8 +61,7 @@ impl Rules {
         plan.changed_at(0, changed);
         plan.delay(0, limit.delay);
         let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
-        let input = if charge.taken_ago().is_some() { charge.input.clone() } else { current.input };
-        Some(Charge { input, ..current })
+        Some(Charge { dated: charge.dated, ..current })
     }
 }
 

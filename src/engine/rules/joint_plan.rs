@@ -14,21 +14,11 @@ pub struct JointPlan {
     pub reported: Vec<Charge>,
     /// One for each descriptor, in order.
     pub members: Vec<DescriptorPlan>,
-    probes: SmallVec<[Probe; 2]>,
+    /// For each of `reported`, the index of its bucket in [`Plan::charges`].
+    reports: SmallVec<[u32; 2]>,
     /// True if a limit denies the request without the store. The plan then charges only limits with `count_denied`, and reads
     /// the state of the other buckets.
     pub is_denied: bool,
-}
-
-/// A charge that takes nothing and looks whether tokens are there.
-#[derive(Clone, Copy, Debug)]
-struct Probe {
-    /// Its index in [`Plan::charges`].
-    charge: u32,
-    /// The tokens that must be there.
-    wanted: u64,
-    /// True if the next of [`JointPlan::reported`] takes them.
-    is_report: bool,
 }
 
 /// The plan of one descriptor.
@@ -76,11 +66,17 @@ impl Plan {
     /// Lets reports take from the buckets that their charges have now.
     pub fn rebind(&mut self) {
         let Some(joint) = &mut self.joint else { return };
-        let reports = joint.probes.iter().filter(|probe| probe.is_report);
-        for (probe, reported) in reports.zip(&mut joint.reported) {
-            if let Some(charge) = self.charges.get(probe.charge as usize) {
+        for (place, reported) in joint.reports.iter().zip(&mut joint.reported) {
+            if let Some(charge) = self.charges.get(*place as usize) {
                 reported.bucket.clone_from(&charge.bucket);
             }
+        }
+    }
+
+    /// Sets what is left of the buckets of reports to what the reports have left.
+    pub fn correct(&self, decisions: &mut [Decision]) {
+        if let Some(joint) = &self.joint {
+            joint.correct(self.charges.len(), decisions);
         }
     }
 
@@ -105,32 +101,27 @@ impl JointPlan {
 
     /// Makes charges of 0 look whether anything is left, reports look whether their cost is there before they take it, and
     /// all charges look if `only_checks`.
-    pub(super) fn add_probes(&mut self, charges: &mut [Charge], only_checks: bool, reports: &[u32]) {
+    pub(super) fn add_looks(&mut self, charges: &mut [Charge], only_checks: bool, reports: &[u32]) {
         for (place, charge) in (0..).zip(charges) {
             let takes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.numbers.algorithm().has_tokens();
-            let mut wanted = charge.cost;
-            let mut is_report = false;
-            if charge.check_for_one() {
-                wanted = 1;
-            } else if takes && reports.contains(&place) {
+            let reports_it = charge.cost > 0 && takes && reports.contains(&place);
+            charge.look_for_one();
+            if reports_it {
                 // A larger cost has the same effect, and Redis counts this one exactly.
                 let most = charge.elevated().map_or(0, |elevated| elevated.numbers.burst()).max(charge.numbers.burst());
-                self.reported.push(Charge { mode: Mode::SpendUpTo, cost: wanted.min(most), ..charge.clone() });
-                is_report = true;
-                charge.make_check();
-            } else if takes && only_checks {
-                charge.make_check();
-            } else {
-                continue;
+                self.reported.push(Charge { mode: Mode::SpendUpTo, cost: charge.cost.min(most), ..charge.clone() });
+                self.reports.push(place);
             }
-            self.probes.push(Probe { charge: place, wanted, is_report });
+            if takes && (reports_it || only_checks) {
+                charge.mode = charge.mode.looking();
+            }
         }
     }
 
     /// Makes charges ask for the state of their bucket, except those with `count_denied`.
-    pub(super) fn charge_nothing(&self, charges: &mut [Charge]) {
-        for (place, charge) in (0..).zip(charges) {
-            if charge.counts_denied() && self.probes.iter().all(|probe| probe.charge != place) {
+    pub(super) fn charge_nothing(charges: &mut [Charge]) {
+        for charge in charges {
+            if charge.counts_denied() {
                 charge.mode = Mode::SpendOnly;
             } else {
                 (charge.cost, charge.mode) = (0, Mode::Check);
@@ -144,22 +135,16 @@ impl JointPlan {
         for member in &mut self.members {
             member.charges.retain(|charge| follow(&mut charge.charge));
         }
-        let reports = self.probes.iter().filter(|probe| probe.is_report);
-        let mut stays = reports.map(|probe| moved(probe.charge).is_some());
+        let mut stays = self.reports.iter().map(|place| moved(*place).is_some());
         self.reported.retain(|_| stays.next().unwrap_or(false));
-        self.probes.retain(|probe| follow(&mut probe.charge));
+        self.reports.retain(follow);
     }
 
-    /// Corrects the decisions of probes. Those of [`Self::reported`] follow the plan's.
-    pub(super) fn correct(&self, charges: &[Charge], decisions: &mut [Decision]) {
-        let (decided, reported) = decisions.split_at_mut(charges.len().min(decisions.len()));
-        let mut reported = reported.iter();
-        for probe in &self.probes {
-            let place = probe.charge as usize;
-            let taken = if probe.is_report { reported.next() } else { None };
-            let (Some(charge), Some(decision)) = (charges.get(place), decided.get_mut(place)) else { continue };
-            charge.correct_check(decision, probe.wanted);
-            if let Some(taken) = taken {
+    /// The decisions of reports follow those of the plan's charges.
+    fn correct(&self, charges: usize, decisions: &mut [Decision]) {
+        let (decided, reported) = decisions.split_at_mut(charges.min(decisions.len()));
+        for (place, taken) in self.reports.iter().zip(reported) {
+            if let Some(decision) = decided.get_mut(*place as usize) {
                 (decision.remaining, decision.reset_after) = (taken.remaining, taken.reset_after);
             }
         }

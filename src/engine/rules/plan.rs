@@ -26,8 +26,6 @@ pub struct Plan {
     /// Limits that allow without asking the store.
     pub unlimited: Vec<u32>,
     pub reservations: Vec<Reservation>,
-    /// The fingerprints of buckets that are only checked for any tokens left.
-    pub asks: Vec<u128>,
     /// The descriptors, if the plan is for several.
     pub joint: Option<Box<JointPlan>>,
 }
@@ -187,6 +185,11 @@ impl Plan {
                 charge.input = Some(Box::new(Input::Delay(Delay { patience, ..*delay })));
             }
         }
+    }
+
+    /// Notes that the tokens of the charges from `first` on may have to be given back.
+    pub(crate) fn reserve(&mut self, first: usize) {
+        self.charges.iter_mut().skip(first).for_each(Charge::reserve);
     }
 
     /// Sets the time since when the numbers of the charges from `first` on hold, if that is later than the rules'.

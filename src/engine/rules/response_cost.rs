@@ -82,13 +82,8 @@ impl ResponseCost {
         self.when.is_some()
     }
 
-    /// The mode and cost of the charge before the response. A check that cannot deny spends 0 instead, and
-    /// `Plan::correct` determines whether it would have fitted.
-    pub(crate) fn before(&self, mode: Mode, cost: u64) -> (Mode, u64) {
-        match (self.only_checks(), mode) {
-            (true, Mode::Spend) => (Mode::Check, cost),
-            (true, _) => (mode, 0),
-            (false, _) => (mode, cost),
-        }
+    /// The mode of the charge before the response.
+    pub(crate) const fn before(&self, mode: Mode) -> Mode {
+        if self.only_checks() { mode.looking() } else { mode }
     }
 }

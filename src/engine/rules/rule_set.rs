@@ -306,27 +306,29 @@ impl Rules {
                 let cost = cost(limit, request)?;
                 let first = plan.charges.len();
                 let response_cost = limit.response_cost.as_deref();
-                let candidate_cost = response_cost.map_or(cost, |later| later.before(Mode::SpendOnly, cost).1);
                 // A limit in shadow must neither deny nor prevent charges to enforced limits.
                 let mode = if enforced { Mode::Spend } else { Mode::SpendOnly };
-                let (mode, cost) = response_cost.map_or((mode, cost), |response_cost| {
+                let mode = response_cost.map_or(mode, |response_cost| {
                     plan.reservations.push(Reservation {
                         limit: place,
                         reserve: cost,
                         only_checks: response_cost.only_checks(),
                     });
-                    response_cost.before(mode, cost)
+                    response_cost.before(mode)
                 });
                 let origin = ChargeOrigin::new(place, enforced);
                 self.mark_reset(place, &mut identified.bucket);
                 let beside = candidate.map(|candidate| (candidate, identified.bucket.clone()));
                 plan.add_allowance(allowance, identified.bucket, cost, mode, origin);
                 if let Some((candidate, bucket)) = beside {
-                    plan.add_candidate(candidate, bucket, candidate_cost, Mode::SpendOnly, origin);
+                    plan.add_candidate(candidate, bucket, cost, mode, origin);
                 }
                 plan.changed_at(first, changed);
                 plan.lease(first, limit.lease);
                 plan.delay(first, limit.delay);
+                if response_cost.is_some() {
+                    plan.reserve(first);
+                }
                 plan.add_input(first, limit, |queue| queue.entry(&limit.name, request), None)?;
             }
         }

@@ -10,11 +10,9 @@ use smallvec::SmallVec;
 use super::plan::{ChargeOrigin, Plan, Reservation};
 use super::response_cost::ResponseCost;
 use super::rule_set::Rules;
-use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::charge::{Charge, Input, Mode};
+use crate::engine::algorithms::charge::{Charge, Dated, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::{EXACT, Micros};
-use crate::engine::algorithms::numbers::Numbers;
 
 /// The outcome of a request at the upstream, as far as its cost depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,21 +61,16 @@ pub struct PendingSettlement {
     charges: SmallVec<[ReservedCharge; 1]>,
 }
 
-/// A decided charge, and how long its tokens count.
+/// A decided charge, and when it took its tokens, if a refund must know.
 #[derive(Clone, Debug)]
 struct ReservedCharge {
     charge: Charge,
-    ends: Option<Micros>,
+    taken: Option<Micros>,
 }
 
 impl PendingSettlement {
     /// Returns the outcome and the charges that settle it; `None` while the cost may still come in the body or as a trailer.
-    pub fn settle(
-        &self,
-        heard: ResponseReport<'_>,
-        may_come: bool,
-        elapsed: Micros,
-    ) -> Option<(SettlementOutcome, Vec<Charge>)> {
+    pub fn settle(&self, heard: ResponseReport<'_>, may_come: bool) -> Option<(SettlementOutcome, Vec<Charge>)> {
         let (cost, result) = match heard {
             ResponseReport::Unsent => (0, None),
             ResponseReport::Nothing(Some(cost)) => (cost, None),
@@ -98,8 +91,14 @@ impl PendingSettlement {
         let taken = if self.cost.only_checks() { 0 } else { self.reserve };
         let changes: Vec<Charge> = match cost.checked_sub(taken) {
             Some(0) => Vec::new(),
-            Some(more) => self.changes(Mode::SpendUpTo, more, None),
-            None => self.changes(Mode::Refund, taken - cost, Some(elapsed)),
+            Some(more) => {
+                let charge = |held: &ReservedCharge| {
+                    let charge = held.charge.clone();
+                    Charge { cost: more, mode: Mode::SpendUpTo, dated: Dated::No, ..charge }
+                };
+                self.charges.iter().map(charge).collect()
+            }
+            None => self.charges.iter().filter_map(|held| held.refund(taken - cost)).collect(),
         };
         let result = result.unwrap_or(match changes.first().map(|charge| charge.mode) {
             None => SettlementOutcome::Unchanged,
@@ -108,21 +107,13 @@ impl PendingSettlement {
         });
         Some((result, changes))
     }
+}
 
-    /// Returns the same change for all charges. A refund of tokens taken `ago` leaves out charges that no longer count.
-    fn changes(&self, mode: Mode, cost: u64, ago: Option<Micros>) -> Vec<Charge> {
-        let counts = |held: &&ReservedCharge| ago.is_none_or(|ago| held.ends.is_none_or(|ends| ago < ends));
-        let change = |held: &ReservedCharge| {
-            let charge = &held.charge;
-            let is_dated =
-                matches!(charge.numbers.algorithm(), Algorithm::SlidingLog | Algorithm::SlidingWindow { .. });
-            let input = match ago.filter(|_| is_dated) {
-                Some(ago) => Some(Box::new(Input::TakenAgo(ago))),
-                None => charge.input.clone(),
-            };
-            Charge { cost, mode, input, ..charge.clone() }
-        };
-        self.charges.iter().filter(counts).map(change).collect()
+impl ReservedCharge {
+    /// Returns `None` if the store has not told when the tokens were taken: a refund would give back others.
+    fn refund(&self, cost: u64) -> Option<Charge> {
+        let is_known = self.taken.is_some() || !self.charge.numbers.is_dated();
+        is_known.then(|| self.charge.refund(cost, self.taken))
     }
 }
 
@@ -133,53 +124,24 @@ fn whole(value: &[u8]) -> Option<u64> {
     (number < EXACT).then_some(number)
 }
 
-/// Returns the least time for which taken tokens count. A later refund would give back tokens that others have taken since.
-/// `None` where the bucket refills gradually, because it bounds the refund itself.
-fn ends(numbers: &Numbers, reset_after: Option<Micros>) -> Option<Micros> {
-    let forgets_at_once = match numbers.algorithm() {
-        Algorithm::Gcra | Algorithm::FixedWindow(_) => numbers.windows_to_fill() == 1,
-        Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => true,
-        Algorithm::Concurrency | Algorithm::Queue | Algorithm::Script => false,
-    };
-    reset_after.filter(|_| forgets_at_once)
-}
-
 impl Plan {
-    /// Corrects the decisions of charges that only checked: they took nothing, so all that was there is left.
-    pub fn correct(&self, decisions: &mut Decisions) {
-        for reservation in self.reservations.iter().filter(|reservation| reservation.only_checks) {
-            let decided = self.origins.iter().zip(&self.charges).zip(decisions.iter_mut());
-            for ((_, charge), decision) in decided.filter(|((origin, _), _)| origin.limit == reservation.limit) {
-                charge.correct_check(decision, reservation.reserve);
-            }
-        }
-        for (charge, decision) in self.charges.iter().zip(decisions.iter_mut()) {
-            if self.asks.contains(&charge.bucket.fingerprint) {
-                charge.correct_check(decision, 1);
-            }
-        }
-        if let Some(joint) = &self.joint {
-            joint.correct(&self.charges, decisions);
-        }
-    }
-
-    /// Returns the settlements to make once the response to a request that passes has come. `decision` returns the store's
-    /// decision on a charge.
+    /// Returns the settlements to make once the response to a request that passes has come. `decision` returns what was made of the
+    /// store's decision on a charge, and `decisions` are the store's.
     pub fn pending_settlements(
         &self,
         rules: &Rules,
+        decisions: &Decisions,
         decision: impl Fn(ChargeOrigin) -> Option<Decision>,
     ) -> Vec<PendingSettlement> {
         let pending = self.reservations.iter().filter_map(|reservation| {
             let cost = rules.limit(reservation.limit)?.response_cost.as_ref()?;
-            let own = self.origins.iter().zip(&self.charges).filter(|(origin, _)| origin.limit == reservation.limit);
+            let own = self.origins.iter().zip(&self.charges).enumerate();
             let charges: SmallVec<[ReservedCharge; 1]> = own
-                .filter_map(|(origin, charge)| {
-                    let decision = decision(*origin)?;
-                    let ends = ends(&charge.numbers, decision.reset_after);
+                .filter(|(_, (origin, _))| origin.limit == reservation.limit)
+                .filter_map(|(place, (origin, charge))| {
                     // In shadow what did not fit was not taken, and the request would not have passed.
-                    let passed = decision.outcome == Outcome::Allowed;
-                    passed.then(|| ReservedCharge { charge: charge.clone(), ends })
+                    let passed = decision(*origin)?.outcome == Outcome::Allowed;
+                    passed.then(|| ReservedCharge { charge: charge.clone(), taken: decisions.taken(place) })
                 })
                 .collect();
             let Reservation { limit, reserve, .. } = *reservation;
@@ -199,8 +161,8 @@ mod tests {
     use super::*;
     use crate::engine::algorithms::algorithm::Aligned;
     use crate::engine::algorithms::charge::Bucket;
-    use crate::engine::algorithms::decision::Decision;
     use crate::engine::algorithms::level::{Level, LevelChange};
+    use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::algorithms::state::decide_level;
     use crate::engine::rules::allowance::Allowance;
     use crate::engine::rules::fingerprint::Fingerprinter;
@@ -211,9 +173,9 @@ mod tests {
 
     const MINUTE: u64 = 60_000_000_000;
 
-    fn owed(cost: ResponseCost, reserve: u64, numbers: Numbers, ends: Option<Micros>) -> PendingSettlement {
+    fn owed(cost: ResponseCost, reserve: u64, numbers: Numbers, taken: Option<Micros>) -> PendingSettlement {
         let bucket = Bucket::new("L:k", 1);
-        let charges = [ReservedCharge { charge: Charge::new(bucket, numbers, reserve, Mode::Spend), ends }];
+        let charges = [ReservedCharge { charge: Charge::new(bucket, numbers, reserve, Mode::Spend), taken }];
         PendingSettlement { limit: 0, cost: Arc::new(cost), reserve, charges: charges.into_iter().collect() }
     }
 
@@ -232,7 +194,7 @@ mod tests {
     /// What is done at once about a reserve of 10, as text: the result, and the change if there is one.
     #[track_caller]
     fn check(cost: ResponseCost, heard: ResponseReport<'_>, expected: &str) {
-        let (result, changes) = owed(cost, 10, hundred(), None).settle(heard, false, Micros(0)).unwrap();
+        let (result, changes) = owed(cost, 10, hundred(), None).settle(heard, false).unwrap();
         let mut said = format!("{result:?}").to_lowercase();
         for change in changes {
             let _ = write!(said, " {:?} {}", change.mode, change.cost);
@@ -296,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_field_that_may_still_come_is_waited_for() {
-        let settle = |cost, heard| owed(cost, 10, hundred(), None).settle(heard, true, Micros(0)).is_some();
+        let settle = |cost, heard| owed(cost, 10, hundred(), None).settle(heard, true).is_some();
         assert!(!settle(by_field(), ResponseReport::Response(200, None)));
         assert!(settle(by_field(), said("x")));
         assert!(settle(on(&[(401, 401)]), ResponseReport::Response(401, None)));
@@ -304,28 +266,25 @@ mod tests {
         assert!(settle(both, ResponseReport::Response(404, None)));
     }
 
-    /// Whether a reserve of 10 that was taken from these numbers is given back after so many seconds.
-    #[track_caller]
-    fn check_ends(
-        numbers: Result<Numbers, crate::engine::algorithms::numbers::NumbersError>,
-        refunded: &[(u64, bool)],
-    ) {
-        let numbers = numbers.unwrap();
-        let ends = ends(&numbers, Some(Micros::from_millis(60_000)));
-        for (seconds, expected) in refunded {
-            let owed = owed(by_field(), 10, numbers.clone(), ends);
-            let (_, changes) = owed.settle(said("1"), false, Micros::from_millis(seconds * 1_000)).unwrap();
-            assert_eq!(!changes.is_empty(), *expected, "{numbers} after {seconds} s");
-        }
-    }
-
     #[test]
-    fn nothing_is_given_back_of_a_window_that_is_over() {
-        check_ends(Numbers::fixed_window(100, 100, MINUTE, Aligned::Clock), &[(59, true), (60, false)]);
-        check_ends(Numbers::sliding_log(100, MINUTE), &[(59, true), (60, false)]);
-        check_ends(Numbers::fixed_window(300, 100, MINUTE, Aligned::Clock), &[(60, true)]);
-        check_ends(Numbers::new(100, 100, MINUTE), &[(60, true)]);
-        check_ends(Numbers::fixed(100), &[(60, true)]);
+    fn a_refund_names_the_instant_at_which_its_tokens_were_taken() {
+        let taken = Some(Micros(7));
+        for (numbers, taken, expected) in [
+            (Numbers::fixed_window(100, 100, MINUTE, Aligned::Clock), taken, Some(Dated::At(Micros(7)))),
+            (Numbers::sliding_log(100, MINUTE), taken, Some(Dated::At(Micros(7)))),
+            (Numbers::sliding_window(100, MINUTE, false), taken, Some(Dated::At(Micros(7)))),
+            (Numbers::sliding_log(100, MINUTE), None, None),
+            (Numbers::fixed_window(300, 100, MINUTE, Aligned::Clock), None, Some(Dated::No)),
+            (Numbers::new(100, 100, MINUTE), None, Some(Dated::No)),
+            (Numbers::fixed(100), None, Some(Dated::No)),
+        ] {
+            let numbers = numbers.unwrap();
+            let mut spend = Charge::new(Bucket::new("L:k", 1), numbers.clone(), 10, Mode::Spend);
+            spend.reserve();
+            assert_eq!(spend.is_told(), expected != Some(Dated::No), "{numbers}");
+            let (_, changes) = owed(by_field(), 10, numbers.clone(), taken).settle(said("1"), false).unwrap();
+            assert_eq!(changes.first().map(|change| change.dated), expected, "{numbers}");
+        }
     }
 
     /// Reserves, and then settles by what the response says, against one bucket; what is left after each step.
@@ -345,7 +304,7 @@ mod tests {
             let owed = owed(by_field(), reserve, hundred(), None);
             apply(&owed.charges[0].charge);
             let text = cost.to_string();
-            let (_, changes) = owed.settle(said(&text), false, Micros(0)).unwrap();
+            let (_, changes) = owed.settle(said(&text), false).unwrap();
             for change in &changes {
                 assert!(!apply(change).is_denied());
             }
@@ -372,16 +331,14 @@ mod tests {
     fn who_only_checks_takes_nothing_and_tells_what_is_there() {
         // What a bucket with 3 left, and one with 1 left, say to a check of 2 or to a look.
         for (mode, charge, outcomes) in [
-            (LimitMode::Enforce, (Mode::Check, 2), [(Outcome::Allowed, 3), (Outcome::Denied, 1)]),
-            (LimitMode::Shadow, (Mode::SpendOnly, 0), [(Outcome::Allowed, 3), (Outcome::Unchanged, 1)]),
+            (LimitMode::Enforce, (Mode::Look, 2), [(Outcome::Allowed, 3), (Outcome::Denied, 1)]),
+            (LimitMode::Shadow, (Mode::LookOnly, 2), [(Outcome::Allowed, 3), (Outcome::Unchanged, 1)]),
         ] {
             let plan = plan(mode);
             assert_eq!((plan.charges[0].mode, plan.charges[0].cost), charge);
             let (decision, _) = decide_level(None, &plan.charges[0], Micros(0), Micros(0));
-            let mut full: Decisions = [decision].into_iter().collect();
-            plan.correct(&mut full);
-            assert_eq!((full[0].outcome, full[0].remaining), (Outcome::Allowed, 5));
-            assert_eq!(full[0].reset_after, Some(Micros(0)), "nothing of it comes back");
+            assert_eq!((decision.outcome, decision.remaining), (Outcome::Allowed, 5));
+            assert_eq!(decision.reset_after, Some(Micros(0)), "nothing of it comes back");
             for (left, expected) in [3, 1].into_iter().zip(outcomes) {
                 let level = Level {
                     since: Micros(0),
@@ -391,9 +348,7 @@ mod tests {
                 };
                 let (decision, change) = decide_level(Some(&level), &plan.charges[0], Micros(0), Micros(0));
                 assert_eq!(change, LevelChange::Keep);
-                let mut decisions: Decisions = [decision].into_iter().collect();
-                plan.correct(&mut decisions);
-                assert_eq!((decisions[0].outcome, decisions[0].remaining), expected, "{mode:?} with {left} left");
+                assert_eq!((decision.outcome, decision.remaining), expected, "{mode:?} with {left} left");
             }
         }
     }
@@ -401,10 +356,10 @@ mod tests {
     #[test]
     fn a_caller_that_says_what_to_do_is_not_settled_behind_its_back() {
         for (limit, mode, cost, expected) in [
-            (LimitMode::Enforce, Mode::Spend, None, (Mode::Check, 2, 1)),
-            (LimitMode::Enforce, Mode::Spend, Some(4), (Mode::Check, 4, 1)),
+            (LimitMode::Enforce, Mode::Spend, None, (Mode::Look, 2, 1)),
+            (LimitMode::Enforce, Mode::Spend, Some(4), (Mode::Look, 4, 1)),
             (LimitMode::Enforce, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
-            (LimitMode::Shadow, Mode::Spend, Some(4), (Mode::SpendOnly, 0, 1)),
+            (LimitMode::Shadow, Mode::Spend, Some(4), (Mode::LookOnly, 4, 1)),
             (LimitMode::Shadow, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
             (LimitMode::Shadow, Mode::Refund, Some(1), (Mode::Refund, 1, 0)),
         ] {

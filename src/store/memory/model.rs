@@ -14,7 +14,7 @@ use super::*;
 use crate::engine::algorithms::activations::Activations;
 use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
 use crate::engine::algorithms::calendar::{Calendar, Unit};
-use crate::engine::algorithms::charge::{Bucket, Elevated, Input, Mode, Slot};
+use crate::engine::algorithms::charge::{Bucket, Dated, Elevated, Input, Mode, Slot};
 use crate::engine::algorithms::decision::{Attempt, Decision, Outcome};
 use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::numbers::Numbers;
@@ -71,7 +71,8 @@ struct Ask {
     mode: Mode,
     cost: u64,
     slot: u128,
-    taken_ago: Option<u64>,
+    /// The instant of the tokens that a refund gives back, counted from [`START`]; and whether the answer to a spend tells it.
+    taken: Option<u64>,
     is_patient: bool,
     /// The limit's elevated numbers do not hold for it.
     is_plain: bool,
@@ -175,10 +176,15 @@ impl Map<'_> {
                 Some(Input::Delay(Delay { patience: if ask.is_patient { delay.most } else { Micros(0) }, ..*delay }))
             }
             _ if numbers.algorithm() == Algorithm::Concurrency => Some(Input::Slot(Slot(ask.slot))),
-            _ => ask.taken_ago.filter(|_| ask.mode == Mode::Refund).map(|ago| Input::TakenAgo(Micros(ago))),
+            _ => None,
+        };
+        let dated = match (ask.taken.filter(|_| numbers.is_dated()), ask.mode) {
+            (None, _) => Dated::No,
+            (Some(taken), Mode::Refund) => Dated::At(START.after(Micros(taken))),
+            (Some(_), _) => Dated::Reserved,
         };
         let charge = Charge::new(bucket.clone(), numbers.clone(), ask.cost, ask.mode);
-        (place, Charge { input: input.map(Box::new), ..charge })
+        (place, Charge { input: input.map(Box::new), dated, ..charge })
     }
 
     /// The charges of a request, none to the same bucket, and their places among the known buckets.
@@ -490,14 +496,14 @@ fn ask() -> impl Strategy<Value = Ask> {
         1 => Just(Mode::Reset),
     ];
     let cost = prop_oneof![4 => Just(1u64), 2 => 0..7u64];
-    let taken_ago = proptest::option::of(0..5_000_000u64);
-    (any::<u16>(), mode, cost, 1..5u128, taken_ago, any::<bool>(), any::<bool>()).prop_map(
-        |(bucket, mode, cost, slot, taken_ago, is_patient, is_plain)| Ask {
+    let taken = proptest::option::of(prop_oneof![Just(0u64), 0..5_000_000u64]);
+    (any::<u16>(), mode, cost, 1..5u128, taken, any::<bool>(), any::<bool>()).prop_map(
+        |(bucket, mode, cost, slot, taken, is_patient, is_plain)| Ask {
             bucket: bucket.into(),
             mode,
             cost,
             slot,
-            taken_ago,
+            taken,
             is_patient,
             is_plain,
         },

@@ -3,18 +3,41 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::RedisStore;
 use super::leases::table::Return;
 use super::leases::{Leases, Part, joined};
-use crate::engine::algorithms::batch::has_duplicate;
+use crate::engine::algorithms::batch::{FEW, has_duplicate};
 use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::store::{Batch, StoreAnswer, StoreError};
 
 /// The longest wait of a worker that stops, until its tokens are given back.
 const LAST_RETURNS: Duration = Duration::from_millis(500);
+
+/// The tokens that a request has taken from leases while its other charges are decided. Dropping this puts them back: the client
+/// has left.
+struct TakenParts<'a> {
+    leases: &'a Leases,
+    parts: SmallVec<[Part; FEW]>,
+}
+
+impl TakenParts<'_> {
+    /// The request is decided.
+    fn keep(mut self) -> SmallVec<[Part; FEW]> {
+        std::mem::take(&mut self.parts)
+    }
+}
+
+impl Drop for TakenParts<'_> {
+    fn drop(&mut self) {
+        if !self.parts.is_empty() {
+            self.leases.put_back(&mut self.parts);
+        }
+    }
+}
 
 impl RedisStore {
     /// Decides the charges of a request of which some may be leased.
@@ -23,17 +46,18 @@ impl RedisStore {
             return Err(StoreError::Duplicate);
         }
         let (leases, asked) = (&self.leases, self.leases.now());
-        let mut parts = leases.take(batch, asked);
-        if parts.iter().all(|part| matches!(part, Part::Taken(..))) {
-            return Ok(joined(&parts, &Decisions::default()));
+        let mut taken = TakenParts { leases, parts: leases.take(batch, asked) };
+        if taken.parts.iter().all(|part| matches!(part, Part::Taken(..))) {
+            return Ok(joined(&taken.keep(), &Decisions::default()));
         }
-        let sent = leases.sent(batch, &parts, asked, self.timeout());
+        let sent = leases.sent(batch, &taken.parts, asked, self.timeout());
         let mut answer = self.decide_sent(&Batch { charges: &sent, ..*batch }).await;
         leases.note(&sent, batch.effective_from, asked, &mut answer);
         let passes = answer.as_ref().is_ok_and(|decisions| !decisions.iter().any(Decision::is_denied));
         if !passes {
-            leases.put_back(&mut parts);
+            leases.put_back(&mut taken.parts);
         }
+        let parts = taken.keep();
         Ok(joined(&parts, &answer?))
     }
 

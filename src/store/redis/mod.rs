@@ -36,6 +36,7 @@ mod session;
 mod stream;
 mod target;
 mod tls;
+mod unclaimed;
 mod url;
 
 pub use blocks::SharedBlocks;

@@ -176,12 +176,12 @@ impl Rules {
         if quotas > 1 {
             self.loosen_quotas(&mut plan);
         }
-        joint.add_probes(&mut plan.charges, question.purpose == DescriptorMode::Check, &reports);
+        joint.add_looks(&mut plan.charges, question.purpose == DescriptorMode::Check, &reports);
         joint.is_denied = joint.members.iter().any(|member| {
             member.denials.iter().any(|denial| denial.enforced && (quotas < 2 || !self.is_quota(denial.limit)))
         });
         if joint.is_denied {
-            joint.charge_nothing(&mut plan.charges);
+            JointPlan::charge_nothing(&mut plan.charges);
         }
         plan.joint = Some(Box::new(joint));
         plan

@@ -24,9 +24,11 @@ pub(super) fn push(words: &mut String, charge: &Charge, now: Micros) {
     push_numbers(words, charge, now);
     push_number(words, charge.cost, ' ');
     words.push_str(word(charge.mode));
-    if let Some(Micros(ago)) = charge.taken_ago() {
+    if charge.is_told() {
         words.push('~');
-        words.push_str(itoa::Buffer::new().format(ago.min(EXACT - 1)));
+    } else if let Some(Micros(taken)) = charge.taken() {
+        words.push('~');
+        words.push_str(itoa::Buffer::new().format(taken.min(EXACT - 1)));
     }
     if charge.changed > Micros(0) {
         words.push('@');
@@ -167,6 +169,8 @@ const fn word(mode: Mode) -> &'static str {
     match mode {
         Mode::Spend => "spend",
         Mode::Check => "check",
+        Mode::Look => "look",
+        Mode::LookOnly => "look_only",
         Mode::SpendOnly => "spend_only",
         Mode::SpendUpTo => "spend_up_to",
         Mode::Refund => "refund",

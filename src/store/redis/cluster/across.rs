@@ -12,7 +12,6 @@ use tokio::time::Instant;
 
 use super::follow::is_split;
 use super::{Nodes, Request};
-use crate::clock::micros;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Charge, Input, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
@@ -25,8 +24,6 @@ struct Progress<'a> {
     nodes: &'a Arc<Nodes>,
     request: &'a Request,
     charges: Vec<ChargeState>,
-    /// When the first charge was spent.
-    spent_at: Instant,
 }
 
 /// What is known of a charge.
@@ -50,7 +47,7 @@ struct Group {
 pub(super) async fn decide(nodes: &Arc<Nodes>, request: &Request) -> Result<Decisions, StoreError> {
     let begun = Instant::now();
     let charges = vec![ChargeState::default(); request.charges.len()];
-    let mut progress = Progress { nodes, request, charges, spent_at: begun };
+    let mut progress = Progress { nodes, request, charges };
     progress.ask(|_, charge| check(charge)).await?;
     if progress.is_denied() {
         progress.count_denial().await;
@@ -59,7 +56,6 @@ pub(super) async fn decide(nodes: &Arc<Nodes>, request: &Request) -> Result<Deci
     if begun.elapsed() >= nodes.timeout {
         return Err(StoreError::Late(nodes.timeout));
     }
-    progress.spent_at = Instant::now();
     if let Err(error) = progress.spend().await {
         progress.refund().await;
         return Err(error);
@@ -150,7 +146,7 @@ impl Progress<'_> {
 
     /// Spends all charges, until one denies.
     async fn spend(&mut self) -> Result<(), StoreError> {
-        self.ask(|_, charge| (!is_last(charge)).then(|| charge.clone())).await?;
+        self.ask(|_, charge| (!is_last(charge)).then(|| reserved(charge))).await?;
         for place in 0..self.request.charges.len() {
             if is_last(&self.request.charges[place]) && !self.is_denied() {
                 self.ask(|at, charge| (at == place).then(|| charge.clone())).await?;
@@ -166,11 +162,10 @@ impl Progress<'_> {
     /// Gives back what was spent, but for charges that count denied requests, and learns the state of all buckets. What fails
     /// stays spent: it cannot be repeated without the risk of giving back twice.
     async fn refund(&mut self) {
-        let ago = micros(self.spent_at.elapsed());
         let known = self.charges.clone();
         let refunded = |place: usize, charge: &Charge| {
             let ChargeState { is_spent, detail, .. } = &known[place];
-            (*is_spent && !charge.counts_denied()).then(|| refund(charge, detail.as_ref(), ago)).flatten()
+            (*is_spent && !charge.counts_denied()).then(|| refund(charge, detail.as_ref())).flatten()
         };
         let _ = self.ask(refunded).await;
         let untouched = |place: usize, charge: &Charge| {
@@ -238,9 +233,16 @@ fn state(charge: &Charge) -> Option<Charge> {
     (!charge.numbers.is_script()).then(asked)
 }
 
-/// The refund of a charge that was spent this long ago; `None` for scripts.
-fn refund(charge: &Charge, detail: Option<&Detail>, ago: Micros) -> Option<Charge> {
-    let mut refund = Charge { mode: Mode::Refund, ..charge.clone() };
+/// The same charge, which may have to be given back.
+fn reserved(charge: &Charge) -> Charge {
+    let mut charge = charge.clone();
+    charge.reserve();
+    charge
+}
+
+/// The refund of a charge that was spent; `None` for scripts.
+fn refund(charge: &Charge, detail: Option<&Detail>) -> Option<Charge> {
+    let mut refund = charge.refund(charge.cost, detail.and_then(Detail::taken));
     match refund.input.as_deref_mut() {
         Some(Input::Script(_)) => return None,
         Some(Input::Queue(work)) => {
@@ -249,8 +251,8 @@ fn refund(charge: &Charge, detail: Option<&Detail>, ago: Micros) -> Option<Charg
                 _ => return None,
             };
         }
-        Some(Input::Elevated(_) | Input::Slot(_) | Input::TakenAgo(_) | Input::Delay(_)) => {}
-        Some(Input::Lease(_)) | None => refund.input = Some(Box::new(Input::TakenAgo(ago))),
+        Some(Input::Lease(_)) => refund.input = None,
+        Some(Input::Elevated(_) | Input::Slot(_) | Input::Delay(_)) | None => {}
     }
     Some(refund)
 }

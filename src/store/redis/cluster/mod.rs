@@ -18,6 +18,7 @@ use super::diagnosis::Diagnosis;
 use super::keys::KeyStarts;
 use super::node::{NodeHandle, within};
 use super::target::Target;
+use super::unclaimed::Unclaimed;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
@@ -116,19 +117,32 @@ impl Cluster {
         // It is sent before anything that is asked later.
         let answer = self.nodes.ask(tag, batch, now);
         let (nodes, request) = (Arc::clone(&self.nodes), Request::new(batch, now));
-        self.answer_of(async move { nodes.follow(answer, tag, &request.batch(), now).await })
+        // The node gives back what nobody takes.
+        self.answer_of(None, now, async move { nodes.follow(answer, tag, &request.batch(), now).await })
     }
 
     fn decide_across(&self, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
         let (nodes, request) = (Arc::clone(&self.nodes), Request::new(batch, now));
-        self.answer_of(async move { across::decide(&nodes, &request).await })
+        self.answer_of(Unclaimed::of(batch), now, async move { across::decide(&nodes, &request).await })
     }
 
     /// Runs a request to its end, whether or not anybody waits for the answer.
-    fn answer_of(&self, deciding: impl Future<Output = Result<Decisions, StoreError>> + Send + 'static) -> StoreAnswer {
+    fn answer_of(
+        &self,
+        unclaimed: Option<Box<Unclaimed>>,
+        now: Option<Micros>,
+        deciding: impl Future<Output = Result<Decisions, StoreError>> + Send + 'static,
+    ) -> StoreAnswer {
         let (answer, receiver) = oneshot::channel();
+        let nodes = Arc::clone(&self.nodes);
         self.nodes.tasks.spawn(async move {
-            let _ = answer.send(deciding.await);
+            if let (Err(Ok(decisions)), Some(unclaimed)) = (answer.send(deciding.await), unclaimed) {
+                for refund in unclaimed.refunds(&decisions) {
+                    let batch = unclaimed.batch(std::slice::from_ref(&refund));
+                    // Nobody waits for the answers.
+                    drop(nodes.ask(tag_of(&refund.bucket), &batch, now));
+                }
+            }
         });
         StoreAnswer::Pending(receiver)
     }

@@ -58,6 +58,10 @@ impl HeldLease {
         self.grant.until
     }
 
+    pub(super) const fn granted_at(&self) -> Micros {
+        self.grant.at()
+    }
+
     pub(super) const fn effective_from(&self) -> Micros {
         self.effective_from
     }

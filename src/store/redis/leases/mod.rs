@@ -102,6 +102,13 @@ impl Leases {
             table.answered(charge, effective_from, asked, granted);
         }
         if let Ok(decisions) = answer {
+            for (place, detail) in &mut decisions.details {
+                if let (Detail::Leased(grant), Some(charge)) = (&*detail, sent.get(*place))
+                    && charge.is_told()
+                {
+                    *detail = Detail::Taken(grant.at());
+                }
+            }
             decisions.details.retain(|(_, detail)| !matches!(detail, Detail::Leased(_)));
         }
         if table.next_look().is_some_and(|next| before.is_none_or(|before| next < before)) {
@@ -129,7 +136,10 @@ pub(super) fn joined(parts: &[Part], sent: &Decisions) -> Decisions {
     let mut answers = sent.iter().enumerate();
     for (place, part) in parts.iter().enumerate() {
         match part {
-            Part::Taken(decision, _) => joined.push(*decision),
+            Part::Taken(decision, taken) => {
+                joined.push(*decision);
+                joined.details.extend(taken.at.map(|at| (place, Detail::Taken(at))));
+            }
             Part::Sent => {
                 let Some((own, decision)) = answers.next() else { continue };
                 joined.push(*decision);

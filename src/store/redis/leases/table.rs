@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::demand::Demand;
 use super::held::HeldLease;
-use crate::engine::algorithms::charge::{Charge, Input, Mode};
+use crate::engine::algorithms::charge::{Charge, Dated, Input, Mode};
 use crate::engine::algorithms::decision::Decision;
 use crate::engine::algorithms::lease::{LeaseAsk, LeaseGrant};
 use crate::engine::algorithms::micros::Micros;
@@ -33,6 +33,8 @@ pub struct Taken {
     id: u128,
     cost: u64,
     until: Micros,
+    /// The instant at which they were leased, by the clock of the store; `None` if the charge does not ask.
+    pub(super) at: Option<Micros>,
 }
 
 /// A lease that has ended, for the store.
@@ -54,7 +56,8 @@ impl LeaseTable {
         let decision = lease.take(cost, now)?;
         self.decisions += 1;
         self.tokens -= cost;
-        Some((decision, Taken { id, cost, until: lease.until() }))
+        let at = charge.is_told().then(|| lease.granted_at());
+        Some((decision, Taken { id, cost, until: lease.until(), at }))
     }
 
     /// Puts tokens back, since their request is denied or has failed. Returns the state of the bucket, unless the lease is over.
@@ -163,7 +166,8 @@ impl LeaseTable {
         (is_current && ended.left > 0).then(|| {
             let ask = LeaseAsk { wish: None, ended: Some(ended) };
             let input = Some(Box::new(Input::Lease(ask)));
-            let charge = Charge { mode: Mode::Refund, cost: 0, lease: None, input, ..lease.into_charge() };
+            let charge =
+                Charge { mode: Mode::Refund, cost: 0, lease: None, dated: Dated::No, input, ..lease.into_charge() };
             Return { charge, effective_from }
         })
     }

@@ -33,6 +33,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::tag::TAGS;
 use crate::store::redis::call::Requests;
 use crate::store::redis::diagnosis::Diagnosis;
+use crate::store::redis::unclaimed::Unclaimed;
 use crate::store::{Batch, Fault, StoreError};
 
 /// The most outstanding calls of a worker at a server. The second one keeps the server busy while the reply to the first is on its
@@ -107,6 +108,7 @@ struct Asker {
     answer: oneshot::Sender<Answer>,
     /// Refunds and resets are sent even if nobody waits for the answer.
     gives_back: bool,
+    unclaimed: Option<Box<Unclaimed>>,
 }
 
 /// A call's turn to be sent.
@@ -238,9 +240,32 @@ impl Node {
             || waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
     }
 
-    /// Waits for an overdue reply; the call stays outstanding until it arrives. Gives the connection up if the server stays silent.
-    async fn outwait<F>(&self, live: &Arc<Connection>, requests: &Requests, mut reply: Pin<&mut F>)
-    where
+    /// Gives back what a request has taken whose answer nobody takes.
+    fn give_back(
+        self: &Arc<Self>,
+        route: Route,
+        now: Option<Micros>,
+        unclaimed: Option<Box<Unclaimed>>,
+        answer: Answer,
+    ) {
+        if let (Some(unclaimed), Ok(decisions)) = (unclaimed, answer) {
+            let refunds = unclaimed.refunds(&decisions);
+            if !refunds.is_empty() {
+                // A refund is sent although nobody waits for its answer.
+                drop(self.calls.ask(self, route, &unclaimed.batch(&refunds), now));
+            }
+        }
+    }
+
+    /// Waits for an overdue reply, whose answers nobody takes; the call stays outstanding until it arrives. Gives the connection up
+    /// if the server stays silent.
+    async fn outwait<F>(
+        self: &Arc<Self>,
+        live: &Arc<Connection>,
+        (route, requests): (Route, &Requests),
+        unclaimed: Vec<Option<Box<Unclaimed>>>,
+        mut reply: Pin<&mut F>,
+    ) where
         F: Future<Output = Result<Value, RedisError>>,
     {
         live.overdue.fetch_add(1, Ordering::Relaxed);
@@ -250,7 +275,9 @@ impl Node {
             if let Some(answer) = within(self.timeout, reply.as_mut()).await {
                 live.overdue.fetch_sub(1, Ordering::Relaxed);
                 // The result still shows whether the connection works.
-                let _ = self.answers(live, requests, answer);
+                for (answer, unclaimed) in self.answers(live, requests, answer).into_iter().flatten().zip(unclaimed) {
+                    self.give_back(route, requests.now, unclaimed, answer);
+                }
                 return;
             }
             silent = if live.heard.load(Ordering::Relaxed) == heard { silent + 1 } else { 0 };
@@ -290,7 +317,7 @@ impl Call {
         let (answer, receiver) = oneshot::channel();
         self.requests.push(batch.charges, batch.now);
         let gives_back = batch.charges.iter().any(|charge| matches!(charge.mode, Mode::Refund | Mode::Reset));
-        self.askers.push(Asker { answer, gives_back });
+        self.askers.push(Asker { answer, gives_back, unclaimed: Unclaimed::of(batch) });
         receiver
     }
 
@@ -313,7 +340,7 @@ async fn send_next(node: Arc<Node>) {
     if !call.drop_unwanted() {
         return;
     }
-    let Call { route, requests, askers, since, .. } = call;
+    let Call { route, requests, mut askers, since, .. } = call;
     let Turn { live, mut patience, waited, _place } = match turn {
         Ok(turn) => turn,
         Err(error) => return fail(askers, &error),
@@ -326,13 +353,16 @@ async fn send_next(node: Arc<Node>) {
         } else {
             StoreError::Busy { sent: true }
         };
+        let unclaimed = askers.iter_mut().map(|asker| asker.unclaimed.take()).collect();
         fail(askers, &error);
-        return node.outwait(&live, &requests, reply).await;
+        return node.outwait(&live, (route, &requests), unclaimed, reply).await;
     };
     match node.answers(&live, &requests, answer) {
         Ok(answers) => {
             for (asker, answer) in askers.into_iter().zip(answers) {
-                let _ = asker.answer.send(answer);
+                if let Err(answer) = asker.answer.send(answer) {
+                    node.give_back(route, requests.now, asker.unclaimed, answer);
+                }
             }
         }
         Err(error) => fail(askers, &error),
