@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::http1::{self, Io, Reader};
 use super::http2;
-use super::plan::{Course, Framing, Plan, Random, Side, Way};
+use super::plan::{Course, Framing, Manner, Plan, Random, Side, Way};
 use super::{Answer, End, Received, World};
 
 /// The timeout of an exchange, for a busy machine.
@@ -68,13 +68,17 @@ pub(super) async fn over_http1(world: Arc<World>, side: Side, numbers: Vec<u64>)
 
 async fn exchange(world: &World, plan: &Plan, mut connection: Connection) -> Next {
     let Plan { method, request, .. } = plan;
-    let mut head = format!("{method} {} HTTP/1.1\r\nhost: a.example\r\n", plan.path());
+    let version = if plan.manner == Manner::Old { "1.0" } else { "1.1" };
+    let mut head = format!("{method} {} HTTP/{version}\r\nhost: a.example\r\n", plan.path());
     if plan.way == Way::Upgraded {
         head += "connection: upgrade\r\nupgrade: exchange\r\n";
         return tunnel(world, plan, head, connection).await;
     }
     if request.framing != Framing::None {
         head.extend(["content-type: ", request.content_type(), "\r\n"]);
+    }
+    if plan.manner == Manner::Expecting {
+        head += "expect: 100-continue\r\n";
     }
     let trailers = request.trailers(plan.number);
     let Connection { reader, writer, .. } = &mut connection;
@@ -83,7 +87,12 @@ async fn exchange(world: &World, plan: &Plan, mut connection: Connection) -> Nex
         return Next::Reconnect;
     }
     let (answered, gate) = gate(plan);
-    let sending = http1::write(writer, head, request, &trailers, usize::MAX, gate);
+    let sending = async {
+        if plan.manner == Manner::Expecting {
+            return http1::write_after(writer, head, request, &trailers, gate).await;
+        }
+        http1::write(writer, head, request, &trailers, usize::MAX, gate).await
+    };
     let (sent, answer) = tokio::join!(sending, response(plan, reader, answered));
     let Some((answer, stays)) = answer else {
         if connection.may_be_closed {
@@ -107,7 +116,7 @@ async fn exchange(world: &World, plan: &Plan, mut connection: Connection) -> Nex
 /// Returns a future that is ready once the sender is dropped, or at once if the client does not wait for the answer.
 fn gate(plan: &Plan) -> (oneshot::Sender<()>, impl Future<Output = ()> + use<>) {
     let (answered, opened) = oneshot::channel();
-    let is_open = !plan.awaits_answer;
+    let is_open = !plan.awaits_answer && plan.manner != Manner::Expecting;
     (answered, async move {
         if !is_open {
             let _ = opened.await;
@@ -121,16 +130,27 @@ async fn response(
     reader: &mut Reader<ReadHalf<Box<dyn Io>>>,
     answered: oneshot::Sender<()>,
 ) -> Option<(Answer, bool)> {
-    let head = match reader.head().await {
-        Ok(head) => head?,
-        Err(end) => return Some((Answer::none(end), false)),
+    let (mut answered, mut interim) = (Some(answered), 0);
+    let (head, status) = loop {
+        let head = match reader.head().await {
+            Ok(head) => head?,
+            Err(end) => return Some((Answer::none(end), false)),
+        };
+        let status = head.start.split(' ').nth(1).and_then(|status| status.parse().ok());
+        match status {
+            Some(100) if plan.manner == Manner::Expecting => drop(answered.take()),
+            Some(103) if plan.has_interim && plan.manner != Manner::Old => interim += 1,
+            _ => break (head, status),
+        }
     };
     drop(answered);
-    let status = head.start.split(' ').nth(1).and_then(|status| status.parse().ok());
+    if interim > 1 {
+        return Some((Answer::none(End::Malformed(format!("{interim} interim responses"))), false));
+    }
     let mark = head.header("x-exchange").map(str::to_owned);
     let framing = match head.framing(true) {
         _ if plan.method == "HEAD" || status == Some(204) => (Framing::None, 0),
-        Ok((Framing::Close, _)) => {
+        Ok((Framing::Close, _)) if plan.manner != Manner::Old => {
             return Some((Answer::none(End::Malformed("a body without an end".to_owned())), false));
         }
         Ok(framing) => framing,
@@ -138,7 +158,8 @@ async fn response(
     };
     let most = if let Course::ClientLeavesDownload(most) = plan.course { most } else { usize::MAX };
     let received = reader.body(framing, most).await;
-    Some((Answer { status, mark, received }, head.header("connection") != Some("close")))
+    let stays = plan.manner != Manner::Old && head.header("connection") != Some("close");
+    Some((Answer { status, mark, received }, stays))
 }
 
 async fn tunnel(world: &World, plan: &Plan, head: String, connection: Connection) -> Next {

@@ -1,6 +1,6 @@
 //! HTTP/1.1 by hand: what is read is read strictly, and what is written goes out in the pieces of its plan.
 
-use std::future::poll_fn;
+use std::future::{poll_fn, ready};
 use std::io;
 use std::pin::pin;
 use std::task::Poll;
@@ -188,19 +188,24 @@ fn memchr(bytes: &[u8], part: &[u8]) -> Option<usize> {
 /// body; returns whether all of it was written. The last piece is written after `gate`.
 pub(super) async fn write(
     io: &mut (impl AsyncWrite + Unpin),
-    mut head: String,
+    head: String,
     body: &Body,
     trailers: &[(String, String)],
     most: usize,
     gate: impl Future<Output = ()>,
 ) -> io::Result<bool> {
-    let is_chunked = body.framing == Framing::Stream;
-    match body.framing {
-        Framing::None | Framing::Close => {}
-        Framing::Length => head.extend(["content-length: ", &body.bytes.len().to_string(), "\r\n"]),
-        Framing::Stream => head += "transfer-encoding: chunked\r\n",
-    }
-    let (mut pending, mut gate) = ((head + "\r\n").into_bytes(), Some(gate));
+    write_body(io, framed(head, body), body, trailers, most, gate).await
+}
+
+async fn write_body(
+    io: &mut (impl AsyncWrite + Unpin),
+    mut pending: Vec<u8>,
+    body: &Body,
+    trailers: &[(String, String)],
+    most: usize,
+    gate: impl Future<Output = ()>,
+) -> io::Result<bool> {
+    let (is_chunked, mut gate) = (body.framing == Framing::Stream, Some(gate));
     if body.head_first {
         write_apart(io, &mut pending).await?;
     }
@@ -241,6 +246,29 @@ pub(super) async fn write(
     io.write_all(&pending).await?;
     io.flush().await?;
     Ok(true)
+}
+
+/// Writes a message whose whole body waits for `gate`.
+pub(super) async fn write_after(
+    io: &mut (impl AsyncWrite + Unpin),
+    head: String,
+    body: &Body,
+    trailers: &[(String, String)],
+    gate: impl Future<Output = ()>,
+) -> io::Result<bool> {
+    let mut pending = framed(head, body);
+    pass(&mut Some(gate), io, &mut pending).await?;
+    write_body(io, pending, body, trailers, usize::MAX, ready(())).await
+}
+
+/// Completes a head.
+fn framed(mut head: String, body: &Body) -> Vec<u8> {
+    match body.framing {
+        Framing::None | Framing::Close => {}
+        Framing::Length => head.extend(["content-length: ", &body.bytes.len().to_string(), "\r\n"]),
+        Framing::Stream => head += "transfer-encoding: chunked\r\n",
+    }
+    (head + "\r\n").into_bytes()
 }
 
 /// Waits for the gate, unless it was passed. Pending bytes are written first.

@@ -140,9 +140,8 @@ impl World {
             self.fail(format!("answered by {status:?} of {mark:?}, {received:?}, in {plan:?}"));
         }
         if is_own {
-            let trailers =
-                if plan.method == "HEAD" { Vec::new() } else { plan.response.trailers_for(plan.client, plan.number) };
-            self.check(plan, "response", &plan.expected_response(), &trailers, upstream_leaves, received);
+            let (body, trailers) = (plan.expected_response(), plan.expected_trailers());
+            self.check(plan, "response", &body, &trailers, upstream_leaves, received);
         }
     }
 

@@ -188,6 +188,16 @@ pub(super) enum Course {
     UpstreamLeavesDownload(usize),
 }
 
+/// The manner of a client of HTTP/1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    Usual,
+    /// It speaks HTTP/1.0.
+    Old,
+    /// It asks before it sends its body.
+    Expecting,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     pub(super) number: u64,
@@ -197,6 +207,9 @@ pub(super) struct Plan {
     pub(super) course: Course,
     /// The client sends the end of its body once the answer begins.
     pub(super) awaits_answer: bool,
+    pub(super) manner: Manner,
+    /// The upstream sends an interim response first.
+    pub(super) has_interim: bool,
     pub(super) method: &'static str,
     pub(super) status: u16,
     pub(super) request: Body,
@@ -229,6 +242,8 @@ impl Plan {
             way,
             course: Course::Ordinary,
             awaits_answer: false,
+            manner: Manner::Usual,
+            has_interim: random.once_in(6),
             method: "POST",
             status: 200,
             request: Body::random(&mut random, request_framing, request_form, client.is_http2),
@@ -249,10 +264,23 @@ impl Plan {
         if random.once_in(4) {
             plan.course = plan.irregular(&mut random);
         }
+        plan.manner = plan.manner(&mut random);
         // The proxy reads some bodies before it asks the upstream.
         let is_read_first = matches!(way, Way::Id | Way::Cost);
-        plan.awaits_answer = matches!(plan.course, Course::Early { .. }) && !is_read_first && random.once_in(2);
+        let may_wait = !is_read_first && plan.manner == Manner::Usual;
+        plan.awaits_answer = matches!(plan.course, Course::Early { .. }) && may_wait && random.once_in(2);
         plan
+    }
+
+    fn manner(&self, random: &mut Random) -> Manner {
+        // HTTP/1.0 may end a body with the connection only, which does not show that it is cut off.
+        let may_be_old = self.request.framing != Framing::Stream && !self.may_break_off();
+        match random.below(8) {
+            _ if self.client.is_http2 => Manner::Usual,
+            0 if may_be_old => Manner::Old,
+            1 if self.request.framing != Framing::None => Manner::Expecting,
+            _ => Manner::Usual,
+        }
     }
 
     fn irregular(&self, random: &mut Random) -> Course {
@@ -284,6 +312,12 @@ impl Plan {
     /// The body that the client receives.
     pub(super) fn expected_response(&self) -> Bytes {
         if self.method == "HEAD" { Bytes::new() } else { self.response.bytes.clone() }
+    }
+
+    /// The trailers that the client receives.
+    pub(super) fn expected_trailers(&self) -> Vec<(String, String)> {
+        let takes_none = self.method == "HEAD" || self.manner == Manner::Old;
+        if takes_none { Vec::new() } else { self.response.trailers_for(self.client, self.number) }
     }
 
     /// Returns whether this end of the exchange may find the other one gone.

@@ -89,7 +89,8 @@ async fn exchange<R: tokio::io::AsyncRead + Unpin, W: AsyncWrite + Unpin>(
 async fn answer(writer: &mut (impl AsyncWrite + Unpin), plan: &Plan, most: usize) -> io::Result<bool> {
     let Plan { number, status, response, .. } = plan;
     let kind = response.content_type();
-    let mut head = format!("HTTP/1.1 {status} X\r\nx-exchange: {number}\r\ncontent-type: {kind}\r\n");
+    let interim = if plan.has_interim { "HTTP/1.1 103 X\r\nlink: </a>\r\n\r\n" } else { "" };
+    let mut head = format!("{interim}HTTP/1.1 {status} X\r\nx-exchange: {number}\r\ncontent-type: {kind}\r\n");
     if plan.course == (Course::Early { reads_on: false }) {
         head += "connection: close\r\n";
     }

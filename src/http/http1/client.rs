@@ -302,3 +302,110 @@ impl<L: KeepAlive> Download for Connection<L> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::error::Error;
+    use std::rc::Weak;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use rustls::crypto::aws_lc_rs::default_provider;
+    use rustls::pki_types::{PrivateKeyDer, ServerName};
+    use rustls::{ClientConfig, RootCertStore, ServerConfig};
+    use socket2::SockRef;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixStream;
+    use tokio::time::timeout;
+    use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+    use super::super::client_io::ClientIo;
+    use super::*;
+    use crate::http::admission::SlowReaders;
+    use crate::http::forwarding::Peer;
+    use crate::http::message::Upload;
+    use crate::message::headers::Headers;
+
+    #[derive(Debug)]
+    struct NotKept;
+
+    impl Lease for NotKept {
+        fn cut_off(&self, _: &dyn Error, _: Instant) {}
+    }
+
+    impl KeepAlive for NotKept {
+        fn keep(self, _: Box<Connection<Self>>, _: Instant) {}
+    }
+
+    /// A body that is there.
+    #[derive(Debug)]
+    struct Whole(RefCell<Bytes>);
+
+    impl Upload for Whole {
+        fn poll_piece(&self, _: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
+            let data = self.0.take();
+            Poll::Ready((!data.is_empty()).then_some(Ok(Piece::Data(data))))
+        }
+
+        fn is_end(&self) -> bool {
+            self.0.borrow().is_empty()
+        }
+
+        fn length(&self) -> Option<u64> {
+            Some(self.0.borrow().len() as u64)
+        }
+    }
+
+    /// TLS over a socket that takes a few kilobytes at a time.
+    async fn narrow_tls() -> (Stream, impl AsyncReadExt + AsyncWriteExt + Unpin) {
+        let signed = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+        let (certificate, key) = (signed.cert.der().clone(), signed.signing_key.serialize_der());
+        let key = PrivateKeyDer::try_from(key).unwrap();
+        let provider = Arc::new(default_provider());
+        let server =
+            ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+        let server = server.with_no_client_auth().with_single_cert(vec![certificate.clone()], key).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate).unwrap();
+        let client = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let client = client.with_root_certificates(roots).with_no_client_auth();
+        let (near, far) = UnixStream::pair().unwrap();
+        SockRef::from(&near).set_send_buffer_size(4 * 1024).unwrap();
+        let (connector, acceptor) = (TlsConnector::from(Arc::new(client)), TlsAcceptor::from(Arc::new(server)));
+        let name = ServerName::try_from("a.example").unwrap();
+        let (near, far) = tokio::join!(connector.connect(name, Stream::Unix(near)), acceptor.accept(far));
+        (Stream::Tls(Box::new(TlsStream::Client(near.unwrap()))), far.unwrap())
+    }
+
+    /// TLS takes more than its socket does. When there is room again, nobody else sends the rest.
+    #[tokio::test]
+    async fn the_end_of_an_upload_does_not_stay_in_tls() {
+        const BODY: usize = 40_000;
+        let body = Bytes::from(vec![b'x'; BODY]);
+        let (stream, mut upstream) = narrow_tls().await;
+        let activity = Rc::new(Activity::new(Instant::now(), Rc::new(SlowReaders::new(1 << 20))));
+        let peer = Rc::new(Peer::untrusted([192, 0, 2, 7]));
+        let context = RequestContext::new(activity, peer, Weak::<ClientIo>::new());
+        let mut request = Request {
+            method: Method::POST,
+            target: "/".to_owned(),
+            headers: Headers::from_iter([("host", "a.example")]),
+            body: RequestBody::Upload(Rc::new(Whole(RefCell::new(body.clone())))),
+            ..Request::default()
+        };
+        let answering = async {
+            let mut received = Vec::new();
+            while !received.ends_with(&body) {
+                upstream.read_buf(&mut received).await.unwrap();
+            }
+            upstream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await.unwrap();
+            upstream.flush().await.unwrap();
+        };
+        let sending = Connection::new(stream).send(&mut request, &context, NotKept);
+        let exchange = async { tokio::join!(sending, answering).0 };
+        let response = timeout(Duration::from_secs(10), exchange).await.expect("all of the body came");
+        assert_eq!(response.unwrap().status, StatusCode::NO_CONTENT);
+    }
+}
