@@ -25,8 +25,9 @@ const BODIES: [(&str, &str, &str, u64); 4] = [
     ),
     (
         "Anthropic",
-        r#"{"content":[],"usage":{"input_tokens":10,"output_tokens":32}}"#,
-        "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":10,\"output_tokens\":1}}}\n\n\
+        r#"{"content":[],"usage":{"input_tokens":3,"cache_creation_input_tokens":2,"cache_read_input_tokens":5,"output_tokens":32}}"#,
+        "event: message_start\ndata: {\"message\":{\"usage\":{\"input_tokens\":3,\"cache_creation_input_tokens\":2,\
+         \"cache_read_input_tokens\":5,\"output_tokens\":1}}}\n\n\
          event: message_delta\ndata: {\"usage\":{\"output_tokens\":32}}\n\n",
         42,
     ),

@@ -30,6 +30,10 @@ impl Usage {
     pub const NAMES: [&str; 3] = ["openai", "anthropic", "gemini"];
 }
 
+/// The counts that make up a usage of Anthropic's API.
+const ANTHROPIC_TOKENS: [&str; 4] =
+    ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"];
+
 impl BodyCost {
     /// The pointers whose values are added. Of the pointers of one summand, the value that comes last counts.
     fn summands(&self) -> Vec<Vec<JsonPointer>> {
@@ -40,8 +44,9 @@ impl BodyCost {
             Self::Usage(Usage::OpenAi) => {
                 vec![vec![keys(["usage", "total_tokens"]), JsonPointer::of_keys(["response", "usage", "total_tokens"])]]
             }
-            // A stream tells both in `message_start`, and the output so far in each `message_delta`.
-            Self::Usage(Usage::Anthropic) => ["input_tokens", "output_tokens"]
+            // Tokens written to and read from the cache are beside `input_tokens`. A stream has all of them in `message_start`, and
+            // the output so far in each `message_delta`.
+            Self::Usage(Usage::Anthropic) => ANTHROPIC_TOKENS
                 .map(|name| vec![keys(["usage", name]), JsonPointer::of_keys(["message", "usage", name])])
                 .into(),
             // Without `alt=sse`, a streamed response is an array.
@@ -206,6 +211,25 @@ mod tests {
         );
         json(&OPENAI, r#"{"object":"response","usage":{"input_tokens":5,"total_tokens":7}}"#, Some("7"));
         json(&ANTHROPIC, r#"{"type":"message","usage":{"input_tokens":10,"output_tokens":32}}"#, Some("42"));
+        json(
+            &ANTHROPIC,
+            r#"{"usage":{"input_tokens":5,"cache_creation_input_tokens":200,"cache_read_input_tokens":95,"output_tokens":32,
+                "cache_creation":{"ephemeral_5m_input_tokens":200,"ephemeral_1h_input_tokens":0}}}"#,
+            Some("332"),
+        );
+        json(&ANTHROPIC, r#"{"usage":{"input_tokens":5,"cache_read_input_tokens":null,"output_tokens":1}}"#, Some("6"));
+        json(
+            &OPENAI,
+            r#"{"usage":{"prompt_tokens":10,"completion_tokens":20,"total_tokens":30,
+            "prompt_tokens_details":{"cached_tokens":8},"completion_tokens_details":{"reasoning_tokens":15}}}"#,
+            Some("30"),
+        );
+        json(
+            &GEMINI,
+            r#"{"usageMetadata":{"promptTokenCount":5,"cachedContentTokenCount":3,"candidatesTokenCount":4,
+            "thoughtsTokenCount":6,"totalTokenCount":15}}"#,
+            Some("15"),
+        );
         json(&GEMINI, r#"{"candidates":[],"usageMetadata":{"totalTokenCount":9}}"#, Some("9"));
         json(
             &GEMINI,
@@ -241,6 +265,19 @@ mod tests {
                          event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
         events(&ANTHROPIC, anthropic, Some("40"));
         let (before, _) = anthropic.split_once("event: message_delta").unwrap();
+        let cached = "event: message_start\n\
+                      data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\
+                      \"cache_creation_input_tokens\":200,\"cache_read_input_tokens\":95,\"output_tokens\":1}}}\n\n\
+                      event: message_delta\n\
+                      data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n";
+        events(&ANTHROPIC, cached, Some("315"));
+        // Newer versions repeat all counts, added up.
+        let repeated = cached.replace(
+            "\"usage\":{\"output_tokens\":15}",
+            "\"usage\":{\"input_tokens\":7,\
+                      \"cache_creation_input_tokens\":200,\"cache_read_input_tokens\":96,\"output_tokens\":15}",
+        );
+        events(&ANTHROPIC, &repeated, Some("318"));
         events(&ANTHROPIC, before, Some("26"));
         let gemini = "data: {\"usageMetadata\":{\"totalTokenCount\":9}}\n\ndata: {\"usageMetadata\":{\n\
                       data: \"totalTokenCount\":12}}\n\n";
