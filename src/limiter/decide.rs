@@ -18,7 +18,6 @@ use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::claims::{TokenClaims, TokenResult};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::Request;
-use crate::engine::rules::rule_set::Rules;
 use crate::store::StoreError;
 use crate::telemetry::metrics::DecisionResult;
 
@@ -52,7 +51,7 @@ impl Limiter {
     /// Makes the plan. Returns whether it asks the store.
     fn prepare(&self, view: &View, ask: &Ask<'_>, question: &mut Question) -> Result<bool, AskError> {
         let plan = &mut question.plan;
-        self.plan(view.rules(), ask, plan)?;
+        self.plan(view, ask, plan)?;
         if ask.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
         }
@@ -145,7 +144,8 @@ impl Limiter {
         }
     }
 
-    fn plan(&self, rules: &Rules, ask: &Ask<'_>, plan: &mut Plan) -> Result<(), AskError> {
+    fn plan(&self, view: &View, ask: &Ask<'_>, plan: &mut Plan) -> Result<(), AskError> {
+        let rules = view.rules();
         let blocks = self.blocks();
         match ask.subject {
             AskSubject::Request(request) => {
@@ -163,7 +163,9 @@ impl Limiter {
                 }
             }
             AskSubject::Named { charges, now } => *plan = rules.named(charges, ask.mode, now, blocks.as_deref())?,
-            AskSubject::Descriptors(question) => *plan = rules.plan(question, blocks.as_deref())?,
+            AskSubject::Descriptors(question) => {
+                *plan = rules.plan(question, blocks.as_deref(), &view.snapshot.afterwards)?
+            }
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use super::live::Live;
 use super::recording::Recording;
 use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::claims::TokenIssuer;
+use crate::engine::rules::descriptors::ChargedAfterwards;
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::rule_set::Rules;
 use crate::jwt::KeyRing;
@@ -44,6 +45,7 @@ pub struct Shared {
 /// Rules, and the counters of each limit in their order.
 pub(super) struct Snapshot {
     pub(super) rules: Rules,
+    pub(super) afterwards: ChargedAfterwards,
     pub(super) limits: Vec<LimitMetrics>,
     /// Charges to the bucket that a limit's excess ids share.
     pub(super) limited: Vec<Arc<AtomicU64>>,
@@ -160,6 +162,7 @@ impl Snapshot {
             denials: DenialSampler::new(denial_log, rules.names().count()),
             scripts_checked: AtomicBool::new(false),
             warned_of_values: Mutex::default(),
+            afterwards: ChargedAfterwards::new(&rules),
             rules,
         }
     }

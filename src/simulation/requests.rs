@@ -10,6 +10,7 @@ use super::coverage::{Missing, headers_read, missing, need_client};
 use super::report::LeftOut;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::rules::descriptors::ChargedAfterwards;
 use crate::engine::rules::plan::{DenialReason, Plan};
 use crate::engine::rules::request::Request;
 use crate::engine::rules::rule_set::Rules;
@@ -23,6 +24,7 @@ use crate::message::target;
 /// Rules, and the parts that a log lacks for their limits.
 pub(super) struct Side {
     pub(super) rules: Rules,
+    pub(super) afterwards: ChargedAfterwards,
     /// By limit.
     pub(super) missing: Vec<Vec<Missing>>,
     /// True if some limit is not covered.
@@ -66,7 +68,8 @@ impl Side {
         let has_slots = rules.limits().iter().any(crate::engine::rules::limit::Limit::counts_in_flight);
         let headers = headers_read(&rules, &missing);
         let needs_client = need_client(&rules, &missing);
-        Self { rules, missing, has_gaps, has_slots, needs_client, headers }
+        let afterwards = ChargedAfterwards::new(&rules);
+        Self { rules, afterwards, missing, has_gaps, has_slots, needs_client, headers }
     }
 
     fn is_covered(&self, limit: u32) -> bool {

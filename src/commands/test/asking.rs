@@ -9,7 +9,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
-use crate::engine::rules::descriptors::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
+use crate::engine::rules::descriptors::{ChargedAfterwards, Descriptor, DescriptorMode, DescriptorRequest, Hits};
 use crate::engine::rules::named::NamedCharge;
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::{DescriptorEntry, Request};
@@ -116,7 +116,8 @@ pub(super) fn charges(rules: &Rules, subject: &Subject, now: Micros) -> Option<P
         Subject::Charge(given) => rules.named(&[named(given)], Mode::Check, now, None).ok(),
         Subject::Descriptors(given) => {
             let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();
-            rules.plan(&question(given, &descriptors(given, &entries), now), None).ok()
+            let afterwards = ChargedAfterwards::new(rules);
+            rules.plan(&question(given, &descriptors(given, &entries), now), None, &afterwards).ok()
         }
     }
 }

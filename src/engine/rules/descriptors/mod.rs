@@ -4,6 +4,6 @@ mod plan;
 mod rule;
 mod tree;
 
-pub use plan::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
+pub use plan::{ChargedAfterwards, Descriptor, DescriptorMode, DescriptorRequest, Hits};
 pub use rule::{DescriptorRule, Metadata, PerUnit, RateUnit, limit_name};
 pub use tree::Tree;

@@ -1,5 +1,7 @@
 //! Several descriptors decided together: the charges that they make in one call to the store.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use smallvec::SmallVec;
 
 use super::PerUnit;
@@ -48,10 +50,33 @@ pub struct Descriptor<'a> {
 pub enum Hits {
     /// Takes this much; 0 checks whether anything is left.
     Take(u64),
-    /// The same, from `hits_addend` of the descriptor: it may report past usage, so a limit with `drain_over_limit` takes
-    /// what is left if that is less.
+    /// The same, from `hits_addend` of the descriptor: it may report past usage, so a limit with `drain_over_limit` or in
+    /// [`ChargedAfterwards`] takes what is left if that is less.
     TakeOrDrain(u64),
     GiveBack(u64),
+}
+
+/// The limits whose budgets are charged afterwards. A gateway that asks one with an addend of 0 has charged nothing yet, so it
+/// reports the cost later. Such a report takes what is left, like that to a limit with `drain_over_limit`: else the last ones,
+/// which do not fit, would never use the budget up.
+#[derive(Debug)]
+pub struct ChargedAfterwards(Box<[AtomicBool]>);
+
+impl ChargedAfterwards {
+    /// None of the limits of these rules yet.
+    pub fn new(rules: &Rules) -> Self {
+        Self(rules.limits.iter().map(|_| AtomicBool::new(false)).collect())
+    }
+
+    fn note(&self, limit: u32) {
+        if let Some(is_charged) = self.0.get(limit as usize).filter(|is_charged| !is_charged.load(Ordering::Relaxed)) {
+            is_charged.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn contains(&self, limit: u32) -> bool {
+        self.0.get(limit as usize).is_some_and(|is_charged| is_charged.load(Ordering::Relaxed))
+    }
 }
 
 impl<'a> DescriptorRequest<'a> {
@@ -81,7 +106,12 @@ impl<'a> DescriptorRequest<'a> {
 
 impl Rules {
     /// Returns the plan for all descriptors of a request.
-    pub fn plan(&self, question: &DescriptorRequest<'_>, blocks: Option<&Blocks>) -> Result<Plan, InvalidInput> {
+    pub fn plan(
+        &self,
+        question: &DescriptorRequest<'_>,
+        blocks: Option<&Blocks>,
+        afterwards: &ChargedAfterwards,
+    ) -> Result<Plan, InvalidInput> {
         let headers = Headers::new();
         let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
         for descriptor in question.descriptors {
@@ -92,7 +122,7 @@ impl Rules {
             });
         }
         self.drop_replaced(&mut found);
-        Ok(self.join(question, found))
+        Ok(self.join(question, found, afterwards))
     }
 
     /// The plan for the limit that a descriptor carries, with a bucket for its entries and unit.
@@ -141,7 +171,12 @@ impl Rules {
     }
 
     /// Joins the plans of all descriptors.
-    fn join(&self, question: &DescriptorRequest<'_>, found: SmallVec<[Plan; 2]>) -> Plan {
+    fn join(
+        &self,
+        question: &DescriptorRequest<'_>,
+        found: SmallVec<[Plan; 2]>,
+        afterwards: &ChargedAfterwards,
+    ) -> Plan {
         let mut plan = Plan::default();
         let mut joint = JointPlan::with_capacity(found.len());
         // The charges that report usage.
@@ -164,8 +199,14 @@ impl Rules {
                 let (numbers, cost, fingerprint) = (charge.numbers.clone(), charge.cost, charge.bucket.fingerprint);
                 let charge = plan.merge(charge, origin);
                 member.charges.push(DescriptorCharge { charge, origin, numbers, cost, fingerprint });
+                if descriptor.hits == Hits::Take(0) {
+                    afterwards.note(origin.limit);
+                }
                 let says_itself = matches!(descriptor.hits, Hits::TakeOrDrain(_));
-                let drains = || self.limit(origin.limit).is_some_and(|limit| limit.drain_over_limit);
+                let drains = || {
+                    let is_said = self.limit(origin.limit).is_some_and(|limit| limit.drain_over_limit);
+                    is_said || afterwards.contains(origin.limit)
+                };
                 if question.purpose == DescriptorMode::Report || says_itself && drains() {
                     reports.push(charge);
                 }
