@@ -44,6 +44,21 @@ fn waiting(weir: &Weir, expected: u64) {
     becomes("requests wait", expected, || weir.metric("weir_delayed_requests"));
 }
 
+/// An operator who looks at a bucket sees that requests wait for it.
+#[test]
+fn a_bucket_says_when_the_next_request_has_its_turn() {
+    let rules = "limits: { Slow: { by: { header: x-account }, burst: 1, count: 1, period: 60s, delay: 10m } }";
+    let weir = standing(rules).start("echo");
+    let bucket = || -> serde_json::Value { serde_json::from_str(weir.page("/buckets/Slow:a").text()).unwrap() };
+    let window = |name: &str| bucket()["windows"][0][name].as_u64();
+    assert_eq!((window("retry_after_ms"), window("delay_ms")), (Some(0), None));
+    assert_eq!(send(&weir, "a").response().status(), 200);
+    assert_eq!((window("retry_after_ms"), window("delay_ms")), (Some(60_000), Some(60_000)));
+    let _held: Vec<Wire> = (0..5).map(|_| send(&weir, "a")).collect();
+    waiting(&weir, 5);
+    assert_eq!((window("retry_after_ms"), window("delay_ms")), (Some(360_000), Some(360_000)));
+}
+
 #[test]
 fn a_flood_of_one_id_passes_at_its_rate_and_holds_up_no_other() {
     let weir = standing(QUEUE).start("echo");

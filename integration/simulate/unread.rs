@@ -191,7 +191,7 @@ fn what_is_found_in_place_of_an_address_names_no_client() {
         ("192.0.2.7 via host-1.example", "`(address) via (name)`"),
         ("2026-11-22T10:00:00.000000000Z stdout F 2001:db8::7", "`2026-11-22T10:00:00.000000000Z stdout F (address)`"),
         ("\u{feff}192.0.2.7:81", "`\\u{feff}(address)`"),
-        ("\0\0[2001:db8::7]:81", "`\\0\\0(address)`"),
+        ("\0\0[2001:db8::7]:81", "`%00%00(address)`"),
         ("300.0.2.7", "`(name)`"),
         (&"a ".repeat(100), &format!("`{}...`", "a ".repeat(30))),
     ] {

@@ -12,6 +12,7 @@ use super::print::{detail, in_parentheses};
 use super::runtime::block_on;
 use super::values::checked_duration;
 use crate::listeners::admin::client::{JsonPage, bucket_path, segment_path};
+use crate::message::lossless::shown;
 
 /// Shows and changes the buckets of a running Weir
 #[derive(clap::Args, Debug)]
@@ -122,7 +123,7 @@ impl Action {
 
 /// A bucket's state, for people.
 fn describe(state: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let text = |value: &Value| shown(value.as_str().unwrap_or_default()).into_owned();
     let mut page = format!("{}\n", text(&state["bucket"]));
     match (text(&state["mode"]).as_str(), state["enforced"].as_bool()) {
         ("enforce", Some(true)) => {}
@@ -139,7 +140,7 @@ fn describe(state: &Value) -> String {
         _ => {}
     }
     if let Some(place) = state["given_by"]["place"].as_str() {
-        let comment = in_parentheses(state["given_by"]["comment"].as_str());
+        let comment = in_parentheses(state["given_by"]["comment"].as_str().map(shown).as_deref());
         let which = if place == "live" { "the live override".to_owned() } else { format!("the override at {place}") };
         detail(&mut page, "given by", which + &comment);
     }
@@ -150,6 +151,9 @@ fn describe(state: &Value) -> String {
         detail(&mut page, "blocked", describe_block(block) + &by);
     }
     let all = |key: &str| state[key].as_array().into_iter().flatten();
+    if let Some(delay) = all("windows").filter_map(|window| window["delay_ms"].as_u64()).max() {
+        detail(&mut page, "waiting", format_args!("requests wait for their turn; one more would wait {}", span(delay)));
+    }
     let own = all("windows").map(|window| (window, ""));
     let rows = own.chain(all("candidate").map(|window| (window, "candidate: "))).map(|(window, mark)| {
         let number = |key: &str| window[key].as_u64().unwrap_or(0).to_string();
@@ -168,7 +172,7 @@ fn describe_blocks(blocks: &[Value]) -> String {
     if blocks.is_empty() {
         return "nothing is blocked\n".to_owned();
     }
-    let bucket = |block: &Value| block["bucket"].as_str().unwrap_or_default().to_owned();
+    let bucket = |block: &Value| shown(block["bucket"].as_str().unwrap_or_default()).into_owned();
     let widest = blocks.iter().map(|block| bucket(block).chars().count()).max().unwrap_or(0);
     let lines = blocks.iter().map(|block| format!("{:<widest$}  {}", bucket(block), describe_block(block)));
     lines.collect::<Vec<_>>().join("\n") + "\n"
@@ -176,7 +180,7 @@ fn describe_blocks(blocks: &[Value]) -> String {
 
 /// `until 2026-11-21T06:00:00Z, 59m 3s left, by alice: scraping`
 fn describe_block(block: &Value) -> String {
-    let text = |key: &str| block[key].as_str().unwrap_or_default();
+    let text = |key: &str| shown(block[key].as_str().unwrap_or_default());
     let after = |before: &str, key: &str| {
         if text(key).is_empty() { String::new() } else { format!("{before}{}", text(key)) }
     };
@@ -253,6 +257,17 @@ L:a:b
   gcra, burst 1000, 20 per 1s        900   100      never     now
 ";
         assert_eq!(describe(&state), expected);
+        let waiting = json!({"algorithm": "gcra", "allows": "burst 1, 1 per 1s", "limit": 1, "remaining": 0, "used": 1,
+            "retry_after_ms": 5_000, "reset_after_ms": 6_000, "delay_ms": 5_000});
+        let waiting =
+            json!({"bucket": "L:\x1b", "mode": "enforce", "enforced": true, "allows": "windows", "windows": [waiting]});
+        let expected = "\
+L:%1B
+  waiting   requests wait for their turn; one more would wait 5.000s
+  allows                   remaining  used       fits       full
+  gcra, burst 1, 1 per 1s          0     1  in 5.000s  in 6.000s
+";
+        assert_eq!(describe(&waiting), expected);
         let shadow = json!({"bucket": "L", "mode": "enforce", "enforced": false, "allows": "unlimited", "windows": []});
         assert_eq!(describe(&shadow), "L\n  mode      shadow for this id\n  allows    everything (unlimited)\n");
         let first = json!({"bucket": "L:a", "mode": "shadow", "enforced": false, "allows": "windows", "windows": []});

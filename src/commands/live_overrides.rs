@@ -11,6 +11,7 @@ use super::print::{detail, in_parentheses};
 use super::runtime::block_on;
 use super::values::checked_duration;
 use crate::listeners::admin::client::{JsonPage, segment_path};
+use crate::message::lossless::shown;
 
 /// Sets, shows and deletes live overrides of a running Weir, which precede those of its files
 #[derive(clap::Args, Debug)]
@@ -161,13 +162,18 @@ fn members(words: &[String]) -> Result<Map<String, Value>, String> {
 
 /// A live override, for people.
 fn describe(given: &Value) -> String {
-    let text = |key: &str| given[key].as_str().unwrap_or_default();
+    let text = |key: &str| shown(given[key].as_str().unwrap_or_default());
     let mut page = format!("{}\n", text("override"));
     detail(&mut page, "allows", allows(given));
     detail(
         &mut page,
         "set",
-        format_args!("{} by {}{}", text("at"), text("by"), in_parentheses(given["comment"].as_str())),
+        format_args!(
+            "{} by {}{}",
+            text("at"),
+            text("by"),
+            in_parentheses(given["comment"].as_str().map(shown).as_deref())
+        ),
     );
     if given["until"].is_string() {
         detail(&mut page, "until", text("until"));
@@ -231,6 +237,14 @@ mod tests {
         for (text, expected) in [("40", "invalid number `40`"), ("count=1 count=2", "`count` is given twice")] {
             assert!(words(text).unwrap_err().contains(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let given = json!({"override": "L:a\x1b[2J\nL:b", "allows": "deny", "by": "a\rb", "at": "t", "comment": "c\u{9b}d",
+            "until": null, "inert": null});
+        let text = "L:a%1B[2J%0AL:b\n  allows    nothing (`deny: true`)\n  set       t by a%0Db (c%C2%9Bd)\n";
+        assert_eq!(describe(&given), text);
     }
 
     #[test]

@@ -40,22 +40,37 @@ pub fn bytes(text: &str) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// The text for people: stand-ins as escapes, `%E9`.
+/// The text for people: stand-ins as escapes, `%E9`, and control characters as well, because input must not control a terminal or
+/// begin lines.
 pub fn shown(text: &str) -> Cow<'_, str> {
     use std::fmt::Write;
-    if !may_have_bytes(text) {
+    if !may_have_bytes(text) && !has_controls(text) {
         return Cow::Borrowed(text);
     }
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
-        match byte(character) {
+        let mut encoded = [0; 4];
+        let escaped = match byte(character) {
             Some(byte) => {
-                let _ = write!(shown, "%{byte:02X}");
+                encoded[0] = byte;
+                &encoded[..1]
             }
-            None => shown.push(character),
+            None if character.is_control() => character.encode_utf8(&mut encoded).as_bytes(),
+            None => {
+                shown.push(character);
+                continue;
+            }
+        };
+        for byte in escaped {
+            let _ = write!(shown, "%{byte:02X}");
         }
     }
     Cow::Owned(shown)
+}
+
+/// Returns true if a text has control characters.
+pub fn has_controls(text: &str) -> bool {
+    text.chars().any(char::is_control)
 }
 
 /// Returns true if a text has stand-ins.
@@ -111,6 +126,11 @@ mod tests {
     fn other_bytes_are_shown_as_escapes() {
         assert_eq!(shown(&text(b"caf\xe9 \x80\xff")), "caf%E9 %80%FF");
         assert_eq!(shown(&keep("\u{10FFE9}")), "%F4%8F%BF%A9");
+    }
+
+    #[test]
+    fn control_characters_are_shown_as_escapes() {
+        assert_eq!(shown("a\x1b[2J\nb\u{9b}\x7f"), "a%1B[2J%0Ab%C2%9B%7F");
     }
 
     proptest! {

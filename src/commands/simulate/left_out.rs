@@ -202,7 +202,7 @@ fn visible(text: &str) -> String {
     let text = lossless::shown(text);
     let mut shown = String::new();
     for character in text.chars().take(WIDEST_WORD) {
-        if character.is_control() || character == '\u{feff}' {
+        if character == '\u{feff}' {
             shown.extend(character.escape_debug());
         } else {
             shown.push(character);

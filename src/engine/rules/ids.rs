@@ -108,17 +108,18 @@ pub(crate) fn written(component: &Component, text: &str, has_neighbours: bool) -
     }
 }
 
-/// Decodes text that people write: `%3A` is a colon, `%25` a percent sign, and `%E9` a byte that is not UTF-8. A text
-/// with none of these is unchanged.
+/// Decodes text that people write: `%3A` is a colon, `%25` a percent sign, `%0A` a control character, and `%E9` a byte that is
+/// not UTF-8. A text with none of these is unchanged.
 pub(crate) fn unescape(text: &str) -> Cow<'_, str> {
     let decoded = decode(text);
     let has_escapes = text.contains("%3A") || text.contains("%3a") || text.contains("%25");
-    if has_escapes || lossless::has_bytes(&decoded) { decoded } else { lossless::keep(text) }
+    let escapes_controls = || lossless::has_controls(&decoded) && !lossless::has_controls(text);
+    if has_escapes || lossless::has_bytes(&decoded) || escapes_controls() { decoded } else { lossless::keep(text) }
 }
 
 /// The inverse of [`unescape`]. Colons are escaped if the component has neighbours.
 pub fn escape(text: &str, has_neighbours: bool) -> String {
-    let is_plain = !lossless::has_bytes(text) && unescape(text) == text;
+    let is_plain = !lossless::has_bytes(text) && !lossless::has_controls(text) && unescape(text) == text;
     let mut escaped = if is_plain && !has_neighbours { text.to_owned() } else { text.replace('%', "%25") };
     if has_neighbours {
         escaped = escaped.replace(':', "%3A");

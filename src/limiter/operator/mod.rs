@@ -74,8 +74,8 @@ pub struct BucketState {
     pub given_by: Option<(String, Option<String>)>,
     /// The block in force, and the time left.
     pub blocked: Option<(Block, Micros)>,
-    /// Each window with the decision on a cost of 0, but for `retry_after`, which is the time until a request fits. Empty if
-    /// the id has no bucket.
+    /// Each window with the decision on a cost of 0, but for `retry_after`, the time until a request fits, and `delay`, the time that
+    /// it would be held. Empty if the id has no bucket.
     pub windows: Vec<(Numbers, Decision)>,
     /// The windows of the candidate. Empty if none is decided for the id.
     pub candidate: Vec<(Numbers, Decision)>,
@@ -151,9 +151,9 @@ impl Operator {
         }
         let [.., standing, asking] = decided.as_slice() else { return Ok(Vec::new()) };
         let window = |(charge, (standing, asking)): (&Charge, (&Decision, &Decision))| {
-            // If another window denies the request, it would fit this one.
-            let retry_after = if asking.is_denied() { asking.retry_after } else { Some(Micros(0)) };
-            (charge.numbers.clone(), Decision { retry_after, ..*standing })
+            // If another window denies the request, it would fit this one. One that would be held fits when its turn comes.
+            let retry_after = if asking.is_denied() { asking.retry_after } else { Some(asking.delay()) };
+            (charge.numbers.clone(), Decision { retry_after, delay: asking.delay, ..*standing })
         };
         Ok(charges.iter().zip(standing.iter().zip(asking.iter())).map(window).collect())
     }

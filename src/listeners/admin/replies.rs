@@ -27,7 +27,7 @@ pub(super) fn state(state: &BucketState) -> Value {
 fn window((numbers, state): &(Numbers, Decision)) -> Value {
     let mut allows = String::new();
     numbers.describe(&mut allows);
-    json!({
+    let mut value = json!({
         "algorithm": numbers.algorithm().name(),
         "allows": allows,
         "limit": state.limit,
@@ -35,7 +35,11 @@ fn window((numbers, state): &(Numbers, Decision)) -> Value {
         "used": state.limit.saturating_sub(state.remaining),
         "retry_after_ms": state.retry_after.map(milliseconds),
         "reset_after_ms": state.reset_after.map(milliseconds),
-    })
+    });
+    if state.delay() > Micros(0) {
+        value["delay_ms"] = milliseconds(state.delay()).into();
+    }
+    value
 }
 
 /// `left` is the time until its end.
