@@ -70,7 +70,7 @@ tests:
     - { get: /free, expect: { limits: { Free: unlimited } } }
     - { get: /closed, expect: { deny: Closed, retry_after: never, headers: { retry-after: } } }
   a cost is a number:
-    - { get: /costly, headers: { x-cost: many }, expect: { status: 400 } }
+    - { get: /costly, headers: { x-cost: many }, expect: { deny: Costly } }
     - { get: /costly, headers: { x-cost: 4 }, expect: { limits: { Costly: { remaining: 1 } } } }
   an override ends:
     epoch: 2026-06-30T23:59:59Z

@@ -27,7 +27,7 @@ const ISSUER: &str = "https://auth.example.com";
 /// One request for each user, and two for all of the plan `free`.
 const LIMITS: &str = "
 limits:
-  PerUser: { by: { claim: sub }, missing: deny, burst: 1 }
+  PerUser: { by: { claim: sub }, missing: deny, malformed: deny, burst: 1 }
   Free: { match: { claims: { /app/plan: free } }, by: global, cost: { claim: weight }, burst: 4 }
 ";
 
@@ -113,6 +113,152 @@ async fn each_listener_goes_by_the_same_claims() {
         let counted = weir.metric(&format!("weir_jwt_tokens_total{{result=\"{result}\"}}"));
         assert!(counted >= at_least, "{result}: {counted}");
     }
+}
+
+/// Lines of `Authorization` that servers' common libraries read as the token, and those in which some of them may find it. `{t}` is
+/// the token, `{s}` the token with another spelling of its signature.
+const SPELLINGS: &[(&[&str], TokenRead)] = &[
+    (&["Bearer {t}"], TokenRead::Valid),
+    (&["bearer {t}"], TokenRead::Valid),
+    (&["BEARER {t}"], TokenRead::Valid),
+    (&["Bearer\t{t}"], TokenRead::Valid),
+    (&["Bearer    {t}"], TokenRead::Valid),
+    (&["Bearer \t{t}\t "], TokenRead::Valid),
+    (&["{t}"], TokenRead::Valid),
+    (&["JWT {t}"], TokenRead::Valid),
+    (&["Token {t}"], TokenRead::Valid),
+    (&["Bearer {s}"], TokenRead::Valid),
+    (&["Bearer {t}="], TokenRead::Valid),
+    (&["Bearer {t}=="], TokenRead::Valid),
+    (&["Bearer {t}==x"], TokenRead::Valid),
+    (&["Bearer {t}~"], TokenRead::Valid),
+    (&["Bearer {t}!"], TokenRead::Valid),
+    (&["Bearer {t}", "Bearer {t}"], TokenRead::Valid),
+    (&["Bearer {t}", "bearer  {t}"], TokenRead::Valid),
+    (&["Bearer {t}", "Basic YTpi"], TokenRead::Malformed),
+    (&["Basic YTpi", "Bearer {t}"], TokenRead::Malformed),
+    (&["Bearer {t}", "Bearer x"], TokenRead::Malformed),
+    (&["Bearer {t}", "x"], TokenRead::Malformed),
+    (&["Bearer {t}", ""], TokenRead::Malformed),
+    (&["", "Bearer {t}"], TokenRead::Malformed),
+    (&["Bearer {t},"], TokenRead::Malformed),
+    (&["Bearer {t}, Basic YTpi"], TokenRead::Malformed),
+    (&["Basic YTpi, Bearer {t}"], TokenRead::Malformed),
+    (&["Basic YTpi,Bearer {t}"], TokenRead::Malformed),
+    (&["Bearer {t} x"], TokenRead::Malformed),
+    (&["x Bearer {t}"], TokenRead::Malformed),
+    (&["Bearer {t}A"], TokenRead::Malformed),
+    (&["Bearer {t}.x"], TokenRead::Malformed),
+    (&["Bearer: {t}"], TokenRead::Valid),
+    (&["Bearer{t}"], TokenRead::Malformed),
+    (&["Bearer={t}"], TokenRead::Malformed),
+    (&["\"Bearer {t}\""], TokenRead::Malformed),
+    (&["Bearer \"{t}\""], TokenRead::Malformed),
+    (&["Bearer x"], TokenRead::Malformed),
+    (&["Bearer"], TokenRead::Absent),
+    (&["Basic YTpi"], TokenRead::Absent),
+    (&["Digest username=\"a\", realm=\"a.b.c\""], TokenRead::Absent),
+    (&[], TokenRead::Absent),
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TokenRead {
+    /// It is charged to the user.
+    Valid,
+    /// It is denied.
+    Malformed,
+    /// It is not charged.
+    Absent,
+}
+
+/// A spelling of the token whose signature has other unused bits.
+fn respelled(token: &str) -> String {
+    const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let (rest, last) = token.split_at(token.len() - 1);
+    let place = DIGITS.find(last).unwrap();
+    format!("{rest}{}", DIGITS.chars().nth(place ^ 1).unwrap())
+}
+
+#[tokio::test]
+async fn no_spelling_of_a_token_is_uncharged() {
+    let key = TestKey::es256("k1");
+    let rules = format!(
+        "jwt: {{ main: {{ issuer: '{ISSUER}', audiences: [api], jwks_file: keys.json }} }}\n\
+         limits:\n\
+         \x20 PerUser: {{ by: {{ claim: sub }}, malformed: deny, burst: 1000 }}\n\
+         \x20 Free: {{ match: {{ claims: {{ plan: free }} }}, by: global, malformed: deny, burst: 1000 }}\n"
+    );
+    let weir = Weir::serve_with(&rules, &["--grpc", "127.0.0.1:0"], |_, directory: &Path| {
+        std::fs::write(directory.join("keys.json"), key_set(&[&key])).unwrap();
+    });
+    let mut envoy = authorization::client(weir.listener("grpc")).await;
+    let mut claims = claims("mallory");
+    claims["plan"] = "free".into();
+    let token = key.token("k1", &claims);
+    let mut wire = weir.connect();
+    let mut charged = 0;
+    for (lines, expected) in SPELLINGS {
+        let lines: Vec<String> =
+            lines.iter().map(|line| line.replace("{t}", &token).replace("{s}", &respelled(&token))).collect();
+        let headers = lines.iter().fold(String::new(), |head, line| head + "authorization: " + line + "\r\n");
+        // Both limits are charged or neither.
+        let mut check = |listener: &str, status: u16, left: Option<&str>| {
+            let left = left.filter(|_| status == 200).map(remaining);
+            let wanted = match expected {
+                TokenRead::Valid => {
+                    charged += 1;
+                    (200, Some(1000 - charged))
+                }
+                TokenRead::Malformed => (429, None),
+                TokenRead::Absent => (200, None),
+            };
+            assert_eq!((status, left), wanted, "{listener}: {lines:?}");
+        };
+        wire.send(format!("GET / HTTP/1.1\r\nhost: a\r\n{headers}\r\n"));
+        let answer = wire.response();
+        check("proxy", answer.status(), answer.header("ratelimit"));
+        // Envoy joins lines with a comma.
+        if lines.len() < 2 {
+            let headers: Vec<(&str, &str)> = lines.iter().map(|line| ("authorization", line.as_str())).collect();
+            let answer = envoy.check(authorization::request("192.0.2.1", "/", &headers)).await.unwrap().into_inner();
+            let (status, left) = authorization::seen(&answer, "ratelimit");
+            check("grpc", u16::try_from(status).unwrap(), left.as_deref());
+        }
+    }
+    // Python and JavaScript read headers as Latin-1, in which this is a blank.
+    wire.send([b"GET / HTTP/1.1\r\nhost: a\r\nauthorization: Bearer\xa0", token.as_bytes(), b"\r\n\r\n"].concat());
+    assert_eq!(wire.response().header("ratelimit").map(remaining), Some(999 - charged));
+}
+
+/// The tokens left, by the header `ratelimit`, in which all limits have the same number.
+fn remaining(header: &str) -> u64 {
+    let left: Vec<&str> = header.split(";r=").skip(1).map(|left| left.split(',').next().unwrap()).collect();
+    assert!(left.len() == 2 && left[0] == left[1], "{header}");
+    left[0].parse().unwrap()
+}
+
+/// By default, all tokens that are not valid share a bucket.
+#[test]
+fn tokens_that_are_not_valid_share_a_bucket() {
+    let key = TestKey::es256("k1");
+    let rules = format!(
+        "jwt: {{ main: {{ issuer: '{ISSUER}', audiences: [api], jwks_file: keys.json }} }}\n\
+         limits: {{ PerUser: {{ by: {{ claim: sub }}, burst: 2 }} }}\n"
+    );
+    let weir = Weir::serve_with(&rules, &[], |_, directory: &Path| {
+        std::fs::write(directory.join("keys.json"), key_set(&[&key])).unwrap();
+    });
+    let token = |user: &str| bearer(&key.token("k1", &claims(user)));
+    let get = |lines: &[&str]| {
+        let lines: Vec<(&str, &str)> = lines.iter().map(|line| ("authorization", *line)).collect();
+        weir.get("/", &lines).status()
+    };
+    let (one, other) = (token("a"), token("b"));
+    let (one, other) = (one.as_str(), other.as_str());
+    assert_eq!(get(&[one, "Basic YTpi"]), 200);
+    assert_eq!(get(&["Bearer x.y.z"]), 200);
+    assert_eq!(get(&[other, "x"]), 429);
+    assert_eq!([get(&[one]), get(&[one]), get(&[one]), get(&[other]), get(&[])], [200, 200, 429, 200, 200]);
 }
 
 #[test]
@@ -311,7 +457,7 @@ tests:
     }
     let expired = key.token("k1", &json!({ "iss": ISSUER, "aud": "api", "exp": 5 }));
     let explained = run(&["explain", "GET", "/", "-H", &format!("authorization: {}", bearer(&expired))]).text();
-    assert!(explained.contains("token: expired") && explained.contains("(missing)"), "{explained}");
+    assert!(explained.contains("token: expired") && explained.contains("(malformed)"), "{explained}");
 }
 
 #[test]

@@ -53,11 +53,11 @@ fn each_model_has_a_bucket() {
         (r#"{"MODEL":"a"}"#, "0"),
         // Without a model they share a bucket.
         (r#"{"messages":[]}"#, "2"),
-        ("not JSON", "1"),
     ] {
         assert_eq!(post(&mut client, "/v1/chat", body), left(expected), "{body}");
         assert_eq!(upstream.requests().last().unwrap().text(), body, "it is forwarded unchanged");
     }
+    assert_eq!(post(&mut client, "/v1/chat", "not JSON"), left("2"), "it is malformed, and so shares another bucket");
     assert_eq!(post(&mut client, "/v1/chat", r#"{"model":"a"}"#).0, 429);
     let mut http2 = Frames::connect(weir.proxy);
     http2.send(frame(1, 4, 1, &request("POST", "/v1/chat", &[("content-type", "application/json")])));
@@ -75,7 +75,7 @@ fn a_request_costs_what_its_body_asks_for() {
     assert_eq!(post(&mut client, "/asked", r#"{"options":{}}"#), left("59"));
     assert_eq!(post(&mut client, "/asked", r#"{"options":{"max_tokens":60}}"#).0, 429);
     for bad in ["\"many\"", "-1", "1.5", "[1]", "1,\"max_tokens\":2"] {
-        assert_eq!(post(&mut client, "/asked", &format!("{{\"options\":{{\"max_tokens\":{bad}}}}}")).0, 400, "{bad}");
+        assert_eq!(post(&mut client, "/asked", &format!("{{\"options\":{{\"max_tokens\":{bad}}}}}")).0, 429, "{bad}");
     }
     assert_eq!(post(&mut client, "/asked", r#"{"options":{"max_tokens":59}}"#), left("0"));
 }
@@ -100,23 +100,24 @@ fn a_body_in_chunks_is_read_and_forwarded_in_chunks() {
 }
 
 #[test]
-fn what_is_not_read_is_missing_and_forwarded() {
+fn what_is_not_read_is_malformed_and_forwarded() {
     let (upstream, weir) = start();
     let unread = |reason: &str| weir.metric(&format!("weir_uninspected_bodies_total{{reason=\"{reason}\"}}"));
     let mut client = weir.connect();
     let small = r#"{"model":"d"}"#;
     let large = format!("{{\"model\":\"d\",\"pad\":\"{}\"}}", "x".repeat(100_000));
     let json = "content-type: application/json\r\n";
-    assert_eq!(post_as(&mut client, "/v1/chat", "content-type: text/plain\r\n", small), left("2"));
-    assert_eq!(post_as(&mut client, "/v1/chat", &format!("{json}content-encoding: gzip\r\n"), small), left("1"));
-    assert_eq!(post_as(&mut client, "/v1/chat", json, &large), left("0"));
+    assert_eq!(post_as(&mut client, "/v1/chat", "content-type: text/plain\r\n", small), left("2"), "any type is read");
+    assert_eq!(post_as(&mut client, "/v1/chat", &format!("{json}content-encoding: gzip\r\n"), small), left("2"));
+    assert_eq!(post_as(&mut client, "/v1/chat", json, &large), left("1"));
     assert_eq!(upstream.requests().last().unwrap().text(), large);
-    assert_eq!((unread("request_encoded"), unread("request_too_long")), (1, 1));
+    assert_eq!(post_as(&mut client, "/v1/chat", "content-type: text/plain\r\n", "a=b"), left("0"));
+    let counted = (unread("request_encoded"), unread("request_too_long"), unread("request_type"));
+    assert_eq!(counted, (1, 1, 1));
     // Without a length, a part is held before the bound is reached.
-    client.send(format!("POST /asked HTTP/1.1\r\nhost: a\r\n{json}transfer-encoding: chunked\r\n\r\n"));
+    client.send(format!("POST /v1/chat HTTP/1.1\r\nhost: a\r\n{json}transfer-encoding: chunked\r\n\r\n"));
     client.send(format!("{:x}\r\n{large}\r\n0\r\n\r\n", large.len()));
-    assert_eq!(client.response().header("ratelimit"), Some("\"Asked\";r=99"));
-    assert_eq!(upstream.requests().last().unwrap().text(), large);
+    assert_eq!(client.response().status(), 429);
     assert_eq!(unread("request_too_long"), 2);
 }
 

@@ -11,6 +11,7 @@ mod exchanges;
 mod failing;
 mod forwarding;
 mod http2;
+mod identities;
 mod in_flight;
 mod large;
 mod limiting;

@@ -216,7 +216,7 @@ const DUPLICATES: &[Case] = &[
     Case {
         limit: "by: global, cost: { header: x-cost }",
         requests: &[
-            ("/", &[b"x-cost: 0", b"x-cost: 1"], 400),
+            ("/", &[b"x-cost: 0", b"x-cost: 1"], 429),
             ("/", &[b"x-cost: 1", b"x-cost: 1"], 200),
             ("/", &[b"x-cost: 1"], 429),
         ],

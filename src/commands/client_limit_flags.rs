@@ -51,8 +51,8 @@ pub(super) struct ClientLimitArgs {
     #[arg(long, value_name = "BYTES", env = "WEIR_MAX_BODY_BYTES", default_value_t = 1 << 30)]
     max_body_bytes: u64,
 
-    /// Maximum size of a JSON body that limits with `body` read; it is held in memory until the request is decided, and limits
-    /// miss the values of larger ones
+    /// Maximum size of a JSON body that limits with `body` read; it is held in memory until the request is decided, and larger ones
+    /// are malformed to these limits
     #[arg(long, value_name = "BYTES", env = "WEIR_MAX_INSPECTED_BODY", default_value_t = 64 * 1024, value_parser = inspected())]
     max_inspected_body: u32,
 

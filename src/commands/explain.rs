@@ -21,7 +21,7 @@ use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::overrides::OverrideOrigin;
 use crate::engine::rules::plan::InvalidInput;
-use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::engine::rules::request::{Body, DescriptorEntry, Request};
 use crate::engine::rules::response_cost::CostSource;
 use crate::engine::rules::rule_set::Rules;
 use crate::jwt::Checker;
@@ -112,7 +112,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         client: Some(client),
         tls_subject: args.tls_subject.as_deref(),
         claims: &claims,
-        body: args.data.as_deref().map(str::as_bytes),
+        body: args.data.as_deref().map_or(Body::Absent, |data| Body::of(data.as_bytes())),
         domain: None,
         descriptor: &descriptor,
         now,
@@ -145,7 +145,7 @@ fn print_text(
     for token in tokens {
         writeln!(out, "token: {}", told(*token))?;
     }
-    let explanations = rules.explain(request).map_err(Failure::bad_input)?;
+    let explanations = rules.explain(request);
     for ((place, limit), explanation) in (0..).zip(rules.limits()).zip(explanations) {
         let mut text = describe(rules, limit, request, &explanation);
         if let Some((_, tag)) = tags.iter().find(|(limit, _)| *limit == place) {
@@ -171,7 +171,7 @@ fn told(token: TokenResult) -> String {
 }
 
 fn print_json(rules: &Rules, request: &Request<'_>, tags: &[(u32, u16)], out: &mut dyn Write) -> Result<(), Failure> {
-    let mut explained = rules_json::explanation(rules, request).map_err(Failure::bad_input)?;
+    let mut explained = rules_json::explanation(rules, request);
     for (place, tag) in tags {
         explained["limits"][*place as usize]["tag"] = (*tag).into();
     }
@@ -229,7 +229,8 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
 }
 
 fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> String {
-    let Explanation::Applies { id, allowance, candidate, given_by, cost, enforced, .. } = explanation else {
+    let Explanation::Applies { id, allowance, candidate, given_by, cost, enforced, denied_for, .. } = explanation
+    else {
         let mut text = format!("{}: does not apply\n", limit.name);
         detail(&mut text, "because", explanation.reason(limit, request).unwrap_or_default());
         return text;
@@ -237,7 +238,7 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
     let mut text = format!("{}: {}\n", limit.name, verb(allowance, *enforced));
     detail(&mut text, "id", shown_id(id));
     describe_numbers(limit, allowance, *cost, &mut text);
-    let given = limit.denied_without_id(id).map(str::to_owned).or_else(|| given_by_candidate(candidate));
+    let given = denied_for.map(|error| error.setting().to_owned()).or_else(|| given_by_candidate(candidate));
     detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, given_by.as_ref(), allowance)));
     describe_candidate(candidate, &mut text);
     text

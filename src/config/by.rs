@@ -14,7 +14,7 @@ use crate::engine::rules::request::Duplicates;
 use crate::engine::rules::value_type::ValueType;
 
 /// Components that are plain words.
-pub(super) const WORDS: [&str; 5] = ["ip", "host", "method", "path", "global"];
+pub(super) const WORDS: [&str; 6] = ["ip", "host", "method", "path", "credentials", "global"];
 
 /// The keys of a component that select its source.
 const SOURCES: [&str; 9] = ["header", "query", "cookie", "path", "host", "tls", "claim", "body", "descriptor"];
@@ -83,6 +83,7 @@ fn word(node: &Node) -> ReadResult<Option<Component>> {
         "host" => ComponentSource::Host,
         "method" => ComponentSource::Method,
         "path" => ComponentSource::Path,
+        "credentials" => ComponentSource::Credentials,
         _ => match word.strip_prefix("ip/") {
             Some(prefix) => ComponentSource::Ip { ipv6_prefix: ipv6_prefix(prefix, node)? },
             None => return Err(unknown_word(word, node)),
@@ -104,9 +105,10 @@ fn unknown_word(word: &str, node: &Node) -> ReportedError {
         "header" | "query" | "cookie" | "claim" | "descriptor" => format!("write `{{ {word}: NAME }}`"),
         "body" => "write `{ body: /model }`".to_owned(),
         "tls" | "subject" => "write `{ tls: subject }`".to_owned(),
-        word if word.starts_with("x-") || word == "authorization" => format!("write `{{ header: {word} }}`"),
+        "authorization" | "bearer" | "token" => "write `credentials`".to_owned(),
+        word if word.starts_with("x-") => format!("write `{{ header: {word} }}`"),
         word => nearest(word, WORDS).map_or_else(
-            || "use ip, ip/64, host, method, path, global or a map such as { header: x-api-key }".into(),
+            || "use ip, ip/64, host, method, path, credentials, global or a map such as { header: x-api-key }".into(),
             |word| format!("did you mean `{word}`?"),
         ),
     };
@@ -115,9 +117,11 @@ fn unknown_word(word: &str, node: &Node) -> ReportedError {
 
 fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Component> {
     if let Value::Map(entries) = &node.value
-        && let Some((key, _)) = entries.iter().find(|(key, _)| matches!(key.text.as_str(), "ip" | "method" | "global"))
+        && let Some((key, _)) =
+            entries.iter().find(|(key, _)| matches!(key.text.as_str(), "ip" | "method" | "credentials" | "global"))
     {
-        let help = format!("write the plain word `{}`; for IPv6 prefixes, `ip/64`", key.text);
+        let prefixes = if key.text == "ip" { "; for IPv6 prefixes, `ip/64`" } else { "" };
+        let help = format!("write the plain word `{}`{prefixes}", key.text);
         return Err(key.error(format!("`{}` is not a key of an id component", key.text), help));
     }
     let map = Mapping::of(node, "an id component", &KEYS)?;

@@ -294,7 +294,7 @@ fn check_by_of_domain(map: &Mapping<'_>, by: &[Component], conditions: &Match, n
 
 /// Reads the keys that have defaults. One with a mistake keeps its default.
 fn options(map: &Mapping<'_>, files: &[NamedFile], limit: &mut Limit) {
-    map.set("cost", &mut limit.cost, cost::cost);
+    let (Ok(_) | Err(ReportedError)) = map.read("cost", |node| cost::read(node, limit));
     map.set("mode", &mut limit.mode, one_of(&MODES));
     map.set("enforce_for", &mut limit.enforce_for, share);
     if let Some((key, _)) = map.get("enforce_for").filter(|_| limit.mode != LimitMode::Enforce) {

@@ -169,6 +169,10 @@ mod tests {
             "limits: { A: { by: { descriptor: \"\" } } }",
             "limits: { A: { enforce_for: 101% } }",
             "limits: { A: { cost: -1 } }",
+            "limits: { A: { cost: { default: 5 } } }",
+            "limits: { A: { cost: { header: x, default: -1 } } }",
+            "limits: { A: { cost: { body: /n, missing: skip } } }",
+            "limits: { A: { cost: { bytes: request, malformed: deny } } }",
             "limits: { A: { algorithm: bucket } }",
             "limits: { A: { algorithm: queue, capacity: 1 } }",
             "limits: { A: { cost_from_response: x-tokens-used } }",
@@ -254,6 +258,13 @@ mod tests {
         same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
         same(&schema, "/$defs/token_lease/properties", &lease::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &cost::COST_KEYS);
+        for key in ["missing", "malformed"] {
+            same(
+                &schema,
+                &format!("/$defs/cost/anyOf/1/properties/{key}/enum"),
+                &cost::FALLBACKS.map(|(word, _)| word),
+            );
+        }
         same(&schema, "/$defs/cost/anyOf/1/properties/bytes/enum", &cost::BYTES.map(|(word, _)| word));
         let [from_response, when] =
             ["cost_from_response", "spend_when"].map(|name| format!("/$defs/limit/properties/{name}/properties"));
@@ -268,7 +279,7 @@ mod tests {
         same(&schema, &format!("{component}/as/enum"), &by::FORMS.map(|(word, _)| word));
         same(&schema, &format!("{component}/duplicates/enum"), &by::DUPLICATES.map(|(word, _)| word));
         same(&schema, &format!("{component}/tls/enum"), &by::TLS.map(|(word, _)| word));
-        same(&schema, "/$defs/component/anyOf/0/enum", &["ip", "host", "method", "path"]);
+        same(&schema, "/$defs/component/anyOf/0/enum", &["ip", "host", "method", "path", "credentials"]);
         same(&schema, "/$defs/match/properties", &matching::KEYS);
         same(&schema, "/$defs/match/properties/path_case/enum", &matching::PATH_CASE.map(|(word, _)| word));
         same(&schema, "/$defs/match/properties/path_params/enum", &matching::PATH_PARAMS.map(|(word, _)| word));

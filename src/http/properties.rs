@@ -17,7 +17,7 @@ use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::ids::{self, Id};
 use crate::engine::rules::limit::Limit;
 use crate::engine::rules::path_pattern::PathPattern;
-use crate::engine::rules::request::Request;
+use crate::engine::rules::request::{Body, Request, trimmed};
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::rules::value_type::ValueType;
 use crate::message::client_address::{AddressSource, TrustedProxies};
@@ -196,7 +196,11 @@ fn override_id(given: &str) {
 
 /// Whatever bytes a header has, its id is these bytes and no others, and its bucket is found by its name.
 fn header_id(value: &[u8]) {
-    let value = value.trim_ascii();
+    // Without blanks of one kind, it may have those of another.
+    let mut value = value;
+    while trimmed(value).len() < value.len() {
+        value = trimmed(value);
+    }
     if !headers::is_value(value) || value.is_empty() {
         return;
     }
@@ -226,7 +230,7 @@ const REQUEST: Request<'_> = Request {
     client: None,
     tls_subject: None,
     claims: &[],
-    body: None,
+    body: Body::Absent,
     domain: None,
     descriptor: &[],
     now: Micros(0),

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     fn verified(until: u64) -> Verified {
-        let claims = TokenClaims { issuer: 0, values: std::sync::Arc::default() };
+        let claims = TokenClaims { issuer: 0, values: Some(std::sync::Arc::default()) };
         Verified { claims, from: Micros(5), until: Micros(until) }
     }
 

@@ -8,6 +8,7 @@ use super::KeySet;
 use super::keys::Algorithm;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::claims::{TokenIssuer, TokenResult};
+use crate::message::credentials::{decode_base64, encode_base64};
 
 /// The longest token, in bytes.
 pub(super) const MAX_TOKEN: usize = 8 * 1024;
@@ -77,13 +78,13 @@ impl<'t> Token<'t> {
         Ok(Some(Micros(micros)))
     }
 
-    /// Checks the signature.
-    pub(super) fn verify(&self, keys: &KeySet) -> Result<(), TokenResult> {
-        let signature = URL_SAFE_NO_PAD.decode(self.signature).map_err(|_| TokenResult::InvalidSignature)?;
+    /// Checks the signature, in whatever spelling. Returns whether it is the canonical one.
+    pub(super) fn verify(&self, keys: &KeySet) -> Result<bool, TokenResult> {
+        let signature = decode_base64(self.signature).ok_or(TokenResult::InvalidSignature)?;
         let mut result = Err(TokenResult::UnknownKey);
         for key in keys.fitting(self.algorithm, self.kid.as_deref()).take(MAX_TRIES) {
             if key.verify(self.algorithm, self.signed.as_bytes(), &signature) {
-                return Ok(());
+                return Ok(encode_base64(&signature) == self.signature);
             }
             result = Err(TokenResult::InvalidSignature);
         }

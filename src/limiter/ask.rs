@@ -71,7 +71,7 @@ pub enum AskSubject<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AskError {
     #[error(transparent)]
-    Cost(#[from] InvalidInput),
+    Entry(#[from] InvalidInput),
     /// A limit does not support the mode.
     #[error(transparent)]
     Mode(#[from] UnsupportedOperation),

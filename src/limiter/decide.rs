@@ -135,7 +135,7 @@ impl Limiter {
     fn claims(&self, view: &View, ask: &Ask<'_>) -> Vec<TokenClaims> {
         match ask.subject {
             // Tests state the claims themselves.
-            AskSubject::Request(request) if view.rules().needs_claims && request.claims.is_empty() => {
+            AskSubject::Request(request) if request.claims.is_empty() && view.rules().needs_claims(request) => {
                 let tokens = &self.shared.metrics.server.jwt_tokens;
                 let count = |result: TokenResult| tokens[result as usize].inc();
                 self.checker.borrow_mut().claims(view.rules(), request.headers, request.now, count)
@@ -164,7 +164,7 @@ impl Limiter {
             }
             AskSubject::Named { charges, now } => *plan = rules.named(charges, ask.mode, now, blocks.as_deref())?,
             AskSubject::Descriptors(question) => {
-                *plan = rules.plan(question, blocks.as_deref(), &view.snapshot.afterwards)?
+                *plan = rules.plan(question, blocks.as_deref(), &view.snapshot.afterwards)?;
             }
         }
         Ok(())

@@ -12,10 +12,10 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::explanation::{CandidateUse, Explanation};
-use crate::engine::rules::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
+use crate::engine::rules::identity::IdError;
+use crate::engine::rules::limit::{Cost, CostFallback, Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::rules::matching::Match;
 use crate::engine::rules::overrides::{Override, OverrideOrigin};
-use crate::engine::rules::plan::InvalidInput;
 use crate::engine::rules::reasons::wanted_value;
 use crate::engine::rules::request::Request;
 use crate::engine::rules::rule_set::Rules;
@@ -66,14 +66,7 @@ pub(crate) fn limit(limit: &Limit) -> Value {
         "enforce_for_percent": f64::from(limit.enforce_for) * 100.0 / f64::from(WHOLE_SHARE),
         "match": conditions(&limit.conditions),
         "by": limit.by.iter().map(component).collect::<Vec<_>>(),
-        "cost": match &limit.cost {
-            Cost::Fixed(cost) => json!(cost),
-            Cost::Header(name) => json!({ "header": name.as_str() }),
-            Cost::Query(name) => json!({ "query": name }),
-            Cost::Claim(claim) => json!({ "claim": claim.path.as_str() }),
-            Cost::Body(pointer) => json!({ "body": pointer.as_str() }),
-            Cost::Bytes { .. } => json!({ "bytes": "request" }),
-        },
+        "cost": cost(limit),
         "overrides": limit.overrides.len(),
     });
     numbers(&limit.allowance, &mut value);
@@ -82,6 +75,29 @@ pub(crate) fn limit(limit: &Limit) -> Value {
         let mut beside = json!({ "enforce_for_percent": percent });
         numbers(&candidate.allowance, &mut beside);
         value["candidate"] = beside;
+    }
+    value
+}
+
+/// The cost as a rules file writes it, with the settings that differ from their defaults.
+fn cost(limit: &Limit) -> Value {
+    let mut value = match &limit.cost {
+        Cost::Fixed(cost) => return json!(cost),
+        Cost::Header(name) => json!({ "header": name.as_str() }),
+        Cost::Query(name) => json!({ "query": name }),
+        Cost::Claim(claim) => json!({ "claim": claim.path.as_str() }),
+        Cost::Body(pointer) => json!({ "body": pointer.as_str() }),
+        Cost::Bytes { .. } => json!({ "bytes": "request" }),
+    };
+    let (fallback, usual) = (limit.cost_fallback, CostFallback::default());
+    if fallback.default != usual.default {
+        value["default"] = fallback.default.into();
+    }
+    if fallback.denies_missing {
+        value["missing"] = "deny".into();
+    }
+    if !fallback.denies_malformed {
+        value["malformed"] = "default".into();
     }
     value
 }
@@ -120,11 +136,11 @@ pub(crate) fn live(known: &KnownOverride) -> Value {
 }
 
 /// Explains how each limit applies to a request, in the order of the files.
-pub(crate) fn explanation(rules: &Rules, request: &Request<'_>) -> Result<Value, InvalidInput> {
-    let explanations = rules.explain(request)?;
+pub(crate) fn explanation(rules: &Rules, request: &Request<'_>) -> Value {
+    let explanations = rules.explain(request);
     let each = rules.limits().iter().zip(&explanations);
     let limits: Vec<Value> = each.map(|(limit, explanation)| explained(rules, limit, request, explanation)).collect();
-    Ok(json!({ "request": self::request(request), "limits": limits }))
+    json!({ "request": self::request(request), "limits": limits })
 }
 
 fn request(request: &Request<'_>) -> Value {
@@ -143,7 +159,8 @@ fn request(request: &Request<'_>) -> Value {
 }
 
 fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> Value {
-    let Explanation::Applies { id, bucket, allowance, candidate, given_by, cost, enforced } = explanation else {
+    let Explanation::Applies { id, bucket, allowance, candidate, given_by, cost, enforced, denied_for } = explanation
+    else {
         let because = explanation.reason(limit, request);
         return json!({ "name": limit.name, "applies": false, "because": because });
     };
@@ -160,7 +177,8 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
         "given_by": origin,
     });
     let disabled = "the limit has no numbers, and no override matches this id";
-    let because = if *allowance == Allowance::Disabled { Some(disabled) } else { limit.denied_without_id(id) };
+    let because =
+        if *allowance == Allowance::Disabled { Some(disabled) } else { denied_for.as_ref().map(IdError::setting) };
     if let Some(because) = because {
         value["because"] = because.into();
     }
@@ -228,6 +246,7 @@ fn component(component: &Component) -> Value {
         ComponentSource::Host => "host".into(),
         ComponentSource::Method => "method".into(),
         ComponentSource::Path => "path".into(),
+        ComponentSource::Credentials => "credentials".into(),
         ComponentSource::TlsSubject => named("tls", "subject"),
         ComponentSource::Claim(claim) => {
             let mut value = named("claim", claim.path.as_str());

@@ -327,11 +327,23 @@ fn string(written: &[u8]) -> Option<String> {
     serde_json::from_slice(&[b"\"", written, b"\""].concat()).ok()
 }
 
-/// The text of a number, `true` or `false`; `None` for `null`.
+/// The canonical text of a number, `true` or `false`; `None` for `null`.
 fn plain(written: &[u8]) -> Result<Option<String>, LookupError> {
     serde_json::from_slice::<serde::de::IgnoredAny>(written).map_err(|_| LookupError::Invalid)?;
     let text = std::str::from_utf8(written).map_err(|_| LookupError::Invalid)?;
-    Ok((text != "null").then(|| text.to_owned()))
+    Ok((text != "null").then(|| number(text).unwrap_or_else(|| text.to_owned())))
+}
+
+/// The canonical text of a number with a fraction or an exponent: `7` of `7.0` and `70e-1`, which are the same to upstreams.
+/// Whole numbers keep their digits, however many.
+fn number(text: &str) -> Option<String> {
+    if text == "-0" {
+        return Some("0".to_owned());
+    }
+    let has_fraction =
+        text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) && text.contains(['.', 'e', 'E']);
+    let value = text.parse::<f64>().ok().filter(|value| has_fraction && value.is_finite())?;
+    Some(if value == 0.0 { "0".to_owned() } else { value.to_string() })
 }
 
 /// Keys are compared as the most tolerant parser does, Go's: without case, and with the two other characters that fold to
@@ -381,7 +393,16 @@ mod tests {
             ("/1", "[10, 20, 30]", Some("20")),
             ("/0", "[]", None),
             ("/a", r#"{"\u0061":"q\"\\\u00e9\n"}"#, Some("q\"\\\u{e9}\n")),
-            ("/a~1b", r#"{"a\/b":-1.5e3}"#, Some("-1.5e3")),
+            ("/a~1b", r#"{"a\/b":-1.5e3}"#, Some("-1500")),
+            ("/x", r#"{"x":7.0}"#, Some("7")),
+            ("/x", r#"{"x":70e-1}"#, Some("7")),
+            ("/x", r#"{"x":7E0}"#, Some("7")),
+            ("/x", r#"{"x":1.50}"#, Some("1.5")),
+            ("/x", r#"{"x":-0}"#, Some("0")),
+            ("/x", r#"{"x":-0.0e9}"#, Some("0")),
+            ("/x", r#"{"x":12345678901234567890123}"#, Some("12345678901234567890123")),
+            ("/x", r#"{"x":1e400}"#, Some("1e400")),
+            ("/x", r#"{"x":"7.0"}"#, Some("7.0")),
             ("/model", r#"{"MODEL":"upper"}"#, Some("upper")),
             ("/usage", "{\"u\u{17f}age\":1}", Some("1")),
             ("/x", r#"{"x":true}"#, Some("true")),

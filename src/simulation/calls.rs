@@ -20,7 +20,7 @@ impl Side {
             .collect();
         let purpose = if call.only_checks { DescriptorMode::Check } else { DescriptorMode::Decide };
         let question = DescriptorRequest { domain, descriptors: &descriptors, purpose, now };
-        let plan = self.rules.plan(&question, None, &self.afterwards).map_err(|_| LeftOut::InvalidCost)?;
+        let plan = self.rules.plan(&question, None, &self.afterwards).map_err(|_| LeftOut::InvalidEntry)?;
         let headers = Headers::new();
         let requests: Vec<Request<'_>> =
             descriptors.iter().map(|descriptor| question.request(descriptor, &headers)).collect();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::CONTENT_LENGTH;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::rules::component::ComponentSource;
@@ -177,6 +177,7 @@ fn of_source(source: &ComponentSource) -> Missing {
         ComponentSource::Method => Missing::Method,
         ComponentSource::Path | ComponentSource::PathParameter { .. } => Missing::Path,
         ComponentSource::Header(name) => Missing::Header(name.as_str().to_owned()),
+        ComponentSource::Credentials => Missing::Header(AUTHORIZATION.as_str().to_owned()),
         ComponentSource::Query(_) => Missing::Query,
         ComponentSource::Cookie(_) => Missing::Header("cookie".to_owned()),
         ComponentSource::TlsSubject => Missing::Certificate,

@@ -71,8 +71,8 @@ pub enum LeftOut {
     Unreadable,
     /// The server rejected the request before any limit.
     Rejected,
-    /// The request is rejected because its cost is not a number.
-    InvalidCost,
+    /// The request is rejected because its entry for a queue is too large.
+    InvalidEntry,
     /// Limits came with the call, and the recording does not keep them.
     CarriesLimits,
     /// The line tells of no request.
@@ -182,7 +182,7 @@ pub struct Load {
 
 impl LeftOut {
     pub const ALL: [Self; 6] =
-        [Self::NoClient, Self::Unreadable, Self::Rejected, Self::InvalidCost, Self::CarriesLimits, Self::NoRequest];
+        [Self::NoClient, Self::Unreadable, Self::Rejected, Self::InvalidEntry, Self::CarriesLimits, Self::NoRequest];
 }
 
 impl LineCounts {

@@ -12,7 +12,7 @@ use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::descriptors::ChargedAfterwards;
 use crate::engine::rules::plan::{DenialReason, Plan};
-use crate::engine::rules::request::Request;
+use crate::engine::rules::request::{Body, Request};
 use crate::engine::rules::rule_set::Rules;
 use crate::logs::Entry;
 use crate::logs::told::Told;
@@ -77,7 +77,7 @@ impl Side {
     }
 
     fn ask(&self, request: &Request<'_>, has_end: bool) -> Result<Asked, LeftOut> {
-        let plan = self.rules.charges(request, None).map_err(|_| LeftOut::InvalidCost)?;
+        let plan = self.rules.charges(request, None).map_err(|_| LeftOut::InvalidEntry)?;
         Ok(self.asked(plan, &[*request], has_end))
     }
 
@@ -164,7 +164,7 @@ pub(super) fn arrival(
         client: entry.client.as_ref().map(IpAddr::to_canonical),
         tls_subject: entry.tls_subject.as_deref(),
         claims: &[],
-        body: None,
+        body: Body::Absent,
         domain: None,
         descriptor: &descriptor,
         now: at,

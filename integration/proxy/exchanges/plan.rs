@@ -83,7 +83,7 @@ pub(super) const RULES: &str = "
 limits:
   Plain: { by: global, burst: 1000000 }
   Id: { match: { path: '/{upstream}/id/**' }, by: { body: /id }, missing: shared, burst: 1000000 }
-  Cost: { match: { path: '/{upstream}/cost/**' }, by: global, burst: 1000000000, cost: { body: /cost } }
+  Cost: { match: { path: '/{upstream}/cost/**' }, by: global, burst: 1000000000, cost: { body: /cost, malformed: default } }
   RequestBytes: { match: { path: '/{upstream}/request-bytes/**' }, by: global, burst: 1000000000, cost: { bytes: request } }
   ResponseBytes:
     match: { path: '/{upstream}/response-bytes/**' }

@@ -129,6 +129,7 @@ pub(super) fn by(components: &[Component]) -> String {
         ComponentSource::Method => "method".to_owned(),
         ComponentSource::Path => "path".to_owned(),
         ComponentSource::Header(name) => format!("header {name}"),
+        ComponentSource::Credentials => "credentials".to_owned(),
         ComponentSource::Query(name) => format!("query {name}"),
         ComponentSource::Cookie(name) => format!("cookie {name}"),
         ComponentSource::Body(pointer) => format!("body {pointer}"),

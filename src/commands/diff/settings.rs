@@ -34,7 +34,7 @@ pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
         unless_same("queue", &old.queue, &new.queue, Effect::NONE, "entries have other fields"),
         script(old, new),
     ];
-    found.into_iter().flatten().collect()
+    found.into_iter().flatten().chain(cost_fallback(old, new)).collect()
 }
 
 fn delay(old: &Limit, new: &Limit) -> Option<Change> {
@@ -100,6 +100,25 @@ fn cost(old: &Limit, new: &Limit) -> Option<Change> {
         _ => Effect::BOTH,
     };
     (old.cost != new.cost).then(|| change("cost", shown(&old.cost), shown(&new.cost), effect, ""))
+}
+
+/// The changes of what requests without a usable cost cost. They have no effect on fixed costs.
+fn cost_fallback(old: &Limit, new: &Limit) -> Vec<Change> {
+    if [old, new].iter().any(|limit| matches!(limit.cost, Cost::Fixed(_) | Cost::Bytes { .. })) {
+        return Vec::new();
+    }
+    let word = |denies: bool| if denies { "deny" } else { "default" };
+    let (old, new) = (old.cost_fallback, new.cost_fallback);
+    let rank = |key, old: bool, new: bool| {
+        (old != new).then(|| change(key, word(old), word(new), Effect::of_rank(&old, &new), ""))
+    };
+    let default = (old.default != new.default).then(|| {
+        let effect = Effect::of_rank(&old.default, &new.default);
+        change("the default cost", old.default.to_string(), new.default.to_string(), effect, "")
+    });
+    let missing = rank("`missing` of the cost", old.denies_missing, new.denies_missing);
+    let malformed = rank("`malformed` of the cost", old.denies_malformed, new.denies_malformed);
+    [default, missing, malformed].into_iter().flatten().collect()
 }
 
 fn response_cost(old: &Limit, new: &Limit) -> Option<Change> {

@@ -21,7 +21,7 @@ pub(super) fn render(report: &Report, names: &Names) -> String {
         "unreadable": report.lines.left_out(LeftOut::Unreadable),
         "other_lines": report.lines.left_out(LeftOut::NoRequest),
         "rejected": report.lines.left_out(LeftOut::Rejected),
-        "invalid": report.lines.left_out(LeftOut::InvalidCost),
+        "invalid": report.lines.left_out(LeftOut::InvalidEntry),
         "requests": report.requests,
         "answered_429": report.answered_429,
         "new_members": report.new_members,

@@ -117,7 +117,7 @@ pub(super) fn sentence(report: &Report, reason: LeftOut, shows_ids: bool) -> Opt
         LeftOut::NoClient => "are left out: no client's address can be read",
         LeftOut::Unreadable => "are left out: they do not fit the format",
         LeftOut::Rejected => "are left out: the server rejected the requests before any limit",
-        LeftOut::InvalidCost => "are left out: their requests are rejected, because the cost is not a number",
+        LeftOut::InvalidEntry => "are left out: their requests are rejected, because the entry of a queue is too large",
         LeftOut::CarriesLimits => "are left out: their calls carry limits, which a recording does not keep",
         LeftOut::NoRequest => "tell of no request",
     };
@@ -175,7 +175,7 @@ const fn name(reason: LeftOut) -> &'static str {
         LeftOut::NoClient => "no_client",
         LeftOut::Unreadable => "unreadable",
         LeftOut::Rejected => "rejected",
-        LeftOut::InvalidCost => "invalid_cost",
+        LeftOut::InvalidEntry => "invalid_entry",
         LeftOut::CarriesLimits => "carries_limits",
         LeftOut::NoRequest => "no_request",
     }
@@ -193,7 +193,7 @@ fn found(example: &Example, shows_ids: bool) -> Option<String> {
         LeftOut::NoClient if shows_ids => Some(format!("found `{}`", visible(&example.found))),
         LeftOut::NoClient => Some(format!("found `{}`", visible(&without_ids(&example.found)))),
         LeftOut::Unreadable => Some(example.found.clone()),
-        LeftOut::Rejected | LeftOut::InvalidCost | LeftOut::CarriesLimits | LeftOut::NoRequest => None,
+        LeftOut::Rejected | LeftOut::InvalidEntry | LeftOut::CarriesLimits | LeftOut::NoRequest => None,
     }
 }
 

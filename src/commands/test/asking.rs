@@ -12,7 +12,7 @@ use crate::engine::answer::problem::denial;
 use crate::engine::rules::descriptors::{ChargedAfterwards, Descriptor, DescriptorMode, DescriptorRequest, Hits};
 use crate::engine::rules::named::NamedCharge;
 use crate::engine::rules::plan::Plan;
-use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::engine::rules::request::{Body, DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
 use crate::limiter::{Ask, AskSubject, HeldSlots, Limiter, Patience, Ruling};
 use crate::message::headers::Headers;
@@ -139,7 +139,7 @@ fn request<'a>(given: &'a TestRequest, descriptor: &'a [DescriptorEntry<'a>], no
         client: Some(given.client),
         tls_subject: given.tls_subject.as_deref(),
         claims: &given.claims,
-        body: given.body.as_deref().map(str::as_bytes),
+        body: given.body.as_deref().map_or(Body::Absent, |text| Body::of(text.as_bytes())),
         domain: None,
         descriptor,
         now,

@@ -34,6 +34,7 @@ pub(super) fn find<'s>(
 fn chosen(component: &Component) -> Option<String> {
     match &component.source {
         ComponentSource::Header(name) => Some(format!("the header {}", quoted(name.as_str()))),
+        ComponentSource::Credentials => Some("the credentials".to_owned()),
         ComponentSource::Query(name) => Some(format!("the query parameter {}", quoted(name))),
         ComponentSource::Cookie(name) => Some(format!("the cookie {}", quoted(name))),
         ComponentSource::Body(pointer) => Some(format!("the body's {}", quoted(pointer.as_str()))),

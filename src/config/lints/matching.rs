@@ -1,6 +1,6 @@
 //! `never-matches`: conditions that no request with an id can meet.
 
-use http::header::{COOKIE, HeaderName};
+use http::header::{AUTHORIZATION, COOKIE, HeaderName};
 use ipnet::IpNet;
 
 use super::super::problem::{Place, quoted};
@@ -62,6 +62,7 @@ fn excludes_ids(limit: &Limit) -> Option<String> {
             ComponentSource::Header(name) if lacks_header(conditions, name) => {
                 format!("the header {}", quoted(name.as_str()))
             }
+            ComponentSource::Credentials if lacks_header(conditions, &AUTHORIZATION) => "credentials".to_owned(),
             ComponentSource::Cookie(name) if lacks_header(conditions, &COOKIE) => {
                 format!("the cookie {}", quoted(name))
             }

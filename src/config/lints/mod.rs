@@ -4,6 +4,7 @@
 mod addresses;
 mod authentication;
 mod coverage;
+mod credentials;
 mod free_ids;
 mod hidden;
 mod matching;
@@ -85,6 +86,9 @@ pub(super) fn findings(subjects: &[Subject<'_>]) -> Vec<Finding> {
             let help = "add a limit with `by: ip` for the same requests, or bound the ids with `max_keys` and \
                         `max_new_keys`";
             add(Lint::FreeId, place, message, help);
+        }
+        if let Some((place, message)) = credentials::find(subject) {
+            add(Lint::CredentialsHeader, place, message, "write `credentials` instead of `{ header: authorization }`");
         }
         if let Some((place, message)) = addresses::find(subject, others().map(|(_, other)| other)) {
             add(Lint::WholeIpv6Address, place, message, "write `ip`, which counts a /64 as one client");

@@ -37,6 +37,9 @@ registry! {
     CountsNothing, "counts-nothing",
         "A limit with a cost of 0 never counts a request.",
         "Remove `cost` to count each request as 1.";
+    CredentialsHeader, "credentials-header",
+        "A client can spell its `Authorization` in many ways that servers accept, and gets a full bucket with each.",
+        "Write `by: credentials`.";
     FailsOpen, "fails-open",
         "A limit on authentication that fails open lets attackers guess passwords and codes while Redis is down.",
         "Write `on_store_error: local` or `on_store_error: deny`.";

@@ -216,7 +216,7 @@ fn claims(node: &Node) -> ReadResult<Vec<TokenClaims>> {
     }
     let values = Arc::new(values);
     // A test does not say which issuer a token is of.
-    Ok((0..MOST_ISSUERS).map(|issuer| TokenClaims { issuer, values: values.clone() }).collect())
+    Ok((0..MOST_ISSUERS).map(|issuer| TokenClaims { issuer, values: Some(values.clone()) }).collect())
 }
 
 fn json(node: &Node) -> Json {

@@ -10,7 +10,7 @@ use crate::engine::algorithms::tag::Tag;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::{Cost, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::rules::limit::{Cost, CostFallback, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
 use crate::engine::rules::overrides::OverrideOrigin;
 use crate::engine::rules::request::{Request, sample};
 use crate::engine::rules::response_cost::{CostSource, ResponseCost, Statuses};
@@ -134,6 +134,42 @@ fn exclusions_say_what_would_be_right() {
 #[track_caller]
 fn field(fields: &str, expected: &[&str]) {
     check(&format!("limits:\n  A: {{ count: 10, period: 1s, {fields} }}\n"), &[], expected);
+}
+
+#[test]
+fn costs_have_a_default_and_settings_for_what_is_not_one() {
+    let cost = |text: &str| {
+        let rules = load_texts(&format!("limits: {{ A: {{ burst: 9, cost: {text} }} }}"), &[]).rules.unwrap();
+        (rules.limits()[0].cost.clone(), rules.limits()[0].cost_fallback)
+    };
+    let usual = CostFallback::default();
+    assert_eq!(cost("{ query: n }"), (Cost::Query("n".into()), usual));
+    let strict = CostFallback { default: 0, denies_missing: true, denies_malformed: false };
+    assert_eq!(cost("{ query: n, default: 0, missing: deny, malformed: default }"), (Cost::Query("n".into()), strict));
+    let plain = CostFallback { default: 50, ..usual };
+    assert_eq!(cost("{ query: n, default: 50, missing: default, malformed: deny }").1, plain);
+    for (cost, expected) in [
+        ("{ default: 5 }", "`cost` needs exactly one source"),
+        ("{ body: /n, default: x }", "is not a whole number"),
+        ("{ body: /n, missing: skip }", "unknown value `skip`"),
+        ("{ body: /n, malformed: shared }", "unknown value `shared`"),
+        ("{ bytes: request, malformed: deny }", "`malformed` does not apply to `bytes`"),
+    ] {
+        field(&format!("cost: {cost}"), &[expected]);
+    }
+}
+
+#[test]
+fn overrides_name_credentials_in_any_spelling() {
+    let text = "limits: { A: { by: credentials, burst: 9, max_keys: 5 } }\noverrides: { \"A:ID\": { burst: 7 } }";
+    let limits = |id: &str| text.replace("ID", id);
+    let headers = Headers::from_iter([("authorization", "bearer  sk-1")]);
+    for id in ["sk-1", "Bearer sk-1", "bearer   sk-1"] {
+        let rules = load_texts(&limits(id), &[]).rules.unwrap();
+        let plan = rules.charges(&Request { now: NOW, ..sample(&headers) }, None).unwrap();
+        assert_eq!(plan.charges[0].numbers.burst(), 7, "{id}");
+    }
+    check(&limits("Digest a=b, c=d"), &[], &["is not a scheme and a token"]);
 }
 
 #[test]

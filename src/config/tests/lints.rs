@@ -52,6 +52,15 @@ const ROWS: &[(&str, &[&str])] = &[
     ("@  A: { match: { headers: { x-k: { present: false } } }, by: { header: x-other }, burst: 1 }\n", &[]),
     ("@  A: { match: { cidr: { not: [0.0.0.0/0] } }, by: ip/64, burst: 1 }\n", &[]),
     ("@  A: { match: { headers: { x-k: { not: { prefix: \"\" } } } }, by: ip/64, burst: 1 }\n", &[]),
+    (
+        "@  A: { match: { headers: { authorization: { present: false } } }, by: credentials, burst: 1 }\n",
+        &["never-matches 3:15"],
+    ),
+    // credentials-header
+    ("@  A: { by: { header: authorization }, burst: 1 }\n", &["credentials-header 3:12"]),
+    ("@  A: { by: [ip/64, { header: Authorization }], burst: 1 }\n", &["credentials-header 3:12"]),
+    ("@  A: { by: credentials, burst: 1 }\n", &[]),
+    ("  A: { by: credentials, burst: 1 }\n", &["free-id 2:12"]),
     // hidden-limit
     ("@  A: { by: ip/64, count: 1000, period: 1s }\n", &["hidden-limit 3:3"]),
     ("@  A: { by: ip/64, count: 60000, period: 1m }\n", &["hidden-limit 3:3"]),

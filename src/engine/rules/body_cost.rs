@@ -242,6 +242,7 @@ mod tests {
             json(&cost, "", None);
         }
         json(&OPENAI, r#"{"usage":{"total_tokens":1.5}}"#, Some("1.5"));
+        json(&OPENAI, r#"{"usage":{"total_tokens":25.0}}"#, Some("25"));
         json(&OPENAI, r#"{"usage":{"total_tokens":1,"total_tokens":2}}"#, Some("several values"));
     }
 
@@ -264,7 +265,6 @@ mod tests {
                          event: message_delta\ndata: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":15}}\n\n\
                          event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
         events(&ANTHROPIC, anthropic, Some("40"));
-        let (before, _) = anthropic.split_once("event: message_delta").unwrap();
         let cached = "event: message_start\n\
                       data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":5,\
                       \"cache_creation_input_tokens\":200,\"cache_read_input_tokens\":95,\"output_tokens\":1}}}\n\n\
@@ -278,6 +278,7 @@ mod tests {
                       \"cache_creation_input_tokens\":200,\"cache_read_input_tokens\":96,\"output_tokens\":15}",
         );
         events(&ANTHROPIC, &repeated, Some("318"));
+        let (before, _) = anthropic.split_once("event: message_delta").unwrap();
         events(&ANTHROPIC, before, Some("26"));
         let gemini = "data: {\"usageMetadata\":{\"totalTokenCount\":9}}\n\ndata: {\"usageMetadata\":{\n\
                       data: \"totalTokenCount\":12}}\n\n";

@@ -74,7 +74,7 @@ impl Rules {
         let (given, changed) = self.find_override(place, limit, &subject);
         let (allowance, candidate) = limit.allowance_for(given, &identified.bucket.key);
         let enforced = limit.is_enforced_for(&identified.bucket.key);
-        let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { 1 };
+        let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { limit.cost_fallback.default };
         let mut plan = Plan::default();
         let key = identified.bucket.key.clone();
         if allowance.windows().is_some() && missing == 0 {

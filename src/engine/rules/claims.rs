@@ -41,13 +41,13 @@ pub enum KeySource {
     },
 }
 
-/// The claims of a verified token.
+/// The claims of a token.
 #[derive(Clone, Debug)]
 pub struct TokenClaims {
     /// The index of its issuer in the rules.
     pub issuer: u16,
-    /// An object.
-    pub values: Arc<Value>,
+    /// An object; `None` if the token is not valid, or could be read in several ways.
+    pub values: Option<Arc<Value>>,
 }
 
 /// The result of the verification of a token.
@@ -134,18 +134,24 @@ impl ClaimRef {
         }
     }
 
-    /// Returns the value in the token of the issuer, if the request has such a token.
+    /// Returns the value in the token of the issuer, if the request has such a token and it is valid.
     fn find<'a>(&self, claims: &'a [TokenClaims]) -> Option<&'a Value> {
-        let token = claims.iter().find(|token| token.issuer == self.issuer)?;
+        let values = claims.iter().find(|token| token.issuer == self.issuer)?.values.as_deref()?;
         match &self.path {
-            ClaimPath::Name(name) => token.values.get(name),
-            ClaimPath::Pointer(pointer) => token.values.pointer(pointer.as_str()),
+            ClaimPath::Name(name) => values.get(name),
+            ClaimPath::Pointer(pointer) => values.pointer(pointer.as_str()),
         }
+    }
+
+    /// Returns true if the request has a token for the issuer that is not valid: the claim may have any value.
+    pub fn is_unreadable(&self, claims: &[TokenClaims]) -> bool {
+        claims.iter().any(|token| token.issuer == self.issuer && token.values.is_none())
     }
 
     /// The value as text: a string, a whole number, or `true` and `false`.
     pub fn text<'a>(&self, claims: &'a [TokenClaims]) -> Result<Option<Cow<'a, str>>, ComponentError> {
         match self.find(claims) {
+            None if self.is_unreadable(claims) => Err(ComponentError::Malformed),
             None | Some(Value::Null) => Ok(None),
             Some(value) => scalar(value).map(Some).ok_or(ComponentError::Malformed),
         }
@@ -187,7 +193,7 @@ mod tests {
             "sub": "u1", "https://a.example/plan": "free", "org": { "id": 7, "big": 18_446_744_073_709_551_615_u64 },
             "ok": true, "no": null, "half": 1.5, "empty": "", "roles": ["a", 2, {}], "a/b": { "~": "x" },
         });
-        let claims = [TokenClaims { issuer: 3, values: Arc::new(values) }];
+        let claims = [TokenClaims { issuer: 3, values: Some(Arc::new(values)) }];
         let claim = |path: &str| {
             let pointer = JsonPointer::parse(path).map(ClaimPath::Pointer);
             ClaimRef { issuer: 3, ..ClaimRef::new(None, pointer.unwrap_or_else(|_| ClaimPath::Name(path.to_owned()))) }
@@ -215,6 +221,10 @@ mod tests {
         }
         let all = |path: &str| claim(path).texts(&claims).map(Cow::into_owned).collect::<Vec<_>>();
         assert_eq!([all("roles"), all("sub"), all("org"), all("x")], [vec!["a", "2"], vec!["u1"], vec![], vec![]]);
-        assert_eq!(ClaimRef { issuer: 2, ..claim("sub") }.text(&claims), Ok(None), "another issuer");
+        let of_another = ClaimRef { issuer: 2, ..claim("sub") };
+        assert_eq!(of_another.text(&claims), Ok(None));
+        let invalid = [TokenClaims { issuer: 2, values: None }];
+        assert_eq!(of_another.text(&invalid), Err(ComponentError::Malformed));
+        assert_eq!(claim("sub").text(&invalid), Ok(None));
     }
 }

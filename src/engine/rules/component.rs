@@ -32,6 +32,8 @@ pub enum ComponentSource {
     Header(HeaderName),
     Query(String),
     Cookie(String),
+    /// The credentials in `Authorization`, in their canonical text.
+    Credentials,
     /// The subject of the client's certificate as RFC 4514 text.
     TlsSubject,
     /// A claim of a verified token.
@@ -102,6 +104,7 @@ impl Component {
             ComponentSource::Header(name) => request.header(name.as_str(), self.duplicates)?,
             ComponentSource::Query(name) => request.query(name, self.duplicates)?,
             ComponentSource::Cookie(name) => request.cookie(name, self.duplicates)?,
+            ComponentSource::Credentials => request.credentials()?,
             ComponentSource::Claim(claim) => claim.text(request.claims)?,
             ComponentSource::TlsSubject => request.tls_subject.map(Cow::Borrowed),
             ComponentSource::Body(pointer) => request.body_value(pointer)?,

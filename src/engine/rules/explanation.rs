@@ -3,12 +3,11 @@
 use std::borrow::Cow;
 
 use super::component::{ComponentError, ComponentSource};
-use super::identity::{Fallback, IdError, describe, readable};
+use super::identity::{IdError, Lacking, describe, readable};
 use super::ids;
 use super::limit::{Limit, LimitMode};
 use super::matching::{DescriptorMatch, Mismatch};
 use super::overrides::{OverrideLookup, OverrideOrigin};
-use super::plan::InvalidInput;
 use super::request::Request;
 use super::request_cost::cost;
 use super::rule_set::{Rules, is_enforced_without_id};
@@ -38,6 +37,8 @@ pub enum Explanation {
         cost: u64,
         /// True if the limit can deny this id.
         enforced: bool,
+        /// The part that the request lacks, if the limit denies it for that.
+        denied_for: Option<IdError>,
     },
 }
 
@@ -54,28 +55,28 @@ pub enum CandidateUse {
 
 impl Rules {
     /// Returns how each limit applies to `request`, in the order of the files.
-    pub fn explain(&self, request: &Request<'_>) -> Result<Vec<Explanation>, InvalidInput> {
+    pub fn explain(&self, request: &Request<'_>) -> Vec<Explanation> {
         let candidates = self.candidates(request);
         let explain = |(place, limit): (u32, &Limit)| {
-            let explanation = self.explain_limit(place, limit, request)?;
+            let explanation = self.explain_limit(place, limit, request);
             let applies =
                 matches!(&explanation, Explanation::Applies { allowance, .. } if *allowance != Allowance::Disabled);
             let is_whole = matches!(limit.conditions.descriptor, DescriptorMatch::Whole(_));
-            Ok(match applies && !candidates.contains(&place) {
+            match applies && !candidates.contains(&place) {
                 true if is_whole => Explanation::Outranked,
                 true => Explanation::Undescribed,
                 false => explanation,
-            })
+            }
         };
         (0..).zip(self.limits()).map(explain).collect()
     }
 
-    fn explain_limit(&self, place: u32, limit: &Limit, request: &Request<'_>) -> Result<Explanation, InvalidInput> {
+    fn explain_limit(&self, place: u32, limit: &Limit, request: &Request<'_>) -> Explanation {
         if limit.mode == LimitMode::Off {
-            return Ok(Explanation::Off);
+            return Explanation::Off;
         }
         if let Err(mismatch) = limit.conditions.check(request) {
-            return Ok(Explanation::Unmatched(mismatch));
+            return Explanation::Unmatched(mismatch);
         }
         let id = describe(&limit.by, request);
         let text = readable(&id);
@@ -85,11 +86,18 @@ impl Rules {
         let identified = match self.identify(limit, request, self.has_overrides(place, limit)) {
             Ok(identified) => identified,
             Err(error) if error.is_denied => {
-                let (enforced, cost) = (is_enforced_without_id(limit, request), cost(limit, request)?);
-                let (allowance, candidate) = (Allowance::Deny, CandidateUse::None);
-                return Ok(Explanation::Applies { id, bucket, allowance, candidate, given_by: None, cost, enforced });
+                return Explanation::Applies {
+                    id,
+                    bucket,
+                    allowance: Allowance::Deny,
+                    candidate: CandidateUse::None,
+                    given_by: None,
+                    cost: cost(limit, request).unwrap_or(limit.cost_fallback.default),
+                    enforced: is_enforced_without_id(limit, request),
+                    denied_for: Some(error),
+                };
             }
-            Err(error) => return Ok(Explanation::NoId(error)),
+            Err(error) => return Explanation::NoId(error),
         };
         let text = || text.clone();
         let subject =
@@ -102,15 +110,19 @@ impl Rules {
             (None, Some(_)) if given.is_none() => CandidateUse::Enforced,
             (None, _) => CandidateUse::None,
         };
-        Ok(Explanation::Applies {
-            allowance: allowance.clone(),
-            candidate,
-            given_by: given.map(|given| given.origin.clone()),
-            cost: cost(limit, request)?,
+        let cost = cost(limit, request);
+        let denies = allowance.windows().is_some();
+        let denied_for = cost.err().filter(|_| denies);
+        Explanation::Applies {
+            allowance: if denied_for.is_some() { Allowance::Deny } else { allowance.clone() },
+            candidate: if denied_for.is_some() { CandidateUse::None } else { candidate },
+            given_by: given.map(|given| given.origin.clone()).filter(|_| denied_for.is_none()),
+            cost: cost.unwrap_or(limit.cost_fallback.default),
             enforced: limit.is_enforced_for(key),
             id,
             bucket,
-        })
+            denied_for: denied_for.map(|reason| IdError { lacking: Lacking::Cost, reason, is_denied: true }),
+        }
     }
 }
 
@@ -127,16 +139,16 @@ impl Limit {
         }
         Some(name)
     }
+}
 
-    /// The setting that denies requests with this id, if it lacks a component.
-    pub fn denied_without_id(&self, id: &[Result<String, ComponentError>]) -> Option<&'static str> {
-        let is_denied = |reason, fallback| fallback == Fallback::Deny && id.contains(&Err(reason));
-        if is_denied(ComponentError::Missing, self.missing) {
-            Some("`missing: deny`")
-        } else if is_denied(ComponentError::Malformed, self.malformed) {
-            Some("`malformed: deny`")
-        } else {
-            None
+impl IdError {
+    /// The setting that denies the request.
+    pub const fn setting(&self) -> &'static str {
+        match (self.lacking, self.reason) {
+            (Lacking::Cost, ComponentError::Missing) => "`missing: deny` of the cost",
+            (Lacking::Cost, ComponentError::Malformed) => "`malformed: deny` of the cost",
+            (_, ComponentError::Missing) => "`missing: deny`",
+            (_, ComponentError::Malformed) => "`malformed: deny`",
         }
     }
 }

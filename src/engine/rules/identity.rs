@@ -35,11 +35,20 @@ pub enum Fallback {
     Shared,
 }
 
-/// The component for which a request has no id.
+/// The part that a request lacks for a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lacking {
+    /// The component of `by` with this index.
+    Component(usize),
+    /// The claim of `match` with this index.
+    Claim(usize),
+    Cost,
+}
+
+/// Why a request is not charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdError {
-    /// The index of the component in the limit's `by`.
-    pub component: usize,
+    pub lacking: Lacking,
     pub reason: ComponentError,
     /// True if the request is denied. Otherwise it is not charged.
     pub is_denied: bool,
@@ -57,6 +66,16 @@ pub fn identify(
     let mut key = BucketKey::new(&limit.short, fingerprinter);
     let mut prefixes = Vec::with_capacity(if with_prefixes { by.len() } else { 0 });
     let mut skipped = None;
+    if let Some(place) = limit.conditions.unreadable_claim(request) {
+        let lacks_claim =
+            |is_denied| IdError { lacking: Lacking::Claim(place), reason: ComponentError::Malformed, is_denied };
+        match limit.malformed {
+            Fallback::Deny => return Err(lacks_claim(true)),
+            Fallback::Skip => skipped = Some(lacks_claim(false)),
+            // The request may be one that the limit covers, so it is charged as one.
+            Fallback::Shared => {}
+        }
+    }
     for (component, part) in by.iter().enumerate() {
         // The most common component needs neither a separate text nor escapes.
         if let (ComponentSource::Ip { .. }, Some(IpAddr::V4(address))) = (&part.source, request.client) {
@@ -69,15 +88,14 @@ pub fn identify(
         match part.of(request) {
             Ok(text) => key.push(&text),
             Err(reason) => {
+                let lacking = Lacking::Component(component);
                 let (fallback, mark) = match reason {
                     ComponentError::Missing => (limit.missing, MISSING),
                     ComponentError::Malformed => (limit.malformed, MALFORMED),
                 };
                 match fallback {
-                    Fallback::Deny => return Err(IdError { component, reason, is_denied: true }),
-                    Fallback::Skip => {
-                        skipped = skipped.or(Some(IdError { component, reason, is_denied: false }));
-                    }
+                    Fallback::Deny => return Err(IdError { lacking, reason, is_denied: true }),
+                    Fallback::Skip => skipped = skipped.or(Some(IdError { lacking, reason, is_denied: false })),
                     Fallback::Shared => key.push_encoded(mark),
                 }
             }
@@ -143,7 +161,7 @@ mod tests {
     }
 
     fn lacking(component: usize, reason: ComponentError, is_denied: bool) -> IdError {
-        IdError { component, reason, is_denied }
+        IdError { lacking: Lacking::Component(component), reason, is_denied }
     }
 
     #[test]

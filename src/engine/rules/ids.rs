@@ -9,6 +9,7 @@ use super::key::BucketKey;
 use super::quote::quoted;
 use super::value_type::{ValueType, canonical};
 use crate::message::address::{self, network};
+use crate::message::credentials::Credentials;
 use crate::message::host;
 use crate::message::host::written_host;
 use crate::message::lossless;
@@ -153,7 +154,17 @@ fn parse_component(component: &Component, text: &str) -> Result<String, String> 
         (ComponentSource::Header(_) | ComponentSource::Cookie(_), ValueType::Text) if text.trim_ascii() != text => {
             Err(format!("values must not have surrounding spaces; write `{}`", text.trim_ascii()))
         }
+        (ComponentSource::Credentials, _) => credentials(text),
         (_, form) => canonical(form, text),
+    }
+}
+
+/// The canonical text of credentials as a client sends them.
+pub(super) fn credentials(text: &str) -> Result<String, String> {
+    let read = Credentials::read(std::iter::once(text.as_bytes()));
+    match read.and_then(|found| found.map(|found| found.canonical()).transpose()) {
+        Ok(Some(canonical)) => Ok(canonical.into_owned()),
+        _ => Err(format!("{} is not a scheme and a token; write `TOKEN` or `Bearer TOKEN`", quoted(text))),
     }
 }
 

@@ -40,6 +40,7 @@ pub struct Limit {
     /// The numbers of ids without an override.
     pub allowance: Allowance,
     pub cost: Cost,
+    pub cost_fallback: CostFallback,
     /// The correction of the cost by the response. `cost` is then taken or checked before.
     pub response_cost: Option<Arc<ResponseCost>>,
     pub mode: LimitMode,
@@ -85,18 +86,35 @@ pub const WHOLE_SHARE: u32 = 1_000_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
     Fixed(u64),
-    /// The value of a header; 1 if the request does not have it.
+    /// The value of a header.
     Header(HeaderName),
-    /// The value of a query parameter; 1 if the request does not have it.
+    /// The value of a query parameter.
     Query(String),
-    /// The value of a claim; 1 if the request does not have it.
+    /// The value of a claim.
     Claim(ClaimRef),
-    /// The value in the JSON body; 1 if the request does not have it.
+    /// The value in the JSON body.
     Body(JsonPointer),
     /// The bytes of the body, as `Content-Length` announces them; `reserve` if it does not.
     Bytes {
         reserve: u64,
     },
+}
+
+/// The treatment of requests without a usable cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostFallback {
+    /// Their cost, if they are not denied.
+    pub default: u64,
+    /// True if those that lack it are denied.
+    pub denies_missing: bool,
+    /// True if those are denied whose cost is not a whole number, or cannot be read.
+    pub denies_malformed: bool,
+}
+
+impl Default for CostFallback {
+    fn default() -> Self {
+        Self { default: 1, denies_missing: false, denies_malformed: true }
+    }
 }
 
 /// `mode:`
@@ -133,6 +151,7 @@ impl Limit {
             by: vec![Component::new(ComponentSource::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX }, ValueType::Text)],
             allowance: Allowance::Disabled,
             cost: Cost::Fixed(1),
+            cost_fallback: CostFallback::default(),
             response_cost: None,
             mode: LimitMode::Enforce,
             is_shadowed: false,

@@ -195,6 +195,12 @@ pub enum Mismatch {
 }
 
 impl Match {
+    /// The first claim that may have any value, because its token is not valid. The request counts as one that the limit covers,
+    /// and `malformed` decides.
+    pub(super) fn unreadable_claim(&self, request: &Request<'_>) -> Option<usize> {
+        self.claims.iter().position(|wanted| wanted.claim.is_unreadable(request.claims))
+    }
+
     /// Checks whether a request meets the conditions; the error is the first that it does not meet.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Mismatch> {
         let methods = &self.methods;
@@ -225,7 +231,9 @@ impl Match {
         }
         self.descriptor.check(request).map_err(Mismatch::Entry)?;
         // Last: a request whose tokens are not verified yet meets all others if it fails here.
-        let holds = |wanted: &ClaimMatch| wanted.test.holds(wanted.claim.texts(request.claims));
+        let holds = |wanted: &ClaimMatch| {
+            wanted.claim.is_unreadable(request.claims) || wanted.test.holds(wanted.claim.texts(request.claims))
+        };
         self.claims.iter().position(|claim| !holds(claim)).map_or(Ok(()), |place| Err(Mismatch::Claim(place)))
     }
 }

@@ -142,7 +142,8 @@ fn add(
     let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { limit.reporting(mode) };
     let cost = cost.unwrap_or(match limit.cost {
         Cost::Fixed(cost) => cost,
-        Cost::Header(_) | Cost::Query(_) | Cost::Claim(_) | Cost::Body(_) | Cost::Bytes { .. } => 1,
+        Cost::Header(_) | Cost::Query(_) | Cost::Claim(_) | Cost::Body(_) => limit.cost_fallback.default,
+        Cost::Bytes { .. } => 1,
     });
     let origin = ChargeOrigin::new(place, enforced);
     rules.mark_reset(place, &mut identified.bucket);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::component::{Component, ComponentSource};
-use super::ids::Id;
+use super::ids::{Id, credentials};
 use super::key::BucketKey;
 use super::limit::Limit;
 use super::quote::quoted;
@@ -151,6 +151,7 @@ pub(crate) fn canonical_component<'a>(
         ComponentSource::PathParameter { .. } if component.path_reading.ignores_case => {
             text.to_ascii_lowercase().into()
         }
+        ComponentSource::Credentials => credentials(&text)?.into(),
         ComponentSource::Header(_) | ComponentSource::Cookie(_) if text.trim_ascii().len() < text.len() => {
             text.trim_ascii().to_owned().into()
         }

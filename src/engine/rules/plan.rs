@@ -57,19 +57,19 @@ pub struct LimitDenial {
 pub enum DenialReason {
     /// `deny: true` of the limit or an override.
     Deny,
-    /// A component is missing, with `missing: deny`.
+    /// A component or the cost is missing, with `missing: deny`.
     Missing,
-    /// A component is malformed, with `malformed: deny`.
+    /// A component, a claim or the cost is malformed, with `malformed: deny`.
     Malformed,
     /// An operator has blocked the id, for this long from now.
     Blocked(Micros),
 }
 
-/// An invalid cost or an entry that is too large in a request.
+/// An entry for a queue that is too large.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin} must be {wanted}, got `{value}`")]
 pub struct InvalidInput {
-    /// The header, the parameter or the queue entry.
+    /// The queue.
     pub origin: String,
     pub wanted: &'static str,
     /// Cut to a readable length.

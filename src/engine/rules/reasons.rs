@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use super::component::{Component, ComponentError, ComponentSource};
 use super::explanation::Explanation;
+use super::identity::Lacking;
 use super::limit::Limit;
 use super::matching::{DescriptorMatch, Match, Mismatch, ValueTest};
 use super::quote::joined;
@@ -19,7 +20,7 @@ impl Explanation {
             Self::Outranked => "a rule for this value or an earlier pattern takes precedence".to_owned(),
             Self::Undescribed => "the limit matches neither a domain nor a descriptor".to_owned(),
             Self::NoId(error) => {
-                let component = limit.by.get(error.component).map_or_else(String::new, source);
+                let component = lacking(limit, error.lacking);
                 match error.reason {
                     ComponentError::Missing => format!("the request has no {component}"),
                     ComponentError::Malformed => {
@@ -116,6 +117,16 @@ fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: u
     format!("the entry `{}` is {}, the limit requires it {}", wanted.key, values(found), wanted_value(&wanted.test))
 }
 
+fn lacking(limit: &Limit, lacking: Lacking) -> String {
+    match lacking {
+        Lacking::Component(place) => limit.by.get(place).map_or_else(String::new, source),
+        Lacking::Claim(place) => {
+            limit.conditions.claims.get(place).map_or_else(String::new, |wanted| format!("claim `{}`", wanted.claim))
+        }
+        Lacking::Cost => "cost".to_owned(),
+    }
+}
+
 /// The part of a request that a component is.
 fn source(component: &Component) -> String {
     match &component.source {
@@ -124,6 +135,7 @@ fn source(component: &Component) -> String {
         ComponentSource::Method => "method".into(),
         ComponentSource::Path => "path".into(),
         ComponentSource::Header(name) => format!("header `{name}`"),
+        ComponentSource::Credentials => "credentials".into(),
         ComponentSource::Query(name) => format!("query parameter `{name}`"),
         ComponentSource::Cookie(name) => format!("cookie `{name}`"),
         ComponentSource::Claim(claim) => format!("claim `{claim}`"),

@@ -5,11 +5,12 @@ use std::net::IpAddr;
 
 use super::claims::TokenClaims;
 use crate::engine::algorithms::micros::Micros;
+use crate::message::credentials::{Credentials, MalformedCredentials};
 use crate::message::headers::Headers;
 use crate::message::json_lookup::{JsonLookup, LookupError};
 use crate::message::json_pointer::JsonPointer;
 use crate::message::lossless;
-use crate::message::percent::decode;
+use crate::message::percent::{self, decode};
 
 /// A request, borrowed from its listener.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +31,7 @@ pub struct Request<'a> {
     pub tls_subject: Option<&'a str>,
     /// The claims of its verified tokens; empty if no limit uses claims.
     pub claims: &'a [TokenClaims],
-    /// The whole body, if it is JSON and its listener has read it.
-    pub body: Option<&'a [u8]>,
+    pub body: Body<'a>,
     /// The domain of the rate limit service; `None` at every other listener.
     pub domain: Option<&'a str>,
     /// The descriptor that a gateway sends, in its order: of the rate limit service, or the `context_extensions` of
@@ -39,6 +39,17 @@ pub struct Request<'a> {
     pub descriptor: &'a [DescriptorEntry<'a>],
     /// The wall clock, for overrides that expire.
     pub now: Micros,
+}
+
+/// The body of a request, as far as its listener has read it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Body<'a> {
+    /// It is empty, or the listener does not read bodies.
+    #[default]
+    Absent,
+    Whole(&'a [u8]),
+    /// It is too long, compressed, a stream, or surely not JSON.
+    Unread,
 }
 
 /// One entry of a descriptor.
@@ -93,63 +104,156 @@ impl<'a> Request<'a> {
 
     /// The values of all lines of a header as [`lossless::text`].
     pub fn lines<'n>(&self, name: &'n str) -> impl Iterator<Item = Cow<'a, str>> + use<'a, 'n> {
-        self.headers.all(name).map(|line| lossless::text(line.trim_ascii()))
+        self.headers.all(name).map(|line| lossless::text(trimmed(line)))
     }
 
     /// The value of a header as [`lossless::text`].
     pub fn header(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
-        let line = duplicates.pick(self.headers.all(name).map(<[u8]>::trim_ascii))?;
+        let line = duplicates.pick(self.headers.all(name).map(trimmed))?;
         Ok(line.map(lossless::text))
     }
 
-    /// The percent-decoded value of a query parameter. Names are compared decoded and case-insensitively, because some
-    /// upstreams do: to them `KEY=a&key=b` has two values.
-    pub fn query(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
-        let Some(query) = self.query else { return Ok(None) };
-        let pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
-        duplicates.pick(
-            pairs
-                .filter(|(key, _)| key.len() >= name.len() && decode_form(key).eq_ignore_ascii_case(name))
-                .map(|(_, value)| decode_form(value)),
-        )
+    /// The credentials in `Authorization`, in their canonical text.
+    pub fn credentials(&self) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
+        let read = Credentials::read(self.headers.all("authorization"));
+        let text = read.and_then(|found| found.map(|found| found.canonical()).transpose());
+        text.map_err(|MalformedCredentials| AmbiguousValue)
     }
 
-    /// The value at a place in the body. A body that is not JSON has none.
+    /// The percent-decoded value of a query parameter. Upstreams differ in what they read as its name
+    /// ([`is_named`]), in invalid escapes and in whether `;` separates parameters.
+    pub fn query(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
+        let Some(query) = self.query else { return Ok(None) };
+        let pairs = query.split('&').filter_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            // Nearly every other parameter ends here: a name is never shorter than its decoded text.
+            if pair.len() < name.len() {
+                return None;
+            }
+            match is_named(&decode_form(key), name) {
+                Some(Name::Itself) if value.contains(';') => Some(Err(AmbiguousValue)),
+                Some(Name::Itself) => Some(form_value(value)),
+                Some(Name::Element) => Some(Err(AmbiguousValue)),
+                None => {
+                    let mut inner = pair.split(';').skip(1).map(|pair| pair.split_once('=').unwrap_or((pair, "")).0);
+                    inner.any(|key| is_named(&decode_form(key), name).is_some()).then_some(Err(AmbiguousValue))
+                }
+            }
+        });
+        duplicates.pick(pairs)?.transpose()
+    }
+
+    /// The value at a place in the body. One that cannot be read as JSON may have any value there.
     pub fn body_value(&self, pointer: &JsonPointer) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
-        let Some(body) = self.body else { return Ok(None) };
-        match JsonLookup::find(pointer, body) {
-            Ok(value) => Ok(value.map(Cow::Owned)),
-            Err(LookupError::Invalid) => Ok(None),
-            Err(LookupError::Unusable) => Err(AmbiguousValue),
+        match self.body {
+            Body::Absent => Ok(None),
+            Body::Unread => Err(AmbiguousValue),
+            Body::Whole(text) => match JsonLookup::find(pointer, text) {
+                Ok(value) => Ok(value.map(Cow::Owned)),
+                Err(LookupError::Invalid | LookupError::Unusable) => Err(AmbiguousValue),
+            },
         }
     }
 
-    /// The value of a cookie (RFC 6265 section 4.2) without quotes as [`lossless::text`]. Names are compared
-    /// case-insensitively, like those of query parameters.
+    /// The value of a cookie (RFC 6265 section 4.2), without quotes and percent-decoded, as [`lossless::text`]: some upstreams
+    /// read `sid=abc`, `sid="abc"` and `sid=%61bc` as the same.
     pub fn cookie(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
         let pairs = self.headers.all("cookie").flat_map(|line| line.split(|byte| *byte == b';'));
-        let value = duplicates.pick(pairs.filter_map(|pair| {
+        let values = pairs.filter_map(|pair| {
             let (key, value) = pair.split_at(memchr::memchr(b'=', pair)?);
-            let is_named = key.trim_ascii().eq_ignore_ascii_case(name.as_bytes());
-            is_named.then(|| unquoted(value.get(1..).unwrap_or_default().trim_ascii()))
-        }))?;
-        Ok(value.map(lossless::text))
+            match is_named(&decode(&lossless::text(key.trim_ascii())), name)? {
+                Name::Itself => Some(cookie_value(value.get(1..).unwrap_or_default().trim_ascii())),
+                Name::Element => Some(Err(AmbiguousValue)),
+            }
+        });
+        duplicates.pick(values)?.transpose()
     }
 }
 
-fn unquoted(mut value: &[u8]) -> &[u8] {
-    while let Some(rest) = value.strip_prefix(b"\"") {
-        value = rest;
+impl<'a> Body<'a> {
+    /// A body that its listener has read to the end. Node and Python skip a byte order mark.
+    pub fn of(text: &'a [u8]) -> Self {
+        match text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text) {
+            [] => Self::Absent,
+            text if may_be_json(text) => Self::Whole(text),
+            _ => Self::Unread,
+        }
     }
-    while let Some(rest) = value.strip_suffix(b"\"") {
-        value = rest;
+}
+
+/// Returns true if a body that begins with this may be a JSON object or array, the only documents with values at pointers.
+pub fn may_be_json(begin: &[u8]) -> bool {
+    let begin = begin.strip_prefix(BYTE_ORDER_MARK).unwrap_or(begin);
+    let first = begin.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\r' | b'\n'));
+    first.is_none_or(|first| matches!(first, b'{' | b'[') || BYTE_ORDER_MARK.starts_with(begin))
+}
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The meaning of a name to the upstreams that read most into it.
+enum Name {
+    Itself,
+    /// An element of it: `key[]` and `key[0]` are lists in PHP, Rails and Express, and a list of one is often as good as the
+    /// value.
+    Element,
+}
+
+/// Compares a decoded name as the most tolerant upstreams do: without case (ASP.NET), and with dots and spaces as underscores
+/// (PHP).
+fn is_named(given: &str, name: &str) -> Option<Name> {
+    let fold = |byte: u8| if matches!(byte, b'.' | b' ') { b'_' } else { byte.to_ascii_lowercase() };
+    let (begin, rest) = given.as_bytes().split_at_checked(name.len())?;
+    let is_same = begin.iter().zip(name.as_bytes()).all(|(one, other)| fold(*one) == fold(*other));
+    match rest.first() {
+        None if is_same => Some(Name::Itself),
+        Some(b'[') if is_same => Some(Name::Element),
+        _ => None,
     }
-    value
+}
+
+/// Strips blanks as upstreams do that read headers as Latin-1 or trim Unicode's white space.
+pub(crate) fn trimmed(line: &[u8]) -> &[u8] {
+    if let Ok(text) = std::str::from_utf8(line) {
+        return text.trim().as_bytes();
+    }
+    let is_blank = |byte: &u8| matches!(byte, b'\t' | b' ' | 0x85 | 0xA0);
+    let begin = line.iter().position(|byte| !is_blank(byte)).unwrap_or(line.len());
+    let end = line.iter().rposition(|byte| !is_blank(byte)).map_or(begin, |last| last + 1);
+    line.get(begin..end).unwrap_or_default()
 }
 
 /// Percent-decodes a form value; `+` is a space (WHATWG URL, application/x-www-form-urlencoded).
+fn form_value(text: &str) -> Result<Cow<'_, str>, AmbiguousValue> {
+    if text.contains('+') {
+        return strictly_decoded(&text.replace('+', " ")).map(|text| Cow::Owned(text.into_owned()));
+    }
+    strictly_decoded(text)
+}
+
+/// Does the same as [`form_value`] for a name, in which invalid escapes stay.
 fn decode_form(text: &str) -> Cow<'_, str> {
     if text.contains('+') { Cow::Owned(decode(&text.replace('+', " ")).into_owned()) } else { decode(text) }
+}
+
+/// The value of a cookie: one pair of quotes is stripped. What is quoted otherwise, or escaped in quotes, is read in several ways
+/// (Python's `http.cookies` decodes `"\141"`, and Express drops the last character after an opening quote).
+fn cookie_value(value: &[u8]) -> Result<Cow<'_, str>, AmbiguousValue> {
+    let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
+    if inner.iter().any(|byte| matches!(byte, b'"' | b'\\')) {
+        return Err(AmbiguousValue);
+    }
+    match lossless::text(inner) {
+        Cow::Borrowed(text) => strictly_decoded(text),
+        Cow::Owned(text) if text.contains('%') => Err(AmbiguousValue),
+        Cow::Owned(text) => Ok(Cow::Owned(text)),
+    }
+}
+
+/// Percent-decodes a value. Upstreams differ in escapes without two hexadecimal digits: some drop the value, some keep it as it is,
+/// and some decode the others.
+fn strictly_decoded(text: &str) -> Result<Cow<'_, str>, AmbiguousValue> {
+    let is_escape = |rest: &str| matches!(rest.as_bytes(), [high, low, ..] if percent::byte(*high, *low).is_some());
+    if text.split('%').skip(1).all(is_escape) { Ok(decode(text)) } else { Err(AmbiguousValue) }
 }
 
 /// A request for tests: `GET` of `/` on host `a` from 192.0.2.7.
@@ -164,7 +268,7 @@ pub(crate) fn sample(headers: &Headers) -> Request<'_> {
         client: Some(IpAddr::from([192, 0, 2, 7])),
         tls_subject: None,
         claims: &[],
-        body: None,
+        body: Body::Absent,
         domain: None,
         descriptor: &[],
         now: Micros(0),
@@ -190,8 +294,16 @@ mod tests {
             ("a=1&na%6De=x+y%2Bz&flag", Ok(Some("x y+z"))),
             ("NAME=x", Ok(Some("x"))),
             ("name", Ok(Some(""))),
-            ("name=%E9", Ok(Some("\u{10FFE9}"))),
+            ("na.me=y&name=x", Ok(Some("x"))),
             ("none=x&names=y", Ok(None)),
+            ("name=%E9", Ok(Some("\u{10FFE9}"))),
+            ("name=%zz", Err(AmbiguousValue)),
+            ("name=x%", Err(AmbiguousValue)),
+            ("name[]=x", Err(AmbiguousValue)),
+            ("name%5B0%5D=x", Err(AmbiguousValue)),
+            ("a=1;name=x", Err(AmbiguousValue)),
+            ("name=x;a=1", Err(AmbiguousValue)),
+            ("a=1;b=name", Ok(None)),
             ("name=x&name=%78&n%61me=x", Ok(Some("x"))),
             ("name=x&name=y", Err(AmbiguousValue)),
             ("name=x&NAME=y", Err(AmbiguousValue)),
@@ -214,9 +326,57 @@ mod tests {
         check(&[b"sid=abc; x=\xe9"], Ok(Some("abc")));
         check(&[b"\xe9; \xff=; sid=\xe9"], Ok(Some("\u{10FFE9}")));
         check(&[b"a=1; sid; xsid=2"], Ok(None));
-        check(&[b"sid=1; sid=\"1\"", b"SID=1"], Ok(Some("1")));
+        check(&[b"sid=1; sid=\"1\"", b"SID=1; %73id=%31"], Ok(Some("1")));
+        check(&[b"s.d=1"], Ok(None));
+        check(&[b"sid=s%3Aabc.d%2Be%3D"], Ok(Some("s:abc.d+e=")));
+        check(&[b"sid=a+b"], Ok(Some("a+b")));
+        for malformed in [
+            &b"sid=%zz"[..],
+            b"sid=%",
+            b"sid=abc%",
+            b"sid=\xe9%61",
+            b"sid=\"abc",
+            b"sid=abc\"",
+            b"sid=\"a\"b\"",
+            b"sid=\"\\141bc\"",
+            b"sid=\"\"abc\"\"",
+            b"sid[]=abc",
+        ] {
+            check(&[malformed], Err(AmbiguousValue));
+        }
         check(&[b"sid=1; sid=2"], Err(AmbiguousValue));
         check(&[b"sid=1", b"Sid=2"], Err(AmbiguousValue));
+    }
+
+    #[test]
+    fn blanks_around_a_header_do_not_count() {
+        for line in [&b"k"[..], b" k\t", b"k\xa0", b"\x85k", "k\u{a0}".as_bytes(), "\u{2003}k".as_bytes()] {
+            let headers = Headers::from_iter([("x-id", line)]);
+            let found = request(None, &headers).header("x-id", Duplicates::Ambiguous);
+            assert_eq!(found.unwrap().as_deref(), Some("k"), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn names_are_compared_as_the_most_tolerant_upstreams_do() {
+        let headers = Headers::new();
+        for (query, expected) in
+            [("api.key=x", Some("x")), ("API+key=x", Some("x")), ("api-key=x", None), ("apikey=x", None)]
+        {
+            let found = request(Some(query), &headers).query("api_key", Duplicates::Ambiguous);
+            assert_eq!(found.unwrap().as_deref(), expected, "{query}");
+        }
+    }
+
+    #[test]
+    fn only_objects_and_arrays_are_read() {
+        for begin in ["", " ", "{", " \r\n\t[", "\u{feff}", "\u{feff} {"] {
+            assert!(may_be_json(begin.as_bytes()), "{begin:?}");
+        }
+        assert!(may_be_json(b"\xef") && may_be_json(b"\xef\xbb"));
+        for begin in ["a=b", "--x", "1", "\"a\"", "<", "\u{fef0}", " \u{feff}{"] {
+            assert!(!may_be_json(begin.as_bytes()), "{begin:?}");
+        }
     }
 
     #[test]

@@ -1,41 +1,39 @@
 //! The cost of a request, from the part of it that `cost` names.
 
+use std::borrow::Cow;
+
 use http::header::CONTENT_LENGTH;
 
 use super::component::ComponentError;
-use super::limit::{Cost, Limit};
-use super::plan::InvalidInput;
+use super::limit::{Cost, CostFallback, Limit};
 use super::request::{AmbiguousValue, Duplicates, Request};
-use crate::message::lossless::shown;
+use super::value_type::{ValueType, lenient};
 
-pub(super) fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, InvalidInput> {
-    let (origin, given) = match &limit.cost {
-        Cost::Fixed(cost) => return Ok(*cost),
-        Cost::Claim(claim) => {
-            // An object or a list is rejected, like text that is not a number.
-            let found = claim.text(request.claims).or_else(|error| match error {
-                ComponentError::Missing => Ok(None),
-                ComponentError::Malformed => Err(AmbiguousValue),
-            });
-            (("claim", claim.path.as_str()), found)
-        }
-        Cost::Header(name) => (("header", name.as_str()), request.header(name.as_str(), Duplicates::Ambiguous)),
-        Cost::Body(pointer) => (("body value", pointer.as_str()), request.body_value(pointer)),
-        Cost::Query(name) => (("query parameter", name.as_str()), request.query(name, Duplicates::Ambiguous)),
-        Cost::Bytes { .. } => {
-            (("header", CONTENT_LENGTH.as_str()), request.header(CONTENT_LENGTH.as_str(), Duplicates::Ambiguous))
-        }
+/// Returns the cost of `request`. The error is why the limit denies it.
+pub(super) fn cost(limit: &Limit, request: &Request<'_>) -> Result<u64, ComponentError> {
+    let CostFallback { default, denies_missing, denies_malformed } = limit.cost_fallback;
+    let default = if let Cost::Bytes { reserve } = limit.cost { reserve } else { default };
+    let is_denied = |error: ComponentError| match error {
+        ComponentError::Missing => denies_missing,
+        ComponentError::Malformed => denies_malformed,
     };
-    let absent = if let Cost::Bytes { reserve } = limit.cost { reserve } else { 1 };
-    let bad = |value: &str| InvalidInput {
-        origin: format!("{} `{}`", origin.0, origin.1),
-        wanted: "a whole number of tokens",
-        value: shown(value).chars().take(40).collect(),
-    };
-    match given {
-        Ok(None) => Ok(absent),
-        Ok(Some(given)) => given.parse().map_err(|_| bad(&given)),
-        Err(AmbiguousValue) if matches!(limit.cost, Cost::Claim(_)) => Err(bad("another type of value")),
-        Err(AmbiguousValue) => Err(bad("several values")),
+    match given(&limit.cost, request) {
+        Err(error) if is_denied(error) => Err(error),
+        Err(_) => Ok(default),
+        Ok(cost) => Ok(cost),
     }
+}
+
+fn given(cost: &Cost, request: &Request<'_>) -> Result<u64, ComponentError> {
+    let found: Result<Option<Cow<'_, str>>, AmbiguousValue> = match cost {
+        Cost::Fixed(cost) => return Ok(*cost),
+        Cost::Claim(claim) => claim.text(request.claims).map_err(|_| AmbiguousValue),
+        Cost::Header(name) => request.header(name.as_str(), Duplicates::Ambiguous),
+        Cost::Body(pointer) => request.body_value(pointer),
+        Cost::Query(name) => request.query(name, Duplicates::Ambiguous),
+        Cost::Bytes { .. } => request.header(CONTENT_LENGTH.as_str(), Duplicates::Ambiguous),
+    };
+    let text = found?.filter(|text| !text.is_empty()).ok_or(ComponentError::Missing)?;
+    let number = lenient(ValueType::Integer, &text).and_then(|number| number.parse().ok());
+    number.ok_or(ComponentError::Malformed)
 }

@@ -43,7 +43,7 @@ pub struct Rules {
     /// The issuers of tokens. Claims refer to them by index.
     pub(super) issuers: Arc<[TokenIssuer]>,
     /// True if a limit uses a claim.
-    pub needs_claims: bool,
+    pub(super) uses_claims: bool,
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,
     /// True if a limit reads the bodies of requests.
@@ -93,7 +93,7 @@ impl Rules {
             live: Arc::default(),
             marks: None,
             issuers: Arc::default(),
-            needs_claims: false,
+            uses_claims: false,
             has_queues,
             reads_bodies,
             has_hidden,
@@ -117,7 +117,7 @@ impl Rules {
     pub fn with_issuers(mut self, issuers: Vec<TokenIssuer>) -> Self {
         self.issuers = issuers.into();
         let mut in_force = self.limits.iter().filter(|limit| limit.mode != LimitMode::Off);
-        self.needs_claims = in_force.any(|limit| limit.claims().next().is_some());
+        self.uses_claims = in_force.any(|limit| limit.claims().next().is_some());
         self
     }
 
@@ -252,9 +252,14 @@ impl Rules {
     /// Returns true if a limit that may cover `request` reads its body. Its tokens are not verified yet, so claims may have any
     /// value.
     pub fn needs_body(&self, request: &Request<'_>) -> bool {
-        let may_cover = |limit: &Limit| matches!(limit.conditions.check(request), Ok(()) | Err(Mismatch::Claim(_)));
-        let needs = |place: &u32| self.limit(*place).is_some_and(|limit| limit.reads_body() && may_cover(limit));
-        self.reads_bodies && self.candidates(request).iter().any(needs)
+        let needs = |limit: &Limit| limit.reads_body() && may_cover(limit, request);
+        self.reads_bodies && self.candidates(request).iter().any(|place| self.limit(*place).is_some_and(needs))
+    }
+
+    /// Returns true if a limit that may cover `request` uses the claims of tokens, which are not verified yet.
+    pub fn needs_claims(&self, request: &Request<'_>) -> bool {
+        let needs = |limit: &Limit| limit.claims().next().is_some() && may_cover(limit, request);
+        self.uses_claims && self.candidates(request).iter().any(|place| self.limit(*place).is_some_and(needs))
     }
 
     /// The limits that may cover `request`; their conditions are still to be checked.
@@ -277,8 +282,7 @@ impl Rules {
             Ok(identified) => identified,
             Err(lacking) => {
                 if lacking.is_denied {
-                    let enforced = is_enforced_without_id(limit, request);
-                    plan.denials.push(LimitDenial { limit: place, enforced, reason: lacking.reason.into() });
+                    plan.deny(place, is_enforced_without_id(limit, request), lacking.reason.into());
                 }
                 return Ok(());
             }
@@ -287,7 +291,7 @@ impl Rules {
             blocks.and_then(|blocks| blocks.left(identified.bucket.fingerprint, &identified.prefixes, request.now));
         if let Some(left) = blocked {
             let enforced = limit.is_enforced_for(&identified.bucket.key);
-            plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Blocked(left) });
+            plan.deny(place, enforced, DenialReason::Blocked(left));
             return Ok(());
         }
         let text = || readable(&describe(&limit.by, request));
@@ -299,11 +303,12 @@ impl Rules {
         match allowance {
             Allowance::Disabled => {}
             Allowance::Unlimited => plan.unlimited.push(place),
-            Allowance::Deny => plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny }),
+            Allowance::Deny => plan.deny(place, enforced, DenialReason::Deny),
             // Workers process every entry, so a limit in shadow must not add any.
             Allowance::Windows(_) if limit.queue.is_some() && !enforced => {}
             Allowance::Windows(_) | Allowance::Elevated(_) => {
-                let cost = cost(limit, request)?;
+                let cost = cost(limit, request).map_err(|error| plan.deny(place, enforced, error.into()));
+                let Ok(cost) = cost else { return Ok(()) };
                 let first = plan.charges.len();
                 let response_cost = limit.response_cost.as_deref();
                 // A limit in shadow must neither deny nor prevent charges to enforced limits.
@@ -354,11 +359,20 @@ impl Rules {
 }
 
 impl Plan {
+    fn deny(&mut self, limit: u32, enforced: bool, reason: DenialReason) {
+        self.denials.push(LimitDenial { limit, enforced, reason });
+    }
+
     /// The queue limit that answers the request itself once its entry is in the queue, if there is one.
     pub fn accepting<'r>(&self, rules: &'r Rules) -> Option<&'r Limit> {
         let mut limits = self.origins.iter().filter_map(|origin| rules.limit(origin.limit));
         limits.find(|limit| limit.queue.as_ref().is_some_and(|queue| queue.then == FollowUp::Accept))
     }
+}
+
+/// Returns true if a limit covers a request whose tokens are not verified yet, for some value of the claims.
+fn may_cover(limit: &Limit, request: &Request<'_>) -> bool {
+    matches!(limit.conditions.check(request), Ok(()) | Err(Mismatch::Claim(_)))
 }
 
 /// Returns true if a limit is enforced for a request without an id. The share of `enforce_for` is then one of client addresses. A
@@ -378,13 +392,14 @@ mod tests {
     use crate::engine::algorithms::charge::Bucket;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::rules::blocks::Block;
+    use crate::engine::rules::claims::{ClaimPath, ClaimRef, TokenClaims};
     use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::explanation::Explanation;
     use crate::engine::rules::identity::Fallback;
     use crate::engine::rules::ids::Id;
     use crate::engine::rules::key::of_newcomers;
-    use crate::engine::rules::limit::Cost;
-    use crate::engine::rules::matching::Match;
+    use crate::engine::rules::limit::{Cost, CostFallback};
+    use crate::engine::rules::matching::{ClaimMatch, Match, ValueTest};
     use crate::engine::rules::overrides::{Override, OverrideOrigin};
     use crate::engine::rules::path_pattern::PathPattern;
     use crate::engine::rules::request::sample;
@@ -537,7 +552,7 @@ mod tests {
             let client = client.map(|address| std::net::Ipv4Addr::from_bits(address).into());
             let request = Request { client, ..sample(&headers) };
             let refused = rules.charges(&request, None).unwrap().denials[0];
-            let explained = rules.explain(&request).unwrap();
+            let explained = rules.explain(&request);
             assert!(matches!(explained[0], Explanation::Applies { enforced, .. } if enforced == refused.enforced));
             refused.enforced
         };
@@ -548,31 +563,76 @@ mod tests {
         assert!(!denied(WHOLE_SHARE - 1, LimitMode::Enforce, None) && denied(WHOLE_SHARE, LimitMode::Enforce, None));
     }
 
+    /// The cost of a request with these lines of `x-cost`, or why it is denied.
+    fn priced(fallback: CostFallback, mode: LimitMode, lines: &[&'static str]) -> Result<u64, (DenialReason, bool)> {
+        let cost = Cost::Header(HeaderName::from_static("x-cost"));
+        let headers: Vec<_> = FIELDS.into_iter().chain(lines.iter().map(|line| ("x-cost", *line))).collect();
+        let plan = plan(vec![Limit { cost, cost_fallback: fallback, mode, ..limit("L") }], &headers, 0).unwrap();
+        match plan.charges.first() {
+            Some(charge) => Ok(charge.cost),
+            None => Err((plan.denials[0].reason, plan.denials[0].enforced)),
+        }
+    }
+
     #[test]
-    fn a_cost_is_a_whole_number_or_the_request_is_bad() {
-        let cost = |value: &'static str| {
-            let name = HeaderName::from_static("x-cost");
-            let headers = [FIELDS[0], FIELDS[1], ("x-cost", value)];
-            plan(vec![Limit { cost: Cost::Header(name), ..limit("L") }], &headers, 0).map(|plan| plan.charges[0].cost)
-        };
-        assert_eq!((cost("12"), cost("0")), (Ok(12), Ok(0)));
-        assert_eq!(cost("-1").unwrap_err().to_string(), "header `x-cost` must be a whole number of tokens, got `-1`");
-        let twice = |values: [&'static str; 2]| {
-            let headers = [FIELDS[0], FIELDS[1], ("x-cost", values[0]), ("x-cost", values[1])];
-            let cost = Cost::Header(HeaderName::from_static("x-cost"));
-            plan(vec![Limit { cost, ..limit("L") }], &headers, 0).map(|plan| plan.charges[0].cost)
-        };
-        assert_eq!(twice(["2", "2"]), Ok(2));
-        assert!(twice(["0", "2"]).unwrap_err().to_string().contains("several values"));
+    fn a_cost_that_is_not_a_whole_number_is_malformed() {
+        let fallback = CostFallback { default: 50, ..CostFallback::default() };
+        for (lines, cost) in
+            [(&["12"][..], 12), (&["0"], 0), (&[" +012\t"], 12), (&["2", "2"], 2), (&[], 50), (&[""], 50)]
+        {
+            assert_eq!(priced(fallback, LimitMode::Enforce, lines), Ok(cost), "{lines:?}");
+        }
+        for lines in [&["-1"][..], &["1.5"], &["1e3"], &["x"], &["2", "3"], &["18446744073709551616"]] {
+            let denied = |enforced| Err((DenialReason::Malformed, enforced));
+            assert_eq!(priced(fallback, LimitMode::Enforce, lines), denied(true), "{lines:?}");
+            assert_eq!(priced(fallback, LimitMode::Shadow, lines), denied(false), "{lines:?}");
+            let lenient = CostFallback { denies_malformed: false, ..fallback };
+            assert_eq!(priced(lenient, LimitMode::Enforce, lines), Ok(50), "{lines:?}");
+        }
+        let strict = CostFallback { denies_missing: true, ..fallback };
+        assert_eq!(priced(strict, LimitMode::Enforce, &[]), Err((DenialReason::Missing, true)));
+    }
+
+    #[test]
+    fn a_cost_is_in_any_part_of_a_request() {
         let query = Limit { cost: Cost::Query("cost".into()), ..limit("L") };
         assert_eq!(plan(vec![query], &FIELDS, 0).unwrap().charges[0].cost, 3);
         let bytes = |headers: &[(&'static str, &'static str)]| {
             plan(vec![Limit { cost: Cost::Bytes { reserve: 5 }, ..limit("L") }], headers, 0)
-                .map(|plan| plan.charges[0].cost)
+                .unwrap()
+                .charges
+                .first()
+                .map(|charge| charge.cost)
         };
         let announced = |length| [FIELDS[0], FIELDS[1], ("content-length", length)];
-        assert_eq!([bytes(&announced("12")), bytes(&announced("0")), bytes(&FIELDS)], [Ok(12), Ok(0), Ok(5)]);
-        assert!(bytes(&announced("12, 13")).is_err());
+        assert_eq!([bytes(&announced("12")), bytes(&announced("0")), bytes(&FIELDS)], [Some(12), Some(0), Some(5)]);
+        assert_eq!(bytes(&announced("12, 13")), None);
+    }
+
+    #[test]
+    fn a_claim_of_an_invalid_token_may_have_any_value() {
+        let claim = || ClaimRef::new(None, ClaimPath::Name("plan".into()));
+        let test = ValueTest::Value("free".into());
+        let conditions = Match { claims: vec![ClaimMatch { claim: claim(), test }], ..Match::default() };
+        let by_claim = vec![Component::new(ComponentSource::Claim(claim()), ValueType::Text)];
+        let headers = FIELDS.into_iter().collect();
+        let keys = |by: &[Component], malformed, values: Option<serde_json::Value>| {
+            let limit = Limit { by: by.to_vec(), malformed, conditions: conditions.clone(), ..limit("L") };
+            let claims = [TokenClaims { issuer: 0, values: values.map(Arc::new) }];
+            let request = Request { claims: &claims, ..sample(&headers) };
+            let plan = Rules::new(vec![limit], HASH, Micros(0), Vec::new()).charges(&request, None).unwrap();
+            let denied = plan.denials.first().map(|denial| denial.reason);
+            (plan.charges.first().map(|charge| charge.bucket.key.clone()), denied)
+        };
+        let free = || Some(serde_json::json!({ "plan": "free" }));
+        let paid = || Some(serde_json::json!({ "plan": "paid" }));
+        let account = [header("x-account", ValueType::Integer)];
+        assert_eq!(keys(&account, Fallback::Shared, free()), (Some("L:7".into()), None));
+        assert_eq!(keys(&account, Fallback::Shared, paid()), (None, None));
+        assert_eq!(keys(&account, Fallback::Shared, None), (Some("L:7".into()), None));
+        assert_eq!(keys(&account, Fallback::Skip, None), (None, None));
+        assert_eq!(keys(&account, Fallback::Deny, None), (None, Some(DenialReason::Malformed)));
+        assert_eq!(keys(&by_claim, Fallback::Shared, None), (Some("L:!".into()), None));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write;
 
+use http::header::AUTHORIZATION;
 use serde_json::{Value, json};
 
 use super::Recording;
@@ -11,10 +12,16 @@ use super::pseudonyms::Pseudonyms;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::descriptors::{DescriptorMode, DescriptorRequest, Hits};
 use crate::engine::rules::explanation::Explanation;
-use crate::engine::rules::request::{DescriptorEntry, Duplicates, Request};
+use crate::engine::rules::request::{AmbiguousValue, DescriptorEntry, Duplicates, Request};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::Headers;
 use crate::message::lossless;
+
+/// Stands for a value of a query parameter or cookie that is malformed: an escape without digits.
+const MALFORMED: &str = "%";
+
+/// Stands for credentials that are malformed: servers read two of them.
+const MALFORMED_CREDENTIALS: &str = "malformed,";
 
 impl Recording {
     /// A call of the rate limit service. Its descriptors are decided together.
@@ -72,11 +79,11 @@ impl Recording {
             // Several values that differ are malformed for the rules, which two values keep.
             let values = query_values(request, name);
             for value in values {
-                let kept = clear.or_hidden(name, &value, treatment, &self.pseudonyms);
+                let kept = value.map(|value| encoded(&clear.or_hidden(name, &value, treatment, &self.pseudonyms)));
                 target.push(if target.contains('?') { '&' } else { '?' });
                 target.push_str(&encoded(name));
                 target.push('=');
-                target.push_str(&encoded(&kept));
+                target.push_str(kept.as_deref().unwrap_or(MALFORMED));
             }
         }
         target
@@ -85,15 +92,26 @@ impl Recording {
     fn headers(&self, request: &Request<'_>, clear: &Clear<'_>) -> Vec<Value> {
         let mut kept = Vec::new();
         for (name, treatment) in &self.parts.headers {
+            if self.parts.has_credentials && *name == AUTHORIZATION.as_str() {
+                // Each spelling would have a hash of its own.
+                match request.credentials() {
+                    Ok(None) => {}
+                    Ok(Some(text)) => kept.push(json!([name, treatment.kept(&text, &self.pseudonyms)])),
+                    Err(AmbiguousValue) => kept.push(json!([name, MALFORMED_CREDENTIALS])),
+                }
+                continue;
+            }
             for line in request.lines(name) {
                 kept.push(json!([name, clear.or_hidden(name, &line, treatment, &self.pseudonyms)]));
             }
         }
         for (name, treatment) in &self.parts.cookies {
-            if let Ok(Some(value)) = request.cookie(name, Duplicates::First) {
-                let value = clear.or_hidden(name, &value, treatment, &self.pseudonyms);
-                kept.push(json!(["cookie", format!("{name}={value}")]));
-            }
+            let value = match request.cookie(name, Duplicates::First) {
+                Ok(None) => continue,
+                Ok(Some(value)) => encoded(&clear.or_hidden(name, &value, treatment, &self.pseudonyms)),
+                Err(AmbiguousValue) => MALFORMED.to_owned(),
+            };
+            kept.push(json!(["cookie", format!("{name}={value}")]));
         }
         kept
     }
@@ -123,7 +141,7 @@ impl<'r> Clear<'r> {
     fn of(rules: &'r Rules, request: &Request<'_>) -> Self {
         let mut clear = Self::default();
         let overridden = rules.limits().iter().any(|limit| !limit.overrides.is_empty());
-        let Some(explanations) = overridden.then(|| rules.explain(request).ok()).flatten() else { return clear };
+        let explanations = if overridden { rules.explain(request) } else { Vec::new() };
         for (limit, explanation) in rules.limits().iter().zip(explanations) {
             if !matches!(explanation, Explanation::Applies { given_by: Some(_), .. }) {
                 continue;
@@ -140,7 +158,9 @@ impl<'r> Clear<'r> {
                     ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => {
                         clear.names.push(key.as_str().into());
                     }
-                    ComponentSource::Host
+                    // A secret stays one.
+                    ComponentSource::Credentials
+                    | ComponentSource::Host
                     | ComponentSource::Method
                     | ComponentSource::Path
                     | ComponentSource::Claim(_)
@@ -172,10 +192,10 @@ fn hits(hits: Hits) -> Value {
 }
 
 /// The different values of a query parameter, at most two: more tell the rules nothing new.
-fn query_values(request: &Request<'_>, name: &str) -> Vec<String> {
-    let first = request.query(name, Duplicates::First).ok().flatten();
-    let last = request.query(name, Duplicates::Last).ok().flatten().filter(|last| Some(last) != first.as_ref());
-    first.into_iter().chain(last).map(Cow::into_owned).collect()
+fn query_values<'a>(request: &Request<'a>, name: &str) -> Vec<Result<Cow<'a, str>, AmbiguousValue>> {
+    let first = request.query(name, Duplicates::First).transpose();
+    let last = request.query(name, Duplicates::Last).transpose().filter(|last| Some(last) != first.as_ref());
+    first.into_iter().chain(last).collect()
 }
 
 /// Percent-encodes what has a meaning in a query.

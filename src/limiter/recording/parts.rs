@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
-use http::header::CONTENT_LENGTH;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
@@ -27,6 +27,8 @@ pub(super) struct Parts {
     pub(super) cookies: BTreeMap<String, Treatment>,
     pub(super) entries: BTreeMap<String, Treatment>,
     pub(super) has_tls_subject: bool,
+    /// They are kept as the header, in their canonical text.
+    pub(super) has_credentials: bool,
     /// The networks of `match` and of overrides.
     pub(super) networks: Vec<IpNet>,
     parameters: Vec<PathParameter>,
@@ -92,6 +94,10 @@ impl Parts {
                 }
                 ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => {
                     self.entries.entry(key.clone()).or_default().identify(form);
+                }
+                ComponentSource::Credentials => {
+                    self.has_credentials = true;
+                    self.header(AUTHORIZATION.as_str()).identify(form);
                 }
                 ComponentSource::TlsSubject => self.has_tls_subject = true,
                 ComponentSource::PathParameter { segment, .. } => self.parameters.push(PathParameter {

@@ -7,7 +7,7 @@ use super::body::read;
 use super::buckets::json_reply;
 use super::change::Rejection;
 use crate::engine::rules::quote::quoted;
-use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::engine::rules::request::{Body, DescriptorEntry, Request};
 use crate::http::simple::Incoming;
 use crate::jwt::Checker;
 use crate::listeners::json::headers::headers;
@@ -55,13 +55,12 @@ impl Admin {
             client: described.client.filter(|_| !is_call),
             tls_subject: described.tls_subject.as_deref(),
             claims: &claims,
-            body: None,
+            body: Body::Absent,
             domain: described.domain.as_deref(),
             descriptor: &entries,
             now: self.operator.now(),
         };
-        let explanation = rules_json::explanation(view.rules(), &request);
-        explanation.map(|explanation| json_reply(&explanation)).map_err(|error| Rejection::bad(error.to_string()))
+        Ok(json_reply(&rules_json::explanation(view.rules(), &request)))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers, is_list};
 use crate::engine::answer::problem::denial;
 use crate::engine::answer::verdict::{Standing, Verdict};
-use crate::engine::rules::request::{self, DescriptorEntry};
+use crate::engine::rules::request::{self, Body, DescriptorEntry};
 use crate::engine::rules::rule_set::Rules;
 use crate::http::subject_of_pem;
 use crate::limiter::{Ask, AskSubject};
@@ -79,7 +79,7 @@ impl Envoy {
             client: client_address(&self.front.limiter, DecisionListener::ExtAuthz, request.client),
             tls_subject: request.subject.as_deref(),
             claims: &[],
-            body: None,
+            body: Body::Absent,
             domain: None,
             descriptor: &request.descriptor(),
             now: self.front.clock.now(),

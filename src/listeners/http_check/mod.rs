@@ -28,7 +28,7 @@ use http::{Method, StatusCode};
 use self::call::{Call, Subject};
 use self::original::{GatewayReader, InvalidRequest, Original};
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::rules::request;
+use crate::engine::rules::request::{self, Body};
 use crate::http::Context;
 use crate::http::Server;
 use crate::http::forwarding;
@@ -162,7 +162,7 @@ impl Check {
             client,
             tls_subject: None,
             claims: &[],
-            body: None,
+            body: Body::Absent,
             domain: None,
             descriptor: &[],
             now: self.front.clock.now(),

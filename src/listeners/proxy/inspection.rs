@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 
 use crate::engine::rules::body_cost::{BodyForm, UnreadBody};
+use crate::engine::rules::request::{Body, may_be_json};
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
 use crate::http::message::{BodyError, Piece, RequestBody, Upload};
@@ -25,31 +26,51 @@ struct HeldBody {
     is_sized: bool,
 }
 
-/// Reads a whole JSON body of up to `most` bytes, and leaves it to be forwarded. Returns `None` for others, of which some may
-/// have been read and are forwarded, too.
+/// The body of a request, as far as it was read.
+#[derive(Debug)]
+pub(super) enum Inspected {
+    Absent,
+    Whole(Bytes),
+    Unread,
+}
+
+impl Inspected {
+    /// The body, as rules see it.
+    pub(super) fn body(&self) -> Body<'_> {
+        match self {
+            Self::Absent => Body::Absent,
+            Self::Whole(text) => Body::of(text),
+            Self::Unread => Body::Unread,
+        }
+    }
+}
+
+/// Reads a whole JSON body of up to `most` bytes, and leaves it to be forwarded. Others are forwarded too, whether or not their
+/// begin was read. The type does not matter: servers in Go, and some in Python, decode whatever they get.
 pub(super) async fn inspect(
     body: &mut RequestBody,
     headers: &Headers,
     most: usize,
     activity: &Activity,
     metrics: &Metrics,
-) -> Result<Option<Bytes>, UpstreamError> {
+) -> Result<Inspected, UpstreamError> {
     if body.is_end() {
-        return Ok(None);
+        return Ok(Inspected::Absent);
     }
-    let uninspected = |reason: UninspectedBody| metrics.listeners.uninspected_bodies.inc(reason.label());
-    match BodyForm::of(headers) {
-        Ok(BodyForm::Json) => {}
-        Err(UnreadBody::Encoded) => {
-            uninspected(UninspectedBody::RequestEncoded);
-            return Ok(None);
-        }
-        Ok(BodyForm::Events) | Err(UnreadBody::OtherType) => return Ok(None),
+    let unread = |reason: UninspectedBody| {
+        metrics.listeners.uninspected_bodies.inc(reason.label());
+        Ok(Inspected::Unread)
+    };
+    if BodyForm::of(headers) == Err(UnreadBody::Encoded) {
+        return unread(UninspectedBody::RequestEncoded);
+    }
+    // The client of a stream may wait for an answer before it sends more.
+    if headers.is_grpc() {
+        return unread(UninspectedBody::RequestType);
     }
     let length = body.length();
     if length.is_some_and(|length| length > most as u64) {
-        uninspected(UninspectedBody::RequestTooLong);
-        return Ok(None);
+        return unread(UninspectedBody::RequestTooLong);
     }
     let mut text = BytesMut::new();
     let mut trailers = None;
@@ -62,7 +83,7 @@ pub(super) async fn inspect(
             }
             None => break true,
         }
-        if text.len() > most {
+        if text.len() > most || !may_be_json(&text) {
             break false;
         }
     };
@@ -75,11 +96,13 @@ pub(super) async fn inspect(
         is_sized: length.is_some(),
     };
     *body = RequestBody::Upload(Rc::new(held));
-    if !has_ended {
-        uninspected(UninspectedBody::RequestTooLong);
-        return Ok(None);
+    if text.len() > most {
+        return unread(UninspectedBody::RequestTooLong);
     }
-    Ok(Some(text))
+    if !may_be_json(&text) {
+        return unread(UninspectedBody::RequestType);
+    }
+    Ok(Inspected::Whole(text))
 }
 
 impl Upload for HeldBody {

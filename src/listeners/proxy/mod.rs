@@ -13,7 +13,7 @@ use crate::engine::algorithms::delay::LONGEST_DELAY;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::add_headers;
-use crate::engine::rules::request;
+use crate::engine::rules::request::{self, Body};
 use crate::http::Context;
 use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};
@@ -38,6 +38,7 @@ mod settling;
 mod target;
 
 use self::denials::DenialReplies;
+use self::inspection::Inspected;
 use self::settling::Orphans;
 
 #[derive(Clone, Debug)]
@@ -111,7 +112,7 @@ impl Proxy {
             client,
             tls_subject: context.peer.subject(),
             claims: &[],
-            body: None,
+            body: Body::Absent,
             domain: None,
             descriptor: &[],
             now: Micros(0),
@@ -124,11 +125,11 @@ impl Proxy {
             // Boxed, so that other requests have a smaller future.
             Box::pin(inspection::inspect(&mut request.body, &request.headers, most, activity, metrics)).await?
         } else {
-            None
+            Inspected::Absent
         };
         // The body may have taken a while.
         let now = self.front.clock.at(context.activity.now());
-        let view = request::Request { body: inspected.as_deref(), now, ..view };
+        let view = request::Request { body: inspected.body(), now, ..view };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
         let ask = Ask { sees_response: true, patience: Patience::Held(Micros(LONGEST_DELAY)), ..ask };
         let decided = limiter.decide(ask).await;

@@ -13,7 +13,7 @@ use super::SpoeOptions;
 use super::data::{Data, Reader};
 use super::frame::Arguments;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::engine::rules::request::{Body, DescriptorEntry, Request};
 use crate::message::client_address::ClientAddress;
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;
@@ -151,7 +151,7 @@ impl<'a> Check<'a> {
             client,
             tls_subject: self.tls_subject.as_deref(),
             claims: &[],
-            body: None,
+            body: Body::Absent,
             domain: None,
             descriptor: entries,
             now,

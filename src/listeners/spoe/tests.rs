@@ -157,7 +157,7 @@ fn questions_are_answered_in_variables() {
             "ACK 7 2 deny=false ratelimit_policy=\"PerAddress\";q=3 ratelimit=\"PerAddress\";r=0",
             "ACK 7 300 deny=true status=429 content_type=application/problem+json cache_control=no-store \
              ratelimit_policy=\"PerAddress\";q=3 ratelimit=\"PerAddress\";r=0 body={\"type\":\"https://iana.org/",
-            "ACK 7 4 deny=true status=400 content_type=application/problem+json body=",
+            "ACK 7 4 deny=true status=429 content_type=application/problem+json cache_control=no-store body=",
             "ACK 7 5 deny=true status=400 content_type=application/problem+json body=",
             "DISCONNECT status-code=0 message=normal",
         ],

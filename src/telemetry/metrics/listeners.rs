@@ -151,6 +151,8 @@ label! {
         RequestEncoded = "request_encoded",
         /// It is longer than `--max-inspected-body`.
         RequestTooLong = "request_too_long",
+        /// It is not JSON, whatever its `content-type`, or it is a gRPC stream.
+        RequestType = "request_type",
         ResponseEncoded = "response_encoded",
         /// It is neither JSON nor an event stream.
         ResponseType = "response_type",

@@ -12,7 +12,7 @@ use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
 use crate::engine::rules::key::{BucketKey, encoded};
 use crate::engine::rules::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan};
-use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::engine::rules::request::{Body, DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::Headers;
 
@@ -91,7 +91,7 @@ impl<'a> DescriptorRequest<'a> {
             client: None,
             tls_subject: None,
             claims: &[],
-            body: None,
+            body: Body::Absent,
             domain: Some(self.domain),
             descriptor: descriptor.entries,
             now: self.now,
