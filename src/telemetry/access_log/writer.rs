@@ -120,8 +120,10 @@ impl Thread {
         let mut lines = Vec::with_capacity(MAX_PENDING);
         loop {
             let (reopen, finish) = self.queue.take(&mut lines);
-            if let Err(error) = self.write(&lines) {
-                self.queue.dropped.inc_by((lines.split(|byte| *byte == b'\n').count() - 1) as u64);
+            let mut rest = &lines[..];
+            if let Err(error) = self.write(&mut rest) {
+                // A line that was written in part is lost as well; its end is in the rest.
+                self.queue.dropped.inc_by(memchr::memchr_iter(b'\n', rest).count() as u64);
                 self.report("cannot write the access log", &error);
             }
             lines.clear();
@@ -140,23 +142,22 @@ impl Thread {
         self.queue.changed.notify_all();
     }
 
-    /// Writes all lines. Ends the torn line of an earlier failure first.
-    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
-        if lines.is_empty() {
+    /// Writes all lines and leaves those that were not written in `rest`. Ends the torn line of an earlier failure first.
+    fn write(&mut self, rest: &mut &[u8]) -> io::Result<()> {
+        if rest.is_empty() {
             return Ok(());
         }
         if self.is_torn {
             self.file.write_all(b"\n")?;
             self.is_torn = false;
         }
-        let mut rest = lines;
         while !rest.is_empty() {
             match self.file.write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => {
                     let (written, left) = rest.split_at(count);
                     self.is_torn = written.last() != Some(&b'\n');
-                    rest = left;
+                    *rest = left;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
