@@ -54,7 +54,7 @@ impl Contract {
             jsonschema::validator_for(&schema).unwrap()
         };
         let statuses = document["paths"]["/json"]["post"]["responses"].as_object().unwrap();
-        assert_eq!(statuses.keys().collect::<Vec<_>>(), ["200", "400", "405", "413", "415", "429", "503"]);
+        assert_eq!(statuses.keys().collect::<Vec<_>>(), ["200", "400", "403", "405", "413", "415", "429", "503"]);
         let contract = Self { call: schema("Call"), verdict: schema("Verdict"), problem: schema("Problem") };
         let content = &document["paths"]["/json"]["post"]["requestBody"]["content"]["application/json"];
         for (name, example) in content["examples"].as_object().unwrap() {
@@ -68,7 +68,7 @@ impl Contract {
     fn check(&self, answer: &Message) {
         let (validator, kind) = match answer.status() {
             200 | 429 | 503 => (&self.verdict, "application/json"),
-            400 | 405 | 413 | 415 => (&self.problem, "application/problem+json"),
+            400 | 403 | 405 | 413 | 415 => (&self.problem, "application/problem+json"),
             other => panic!("{other} is not in the document"),
         };
         assert_eq!(answer.header("content-type"), Some(kind));
@@ -324,6 +324,18 @@ fn mistakes_are_told_with_their_places() {
     told("Application/JSON", "nope", 400, "invalid JSON");
     told("text/plain", &good, 415, "Content-Type: application/json");
     told("application/x-www-form-urlencoded", &good, 415, "Content-Type: application/json");
+    // A page whose own name resolves to the listener's address (DNS rebinding) is the listener's own site to its browser.
+    for origin in ["http://rebound.example:9002", "https://a.example", "null"] {
+        let mut page = weir.connect_check();
+        page.send(format!(
+            "POST /json HTTP/1.1\r\nhost: rebound.example:9002\r\norigin: {origin}\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{good}",
+            good.len()
+        ));
+        let answer = page.response();
+        app.contract.check(&answer);
+        assert_eq!(answer.status(), 403, "{origin}");
+    }
     let answer = send(&mut weir.connect_check(), "GET", "/json", &[("host", "limiter")]);
     app.contract.check(&answer);
     assert_eq!((answer.status(), answer.header("allow")), (405, Some("POST")));

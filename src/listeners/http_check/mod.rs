@@ -250,6 +250,10 @@ impl HttpService for Check {
             Convention::Json if request.method != Method::POST => {
                 return self.front.own(method_not_allowed(&request.method, "POST"));
             }
+            Convention::Json if is_from_page(&request.headers) => {
+                let detail = "a page in a browser may not send this request";
+                Ok((problem(StatusCode::FORBIDDEN, detail), CheckResult::Malformed))
+            }
             Convention::Json => self.answer_application(context, request, active).await,
             _ => Ok(self.answer_gateway(convention, rest, context, request, active).await),
         };
@@ -261,6 +265,13 @@ impl HttpService for Check {
             Err(failure) => self.front.failed(&failure),
         }
     }
+}
+
+/// Returns whether a page sent a call. A page may have its own name resolve to this listener's address (DNS rebinding), which
+/// makes it the listener's own site. Names in `Host` cannot tell, because applications choose theirs. Browsers name the page
+/// with every POST (RFC 6454 section 7.3, Fetch), and applications do not.
+fn is_from_page(headers: &Headers) -> bool {
+    headers.all("origin").any(|origin| origin == b"null" || origin.starts_with(b"http"))
 }
 
 /// Returns the convention of a target and, for Envoy, the part after `/envoy`. Caddy adds the original query to our path,
