@@ -8,6 +8,7 @@ use crate::support::programs::installed;
 use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::upstream::Upstream;
 use crate::support::weir::Weir;
+use crate::support::wire::Wire;
 use crate::support::{becomes, eventually};
 
 /// One bucket for everyone that never refills.
@@ -380,11 +381,38 @@ fn connections_beyond_the_total_are_closed_at_once_and_counted() {
 }
 
 #[test]
+fn one_address_leaves_descriptors_for_others() {
+    let weir = Weir::launch(THOUSAND, |_| {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "ulimit -n 900 && exec \"$@\"", "sh", binary::PATH]);
+        command.args(Weir::arguments(&["--workers", "1"]));
+        command
+    });
+    weir.until_logged("at most 418 connections, 104 of them from one address: the system allows 900 file descriptors");
+    let mut greedy: Vec<_> = (0..450).map(|_| weir.connect()).collect();
+    becomes("the others are closed", 450 - 104, || {
+        weir.metric("weir_http_connections_rejected_total{reason=\"address\"}")
+    });
+    let other = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    other.bind(&std::net::SocketAddr::from(([127, 0, 0, 2], 0)).into()).unwrap();
+    other.connect(&weir.proxy.into()).unwrap();
+    assert_eq!(Wire::new(other.into()).get("/").status(), 200);
+    assert_eq!(greedy[0].get("/").status(), 200, "those who are in stay");
+}
+
+#[test]
 fn a_process_without_descriptors_waits_and_recovers() {
     let weir = Weir::launch(THOUSAND, |_| {
         let mut command = std::process::Command::new("sh");
         command.args(["-c", "ulimit -n 64 && exec \"$@\"", "sh", binary::PATH]);
-        command.args(Weir::arguments(&["--workers", "1", "--max-connections", "1000"]));
+        command.args(Weir::arguments(&[
+            "--workers",
+            "1",
+            "--max-connections",
+            "1000",
+            "--max-connections-per-address",
+            "0",
+        ]));
         command
     });
     weir.until_logged("raise it (`ulimit -n`, `LimitNOFILE=`)");

@@ -24,13 +24,15 @@ pub(super) struct ProcessArgs {
     #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS")]
     max_connections: Option<NonZeroUsize>,
 
-    /// Concurrent connections per client address (IPv6: per /64); 0 for no limit. Trusted proxies are exempt
-    #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS_PER_ADDRESS", default_value_t = MAX_PER_ADDRESS.get())]
-    max_connections_per_address: u32,
+    /// Concurrent connections per client address (IPv6: per /64); defaults to 1024, or a quarter of the connections that the
+    /// system's file descriptors allow, if that is fewer; 0 for no limit. Trusted proxies are exempt
+    #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS_PER_ADDRESS")]
+    max_connections_per_address: Option<u32>,
 
-    /// Concurrent HTTP/2 requests per client address, over all its connections; 0 for no limit. Trusted proxies are exempt
-    #[arg(long, value_name = "N", env = "WEIR_STREAMS_PER_ADDRESS", default_value_t = MAX_STREAMS.get())]
-    streams_per_address: u32,
+    /// Concurrent HTTP/2 requests per client address, over all its connections; defaults to 1024, or fewer in the same way; 0
+    /// for no limit. Trusted proxies are exempt
+    #[arg(long, value_name = "N", env = "WEIR_STREAMS_PER_ADDRESS")]
+    streams_per_address: Option<u32>,
 
     /// Memory for responses to slow clients, in bytes, 128 KiB each; responses beyond it are aborted
     #[arg(long, value_name = "BYTES", env = "WEIR_RESPONSE_MEMORY", default_value_t = RESPONSE_MEMORY, value_parser = clap::value_parser!(u64).range(131_072..))]
@@ -73,12 +75,21 @@ impl ProcessArgs {
                 "--max-connections is {total}, but the limit of {limit} file descriptors only allows {fit}; raise it \
                  (`ulimit -n`, `LimitNOFILE=`)"
             );
-        } else if total < MAX_CONNECTIONS && self.max_connections.is_none() {
-            tracing::warn!("accepting at most {total} connections: the system allows {limit} file descriptors");
+        }
+        let share = |given: Option<u32>, most| match given {
+            Some(number) => NonZeroU32::new(number),
+            None => Some(descriptors::share_of_one_address(fit, most)),
+        };
+        let per_address = share(self.max_connections_per_address, MAX_PER_ADDRESS);
+        let streams_per_address = share(self.streams_per_address, MAX_STREAMS);
+        if fit < MAX_CONNECTIONS && self.max_connections.is_none() {
+            let per_address = per_address.map_or_else(|| "any number".to_owned(), |number| number.to_string());
+            tracing::warn!(
+                "accepting at most {total} connections, {per_address} of them from one address: the system allows {limit} \
+                 file descriptors"
+            );
         }
         metrics.server.connections_max.set(i64::try_from(total).unwrap_or(i64::MAX));
-        let per_address = NonZeroU32::new(self.max_connections_per_address);
-        let streams_per_address = NonZeroU32::new(self.streams_per_address);
         let (response_memory, exempt) = (self.response_memory, trusted.clone());
         Admission::new(ConnectionLimits { total, per_address, streams_per_address, response_memory, exempt })
     }

@@ -1,5 +1,7 @@
 //! The limit of file descriptors.
 
+use std::num::NonZeroU32;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors for anything but connections of clients and to upstreams: sockets, runtimes, stores, logs, rules files.
@@ -19,9 +21,26 @@ pub fn connections_within(limit: u64) -> usize {
     usize::try_from(limit.saturating_sub(SPARE) / 2).unwrap_or(usize::MAX).max(1)
 }
 
+/// Returns how many connections, or concurrent HTTP/2 requests, one address may have, so that a few clients cannot take all
+/// descriptors: a quarter of what fits, up to `most`.
+pub fn share_of_one_address(fit: usize, most: NonZeroU32) -> NonZeroU32 {
+    let share = u32::try_from(fit / 4).unwrap_or(u32::MAX);
+    NonZeroU32::new(share).unwrap_or(NonZeroU32::MIN).min(most)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_has_a_quarter_of_what_fits() {
+        let most = NonZeroU32::new(1_024).unwrap();
+        for (fit, share) in
+            [(0, 1), (1, 1), (7, 1), (8, 2), (418, 104), (4_095, 1_023), (4_096, 1_024), (usize::MAX, 1_024)]
+        {
+            assert_eq!(share_of_one_address(fit, most).get(), share, "{fit}");
+        }
+    }
 
     #[test]
     fn a_connection_takes_two_descriptors() {
