@@ -1,10 +1,14 @@
 //! The proxy's access log.
 
+use std::io::Write;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::frames::Frames;
+use crate::support::binary::{self, run_in};
+use crate::support::frames::{Frames, RST_STREAM, SETTINGS, frame};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
 use crate::support::{becomes, eventually};
@@ -149,4 +153,129 @@ fn a_disk_that_takes_nothing_costs_lines_and_no_request() {
     (0..10).for_each(|_| assert_eq!(weir.get("/free", &[]).status(), 200));
     becomes("the lines are counted", 10, || weir.metric("weir_access_log_dropped_total"));
     weir.until_logged("cannot write the access log");
+}
+
+/// A disk that is full after 16 KiB: what was written is not counted as lost.
+#[test]
+fn every_request_is_either_in_the_log_or_counted_as_lost() {
+    let weir = Weir::launch(LIMITS, |_| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' XFSZ && ulimit -f 32 && exec \"$@\"", "sh", binary::PATH]);
+        command.args(Weir::arguments(&["--access-log", "access.log", "--workers", "1"]));
+        command
+    });
+    let mut client = weir.connect();
+    // In one batch, which is cut in the middle of a line.
+    for _ in 0..1_000 {
+        assert_eq!(client.get_with("/free", &[("user-agent", "x")]).status(), 200);
+    }
+    let written = || {
+        let text = std::fs::read_to_string(log_of(&weir)).unwrap_or_default();
+        text.lines().filter(|line| serde_json::from_str::<Value>(line).is_ok()).count() as u64
+    };
+    weir.until_logged("cannot write the access log");
+    becomes("lines and losses", 1_000, || written() + weir.metric("weir_access_log_dropped_total"));
+    assert!(written() > 10, "{}", written());
+}
+
+/// The members of a line: the status, the upstream's error, and the cause of a response's early end.
+type Expected = (u64, Option<&'static str>, Option<&'static str>);
+
+#[test]
+fn the_log_tells_what_went_wrong_and_is_read_back() {
+    let large: &'static str = ok(&"x".repeat(64 << 20)).leak();
+    let upstream = Upstream::start(move |wire, _| {
+        while let Some(head) = wire.request() {
+            let begun = "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc";
+            match head.start.split(' ').nth(1).unwrap() {
+                "/whole" => wire.send(ok("whole")),
+                "/large" => drop(wire.stream.write_all(large.as_bytes())),
+                "/closes" => return,
+                "/babbles" => return wire.send("220 mail.example ESMTP\r\n\r\n"),
+                "/mute" => return wire.expect_end(),
+                "/breaks" => return wire.send(begun),
+                "/resets" => {
+                    wire.send(begun);
+                    // Unread bytes make the system reset the connection.
+                    return socket2::SockRef::from(&wire.stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+                }
+                "/chunks" => {
+                    return wire.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\nx\r\n");
+                }
+                _ => {
+                    wire.send(begun);
+                    return wire.expect_end();
+                }
+            }
+        }
+    });
+    let refusing = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (to_upstream, to_nobody) = (format!("http://{}", upstream.address), format!("/nobody=http://{refusing}"));
+    let flags = [
+        &["--upstream", &to_upstream, "--upstream", &to_nobody, "--access-log", "access.log", "--workers", "1"][..],
+        &["--response-timeout", "2s", "--upstream-body-timeout", "2s", "--body-timeout", "1s"],
+    ];
+    let weir = Weir::serve(LIMITS, &flags.concat());
+    let mut count = 0;
+    let mut check = |what: &str, expected: Expected| {
+        count += 1;
+        let line = lines(&log_of(&weir), count).pop().unwrap();
+        let record: Value = serde_json::from_str(&line).unwrap();
+        let text = |name: &str| record.get(name).and_then(Value::as_str);
+        let told = (record["status"].as_u64().unwrap(), text("upstream_error"), text("cut"));
+        assert_eq!(told, expected, "{what}: {line}");
+    };
+    let ask = |path: &str| {
+        let mut client = weir.connect();
+        client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n"));
+        client
+    };
+    let rows: [(&str, Expected); 9] = [
+        ("/whole", (200, None, None)),
+        ("/nobody", (502, Some("connect"), None)),
+        ("/closes", (502, Some("closed"), None)),
+        ("/babbles", (502, Some("malformed"), None)),
+        ("/mute", (504, Some("response_timeout"), None)),
+        ("/breaks", (200, Some("body"), Some("upstream"))),
+        ("/resets", (200, Some("body"), Some("upstream"))),
+        ("/chunks", (200, Some("body"), Some("upstream"))),
+        ("/stops", (200, Some("body_timeout"), Some("timeout"))),
+    ];
+    for (path, expected) in rows {
+        let mut client = ask(path);
+        client.head();
+        check(path, expected);
+        let mut client = Frames::connect(weir.proxy);
+        client.get(1, path);
+        client.stream(1);
+        check(&format!("{path} over HTTP/2"), expected);
+    }
+    // Clients that leave in the middle of a response.
+    let mut client = ask("/stops");
+    client.head();
+    drop(client);
+    check("a client that leaves", (200, None, Some("client")));
+    let mut client = Frames::connect(weir.proxy);
+    client.get(1, "/stops");
+    client.next_of(crate::support::frames::DATA);
+    client.send(frame(RST_STREAM, 0, 1, &[0, 0, 0, 8]));
+    check("a client that resets its stream", (200, None, Some("client")));
+    // Clients that do not read.
+    let client = ask("/large");
+    check("a client that does not read", (200, None, Some("timeout")));
+    drop(client);
+    let mut client = Frames::connect(weir.proxy);
+    client.send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    client.get(1, "/whole");
+    check("a client without a window", (200, None, Some("timeout")));
+    // A client that does not send its body gets a response, and no upstream is at fault.
+    let mut client = weir.connect();
+    client.send("POST /whole HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc");
+    client.response();
+    check("a client that does not send", (408, None, None));
+
+    let simulated =
+        run_in(weir.directory(), &["simulate", "access.log", "--limits", "limits.yaml", "--format", "json"]);
+    let report: Value = serde_json::from_str(&simulated.out).unwrap_or_else(|_| panic!("{}", simulated.text()));
+    assert_eq!((&report["lines"], &report["unreadable"]), (&count.into(), &0.into()), "{report}");
 }

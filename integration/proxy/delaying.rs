@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use weir::clock::Clock;
 use weir::engine::algorithms::micros::Micros;
+use weir::http::Timeouts;
 use weir::limiter::DelayBounds;
 use weir::store::Store;
 use weir::store::redis::{RedisOptions, RedisStore};
 
-use crate::support::frames::{Frames, RST_STREAM, frame};
+use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, frame, request};
 use crate::support::redis::{RedisServer, STORE_TIMEOUT};
 use crate::support::server::{Setup, Weir};
 use crate::support::upstream::{Upstream, ok};
@@ -84,15 +85,61 @@ fn a_flood_of_one_id_passes_at_its_rate_and_holds_up_no_other() {
 /// Sends a request that has to wait, and returns how its client leaves.
 type Arrival = fn(&Weir) -> Box<dyn FnOnce()>;
 
+fn upload(weir: &Weir, rest: &str) -> Box<dyn FnOnce()> {
+    let mut client = weir.connect();
+    client.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{rest}"));
+    Box::new(move || drop(client))
+}
+
+/// The timeouts for clients and upstreams are for those who are waited for. Here nobody is.
+#[test]
+fn a_delay_may_be_longer_than_every_timeout() {
+    let upstream = Upstream::saying("hello");
+    let rules = "limits: { Queue: { by: global, burst: 1, count: 1, period: 1s, delay: 60s } }";
+    let mut setup = standing(rules);
+    let timeout = Duration::from_millis(900);
+    setup.timeouts = Timeouts { body: timeout, response: timeout, ..Timeouts::default() };
+    let weir = setup.start(&format!("http://{}", upstream.address));
+    assert_eq!(weir.connect().get("/").status(), 200);
+    let mut get = send(&weir, "a");
+    waiting(&weir, 1);
+    let mut stream = Frames::connect(weir.proxy);
+    stream.get(1, "/");
+    waiting(&weir, 2);
+    let mut post = weir.connect();
+    post.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\nhello");
+    waiting(&weir, 3);
+    let mut uploading = Frames::connect(weir.proxy);
+    uploading.send(frame(HEADERS, END_HEADERS, 1, &request("POST", "/", &[])));
+    uploading.send(frame(DATA, END_STREAM, 1, b"hello"));
+    assert_eq!(get.response().text(), "hello");
+    assert_eq!(stream.stream(1)[0].status(), 200);
+    assert_eq!(post.response().text(), "hello");
+    assert_eq!(uploading.stream(1)[0].status(), 200);
+    assert_eq!(weir.metric("weir_http_listener_limits_total{limit=\"body_timeout\"}"), 0);
+    assert_eq!(upstream.requests().len(), 5);
+}
+
 #[test]
 fn the_place_of_a_client_that_leaves_goes_to_the_next() {
     let weir = standing(ONE).start("echo");
     assert_eq!(weir.connect().get("/").status(), 200);
     // Its delay is the longest there is: only one client at a time can have it.
-    let leave: [(&str, Arrival); 2] = [
+    let leave: [(&str, Arrival); 8] = [
         ("a connection", |weir| {
             let client = send(weir, "a");
             Box::new(move || drop(client))
+        }),
+        ("a short body", |weir| upload(weir, "content-length: 5\r\n\r\nhello")),
+        ("a body that is not whole", |weir| upload(weir, "content-length: 9\r\n\r\nhello")),
+        ("chunks", |weir| upload(weir, "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")),
+        ("a body that waits for a `100 Continue`", |weir| {
+            upload(weir, "expect: 100-continue\r\ncontent-length: 5\r\n\r\n")
+        }),
+        ("a long body", |weir| upload(weir, &format!("content-length: 100000\r\n\r\n{}", "x".repeat(100_000)))),
+        ("another request behind it", |weir| {
+            let next = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 100000\r\n\r\n{}", "x".repeat(100_000));
+            upload(weir, &format!("content-length: 5\r\n\r\nhello{next}"))
         }),
         ("a stream", |weir| {
             let mut client = Frames::connect(weir.proxy);

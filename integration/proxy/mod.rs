@@ -17,6 +17,7 @@ mod large;
 mod limiting;
 mod new_ids;
 mod retrying;
+mod silence;
 mod slots_of_processes;
 mod tls;
 mod token_budgets;

@@ -28,6 +28,7 @@ fn weir(upstream: &Upstream, change: impl Fn(&mut Timeouts)) -> Weir {
         min_rate: 0,
         connect: NEVER,
         response: NEVER,
+        upstream_body: NEVER,
         upstream_idle: NEVER,
     };
     change(&mut setup.timeouts);
@@ -159,7 +160,7 @@ fn a_response_that_stops_is_cut_off() {
         wire.send("HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nabc");
         wire.expect_end();
     });
-    let weir = weir(&upstream, |timeouts| timeouts.body = SHORT);
+    let weir = weir(&upstream, |timeouts| timeouts.upstream_body = SHORT);
     let mut client = weir.connect();
     let start = Instant::now();
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
@@ -182,6 +183,7 @@ fn a_response_that_moves_may_take_its_time() {
     });
     let weir = weir(&upstream, |timeouts| {
         timeouts.body = AMPLE;
+        timeouts.upstream_body = AMPLE;
         timeouts.response = AMPLE;
     });
     assert_eq!(weir.connect().get("/").text(), "x".repeat(STEPS));

@@ -19,7 +19,7 @@ pub(super) struct ClientLimitArgs {
     #[arg(long, value_name = "DURATION", env = "WEIR_HEADER_TIMEOUT", default_value = "10s", value_parser = parse_duration)]
     header_timeout: Duration,
 
-    /// Timeout for a request or response body without progress
+    /// Timeout for a client to send more of a request's body, or to read more of a response
     #[arg(long, value_name = "DURATION", env = "WEIR_BODY_TIMEOUT", default_value = "30s", value_parser = parse_duration)]
     body_timeout: Duration,
 
@@ -95,6 +95,7 @@ impl ClientLimitArgs {
             min_rate: self.min_rate,
             connect: upstream.connect_timeout,
             response: upstream.response_timeout,
+            upstream_body: upstream.upstream_body_timeout,
             upstream_idle: upstream.upstream_idle_timeout,
         }
     }

@@ -34,6 +34,10 @@ pub(super) struct UpstreamArgs {
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_TRY_TIMEOUT", value_parser = parse_duration)]
     upstream_try_timeout: Option<Duration>,
 
+    /// Timeout for an upstream that has begun a response to send more of it; none for event streams (`text/event-stream`) and gRPC
+    #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_BODY_TIMEOUT", default_value = "5m", value_parser = parse_duration)]
+    pub(super) upstream_body_timeout: Duration,
+
     /// How long to keep idle connections to an upstream; should be shorter than the upstream's idle timeout
     #[arg(long, value_name = "DURATION", env = "WEIR_UPSTREAM_IDLE_TIMEOUT", default_value = "4s", value_parser = parse_duration)]
     pub(super) upstream_idle_timeout: Duration,

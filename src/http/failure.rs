@@ -1,6 +1,5 @@
 //! Errors of requests and upstreams, and the responses to them.
 
-use std::error::Error;
 use std::fmt::Debug;
 use std::io;
 use std::rc::Rc;
@@ -147,7 +146,10 @@ impl UpstreamError {
 /// The right to send one request to an endpoint, held until the response has ended.
 pub(crate) trait Lease: Debug + 'static {
     /// The endpoint cut its response off.
-    fn cut_off(&self, error: &dyn Error, now: Instant);
+    fn cut_off(&self, error: &BodyError, now: Instant);
+
+    /// The response has come to its end.
+    fn completed(&self);
 }
 
 /// A request that got no response.

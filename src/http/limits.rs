@@ -114,7 +114,7 @@ pub struct Timeouts {
     pub first_byte: Duration,
     /// From a request's first byte to the end of its headers.
     pub header: Duration,
-    /// For any progress of a body.
+    /// For a client to send more of a body or to read more of a response.
     pub body: Duration,
     /// For another request on a client's connection.
     pub idle: Duration,
@@ -125,8 +125,11 @@ pub struct Timeouts {
     pub min_rate: u64,
     /// For a connection to the upstream, including name resolution.
     pub connect: Duration,
-    /// From the end of the request to the upstream's response headers.
+    /// From the end of the request to the upstream's response headers, and for any progress of a request that the upstream
+    /// does not take.
     pub response: Duration,
+    /// For an upstream to send more of a response, unless that is a stream of events or of gRPC messages.
+    pub upstream_body: Duration,
     /// The idle timeout of upstream connections. It should be shorter than the upstream's own: node and uvicorn
     /// close after 5 s.
     pub upstream_idle: Duration,
@@ -144,6 +147,7 @@ impl Default for Timeouts {
             // The kernel repeats a lost SYN, or one that a full queue has dropped, after 1 s.
             connect: Duration::from_secs(3),
             response: Duration::from_secs(30),
+            upstream_body: Duration::from_mins(5),
             upstream_idle: Duration::from_secs(4),
         }
     }

@@ -169,6 +169,15 @@ pub(crate) enum BodyError {
     Malformed(String),
     #[error("longer than {0} bytes")]
     TooLong(u64),
+    #[error("nothing came in time")]
+    Silent,
+}
+
+impl BodyError {
+    /// The label `reason` of `weir_upstream_errors_total` for a response that ends with this.
+    pub(super) const fn reason(&self) -> &'static str {
+        if matches!(self, Self::Silent) { "body_timeout" } else { "body" }
+    }
 }
 
 impl RequestBody {
@@ -306,6 +315,16 @@ impl Message {
             return self.trailers.take().map(|trailers| Piece::Trailers(trailers.headers.clone()));
         }
         Some(Piece::Data(std::mem::take(&mut self.data)))
+    }
+}
+
+impl Response {
+    /// Returns whether it may be silent for any time between its parts: a stream of our own, of events, or of gRPC messages.
+    pub(super) fn may_pause(&self) -> bool {
+        match &self.body {
+            ResponseBody::Stream(_) => true,
+            body => body.is_upstreams() && (self.headers.is_grpc() || self.headers.is_event_stream()),
+        }
     }
 }
 

@@ -46,6 +46,7 @@ use self::transport::{OpenedConnection, Protocol};
 
 pub(crate) mod activity;
 mod admission;
+mod alarm;
 pub(crate) mod failure;
 mod fetch;
 pub(crate) mod forwarding;
@@ -54,6 +55,7 @@ mod http2;
 mod limits;
 pub(crate) mod message;
 pub(crate) mod observer;
+mod pace;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
 mod server;
@@ -83,11 +85,13 @@ pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 /// Serves a client's connection to its end. When `drain` is cancelled, running requests are answered, and one more that
 /// was on its way.
 pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
-    let Some(opened) = service.server().acceptor.open(stream, peer, &drain).await else { return };
+    // On the heap, so that open connections have no room for a handshake.
+    let Some(opened) = Box::pin(service.server().acceptor.open(stream, peer, &drain)).await else { return };
     let OpenedConnection { stream, source, tls, protocol, permit } = opened;
     let peer = Rc::new(Peer::new(source, &service.server().trusted_proxies, tls));
     match protocol {
         Protocol::Http1 => http1::serve(service, stream, peer, drain).await,
-        Protocol::Http2 => http2::serve(service, stream, peer, &permit, drain).await,
+        // On the heap, so that connections of HTTP/1 have no room for it.
+        Protocol::Http2 => Box::pin(http2::serve(service, stream, peer, &permit, drain)).await,
     }
 }

@@ -26,7 +26,7 @@ pub(crate) trait UpstreamObserver: Debug {
     fn answered(&self, time: Duration);
 
     /// A server failed a request; `server` is `None` if none could be chosen. `reason` is one of
-    /// [`UpstreamError::reason`](super::failure::UpstreamError::reason), or `body` for a response cut off.
+    /// [`UpstreamError::reason`](super::failure::UpstreamError::reason), or of [`BodyError::reason`](super::message::BodyError::reason) for a response cut off.
     fn failed(&self, server: Option<&dyn Display>, reason: &'static str, error: &dyn Error);
 
     /// A request is sent a second time.
@@ -86,6 +86,28 @@ labels! {
         Http2ControlFrames => "http2_control_frames",
         Http2Errors => "http2_errors",
         Http2PingTimeout => "http2_ping_timeout",
+    }
+}
+
+/// The cause of a response's early end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// It closed, or sent what is no body.
+    Upstream,
+    /// It left.
+    Client,
+    /// Nothing moved in time.
+    Timeout,
+}
+
+impl Cut {
+    /// The member `cut` of the access log.
+    pub(crate) const fn label(self) -> &'static str {
+        match self {
+            Self::Upstream => "upstream",
+            Self::Client => "client",
+            Self::Timeout => "timeout",
+        }
     }
 }
 

@@ -202,6 +202,15 @@ impl Headers {
         self.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
     }
 
+    /// Returns whether the content is a stream of server-sent events.
+    pub fn is_event_stream(&self) -> bool {
+        const EVENTS: &[u8] = b"text/event-stream";
+        let start = self.get("content-type").and_then(|kind| kind.split_at_checked(EVENTS.len()));
+        start.is_some_and(|(name, rest)| {
+            name.eq_ignore_ascii_case(EVENTS) && matches!(rest.trim_ascii_start().first(), None | Some(b';'))
+        })
+    }
+
     pub fn has_underscores(&self) -> bool {
         // One search of the whole text is faster than one of each name. Names are searched only if it finds an underscore.
         memchr::memchr(b'_', &self.text).is_some() && self.iter().any(|(name, _)| name.contains(&b'_'))

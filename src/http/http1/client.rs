@@ -225,6 +225,11 @@ impl<L: KeepAlive> Connection<L> {
             && self.input.is_empty()
     }
 
+    /// Returns whether more of the response is overdue.
+    fn is_late(&self) -> bool {
+        self.response.as_ref().is_some_and(|(_, activity)| activity.is_late())
+    }
+
     /// Ends the response without allowing another request.
     fn end(&mut self) {
         self.decoder = Decoder::Ended;
@@ -238,6 +243,7 @@ impl<L: KeepAlive> Download for Connection<L> {
         // The request may still be in progress. If its client cut it off, nobody can receive the response.
         if let Poll::Ready(Err(UploadError::Client(error))) = self.poll_upload(cx) {
             self.end();
+            self.response = None;
             return Poll::Ready(Some(Err(error)));
         }
         let error = loop {
@@ -252,18 +258,21 @@ impl<L: KeepAlive> Download for Connection<L> {
                 }
             }
             let expected = self.decoder.expected();
-            match ready!(self.stream.poll_fill(&mut self.input, expected, cx)) {
-                Ok(0) if self.decoder.may_close() => {
+            match self.stream.poll_fill(&mut self.input, expected, cx) {
+                Poll::Pending if self.is_late() => break BodyError::Silent,
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(0)) if self.decoder.may_close() => {
                     self.end();
                     return Poll::Ready(None);
                 }
-                Ok(0) => break BodyError::Cut("the connection was closed".into()),
-                Ok(_) => {}
-                Err(error) => break BodyError::Cut(error.to_string()),
+                Poll::Ready(Ok(0)) => break BodyError::Cut("the connection was closed".into()),
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(error)) => break BodyError::Cut(error.to_string()),
             }
         };
         self.end();
-        if let Some((lease, activity)) = &self.response {
+        if let Some((lease, activity)) = self.response.take() {
+            activity.upstream_cut(error.reason());
             lease.cut_off(&error, activity.now());
         }
         Poll::Ready(Some(Err(error)))
@@ -295,9 +304,9 @@ impl<L: KeepAlive> Download for Connection<L> {
     }
 
     fn release(mut self: Box<Self>) {
-        if let Some((lease, activity)) = self.response.take()
-            && self.is_reusable()
-        {
+        let Some((lease, activity)) = self.response.take() else { return };
+        lease.completed();
+        if self.is_reusable() {
             lease.keep(self, activity.now());
         }
     }
@@ -306,7 +315,6 @@ impl<L: KeepAlive> Download for Connection<L> {
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
-    use std::error::Error;
     use std::rc::Weak;
     use std::sync::Arc;
     use std::time::Duration;
@@ -332,7 +340,9 @@ mod tests {
     struct NotKept;
 
     impl Lease for NotKept {
-        fn cut_off(&self, _: &dyn Error, _: Instant) {}
+        fn cut_off(&self, _: &BodyError, _: Instant) {}
+
+        fn completed(&self) {}
     }
 
     impl KeepAlive for NotKept {

@@ -5,21 +5,27 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
 use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep};
 
 use super::decode::{Decoder, Framing, Sender};
 use super::encode::{self, Outbox};
 use crate::http::activity::Activity;
 use crate::http::message::{BodyError, Piece, Upload};
+use crate::http::observer::Cut;
 use crate::http::service::Downstream;
 use crate::http::transport::Stream;
 use crate::message::headers::Headers;
 
 /// The most bytes that are read ahead of a client while it is answered. Reading notices when the client closes.
 const MOST_AHEAD: usize = 16 * 1024;
+
+/// The interval at which the system is asked whether a client has closed behind bytes that are not read yet.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The most bytes of interim responses that wait for a client that does not read.
 const MOST_INTERIM: usize = 64 * 1024;
@@ -40,6 +46,8 @@ pub(crate) struct ClientIo {
     pub(super) awaits_continue: Cell<bool>,
     /// False for HTTP/1.0, which does not have interim responses.
     takes_interim: Cell<bool>,
+    /// The next check whether the client has closed. Boxed because few requests have one.
+    next_check: RefCell<Option<Pin<Box<Sleep>>>>,
     activity: Rc<Activity>,
 }
 
@@ -54,6 +62,7 @@ impl ClientIo {
             most,
             awaits_continue: Cell::new(false),
             takes_interim: Cell::new(false),
+            next_check: RefCell::default(),
             activity,
         })
     }
@@ -63,6 +72,7 @@ impl ClientIo {
         self.decoder.set(Decoder::new(framing));
         self.allowance.set(self.most);
         self.takes_interim.set(takes_interim);
+        self.next_check.take();
         self.awaits_continue.set(awaits_continue);
     }
 
@@ -82,14 +92,26 @@ impl ClientIo {
         if flushed.is_pending() {
             self.activity.awaits_download();
         }
+        if matches!(flushed, Poll::Ready(Err(_))) {
+            self.activity.cut_by(Cut::Client);
+        }
         flushed
     }
 
-    /// Returns whether the client has closed, as far as that can be known while it is answered.
+    /// Returns whether the client has closed while it is answered.
     pub(super) fn poll_gone(&self, cx: &mut Context<'_>) -> bool {
+        let is_gone = self.poll_closed(cx);
+        if is_gone {
+            self.activity.cut_by(Cut::Client);
+        }
+        is_gone
+    }
+
+    fn poll_closed(&self, cx: &mut Context<'_>) -> bool {
         loop {
             if !self.decoder.get().is_end() || self.input.borrow().len() > MOST_AHEAD {
-                return false;
+                // If the body is being waited for, its reader sees the end.
+                return !self.activity.is_awaiting_upload() && self.poll_hung_up(cx);
             }
             match self.poll_fill(0, cx) {
                 Poll::Ready(Ok(0) | Err(_)) => return true,
@@ -97,6 +119,22 @@ impl ClientIo {
                 Poll::Pending => return false,
             }
         }
+    }
+}
+
+impl ClientIo {
+    /// Returns whether the client has closed behind bytes that are not read yet. The reactor does not tell while there are
+    /// such bytes, so the system is asked now and then.
+    fn poll_hung_up(&self, cx: &mut Context<'_>) -> bool {
+        let mut next_check = self.next_check.borrow_mut();
+        let next = next_check.get_or_insert_with(|| Box::pin(sleep(CHECK_INTERVAL)));
+        while next.as_mut().poll(cx).is_ready() {
+            if self.stream.borrow().is_hung_up() {
+                return true;
+            }
+            next.as_mut().reset(Instant::now() + CHECK_INTERVAL);
+        }
+        false
     }
 }
 

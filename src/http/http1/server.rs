@@ -18,7 +18,8 @@ use super::decode::Framing;
 use super::encode;
 use super::head::{self, RequestHead};
 use super::spare;
-use crate::http::activity::{Activity, Alarm, Phase};
+use crate::http::activity::{Activity, Phase};
+use crate::http::alarm::Alarm;
 use crate::http::failure::HeadError;
 use crate::http::forwarding::Peer;
 use crate::http::message::{
@@ -94,10 +95,11 @@ impl<S: Service> Connection<'_, S> {
             let head = match head.await {
                 Ok(Some(head)) => head,
                 Ok(None) => return,
-                Err(error) => return self.reject(error).await,
+                Err(error) => return Box::pin(self.reject(error)).await,
             };
             self.served = self.served.saturating_add(1);
-            let stays = self.serve_request(head, &mut request, &drain).await;
+            // On the heap, so that an idle connection has no room for it. With room, it would have 5 KiB.
+            let stays = Box::pin(self.serve_request(head, &mut request, &drain)).await;
             // An idle connection keeps little memory.
             spare::keep(std::mem::take(&mut request.headers));
             if request.target.capacity() > LONGEST_KEPT {
@@ -105,7 +107,7 @@ impl<S: Service> Connection<'_, S> {
             }
             match stays {
                 Ok(true) => self.context.activity.enter(Phase::Idle),
-                Ok(false) => return self.close().await,
+                Ok(false) => return Box::pin(self.close()).await,
                 Err(error) => return tracing::debug!("a client's connection ended: {error}"),
             }
         }
@@ -227,7 +229,7 @@ impl<S: Service> Connection<'_, S> {
         if let ResponseBody::Tunnel(_) = response.body {
             return self.switch(response).await;
         }
-        let body = &response.body;
+        let (body, may_pause) = (&response.body, response.may_pause());
         let bodiless =
             request.is_head || response.status.is_informational() || matches!(response.status.as_u16(), 204 | 304);
         let mut framing = match body.length() {
@@ -261,7 +263,7 @@ impl<S: Service> Connection<'_, S> {
         if let ResponseHeaders::Own(headers) = &mut response.headers {
             spare::keep(std::mem::take(headers));
         }
-        self.context.activity.enter(Phase::Answer);
+        self.context.activity.answer(may_pause);
         if is_written {
             drop(response);
             exchange.inspect(|exchange| exchange.ended());

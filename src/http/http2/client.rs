@@ -154,6 +154,9 @@ impl StreamSlot {
         };
         drop(sender);
         let body = std::mem::take(&mut request.body);
+        if request.headers.is_grpc() {
+            context.activity.send_messages();
+        }
         let mut upload = Upload { outgoing: SentBody::new(stream), body, is_done: is_end };
         let mut interim = 0;
         let received = poll_fn(|cx| {
@@ -244,6 +247,9 @@ fn respond<L: Lease>(
     let (head, body) = response.into_parts();
     let headers = convert::headers(&head.headers);
     let incoming = ReceivedBody::new(body, &head.headers);
+    if incoming.is_end() {
+        lease.completed();
+    }
     activity.holds(STREAM_WINDOW.into());
     let body = ResponseBody::download(Box::new(ResponseBodyStream { incoming, upload, activity, lease, _slot: slot }));
     Response { status: head.status, headers: headers.into(), body }
@@ -307,9 +313,22 @@ impl<L: Lease> Download for ResponseBodyStream<L> {
         if let Err(error) = self.upload.poll(cx) {
             return Poll::Ready(Some(Err(error)));
         }
-        let piece = self.incoming.poll_piece(cx);
-        if let Poll::Ready(Some(Err(error))) = &piece {
-            self.lease.cut_off(error, self.activity.now());
+        let piece = match self.incoming.poll_piece(cx) {
+            Poll::Pending if self.activity.is_late() => Poll::Ready(Some(Err(BodyError::Silent))),
+            piece => piece,
+        };
+        match &piece {
+            Poll::Pending => {}
+            Poll::Ready(Some(Err(error))) => {
+                self.activity.upstream_cut(error.reason());
+                self.lease.cut_off(error, self.activity.now());
+            }
+            Poll::Ready(_) => {
+                self.activity.moved();
+                if self.incoming.is_end() {
+                    self.lease.completed();
+                }
+            }
         }
         piece
     }

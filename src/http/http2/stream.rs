@@ -17,9 +17,11 @@ use tokio::time::timeout;
 use super::body::{ClientBody, ReceivedBody, SendError, SentBody, Source};
 use super::convert;
 use super::watch::Traffic;
-use crate::http::activity::{Activity, Alarm, Phase};
+use crate::http::activity::Activity;
+use crate::http::alarm::Alarm;
 use crate::http::forwarding::Peer;
 use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, ResponseBody, ResponseHeaders};
+use crate::http::observer::Cut;
 use crate::http::service::{Context, Downstream};
 use crate::http::service::{Exchange, Service};
 use crate::message::headers::Headers;
@@ -145,15 +147,15 @@ impl<S: Service> Stream<'_, S> {
             let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
             return if is_rapid { StreamEnd::RapidReset } else { StreamEnd::Broken };
         };
+        activity.answer(response.may_pause());
         let Response { status, headers, mut body } = response;
-        if matches!(body, ResponseBody::Stream(_)) {
-            activity.enter(Phase::Stream);
-        } else {
-            activity.enter(Phase::Answer);
-        }
         let ended = self.respond(status, &headers, &mut body, is_head, exchange.as_ref()).await;
+        if ended == StreamEnd::Answered {
+            exchange.iter().for_each(S::Exchange::ended);
+        } else {
+            activity.cut_by(Cut::Client);
+        }
         // A request whose response was sent is not in flight, even if its upload continues.
-        exchange.iter().for_each(S::Exchange::ended);
         drop(exchange);
         if ended == StreamEnd::Answered && !matches!(body, ResponseBody::Stream(_)) && !upload.is_end() {
             drop(body);
@@ -239,6 +241,8 @@ impl<S: Service> Stream<'_, S> {
                 // The client must not take the part that it received for the whole (RFC 9113 section 8.1). On a reset
                 // the library drops what it has not written, so the socket gets a turn first.
                 tracing::debug!("a response broke off: {error}");
+                // Unless the upstream is to blame, the client's own body is.
+                activity.cut_by(Cut::Client);
                 next_turn().await;
                 outgoing.reset(Reason::INTERNAL_ERROR);
                 StreamEnd::Answered

@@ -8,9 +8,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::BytesMut;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, Ready};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
@@ -58,6 +60,15 @@ impl Stream {
     /// The same, but nobody is woken later, because registering a waker takes a lock.
     pub(crate) fn is_silent_now(&self) -> bool {
         self.try_io(|_| Ok(())).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    }
+
+    /// Returns whether the peer has closed, even if there are bytes to read before the end.
+    pub(crate) fn is_hung_up(&self) -> bool {
+        match self {
+            Self::Tcp(stream) => is_hung_up(stream.as_fd()),
+            Self::Unix(stream) => is_hung_up(stream.as_fd()),
+            Self::Tls(stream) => stream.get_ref().0.is_hung_up(),
+        }
     }
 
     /// Appends what is available to `input`; 0 bytes at the end. At least `expected` bytes are known to come.
@@ -137,6 +148,11 @@ const BODY_READ: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<[u8; SMALL_READ]> = const { RefCell::new([0; SMALL_READ]) };
+}
+
+fn is_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut asked = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+    poll(&mut asked, Some(&Timespec::default())).is_ok_and(|answers| answers > 0)
 }
 
 /// Works like `TcpStream`'s `poll_read`, but calls the system through rustix. glibc's `recv` is a cancellation point, which
@@ -220,12 +236,27 @@ impl Address {
             Self::Network(address) => {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
+                keep_alive(&stream)?;
                 Ok(Stream::Tcp(stream))
             }
             Self::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
         }
     }
 }
+
+/// Has the system notice an upstream that vanished without closing: an event stream may be silent for any time.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(())
+}
+
+/// The same as for clients' connections: two minutes until a silent peer that does not answer is given up.
+const KEEPALIVE_IDLE: Duration = Duration::from_mins(1);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
+const KEEPALIVE_PROBES: u32 = 3;
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

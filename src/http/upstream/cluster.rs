@@ -137,7 +137,21 @@ impl Cluster {
     /// An endpoint failed a request. Enough consecutive failures eject it, while no more than half of all endpoints are
     /// ejected: the others get its load, and failures that would eject more often have a common cause.
     pub(super) fn failed(&self, endpoint: &Endpoint, now: Instant) {
-        if !endpoint.failed() || endpoint.state(now) == State::Ejected {
+        if Endpoint::failed(&endpoint.failures) {
+            self.eject(endpoint, now);
+        }
+    }
+
+    /// An endpoint did not complete a response. Counted apart from failures without a response: the next headers would
+    /// forgive it, although their rest may not come either.
+    pub(super) fn broke(&self, endpoint: &Endpoint, now: Instant) {
+        if Endpoint::failed(&endpoint.broken) {
+            self.eject(endpoint, now);
+        }
+    }
+
+    fn eject(&self, endpoint: &Endpoint, now: Instant) {
+        if endpoint.state(now) == State::Ejected {
             return;
         }
         let endpoints = self.endpoints.borrow();

@@ -1,7 +1,6 @@
 //! One address of a server: its connections, its state, and leases for requests.
 
 use std::cell::{Cell, RefCell};
-use std::error::Error;
 use std::fmt;
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -16,6 +15,7 @@ use super::connections::Pool;
 use crate::http::failure::Lease;
 use crate::http::http1::KeepAlive;
 use crate::http::http2;
+use crate::http::message::BodyError;
 use crate::http::transport::{Address, Protocol};
 
 /// Consecutive failures that eject an endpoint, as in Envoy's outlier detection (`consecutive_5xx`).
@@ -55,6 +55,8 @@ pub(crate) struct Endpoint {
     slots: Semaphore,
     /// Consecutive failed requests.
     pub(super) failures: Cell<u32>,
+    /// Consecutive responses whose headers came and whose rest did not.
+    pub(super) broken: Cell<u32>,
     ejection: Cell<Option<Ejection>>,
     /// The result of the health checks; `true` without any.
     healthy: Cell<bool>,
@@ -99,6 +101,7 @@ impl Endpoint {
             outstanding: Cell::new(0),
             slots: Semaphore::new(limits.connections),
             failures: Cell::new(0),
+            broken: Cell::new(0),
             ejection: Cell::new(None),
             healthy: Cell::new(true),
             contradictions: Cell::new(0),
@@ -177,10 +180,10 @@ impl Endpoint {
         is_enough
     }
 
-    /// A request failed. Returns whether it should be ejected.
-    pub(super) fn failed(&self) -> bool {
-        self.failures.set(self.failures.get().saturating_add(1));
-        self.failures.get() >= MAX_FAILURES
+    /// A request failed, as `count` counts. Returns whether the endpoint should be ejected.
+    pub(super) fn failed(count: &Cell<u32>) -> bool {
+        count.set(count.get().saturating_add(1));
+        count.get() >= MAX_FAILURES
     }
 
     /// Ejects it: twice as long as the last time, if that ended less than its length ago. Returns how long.
@@ -191,6 +194,7 @@ impl Endpoint {
         };
         self.ejection.set(Some(Ejection { until: now + length, length }));
         self.failures.set(0);
+        self.broken.set(0);
         // They lead to a failing server.
         self.forget_connections();
         length
@@ -241,9 +245,13 @@ impl EndpointLease {
 }
 
 impl Lease for EndpointLease {
-    fn cut_off(&self, error: &dyn Error, now: Instant) {
-        self.cluster.report(&self.endpoint, "body", error);
-        self.cluster.failed(&self.endpoint, now);
+    fn cut_off(&self, error: &BodyError, now: Instant) {
+        self.cluster.report(&self.endpoint, error.reason(), error);
+        self.cluster.broke(&self.endpoint, now);
+    }
+
+    fn completed(&self) {
+        self.endpoint.broken.set(0);
     }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! A request is charged once, before this, however often it is sent.
 
+use std::pin::pin;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Method;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 
 use super::address::Server;
 use super::cluster::Cluster;
@@ -213,8 +214,22 @@ impl Forwarder {
             headers: request.headers.clone(),
             body: RequestBody::Empty,
         });
-        if let Ok(outcome) = timeout(limit, self.exchange(request, kept, lease, context)).await {
-            return outcome;
+        let started = Instant::now();
+        {
+            let mut exchange = pin!(self.exchange(request, kept, lease, context));
+            let activity = &context.activity;
+            let mut end = started + limit;
+            loop {
+                if let Ok(outcome) = timeout_at(end.into(), exchange.as_mut()).await {
+                    return outcome;
+                }
+                // The time that a client takes for its body is not the upstream's.
+                let since = if activity.is_awaiting_upload() { end } else { started.max(activity.since()) };
+                if since + limit <= end {
+                    break;
+                }
+                end = since + limit;
+            }
         }
         let is_whole = copy.is_some();
         if let Some(copy) = copy {

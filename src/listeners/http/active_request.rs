@@ -1,9 +1,13 @@
 //! A request from its headers to the end of its response.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use crate::engine::rules::request::Request;
+use crate::http::activity::Activity;
+use crate::http::failure::UpstreamError;
 use crate::http::message::Response;
+use crate::http::observer::Cut;
 use crate::http::{Context, Exchange};
 use crate::limiter::{Ask, AskError, AskSubject, HeldSlots, Limiter, Ruling};
 use crate::telemetry::access_log::{Entry, UpstreamUse};
@@ -20,11 +24,22 @@ pub(crate) struct ActiveRequest {
     /// Boxed because it is large and usually absent.
     entry: Option<Box<Entry>>,
     slots: RefCell<Option<Box<HeldSlots>>>,
+    activity: Rc<Activity>,
+    /// True once the last of the response was handed over.
+    has_ended: Cell<bool>,
 }
 
 impl ActiveRequest {
-    pub(super) fn new(in_flight: InFlight, trace: Trace, entry: Option<Box<Entry>>) -> Self {
-        Self { _in_flight: in_flight, trace, entry, slots: RefCell::default() }
+    pub(super) fn new(in_flight: InFlight, trace: Trace, entry: Option<Box<Entry>>, context: &Context) -> Self {
+        let activity = context.activity.clone();
+        Self { _in_flight: in_flight, trace, entry, slots: RefCell::default(), activity, has_ended: Cell::new(false) }
+    }
+
+    /// No upstream answered.
+    pub(crate) fn upstream_failed(&mut self, error: &UpstreamError) {
+        if let Some(entry) = &mut self.entry {
+            entry.record.upstream_error = error.reason();
+        }
     }
 
     /// Decides the request and records the ruling in the access log, the trace and the log of denials. Returns when the
@@ -48,7 +63,9 @@ impl ActiveRequest {
         context.ready_to_answer().await;
         if ruling.must_wait() {
             // Boxed because it is rare.
+            context.activity.hold();
             Box::pin(limiter.hold(ruling)).await;
+            context.activity.resume();
             self.slots = ruling.slots.take().into();
             if ruling.verdict.is_allowed() {
                 ruling.log_denials(request, self.trace.id());
@@ -90,6 +107,18 @@ impl Exchange for ActiveRequest {
     }
 
     fn ended(&self) {
+        self.has_ended.set(true);
         drop(self.slots.take());
+    }
+}
+
+impl Drop for ActiveRequest {
+    /// Adds to the log what ended the exchange early. Without a response, the status says that the client left.
+    fn drop(&mut self) {
+        let Some(entry) = &mut self.entry else { return };
+        let is_cut = !self.has_ended.get() && entry.record.status != 0;
+        let cut = self.activity.cut().filter(|cut| entry.record.status != 0 || *cut == Cut::Timeout);
+        entry.record.cut = cut.or(is_cut.then_some(Cut::Client)).map(Cut::label);
+        entry.record.upstream_error = entry.record.upstream_error.or(self.activity.upstream_error());
     }
 }

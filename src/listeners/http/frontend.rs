@@ -104,7 +104,7 @@ impl Frontend {
         let head = RequestHead { method, target, version: *version, headers };
         let trace = Trace::begin(self.traces.as_ref(), self.listener, &head, context.peer.tls.is_some());
         let entry = self.access_log.as_ref().map(|log| Box::new(log.begin(self.record(context, &head, &trace))));
-        ActiveRequest::new(self.counters.in_flight(), trace, entry)
+        ActiveRequest::new(self.counters.in_flight(), trace, entry, context)
     }
 
     /// Starts the record for the access log.

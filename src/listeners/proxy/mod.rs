@@ -232,7 +232,12 @@ impl HttpService for Proxy {
                 self.front.answered(response.status);
                 response
             }
-            Err(failure) => self.front.failed(&failure),
+            Err(failure) => {
+                if let Failure::Upstream(error) = &failure {
+                    active.upstream_failed(error);
+                }
+                self.front.failed(&failure)
+            }
         };
         add_headers(ruling.view.rules(), &ruling.verdict, self.front.generations, &mut response.headers);
         response

@@ -103,6 +103,8 @@ impl LineFormatter {
             milliseconds(line, "upstream_ms", upstream.time);
             integer(line, "attempts", u64::from(upstream.attempts));
         }
+        text(line, "upstream_error", record.upstream_error);
+        text(line, "cut", record.cut);
         text(line, "verdict", record.result.map(verdict));
         text(line, "limit", record.limit.as_deref());
         if let Some(remaining) = record.remaining {
@@ -299,6 +301,8 @@ pub(super) mod tests {
                 time: Duration::from_micros(7),
                 attempts: 2,
             }),
+            upstream_error: Some("body"),
+            cut: Some("upstream"),
             result: Some(DecisionResult::ShadowDenied),
             limit: Some("L".into()),
             remaining: Some(3),
@@ -340,7 +344,8 @@ pub(super) mod tests {
             "target": "/a?b=c", "protocol": "HTTP/2.0", "host": "a.example", "status": 200, "bytes": 5,
             "duration_ms": 1.234, "referer": "https://b.example/", "user_agent": "curl/8", "request_id": "r-1",
             "trace_id": "00000000000000000000000000004bf9",
-            "upstream": "127.0.0.1:3000", "upstream_ms": 0.007, "attempts": 2, "verdict": "shadow", "limit": "L",
+            "upstream": "127.0.0.1:3000", "upstream_ms": 0.007, "attempts": 2,
+            "upstream_error": "body", "cut": "upstream", "verdict": "shadow", "limit": "L",
             "remaining": 3, "candidate_denied": ["L", "M"],
         });
         assert_eq!(parsed, expected);

@@ -51,6 +51,10 @@ pub(crate) struct Record {
     /// Until the end of the response.
     pub(crate) duration: Duration,
     pub(crate) upstream: Option<UpstreamUse>,
+    /// A reason of `weir_upstream_errors_total`, if the upstream failed.
+    pub(crate) upstream_error: Option<&'static str>,
+    /// The cause of the response's early end.
+    pub(crate) cut: Option<&'static str>,
     /// `None` if the request was rejected before the limits were asked.
     pub(crate) result: Option<DecisionResult>,
     /// The name of the limit that binds.

@@ -104,6 +104,7 @@ metrics! {
             "weir_upstream_errors_total", "Requests that an upstream failed, by reason",
             "reason", &[
                 "resolve", "busy", "connect", "exhausted", "connect_timeout", "response_timeout", "closed", "malformed", "body",
+                "body_timeout",
             ],
         );
         /// Every worker has its own view of each address.
