@@ -185,7 +185,8 @@ for request = 1, count_of_requests do
         if reply[at + 1] <= ALLOWED then
           local remaining, reset, detail = charge.algorithm.standing(KEYS[keys + place], charge)
           reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = UNCHANGED, remaining, 0, reset
-          if said then
+          if said or detail then
+            said = said or {}
             said[place] = detail
           end
         end

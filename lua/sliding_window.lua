@@ -209,7 +209,13 @@ end
 
 function algorithm.standing(key, charge)
   local here = found(key, charge)
-  return remaining(here, charge.burst), reset(here)
+  local room, cost, mode = remaining(here, charge.burst), charge.cost, charge.mode
+  local detail
+  if charge.parameters.denied and cost > room and (mode == 'spend' or mode == 'spend_only') then
+    -- It has counted the request, which another limit has denied.
+    detail = { 'counted', time_for(here, cost, charge.burst) }
+  end
+  return room, reset(here), detail
 end
 
 function algorithm.commit(key, charge, after)

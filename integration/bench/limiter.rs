@@ -19,7 +19,7 @@ use weir::engine::rules::candidate::Candidate;
 use weir::engine::rules::fingerprint::Fingerprinter;
 use weir::engine::rules::limit::Limit;
 use weir::engine::rules::plan::Plan;
-use weir::engine::rules::request::Request;
+use weir::engine::rules::request::{Body, Request};
 use weir::engine::rules::rule_set::Rules;
 use weir::limiter::{Ask, AskSubject, Limiter, Shared};
 use weir::message::headers::Headers;
@@ -119,7 +119,7 @@ fn request(headers: &Headers, client: u32) -> Request<'_> {
         client: Some(IpAddr::V4(Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + client))),
         tls_subject: None,
         claims: &[],
-        body: None,
+        body: Body::Absent,
         domain: None,
         descriptor: &[],
         now: Micros(1_800_000_000_000_000),

@@ -21,7 +21,7 @@ use weir::engine::rules::limit::Limit;
 use weir::engine::rules::overrides::{Override, OverrideOrigin};
 use weir::engine::rules::path_pattern::PathPattern;
 use weir::engine::rules::plan::Plan;
-use weir::engine::rules::request::Request;
+use weir::engine::rules::request::{Body, Request};
 use weir::engine::rules::rule_set::Rules;
 use weir::message::headers::Headers;
 
@@ -149,7 +149,7 @@ impl Requests {
             client: Some(IpAddr::V4(Ipv4Addr::new(192, 0, self.number, self.client))),
             tls_subject: None,
             claims: &[],
-            body: None,
+            body: Body::Absent,
             domain: None,
             descriptor: &[],
             now: Micros(1_800_000_000_000_000),

@@ -11,6 +11,7 @@ mod inspection;
 mod leases;
 mod model;
 mod outages;
+mod promises;
 mod quotas;
 mod sentinel;
 mod servers;

@@ -177,11 +177,13 @@ impl Reference {
             questions.push(question);
             outlooks.push(outlook);
         }
+        let mut counted = vec![false; charges.len()];
         if outlooks.iter().any(|outlook| outlook.outcome == Outcome::Denied) {
-            for (outlook, charge) in outlooks.iter_mut().zip(charges) {
+            for ((outlook, charge), counted) in outlooks.iter_mut().zip(charges).zip(&mut counted) {
                 let counts = counts_denied(charge) && matches!(charge.mode, Mode::Spend | Mode::SpendOnly);
                 outlook.is_written &= counts || outlook.outcome != Outcome::Allowed && charge.numbers.is_slots();
                 if outlook.outcome == Outcome::Allowed {
+                    *counted = counts && charge.cost > 0;
                     (outlook.outcome, outlook.again) = (Outcome::Unchanged, Again::AtOnce);
                     outlook.what = if counts { outlook.what } else { What::Nothing };
                 }
@@ -190,7 +192,8 @@ impl Reference {
         let mut decisions = Decisions::with_capacity(charges.len());
         let asked = charges.iter().zip(questions);
         for (place, (((charge, asked), outlook), claimed)) in asked.zip(&outlooks).zip(claimed).enumerate() {
-            let (decision, detail, is_clear) = self.of_kind(charge, &asked, Task::Answer(outlook, claimed)).answer();
+            let task = Task::Answer(outlook, claimed, counted[place]);
+            let (decision, detail, is_clear) = self.of_kind(charge, &asked, task).answer();
             if outlook.is_written {
                 // Those that only checked do not count.
                 let (_, quota) = self.of_kind(charge, &question(charge, &self.quotas), Task::Foresee).outlook();
@@ -226,8 +229,9 @@ enum Task<'a> {
     Redate,
     /// The result of the charge alone.
     Foresee,
-    /// The answer, once that is known; another answer's waits are tried first.
-    Answer(&'a Outlook, &'a Decision),
+    /// The answer, once that is known; another answer's waits are tried first. Whether the charge counts although its request is
+    /// denied.
+    Answer(&'a Outlook, &'a Decision, bool),
 }
 
 enum Done {
@@ -272,11 +276,13 @@ impl Task<'_> {
                 let is_raised = matches!(outlook.what, What::Raised(_) | What::RaisedUpTo(_));
                 Done::Outlook(outlook, picture.quota().filter(|_| is_raised))
             }
-            Self::Answer(outlook, claimed) => {
+            Self::Answer(outlook, claimed, is_counted) => {
                 apply(&mut picture, outlook.what);
                 let tells = charge.is_told() && outlook.outcome == Outcome::Allowed && outlook.is_written;
                 let taken = tells.then(|| Detail::Taken(Micros(picture.now())));
-                let detail = taken.or_else(|| picture.elevation(outlook).map(Detail::Elevated));
+                let wait = || least(None, picture.turn(), |later| picture.fits(charge.cost, later));
+                let counted = is_counted.then(wait).flatten().filter(|wait| *wait > Micros(0)).map(Detail::Counted);
+                let detail = taken.or(counted).or_else(|| picture.elevation(outlook).map(Detail::Elevated));
                 Done::Answer(answer(&picture, charge, outlook, claimed), detail, picture.is_clear())
             }
         }

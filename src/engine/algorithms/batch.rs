@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::charge::Charge;
-use super::decision::{Attempt, Decision, Decisions, Outcome};
+use super::decision::{Attempt, Decision, Decisions, Detail, Outcome};
 use super::micros::Micros;
 use super::state::{Edit, NeedsRedis};
 
@@ -44,16 +44,19 @@ pub fn decide_all(
             let is_dropped = decisions.get(*index).is_some_and(|decision| decision.outcome == Outcome::Allowed);
             !is_dropped || detail.undo()
         });
-        decisions.details = details;
         for (index, (decision, charge)) in decisions.iter_mut().zip(charges).enumerate() {
             if decision.outcome == Outcome::Allowed {
                 *decision = if counting.contains(&index) {
+                    let wait = decision.retry_after.filter(|wait| *wait > Micros(0));
+                    details.extend(wait.map(|wait| (index, Detail::Counted(wait))));
                     Decision { outcome: Outcome::Unchanged, retry_after: Some(Micros(0)), ..*decision }
                 } else {
                     peek(index, charge)?
                 };
             }
         }
+        details.sort_by_key(|(index, _)| *index);
+        decisions.details = details;
     }
     Ok(BatchDecision { decisions, edits })
 }

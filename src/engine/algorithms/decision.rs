@@ -122,6 +122,9 @@ pub enum Detail {
     /// The instant at which the charge took its tokens, by the clock of the store. Those of a charge that is booked ahead begin to
     /// count then.
     Taken(Micros),
+    /// A window that counts denied requests has counted this one, which it would have allowed, and would deny the same request for
+    /// this long.
+    Counted(Micros),
 }
 
 /// The state of a limit's elevated numbers after a charge.
@@ -139,7 +142,7 @@ impl Detail {
     pub const fn elevation(&self) -> Option<Elevation> {
         match self {
             Self::Elevated(elevation) => Some(*elevation),
-            Self::Entry(_) | Self::Script(_) | Self::Leased(_) | Self::Taken(_) => None,
+            Self::Entry(_) | Self::Script(_) | Self::Leased(_) | Self::Taken(_) | Self::Counted(_) => None,
         }
     }
 
@@ -149,7 +152,7 @@ impl Detail {
             Self::Taken(taken) => Some(*taken),
             // Tokens are leased at the instant of the charge.
             Self::Leased(grant) => Some(grant.at()),
-            Self::Elevated(_) | Self::Entry(_) | Self::Script(_) => None,
+            Self::Elevated(_) | Self::Entry(_) | Self::Script(_) | Self::Counted(_) => None,
         }
     }
 

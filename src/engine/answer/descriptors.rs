@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::verdict::{Answer, Verdict};
 use crate::engine::algorithms::charge::Charge;
-use crate::engine::algorithms::decision::{Decision, Outcome};
+use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::rules::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
 use crate::engine::rules::plan::{ChargeOrigin, Plan};
 use crate::engine::rules::rule_set::Rules;
@@ -28,7 +28,7 @@ pub struct DescriptorVerdict {
 
 impl DescriptorVerdicts {
     /// `decisions` are those of the plan's charges; empty if the store was not asked.
-    pub fn new(rules: &Rules, plan: &Plan, joint: &JointPlan, decisions: &[Decision]) -> Self {
+    pub fn new(rules: &Rules, plan: &Plan, joint: &JointPlan, decisions: &Decisions) -> Self {
         let verdict = |member: &DescriptorPlan| {
             let verdict = member_verdict(member, &plan.charges, decisions);
             DescriptorVerdict { verdict, unlimited: member.unlimited.clone() }
@@ -40,7 +40,9 @@ impl DescriptorVerdicts {
         let mut candidates: Vec<Answer> =
             members.iter().flat_map(|member| &member.verdict.candidates).cloned().collect();
         strictest_of_each_window(&mut candidates);
-        Self { whole: Verdict::of(&[], answers).with_candidates(candidates), members }
+        let details = Verdict::details_of(plan, decisions).filter(|(_, detail)| matches!(detail, Detail::Counted(_)));
+        let whole = Verdict { details: details.collect(), ..Verdict::of(&[], answers) };
+        Self { whole: whole.with_candidates(candidates), members }
     }
 }
 

@@ -7,6 +7,7 @@ use http::StatusCode;
 use super::headers::{Generations, add_headers};
 use super::told;
 use super::verdict::{Standing, Verdict};
+use crate::engine::algorithms::decision::Detail;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::deny_with::{DenyWith, Template};
 use crate::engine::rules::rule_set::Rules;
@@ -40,7 +41,7 @@ pub fn retry_after(verdict: &Verdict) -> Option<u64> {
     match verdict.standing {
         Standing::Allowed => None,
         Standing::Unavailable | Standing::Overloaded => Some(UNAVAILABLE_RETRY_SECONDS),
-        Standing::Denied => verdict.binding()?.decision.retry_after.map(|wait| wait.ceil_seconds().max(1)),
+        Standing::Denied => verdict.wait().map(|wait| wait.ceil_seconds().max(1)),
     }
 }
 
@@ -106,6 +107,11 @@ pub fn round(verdict: &mut Verdict) {
         answer.fingerprint = None;
         answer.decision.retry_after = answer.decision.retry_after.map(up);
         answer.decision.reset_after = answer.decision.reset_after.map(up);
+    }
+    for (_, detail) in &mut verdict.details {
+        if let Detail::Counted(wait) = detail {
+            *wait = up(*wait);
+        }
     }
 }
 

@@ -83,10 +83,7 @@ pub struct Unanswered {
 impl Verdict {
     /// The verdict when the store has decided the charges of a plan.
     pub fn decided(plan: &Plan, decisions: &Decisions) -> Self {
-        let limit = |place: usize| plan.origins.get(place).map(|origin| origin.limit);
-        let details = decisions.details.iter().filter(|(_, detail)| !matches!(detail, Detail::Taken(_)));
-        let details = details.filter_map(|(place, detail)| Some((limit(*place)?, detail.clone())));
-        let details = details.collect();
+        let details = Self::details_of(plan, decisions).collect();
         let charged = (0..).zip(plan.origins.iter().zip(&plan.charges)).zip(decisions.iter());
         let answers = charged.map(|((place, (origin, charge)), decision)| {
             let ChargeOrigin { limit, window, enforced, .. } = *origin;
@@ -97,6 +94,19 @@ impl Verdict {
         let mut answers: Vec<Answer> = answers.collect();
         let candidates = take_candidates(&plan.origins, &mut answers);
         Self { details, ..Self::of(&plan.denials, answers) }.with_candidates(candidates)
+    }
+
+    /// The details of the store's decisions, by the index of the limit.
+    pub(super) fn details_of(plan: &Plan, decisions: &Decisions) -> impl Iterator<Item = (u32, Detail)> {
+        decisions.details.iter().filter_map(|(place, detail)| {
+            let origin = plan.origins.get(*place)?;
+            let is_told = match detail {
+                Detail::Taken(_) => false,
+                Detail::Counted(_) => origin.enforced,
+                _ => true,
+            };
+            is_told.then(|| (origin.limit, detail.clone()))
+        })
     }
 
     /// The verdict when the store did not answer for some limits; the others were decided elsewhere.
@@ -161,6 +171,17 @@ impl Verdict {
         let of_charge = |answer: &&Answer| (answer.limit, answer.window) == (origin.limit, origin.window);
         let answers = if origin.is_candidate { &self.candidates } else { &self.answers };
         answers.iter().find(of_charge).map(|answer| answer.decision)
+    }
+
+    /// Returns how long a denied request has to wait: as long as the limit that denies longest, or as one that has counted the
+    /// denied request and now denies for longer. `None` if waiting does not help.
+    pub fn wait(&self) -> Option<Micros> {
+        let counted = self.details.iter().filter_map(|(_, detail)| match detail {
+            Detail::Counted(wait) => Some(*wait),
+            _ => None,
+        });
+        let binding = self.binding().filter(|_| self.standing == Standing::Denied)?.decision.retry_after?;
+        Some(counted.fold(binding, Micros::max))
     }
 
     /// Returns the answer that binds.

@@ -110,19 +110,14 @@ fn verdict_json(rules: &Rules, verdict: &Verdict) -> Value {
         "binding": verdict.binding().map(|answer| name(answer.limit)),
         "retry_after_ms": match verdict.standing {
             Standing::Allowed => Some(0),
-            _ => retry_after(verdict).map(|seconds| exact_wait(verdict).unwrap_or(seconds * 1_000)),
+            Standing::Denied => verdict.wait().map(milliseconds),
+            _ => retry_after(verdict).map(|seconds| seconds * 1_000),
         },
         "limits": verdict.answers.iter().map(|answer| limit(rules, verdict, answer)).collect::<Vec<_>>(),
         "unanswered": unanswered
             .map(|limit| json!({ "name": name(limit.limit), "denied": limit.denies }))
             .collect::<Vec<_>>(),
     })
-}
-
-/// The binding limit's retry time of a denied request, in milliseconds.
-fn exact_wait(verdict: &Verdict) -> Option<u64> {
-    let binding = verdict.binding().filter(|_| verdict.standing == Standing::Denied)?;
-    binding.decision.retry_after.map(milliseconds)
 }
 
 fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {

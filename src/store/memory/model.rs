@@ -15,7 +15,7 @@ use crate::engine::algorithms::activations::Activations;
 use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
 use crate::engine::algorithms::calendar::{Calendar, Unit};
 use crate::engine::algorithms::charge::{Bucket, Dated, Elevated, Input, Mode, Slot};
-use crate::engine::algorithms::decision::{Attempt, Decision, Outcome};
+use crate::engine::algorithms::decision::{Attempt, Decision, Detail, Outcome};
 use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::state::{self, Edit, State};
@@ -312,6 +312,10 @@ impl Map<'_> {
             let mut detail = attempt.detail.clone();
             let is_told = detail.as_mut().is_some_and(|detail| !is_undone || detail.undo());
             decisions.details.extend(detail.filter(|_| is_told).map(|detail| (index, detail)));
+            if is_undone && attempt.counts_denied {
+                let wait = attempt.decision.retry_after.filter(|wait| *wait > Micros(0));
+                decisions.details.extend(wait.map(|wait| (index, Detail::Counted(wait))));
+            }
             decisions.push(match (is_undone, attempt.counts_denied) {
                 (false, _) => attempt.decision,
                 (true, true) => {

@@ -26,9 +26,9 @@ pub(super) fn read(value: Value) -> Result<Detail, String> {
             let [tokens, span, until] = [tokens, span, until].map(|number| u64::try_from(*number).unwrap_or_default());
             Ok(Detail::Leased(LeaseGrant { tokens, span: Micros(span), until: Micros(until) }))
         }
-        [Value::BulkString(name), Value::Int(taken)] if name == b"taken" => {
-            let taken = u64::try_from(*taken).map_err(|_| unexpected(&values))?;
-            Ok(Detail::Taken(Micros(taken)))
+        [Value::BulkString(name), Value::Int(number)] if name == b"taken" || name == b"counted" => {
+            let number = Micros(u64::try_from(*number).map_err(|_| unexpected(&values))?);
+            Ok(if name == b"taken" { Detail::Taken(number) } else { Detail::Counted(number) })
         }
         [Value::BulkString(name), Value::BulkString(id)] if name == b"entry" => {
             let id = str::from_utf8(id).ok().and_then(EntryId::parse).ok_or_else(|| unexpected(&values))?;

@@ -193,10 +193,14 @@ impl Progress<'_> {
 
     /// The decisions of a request that is denied: charges that would have passed have the state of their buckets.
     fn into_denial(mut self) -> Decisions {
-        for known in &mut self.charges {
+        for (known, charge) in self.charges.iter_mut().zip(&self.request.charges) {
             if let Some(decision) = &mut known.decision
                 && !decision.is_denied()
             {
+                let wait = decision.retry_after.filter(|wait| *wait > Micros(0) && charge.counts_denied());
+                if let Some(wait) = wait.filter(|_| decision.outcome == Outcome::Allowed) {
+                    known.detail = Some(Detail::Counted(wait));
+                }
                 (decision.outcome, decision.retry_after) = (Outcome::Unchanged, Some(Micros(0)));
             }
         }
