@@ -11,17 +11,19 @@ use super::RedisStore;
 use super::leases::table::Return;
 use super::leases::{Leases, Part, joined};
 use crate::engine::algorithms::batch::{FEW, has_duplicate};
+use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::store::{Batch, StoreAnswer, StoreError};
 
 /// The longest wait of a worker that stops, until its tokens are given back.
 const LAST_RETURNS: Duration = Duration::from_millis(500);
 
-/// The tokens that a request has taken from leases while its other charges are decided. Dropping this puts them back: the client
-/// has left.
+/// The tokens that a request has taken from leases while its other charges are decided. Dropping this puts them back and forgets
+/// the leases that were asked for: the client has left.
 struct TakenParts<'a> {
     leases: &'a Leases,
     parts: SmallVec<[Part; FEW]>,
+    sent: SmallVec<[Charge; FEW]>,
 }
 
 impl TakenParts<'_> {
@@ -35,6 +37,7 @@ impl Drop for TakenParts<'_> {
     fn drop(&mut self) {
         if !self.parts.is_empty() {
             self.leases.put_back(&mut self.parts);
+            self.leases.forget_wishes(&self.sent);
         }
     }
 }
@@ -46,13 +49,13 @@ impl RedisStore {
             return Err(StoreError::Duplicate);
         }
         let (leases, asked) = (&self.leases, self.leases.now());
-        let mut taken = TakenParts { leases, parts: leases.take(batch, asked) };
+        let mut taken = TakenParts { leases, parts: leases.take(batch, asked), sent: SmallVec::new() };
         if taken.parts.iter().all(|part| matches!(part, Part::Taken(..))) {
             return Ok(joined(&taken.keep(), &Decisions::default()));
         }
-        let sent = leases.sent(batch, &taken.parts, asked, self.timeout());
-        let mut answer = self.decide_sent(&Batch { charges: &sent, ..*batch }).await;
-        leases.note(&sent, batch.effective_from, asked, &mut answer);
+        taken.sent = leases.sent(batch, &taken.parts, asked, self.timeout());
+        let mut answer = self.decide_sent(&Batch { charges: &taken.sent, ..*batch }).await;
+        leases.note(&taken.sent, batch.effective_from, asked, &mut answer);
         let passes = answer.as_ref().is_ok_and(|decisions| !decisions.iter().any(Decision::is_denied));
         if !passes {
             leases.put_back(&mut taken.parts);

@@ -93,8 +93,7 @@ impl Leases {
     ) {
         let mut table = self.table.lock();
         let before = table.next_look();
-        let asks = |charge: &Charge| charge.lease_ask().is_some_and(|ask| ask.wish.is_some());
-        for (place, charge) in sent.iter().enumerate().filter(|(_, charge)| asks(charge)) {
+        for (place, charge) in sent.iter().enumerate().filter(|(_, charge)| asks_for_lease(charge)) {
             let granted = answer.as_ref().ok().and_then(|decisions| {
                 let Some(Detail::Leased(grant)) = decisions.detail(place) else { return None };
                 Some((*grant, decisions.get(place)?))
@@ -116,6 +115,13 @@ impl Leases {
         }
     }
 
+    /// Lets later requests ask for the leases that these charges have asked for: nobody waits for the answer, so a lease in it is
+    /// given back.
+    pub(super) fn forget_wishes(&self, sent: &[Charge]) {
+        let mut table = self.table.lock();
+        sent.iter().filter(|charge| asks_for_lease(charge)).for_each(|charge| table.forget_wish(charge));
+    }
+
     /// Puts back what was taken for a request that is denied or has failed.
     pub(super) fn put_back(&self, parts: &mut [Part]) {
         let mut table = self.table.lock();
@@ -127,6 +133,10 @@ impl Leases {
             }
         }
     }
+}
+
+fn asks_for_lease(charge: &Charge) -> bool {
+    charge.lease_ask().is_some_and(|ask| ask.wish.is_some())
 }
 
 /// Joins the decisions of a request's charges.

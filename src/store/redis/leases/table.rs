@@ -101,6 +101,11 @@ impl LeaseTable {
         self.look_at(id, look);
     }
 
+    /// Notes that nobody waits for the answer to a charge with a wish.
+    pub fn forget_wish(&mut self, charge: &Charge) {
+        self.demand.answered(charge.bucket.fingerprint);
+    }
+
     /// The time of the next call of [`Self::returns`].
     pub fn next_look(&self) -> Option<Micros> {
         self.looks.first().map(|(at, _)| *at)
