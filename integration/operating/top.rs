@@ -92,9 +92,7 @@ fn mistakes_are_told_and_ids_need_a_token_over_the_network() {
     }
     assert_eq!(ask_with(&weir, "POST", "/top", &[], "").status(), 405);
 
-    let open = Weir::serve_with(LIMITS, &["--admin-token", TOKEN], |command, _| {
-        command.args(["--admin", "0.0.0.0:0"]);
-    });
+    let open = Weir::serve(LIMITS, &["--admin-token", TOKEN, "--admin", "0.0.0.0:0"]);
     let port = open.listener("admin").port();
     let ask = |headers: &str| {
         let mut wire = Wire::connect(([127, 0, 0, 1], port).into());

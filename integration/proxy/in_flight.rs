@@ -284,7 +284,8 @@ fn a_slot_is_given_back_when_somebody_takes_too_long() {
     for is_redis in [false, true] {
         // Long enough to see the slot.
         let soon = Duration::from_secs(2);
-        let timeouts = Timeouts { response: soon, body: soon, tunnel: soon, ..Timeouts::default() };
+        let timeouts =
+            Timeouts { response: soon, body: soon, upstream_body: soon, tunnel: soon, ..Timeouts::default() };
         let stage = stage(Setup { timeouts, ..Setup::new(ONE) }, is_redis);
         stage.check("the upstream does not answer", |stage| {
             let mut client = stage.send("GET", "/silent", "");
