@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::binary::run;
+use crate::support::binary::{command, run};
 use crate::support::process::{Finished, finish};
 use crate::support::redis::RedisServer;
 
@@ -17,6 +17,20 @@ fn check(arguments: &[&str], code: i32) -> String {
     let finished = run(arguments);
     assert_eq!(finished.code, Some(code), "{arguments:?}: {}", finished.text());
     finished.text()
+}
+
+#[test]
+fn a_command_whose_output_is_closed_does_not_succeed() {
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("limits.yaml");
+    std::fs::write(&rules, "limits: { A: { count: 0 } }\n").unwrap();
+    for arguments in [&["schema"][..], &["check", rules.to_str().unwrap()]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut weir = command(arguments);
+        weir.stdout(writer.try_clone().unwrap()).stderr(writer);
+        assert_eq!(weir.status().unwrap().code(), Some(141), "{arguments:?}");
+    }
 }
 
 /// The last line of `weir test` when every case of the file passes.

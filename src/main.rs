@@ -10,6 +10,9 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
+/// The code that shells report for a program that SIGPIPE has ended: 128 + 13.
+const CLOSED_PIPE: u8 = 141;
+
 fn main() -> ExitCode {
     // With two providers compiled in and none chosen, rustls panics at the first handshake.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
@@ -17,8 +20,8 @@ fn main() -> ExitCode {
     let code = weir::commands::run(std::env::args_os().collect(), &mut out, &mut err);
     match code.and_then(|code| out.flush().map(|()| code)) {
         Ok(code) => ExitCode::from(code as u8),
-        // A closed pipe (`weir schema | head`) is not a failure.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        // Nothing to report, as in `weir schema | head`. But the command has not told all that it found, so this is no success.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::from(CLOSED_PIPE),
         Err(error) => {
             let _ = writeln!(err, "error: cannot write: {error}");
             ExitCode::FAILURE

@@ -13,7 +13,8 @@ All commands, with their flags. A flag overrides its environment variable, which
 binary's own help; `weir man` has the same as manual pages, and `weir completions` completes it in a shell.
 
 Exit codes: 0 is success; 1 means that the input is wrong, such as a rules file, a failed test, or a change that makes a limit
-stricter; 2 is a wrong command line; 3 means that Weir could not start, or that a running Weir could not be reached.
+stricter; 2 is a wrong command line; 3 means that Weir could not start, or that a running Weir could not be reached; 141 means that the
+reader of the output has closed it.
 ";
 
 fn page() -> String {
