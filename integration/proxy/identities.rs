@@ -16,6 +16,7 @@ limits:
   PerSession: { match: { path: /cookie }, by: { cookie: sid }, burst: 1000, malformed: deny }
   PerQuery: { match: { path: /query }, by: { query: api_key }, burst: 1000, malformed: deny }
   PerHeader: { match: { path: /header }, by: { header: x-key }, burst: 1000, malformed: deny }
+  PerSegment: { match: { path: '/segment/{id}' }, by: { path: id }, burst: 1000, malformed: deny }
   PerHost: { match: { path: /host }, by: host, burst: 1000, malformed: deny }
   PerId: { match: { path: /by }, by: { body: /n }, burst: 1000, malformed: deny }
   Asked: { match: { path: /cost }, by: global, burst: 1000000, cost: { body: /n, default: 50 } }
@@ -150,6 +151,9 @@ fn credentials_have_one_id_in_every_spelling() {
             (&[b"authorization: Basic YTpi", b"authorization: Bearer sk-1"], Malformed),
             (&[b"authorization: Basic YTpi, Bearer sk-1"], Malformed),
             (&[b"authorization: Bearer sk-1 x"], Malformed),
+            (&[b"authorization: Bearer sk-1;x=1"], Malformed),
+            (&[b"authorization: Bearer token=sk-1"], Malformed),
+            (&[b"authorization: S1 sk-1"], Id("s1 sk-1")),
             (&[b"authorization: Bearer sk-1\xe9"], Malformed),
             (&[b"authorization: Bearer \"sk-1\""], Malformed),
             (&[], Nothing),
@@ -184,6 +188,19 @@ fn cookies_have_one_id_in_every_spelling() {
             (&[b"cookie: sid=\"abc"], Malformed),
             (&[b"cookie: sid=\"\\141bc\""], Malformed),
             (&[b"cookie: sid[]=abc"], Malformed),
+            (&[b"cookie: sid=abc\xa0"], Id("abc")),
+            (&[b"cookie: sid=abc\x85; a=1"], Id("abc")),
+            (&[b"cookie: sid=abc\xc2\xa0"], Id("abc")),
+            (&[b"cookie: \xa0sid=abc"], Id("abc")),
+            (&[b"cookie: \xc2\xa0sid=abc"], Id("abc")),
+            (&[b"cookie: sid\xa0=abc"], Id("abc")),
+            (&[b"cookie: sid=abc%20"], Id("abc")),
+            (&[b"cookie: sid=\"abc  \""], Id("abc")),
+            (&[b"cookie: sid=abc x1"], Malformed),
+            (&[b"cookie: x=1 sid=abc"], Malformed),
+            (&[b"cookie: x=\"a;b\" sid=abc"], Malformed),
+            (&[b"cookie: x=1 y=2; sid=abc"], Id("abc")),
+            (&[b"cookie: x=1 xsid=abc"], Nothing),
             (&[b"cookie: xsid=abc"], Nothing),
             (&[b"cookie: sid="], Nothing),
         ],
@@ -232,12 +249,44 @@ fn query_parameters_have_one_id_in_every_spelling() {
         ("api_key%5b0%5d=a", Malformed),
         ("x=1;api_key=a", Malformed),
         ("api_key=a;x=1", Malformed),
+        ("api_key=a+b%20", Id("a b")),
+        ("api_key=+a+b%A0", Id("a b")),
+        ("%20api_key=a+b", Id("a b")),
+        ("+api_key=a+b", Id("a b")),
+        ("api_key%00=a+b", Id("a b")),
+        ("api_key%00x1=a+b", Id("a b")),
+        ("api[key=a+b", Id("a b")),
+        ("api%5Bkey=a+b", Id("a b")),
+        ("[api_key]=a", Malformed),
+        ("%5Bapi_key%5D=a", Malformed),
+        ("api_key]=a", Malformed),
+        ("api[key]=a", Nothing),
+        ("[api_keys]=a", Nothing),
         ("apikey=a", Nothing),
         ("api_keys=a", Nothing),
         ("api_key=", Nothing),
         ("api_key", Nothing),
     ] {
         charges.check(&send(&mut client, &format!("/query?{query}"), &[]), expected, query);
+    }
+}
+
+#[test]
+fn path_parameters_have_one_id_whatever_stands_around_them() {
+    let (_upstream, weir) = start();
+    let mut client = weir.connect();
+    let mut charges = Charges::default();
+    for (segment, expected) in [
+        ("v", Id("v")),
+        ("%76", Id("v")),
+        ("v%20", Id("v")),
+        ("%20%20v%C2%A0", Id("v")),
+        ("v%A0", Id("v")),
+        ("v%20w", Id("v w")),
+        ("V", Id("V")),
+        ("%20", Nothing),
+    ] {
+        charges.check(&send(&mut client, &format!("/segment/{segment}"), &[]), expected, segment);
     }
 }
 

@@ -138,10 +138,11 @@ const fn is_blank(byte: u8) -> bool {
     matches!(byte, b'\t' | b' ' | 0x85 | 0xA0)
 }
 
-/// A word of printable ASCII. A comma begins other credentials to some servers, and a quotation mark a parameter.
+/// A word of printable ASCII. A comma begins other credentials to some servers, and a quotation mark a parameter. Rails ends
+/// a token at a semicolon, too, and drops `token=` before it.
 fn text(word: &[u8]) -> Option<&str> {
-    let is_plain = |byte: &u8| matches!(byte, b'!'..=b'~') && !matches!(byte, b',' | b'"');
-    std::str::from_utf8(word).ok().filter(|_| word.iter().all(is_plain))
+    let is_plain = |byte: &u8| matches!(byte, b'!'..=b'~') && !matches!(byte, b',' | b';' | b'"');
+    std::str::from_utf8(word).ok().filter(|_| word.iter().all(is_plain) && !word.starts_with(b"token="))
 }
 
 #[cfg(test)]
@@ -188,6 +189,10 @@ mod tests {
             &[b"Basic YTpi", b"Bearer sk-1"],
             &[b"Bearer sk-1 x"],
             &[b"Bearer sk-1,x"],
+            &[b"Bearer sk-1;x=1"],
+            &[b"sk-1;x=1"],
+            &[b"ApiKey sk-1;"],
+            &[b"Bearer token=sk-1"],
             &[b"Basic YTpi, Bearer sk-1"],
             &[b"Bearer \"sk-1\""],
             &[b"Bearer sk-1\xe9"],

@@ -6,7 +6,7 @@ use http::header::HeaderName;
 
 use super::claims::ClaimRef;
 use super::path_pattern::PathReading;
-use super::request::{AmbiguousValue, Duplicates, Request};
+use super::request::{AmbiguousValue, Duplicates, Request, trimmed_text};
 use super::value_type::{ValueType, lenient};
 use crate::message::address;
 use crate::message::json_pointer::JsonPointer;
@@ -112,10 +112,13 @@ impl Component {
             ComponentSource::Entry { place, .. } => {
                 return request.descriptor.get(*place).map(|entry| entry.value.into()).ok_or(ComponentError::Missing);
             }
-            ComponentSource::PathParameter { segment, .. } => match self.path_reading.of(request.path) {
-                Cow::Borrowed(path) => path_segment(path, *segment).map(decode),
-                Cow::Owned(path) => path_segment(&path, *segment).map(|text| decode(text).into_owned().into()),
-            },
+            ComponentSource::PathParameter { segment, .. } => {
+                let decoded = match self.path_reading.of(request.path) {
+                    Cow::Borrowed(path) => path_segment(path, *segment).map(decode),
+                    Cow::Owned(path) => path_segment(&path, *segment).map(|text| decode(text).into_owned().into()),
+                };
+                decoded.map(trimmed_text)
+            }
         };
         let raw = raw.filter(|raw| !raw.is_empty()).ok_or(ComponentError::Missing)?;
         match self.form {

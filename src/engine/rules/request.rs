@@ -156,14 +156,15 @@ impl<'a> Request<'a> {
     }
 
     /// The value of a cookie (RFC 6265 section 4.2), without quotes and percent-decoded, as [`lossless::text`]: some upstreams
-    /// read `sid=abc`, `sid="abc"` and `sid=%61bc` as the same.
+    /// read `sid=abc`, `sid="abc"` and `sid=%61bc` as the same. Some read a pair after a blank as well ([`has_inner_pair`]).
     pub fn cookie(&self, name: &str, duplicates: Duplicates) -> Result<Option<Cow<'a, str>>, AmbiguousValue> {
         let pairs = self.headers.all("cookie").flat_map(|line| line.split(|byte| *byte == b';'));
         let values = pairs.filter_map(|pair| {
             let (key, value) = pair.split_at(memchr::memchr(b'=', pair)?);
-            match is_named(&decode(&lossless::text(key.trim_ascii())), name)? {
-                Name::Itself => Some(cookie_value(value.get(1..).unwrap_or_default().trim_ascii())),
-                Name::Element => Some(Err(AmbiguousValue)),
+            match cookie_name(trimmed(key), name) {
+                Some(Name::Itself) => Some(cookie_value(trimmed(value.get(1..).unwrap_or_default()))),
+                Some(Name::Element) => Some(Err(AmbiguousValue)),
+                None => has_inner_pair(pair, name).then_some(Err(AmbiguousValue)),
             }
         });
         duplicates.pick(values)?.transpose()
@@ -194,21 +195,52 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 enum Name {
     Itself,
     /// An element of it: `key[]` and `key[0]` are lists in PHP, Rails and Express, and a list of one is often as good as the
-    /// value.
+    /// value. Express reads `[key]` as `key`.
     Element,
 }
 
-/// Compares a decoded name as the most tolerant upstreams do: without case (ASP.NET), and with dots and spaces as underscores
-/// (PHP).
+/// Compares a decoded name as the most tolerant upstreams do: without case (ASP.NET), and as PHP, which cuts names at NUL, drops
+/// blanks before them, and reads a dot, a blank or a bracket that is not closed as an underscore.
 fn is_named(given: &str, name: &str) -> Option<Name> {
-    let fold = |byte: u8| if matches!(byte, b'.' | b' ') { b'_' } else { byte.to_ascii_lowercase() };
-    let (begin, rest) = given.as_bytes().split_at_checked(name.len())?;
-    let is_same = begin.iter().zip(name.as_bytes()).all(|(one, other)| fold(*one) == fold(*other));
+    let name = name.trim_start();
+    if given.len() < name.len() {
+        return None;
+    }
+    let given = given.split('\0').next().unwrap_or_default().trim_start();
+    let bare = if name.starts_with('[') { given } else { given.trim_start_matches('[') };
+    let fold = |byte: u8| match byte {
+        b'.' | b' ' => b'_',
+        b'[' if !given.contains(']') => b'_',
+        byte => byte.to_ascii_lowercase(),
+    };
+    let (begin, rest) = bare.as_bytes().split_at_checked(name.len())?;
+    if !begin.iter().zip(name.as_bytes()).all(|(one, other)| fold(*one) == fold(*other)) {
+        return None;
+    }
     match rest.first() {
-        None if is_same => Some(Name::Itself),
-        Some(b'[') if is_same => Some(Name::Element),
+        None if bare.len() == given.len() => Some(Name::Itself),
+        None | Some(b'[' | b']') => Some(Name::Element),
         _ => None,
     }
+}
+
+fn cookie_name(given: &[u8], name: &str) -> Option<Name> {
+    is_named(&decode(&lossless::text(given)), name)
+}
+
+/// Returns true if a pair with this name begins after a blank within another pair: Python's `http.cookies`, aiohttp and Bottle
+/// find two cookies in `x=1 sid=abc`.
+fn has_inner_pair(pair: &[u8], name: &str) -> bool {
+    let pair = pair.trim_ascii();
+    if memchr::memchr2(b' ', b'\t', pair).is_none() {
+        return false;
+    }
+    let Some(end) = memchr::memrchr(b'=', pair) else { return false };
+    let mut texts = pair.get(..end).unwrap_or_default().split(|byte| *byte == b'=').map(<[u8]>::trim_ascii_end);
+    texts.any(|text| {
+        let blank = memchr::memrchr2(b' ', b'\t', text);
+        blank.and_then(|blank| text.get(blank + 1..)).is_some_and(|word| cookie_name(word, name).is_some())
+    })
 }
 
 /// Strips blanks as upstreams do that read headers as Latin-1 or trim Unicode's white space.
@@ -216,10 +248,22 @@ pub(crate) fn trimmed(line: &[u8]) -> &[u8] {
     if let Ok(text) = std::str::from_utf8(line) {
         return text.trim().as_bytes();
     }
-    let is_blank = |byte: &u8| matches!(byte, b'\t' | b' ' | 0x85 | 0xA0);
+    let is_blank = |byte: &u8| matches!(byte, b'\t'..=b'\r' | b' ' | 0x85 | 0xA0);
     let begin = line.iter().position(|byte| !is_blank(byte)).unwrap_or(line.len());
     let end = line.iter().rposition(|byte| !is_blank(byte)).map_or(begin, |last| last + 1);
     line.get(begin..end).unwrap_or_default()
+}
+
+/// Strips blanks from a [`lossless::text`] as [`trimmed`] does from bytes.
+pub(super) fn trimmed_text(text: Cow<'_, str>) -> Cow<'_, str> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.trim()),
+        Cow::Owned(text) => {
+            let bytes = lossless::bytes(&text);
+            let inner = trimmed(&bytes);
+            if inner.len() == bytes.len() { Cow::Owned(text) } else { Cow::Owned(lossless::text(inner).into_owned()) }
+        }
+    }
 }
 
 /// Percent-decodes a form value; `+` is a space (WHATWG URL, application/x-www-form-urlencoded).
@@ -236,24 +280,27 @@ fn decode_form(text: &str) -> Cow<'_, str> {
 }
 
 /// The value of a cookie: one pair of quotes is stripped. What is quoted otherwise, or escaped in quotes, is read in several ways
-/// (Python's `http.cookies` decodes `"\141"`, and Express drops the last character after an opening quote).
+/// (Python's `http.cookies` decodes `"\141"`, and Express drops the last character after an opening quote). Python's ends a value
+/// that is not quoted at a blank.
 fn cookie_value(value: &[u8]) -> Result<Cow<'_, str>, AmbiguousValue> {
-    let inner = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value);
-    if inner.iter().any(|byte| matches!(byte, b'"' | b'\\')) {
+    let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+    let inner = quoted.unwrap_or(value);
+    let is_ambiguous = |byte: u8| matches!(byte, b'"' | b'\\') || quoted.is_none() && byte.is_ascii_whitespace();
+    if inner.iter().any(|byte| is_ambiguous(*byte)) {
         return Err(AmbiguousValue);
     }
     match lossless::text(inner) {
         Cow::Borrowed(text) => strictly_decoded(text),
         Cow::Owned(text) if text.contains('%') => Err(AmbiguousValue),
-        Cow::Owned(text) => Ok(Cow::Owned(text)),
+        text @ Cow::Owned(_) => Ok(trimmed_text(text)),
     }
 }
 
-/// Percent-decodes a value. Upstreams differ in escapes without two hexadecimal digits: some drop the value, some keep it as it is,
+/// Percent-decodes a value and strips the blanks around it. Upstreams differ in escapes without two hexadecimal digits: some drop the value, some keep it as it is,
 /// and some decode the others.
 fn strictly_decoded(text: &str) -> Result<Cow<'_, str>, AmbiguousValue> {
     let is_escape = |rest: &str| matches!(rest.as_bytes(), [high, low, ..] if percent::byte(*high, *low).is_some());
-    if text.split('%').skip(1).all(is_escape) { Ok(decode(text)) } else { Err(AmbiguousValue) }
+    if text.split('%').skip(1).all(is_escape) { Ok(trimmed_text(decode(text))) } else { Err(AmbiguousValue) }
 }
 
 /// A request for tests: `GET` of `/` on host `a` from 192.0.2.7.
@@ -304,6 +351,18 @@ mod tests {
             ("a=1;name=x", Err(AmbiguousValue)),
             ("name=x;a=1", Err(AmbiguousValue)),
             ("a=1;b=name", Ok(None)),
+            ("name=x%20&name=+x&name=%09x%C2%A0&name=%A0x%85", Ok(Some("x"))),
+            ("name=%E9%A0%20", Ok(Some("\u{10FFE9}"))),
+            ("name=+%20", Ok(Some(""))),
+            ("[name]=x", Err(AmbiguousValue)),
+            ("%5Bname%5D=x", Err(AmbiguousValue)),
+            ("[name][]=x", Err(AmbiguousValue)),
+            ("name]=x", Err(AmbiguousValue)),
+            ("a=1;[name]=x", Err(AmbiguousValue)),
+            ("%20name=x&+name=x&++name=x", Ok(Some("x"))),
+            ("name%00=x&name%00y=x", Ok(Some("x"))),
+            ("+name[0]=x", Err(AmbiguousValue)),
+            ("[names]=x&names]=x&%00name=x&a[name]=x&xname=x", Ok(None)),
             ("name=x&name=%78&n%61me=x", Ok(Some("x"))),
             ("name=x&name=y", Err(AmbiguousValue)),
             ("name=x&NAME=y", Err(AmbiguousValue)),
@@ -330,6 +389,44 @@ mod tests {
         check(&[b"s.d=1"], Ok(None));
         check(&[b"sid=s%3Aabc.d%2Be%3D"], Ok(Some("s:abc.d+e=")));
         check(&[b"sid=a+b"], Ok(Some("a+b")));
+        check(&[b"sid=\xe9\xa0; sid=\"\xe9\xa0\""], Ok(Some("\u{10FFE9}")));
+        check(&[b"sid=a\xc2\xa0b"], Ok(Some("a\u{a0}b")));
+        check(&[b"x=1 y=sid; sid=v", b"x=a xsid=1; y z; x=1 sid; x=sid=w; y=1 x=sid=w"], Ok(Some("v")));
+        for same in [
+            &b"sid=v"[..],
+            b"sid=v\xa0",
+            b"sid=v\x85",
+            b"sid=v\xc2\xa0",
+            b"\xa0sid=v",
+            b"\x85 sid=v",
+            b"\xc2\xa0sid=v",
+            b"sid\xa0=v",
+            b"sid\xc2\xa0=\xc2\xa0v",
+            b"a=1;\tsid\t=\tv\t;b=2",
+            b"sid=v%20",
+            b"sid=%20%09v%C2%A0",
+            b"sid=v%A0",
+            b"sid=\"v \"",
+            b"sid=\"v\xa0\"",
+            b"%20sid=v",
+            b"sid%00x=v",
+        ] {
+            check(&[same, b"sid=v"], Ok(Some("v")));
+        }
+        for malformed in [
+            &b"sid=v x1"[..],
+            b"sid=v\tx1",
+            b"sid=v sid=w",
+            b"x=1 sid=v",
+            b"x=1 sid =v",
+            b"x=1\tSID=v",
+            b"x=1 y=2 %73id=v z=3",
+            b"x=1 sid[]=v",
+            b"x sid=v",
+            b"x=\"a;b\" sid=v",
+        ] {
+            check(&[malformed], Err(AmbiguousValue));
+        }
         for malformed in [
             &b"sid=%zz"[..],
             b"sid=%",
@@ -360,9 +457,16 @@ mod tests {
     #[test]
     fn names_are_compared_as_the_most_tolerant_upstreams_do() {
         let headers = Headers::new();
-        for (query, expected) in
-            [("api.key=x", Some("x")), ("API+key=x", Some("x")), ("api-key=x", None), ("apikey=x", None)]
-        {
+        for (query, expected) in [
+            ("api.key=x", Some("x")),
+            ("API+key=x", Some("x")),
+            ("api[key=x", Some("x")),
+            ("api%5Bkey=x", Some("x")),
+            ("api[key%00]=x", Some("x")),
+            ("api[key]=x", None),
+            ("api-key=x", None),
+            ("apikey=x", None),
+        ] {
             let found = request(Some(query), &headers).query("api_key", Duplicates::Ambiguous);
             assert_eq!(found.unwrap().as_deref(), expected, "{query}");
         }
