@@ -1,7 +1,8 @@
-//! `Retry-After` is a promise: who waits as told and is alone passes, and who waits a microsecond less does not.
+//! `Retry-After` keeps its promise: a client that is alone and waits that long passes, and one that waits a microsecond less does
+//! not.
 //!
-//! Random rules, requests and changes of the rules, in memory and in Redis. Each denial is asked again at the time that it tells
-//! and just before, each time by an id that has done the same until then. So nothing but time has passed.
+//! Random rules, requests and changes of the rules, in memory and in Redis. Each denied request is repeated after the wait that the
+//! denial gave, and just before, each time by an id with the same history. So only the time differs.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -38,7 +39,7 @@ const SECOND: u64 = 1_000_000;
 /// Rules and requests.
 #[derive(Clone, Debug)]
 struct Trace {
-    /// Of each limit, its numbers.
+    /// The numbers of each limit.
     limits: Vec<String>,
     steps: Vec<Step>,
 }
@@ -53,7 +54,7 @@ struct Step {
 
 #[derive(Clone, Debug)]
 enum Change {
-    /// Of the numbers of the limit at this place.
+    /// The limit at this place gets other numbers.
     Limit(usize, String),
     /// An override of the first limit begins, and ends by itself after some seconds.
     Override(String, u64),
@@ -66,7 +67,7 @@ struct Asked<'t> {
     rules: &'t Rules,
     cost: u64,
     now: u64,
-    /// When an override will end that may hold for it.
+    /// The end of the override that may apply to it.
     until: Option<u64>,
 }
 
