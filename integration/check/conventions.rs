@@ -313,3 +313,26 @@ fn a_store_that_is_away_is_no_allowance() {
     }
     assert!(weir.metric("weir_check_requests_total{convention=\"nginx\",result=\"unavailable\"}") == 3);
 }
+
+/// Upstreams differ in which of two credentials they take.
+#[test]
+fn two_credentials_are_malformed_whichever_gateway_asks() {
+    let weir = stopped("limits: { PerKey: { by: credentials, burst: 1000, malformed: deny } }").start("echo");
+    let rows: [(Fields<'static>, u16); 5] = [
+        (&[("authorization", "Bearer a")], 200),
+        (&[("authorization", "Bearer a"), ("authorization", "bearer  a")], 200),
+        (&[("authorization", "Bearer a"), ("authorization", "Bearer b")], 429),
+        (&[("authorization", "Bearer a, Bearer b")], 429),
+        (&[("authorization", "Bearer a,Bearer b")], 429),
+    ];
+    for (way, name) in WAYS.iter().enumerate() {
+        for (headers, expected) in rows {
+            // JSON has a header once.
+            if *name == "json" && headers.len() > 1 {
+                continue;
+            }
+            let told = ask(&weir, way, &Asked { headers, ..ASKED });
+            assert_eq!(told.status, expected, "{name}: {headers:?}: {told:?}");
+        }
+    }
+}

@@ -142,6 +142,39 @@ async fn fields_come_as_a_map_or_line_by_line() {
     }
 }
 
+/// Upstreams differ in which of two credentials they take. Envoy sends lines one by one, or joins them.
+#[tokio::test]
+async fn two_credentials_are_malformed() {
+    let weir = serve("limits: { PerKey: { by: credentials, burst: 1000, malformed: deny } }");
+    let mut client = client(weir.grpc).await;
+    for (lines, expected) in [
+        (&["Bearer a"][..], 200),
+        (&["Bearer a", "bearer  a"], 200),
+        (&["Bearer a", "Bearer b"], 429),
+        (&["Basic YTpi", "Bearer a"], 429),
+        (&["Bearer a, Bearer b"], 429),
+        (&["Bearer a,Bearer b"], 429),
+    ] {
+        let mut by_line = request("192.0.2.1", "/", &[]);
+        let http = by_line.attributes.as_mut().unwrap().request.as_mut().unwrap().http.as_mut().unwrap();
+        let line = |value: &&str| HeaderValue {
+            key: "authorization".to_owned(),
+            raw_value: value.as_bytes().to_vec(),
+            ..HeaderValue::default()
+        };
+        http.header_map = Some(HeaderMap { headers: lines.iter().map(line).collect() });
+        let mut asked = vec![by_line];
+        // A map has a header once.
+        if let [line] = lines {
+            asked.push(request("192.0.2.1", "/", &[("authorization", line)]));
+        }
+        for asked in asked {
+            let answer = client.check(asked).await.unwrap().into_inner();
+            assert_eq!(seen(&answer, "").0, expected, "{lines:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_the_route_says_is_a_descriptor() {
     let weir =

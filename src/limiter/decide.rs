@@ -19,7 +19,7 @@ use crate::engine::rules::claims::{TokenClaims, TokenResult};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::Request;
 use crate::store::StoreError;
-use crate::telemetry::metrics::DecisionResult;
+use crate::telemetry::metrics::{DecisionResult, StoreReport};
 
 /// A request that is being decided.
 #[derive(Default)]
@@ -111,7 +111,8 @@ impl Limiter {
             verdict = failure.apply(verdict);
         }
         if verdict.standing == Standing::Denied && !verdict.candidates.is_empty() && ask.is_decision() {
-            self.charge(&view, verdict.candidate_charges(&plan), ask.now(), is_local);
+            let charges = verdict.candidate_charges(&plan);
+            self.charge(&view, StoreReport::Candidate, charges, ask.now(), is_local);
         }
         // A request that takes slots only when it has waited is counted then.
         let is_final = place.is_none() || slots.is_none() || verdict.delay() == Micros(0);
@@ -192,14 +193,14 @@ impl Limiter {
     ) {
         let counting = charges.filter(|charge| charge.counts_denied());
         let charges: Vec<Charge> = counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() }).collect();
-        self.charge(view, charges, now, is_local);
+        self.charge(view, StoreReport::Denied, charges, now, is_local);
     }
 
     /// Makes charges that nobody waits for.
-    fn charge(&self, view: &View, charges: Vec<Charge>, now: Micros, is_local: bool) {
+    fn charge(&self, view: &View, kind: StoreReport, charges: Vec<Charge>, now: Micros, is_local: bool) {
         if !charges.is_empty() {
             let effective_from = view.rules().effective_from;
-            self.settler.run(Job { charges, effective_from, now, counters: Vec::new() }, is_local);
+            self.settler.run(Job { kind, charges, effective_from, now, counters: Vec::new() }, is_local);
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::engine::answer::verdict::{Answer, Standing, Unanswered, Verdict};
 use crate::engine::rules::limit::StoreErrorPolicy;
 use crate::engine::rules::plan::{ChargeOrigin, Plan};
 use crate::store::{Batch, StoreError};
-use crate::telemetry::metrics::{LocalTimer, Tally};
+use crate::telemetry::metrics::{LocalTimer, StoreReport, Tally};
 
 /// The default maximum number of requests that a worker holds.
 pub const DEFAULT_MAX_DELAYED: usize = 1_024;
@@ -149,7 +149,8 @@ impl Drop for Booking {
     fn drop(&mut self) {
         let charges = std::mem::take(&mut self.refunds);
         if !charges.is_empty() {
-            let job = Job { charges, effective_from: self.effective_from, now: self.now(), counters: Vec::new() };
+            let kind = StoreReport::Refund;
+            let job = Job { kind, charges, effective_from: self.effective_from, now: self.now(), counters: Vec::new() };
             self.settler.run(job, self.is_local);
         }
     }

@@ -24,7 +24,7 @@ use crate::engine::rules::response_cost::CostSource;
 use crate::engine::rules::settlement::{PendingSettlement, ResponseReport, SettlementOutcome};
 use crate::message::headers::{self, Headers};
 use crate::store::{Batch, Store};
-use crate::telemetry::metrics::Count;
+use crate::telemetry::metrics::{Count, StoreReport};
 
 /// Calls to the store that a worker may have under way for settlements. Each ends with the store's timeout, so more are due
 /// only if over 50,000 requests per second settle while the store does not answer.
@@ -72,6 +72,7 @@ pub struct Settlement {
 
 /// The charges of one request on their way to the store.
 pub(super) struct Job {
+    pub(super) kind: StoreReport,
     pub(super) charges: Vec<Charge>,
     pub(super) effective_from: Micros,
     pub(super) now: Micros,
@@ -185,7 +186,8 @@ impl Settlement {
         let current = settler.shared.snapshot.load();
         let has_changed = !Arc::ptr_eq(&current, &view.snapshot);
         let effective_from = current.rules.effective_from;
-        let mut job = Job { charges: Vec::new(), effective_from, now, counters: Vec::new() };
+        let kind = StoreReport::Settlement;
+        let mut job = Job { kind, charges: Vec::new(), effective_from, now, counters: Vec::new() };
         self.owed.retain(|owed| {
             let report = report(owed);
             // The request's body may go on until the response has ended.
@@ -259,6 +261,7 @@ impl Settler {
             return job.count(memory.decide(&job.batch()).is_ok());
         }
         let Some(runtime) = self.runtime.as_ref().filter(|_| self.calls.len() < MAX_UNDER_WAY) else {
+            self.shared.metrics.store.reports_dropped.inc(job.kind.label());
             return job.count(false);
         };
         let settler = Arc::clone(self);

@@ -208,6 +208,25 @@ fn each_limit_has_its_own_policy_when_the_store_is_down() {
     assert_eq!(without_store(&[Local, Deny]), [0, 0, 10]);
 }
 
+/// Nobody waits for the counts of denied requests, so those that find too many under way are lost.
+#[tokio::test]
+async fn reports_that_find_the_queue_full_are_counted() {
+    let closed = Limit { allowance: Allowance::Deny, ..limit("Closed", 1) };
+    let windows = [Numbers::sliding_window(5, 60_000_000_000, true).unwrap()].into();
+    let counting = Limit { allowance: Allowance::Windows(windows), ..limit("Counting", 5) };
+    let rules = Rules::new(vec![closed, counting], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+    let shared = Shared::new(rules, Arc::new(Metrics::new().unwrap()), MemoryStore::new(1_000));
+    let target = RedisOptions::new("redis://127.0.0.1:1", Clock::machine()).target().unwrap();
+    let limiter = Limiter::new(Arc::new(shared), Store::Redis(RedisStore::connect(&target)));
+    let dropped = |kind| metric(&limiter, &format!("weir_store_reports_dropped_total{{kind=\"{kind}\"}}"));
+    // No call ends in between, because nothing here yields to the runtime.
+    for (requests, expected) in [(1_024, "0"), (1, "1"), (4, "5")] {
+        assert_eq!(count(&limiter, requests).await, [0, requests, 0]);
+        assert_eq!(dropped("denied"), expected);
+    }
+    assert_eq!(["settlement", "candidate", "refund"].map(dropped), ["0", "0", "0"]);
+}
+
 /// A limit of each algorithm, one with two windows, one in shadow, and one with a candidate, with the stand-in for its store.
 fn mixed_limit(name: &&str) -> Limit {
     const SECOND: u64 = 1_000_000_000;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::escape::unescaped;
 use super::instant::{self, Instants};
 use super::told::{Told, ToldHeaders};
-use super::{Descriptors, Entry};
+use super::{Descriptors, Entry, Lack};
 use crate::engine::algorithms::micros::Micros;
 use crate::message::{headers, lossless, percent, target};
 
@@ -64,6 +64,8 @@ pub(super) struct Draft<'a> {
     query: Option<Cow<'a, str>>,
     has_verdict: bool,
     waited: Micros,
+    /// The value of the request line, the method or the target is an object or an array.
+    has_unread_request: bool,
 }
 
 impl<'a> Draft<'a> {
@@ -129,6 +131,34 @@ impl<'a> Draft<'a> {
             Field::Verdict => self.has_verdict = true,
         }
         Ok(())
+    }
+
+    /// Adds a part whose value, such as a list, cannot be read.
+    pub(super) fn add_unreadable(&mut self, field: &'a Field, raw: &'a [u8]) {
+        match field {
+            Field::Client => self.unread_client = Some(raw),
+            Field::Peer => self.unread_peer = Some(raw),
+            // What is not there in the end is lacking.
+            Field::Request | Field::Method | Field::Target | Field::Path => self.has_unread_request = true,
+            field => self.add_lack(field),
+        }
+    }
+
+    /// Adds a part that the line does not have, though it has a place in other lines of the log.
+    pub(super) fn add_lack(&mut self, field: &'a Field) {
+        let lack = match field {
+            Field::Query => Lack::Query,
+            Field::TlsSubject => Lack::Certificate,
+            Field::Header(name) if self.entry.headers.iter().any(|(known, _)| *known == **name) => return,
+            Field::Header(name) => Lack::Header(name),
+            // What each request has is lacking if it is not there in the end.
+            _ => return,
+        };
+        self.entry.lacks.push(lack);
+    }
+
+    pub(super) fn lacks_headers(&mut self) {
+        self.entry.lacks.push(Lack::Headers);
     }
 
     /// Adds a header whose name is that of the line.
@@ -211,9 +241,32 @@ impl<'a> Draft<'a> {
             *target = Cow::Owned(format!("{target}?{query}"));
         }
         let has_no_head = self.entry.method.is_none() && self.entry.target.is_none();
-        let is_headless = has_no_head && self.entry.descriptors.is_none();
+        let is_headless = has_no_head && self.entry.descriptors.is_none() && !self.has_unread_request;
         self.entry.is_rejected |= (tells.verdict && !self.has_verdict) || (tells.head && is_headless);
+        self.find_lacks(tells);
         Ok((self.entry, logged))
+    }
+
+    /// Finds what each request has, and this line does not tell.
+    fn find_lacks(&mut self, tells: Tells) {
+        let entry = &mut self.entry;
+        if entry.descriptors.as_ref().is_some_and(|call| call.domain.is_some()) {
+            return;
+        }
+        let has_no_target = entry.target.is_none();
+        for (is_lacking, lack) in [
+            (tells.method && entry.method.is_none(), Lack::Method),
+            (tells.path && has_no_target, Lack::Path),
+            // It would stand behind the path.
+            (tells.query && has_no_target, Lack::Query),
+            (tells.host && entry.host.is_none(), Lack::Host),
+            (tells.took && entry.took.is_none(), Lack::Duration),
+            (tells.clients && entry.client.is_none() && entry.unread_client.is_none(), Lack::Client),
+        ] {
+            if is_lacking && !entry.lacks.contains(&lack) {
+                entry.lacks.push(lack);
+            }
+        }
     }
 
     /// The authority of a target that is a URL counts, and not the header (RFC 9112 section 3.2.2).
@@ -237,18 +290,27 @@ impl<'a> Draft<'a> {
 
 /// The parts that a log tells of every request that reached the limits.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "the parts are independent")]
 pub(super) struct Tells {
     /// The method or the target.
     pub(super) head: bool,
     pub(super) client: bool,
     pub(super) verdict: bool,
+    pub(super) method: bool,
+    pub(super) path: bool,
+    pub(super) query: bool,
+    pub(super) host: bool,
+    pub(super) took: bool,
+    /// The client's address, which requests need not have.
+    pub(super) clients: bool,
 }
 
 impl Tells {
     /// Of lines with these parts.
     pub(super) fn of<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Self {
         let told = told(fields);
-        Self { head: told.method || told.path, client: told.client, verdict: false }
+        let Told { client, method, path, query, host, took, .. } = told;
+        Self { head: method || path, client, verdict: false, method, path, query, host, took, clients: false }
     }
 }
 

@@ -52,11 +52,32 @@ pub struct Entry<'a> {
     pub carries_limits: bool,
     /// A member of the line that the first lines of the log lack, if it has a meaning. It is ignored.
     pub new_member: Option<&'a [u8]>,
+    /// The parts that the log has of requests, but not of this one.
+    pub lacks: SmallVec<[Lack<'a>; 2]>,
+}
+
+/// A part of a request that the lines of a log have and that one of them lacks. What a client need not send is lacking only if the line
+/// has no place for it or something unreadable there; a place with nothing in it says that the client has not sent it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lack<'a> {
+    Method,
+    Host,
+    Path,
+    Query,
+    Client,
+    Certificate,
+    Duration,
+    /// In lower case.
+    Header(&'a str),
+    /// All headers.
+    Headers,
 }
 
 /// The last line of a recording: the requests that are missing from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingEnd {
+    /// The requests and calls that the recording has; `None` if the line does not say it.
+    pub kept: Option<u64>,
     /// Requests that came faster than they could be written.
     pub dropped: u64,
     /// Requests of clients that are not in the recorded share.

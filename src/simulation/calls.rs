@@ -24,7 +24,7 @@ impl Side {
         let headers = Headers::new();
         let requests: Vec<Request<'_>> =
             descriptors.iter().map(|descriptor| question.request(descriptor, &headers)).collect();
-        Ok(self.asked(plan, &requests, false))
+        Ok(self.asked(plan, &requests, &[], false))
     }
 }
 

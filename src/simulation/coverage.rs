@@ -13,6 +13,7 @@ use crate::engine::rules::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::rules::matching::ValueTest;
 use crate::engine::rules::response_cost::ResponseCost;
 use crate::engine::rules::rule_set::Rules;
+use crate::logs::Lack;
 use crate::logs::told::Told;
 
 /// A reason why a log does not cover a limit.
@@ -62,6 +63,29 @@ impl fmt::Display for Missing {
             Self::HashedEntry(key) => write!(f, "the values of the descriptor entry `{key}`, which are hashed"),
             Self::Redis(algorithm) => write!(f, "the state of Redis, which `{}` needs", algorithm.name()),
         }
+    }
+}
+
+impl Missing {
+    /// Returns true if a line that lacks this part of a request does not tell what to decide by.
+    pub(super) fn is_of(&self, lack: Lack<'_>) -> bool {
+        match (self, lack) {
+            (Self::Method, Lack::Method)
+            | (Self::Host, Lack::Host)
+            | (Self::Path, Lack::Path)
+            | (Self::Query, Lack::Query)
+            | (Self::Client, Lack::Client)
+            | (Self::Certificate, Lack::Certificate)
+            | (Self::Duration, Lack::Duration)
+            | (Self::Header(_), Lack::Headers) => true,
+            (Self::Header(name), Lack::Header(lacking)) => name == lacking,
+            _ => false,
+        }
+    }
+
+    /// Returns true for what each request has: a line without it was not written for the request as a whole.
+    pub const fn is_of_each_request(&self) -> bool {
+        matches!(self, Self::Method | Self::Path | Self::Duration)
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use super::against::{Comparing, SideOutcome};
+use super::coverage::Missing;
 use super::order::{BRIEF_WINDOW, Order, WINDOW};
 use super::replay::Replay;
 use super::report::{Example, LeftOut, LineCounts, MOST_EXAMPLES, RecordingReport, Report};
@@ -40,6 +41,8 @@ pub struct Options<'a> {
 /// The requests of a block.
 #[derive(Default)]
 struct Parsed {
+    /// The place of the file.
+    file: usize,
     arrivals: Vec<Arrival>,
     counts: LineCounts,
     examples: Vec<Example>,
@@ -47,9 +50,20 @@ struct Parsed {
     answered_429: u64,
     new_members: u64,
     new_member: Option<Example>,
-    /// The last line of a recording, with the place of its file.
-    ended: Option<(usize, RecordingEnd)>,
+    lacking: Vec<Lacking>,
+    /// Requests, read or unreadable.
+    of_requests: u64,
+    /// The last line of a recording.
+    ended: Option<RecordingEnd>,
     error: Option<ReadError>,
+}
+
+/// A line that says too little for a limit.
+struct Lacking {
+    line: u64,
+    is_other: bool,
+    limit: u32,
+    lacks: Missing,
 }
 
 /// Simulates `rules` on a log, and `other` rules on the same requests.
@@ -108,7 +122,7 @@ fn parse_all(
 }
 
 fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) -> Parsed {
-    let mut parsed = Parsed::default();
+    let mut parsed = Parsed { file: block.file, ..Parsed::default() };
     let Some(file) = files.get(block.file) else { return parsed };
     let is_arrival = file.format.told().is_arrival;
     let mut parser = file.format.parser();
@@ -116,6 +130,7 @@ fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) ->
         parsed.counts.lines += 1;
         let (reason, found) = match parser.parse(line) {
             Ok(Some(entry)) => {
+                parsed.of_requests += 1;
                 if let Some(name) = entry.new_member {
                     parsed.new_members += 1;
                     parsed.new_member.get_or_insert_with(|| Example {
@@ -126,7 +141,8 @@ fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) ->
                     });
                 }
                 match arrival(&entry, is_arrival, side, other) {
-                    Ok(arrival) => {
+                    Ok(mut arrival) => {
+                        parsed.take_lacking(number, &mut arrival);
                         parsed.answered_429 += u64::from(entry.status == Some(429));
                         parsed.arrivals.push(arrival);
                         continue;
@@ -138,10 +154,13 @@ fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) ->
                 }
             }
             Ok(None) => {
-                parsed.ended = file.format.recording_end(line).map(|end| (block.file, end)).or(parsed.ended);
+                parsed.ended = file.format.recording_end(line).or(parsed.ended);
                 (LeftOut::NoRequest, Cow::default())
             }
-            Err(error) => (LeftOut::Unreadable, error.to_string().into()),
+            Err(error) => {
+                parsed.of_requests += 1;
+                (LeftOut::Unreadable, error.to_string().into())
+            }
         };
         parsed.counts.leave_out(reason);
         if parsed.counts.left_out(reason) <= MOST_EXAMPLES as u64 {
@@ -150,6 +169,18 @@ fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) ->
         }
     }
     parsed
+}
+
+impl Parsed {
+    /// Takes over the limits that a line says too little for.
+    fn take_lacking(&mut self, line: u64, arrival: &mut Arrival) {
+        let sides = [(false, Some(&mut arrival.asked)), (true, arrival.other.as_deref_mut())];
+        for (is_other, asked) in sides {
+            let left_out = asked.map(|asked| std::mem::take(&mut asked.left_out)).unwrap_or_default();
+            let lacking = left_out.into_iter().map(|(limit, lacks)| Lacking { line, is_other, limit, lacks });
+            self.lacking.extend(lacking);
+        }
+    }
 }
 
 /// Decides requests in the order of their arrival and counts what the limits do.
@@ -163,6 +194,7 @@ struct Decider<'s> {
     new_member: Option<Example>,
     /// By the place of the file; `None` for a file that is not a recording.
     recordings: Vec<Option<RecordingReport>>,
+    files: &'s [LogFile],
     interrupted: Vec<String>,
     precision: Micros,
 }
@@ -191,9 +223,11 @@ impl<'s> OneSide<'s> {
 }
 
 impl<'s> Decider<'s> {
-    fn new(side: &'s Side, other: Option<&'s Side>, told: &Told, files: &[LogFile], options: &Options<'_>) -> Self {
-        let recording =
-            |file: &LogFile| file.format.is_recording().then(|| RecordingReport { file: file.name.clone(), end: None });
+    fn new(side: &'s Side, other: Option<&'s Side>, told: &Told, files: &'s [LogFile], options: &Options<'_>) -> Self {
+        let recording = |file: &LogFile| {
+            let empty = || RecordingReport { file: file.name.clone(), end: None, lines: 0 };
+            file.format.is_recording().then(empty)
+        };
         let there = other.map(|other| (OneSide::new(other, options), Comparing::new(side, other, options.max_keys)));
         let here = OneSide::new(side, options);
         // Lines that tell only the ends of responses are written in their order.
@@ -207,6 +241,7 @@ impl<'s> Decider<'s> {
             new_members: 0,
             new_member: None,
             recordings: files.iter().map(recording).collect(),
+            files,
             interrupted: Vec::new(),
             precision: told.precision,
         }
@@ -222,10 +257,13 @@ impl<'s> Decider<'s> {
         self.answered_429 += parsed.answered_429;
         self.new_members += parsed.new_members;
         self.new_member = self.new_member.take().or(parsed.new_member);
-        if let Some((file, end)) = parsed.ended
-            && let Some(Some(recording)) = self.recordings.get_mut(file)
-        {
-            recording.end = Some(end);
+        if let Some(Some(recording)) = self.recordings.get_mut(parsed.file) {
+            recording.end = parsed.ended.or(recording.end);
+            recording.lines += parsed.of_requests;
+        }
+        let file = self.files.get(parsed.file).map_or("", |file| &file.name);
+        for Lacking { line, is_other, limit, lacks } in parsed.lacking {
+            self.deciding.leave_out(is_other, limit, lacks, (file, line));
         }
         self.interrupted.extend(parsed.error.map(|error| error.to_string()));
         for arrival in parsed.arrivals {
@@ -264,6 +302,11 @@ impl<'s> Decider<'s> {
 }
 
 impl Deciding<'_> {
+    fn leave_out(&mut self, is_other: bool, limit: u32, lacks: Missing, at: (&str, u64)) {
+        let there = self.there.as_mut().filter(|_| is_other).map(|(there, _)| &mut there.tally);
+        there.unwrap_or(&mut self.here.tally).leave_out(limit, lacks, at);
+    }
+
     fn decide(&mut self, mut arrival: Arrival) {
         let (first, last) = *self.span.get_or_insert((arrival.at, arrival.at));
         self.late += u64::from(arrival.at < last);

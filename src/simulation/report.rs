@@ -52,6 +52,8 @@ pub struct RecordingReport {
     pub file: String,
     /// `None` if its last line is missing.
     pub end: Option<RecordingEnd>,
+    /// The lines with requests and calls, those that cannot be read included.
+    pub lines: u64,
 }
 
 /// Lines of the log. Each tells a request that was decided, or was left out.
@@ -113,6 +115,8 @@ pub struct LimitReport {
     pub is_enforced: bool,
     /// For people; empty if it has none.
     pub numbers: String,
+    /// The lines that lack a part which it reads: a count for each part, with the first line.
+    pub left_out: Vec<LimitLeftOut>,
     /// The parts of a request that it reads.
     pub reads: Vec<Missing>,
     pub requests: u64,
@@ -136,6 +140,16 @@ pub struct LimitReport {
     pub load: Option<Load>,
     /// The error is the reason why no numbers were searched. `None` if no share was given.
     pub suggestion: Option<Result<Suggestion, &'static str>>,
+}
+
+/// Requests that a limit did not decide, because their lines lack a part that it reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitLeftOut {
+    pub lacks: Missing,
+    pub lines: u64,
+    /// The first line.
+    pub file: String,
+    pub line: u64,
 }
 
 /// The effect of a limit's candidate.
@@ -210,16 +224,44 @@ impl LineCounts {
 impl Report {
     /// Returns true if each line was read and each request decided.
     pub fn is_whole(&self) -> bool {
-        let is_whole = |recording: &RecordingReport| recording.end.is_some_and(|end| end.dropped == 0);
+        let is_whole = |recording: &RecordingReport| {
+            recording.end.is_some_and(|end| end.dropped == 0) && !recording.is_miscounted()
+        };
+        let mut limits = self.sides().flat_map(|side| &side.limits);
         self.lines.unread() == 0
             && self.undecided == 0
             && self.interrupted.is_empty()
             && self.recordings.iter().all(is_whole)
+            && limits.all(|limit| limit.left_out.is_empty())
+    }
+
+    /// The report on these rules, and that on the others.
+    pub fn sides(&self) -> impl Iterator<Item = &SideReport> {
+        [&self.side].into_iter().chain(&self.other)
+    }
+
+    /// A limit that must not be relied on, because its part of the log is too small.
+    pub fn too_much_left_out(&self) -> Option<&LimitReport> {
+        let mut limits = self.sides().flat_map(|side| &side.limits);
+        limits.find(|limit| {
+            let lines = |of_all: bool| {
+                let lacking = limit.left_out.iter().filter(|left| of_all || left.lacks.is_of_each_request());
+                lacking.map(|left| left.lines).sum::<u64>()
+            };
+            lines(false) * 100 > self.lines.lines * MOST_UNREAD || (limit.requests == 0 && lines(true) > 0)
+        })
     }
 
     /// Returns true if too much of the log was not read for the report to be relied on.
     pub fn is_too_much_unread(&self) -> bool {
         self.lines.unread() * 100 > self.lines.lines * MOST_UNREAD || !self.interrupted.is_empty()
+    }
+}
+
+impl RecordingReport {
+    /// Returns true if the last line counts other lines than there are.
+    pub fn is_miscounted(&self) -> bool {
+        self.end.and_then(|end| end.kept).is_some_and(|kept| kept != self.lines)
     }
 }
 

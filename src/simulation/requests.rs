@@ -6,16 +6,18 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use super::calls::entries;
-use super::coverage::{Missing, headers_read, missing, need_client};
+use super::coverage::{Missing, headers_read, missing, need_client, needs};
 use super::report::LeftOut;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::descriptors::ChargedAfterwards;
+use crate::engine::rules::identity::Fallback;
+use crate::engine::rules::limit::LimitMode;
 use crate::engine::rules::plan::{DenialReason, Plan};
 use crate::engine::rules::request::{Body, Request};
 use crate::engine::rules::rule_set::Rules;
-use crate::logs::Entry;
 use crate::logs::told::Told;
+use crate::logs::{Entry, Lack};
 use crate::message::headers::Headers;
 use crate::message::host::host_of;
 use crate::message::path::{self, EscapedSlashes, normalise};
@@ -30,6 +32,8 @@ pub(super) struct Side {
     /// True if some limit is not covered.
     has_gaps: bool,
     has_slots: bool,
+    /// What each covered limit reads.
+    reads: Vec<(u32, Vec<Missing>)>,
     /// Some covered limit reads the client's address.
     needs_client: bool,
     /// The headers that covered limits read.
@@ -52,6 +56,8 @@ pub(super) struct Asked {
     pub(super) plan: Plan,
     /// The ids at limits that decide without a charge: the limit's index, the fingerprint and the readable id.
     pub(super) uncharged: Vec<(u32, u128, String)>,
+    /// The limits that read a part which the line lacks, and that part.
+    pub(super) left_out: Vec<(u32, Missing)>,
 }
 
 impl Asked {
@@ -69,23 +75,47 @@ impl Side {
         let headers = headers_read(&rules, &missing);
         let needs_client = need_client(&rules, &missing);
         let afterwards = ChargedAfterwards::new(&rules);
-        Self { rules, afterwards, missing, has_gaps, has_slots, needs_client, headers }
+        let limits = (0..).zip(rules.limits()).zip(&missing);
+        let covered = limits.filter(|((_, limit), missing)| limit.mode != LimitMode::Off && missing.is_empty());
+        let reads = covered.map(|((index, limit), _)| (index, needs(limit))).collect();
+        Self { rules, afterwards, missing, has_gaps, has_slots, reads, needs_client, headers }
     }
 
     fn is_covered(&self, limit: u32) -> bool {
         self.missing.get(limit as usize).is_none_or(Vec::is_empty)
     }
 
-    fn ask(&self, request: &Request<'_>, has_end: bool) -> Result<Asked, LeftOut> {
+    fn ask(&self, request: &Request<'_>, lacks: &[Lack<'_>], has_end: bool) -> Result<Asked, LeftOut> {
         let plan = self.rules.charges(request, None).map_err(|_| LeftOut::InvalidEntry)?;
-        Ok(self.asked(plan, &[*request], has_end))
+        Ok(self.asked(plan, &[*request], lacks, has_end))
+    }
+
+    /// The limits that read one of these parts, which a line lacks. A limit with `missing: deny` or `shared` is not among them for an address,
+    /// because a request need not have one.
+    fn left_out(&self, lacks: &[Lack<'_>]) -> Vec<(u32, Missing)> {
+        if lacks.is_empty() {
+            return Vec::new();
+        }
+        let decides = |limit: u32| {
+            let limit = self.rules.limit(limit);
+            limit.is_some_and(|limit| limit.missing != Fallback::Skip)
+        };
+        let first = |limit: u32, reads: &[Missing]| {
+            let is_lacking = |lack: &Lack<'_>| *lack != Lack::Client || !decides(limit);
+            let mut lacks = lacks.iter().filter(|lack| is_lacking(lack));
+            lacks.find_map(|lack| reads.iter().find(|need| need.is_of(*lack))).cloned()
+        };
+        self.reads.iter().filter_map(|(limit, reads)| Some((*limit, first(*limit, reads)?))).collect()
     }
 
     /// `requests` have the ids of the plan.
-    pub(super) fn asked(&self, mut plan: Plan, requests: &[Request<'_>], has_end: bool) -> Asked {
-        if self.has_gaps || (self.has_slots && !has_end) {
+    pub(super) fn asked(&self, mut plan: Plan, requests: &[Request<'_>], lacks: &[Lack<'_>], has_end: bool) -> Asked {
+        let left_out = self.left_out(lacks);
+        if self.has_gaps || !left_out.is_empty() || (self.has_slots && !has_end) {
             keep(&mut plan, |limit, charge| {
-                self.is_covered(limit) && (has_end || charge.is_none_or(|charge| !charge.numbers.is_slots()))
+                self.is_covered(limit)
+                    && left_out.iter().all(|(other, _)| *other != limit)
+                    && (has_end || charge.is_none_or(|charge| !charge.numbers.is_slots()))
             });
         }
         let mut uncharged = Vec::new();
@@ -96,7 +126,7 @@ impl Side {
                 uncharged.push((limit, fingerprint, id));
             }
         }
-        Asked { plan, uncharged }
+        Asked { plan, uncharged, left_out }
     }
 }
 
@@ -170,8 +200,8 @@ pub(super) fn arrival(
         now: at,
     };
     let ends = entry.took.map(|took| at.after(took));
-    let asked = side.ask(&request, ends.is_some())?;
-    let other = other.map(|other| other.ask(&request, ends.is_some()).map(Box::new)).transpose()?;
+    let asked = side.ask(&request, &entry.lacks, ends.is_some())?;
+    let other = other.map(|other| other.ask(&request, &entry.lacks, ends.is_some()).map(Box::new)).transpose()?;
     Ok(Arrival { at, ends, asked, other })
 }
 

@@ -5,7 +5,7 @@ use super::ids::IdTable;
 use super::load::Histogram;
 use super::most_denied::MostDenied;
 use super::replay::{LimitOutcome, Replay};
-use super::report::{CandidateReport, Delays, LimitReport, Load, SideReport, Status};
+use super::report::{CandidateReport, Delays, LimitLeftOut, LimitReport, Load, SideReport, Status};
 use super::requests::{Asked, Side};
 use super::series::Series;
 use super::suggestion::{Goal, Record};
@@ -30,6 +30,7 @@ pub(super) struct Tally {
 
 #[derive(Default)]
 struct LimitTally {
+    left_out: Vec<LimitLeftOut>,
     requests: u64,
     denied: u64,
     denied_in_shadow: u64,
@@ -77,6 +78,15 @@ impl Tally {
             record_room: options.max_charges,
             denied: 0,
             delays: DelayTally::default(),
+        }
+    }
+
+    /// Counts a line for the limits that it says too little for.
+    pub(super) fn leave_out(&mut self, limit: u32, lacks: Missing, (file, line): (&str, u64)) {
+        let Some(tally) = self.limits.get_mut(limit as usize) else { return };
+        match tally.left_out.iter_mut().find(|left| left.lacks == lacks) {
+            Some(left) => left.lines += 1,
+            None => tally.left_out.push(LimitLeftOut { lacks, lines: 1, file: file.to_owned(), line }),
         }
     }
 
@@ -177,6 +187,7 @@ impl LimitTally {
             status,
             is_enforced: limit.is_enforced(),
             numbers: numbers(&limit.allowance),
+            left_out: self.left_out,
             reads: reads(limit),
             requests: self.requests,
             denied: self.denied,

@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", requires = "log")]
     log_format: Option<String>,
 
-    /// Succeed even if more than 1% of the log's lines could not be read, or no limit decided a request
+    /// Succeed even if more than 1% of the log's lines could not be read or lack what a limit reads, or no limit decided a request
     #[arg(long, requires = "log")]
     allow_unread: bool,
 

@@ -8,7 +8,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::limit::WHOLE_SHARE;
 use crate::simulation::against::Difference;
 use crate::simulation::report::{
-    CandidateReport, Delays, DeniedId, LeftOut, LimitReport, RecordingReport, Report, SideReport, Status,
+    CandidateReport, Delays, DeniedId, LeftOut, LimitLeftOut, LimitReport, RecordingReport, Report, SideReport, Status,
 };
 use crate::simulation::series::Slice;
 use crate::simulation::suggestion::Found;
@@ -59,7 +59,9 @@ pub(super) fn render(report: &Report, names: &Names) -> String {
 fn recording(recording: &RecordingReport) -> Value {
     json!({
         "file": recording.file,
-        "is_whole": recording.end.is_some(),
+        "is_whole": recording.end.is_some() && !recording.is_miscounted(),
+        "lines": recording.lines,
+        "kept": recording.end.and_then(|end| end.kept),
         "dropped": recording.end.map(|end| end.dropped),
         "outside_the_share": recording.end.map(|end| end.outside_the_share),
         "without_a_request": recording.end.map(|end| end.without_a_request),
@@ -110,6 +112,7 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "missing": missing,
         "mode": if limit.is_enforced { "enforce" } else { "shadow" },
         "numbers": limit.numbers,
+        "left_out": limit.left_out.iter().map(left_out_by_limit).collect::<Vec<_>>(),
         "reads": limit.reads.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "requests": limit.requests,
         "denied": limit.denied,
@@ -128,6 +131,10 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "load": load,
         "suggestion": suggestion,
     }))
+}
+
+fn left_out_by_limit(left: &LimitLeftOut) -> Value {
+    json!({ "lacks": left.lacks.to_string(), "lines": left.lines, "file": left.file, "line": left.line })
 }
 
 fn candidate(candidate: &CandidateReport) -> Value {

@@ -9,7 +9,9 @@ use super::figures::{count, number_text, of, percent};
 use crate::commands::print::{counted, joined};
 use crate::engine::rules::quote::WIDEST_WORD;
 use crate::message::lossless;
-use crate::simulation::report::{Example, LeftOut, LimitReport, MOST_UNREAD, RecordingReport, Report, SideReport};
+use crate::simulation::report::{
+    Example, LeftOut, LimitLeftOut, LimitReport, MOST_UNREAD, RecordingReport, Report, SideReport,
+};
 
 /// The names of limits in a sentence, at most.
 const MOST_NAMES: usize = 10;
@@ -20,7 +22,8 @@ pub(in crate::commands) fn sentences(report: &Report, shows_ids: bool) -> Vec<St
         report.interrupted.iter().map(|reason| format!("not read to the end: {reason}")).collect();
     let reasons = LeftOut::ALL.into_iter().filter(|reason| *reason != LeftOut::NoRequest);
     told.extend(reasons.filter_map(|reason| sentence(report, reason, shows_ids)));
-    told.extend(report.recordings.iter().filter_map(lacking));
+    told.extend(report.recordings.iter().flat_map(|recording| [lacking(recording), miscounted(recording)]).flatten());
+    told.extend(of_limits(report));
     told.extend(new_members(report));
     if report.undecided > 0 {
         let requests = count(report.undecided, "request");
@@ -45,6 +48,42 @@ fn lacking(recording: &RecordingReport) -> Option<String> {
     let parts = parts.iter().filter(|(number, ..)| *number > 0);
     let parts: Vec<String> = parts.map(|(number, what, which)| format!("{} {which}", count(*number, what))).collect();
     (!parts.is_empty()).then(|| format!("{file} lacks {}", joined(parts, ", ")))
+}
+
+/// Tells which limits say nothing of which lines. Limits that lack the same share a sentence.
+fn of_limits(report: &Report) -> Vec<String> {
+    let mut told: Vec<(&LimitLeftOut, Vec<&str>)> = Vec::new();
+    for limit in report.sides().flat_map(|side| &side.limits) {
+        for left in &limit.left_out {
+            match told.iter_mut().find(|(other, _)| *other == left) {
+                Some((_, names)) if names.contains(&limit.name.as_str()) => {}
+                Some((_, names)) => names.push(&limit.name),
+                None => told.push((left, vec![&limit.name])),
+            }
+        }
+    }
+    let sentence = |(left, names): (&LimitLeftOut, Vec<&str>)| {
+        let (name, lines) = (listed(&names), of(left.lines, report.lines.lines, "line"));
+        let (file, line) = (&left.file, left.line);
+        let all = if names.len() == 1 { "leaves" } else { "leave" };
+        format!("{name} {all} out {lines}, which do not tell {}, such as {file}:{line}", left.lacks)
+    };
+    told.into_iter().map(sentence).collect()
+}
+
+/// The first of these names, and how many more there are.
+fn listed(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(MOST_NAMES);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", joined(names.iter().take(MOST_NAMES), ", "))
+}
+
+/// Reports a recording that has not the lines that it says; `None` if it has.
+fn miscounted(recording: &RecordingReport) -> Option<String> {
+    let (file, lines) = (&recording.file, count(recording.lines, "request"));
+    let kept = recording.end.and_then(|end| end.kept).filter(|_| recording.is_miscounted())?;
+    let kept = number_text(kept);
+    Some(format!("{file} has {lines}, but its last line counts {kept}: lines were removed or added"))
 }
 
 /// Reports lines with members that the first lines lack. The first lines decide which limits are covered.
@@ -89,17 +128,18 @@ pub(super) fn idle(report: &Report) -> Option<String> {
     let side = &report.side;
     let idle = side.active().filter(|limit| limit.requests == 0 && report.requests > 0);
     let idle: Vec<&str> = idle.map(|limit| limit.name.as_str()).collect();
-    let more = idle.len().saturating_sub(MOST_NAMES);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let names = joined(idle.iter().take(MOST_NAMES), ", ");
     let limits = counted(side.active().count(), "limit");
-    (!idle.is_empty()).then(|| format!("{} of {limits} decided no request: {names}{more}", idle.len()))
+    (!idle.is_empty()).then(|| format!("{} of {limits} decided no request: {}", idle.len(), listed(&idle)))
 }
 
 /// Why a limit that the log covers decided nothing.
 pub(super) fn unmet(report: &Report, limit: &LimitReport) -> String {
     if report.requests == 0 {
         return "decided no request".to_owned();
+    }
+    if !limit.left_out.is_empty() {
+        let lacks = joined(limit.left_out.iter().map(|left| &left.lacks), ", ");
+        return format!("decided no request: lines do not tell {lacks}");
     }
     let reads = joined(&limit.reads, ", ");
     if reads.is_empty() {
@@ -152,7 +192,11 @@ pub(in crate::commands) fn doubt(report: &Report, decides: bool) -> Option<Strin
             "more than {MOST_UNREAD}% of the lines could not be read; give their format with --log-format; {way_out}"
         ));
     }
-    (!decides).then(|| format!("no limit decided a request of the log; {way_out}"))
+    if !decides {
+        return Some(format!("no limit decided a request of the log; {way_out}"));
+    }
+    let limit = report.too_much_left_out()?;
+    Some(format!("{} leaves out too many lines, which do not tell what it reads; {way_out}", limit.name))
 }
 
 pub(in crate::commands) fn json(report: &Report, shows_ids: bool) -> Value {

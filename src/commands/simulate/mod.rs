@@ -63,7 +63,7 @@ pub struct Args {
     #[arg(long)]
     show_ids: bool,
 
-    /// Succeed even if more than 1% of the lines could not be read, or no limit decided a request
+    /// Succeed even if more than 1% of the lines could not be read or lack what a limit reads, or no limit decided a request
     #[arg(long)]
     allow_unread: bool,
 

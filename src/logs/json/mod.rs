@@ -17,7 +17,7 @@ mod scan;
 pub(super) use self::names::Dialect;
 
 /// The members that are looked for, at most: those of a log's first lines.
-const MAX_MEMBERS: usize = 128;
+const MAX_MEMBERS: usize = u128::BITS as usize;
 
 /// Caddy writes `REDACTED` for these.
 const REDACTED: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
@@ -29,6 +29,10 @@ pub(super) struct JsonFormat {
     /// The names in the first lines in their order, and their meanings.
     members: Vec<(Box<[u8]>, Field)>,
     tells: Tells,
+    /// The members that are used, by their places.
+    used: u128,
+    /// The members without which a line does not tell whether the client has sent the part.
+    fixed: u128,
     /// The first line of a recording.
     recorded: Head,
 }
@@ -54,22 +58,31 @@ impl JsonFormat {
             }
         }
         let dialect = dialect.unwrap_or_else(|| Dialect::of(|name| found.contains(&name)));
-        for name in dialect.optional() {
-            if !found.contains(&name.as_bytes()) {
-                found.push(name.as_bytes());
-            }
-        }
+        let optional = dialect.optional().iter().map(|name| name.as_bytes());
+        let optional: Vec<&[u8]> = optional.filter(|name| !found.contains(name)).collect();
+        found.truncate(MAX_MEMBERS - optional.len());
+        found.extend(optional);
         let members = found.into_iter().map(|name| (name.into(), dialect.field(name)));
-        let members: Vec<_> = members.collect();
+        let members: Vec<(Box<[u8]>, Field)> = members.collect();
         let tells = Tells::of(members.iter().map(|(_, field)| field));
         let tells = match dialect {
-            Dialect::Caddy => Tells { head: true, client: true, ..tells },
+            Dialect::Caddy => {
+                Tells { head: true, client: true, method: true, path: true, query: true, host: true, ..tells }
+            }
             // They leave out what a request does not have.
-            Dialect::Weir => Tells { client: false, verdict: true, ..tells },
-            Dialect::Recording => Tells { client: false, ..tells },
+            Dialect::Weir => Tells { client: false, clients: true, host: false, verdict: true, ..tells },
+            Dialect::Recording => Tells { client: false, clients: true, host: false, ..tells },
             _ => tells,
         };
-        Self { dialect, members, tells, recorded }
+        // Others leave out the headers that a client has not sent.
+        let has_all = dialect == Dialect::Nginx;
+        let (mut used, mut fixed) = (0, 0);
+        for (place, (name, field)) in members.iter().enumerate() {
+            used |= u128::from(*field != Field::Ignored || dialect.is_structure(name)) << place;
+            let need_not_be_sent = matches!(field, Field::Header(_) | Field::TlsSubject | Field::Query);
+            fixed |= u128::from(has_all && need_not_be_sent) << place;
+        }
+        Self { dialect, members, tells, used, fixed, recorded }
     }
 
     pub(super) fn told(&self) -> Told {
@@ -115,39 +128,58 @@ impl JsonFormat {
         let required = self.dialect.required();
         let (mut place, mut is_request) = (Place::default(), required.is_empty());
         let mut recorded = RecordedDescriptors::default();
+        let (mut seen, mut has_headers) = (0_u128, false);
         while let Some((name, value)) = scanner.member().map_err(unreadable)? {
             is_request |= required.contains(&name);
+            let offset = || value.bytes().as_ptr().addr().saturating_sub(line.as_ptr().addr());
+            let shown = || String::from_utf8_lossy(name);
+            let member = self.member(name, &mut place);
+            let bit = member.map_or(0, |(place, _)| 1 << place);
+            if seen & self.used & bit != 0 {
+                return Err(Unreadable { expected: format!("`{}` only once", shown()).into(), at: offset() });
+            }
+            seen |= bit;
             match (self.dialect, name, value) {
                 (Dialect::Caddy, b"request", Scanned::Nested(object)) => {
-                    Self::request(object, &mut draft, instants).map_err(unreadable)?;
+                    has_headers = Self::request(object, &mut draft, instants).map_err(unreadable)?;
                     continue;
                 }
-                (Dialect::Recording, b"headers", Scanned::Nested(pairs)) => {
+                (Dialect::Recording, b"headers", Scanned::Nested(pairs)) if pairs.starts_with(b"[") => {
                     recording::headers(pairs, &mut draft).map_err(unreadable)?;
                     continue;
                 }
                 (Dialect::Recording, ..) if recorded.add(name, value).map_err(unreadable)? => continue,
                 _ => {}
             }
-            let Some(field) = self.field(name, &mut place) else {
+            let Some((_, field)) = member else {
                 if self.dialect.field(name) != Field::Ignored {
                     draft.add_new_member(name);
                 }
                 continue;
             };
             let added = match value {
-                Scanned::Plain(b"null") | Scanned::Nested(_) => Ok(()),
+                Scanned::Plain(_) | Scanned::Nested(_) if self.dialect == Dialect::Recording && is_text(field) => {
+                    Err("a text")
+                }
+                Scanned::Plain(b"null") => Ok(()),
+                Scanned::Nested(raw) => {
+                    draft.add_unreadable(field, raw);
+                    Ok(())
+                }
                 Scanned::Plain(raw) => draft.add(field, raw, false, instants),
                 Scanned::Text(raw) => draft.add(field, raw, true, instants),
             };
             added.map_err(|expected| Unreadable {
-                expected: format!("{expected} in `{}`", String::from_utf8_lossy(name)).into(),
-                at: value.bytes().as_ptr().addr().saturating_sub(line.as_ptr().addr()),
+                expected: format!("{expected} in `{}`", shown()).into(),
+                at: offset(),
             })?;
         }
         if !is_request {
-            return Ok(None);
+            let is_other = self.dialect != Dialect::Recording || recording::has_no_request(line);
+            let expected = "`target` or `domain`".into();
+            return if is_other { Ok(None) } else { Err(Unreadable { expected, at: 0 }) };
         }
+        self.add_lacking(seen, has_headers, &mut draft);
         draft.carries_limits(recorded.carries_limits);
         if let Some(descriptors) = recorded.finish() {
             draft.add_descriptors(descriptors);
@@ -156,26 +188,37 @@ impl JsonFormat {
         entry.map(Some).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
     }
 
+    /// Adds the parts for which a line with these members has no place.
+    fn add_lacking<'a>(&'a self, seen: u128, has_headers: bool, draft: &mut Draft<'a>) {
+        let lacking = self.fixed & !seen;
+        if lacking != 0 {
+            let members = self.members.iter().enumerate();
+            members.filter(|(place, _)| lacking >> place & 1 == 1).for_each(|(_, (_, field))| draft.add_lack(field));
+        }
+        if self.dialect == Dialect::Caddy && !has_headers {
+            draft.lacks_headers();
+        }
+    }
+
     /// Reads the last line of a recording; `None` for any other line.
     pub(super) fn recording_end(&self, line: &[u8]) -> Option<RecordingEnd> {
         (self.dialect == Dialect::Recording).then(|| recording::end(line)).flatten()
     }
 
-    /// The meaning of a member. Lines have their members in the same order, so the next one is tried first.
-    fn field(&self, name: &[u8], place: &mut Place) -> Option<&Field> {
+    /// The place and the meaning of a member. Lines have their members in the same order, so the next one is tried first.
+    fn member(&self, name: &[u8], place: &mut Place) -> Option<(usize, &Field)> {
         let is_named = |(known, _): &&(Box<[u8]>, Field)| **known == *name;
-        if let Some((_, field)) = self.members.get(place.0).filter(is_named) {
-            place.0 += 1;
-            return Some(field);
-        }
-        let found = self.members.iter().position(|member| is_named(&member))?;
+        let found = match self.members.get(place.0).filter(is_named) {
+            Some(_) => place.0,
+            None => self.members.iter().position(|member| is_named(&member))?,
+        };
         place.0 = found + 1;
-        Some(&self.members[found].1)
+        Some((found, &self.members[found].1))
     }
 
-    /// Adds the members of a request's own object.
-    fn request<'a>(object: &'a [u8], draft: &mut Draft<'a>, instants: &mut Instants) -> Result<(), Mistake> {
-        let mut scanner = Scanner::object(object)?;
+    /// Adds the members of a request's own object. Returns true if it has headers.
+    fn request<'a>(object: &'a [u8], draft: &mut Draft<'a>, instants: &mut Instants) -> Result<bool, Mistake> {
+        let (mut scanner, mut has_headers) = (Scanner::object(object)?, false);
         while let Some((name, value)) = scanner.member()? {
             match value {
                 Scanned::Text(raw) => {
@@ -183,12 +226,21 @@ impl JsonFormat {
                         .add(Dialect::field_of_request(name), raw, true, instants)
                         .map_err(|expected| (expected, 0))?;
                 }
-                Scanned::Nested(lines) if name == b"headers" => headers(lines, draft)?,
-                _ => {}
+                Scanned::Nested(lines) if name == b"headers" => {
+                    headers(lines, draft)?;
+                    has_headers = true;
+                }
+                Scanned::Nested(raw) => draft.add_unreadable(Dialect::field_of_request(name), raw),
+                Scanned::Plain(_) => {}
             }
         }
-        Ok(())
+        Ok(has_headers)
     }
+}
+
+/// Recordings have texts for all parts of a request but its instant. The first line says by `tls_subject` whether others have it.
+fn is_text(field: &Field) -> bool {
+    !matches!(field, Field::Ignored | Field::Arrival | Field::TlsSubject)
 }
 
 /// Adds headers, each with an array of its lines.
@@ -247,7 +299,7 @@ mod tests {
         assert_eq!((entry.descriptors.as_deref(), entry.is_rejected), (Some(&expected), false));
         assert!(!entry.carries_limits && read.next().flatten().unwrap().0.carries_limits);
         assert!(read.all(|entry| entry.is_none()));
-        let expected = RecordingEnd { dropped: 3, outside_the_share: 4, without_a_request: 0 };
+        let expected = RecordingEnd { kept: Some(2), dropped: 3, outside_the_share: 4, without_a_request: 0 };
         assert_eq!(lines.map(|line| format.recording_end(line)), [None, None, None, None, Some(expected)]);
     }
 }

@@ -90,8 +90,32 @@ impl Dialect {
             Self::Weir => {
                 &["client", "user", "method", "target", "host", "verdict", "user_agent", "referer", "request_id"]
             }
-            Self::Recording => &["at_us", "client", "tls_subject", "method", "host", "target"],
+            Self::Recording => &[
+                "at_us",
+                "client",
+                "tls_subject",
+                "method",
+                "host",
+                "target",
+                "headers",
+                "domain",
+                "descriptors",
+                "hits",
+                "only_checks",
+                "carries_limits",
+            ],
             _ => &[],
+        }
+    }
+
+    /// Returns true if a member holds parts of a request as an object or an array.
+    pub(super) fn is_structure(self, name: &[u8]) -> bool {
+        match self {
+            Self::Caddy => name == b"request",
+            Self::Recording => {
+                matches!(name, b"headers" | b"domain" | b"descriptors" | b"hits" | b"only_checks" | b"carries_limits")
+            }
+            _ => false,
         }
     }
 }

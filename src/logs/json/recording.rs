@@ -72,6 +72,14 @@ impl<'a> RecordedDescriptors<'a> {
     /// Adds a member. Returns false if it has another meaning.
     pub(super) fn add(&mut self, name: &[u8], value: Scanned<'a>) -> Result<bool, Mistake> {
         match (name, value) {
+            (b"domain" | b"headers" | b"descriptors" | b"hits" | b"only_checks" | b"carries_limits", _)
+                if !fits(name, value) =>
+            {
+                return Err((
+                    "a text for `domain`, arrays for `headers`, `descriptors` and `hits`, true or false for others",
+                    0,
+                ));
+            }
             (b"domain", Scanned::Text(domain)) => self.domain = Some(text(domain)),
             (b"descriptors", Scanned::Nested(array)) => self.each = descriptors(array)?,
             (b"hits", Scanned::Nested(array)) => self.hits = hits(array)?,
@@ -92,6 +100,15 @@ impl<'a> RecordedDescriptors<'a> {
     }
 }
 
+/// Returns true if a value has the type that recordings have for this member.
+fn fits(name: &[u8], value: Scanned<'_>) -> bool {
+    match name {
+        b"domain" => matches!(value, Scanned::Text(_)),
+        b"only_checks" | b"carries_limits" => matches!(value, Scanned::Plain(b"true" | b"false")),
+        _ => matches!(value, Scanned::Nested(array) if array.starts_with(b"[")),
+    }
+}
+
 /// Adds headers, each an array of a name and a value.
 pub(super) fn headers<'a>(array: &'a [u8], draft: &mut Draft<'a>) -> Result<(), Mistake> {
     let mut items = Scanner::array(array)?;
@@ -104,6 +121,11 @@ pub(super) fn headers<'a>(array: &'a [u8], draft: &mut Draft<'a>) -> Result<(), 
     Ok(())
 }
 
+/// Returns true for the first and the last line.
+pub(super) fn has_no_request(line: &[u8]) -> bool {
+    members(line).iter().any(|(name, _)| matches!(*name, b"weir_recording" | b"ended"))
+}
+
 /// Reads the last line; `None` if it is another one.
 pub(super) fn end(line: &[u8]) -> Option<RecordingEnd> {
     let line: serde_json::Value = serde_json::from_slice(line).ok()?;
@@ -111,6 +133,7 @@ pub(super) fn end(line: &[u8]) -> Option<RecordingEnd> {
     let counts = line.get("counts")?;
     let number = |name: &str| counts[name].as_u64().unwrap_or(0);
     Some(RecordingEnd {
+        kept: counts["kept"].as_u64(),
         dropped: number("dropped"),
         outside_the_share: number("outside_the_share"),
         without_a_request: number("without_a_request"),

@@ -35,6 +35,7 @@ pub use listeners::{
 };
 pub use server::KeysFetch;
 pub use server::OverridesFetch;
+pub use store::StoreReport;
 pub use tally::Tally;
 
 /// 50 us to 1 s: from a decision in memory to a store that is too slow to be useful. Two bounds are callers' timeouts: Envoy

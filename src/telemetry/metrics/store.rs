@@ -4,6 +4,21 @@ use prometheus::{IntCounter, IntGauge, IntGaugeVec};
 
 use super::DECISION_BUCKETS;
 use super::families::{Counters, Timer, metrics};
+use super::label::label;
+
+label! {
+    /// Charges that no request waits for: the label `kind` of `weir_store_reports_dropped_total`.
+    pub enum StoreReport {
+        /// The cost that a response has reported.
+        Settlement = "settlement",
+        /// A denied request, for limits that count them.
+        Denied = "denied",
+        /// The charges of candidates for a denied request.
+        Candidate = "candidate",
+        /// The tokens of a request that left while it waited.
+        Refund = "refund",
+    }
+}
 
 metrics! {
     pub struct StoreMetrics {
@@ -13,6 +28,12 @@ metrics! {
         errors: Counters = counters(
             "weir_store_errors_total", "Failed calls to the store, by kind",
             "kind", &["down", "late", "broken", "busy", "error", "duplicate"],
+        );
+        /// By [`StoreReport`].
+        reports_dropped: Counters = counters(
+            "weir_store_reports_dropped_total",
+            "Charges that no request waits for and that were not sent to Redis, because too many were under way, by kind",
+            "kind", &StoreReport::LABELS,
         );
         connections: IntGauge = gauge("weir_store_connections", "Workers connected to the store; in memory, all of them");
         breakers_open: IntGauge = gauge("weir_store_breakers_open", "Workers whose circuit breaker for the store is open");
