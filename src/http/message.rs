@@ -320,10 +320,11 @@ impl Message {
 
 impl Response {
     /// Returns whether it may be silent for any time between its parts: a stream of our own, of events, or of gRPC messages.
+    /// None of them announces its length.
     pub(super) fn may_pause(&self) -> bool {
         match &self.body {
             ResponseBody::Stream(_) => true,
-            body => body.is_upstreams() && (self.headers.is_grpc() || self.headers.is_event_stream()),
+            body => body.is_upstreams() && body.length().is_none() && self.headers.is_stream(),
         }
     }
 }

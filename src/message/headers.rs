@@ -199,16 +199,12 @@ impl Headers {
 
     /// Returns true for a gRPC call, whose client expects errors as gRPC statuses.
     pub fn is_grpc(&self) -> bool {
-        self.get("content-type").is_some_and(|kind| kind.starts_with(b"application/grpc"))
+        self.get("content-type").is_some_and(is_grpc)
     }
 
-    /// Returns whether the content is a stream of server-sent events.
-    pub fn is_event_stream(&self) -> bool {
-        const EVENTS: &[u8] = b"text/event-stream";
-        let start = self.get("content-type").and_then(|kind| kind.split_at_checked(EVENTS.len()));
-        start.is_some_and(|(name, rest)| {
-            name.eq_ignore_ascii_case(EVENTS) && matches!(rest.trim_ascii_start().first(), None | Some(b';'))
-        })
+    /// Returns whether the content is a stream of server-sent events or of gRPC messages.
+    pub fn is_stream(&self) -> bool {
+        self.get("content-type").is_some_and(|kind| is_grpc(kind) || is_event_stream(kind))
     }
 
     pub fn has_underscores(&self) -> bool {
@@ -324,6 +320,17 @@ pub fn is_name(name: &[u8]) -> bool {
 /// Returns true for a valid header value (RFC 9110 section 5.5): no control characters except tab.
 pub fn is_value(value: &[u8]) -> bool {
     value.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..))
+}
+
+fn is_grpc(content_type: &[u8]) -> bool {
+    content_type.starts_with(b"application/grpc")
+}
+
+fn is_event_stream(content_type: &[u8]) -> bool {
+    const EVENTS: &[u8] = b"text/event-stream";
+    content_type.split_at_checked(EVENTS.len()).is_some_and(|(name, rest)| {
+        name.eq_ignore_ascii_case(EVENTS) && matches!(rest.trim_ascii_start().first(), None | Some(b';'))
+    })
 }
 
 #[cfg(test)]

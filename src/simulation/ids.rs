@@ -1,32 +1,7 @@
 //! The ids of a limit: how many there are, how many were denied, and how much each asked.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use super::load::Histogram;
-
-/// Fingerprints are hashes already.
-#[derive(Default)]
-pub(super) struct FingerprintHasher(u64);
-
-impl Hasher for FingerprintHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
-    fn write_u128(&mut self, fingerprint: u128) {
-        self.0 = (fingerprint >> 32) as u64;
-    }
-}
-
-pub(super) type ByFingerprint<V> = HashMap<u128, V, BuildHasherDefault<FingerprintHasher>>;
+use crate::engine::algorithms::by_fingerprint::ByFingerprint;
 
 /// The counts of an id.
 struct IdUse {
@@ -41,7 +16,7 @@ struct IdUse {
 /// The ids of a limit: exact as long as there is room, estimated beyond.
 #[derive(Default)]
 pub(super) struct IdTable {
-    uses: ByFingerprint<IdUse>,
+    uses: ByFingerprint<u128, IdUse>,
     denied: u64,
     beyond: Option<Box<Sketch>>,
     beyond_denied: Option<Box<Sketch>>,

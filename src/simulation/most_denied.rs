@@ -1,6 +1,6 @@
 //! The ids that a limit denies most, in bounded memory.
 
-use super::ids::ByFingerprint;
+use crate::engine::algorithms::by_fingerprint::ByFingerprint;
 
 /// The ids that are kept when their number has doubled.
 const KEPT: usize = 1_024;
@@ -9,7 +9,7 @@ const KEPT: usize = 1_024;
 /// than `floor` (as in Space-Saving by Metwally and others).
 #[derive(Debug, Default)]
 pub(super) struct MostDenied {
-    counts: ByFingerprint<(u64, String)>,
+    counts: ByFingerprint<u128, (u64, String)>,
     /// The most that a forgotten id may have had.
     floor: u64,
 }

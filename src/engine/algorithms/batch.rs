@@ -10,14 +10,11 @@ use super::state::{Edit, NeedsRedis};
 /// A list with at most this many charges needs no allocation.
 pub const FEW: usize = 4;
 
-/// The decisions of a request, and its edits by the index of the charge.
-pub struct BatchDecision {
-    pub decisions: Decisions,
-    pub edits: SmallVec<[(usize, Edit); FEW]>,
-}
+/// The edits of a request, by the index of the charge.
+pub type Edits = SmallVec<[(usize, Edit); FEW]>;
 
-/// Decides `charges` together. `decide` decides the charge with this index, and `peek` returns the state of its bucket
-/// without the charge.
+/// Decides `charges` together, and adds the edits to those given. `decide` decides the charge with this index, and `peek`
+/// returns the state of its bucket without the charge.
 ///
 /// If any charge is denied, only edits that count denied requests are made. The decisions on the other charges are then the
 /// states of their buckets: without the charge, or with it if it counts.
@@ -25,17 +22,23 @@ pub fn decide_all(
     charges: &[Charge],
     mut decide: impl FnMut(usize, &Charge) -> Result<Attempt<Edit>, NeedsRedis>,
     peek: impl Fn(usize, &Charge) -> Result<Decision, NeedsRedis>,
-) -> Result<BatchDecision, NeedsRedis> {
-    let mut edits = SmallVec::new();
+    edits: &mut Edits,
+) -> Result<Decisions, NeedsRedis> {
     // The charges that count even if the request is denied.
     let mut counting = SmallVec::<[usize; FEW]>::new();
     let mut decisions = Decisions::with_capacity(charges.len());
     for (index, charge) in charges.iter().enumerate() {
         let attempt = decide(index, charge)?;
         decisions.push(attempt.decision);
-        decisions.details.extend(attempt.detail.map(|detail| (index, detail)));
-        edits.extend(attempt.edit.map(|edit| (index, edit)));
-        counting.extend(attempt.counts_denied.then_some(index));
+        if let Some(detail) = attempt.detail {
+            decisions.details.push((index, detail));
+        }
+        if let Some(edit) = attempt.edit {
+            edits.push((index, edit));
+        }
+        if attempt.counts_denied {
+            counting.push(index);
+        }
     }
     if decisions.iter().any(Decision::is_denied) {
         edits.retain(|(index, _)| counting.contains(index));
@@ -58,7 +61,7 @@ pub fn decide_all(
         details.sort_by_key(|(index, _)| *index);
         decisions.details = details;
     }
-    Ok(BatchDecision { decisions, edits })
+    Ok(decisions)
 }
 
 /// Returns true if two charges of one request have the same bucket. This is an error, because neither would see the other.

@@ -17,6 +17,7 @@ pub mod sliding_window;
 pub mod activations;
 pub mod algorithm;
 pub mod batch;
+pub mod by_fingerprint;
 pub mod calendar;
 pub mod charge;
 pub mod decision;

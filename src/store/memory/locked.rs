@@ -10,7 +10,7 @@ use super::quotas::RequestQuotas;
 use super::shard::{Place, Shard, low_half};
 use super::shares::Tag;
 use super::{Batch, MemoryStore, StoreError};
-use crate::engine::algorithms::batch::{BatchDecision, FEW, decide_all};
+use crate::engine::algorithms::batch::{Edits, FEW, decide_all};
 use crate::engine::algorithms::charge::{Charge, Mode, Slot};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
@@ -55,6 +55,7 @@ impl<'s> Locked<'s> {
         let new = places.iter().filter(|place| matches!(place, Place::New(_))).count();
         let shares = self.shards.first().map(|shard| &shard.shares);
         let mut quotas = shares.and_then(|shares| RequestQuotas::of(self.store, shares, batch.charges, now, new));
+        let mut edits = Edits::new();
         let decided = decide_all(
             batch.charges,
             |index, charge| {
@@ -71,9 +72,9 @@ impl<'s> Locked<'s> {
                 Ok(attempt)
             },
             |index, charge| state::peek(state(index, charge).as_deref(), charge, now, effective_from),
+            &mut edits,
         );
-        let BatchDecision { decisions, edits } =
-            decided.map_err(|error: NeedsRedis| StoreError::Failed(error.to_string()))?;
+        let decisions = decided.map_err(|error: NeedsRedis| StoreError::Failed(error.to_string()))?;
         let mut grown: Few<usize> = Few::new();
         for (index, edit) in edits {
             let charge = &batch.charges[index];
@@ -84,7 +85,9 @@ impl<'s> Locked<'s> {
                 Some(overflow) if places[index].is_overflow() => overflow.apply(&charge.bucket, &edit),
                 _ => {
                     let shard = self.index(charge);
-                    grown.extend(self.shards[shard].apply(charge, &edit).then_some(shard));
+                    if self.shards[shard].apply(charge, &edit) {
+                        grown.push(shard);
+                    }
                 }
             }
         }

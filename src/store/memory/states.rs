@@ -1,8 +1,9 @@
 //! The buckets of a shard that are more than a level.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 
 use super::shares::{Shares, Tag};
+use crate::engine::algorithms::by_fingerprint::ByFingerprint;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::state::{Edit, State};
 
@@ -14,8 +15,7 @@ const ENTRIES_PER_BUCKET: usize = 8;
 const MOST_STALE: usize = 64;
 
 pub(super) struct States {
-    /// By fingerprint.
-    buckets: HashMap<u64, (Tag, State)>,
+    buckets: ByFingerprint<u64, (Tag, State)>,
     /// The order of sweeps. A bucket that is removed between sweeps stays in it until the next one.
     order: VecDeque<u64>,
     /// The number of entries of all buckets.
@@ -27,7 +27,7 @@ impl States {
     /// The caller inserts at most `bound` buckets.
     pub(super) fn new(bound: usize) -> Self {
         Self {
-            buckets: HashMap::new(),
+            buckets: ByFingerprint::default(),
             order: VecDeque::new(),
             entries: 0,
             most_entries: bound.saturating_mul(ENTRIES_PER_BUCKET),
