@@ -140,6 +140,11 @@ function algorithm.carried(bucket, changed)
   return max(used, 0), start(plain, since, last)
 end
 
+-- Of a calendar the bucket knows one window.
+function algorithm.span(bucket)
+  return ceil(bucket.level / bucket.written.count) * bucket.written.parameters.period
+end
+
 -- The numbers that a bucket is written under.
 local function written_by(charge, position)
   local window = charge.parameters
@@ -156,12 +161,18 @@ end
 -- The level as the charge finds it, and the window that holds now, or an error.
 local function level_now(key, bucket, charge)
   local level, written, instant = bucket.level, bucket.written, max(now, bucket.since)
+  bucket.full_in = nil
   if level == 0 then
     return found(charge, 0, now, now, instant)
   elseif not same(written, charge) then
+    bucket.full_in = rare().full_in(bucket, charge.from)
+    if bucket.full_in and bucket.full_in <= 0 then
+      bucket.full_in = nil
+      return found(charge, 0, now, now, now)
+    end
     local used, token, changed, anchor = rare().carried(bucket, charge.from, now)
     local left, position, failure = found(charge, ceil(used / token), anchor, changed, instant)
-    if position then
+    if position and not bucket.full_in then
       rare().outlive(key, algorithm.wait(charge, position, left))
     end
     return left, position, failure
@@ -218,12 +229,20 @@ function algorithm.decide(key, charge)
     -- A negative outcome is the time until a charge counts that was booked ahead.
     details = { 'taken', position.at - outcome }
   end
-  return outcome, max(charge.burst - after, 0), retry, reset(charge, position, after), change, details
+  local ends = reset(charge, position, after)
+  if bucket.full_in and not change then
+    retry, ends = full_after(bucket.full_in, charge, outcome, retry, ends)
+  end
+  return outcome, max(charge.burst - after, 0), retry, ends, change, details
 end
 
 function algorithm.standing(key, charge)
   local bucket = buckets[key]
-  return max(charge.burst - bucket.found, 0), reset(charge, bucket.position, bucket.found)
+  local ends = reset(charge, bucket.position, bucket.found)
+  if bucket.full_in then
+    ends = min(ends, bucket.full_in)
+  end
+  return max(charge.burst - bucket.found, 0), ends
 end
 
 function algorithm.commit(key, charge, level)
@@ -233,7 +252,10 @@ function algorithm.commit(key, charge, level)
     keep(key, bucket, 0, charge, now, 0)
   else
     local full = algorithm.wait(charge, position, min(level, most_of(charge))) + position.at - now
-    keep(key, bucket, level, written_by(charge, position), position.start, full)
+    local written = written_by(charge, position)
+    -- Of a calendar the bucket knows one window, and counts as full when so many of them are over.
+    full = max(full, ceil(level / written.count) * written.parameters.period - (now - position.start))
+    keep(key, bucket, level, written, position.start, full)
   end
   if charge.lease then
     leasing().commit(bucket)

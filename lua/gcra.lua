@@ -29,7 +29,15 @@ function algorithm.decide(key, charge)
   if bucket.failure then
     return nil, bucket.failure
   end
-  local token, level = charge.count, level_at(bucket, charge, now, key)
+  local token, level = charge.count, 0
+  bucket.full_in = bucket.written.numbers ~= charge.numbers and rare().full_in(bucket, charge.from)
+  if not bucket.full_in then
+    level = level_at(bucket, charge, now, key)
+  elseif bucket.full_in > 0 then
+    level = level_at(bucket, charge, now)
+  else
+    bucket.full_in = nil
+  end
   bucket.found = level
   local outcome, after, retry, change, details
   if charge.lease then
@@ -38,13 +46,21 @@ function algorithm.decide(key, charge)
   else
     outcome, after, retry, change = decided(charge, token, level, nil, bucket.leased and leasing().held(bucket, charge) or 0)
   end
-  local remaining = floor((charge.burst * token - after) / token)
-  return outcome, remaining > 0 and remaining or 0, retry, time_for(after, charge.parameters), change, details
+  local remaining, reset = floor((charge.burst * token - after) / token), time_for(after, charge.parameters)
+  if bucket.full_in and not change then
+    retry, reset = full_after(bucket.full_in, charge, outcome, retry, reset)
+  end
+  return outcome, remaining > 0 and remaining or 0, retry, reset, change, details
 end
 
 function algorithm.standing(key, charge)
-  local token, level = charge.count, buckets[key].found
-  return max(floor((charge.burst * token - level) / token), 0), time_for(level, charge.parameters)
+  local bucket, token = buckets[key], charge.count
+  local level = bucket.found
+  local reset = time_for(level, charge.parameters)
+  if bucket.full_in then
+    reset = (reset == -1 or reset > bucket.full_in) and bucket.full_in or reset
+  end
+  return max(floor((charge.burst * token - level) / token), 0), reset
 end
 
 function algorithm.commit(key, charge, level)

@@ -6,6 +6,7 @@
 --
 -- An algorithm whose level does not drain at a constant rate has these functions beside those of decide.lua:
 --   wait(charge, position, levels)   microseconds until `levels` have come back
+--   span(bucket)                     microseconds until a bucket is full, by the numbers it was written under
 --   carried(bucket, instant)         the tokens that are used at an instant, by the numbers the bucket was written under, and
 --                                    when the window began that was under way
 -- leases.lua adds to the text of a bucket of which gateways hold tokens.
@@ -85,13 +86,25 @@ local function rare()
   -- token weighs in it, when that was, and when its window began.
   function rare.carried(bucket, from, instant)
     local since, written = bucket.since, bucket.written
-    local changed = min(max(from, since), max(instant, since))
+    local changed = changed_at(since, from, instant)
     local carried = written.algorithm and written.algorithm.carried
     if carried then
       local used, anchor = carried(bucket, changed)
       return used, 1, changed, anchor
     end
     return drained(bucket.level, written.parameters, changed - since), written.count, changed, changed
+  end
+
+  -- Microseconds until a bucket that was written under other numbers counts as full: when it is full by those. Its key may be gone
+  -- then. Nil if it never is, and if the rules have changed to the numbers of the charge since.
+  function rare.full_in(bucket, from)
+    local since, written = bucket.since, bucket.written
+    if bucket.level == 0 or bucket.leased or follow_a_change(from, since) then
+      return nil
+    end
+    local span = written.algorithm and written.algorithm.span
+    local wait = span and span(bucket) or time_for(bucket.level, written.parameters)
+    return wait >= 0 and wait < EXACT and wait - (max(now, since) - since) or nil
   end
 
   -- Keeps a key that was written under other numbers until its bucket is full by these, in `full` microseconds; -1 for never.
@@ -162,7 +175,7 @@ local function bucket_of(key, charge)
   if bucket then
     return bucket
   end
-  bucket = { since = now, level = 0, written = charge, dirty = false, full = 0, found = 0, position = nil }
+  bucket = { since = now, level = 0, written = charge, dirty = false, full = 0, found = 0, position = nil, full_in = nil }
   buckets[key] = bucket
   local text = pcall('GET', key)
   if not text then
@@ -211,7 +224,7 @@ local function level_at(bucket, charge, instant, key)
   if bucket.written.numbers == charge.numbers then
     local level, since = bucket.level, bucket.since
     if level > capacity then
-      local changed = max(since, min(charge.from, instant))
+      local changed = changed_at(since, charge.from, instant)
       level, since = min(drained(level, drain, changed - since), capacity), changed
     end
     level = drained(level, drain, instant - since)

@@ -20,6 +20,9 @@ local GIVEN_CLOCK_EXPIRY = 600000
 -- charge or check under the new numbers then keeps the key for as long as they need.
 local RETENTION = 60000000
 
+-- The `from` of numbers that a call brings: what the bucket has used counts by them since the last write.
+local OF_THE_CALL = EXACT - 1
+
 -- How far ahead of the clock a bucket may be dated, in microseconds. Until then it stands still; beyond that it is dated now,
 -- since the clock stepped back or an earlier server's clock was ahead.
 local MOST_AHEAD = 1000000
@@ -46,6 +49,28 @@ local function kept_for(full, more)
     return GIVEN_CLOCK_EXPIRY
   end
   return format(INTEGER, max(1, ceil((full + min(more or full, RETENTION)) / 1000)))
+end
+
+-- The instant at which other numbers than those of the last write, at `since`, began to hold: when the rules changed to them, and
+-- `since` if they did before or if a call brings them. Calls have no order, and one that is repeated finds the same.
+local function changed_at(since, from, instant)
+  return from >= OF_THE_CALL and since or min(max(from, since), max(instant, since))
+end
+
+-- True if the rules have changed to these numbers since the last write, at `since`.
+local function follow_a_change(from, since)
+  return since <= from and from < OF_THE_CALL
+end
+
+-- The waits of a charge that has changed nothing, if the bucket is full after `wait`: before it would fit, and until it is full.
+local function full_after(wait, charge, outcome, retry, reset)
+  -- It answers as the spend would, which writes its own numbers.
+  if charge.mode == 'check' and charge.cost > 0 and outcome <= ALLOWED and not charge.look then
+    return retry, reset
+  elseif charge.cost <= charge.burst and (retry == -1 or retry > wait) then
+    retry = wait
+  end
+  return retry, (reset == -1 or reset > wait) and wait or reset
 end
 
 -- The number of keys that held text which is not a bucket.

@@ -84,6 +84,15 @@ local function read(key, charge)
   return kept[key]
 end
 
+-- Microseconds until nothing counts.
+local function reset(bucket)
+  local period = bucket.frame.period
+  if bucket.previous + bucket.current == 0 then
+    return 0
+  end
+  return period - bucket.at % period + (bucket.current > 0 and period or 0)
+end
+
 -- The bucket as a charge finds it, or nil and an error. A clock that stepped back stands still. Under another period, the tokens
 -- that counted when the numbers changed count from there on as taken in that instant.
 local function found(key, charge)
@@ -94,6 +103,15 @@ local function found(key, charge)
   local frame = charge.parameters
   local most = frame.denied and 2 * charge.burst or charge.burst
   local here = { at = now, previous = 0, current = 0, frame = frame, most = most }
+  if bucket and bucket.frame.period ~= frame.period and not follow_a_change(charge.from, bucket.at) then
+    -- It counts as full when it is so by the numbers of the last write: its key may be gone then.
+    local wait = reset(bucket) - (max(now, bucket.at) - bucket.at)
+    if wait <= 0 then
+      bucket = nil
+    else
+      here.full_in = wait
+    end
+  end
   if bucket then
     local from, held = charge.from, most
     if bucket.at > from then
@@ -103,11 +121,11 @@ local function found(key, charge)
     end
     here.at = max(bucket.at, now)
     if bucket.frame.period ~= frame.period then
-      local changed = min(max(from, bucket.at), here.at)
+      local changed = changed_at(bucket.at, from, here.at)
       local previous, current = moved(bucket, changed)
       current = current + share(previous, changed, bucket.frame)
       bucket = { at = changed, previous = 0, current = current, frame = frame }
-      here.is_carried = true
+      here.is_carried = not here.full_in
     end
     here.previous, here.current = moved(bucket, here.at)
     here.previous, here.current = min(here.previous, held), min(here.current, held)
@@ -137,15 +155,6 @@ local function time_for(bucket, cost, count)
   return before - bucket.at % frame.period + min(ticks * frame.tick, frame.period)
 end
 
--- Microseconds until nothing counts.
-local function reset(bucket)
-  local period = bucket.frame.period
-  if bucket.previous + bucket.current == 0 then
-    return 0
-  end
-  return period - bucket.at % period + (bucket.current > 0 and period or 0)
-end
-
 -- Keeps a key that was written under another period for as long as this one needs.
 local function outlive(key, bucket)
   local left = not given and pcall('PTTL', key) or -1
@@ -170,11 +179,8 @@ local function given_back(here, charge)
   return back == 1 and min(cost, here.previous) or 0, back == 0 and min(cost, here.current) or 0
 end
 
-function algorithm.decide(key, charge)
-  local here, failure = found(key, charge)
-  if not here then
-    return nil, failure
-  end
+-- As `algorithm.decide`, but that the bucket may be full earlier.
+local function decided(here, charge, key)
   if here.is_carried then
     outlive(key, here)
   end
@@ -207,6 +213,18 @@ function algorithm.decide(key, charge)
     counts and (mode == 'spend' or mode == 'spend_only')
 end
 
+function algorithm.decide(key, charge)
+  local here, failure = found(key, charge)
+  if not here then
+    return nil, failure
+  end
+  local outcome, room, retry, ends, change, detail, counts = decided(here, charge, key)
+  if here.full_in and not change then
+    retry, ends = full_after(here.full_in, charge, outcome, retry, ends)
+  end
+  return outcome, room, retry, ends, change, detail, counts
+end
+
 function algorithm.standing(key, charge)
   local here = found(key, charge)
   local room, cost, mode = remaining(here, charge.burst), charge.cost, charge.mode
@@ -215,7 +233,8 @@ function algorithm.standing(key, charge)
     -- It has counted the request, which another limit has denied.
     detail = { 'counted', time_for(here, cost, charge.burst) }
   end
-  return room, reset(here), detail
+  local ends = here.full_in and min(reset(here), here.full_in) or reset(here)
+  return room, ends, detail
 end
 
 function algorithm.commit(key, charge, after)

@@ -276,8 +276,10 @@ fn the_script_of_gcra_runs_by_hand() {
     assert_eq!(server.cli(&["GET", "k"]), "1000001 1000000 1000000 1");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 9 spend_only"), "0 2 1 -1 500000");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 9 spend_up_to"), "0 0 0 0 2000000");
-    // Other numbers since the last instant: the two used tokens stay used.
-    assert_eq!(eval("k , 1500001 1500001 5 2000000 1 0 check"), "0 0 3 0 4000000");
+    // Other numbers, a microsecond later: what is used stays used.
+    assert_eq!(eval("k , 1500002 1500002 5 2000000 1 0 check"), "0 0 3 0 3999998");
+    // Numbers that did not change since: the bucket is full when it is so by the last ones.
+    assert_eq!(eval("k , 1500002 0 5 2000000 1 4 check"), "0 1 3 1999999 1999999");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 1 refund"), "0 0 1 0 1000000");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 0 reset"), "0 0 2 0 0");
     assert_eq!(server.cli(&["EXISTS", "k"]), "0");

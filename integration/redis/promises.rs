@@ -1,7 +1,7 @@
 //! `Retry-After` keeps its promise: a client that is alone and waits that long passes, and one that waits a microsecond less does
 //! not.
 //!
-//! Random rules, requests and changes of the rules, in memory and in Redis. Each denied request is repeated after the wait that the
+//! Random rules, requests, calls with their own numbers and changes of the rules, in memory and in Redis. Each denied request is repeated after the wait that the
 //! denial gave, and just before, each time by an id with the same history. So only the time differs.
 
 use std::cell::Cell;
@@ -14,11 +14,18 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRunner};
 use tokio::runtime::Runtime;
 use weir::config;
+use weir::engine::algorithms::charge::Mode;
 use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::answer::headers::Generations;
 use weir::engine::answer::problem::denial;
 use weir::engine::answer::verdict::Verdict;
+use weir::engine::rules::call_numbers::CallNumbers;
 use weir::engine::rules::fingerprint::Fingerprinter;
+use weir::engine::rules::limit::Limit;
+use weir::engine::rules::named::NamedCharge;
+use weir::engine::rules::named_id::GivenId;
+use weir::engine::rules::plan::Plan;
 use weir::engine::rules::request::{Body, Request};
 use weir::engine::rules::rule_set::Rules;
 use weir::message::headers::Headers;
@@ -50,6 +57,8 @@ struct Step {
     wait: u64,
     change: Option<Change>,
     cost: u64,
+    /// The burst, the count and the period in seconds that the request brings itself.
+    call: Option<(u64, u64, u64)>,
 }
 
 #[derive(Clone, Debug)]
@@ -66,6 +75,7 @@ enum Change {
 struct Asked<'t> {
     rules: &'t Rules,
     cost: u64,
+    call: Option<(u64, u64, u64)>,
     now: u64,
     /// The end of the override that may apply to it.
     until: Option<u64>,
@@ -114,11 +124,10 @@ fn traces() -> impl Strategy<Value = Trace> {
         1 => Just(Change::NoOverride),
     ];
     let cost = prop_oneof![4 => Just(1u64), 2 => 1..=6u64];
-    let step = (wait, proptest::option::weighted(0.25, change), cost).prop_map(|(wait, change, cost)| Step {
-        wait,
-        change,
-        cost,
-    });
+    let call =
+        proptest::option::weighted(0.3, (1..=6u64, 1..=6u64, prop_oneof![Just(1u64), Just(7), Just(60), Just(3_600)]));
+    let step = (wait, proptest::option::weighted(0.25, change), cost, call);
+    let step = step.prop_map(|(wait, change, cost, call)| Step { wait, change, cost, call });
     (vec(numbers(), 1..=3), vec(step, 4..=14)).prop_map(|(limits, steps)| Trace { limits, steps })
 }
 
@@ -128,7 +137,7 @@ fn rules(limits: &[String], given: Option<&(String, u64)>, now: u64) -> Option<R
     let alone = limits.iter().position(|numbers| numbers.contains("elevated")).map(|place| place..place + 1);
     let named: Vec<String> = (0..)
         .zip(limits.get(alone.unwrap_or(0..limits.len())).unwrap())
-        .map(|(place, numbers)| format!("  L{place}: {{ by: [{{ header: x-who }}, {{ header: x-id }}], cost: {{ header: x-cost }}, {numbers} }}\n"))
+        .map(|(place, numbers)| format!("  L{place}: {{ by: [{{ header: x-who }}, {{ header: x-id }}], per_call: true, cost: {{ header: x-cost }}, {numbers} }}\n"))
         .collect();
     let given = given.map_or_else(String::new, |(numbers, until)| {
         let until = jiff::Timestamp::from_microsecond(i64::try_from(*until).unwrap()).unwrap();
@@ -137,6 +146,21 @@ fn rules(limits: &[String], given: Option<&(String, u64)>, now: u64) -> Option<R
     let source = config::Source { name: "limits.yaml".into(), text: format!("limits:\n{}{given}", named.concat()) };
     let sources = config::Sources { limits: Some(source), ..config::Sources::default() };
     config::load(&sources, Fingerprinter::new((1, 2)), Micros(now)).rules
+}
+
+/// The plan of a call with its own numbers for each limit.
+fn plan_of_call(asked: &Asked<'_>, (burst, count, seconds): (u64, u64, u64), id: &str, now: Micros) -> Plan {
+    let window = Numbers::new(burst, count, seconds * 1_000_000_000).unwrap();
+    let charge = |limit: &Limit| NamedCharge {
+        limit: limit.name.clone(),
+        id: GivenId::Components(vec!["a".to_owned(), id.to_owned()]),
+        cost: Some(asked.cost),
+        numbers: Some(CallNumbers { window: Some(window.clone()), ..CallNumbers::default() }),
+        fields: Vec::new(),
+        entry: None,
+    };
+    let charges: Vec<NamedCharge> = asked.rules.limits().iter().map(charge).collect();
+    asked.rules.named(&charges, Mode::Spend, now, None).unwrap()
 }
 
 /// A store, and the ids that have asked it.
@@ -171,7 +195,10 @@ impl World {
             descriptor: &[],
             now,
         };
-        let plan = asked.rules.charges(&request, None).unwrap();
+        let plan = match asked.call {
+            None => asked.rules.charges(&request, None).unwrap(),
+            Some(numbers) => plan_of_call(asked, numbers, &id, now),
+        };
         let batch = Batch { charges: &plan.charges, effective_from: asked.rules.effective_from, now };
         let decisions = match &self.store {
             Stored::Memory(store) => store.decide(&batch),
@@ -259,7 +286,7 @@ fn play(trace: &Trace, worlds: &[World]) -> Result<(), TestCaseError> {
     for (place, step) in trace.steps.iter().enumerate() {
         now += step.wait;
         let Some((_, rules, until)) = in_force.iter().rev().find(|(from, ..)| *from <= place) else { return Ok(()) };
-        asked.push(Asked { rules, cost: step.cost, now, until: until.filter(|until| *until > now) });
+        asked.push(Asked { rules, cost: step.cost, call: step.call, now, until: until.filter(|until| *until > now) });
         for world in worlds {
             world.check(&asked)?;
         }

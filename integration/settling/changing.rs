@@ -114,6 +114,28 @@ fn numbers_of_a_call_hold_from_the_call_on() {
     });
 }
 
+#[test]
+fn a_bucket_that_is_full_by_the_numbers_of_the_last_call_is_full() {
+    for algorithm in ["gcra", "fixed_window"] {
+        let rules = format!(
+            "limits: {{ Calls: {{ by: {{ header: x-id }}, per_call: true, algorithm: {algorithm}, count: 1, period: 1h }} }}"
+        );
+        on_both_with_time(&rules, |weir, pass| {
+            let plain = || ask(weir, &json!({ "limit": "Calls", "id": "a" }));
+            let call = json!({ "limit": "Calls", "id": "a", "count": 10, "period": "10s", "cost": 10 });
+            assert_eq!(ask(weir, &call)["allowed"], true);
+            pass(9);
+            let denied = plain();
+            assert_eq!((&denied["allowed"], &denied["retry_after_ms"]), (&json!(false), &json!(1_000)), "{algorithm}");
+            pass(1);
+            assert_eq!(plain()["allowed"], true, "{algorithm}");
+            // Slower numbers have written it now.
+            pass(9);
+            assert_eq!(plain()["retry_after_ms"], 3_591_000, "{algorithm}");
+        });
+    }
+}
+
 /// Redis' clock steps back when it is corrected or a replica takes over.
 #[test]
 fn a_clock_that_was_ahead_keeps_nobody_out_for_longer_than_the_limit_does() {

@@ -74,9 +74,9 @@ impl Raised {
             now,
         };
         let mut ended = Self { until: None, ..self.clone() };
-        ended.level.look(&at(&elevated.numbers, until));
+        ended.level.move_to(&at(&elevated.numbers, until), false);
         ended.level.cut(base);
-        ended.level.look(&at(base, now));
+        ended.level.move_to(&at(base, now), false);
         Some(ended)
     }
 
@@ -112,15 +112,16 @@ impl Picture for Raised {
         }
         match self.until {
             Some(until) if instant < until => {
-                self.level.look(&Question { numbers: elevated.numbers.clone(), ..question.clone() });
+                self.level.move_to(&Question { numbers: elevated.numbers.clone(), ..question.clone() }, false);
             }
             Some(until) => {
                 self.until = None;
-                self.level.look(&Question { numbers: elevated.numbers.clone(), now: until, ..question.clone() });
+                self.level
+                    .move_to(&Question { numbers: elevated.numbers.clone(), now: until, ..question.clone() }, false);
                 self.level.cut(&question.numbers);
-                self.level.look(question);
+                self.level.move_to(question, false);
             }
-            None => self.level.look(question),
+            None => self.level.move_to(question, false),
         }
     }
 

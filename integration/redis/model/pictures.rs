@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir::engine::algorithms::charge::{Charge, Mode, Slot};
+use weir::engine::algorithms::charge::{Charge, Mode, NUMBERS_OF_THE_CALL, Slot};
 use weir::engine::algorithms::decision::Outcome;
 use weir::engine::algorithms::micros::{EXACT, Micros};
 use weir::engine::algorithms::numbers::Numbers;
@@ -26,6 +26,18 @@ pub(super) struct Level {
     length: u64,
     /// The date of what is refunded.
     taken: Option<u64>,
+    /// When nothing is used any more, by the numbers of the last write.
+    forgotten: Option<u64>,
+}
+
+/// Returns whether the rules changed to the numbers of a question after this date. Calls bring theirs in no order.
+fn follows_a_change(question: &Question, since: u64) -> bool {
+    since <= question.effective_from && question.effective_from < NUMBERS_OF_THE_CALL.0
+}
+
+/// When other numbers than those of the last write began to hold.
+fn changed(question: &Question, since: u64) -> u64 {
+    if follows_a_change(question, since) { question.effective_from.min(question.now.max(since)) } else { since }
 }
 
 /// The parts of a token, and the parts that come back per microsecond, in the smallest integers.
@@ -109,8 +121,29 @@ impl Level {
         self.numbers = Some(numbers.clone());
     }
 
+    /// When nothing is used any more.
+    fn full_at(&self) -> Option<u64> {
+        let numbers = self.numbers();
+        let span = match numbers.windows() {
+            None if self.used == 0 => 0,
+            None => self.used.div_ceil(Some(parts(numbers).1).filter(|back| *back > 0)?),
+            Some(windows) => {
+                let length = match windows {
+                    Windows::First(period) | Windows::Clock(period) => period,
+                    Windows::Calendar(_) => self.length,
+                };
+                self.used.div_ceil(u128::from(numbers.count())) * u128::from(length)
+            }
+        };
+        // Redis cannot count longer spans.
+        Some(u64::try_from(span).ok().filter(|span| *span < EXACT)? + self.since)
+    }
+
     /// The usage after this time.
     fn used(&self, later: u64) -> u128 {
+        if self.forgotten.is_some_and(|at| at <= self.instant + later) {
+            return 0;
+        }
         let numbers = self.numbers();
         match numbers.windows() {
             None => self.used.saturating_sub(parts(numbers).1 * u128::from(later)),
@@ -135,8 +168,21 @@ impl Level {
     }
 }
 
-impl Picture for Level {
-    fn look(&mut self, question: &Question) {
+impl Level {
+    /// Moves time to this date under these numbers. `forgets` if a bucket that is full by the numbers of its last write is full by
+    /// others, too.
+    pub(super) fn move_to(&mut self, question: &Question, forgets: bool) {
+        let is_other = self.numbers.as_ref().is_some_and(|old| !is_same(old, &question.numbers));
+        let forgotten = if forgets && is_other && self.used > 0 && !follows_a_change(question, self.since) {
+            self.full_at()
+        } else {
+            None
+        };
+        if forgotten.is_some_and(|at| at <= question.now) {
+            *self = Self::default();
+            return self.move_to(question, forgets);
+        }
+        let changed = changed(question, self.since);
         let Question { numbers, effective_from, now, taken, .. } = question;
         let (effective_from, now, taken) = (*effective_from, *now, *taken);
         let capacity = u128::from(numbers.burst()) * parts(numbers).0;
@@ -148,7 +194,6 @@ impl Picture for Level {
             None => (0, now, now),
             Some(old) if !is_even && is_same(old, numbers) => (self.used, self.since, self.since),
             Some(old) => {
-                let changed = effective_from.max(self.since).min(now.max(self.since));
                 let (left, anchor) = self.left(changed);
                 // The same tokens; a part of a part counts as one.
                 let left = (left * parts(numbers).0).div_ceil(parts(old).0).min(u128::from(EXACT - 1));
@@ -161,7 +206,7 @@ impl Picture for Level {
             None => {
                 let back = parts(numbers).1 * u128::from(instant - from);
                 let used = used.saturating_sub(back);
-                Self { numbers: Some(numbers.clone()), since: instant, instant, used, length: 0, taken }
+                Self { numbers: Some(numbers.clone()), since: instant, instant, used, length: 0, taken, forgotten }
             }
             Some(windows) => {
                 let first = window_start(windows, anchor, from);
@@ -172,9 +217,22 @@ impl Picture for Level {
                     Windows::Calendar(calendar) => calendar.length(calendar.number(Micros(since))),
                     Windows::First(_) | Windows::Clock(_) => 0,
                 };
-                Self { numbers: Some(numbers.clone()), since, instant, used, length, taken }
+                Self { numbers: Some(numbers.clone()), since, instant, used, length, taken, forgotten }
             }
         };
+    }
+
+    /// Sets what is used. From here on it counts by the numbers at hand.
+    fn set(&mut self, used: u128) {
+        if self.used != used {
+            (self.used, self.forgotten) = (used, None);
+        }
+    }
+}
+
+impl Picture for Level {
+    fn look(&mut self, question: &Question) {
+        self.move_to(question, true);
     }
 
     fn now(&self) -> u64 {
@@ -196,21 +254,23 @@ impl Picture for Level {
     }
 
     fn take(&mut self, tokens: u64) {
-        self.used += u128::from(tokens) * parts(self.numbers()).0;
+        self.set(self.used + u128::from(tokens) * parts(self.numbers()).0);
     }
 
     /// All that remains may be parts of a token.
     fn take_up_to(&mut self, tokens: u64) {
         let token = parts(self.numbers()).0;
         let capacity = u128::from(self.numbers().burst()) * token;
-        self.used = self.used.max(capacity.min(self.used + u128::from(tokens) * token));
+        self.set(self.used.max(capacity.min(self.used + u128::from(tokens) * token)));
     }
 
     fn give_back(&mut self, tokens: u64) {
+        // A reset.
+        self.forgotten = self.forgotten.filter(|_| tokens < u64::MAX);
         if self.numbers().windows().is_some() && self.taken.is_some_and(|taken| taken < self.since) {
             return;
         }
-        self.used = self.used.saturating_sub(u128::from(tokens) * parts(self.numbers()).0);
+        self.set(self.used.saturating_sub(u128::from(tokens) * parts(self.numbers()).0));
     }
 
     fn is_clear(&self) -> bool {
@@ -219,6 +279,7 @@ impl Picture for Level {
 
     fn is_reset(&self, later: u64) -> bool {
         match self.numbers().windows() {
+            _ if self.forgotten.is_some_and(|at| at <= self.instant + later) => true,
             None => self.used(later) == 0,
             Some(Windows::First(_)) if self.used == 0 => true,
             Some(windows) => windows_begun(windows, self.since, self.instant + later) > 0,
@@ -301,6 +362,8 @@ pub(super) struct Sliding {
     taken: BTreeMap<i64, u64>,
     /// The date of what is refunded.
     back: Option<u64>,
+    /// When nothing is used any more, by the period of the last write.
+    forgotten: Option<u64>,
 }
 
 /// The number of the window around an instant.
@@ -312,6 +375,9 @@ impl Sliding {
     /// The usage after this time in fractions of a token, `ticks` of which make one.
     fn used(&self, later: u64) -> u128 {
         let at = self.instant + later;
+        if self.forgotten.is_some_and(|forgotten| forgotten <= at) {
+            return 0;
+        }
         let window = number(at, self.period);
         let [this, before] =
             [window, window - 1].map(|window| u128::from(self.taken.get(&window).copied().unwrap_or(0)));
@@ -341,9 +407,18 @@ impl Picture for Sliding {
         let instant = self.instant.max(question.now);
         // A writer after these numbers took effect may know newer ones.
         let is_later = self.instant > question.effective_from;
+        self.forgotten = None;
+        if !self.taken.is_empty() && self.period != period && !follows_a_change(question, self.instant) {
+            // The tokens of a window count until the end of the next one.
+            let last = self.taken.keys().max().map_or(0, |window| u64::try_from(window + 2).unwrap() * self.period);
+            self.forgotten = Some(last);
+            if last <= question.now {
+                (self.taken, self.forgotten) = (BTreeMap::new(), None);
+            }
+        }
         if !self.taken.is_empty() && self.period != period {
             // The usage at the change, rounded up to a token, was all taken then.
-            let changed = question.effective_from.max(self.instant).min(instant);
+            let changed = changed(question, self.instant);
             let used = self.used(changed - self.instant).div_ceil(self.ticks());
             self.taken = BTreeMap::from([(number(changed, period), u64::try_from(used).unwrap())]);
         }
@@ -376,10 +451,13 @@ impl Picture for Sliding {
     }
 
     fn take(&mut self, tokens: u64) {
+        self.forgotten = self.forgotten.filter(|_| tokens == 0);
         *self.taken.entry(number(self.instant, self.period)).or_default() += tokens;
     }
 
     fn give_back(&mut self, tokens: u64) {
+        // A reset.
+        self.forgotten = self.forgotten.filter(|_| tokens < u64::MAX);
         let window = number(self.instant, self.period);
         let order = match self.back {
             Some(back) => vec![number(back.min(self.instant), self.period)],
@@ -390,6 +468,7 @@ impl Picture for Sliding {
             let Some(taken) = self.taken.get_mut(&window) else { continue };
             let back = rest.min(*taken);
             (*taken, rest) = (*taken - back, rest - back);
+            self.forgotten = self.forgotten.filter(|_| back == 0);
         }
         self.taken.retain(|_, taken| *taken > 0);
     }
@@ -407,7 +486,9 @@ impl Picture for Sliding {
             return;
         }
         let taken = self.taken.entry(number(self.instant, self.period)).or_default();
+        let before = *taken;
         *taken = taken.saturating_add(tokens).min(self.most.max(*taken));
+        self.forgotten = self.forgotten.filter(|_| before == *taken);
     }
 }
 

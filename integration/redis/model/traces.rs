@@ -331,8 +331,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Mode::Reset),
     ];
     let slot = (0..=SLOTS).prop_map(|name| (name > 0).then_some(Slot(name)));
-    let changed = prop_oneof![4 => any_length(45).prop_map(Ok), 1 => Just(Err(NUMBERS_OF_THE_CALL.0))];
-    let changed = proptest::option::weighted(0.1, changed);
+    // Numbers since a while before now, or brought by the call.
+    let changed = prop_oneof![2 => any_length(45).prop_map(Ok), 3 => Just(Err(NUMBERS_OF_THE_CALL.0))];
+    let changed = proptest::option::weighted(0.25, changed);
     let taken = prop_oneof![4 => (0..MOST_STEPS).prop_map(Ok), 1 => any_length(53).prop_map(Err)];
     let asked = (0..IDS, 0..NUMBERS, Cost::any(), mode, slot, changed, proptest::option::of(taken));
     let ask = asked.prop_map(|(id, numbers, cost, mode, slot, changed, taken)| Ask {

@@ -103,7 +103,7 @@ pub enum Dated {
     At(Micros),
 }
 
-/// [`Charge::changed`] of numbers that a call brings: until now, the numbers of the last write held.
+/// [`Charge::changed`] of numbers that a call brings: what the bucket has used counts by them since the last write.
 pub const NUMBERS_OF_THE_CALL: Micros = Micros(EXACT - 1);
 
 /// The input that some algorithms need beside the numbers.

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use smallvec::SmallVec;
 
-use super::charge::Charge;
+use super::charge::{Charge, Mode};
 use super::lease::LeaseGrant;
 use super::micros::Micros;
 use super::queue::EntryId;
@@ -56,6 +56,19 @@ impl Decision {
     /// Returns the time after which an allowed request may pass.
     pub fn delay(&self) -> Micros {
         Micros(self.delay.into())
+    }
+
+    /// Shortens the waits of a charge that has changed nothing: the bucket is full after `wait`.
+    pub(super) fn full_after(&mut self, wait: Micros, charge: &Charge) {
+        // It answers as the spend would, which writes its own numbers.
+        if charge.mode == Mode::Check && charge.cost > 0 && self.outcome == Outcome::Allowed {
+            return;
+        }
+        let no_later = |span: Option<Micros>| Some(span.map_or(wait, |span| span.min(wait)));
+        if charge.cost <= charge.numbers.burst() {
+            self.retry_after = no_later(self.retry_after);
+        }
+        self.reset_after = no_later(self.reset_after);
     }
 
     /// Returns true if the cost did not fit, whether or not the charge can deny.

@@ -3,6 +3,7 @@
 //! A theoretical arrival time alone would not let changed numbers carry over: Boulder keeps only that, so a raised limit has
 //! no effect until the old time has passed (letsencrypt/boulder#8785).
 
+use super::charge::NUMBERS_OF_THE_CALL;
 use super::micros::{EXACT, Micros};
 use super::numbers::Numbers;
 use super::windows::Refill;
@@ -63,9 +64,23 @@ impl Level {
         self.weight == numbers.weight() && self.refill.is_like(numbers.refill)
     }
 
+    /// Returns the instant from which a bucket that was written under other numbers counts as full: when it is full by those. Redis
+    /// drops its key then. `None` if it never is, and if the rules have changed to these numbers since.
+    pub(super) fn forgotten_at(&self, numbers: &Numbers, effective_from: Micros) -> Option<Micros> {
+        if self.used == 0 || self.is_under(numbers) || follow_a_change(effective_from, self.since) {
+            return None;
+        }
+        let full = match self.refill.windows() {
+            Some(windows) => Some(windows.after(self.since, self.used.div_ceil(self.weight))),
+            None => self.full_at(),
+        };
+        // Redis cannot count longer spans.
+        full.filter(|full| full.since(self.since).0 < EXACT)
+    }
+
     /// Returns the instant at which the numbers of the last write ceased to hold.
     pub(super) fn changed(&self, now: Micros, effective_from: Micros) -> Micros {
-        effective_from.max(self.since).min(now.max(self.since))
+        changed(self.since, now, effective_from)
     }
 
     /// Computes the level at `changed` by the numbers of the last write.
@@ -79,6 +94,17 @@ impl Level {
         let used = self.used.saturating_sub((last - first).saturating_mul(self.weight));
         CarriedOver { used, weight: 1, window_start: windows.start(self.since, last) }
     }
+}
+
+/// Returns the instant at which other numbers than those of the last write, at `since`, began to hold: when the rules changed to
+/// them, and at `since` if they did before or if a call brings them. Calls have no order, and one that is repeated finds the same.
+pub(super) fn changed(since: Micros, now: Micros, effective_from: Micros) -> Micros {
+    if effective_from >= NUMBERS_OF_THE_CALL { since } else { effective_from.max(since).min(now.max(since)) }
+}
+
+/// Returns true if the rules have changed to these numbers since the last write, at `since`.
+pub(super) fn follow_a_change(effective_from: Micros, since: Micros) -> bool {
+    since <= effective_from && effective_from < NUMBERS_OF_THE_CALL
 }
 
 /// A level at the instant when its numbers change.

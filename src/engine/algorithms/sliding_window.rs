@@ -9,6 +9,7 @@
 use super::algorithm::Algorithm;
 use super::charge::Charge;
 use super::decision::Attempt;
+use super::level;
 use super::micros::{EXACT, Micros};
 use super::numbers::{Numbers, NumbersError, whole_micros};
 use super::usage::{self, Usage};
@@ -130,7 +131,7 @@ impl SlidingWindow {
         if window.frame.period == frame.period {
             return Self { frame, ..*window }.moved_to(instant);
         }
-        let changed = effective_from.max(window.at).min(instant);
+        let changed = level::changed(window.at, now, effective_from);
         let current = window.moved_to(changed).used();
         Self { at: changed, previous: 0, current, frame }.moved_to(instant)
     }
@@ -210,13 +211,20 @@ pub(super) fn decide(
 ) -> Attempt<Option<SlidingWindow>> {
     let (count, period) = (charge.numbers.burst(), charge.numbers.span());
     let frame = Frame { period, tick: tick(count, period) };
+    let is_other =
+        |window: &&SlidingWindow| window.frame.period != period && !level::follow_a_change(effective_from, window.at);
+    let forgotten = window.filter(is_other).map(SlidingWindow::ends);
+    let window = window.filter(|_| forgotten.is_none_or(|at| now < at));
     let mut found = SlidingWindow::find(window, frame, now, effective_from);
     // A window that holds more and was written since these numbers took effect comes from a gateway with other rules, perhaps
     // newer ones.
     let is_later = window.is_some_and(|window| window.at > effective_from);
     let held = if is_later { frame.largest() } else { most(&charge.numbers) };
     (found.previous, found.current) = (found.previous.min(held), found.current.min(held));
-    let (decision, after) = usage::decide(found, &charge.numbers, charge);
+    let (mut decision, after) = usage::decide(found, &charge.numbers, charge);
+    if let (Some(_), Some(at), None) = (window, forgotten, &after) {
+        decision.full_after(at.since(found.at), charge);
+    }
     let edit = after.map(|after| (after.previous + after.current > 0).then_some(after));
     Attempt { counts_denied: charge.counts_denied(), ..Attempt::new(decision, edit).told(charge, found.at) }
 }
@@ -412,8 +420,10 @@ mod tests {
         bucket.change(10, 60, 15_000);
         assert_eq!(bucket.charge(30_000, Check, 0), (Allowed, 5, 0, 90_000));
         assert_eq!(bucket.charge(90_000, Check, 0), (Allowed, 7, 0, 30_000));
+        // Numbers that have held for longer than the bucket: it is full when it is so by those of the last write.
         bucket.change(10, 60, 0);
-        assert_eq!(bucket.charge(30_000, Check, 0), (Allowed, 0, 0, 90_000));
+        assert_eq!(bucket.charge(19_999, Check, 1), (Denied, 0, 1, 1));
+        assert_eq!(bucket.charge(20_000, Check, 0), (Allowed, 10, 0, 0));
     }
 
     #[test]

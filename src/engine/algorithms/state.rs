@@ -44,7 +44,8 @@ pub struct NeedsRedis;
 /// [keeps a level](Algorithm::keeps_level).
 ///
 /// `effective_from` is when the rules took effect, and the numbers with them unless the charge says otherwise. It matters
-/// only if other numbers held at the last write. A cost above the burst is always denied, with `retry_after: None`.
+/// only if other numbers held at the last write. A bucket that is full by those is full. A cost above the burst is always
+/// denied, with `retry_after: None`.
 #[inline]
 pub fn decide_level(
     level: Option<&Level>,
@@ -53,10 +54,16 @@ pub fn decide_level(
     effective_from: Micros,
 ) -> (Decision, LevelChange) {
     let effective_from = effective_from.max(charge.changed);
-    match charge.numbers.windows() {
+    let forgotten = level.and_then(|level| level.forgotten_at(&charge.numbers, effective_from));
+    let level = level.filter(|_| forgotten.is_none_or(|at| now < at));
+    let (mut decision, change) = match charge.numbers.windows() {
         None => gcra::decide(level, charge, now, effective_from),
         Some(windows) => fixed_window::decide(level, charge, windows, now, effective_from),
+    };
+    if let (Some(level), Some(at), LevelChange::Keep) = (level, forgotten, change) {
+        decision.full_after(at.since(level.since.max(now)), charge);
     }
+    (decision, change)
 }
 
 /// Decides a charge against a bucket; see [`decide_level`]. State of another algorithm counts as a full bucket. `quota` are the
