@@ -57,10 +57,6 @@ impl Limiter {
         }
         if view.rules().has_delays() {
             question.place = self.bound_delays(plan, ask);
-            if question.place.is_some() {
-                // A client that leaves while it waits gets its tokens back.
-                plan.reserve(0);
-            }
         }
         if plan.is_denied() {
             self.count_denied(view, plan.charges.iter(), ask.now(), false);
@@ -127,7 +123,7 @@ impl Limiter {
         let mut ruling =
             Ruling { view, verdict, descriptors, slots, settlement, held, listener, denials, claims: Vec::new() };
         if let Some(place) = place.filter(|_| ruling.verdict.delay() > Micros(0)) {
-            ruling.held = Some(self.held(place, (plan, &decisions), &mut ruling, ask, is_local));
+            ruling.held = Some(Self::held(place, (plan, &decisions), &mut ruling, ask, is_local));
         }
         ruling
     }

@@ -1,30 +1,29 @@
 //! Requests that wait because a limit has `delay:`.
 //!
-//! Their charges are booked in the buckets already. What waits here gives them back if the client leaves. A worker that has its
-//! maximum of waiting requests books no more: charges that do not fit at once are then denied.
+//! Their charges are booked in the buckets already, and stay booked if the client leaves: others have their times behind them, and a
+//! client that leaves and comes again would pass more often than the limit allows. nginx's `limit_req` counts so, too. A worker
+//! that has its maximum of waiting requests books no more: charges that do not fit at once are then denied.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tokio::time::sleep_until;
 
 use super::ask::{Ask, Patience, Ruling};
-use super::settlement::{Job, Settler};
 use super::slots::HeldSlots;
 use super::{Limiter, Shared};
 use crate::clock::micros;
 use crate::engine::algorithms::charge::{Charge, Mode};
-use crate::engine::algorithms::decision::{Decisions, Outcome};
+use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::{Answer, Standing, Unanswered, Verdict};
 use crate::engine::rules::limit::StoreErrorPolicy;
 use crate::engine::rules::plan::{ChargeOrigin, Plan};
 use crate::store::{Batch, StoreError};
-use crate::telemetry::metrics::{LocalTimer, StoreReport, Tally};
+use crate::telemetry::metrics::{LocalTimer, Tally};
 
 /// The default maximum number of requests that a worker holds.
 pub const DEFAULT_MAX_DELAYED: usize = 1_024;
@@ -128,10 +127,8 @@ impl Drop for Place {
     }
 }
 
-/// The charges of a request that waits. Dropping this gives them back.
+/// How a request that waits was decided.
 struct Booking {
-    settler: Arc<Settler>,
-    refunds: Vec<Charge>,
     effective_from: Micros,
     /// The wall clock at `start`.
     now: Micros,
@@ -142,17 +139,6 @@ struct Booking {
 impl Booking {
     fn now(&self) -> Micros {
         self.now.after(micros(self.start.elapsed()))
-    }
-}
-
-impl Drop for Booking {
-    fn drop(&mut self) {
-        let charges = std::mem::take(&mut self.refunds);
-        if !charges.is_empty() {
-            let kind = StoreReport::Refund;
-            let job = Job { kind, charges, effective_from: self.effective_from, now: self.now(), counters: Vec::new() };
-            self.settler.run(job, self.is_local);
-        }
     }
 }
 
@@ -188,7 +174,6 @@ impl Limiter {
 
     /// Books what an allowed request has to wait for. Its verdict is not counted yet if it has slots to take.
     pub(super) fn held(
-        &self,
         mut place: Place,
         (plan, decisions): (Plan, &Decisions),
         ruling: &mut Ruling,
@@ -197,14 +182,8 @@ impl Limiter {
     ) -> Box<HeldRequest> {
         let delayed = plan.charges.iter().zip(decisions.iter()).filter(|(_, decision)| decision.delay > 0);
         place.wait_for(delayed.map(|(charge, _)| charge.bucket.fingerprint));
-        let booking = Booking {
-            settler: self.settler.clone(),
-            refunds: refunds(&plan, decisions),
-            effective_from: ruling.view.rules().effective_from,
-            now: ask.now(),
-            start: ask.start,
-            is_local,
-        };
+        let booking =
+            Booking { effective_from: ruling.view.rules().effective_from, now: ask.now(), start: ask.start, is_local };
         // They are given back here: a request that waits must not keep others from them.
         let had_slots = ruling.slots.take().is_some();
         let of_slots =
@@ -214,7 +193,7 @@ impl Limiter {
         Box::new(HeldRequest { booking, place, ends, slots, uncounted: had_slots.then_some(plan) })
     }
 
-    /// Waits until the charges of an allowed request fit, if they do not yet. If this is dropped, they are given back.
+    /// Waits until the charges of an allowed request fit, if they do not yet. If this is dropped, they stay booked.
     pub async fn hold(&self, ruling: &mut Ruling) {
         if let Some(held) = ruling.held.take() {
             // They are logged.
@@ -225,21 +204,21 @@ impl Limiter {
     }
 
     async fn wait_for(&self, held: HeldRequest, ruling: &mut Ruling) {
-        let HeldRequest { mut booking, place, ends, slots, uncounted } = held;
+        let HeldRequest { booking, place, ends, slots, uncounted } = held;
         let uncounted = Uncounted { ruling, plan: uncounted, start: booking.start };
         sleep_until(ends).await;
         self.delays.seconds.observe(wait(&uncounted.ruling.verdict));
         drop(place);
-        if slots.is_empty() || self.take_slots(uncounted.ruling, &slots, &booking).await {
-            booking.refunds.clear();
+        if !slots.is_empty() {
+            self.take_slots(uncounted.ruling, &slots, &booking).await;
         }
     }
 
-    /// Takes the slots of a request that has waited. Returns false if it is denied.
-    async fn take_slots(&self, ruling: &mut Ruling, slots: &[(ChargeOrigin, Charge)], booking: &Booking) -> bool {
+    /// Takes the slots of a request that has waited, or denies it.
+    async fn take_slots(&self, ruling: &mut Ruling, slots: &[(ChargeOrigin, Charge)], booking: &Booking) {
         let mut charges: Vec<Charge> = slots.iter().map(|(_, charge)| charge.clone()).collect();
         let (start, now, effective_from) = (Instant::now(), booking.now(), booking.effective_from);
-        let Some(mut named) = self.slots.name(&mut charges, effective_from, now, start) else { return true };
+        let Some(mut named) = self.slots.name(&mut charges, effective_from, now, start) else { return };
         let batch = Batch { charges: &charges, effective_from, now };
         let memory = booking.is_local.then_some(&self.shared.local);
         let decided = match memory {
@@ -265,7 +244,6 @@ impl Limiter {
             }
         }
         ruling.slots = ruling.slots.take().filter(|_| ruling.verdict.is_allowed());
-        ruling.verdict.is_allowed()
     }
 }
 
@@ -280,10 +258,13 @@ impl Limiter {
     ) {
         let view = ruling.view.clone();
         let policy = |origin: &ChargeOrigin| view.rules().limit(origin.limit).map(|limit| limit.on_store_error);
-        let (mut local, mut unanswered) = (Vec::new(), Vec::new());
+        let (mut local, mut locals, mut unanswered) = (Vec::new(), Vec::new(), Vec::new());
         for ((origin, _), charge) in slots.iter().zip(charges) {
             match policy(origin) {
-                Some(StoreErrorPolicy::Local) => local.push(charge.clone()),
+                Some(StoreErrorPolicy::Local) => {
+                    local.push(charge.clone());
+                    locals.push(Unanswered { limit: origin.limit, denies: false });
+                }
                 _ if origin.is_candidate => {}
                 policy => {
                     let denies = origin.enforced && policy == Some(StoreErrorPolicy::Deny);
@@ -293,11 +274,18 @@ impl Limiter {
         }
         ruling.leave_unanswered(unanswered);
         let (effective_from, now) = (booking.effective_from, booking.now());
-        if ruling.verdict.is_allowed()
-            && let Ok(decisions) = self.shared.local.decide(&Batch { charges: &local, effective_from, now })
-        {
-            named.decided_locally(&local, &decisions, effective_from);
-            ruling.decide_slots(&local, &decisions);
+        if !ruling.verdict.is_allowed() {
+            return;
+        }
+        match self.shared.local.decide(&Batch { charges: &local, effective_from, now }) {
+            Ok(decisions) => {
+                named.decided_locally(&local, &decisions, effective_from);
+                ruling.decide_slots(&local, &decisions);
+            }
+            Err(error) => {
+                self.note_failure(&error);
+                ruling.leave_unanswered(locals);
+            }
         }
     }
 }
@@ -353,7 +341,7 @@ fn wait(verdict: &Verdict) -> Duration {
     Duration::from_micros(verdict.delay().0)
 }
 
-/// An allowed request that has to wait. Dropping this gives back its charges.
+/// An allowed request that has to wait.
 pub(super) struct HeldRequest {
     booking: Booking,
     place: Place,
@@ -362,21 +350,4 @@ pub(super) struct HeldRequest {
     slots: Vec<(ChargeOrigin, Charge)>,
     /// The plan of a verdict that is not counted yet.
     uncounted: Option<Plan>,
-}
-
-/// The refunds of what a request has taken. Slots, and limits that settle by the response, give back by themselves. A queue keeps
-/// its entry, and a script what it has counted.
-fn refunds(plan: &Plan, decisions: &Decisions) -> Vec<Charge> {
-    let is_settled = |limit| plan.reservations.iter().any(|reservation| reservation.limit == limit);
-    let decided = plan.charges.iter().zip(&plan.origins).zip(decisions.iter()).enumerate();
-    let taken = decided.filter(|(_, ((charge, origin), decision))| {
-        let spends = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0;
-        spends
-            && decision.outcome == Outcome::Allowed
-            && charge.numbers.algorithm().has_tokens()
-            && !is_settled(origin.limit)
-    });
-    taken
-        .map(|(place, ((charge, _), _))| Charge { lease: None, ..charge.refund(charge.cost, decisions.taken(place)) })
-        .collect()
 }

@@ -38,7 +38,7 @@ impl Failure {
 
 impl Limiter {
     /// Decides by each limit's `on_store_error`. Returns the decisions of limits with `local`; only those stay in the plan,
-    /// unless another limit denies the request.
+    /// unless another limit denies the request. If the local memory cannot decide, either, they allow it, as limits do by default.
     #[cold]
     pub(super) fn without_store(
         &self,
@@ -78,7 +78,16 @@ impl Limiter {
             return (Decisions::default(), failure);
         }
         plan.retain(is_local);
-        let decisions = self.ask_local(view, plan, now);
+        let decisions = match self.ask_local(view, plan, now) {
+            Ok(decisions) => decisions,
+            Err(error) => {
+                // Nothing is left that could decide these limits.
+                self.note_failure(&error);
+                plan.origins.iter().for_each(|origin| failure.add(origin, StoreErrorPolicy::Allow));
+                plan.retain(|_| false);
+                return (Decisions::default(), failure);
+            }
+        };
         if let Some(slots) = slots {
             slots.decided_locally(&plan.charges, &decisions, view.rules().effective_from);
         }

@@ -41,8 +41,8 @@ impl Limiter {
     }
 
     /// Asks the memory that replaces the store.
-    pub(super) fn ask_local(&self, view: &View, plan: &Plan, now: Micros) -> Decisions {
-        joined(self.shared.local.decide_in_turn(&batches(view, plan, now)).unwrap_or_default())
+    pub(super) fn ask_local(&self, view: &View, plan: &Plan, now: Micros) -> Result<Decisions, StoreError> {
+        self.shared.local.decide_in_turn(&batches(view, plan, now)).map(joined)
     }
 
     /// Waits for the store, and times it.

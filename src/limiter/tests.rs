@@ -300,3 +300,99 @@ async fn new_rules_hold_from_the_next_request_on() {
     // Three were used and stay used.
     assert_eq!(count(&limiter, 5).await, [2, 3, 0]);
 }
+
+#[tokio::test]
+async fn limits_that_nothing_can_decide_allow_and_are_counted() {
+    // Two limits with one bucket, which no store decides together.
+    let local = |name: &str| Limit { on_store_error: StoreErrorPolicy::Local, ..limit(name, 1) };
+    let limiter = limiter(vec![local("Same"), local("Same"), limit("Plain", 1)]);
+    let verdict = ask(&limiter, "GET").await;
+    assert_eq!((verdict.standing, verdict.answers.len(), verdict.unanswered.len()), (Standing::Allowed, 0, 3));
+    assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Plain\",result=\"error_allowed\"}"), "1");
+    assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Same\",result=\"error_allowed\"}"), "2");
+}
+
+/// What a request for a limit with `delay` does: it comes, and it may leave while it waits.
+#[derive(Clone, Debug)]
+enum Visit {
+    /// After some microseconds.
+    Comes(u64),
+    /// The one at this place among those that wait, after some microseconds.
+    Leaves(u64, usize),
+}
+
+fn visits() -> impl Strategy<Value = Vec<Visit>> {
+    let span = || prop_oneof![3 => Just(0u64), 2 => 0..400_000u64, 1 => 0..2_000_000u64];
+    let visit = prop_oneof![
+        3 => span().prop_map(Visit::Comes),
+        2 => (span(), any::<usize>()).prop_map(|(span, place)| Visit::Leaves(span, place)),
+    ];
+    vec(visit, 1..60)
+}
+
+/// The instants at which requests pass.
+async fn passes(numbers: Numbers, delay: Micros, visits: &[Visit]) -> Vec<u64> {
+    let windows = [numbers].into();
+    let limiter =
+        limiter(vec![Limit { allowance: Allowance::Windows(windows), delay: Some(delay), ..limit("Queue", 1) }]);
+    let headers = Headers::new();
+    let (mut now, mut passed, mut waiting) = (1_000_000_000_000_000u64, Vec::new(), Vec::new());
+    for visit in visits {
+        let (Visit::Comes(span) | Visit::Leaves(span, _)) = visit;
+        now += span;
+        waiting.retain(|(at, _): &(u64, Ruling)| {
+            let has_passed = *at <= now;
+            passed.extend(has_passed.then_some(*at));
+            !has_passed
+        });
+        match visit {
+            Visit::Leaves(_, place) if !waiting.is_empty() => drop(waiting.remove(place % waiting.len())),
+            Visit::Leaves(..) => {}
+            Visit::Comes(_) => {
+                let request = Request { now: Micros(now), ..request("GET", &headers) };
+                let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+                let ruling = limiter.decide(Ask { patience: Patience::Held(delay), ..ask }).await.unwrap();
+                if ruling.must_wait() {
+                    waiting.push((now + ruling.verdict.delay().0, ruling));
+                } else {
+                    passed.extend(ruling.verdict.is_allowed().then_some(now));
+                }
+            }
+        }
+    }
+    passed.extend(waiting.iter().map(|(at, _)| *at));
+    passed.sort_unstable();
+    passed
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn clients_that_leave_while_they_wait_let_no_more_pass(
+        (burst, count) in (1..5u64, 1..5u64),
+        is_window in any::<bool>(),
+        delay in 100_000..4_000_000u64,
+        visits in visits(),
+    ) {
+        let second = 1_000_000_000;
+        let numbers = if is_window {
+            Numbers::fixed_window(count, count, second, Aligned::Clock).unwrap()
+        } else {
+            Numbers::new(burst, count, second).unwrap()
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let passed = runtime.block_on(tokio::task::LocalSet::new().run_until(passes(numbers, Micros(delay), &visits)));
+        for (first, from) in passed.iter().enumerate() {
+            for (more, at) in (1..).zip(&passed[first..]) {
+                let most = if is_window {
+                    count * (at / 1_000_000 - from / 1_000_000 + 1)
+                } else {
+                    // A wait is rounded up to a microsecond.
+                    burst + (at - from + 1) * count / 1_000_000
+                };
+                prop_assert!(more <= most, "{more} within {} us, {most} may: {passed:?}", at - from);
+            }
+        }
+    }
+}
