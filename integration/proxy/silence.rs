@@ -1,6 +1,6 @@
 //! Silent clients and upstreams: the bounds on each, the blame, and the exceptions.
 //!
-//! Nothing sleeps: that a bound has passed is known from another exchange, which began later and has reached it.
+//! No test waits for a result by sleeping: that a bound has passed is known from another exchange, which began later and has reached it.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -267,4 +267,29 @@ fn an_upstream_whose_responses_are_incomplete_is_ejected() {
         assert_eq!(whole, 14 - 5, "it has five chances");
         assert_eq!(weir.metric("weir_upstream_ejections_total"), 1);
     }
+}
+
+/// The upstream sends 16 of them, which takes five times the timeout.
+#[test]
+fn interim_responses_give_an_upstream_no_more_time() {
+    let upstream = Upstream::start(|wire, _| {
+        wire.request();
+        for _ in 0..16 {
+            if wire.stream.write_all(b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n").is_err() {
+                return;
+            }
+            std::thread::sleep(SHORT / 3);
+        }
+        let _ = wire.stream.write_all(ok("late").as_bytes());
+    });
+    let weir = setup(|timeouts| timeouts.response = SHORT).start(&format!("http://{}", upstream.address));
+    let mut client = weir.connect();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    let last = loop {
+        let response = client.response();
+        if response.status() != 103 {
+            break response;
+        }
+    };
+    assert_eq!((last.status(), blamed(&weir)), (504, [0, 0, 1]));
 }

@@ -95,6 +95,17 @@ fn another_server_gets_what_one_refuses() {
     assert_eq!((bad.requests(), good.requests()), (3, 1));
 }
 
+#[test]
+fn each_of_two_servers_is_asked_three_times_and_no_other() {
+    let servers: Vec<_> = (0..3).map(|_| refusing(usize::MAX)).collect();
+    let urls: Vec<_> = servers.iter().map(Http2Upstream::url).collect();
+    let weir = Setup::new(WIDE).start(&urls.join(","));
+    assert_eq!(send(&weir, "POST", b"abc", false).status(), 502);
+    let mut asked: Vec<_> = servers.iter().map(Http2Upstream::requests).collect();
+    asked.sort_unstable();
+    assert_eq!(asked, [0, 3, 3]);
+}
+
 /// A server that answers the first `answered` requests of its first connection, takes one more with its body, and says by a
 /// GOAWAY that it did not process it. It answers all on later connections.
 fn leaving(answered: usize) -> (SocketAddr, Arc<AtomicUsize>) {

@@ -219,3 +219,42 @@ fn uploads_that_an_upstream_does_not_take_stop_no_others() {
     });
     assert_eq!(weir.metric("weir_http_listener_limits_total{limit=\"upload_rate\"}"), 0);
 }
+
+/// The window of all uploads on a connection is 64 KiB unless the server enlarges it.
+#[test]
+fn an_upload_that_an_upstream_does_not_take_stops_no_others_within_the_default_window() {
+    const WINDOW: usize = 65_535;
+    let taken: Arc<AtomicUsize> = Arc::default();
+    let counted = taken.clone();
+    let upstream = Http2Upstream::start(move |_, request: Request<h2::RecvStream>, respond| {
+        let taken = counted.clone();
+        async move {
+            let is_stuck = request.uri().path() == "/stuck";
+            let (mut body, mut length) = (request.into_body(), 0);
+            while let Some(Ok(data)) = body.data().await {
+                length += data.len();
+                if is_stuck {
+                    taken.fetch_add(data.len(), Ordering::Relaxed);
+                } else {
+                    body.flow_control().release_capacity(data.len()).unwrap();
+                }
+            }
+            say(respond, length.to_string());
+        }
+    });
+    let weir = Setup::new(WIDE).start(&upstream.url());
+    let post = |path: &str, length: usize| {
+        let mut client = weir.connect();
+        client.send(format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"));
+        client.send(vec![b'x'; length]);
+        client
+    };
+    let _stuck = post("/stuck", 100_000);
+    becomes("the upstream takes no more", WINDOW as u64, || taken.load(Ordering::Relaxed) as u64);
+    assert_eq!(weir.connect().get("/").text(), "0");
+    assert_eq!(upstream.connections(), 1, "a request without a body needs no window");
+    for length in [1, 1_000, 50_000, 200_000] {
+        assert_eq!(post("/ordinary", length).response().text(), length.to_string());
+    }
+    assert_eq!(upstream.connections(), 2, "the others share one");
+}

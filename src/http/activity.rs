@@ -211,16 +211,18 @@ impl Activity {
             let has_room = self.slow_readers.begin(self.weight.get());
             self.reader.set(if has_room { ReaderPace::Slow } else { ReaderPace::Excess });
         }
-        if self.download.wait(self.now.get()) {
+        if self.download.wait(self.now.get()) && self.phase.get() != Phase::Exchange {
             self.moved();
         }
     }
 
-    /// The client has read a part of the response.
+    /// The client has read a part of the response. Interim responses before it give the upstream no more time.
     pub(crate) fn downloaded(&self, bytes: u64) {
         self.stop_waiting();
         self.download.moved(bytes, self.now.get());
-        self.moved();
+        if self.phase.get() != Phase::Exchange {
+            self.moved();
+        }
     }
 
     fn stop_waiting(&self) {
@@ -410,6 +412,12 @@ mod tests {
         activity.resume();
         activity.upload_ended();
         check(5, None);
+        let ended = activity.now();
+        activity.now.set(ended + seconds(1));
+        // An interim response.
+        activity.awaits_download();
+        activity.downloaded(100);
+        assert_eq!(activity.deadline(&timeouts), (ended + seconds(5), None));
         assert!(activity.expire(None) && activity.is_late() && !activity.expire(None));
         activity.answer(false);
         check(7, None);

@@ -231,6 +231,11 @@ impl SentBody {
         Ok(Some(length))
     }
 
+    /// Returns whether a part waits for the receiver's window.
+    pub(super) const fn is_stuck(&self) -> bool {
+        !self.rest.is_empty()
+    }
+
     /// Sends as much as there is and as the receiver takes. Ready at the end of the body.
     pub(super) fn poll_send(&mut self, mut source: Source<'_>, cx: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let gone = |_| SendError::Gone;

@@ -53,6 +53,8 @@ struct Shared {
     sender: RefCell<SendRequest<Bytes>>,
     /// Requests whose response has not ended.
     active: Rc<Cell<usize>>,
+    /// Uploads that wait for the upstream to take more.
+    stuck: Cell<usize>,
     /// The scheme of its requests (RFC 9113 section 8.3.1). Servers reject one that does not match the connection.
     scheme: Scheme,
     driver: AbortHandle,
@@ -97,7 +99,9 @@ impl Connection {
         let active = Rc::new(Cell::new(0));
         let pings = connection.ping_pong();
         let driver = tokio::task::spawn_local(drive(connection, pings, traffic, output, active.clone())).abort_handle();
-        Ok(Self { shared: Rc::new(Shared { sender: RefCell::new(sender), active, scheme, driver }) })
+        Ok(Self {
+            shared: Rc::new(Shared { sender: RefCell::new(sender), active, stuck: Cell::new(0), scheme, driver }),
+        })
     }
 
     /// Returns whether another request may be sent: the connection is neither closed nor about to be.
@@ -109,6 +113,12 @@ impl Connection {
     /// Returns the number of requests whose response has not ended.
     pub(crate) fn active(&self) -> usize {
         self.shared.active.get()
+    }
+
+    /// Returns whether the upstream does not take all that it is sent. The connection's window, 64 KiB by default, may then be full:
+    /// no other upload would get through until the upstream reads on.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.shared.stuck.get() > 0
     }
 
     /// Takes a place for a request, unless all of the upstream's or our own are taken.
@@ -157,7 +167,8 @@ impl StreamSlot {
         if request.headers.is_grpc() {
             context.activity.send_messages();
         }
-        let mut upload = Upload { outgoing: SentBody::new(stream), body, is_done: is_end };
+        let stuck = StuckUpload { connection: self.0.clone(), is_counted: false };
+        let mut upload = Upload { outgoing: SentBody::new(stream), body, is_done: is_end, stuck };
         let mut interim = 0;
         let received = poll_fn(|cx| {
             if let Err(error) = upload.poll(cx) {
@@ -268,6 +279,31 @@ struct Upload {
     outgoing: SentBody,
     body: RequestBody,
     is_done: bool,
+    stuck: StuckUpload,
+}
+
+/// An upload's part in [`Shared::stuck`].
+#[derive(Debug)]
+struct StuckUpload {
+    connection: Rc<Shared>,
+    is_counted: bool,
+}
+
+impl StuckUpload {
+    fn set(&mut self, is_stuck: bool) {
+        let stuck = &self.connection.stuck;
+        match (std::mem::replace(&mut self.is_counted, is_stuck), is_stuck) {
+            (false, true) => stuck.set(stuck.get() + 1),
+            (true, false) => stuck.set(stuck.get() - 1),
+            _ => {}
+        }
+    }
+}
+
+impl Drop for StuckUpload {
+    fn drop(&mut self) {
+        self.set(false);
+    }
 }
 
 impl Upload {
@@ -277,7 +313,9 @@ impl Upload {
         if self.is_done {
             return Ok(());
         }
-        match self.outgoing.poll_send(Source::Request(&mut self.body), cx) {
+        let polled = self.outgoing.poll_send(Source::Request(&mut self.body), cx);
+        self.stuck.set(polled.is_pending() && self.outgoing.is_stuck());
+        match polled {
             Poll::Pending => return Ok(()),
             Poll::Ready(Ok(()) | Err(SendError::Gone)) => self.is_done = true,
             Poll::Ready(Err(SendError::Body(error))) => {

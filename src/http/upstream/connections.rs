@@ -29,6 +29,15 @@ pub(super) enum ReadyConnection {
     Http2(http2::StreamSlot),
 }
 
+/// What a request needs of its connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Needs {
+    /// False for requests that need HTTP/1.1, such as upgrades; `https://` servers are then not offered HTTP/2.
+    pub(super) may_share: bool,
+    /// It has a body.
+    pub(super) uploads: bool,
+}
+
 /// Opens connections.
 #[derive(Debug)]
 pub(super) struct Connector {
@@ -39,20 +48,20 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Returns a connection to an endpoint, and whether it was used before. `may_share` is false for requests that need
-    /// HTTP/1.1, such as upgrades; `https://` servers are then not offered HTTP/2.
+    /// Returns a connection to an endpoint, and whether it was used before.
     pub(super) async fn connection(
         &self,
         endpoint: &Endpoint,
         now: Instant,
-        may_share: bool,
+        needs: Needs,
     ) -> Result<(ReadyConnection, bool), UpstreamError> {
-        let may_share = may_share || endpoint.server.scheme == Scheme::H2c;
-        if let Some(known) = known(endpoint, now, may_share) {
+        let may_share = needs.may_share || endpoint.server.scheme == Scheme::H2c;
+        let needs = Needs { may_share, ..needs };
+        if let Some(known) = known(endpoint, now, needs) {
             return Ok((known, true));
         }
         // Boxed because it is rare.
-        match Box::pin(timeout(self.timeout, self.connect(endpoint, now, may_share))).await {
+        match Box::pin(timeout(self.timeout, self.connect(endpoint, now, needs))).await {
             Ok(Err(error)) if is_own(&error) => Err(UpstreamError::Exhausted(error)),
             Ok(connected) => connected.map_err(UpstreamError::Connect),
             Err(_) if may_share && !endpoint.may_open() => Err(UpstreamError::Busy(self.timeout)),
@@ -60,7 +69,8 @@ impl Connector {
         }
     }
 
-    async fn connect(&self, endpoint: &Endpoint, now: Instant, may_share: bool) -> io::Result<(ReadyConnection, bool)> {
+    async fn connect(&self, endpoint: &Endpoint, now: Instant, needs: Needs) -> io::Result<(ReadyConnection, bool)> {
+        let may_share = needs.may_share;
         let is_http1 =
             || !may_share || endpoint.server.scheme == Scheme::Http || endpoint.speaks.get() == Some(Protocol::Http1);
         let turn = loop {
@@ -68,7 +78,7 @@ impl Connector {
                 break None;
             }
             let turn = endpoint.connecting.lock().await;
-            if let Some(known) = known(endpoint, now, may_share) {
+            if let Some(known) = known(endpoint, now, needs) {
                 return Ok((known, true));
             }
             if endpoint.may_open() {
@@ -119,8 +129,10 @@ pub(super) fn is_own(error: &io::Error) -> bool {
 
 /// Returns an existing connection: a shared one with a free stream, or an idle one that is still good. If the server has
 /// closed one, that is usually visible already.
-fn known(endpoint: &Endpoint, now: Instant, may_share: bool) -> Option<ReadyConnection> {
-    if may_share && let Some(stream) = endpoint.stream() {
+fn known(endpoint: &Endpoint, now: Instant, needs: Needs) -> Option<ReadyConnection> {
+    if needs.may_share
+        && let Some(stream) = endpoint.stream(needs.uploads)
+    {
         return Some(ReadyConnection::Http2(stream));
     }
     loop {

@@ -108,13 +108,16 @@ impl Endpoint {
         }
     }
 
-    /// Takes a free stream of a shared connection.
-    pub(super) fn stream(&self) -> Option<http2::StreamSlot> {
+    /// Takes a free stream of a shared connection. An upload gets none behind another one that the server does not read, as long as
+    /// there may be another connection.
+    pub(super) fn stream(&self, uploads: bool) -> Option<http2::StreamSlot> {
         let mut shared = self.shared.borrow_mut();
         loop {
+            let shuns_stuck = uploads && shared.len() < MAX_SHARED;
             let (place, slot) = shared
                 .iter()
                 .enumerate()
+                .filter(|(_, shared)| !(shuns_stuck && shared.connection.is_stuck()))
                 .find_map(|(place, shared)| shared.connection.begin().map(|slot| (place, slot)))?;
             if shared[place].connection.is_open() {
                 return Some(slot);

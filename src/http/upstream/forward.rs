@@ -11,7 +11,7 @@ use tokio::time::{timeout, timeout_at};
 
 use super::address::Server;
 use super::cluster::Cluster;
-use super::connections::{Connector, ReadyConnection};
+use super::connections::{Connector, Needs, ReadyConnection};
 use super::endpoint::{Endpoint, EndpointLease};
 use super::kept_body::{KeptBody, KeptMemory};
 use super::resolve::Resolution;
@@ -248,10 +248,10 @@ impl Forwarder {
     ) -> Result<Response, FailedAttempt> {
         let mut refusals = 0;
         // HTTP/2 does not have upgrades (RFC 9113 section 8.6).
-        let may_share = forwarding::upgrade(request).is_none();
+        let needs = Needs { may_share: forwarding::upgrade(request).is_none(), uploads: !request.body.is_end() };
         loop {
             let (connected, was_reused) =
-                match self.connector.connection(&lease.endpoint, context.activity.now(), may_share).await {
+                match self.connector.connection(&lease.endpoint, context.activity.now(), needs).await {
                     Ok(connected) => connected,
                     Err(error) => {
                         return Err(FailedAttempt { error, is_whole: true, progress: Progress::Unsent });
