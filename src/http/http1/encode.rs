@@ -10,6 +10,7 @@ use http::{Method, StatusCode};
 use tokio::io::AsyncWrite;
 
 use super::decode::Framing;
+use super::spare;
 use crate::http::forwarding;
 use crate::http::message::{BodyError, Piece};
 use crate::message::headers::Headers;
@@ -22,9 +23,6 @@ pub(super) const SMALL: usize = 4 * 1024;
 /// that was read with it (4 KiB), so those leave together with the large part behind them.
 const FULL: usize = 6 * 1024;
 
-/// The memory for heads that an idle connection keeps.
-const KEPT: usize = 8 * 1024;
-
 /// Bytes to be written: one queue, in the order of the wire. Whatever is added goes out behind everything before it.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
@@ -34,8 +32,6 @@ pub(super) struct Outbox {
     written: usize,
     /// True until everything was flushed. TLS holds bytes back that it has accepted.
     is_dirty: bool,
-    /// Memory for the next text.
-    spare: Vec<u8>,
     /// Bytes of the current message that the system has accepted.
     pub(super) total: u64,
 }
@@ -67,7 +63,7 @@ impl Outbox {
     pub(super) fn text(&mut self) -> &mut (impl BufMut + use<>) {
         self.is_dirty = true;
         if !matches!(self.parts.back(), Some(Part::Text(_))) {
-            self.parts.push_back(Part::Text(std::mem::take(&mut self.spare)));
+            self.parts.push_back(Part::Text(spare::take_text()));
         }
         match self.parts.back_mut() {
             Some(Part::Text(text)) => text,
@@ -148,11 +144,8 @@ impl Outbox {
                 return true;
             }
             self.written -= length;
-            if let Some(Part::Text(mut text)) = self.parts.pop_front()
-                && text.capacity() <= KEPT
-            {
-                text.clear();
-                self.spare = text;
+            if let Some(Part::Text(text)) = self.parts.pop_front() {
+                spare::keep_text(text);
             }
         }
         false
