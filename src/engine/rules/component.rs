@@ -82,6 +82,13 @@ impl From<AmbiguousValue> for ComponentError {
     }
 }
 
+impl ComponentSource {
+    /// Returns whether blanks around its values do not count in requests.
+    pub(super) const fn is_trimmed(&self) -> bool {
+        matches!(self, Self::Header(_) | Self::Query(_) | Self::Cookie(_) | Self::PathParameter { .. })
+    }
+}
+
 impl Component {
     /// A component that is malformed if a request has several different values.
     pub const fn new(source: ComponentSource, form: ValueType) -> Self {

@@ -7,6 +7,7 @@ use super::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
 use super::fingerprint::Fingerprinter;
 use super::key::BucketKey;
 use super::quote::quoted;
+use super::request::trimmed_text;
 use super::value_type::{ValueType, canonical};
 use crate::message::address::{self, network};
 use crate::message::credentials::Credentials;
@@ -148,11 +149,11 @@ fn parse_component(component: &Component, text: &str) -> Result<String, String> 
             path::check(text, EscapedSlashes::Keep)?;
             Ok(component.path_reading.of(&path::normalise(text)).into_owned())
         }
+        (source, ValueType::Text) if source.is_trimmed() && trimmed_text(text.into()) != text => {
+            Err(format!("values must not have surrounding spaces; write {}", quoted(&trimmed_text(text.into()))))
+        }
         (ComponentSource::PathParameter { .. }, form) if component.path_reading.ignores_case => {
             canonical(form, &text.to_ascii_lowercase())
-        }
-        (ComponentSource::Header(_) | ComponentSource::Cookie(_), ValueType::Text) if text.trim_ascii() != text => {
-            Err(format!("values must not have surrounding spaces; write `{}`", text.trim_ascii()))
         }
         (ComponentSource::Credentials, _) => credentials(text),
         (_, form) => canonical(form, text),
@@ -268,6 +269,20 @@ mod tests {
         let path_reading = PathReading { ignores_case: true, strips_parameters: true };
         parses(&[Component { path_reading, ..path }], "/V1;x/Orders", Ok("/v1/orders"));
         parses(&[], "x", Err("by: global"));
+        let sources = [
+            ComponentSource::Header("x-key".parse().unwrap()),
+            ComponentSource::Query("key".to_owned()),
+            ComponentSource::Cookie("key".to_owned()),
+            ComponentSource::PathParameter { name: "key".to_owned(), segment: 0 },
+        ];
+        for by in sources.map(|source| [Component::new(source, ValueType::Text)]) {
+            for blank in [" ", "\t", "\u{a0}", "\u{3000}"] {
+                for text in [format!("{blank}a b"), format!("a b{blank}")] {
+                    parses(&by, &text, Err("values must not have surrounding spaces; write `a b`"));
+                }
+            }
+            parses(&by, "a b", Ok("a b"));
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::ids::{Id, credentials};
 use super::key::BucketKey;
 use super::limit::Limit;
 use super::quote::quoted;
+use super::request::trimmed_text;
 use super::rule_set::Rules;
 use super::value_type::{ValueType, canonical};
 use crate::engine::algorithms::charge::Bucket;
@@ -149,12 +150,10 @@ pub(crate) fn canonical_component<'a>(
         }
         ComponentSource::Path => component.path_reading.of(&normalise(&text)).into_owned().into(),
         ComponentSource::PathParameter { .. } if component.path_reading.ignores_case => {
-            text.to_ascii_lowercase().into()
+            trimmed_text(text.to_ascii_lowercase().into())
         }
         ComponentSource::Credentials => credentials(&text)?.into(),
-        ComponentSource::Header(_) | ComponentSource::Cookie(_) if text.trim_ascii().len() < text.len() => {
-            text.trim_ascii().to_owned().into()
-        }
+        source if source.is_trimmed() => trimmed_text(text),
         _ => text,
     };
     if raw.is_empty() {
