@@ -91,4 +91,12 @@ mod tests {
         }
         assert_eq!(next_month(Micros(u64::MAX)), Micros(EXACT - 1));
     }
+
+    #[test]
+    fn an_exhausted_month_allows_none_until_it_ends() {
+        let [march, april] = [1_711_929_599_999_999, 1_711_929_600_000_000].map(Micros);
+        let exhausted = Activations::exhausted(march);
+        assert_eq!((exhausted.at(march).count, exhausted.month_end()), (u64::MAX, april));
+        assert_eq!(Activations::exhausted(Micros(EXACT - 2)).month_end(), Micros(EXACT - 1));
+    }
 }

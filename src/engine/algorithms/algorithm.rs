@@ -63,3 +63,27 @@ impl Algorithm {
         matches!(self, Self::Gcra | Self::FixedWindow(_) | Self::SlidingLog | Self::SlidingWindow { .. })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rules files have the names, and the keys of all buckets in Redis the suffixes.
+    #[test]
+    fn names_and_suffixes_never_change() {
+        let first = Algorithm::FixedWindow(Aligned::First);
+        let sliding = Algorithm::SlidingWindow { count_denied: true };
+        for (algorithm, name, suffix, keeps_level, has_tokens) in [
+            (Algorithm::Gcra, "gcra", "", true, true),
+            (first, "fixed_window", "", true, true),
+            (Algorithm::SlidingLog, "sliding_log", "#log", false, true),
+            (sliding, "sliding_window", "#sliding", false, true),
+            (Algorithm::Concurrency, "concurrency", "#slots", false, false),
+            (Algorithm::Queue, "queue", "#queue", false, false),
+            (Algorithm::Script, "script", "#script", false, false),
+        ] {
+            assert_eq!((algorithm.name(), algorithm.key_suffix()), (name, suffix));
+            assert_eq!((algorithm.keeps_level(), algorithm.has_tokens()), (keeps_level, has_tokens), "{name}");
+        }
+    }
+}

@@ -70,3 +70,82 @@ pub fn has_duplicate(charges: &[Charge]) -> bool {
         charges[..index].iter().any(|other| other.bucket.fingerprint == charge.bucket.fingerprint)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use super::super::activations::Activations;
+    use super::super::charge::{Bucket, Dated, Elevated, Input, Mode};
+    use super::super::decision::Elevation;
+    use super::super::numbers::Numbers;
+    use super::super::state;
+    use std::sync::Arc;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn charge(numbers: Numbers, cost: u64) -> Charge {
+        Charge { dated: Dated::Reserved, ..Charge::new(Bucket::new("L:k", 1), numbers, cost, Mode::Spend) }
+    }
+
+    fn decided(charges: &[Charge]) -> (Decisions, Edits) {
+        let (now, mut edits) = (Micros(1_000_000_000), Edits::new());
+        let decisions = decide_all(
+            charges,
+            |_, charge| state::decide(None, charge, None::<Activations>, now, Micros(0)),
+            |_, charge| state::peek(None, charge, now, Micros(0)),
+            &mut edits,
+        );
+        (decisions.unwrap(), edits)
+    }
+
+    /// A log, a window that counts denied requests, a bucket that switches its elevated numbers on, and one that counts nothing.
+    fn charges(cost_of_last: u64) -> [Charge; 5] {
+        let gcra = |burst| Numbers::new(burst, burst, SECOND).unwrap();
+        let elevated = Elevated { numbers: gcra(9), span: 1_000_000, activations_per_month: 1, quota: None };
+        let window = |count| charge(Numbers::sliding_window(count, SECOND, true).unwrap(), 2);
+        [
+            charge(Numbers::sliding_log(5, SECOND).unwrap(), 2),
+            window(5),
+            window(3),
+            Charge { input: Some(Box::new(Input::Elevated(Arc::new(elevated)))), ..charge(gcra(1), 2) },
+            charge(gcra(5), cost_of_last),
+        ]
+    }
+
+    fn indexes<T>(of: &[(usize, T)]) -> Vec<usize> {
+        of.iter().map(|(index, _)| *index).collect()
+    }
+
+    #[test]
+    fn charges_that_all_fit_are_all_taken() {
+        let (decisions, edits) = decided(&charges(5));
+        assert!(decisions.iter().all(|decision| decision.outcome == Outcome::Allowed));
+        assert_eq!((indexes(&edits), indexes(&decisions.details)), (vec![0, 1, 2, 3, 4], vec![0, 1, 2, 3]));
+        assert_eq!(decisions.iter().map(|decision| decision.remaining).collect::<Vec<_>>(), [3, 3, 1, 7, 0]);
+    }
+
+    #[test]
+    fn beside_a_denied_charge_only_those_are_made_that_count_denied_requests() {
+        let (decisions, edits) = decided(&charges(6));
+        let outcomes: Vec<_> = decisions.iter().map(|decision| decision.outcome).collect();
+        let unchanged = Outcome::Unchanged;
+        assert_eq!(outcomes, [unchanged, unchanged, unchanged, unchanged, Outcome::Denied]);
+        assert_eq!(indexes(&edits), [1, 2]);
+        assert_eq!(decisions.iter().map(|decision| decision.remaining).collect::<Vec<_>>(), [5, 3, 1, 1, 5]);
+        assert!(decisions[..4].iter().all(|decision| decision.retry_after == Some(Micros(0))));
+        // Another 2 fit into the first window at once. The second reports how long it would deny them.
+        let off = Elevation { triggered: false, active: false, activations_left: None };
+        let [(2, Detail::Counted(wait)), (3, detail)] = &decisions.details[..] else {
+            panic!("{:?}", decisions.details)
+        };
+        assert_eq!((detail, *wait > Micros(0)), (&Detail::Elevated(off), true));
+    }
+
+    #[test]
+    fn two_charges_on_one_bucket_are_found() {
+        let with = |fingerprint| Charge { bucket: Bucket::new("L:k", fingerprint), ..charges(1)[0].clone() };
+        assert!(!has_duplicate(&[]) && !has_duplicate(&[with(1), with(2), with(3)]));
+        assert!(has_duplicate(&[with(1), with(2), with(1)]) && has_duplicate(&[with(2), with(2)]));
+    }
+}

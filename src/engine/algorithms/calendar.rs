@@ -268,4 +268,22 @@ mod tests {
         assert_eq!(Calendar::find(Unit::Month(32), "UTC"), Err(CalendarError::Day));
         assert_eq!(berlin.number(Micros(0)), 0);
     }
+
+    #[test]
+    fn no_two_calendars_have_one_id() {
+        let units: Vec<Unit> = (1..=LONGEST_MONTH).map(Unit::Month).chain([Unit::Year]).collect();
+        let of_zone =
+            |zone: &String| units.iter().map(|unit| Calendar::find(*unit, zone).unwrap().id).collect::<Vec<_>>();
+        let ids: std::collections::HashSet<u16> = Calendar::zones().iter().flat_map(of_zone).collect();
+        assert!(Calendar::zones().len() > 400 && Calendar::zones().iter().any(|zone| zone == "Europe/Berlin"));
+        assert_eq!(ids.len(), Calendar::zones().len() * units.len());
+    }
+
+    #[test]
+    fn a_prepared_calendar_leaves_nothing_to_decisions() {
+        let calendar = Calendar::find(Unit::Year, "UTC").unwrap();
+        assert!(calendar.starts.get().is_none());
+        calendar.prepare();
+        assert!(calendar.starts.get().is_some());
+    }
 }

@@ -239,3 +239,90 @@ impl Charge {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const MODES: [Mode; 8] = [
+        Mode::Spend,
+        Mode::Check,
+        Mode::Look,
+        Mode::LookOnly,
+        Mode::SpendOnly,
+        Mode::SpendUpTo,
+        Mode::Refund,
+        Mode::Reset,
+    ];
+
+    fn charge(numbers: &Numbers, cost: u64, mode: Mode) -> Charge {
+        Charge::new(Bucket::new("L:k", 1), numbers.clone(), cost, mode)
+    }
+
+    /// The modes in which something is true of a charge.
+    fn modes_of(is: impl Fn(Mode) -> bool) -> Vec<Mode> {
+        MODES.into_iter().filter(|mode| is(*mode)).collect()
+    }
+
+    #[test]
+    fn the_mode_and_the_cost_say_what_a_charge_does() {
+        let denied = Numbers::sliding_window(5, SECOND, true).unwrap();
+        let gcra = Numbers::new(5, 5, SECOND).unwrap();
+        let spends = [Mode::Spend, Mode::SpendOnly];
+        assert_eq!(modes_of(|mode| charge(&denied, 1, mode).counts_denied()), spends);
+        assert_eq!(modes_of(|mode| charge(&denied, 0, mode).counts_denied()), []);
+        assert_eq!(modes_of(|mode| charge(&gcra, 1, mode).counts_denied()), []);
+        let reserved = |cost, mode| {
+            let mut charge = charge(&denied, cost, mode);
+            let before = charge.is_reserved();
+            charge.reserve();
+            !before && charge.is_reserved()
+        };
+        assert_eq!(modes_of(|mode| reserved(1, mode)), spends);
+        assert_eq!(modes_of(|mode| reserved(0, mode)), []);
+        let taken = |mode| Charge { dated: Dated::At(Micros(7)), ..charge(&denied, 1, mode) }.taken();
+        assert_eq!(modes_of(|mode| taken(mode) == Some(Micros(7))), [Mode::Refund]);
+        assert_eq!(modes_of(|mode| taken(mode).is_none()).len(), MODES.len() - 1);
+        let looked = |cost, mode| {
+            let mut charge = charge(&gcra, cost, mode);
+            charge.look_for_one();
+            (charge.cost, charge.mode)
+        };
+        assert_eq!(MODES.map(|mode| looked(2, mode)), MODES.map(|mode| (2, mode)));
+        let looks = modes_of(|mode| looked(0, mode) != (0, mode));
+        assert_eq!(looks, [Mode::Spend, Mode::Check, Mode::SpendOnly]);
+        let look = (1, Mode::Look);
+        assert_eq!(
+            looks.into_iter().map(|mode| looked(0, mode)).collect::<Vec<_>>(),
+            [look, look, (1, Mode::LookOnly)]
+        );
+        let mut slots = charge(&Numbers::concurrency(1, SECOND).unwrap(), 0, Mode::Spend);
+        slots.look_for_one();
+        assert_eq!((slots.cost, slots.mode), (0, Mode::Spend));
+    }
+
+    #[test]
+    fn an_input_belongs_to_its_algorithm() {
+        let gcra = Numbers::new(5, 5, SECOND).unwrap();
+        let with = |mode, input| Charge { input: Some(Box::new(input)), ..charge(&gcra, 1, mode) };
+        let ask = LeaseAsk::default();
+        let asks = modes_of(|mode| with(mode, Input::Lease(ask)).lease_ask() == Some(&ask));
+        assert_eq!(asks, modes_of(|mode| mode != Mode::Check && !mode.looks()));
+        let delay = Delay::new(Micros(5_000));
+        let delayed = with(Mode::Spend, Input::Delay(delay));
+        assert_eq!((delayed.delay(), delayed.lease_ask(), delayed.elevated()), (Some(&delay), None, None));
+        let quota: Arc<str> = "orders".into();
+        let elevated = Arc::new(Elevated {
+            numbers: gcra.clone(),
+            span: 1,
+            activations_per_month: 1,
+            quota: Some(Arc::clone(&quota)),
+        });
+        let elevated = with(Mode::Spend, Input::Elevated(elevated));
+        assert_eq!(elevated.quota(), Some((tag_of(&elevated.bucket), &quota)));
+        let log = charge(&Numbers::sliding_log(5, SECOND).unwrap(), 1, Mode::Spend);
+        let levels = [&charge(&gcra, 1, Mode::Spend), &delayed, &elevated, &log].map(Charge::keeps_level);
+        assert_eq!(levels, [true, true, false, false]);
+    }
+}

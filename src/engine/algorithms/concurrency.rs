@@ -259,4 +259,28 @@ mod tests {
             ],
         );
     }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        let numbers = |capacity, lease| Numbers::concurrency(capacity, lease).map(|numbers| numbers.span());
+        assert_eq!(numbers(MOST_SLOTS, SHORTEST_LEASE), Ok(1_000_000));
+        assert_eq!(numbers(1, LONGEST_LEASE), Ok(86_400_000_000));
+        assert_eq!(numbers(0, SHORTEST_LEASE), Err(NumbersError::Burst));
+        for capacity in [MOST_SLOTS + 1, MOST_SLOTS * 2] {
+            assert_eq!(numbers(capacity, SHORTEST_LEASE), Err(NumbersError::TooManySlots(MOST_SLOTS)));
+        }
+        for lease in [0, SHORTEST_LEASE - 1_000, SHORTEST_LEASE + 1, LONGEST_LEASE + 1_000] {
+            assert_eq!(numbers(1, lease), Err(NumbersError::Lease), "{lease}");
+        }
+    }
+
+    #[test]
+    fn a_lease_ends_while_redis_can_count() {
+        let input = Some(Box::new(Input::Slot(Slot(1))));
+        let numbers = Numbers::concurrency(1, SHORTEST_LEASE).unwrap();
+        let charge = Charge { input, ..Charge::new(Bucket::new("L:k", 1), numbers, 1, Spend) };
+        let mut slots = Slots::default();
+        slots.apply(&decide(None, &charge, Micros(EXACT - 5)).edit.unwrap());
+        assert_eq!(slots.ends(), Micros(EXACT - 1));
+    }
 }

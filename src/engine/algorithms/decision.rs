@@ -261,4 +261,54 @@ mod tests {
         stricter(decision(Outcome::Allowed, 3, Some(0)), decision(Outcome::Allowed, 4, Some(7)));
         stricter(decision(Outcome::Allowed, 0, Some(7)), decision(Outcome::Allowed, 0, Some(1)));
     }
+
+    #[test]
+    fn a_charge_is_short_if_it_did_not_fit_whether_or_not_it_denies() {
+        for (outcome, wait, is_short) in [
+            (Outcome::Allowed, Some(0), false),
+            (Outcome::Allowed, Some(5), false),
+            (Outcome::Denied, Some(0), true),
+            (Outcome::Denied, None, true),
+            (Outcome::Unchanged, Some(5), true),
+            (Outcome::Unchanged, None, true),
+            (Outcome::Unchanged, Some(0), false),
+        ] {
+            assert_eq!(decision(outcome, 3, wait).is_short(), is_short, "{outcome:?} {wait:?}");
+        }
+        assert_eq!(Decision { delay: 7, ..Decision::never() }.delay(), Micros(7));
+    }
+
+    #[test]
+    fn details_belong_to_their_charge() {
+        let grant = LeaseGrant { tokens: 1, span: Micros(10), until: Micros(30) };
+        let elevation = Elevation { triggered: true, active: true, activations_left: Some(1) };
+        let mut decisions = Decisions::with_capacity(3);
+        for _ in 0..3 {
+            decisions.push(Decision::never());
+        }
+        decisions.details = vec![
+            (0, Detail::Taken(Micros(10))),
+            (1, Detail::Elevated(elevation)),
+            (2, Detail::Counted(Micros(1))),
+            (2, Detail::Leased(grant)),
+        ];
+        assert_eq!((decisions.len(), decisions.iter_mut().count()), (3, 3));
+        assert_eq!([0, 1, 2, 3].map(|index| decisions.taken(index)), [Some(Micros(10)), None, Some(Micros(20)), None]);
+        assert_eq!(decisions.detail(1), Some(&Detail::Elevated(elevation)));
+        assert_eq!(decisions.detail(3), None);
+    }
+
+    #[test]
+    fn what_another_charge_denies_switches_nothing_on() {
+        let undone = |triggered, active, activations_left| {
+            let mut detail = Detail::Elevated(Elevation { triggered, active, activations_left });
+            let remains = detail.undo();
+            (remains, detail.elevation())
+        };
+        let off = Elevation { triggered: false, active: false, activations_left: None };
+        assert_eq!(undone(true, true, Some(1)), (true, Some(off)));
+        assert_eq!(undone(false, true, None), (true, Some(Elevation { active: true, ..off })));
+        assert_eq!(undone(false, false, None), (true, Some(off)));
+        assert!(!Detail::Taken(Micros(1)).undo());
+    }
 }

@@ -109,6 +109,8 @@ const UNITS: [(u64, &str); 6] = [
 
 #[cfg(test)]
 mod tests {
+    use super::super::algorithm::Aligned;
+    use super::super::charge::Elevated;
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -120,5 +122,28 @@ mod tests {
         assert_eq!(shown(90 * SECOND), "burst 7, 7 per 90s");
         assert_eq!(shown(1_500), "burst 7, 7 per 1500ns");
         assert_eq!(Numbers::fixed(7).unwrap().to_string(), "burst 7, never refills");
+    }
+
+    #[test]
+    fn each_algorithm_has_its_words() {
+        let zone = |unit| Numbers::calendar_window(10, 5, Calendar::find(unit, "Europe/Berlin").unwrap());
+        for (numbers, text) in [
+            (Numbers::fixed_window(10, 5, SECOND, Aligned::First), "burst 10, 5 per window of 1s"),
+            (Numbers::fixed_window(10, 5, SECOND, Aligned::Clock), "burst 10, 5 per clock window of 1s"),
+            (zone(Unit::Month(1)), "burst 10, 5 per calendar month, Europe/Berlin"),
+            (zone(Unit::Month(15)), "burst 10, 5 per calendar month from day 15, Europe/Berlin"),
+            (zone(Unit::Year), "burst 10, 5 per calendar year, Europe/Berlin"),
+            (Numbers::sliding_log(5, 90 * SECOND), "5 in any 90s"),
+            (Numbers::sliding_window(5, SECOND / 4, false), "5 in any 250ms"),
+            (Numbers::concurrency(5, 60 * SECOND), "5 at once"),
+            (Numbers::queue(5, None), "5 waiting"),
+            (Numbers::queue(5, Some(60 * SECOND)), "5 waiting, each for at most 1m"),
+            (Ok(Numbers::script(0)), "what its script says"),
+        ] {
+            assert_eq!(numbers.unwrap().to_string(), text);
+        }
+        let numbers = Numbers::new(7, 7, SECOND).unwrap();
+        let elevated = Elevated { numbers, span: 90_000_000, activations_per_month: 3, quota: None };
+        assert_eq!(elevated.to_string(), "burst 7, 7 per 1s, for 90s, 3 times a month");
     }
 }

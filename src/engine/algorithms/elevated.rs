@@ -490,5 +490,114 @@ mod tests {
             let most = allowed(&numbers.0, now - START) + by_hand.activations * allowed(&other, span);
             prop_assert!(admitted * MINUTE <= most, "{} of {}", admitted * MINUTE, most);
         }
+
+        /// All that ask how a spend would end say the same, and a wait is as long as it has to be, whether the numbers are on or off.
+        #[test]
+        fn waits_are_exact_and_a_check_answers_like_a_spend(
+            (burst, count) in (1..6u64, 1..9u64),
+            (more, faster, span, activations) in (0..9u64, 0..30u64, 1..4 * MINUTE, 1..4u64),
+            steps in prop::collection::vec((0..2 * MINUTE, 0..16u64, 0..5u8), 1..40),
+        ) {
+            let other = per_minute(burst + more, count + faster);
+            let numbers =
+                (per_minute(burst, count), Elevated { numbers: other, span, activations_per_month: activations, quota: None });
+            let (mut now, mut kept) = (START + 60 * MINUTE, None);
+            for (wait, cost, kind) in steps {
+                now += if kind == 0 { 0 } else { wait };
+                let ask = |kept: &Option<ElevatedLevel>, mode, cost, at| decide_at(kept.as_ref(), &numbers, mode, cost, at);
+                let (elevation, spend) = ask(&kept, Spend, cost, now);
+                let decision = spend.decision;
+                let (as_checked, check) = ask(&kept, Check, cost, now);
+                prop_assert_eq!((as_checked, check.decision, check.edit), (elevation, decision, None));
+                let unless_denied = |outcome| if outcome == Denied { Unchanged } else { outcome };
+                let (_, only) = ask(&kept, SpendOnly, cost, now);
+                prop_assert_eq!(only.decision, Decision { outcome: unless_denied(decision.outcome), ..decision });
+                let (as_seen, look) = ask(&kept, Mode::Look, cost, now);
+                let (_, look_only) = ask(&kept, Mode::LookOnly, cost, now);
+                prop_assert_eq!((as_seen, look.edit, look_only.edit), (elevation, None, None));
+                let shown = Decision { outcome: unless_denied(look.decision.outcome), ..look.decision };
+                prop_assert_eq!(look_only.decision, shown);
+                if decision.outcome == Denied || cost == 0 {
+                    prop_assert_eq!(look.decision, decision);
+                } else if !elevation.triggered {
+                    // It may be that nothing fits later.
+                    let state = ask(&kept, Check, 0, now).1.decision;
+                    prop_assert_eq!(look.decision, Decision { retry_after: look.decision.retry_after, ..state });
+                }
+                kept = match kind {
+                    1 => ask(&kept, Refund, cost, now).1.edit.unwrap_or(kept),
+                    2 => ask(&kept, SpendUpTo, cost, now).1.edit.unwrap_or(kept),
+                    _ => spend.edit.unwrap_or(kept),
+                };
+                if kind == 1 || kind == 2 {
+                    continue;
+                }
+                let month_ends = START + 60 * MINUTE + 30 * 24 * 60 * MINUTE;
+                let Some(Micros(wait)) = decision.retry_after else {
+                    prop_assert!(cost > numbers.1.numbers.burst());
+                    continue;
+                };
+                if cost > 0 && now + wait < month_ends {
+                    let fits = |at| ask(&kept, Check, cost, at).1.decision.outcome;
+                    prop_assert_eq!(fits(now + wait), Allowed, "{} {:?}", cost, kept);
+                    prop_assert!(wait == 0 || fits(now + wait - 1) == Denied, "{} {:?}", cost, kept);
+                }
+                let full = decision.reset_after.unwrap().0;
+                let is_full = |at| {
+                    let state = ask(&kept, Check, 0, at).1.decision;
+                    state.remaining == state.limit
+                };
+                prop_assert!(is_full(now + full) && (full == 0 || !is_full(now + full - 1)), "{:?} {:?}", decision, kept);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_spent_before_they_switch_on() {
+        // Half a token is back after 15 s, a whole one after 30 s.
+        for (at, mode, cost, expected) in [
+            (0, SpendUpTo, 5, (Allowed, 20, 11, true, true, 1)),
+            (0, SpendUpTo, 0, (Allowed, 4, 0, false, false, -1)),
+            (15, SpendUpTo, 5, (Allowed, 20, 11, true, true, 1)),
+            (30, SpendUpTo, 5, (Allowed, 4, 0, false, false, -1)),
+            (0, Refund, 1, (Allowed, 4, 1, false, false, -1)),
+            (0, Reset, 1, (Allowed, 4, 4, false, false, -1)),
+        ] {
+            check(&[(0, Spend, 4), (at, mode, cost)], &[(Allowed, 4, 0, false, false, -1), expected]);
+        }
+    }
+
+    #[test]
+    fn they_end_while_redis_can_count() {
+        let (_, attempt) = decide_at(None, &elevated(), Spend, 5, EXACT - 5);
+        assert_eq!(attempt.edit.unwrap().unwrap().until, Micros(EXACT - 1));
+    }
+
+    #[test]
+    fn a_quota_counts_instead_of_the_bucket() {
+        let (numbers, elevated) = elevated();
+        let now = Micros(START);
+        let ask = |cost, shared| {
+            let charge = Charge::new(Bucket::new("L:k", 1), numbers.clone(), cost, Spend);
+            let attempt = decide(None, &charge, &elevated, shared, now, Micros(0));
+            let own = attempt.edit.map(|kept| kept.unwrap().activations.count);
+            (attempt.decision.outcome, attempt.from_quota, own)
+        };
+        assert_eq!(ask(5, None), (Allowed, None, Some(1)));
+        assert_eq!(ask(5, Some(Activations::default())), (Allowed, Some(now), Some(0)));
+        assert_eq!(ask(4, Some(Activations::default())), (Allowed, None, Some(0)));
+        assert_eq!(ask(5, Some(Activations::exhausted(now))), (Denied, None, None));
+    }
+
+    #[test]
+    fn after_the_clock_stepped_back_they_last_as_long_as_was_left() {
+        let mut kept = decide_at(None, &elevated(), Spend, 5, START).1.edit.unwrap().unwrap();
+        let before = kept;
+        kept.redate(Micros(START - 1_000_000));
+        assert_eq!(kept, before);
+        let now = START - 60 * MINUTE;
+        kept.redate(Micros(now));
+        assert_eq!((kept.level.since, kept.until), (Micros(now), Micros(now + 5 * MINUTE)));
+        assert_eq!(kept.activations, before.activations);
     }
 }

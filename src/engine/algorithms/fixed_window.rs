@@ -346,4 +346,42 @@ mod tests {
         bucket.change(windows(10, 10, 60, Aligned::Clock), micros("2024-03-01T00:00:00Z"));
         bucket.check(micros("2024-03-01T00:00:00Z"), 0, Mode::Check, (Allowed, 10, 0, 60));
     }
+
+    #[test]
+    fn what_takes_longer_than_can_be_counted_is_refused() {
+        let windows = |burst, micros| Numbers::fixed_window(burst, 1, micros * 1_000, Aligned::First);
+        assert_eq!(windows(2, EXACT / 2), Err(NumbersError::TooLong));
+        assert!(windows(2, EXACT / 2 - 1).is_ok());
+    }
+
+    #[test]
+    fn what_was_used_beyond_a_lowered_burst_is_given_back_first_and_ends_with_its_window() {
+        let lowered = || {
+            let mut bucket = ChargedBucket::new(windows(10, 10, 60, Aligned::First));
+            bucket.spend(70, 8, (Allowed, 2, 60, 60));
+            bucket.change(windows(4, 10, 60, Aligned::First), Micros(80_000_000));
+            bucket
+        };
+        let mut bucket = lowered();
+        let at = Micros(100_000_000);
+        bucket.check(at, 3, Mode::Refund, (Allowed, 0, 0, 30));
+        bucket.check(at, 0, Mode::Check, (Allowed, 0, 0, 30));
+        bucket.check(at, 3, Mode::Refund, (Allowed, 2, 0, 30));
+        bucket.check(at, 9, Mode::Refund, (Allowed, 4, 0, 0));
+        let mut bucket = lowered();
+        bucket.spend(130, 3, (Allowed, 1, 60, 60));
+        bucket.check(Micros(140_000_000), 1, Mode::Refund, (Allowed, 2, 0, 50));
+    }
+
+    #[test]
+    fn equal_numbers_that_took_effect_later_change_nothing() {
+        let mut bucket = ChargedBucket::new(monthly(250, 100, "UTC"));
+        bucket.check(micros("2024-01-31T00:00:00Z"), 250, Mode::Spend, (Allowed, 0, 61 * 86_400, 86_400));
+        let march = micros("2024-03-01T00:00:00Z");
+        // Counted in windows as long as January, the second one would not have begun.
+        bucket.change(monthly(250, 100, "UTC"), march);
+        bucket.check(march, 0, Mode::Check, (Allowed, 200, 0, 31 * 86_400));
+        bucket.change(monthly(250, 100, "Asia/Tokyo"), march);
+        bucket.check(march, 0, Mode::Check, (Allowed, 100, 0, 30 * 86_400 + 15 * 3_600));
+    }
 }

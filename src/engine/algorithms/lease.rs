@@ -50,3 +50,13 @@ impl LeaseGrant {
         Micros(self.until.0.saturating_sub(self.span.0))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_was_granted_its_span_before_its_end() {
+        assert_eq!(LeaseGrant { tokens: 5, span: Micros(300), until: Micros(1_000) }.at(), Micros(700));
+    }
+}

@@ -142,3 +142,23 @@ pub(super) fn is_over(since: Micros, full: Option<Micros>, now: Micros, changed:
 
 /// The same as `RETENTION` in `lua/prelude.lua`.
 const LONGEST_RETENTION: Micros = Micros(60_000_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn carried_levels_stay_below_what_redis_can_count() {
+        let numbers = Numbers::new(1, 1, 1_000_000_000).unwrap();
+        let carried = |used, weight| CarriedOver { window_start: Micros(0), used, weight }.in_levels_of(&numbers);
+        assert_eq!((carried(3, 2), carried(EXACT - 1, 1)), (1_500_000, EXACT - 1));
+    }
+
+    #[test]
+    fn a_full_bucket_is_in_doubt_if_numbers_changed_after_its_write_and_before_it_was_full() {
+        let over_from =
+            |changed| (110..200).find(|now| is_over(Micros(100), Some(Micros(110)), Micros(*now), Micros(changed)));
+        assert_eq!([99, 100, 101, 109, 110].map(over_from), [110, 110, 120, 120, 110].map(Some));
+        assert!(!is_over(Micros(100), None, Micros(u64::MAX), Micros(0)));
+    }
+}

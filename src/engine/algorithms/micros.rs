@@ -48,3 +48,16 @@ impl Micros {
         self.0 > now.after(MOST_AHEAD).0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_do_not_leave_the_range() {
+        assert_eq!(Micros::from_millis(3), Micros(3_000));
+        assert_eq!((Micros(5).before(Micros(3)), Micros(5).before(Micros(6))), (Micros(2), Micros(0)));
+        let ahead = [MOST_AHEAD.0 - 1, MOST_AHEAD.0, MOST_AHEAD.0 + 1, MOST_AHEAD.0 * 2];
+        assert_eq!(ahead.map(|by| Micros(7 + by).is_ahead_of(Micros(7))), [false, false, true, true]);
+    }
+}

@@ -26,6 +26,8 @@ pub mod describe;
 pub mod lease;
 pub mod level;
 pub mod micros;
+#[cfg(test)]
+mod model;
 pub mod numbers;
 pub mod state;
 pub mod tag;

@@ -294,4 +294,31 @@ mod tests {
         assert_eq!(Numbers::fixed(7).unwrap().time_for(1), None);
         assert_eq!(Numbers::fixed(7).unwrap().time_for(0), Some(Micros(0)));
     }
+
+    #[test]
+    fn numbers_know_their_algorithm() {
+        let month = || Calendar::find(Unit::Month(1), "UTC").unwrap();
+        let gcra = Numbers::new(1, 1_000_000, SECOND).unwrap();
+        let faster = Numbers::new(1, 1_000_001, SECOND).unwrap();
+        assert_eq!([&gcra, &faster].map(Numbers::is_finer_than_the_clock), [false, true]);
+        let mut calendar = Numbers::calendar_window(10, 5, month()).unwrap();
+        let slots = Numbers::concurrency(1, SECOND).unwrap();
+        let fixed = Numbers::fixed_window(10, 5, SECOND, Aligned::First).unwrap();
+        for (numbers, is) in [
+            (&gcra, (false, false, false)),
+            (&calendar, (true, false, false)),
+            (&slots, (false, true, false)),
+            (&Numbers::script(1), (false, false, true)),
+        ] {
+            assert_eq!((numbers.is_calendar(), numbers.is_slots(), numbers.is_script()), is, "{numbers}");
+        }
+        assert_eq!([&gcra, &fixed].map(Numbers::weight), [1, 5]);
+        assert_eq!(Numbers::new(1, 1, SECOND).unwrap().weight(), 1_000_000);
+        assert_eq!(fixed.evenly(), Numbers::new(10, 5, SECOND));
+        assert_eq!(calendar.evenly(), Err(NumbersError::CalendarEvenly));
+        assert_eq!(slots.evenly().as_ref(), Ok(&slots));
+        let shared = Arc::new(month());
+        calendar.share_calendar(|_| Arc::clone(&shared));
+        assert!(Arc::ptr_eq(calendar.calendar.as_ref().unwrap(), &shared));
+    }
 }

@@ -149,4 +149,42 @@ mod tests {
             assert_eq!(EntryId::parse(text).is_some(), is_id, "{text}");
         }
     }
+
+    #[test]
+    fn an_id_is_shown_as_it_is() {
+        let id = EntryId::parse("1700000000000-7").unwrap();
+        assert_eq!((id.as_str(), &*id.to_string()), ("1700000000000-7", "1700000000000-7"));
+    }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        let queue =
+            |capacity, max_age| Numbers::queue(capacity, max_age).map(|numbers| (numbers.burst(), numbers.span()));
+        assert_eq!(queue(1, None), Ok((1, 0)));
+        assert_eq!(queue(MOST_WAITING, Some(7_000)), Ok((MOST_WAITING, 7)));
+        assert_eq!(queue(0, None), Err(NumbersError::Capacity));
+        for capacity in [MOST_WAITING + 1, MOST_WAITING * 2] {
+            assert_eq!(queue(capacity, None), Err(NumbersError::TooManyWaiting(MOST_WAITING)));
+        }
+        assert_eq!(queue(1, Some(0)), Err(NumbersError::MaxAge));
+        assert_eq!(queue(1, Some((EXACT - 1) * 1_000)), Ok((1, EXACT - 1)));
+        for max_age in [1, 1_001, EXACT * 1_000] {
+            assert_eq!(queue(1, Some(max_age)), Err(NumbersError::MaxAgeTick), "{max_age}");
+        }
+    }
+
+    /// `lua/queue.lua` compares the words.
+    #[test]
+    fn storages_have_their_words() {
+        assert_eq!([Storage::Stream, Storage::List].map(Storage::word), ["stream", "list"]);
+    }
+
+    #[test]
+    fn an_entry_has_all_its_fields_up_to_the_longest() {
+        let value = "x".repeat(LONGEST_ENTRY - 3);
+        let entry = |value: &str| QueueEntry::of([("a", "1"), ("b", value)].into_iter());
+        assert_eq!(entry("2,3").unwrap().as_str(), "a=1,b=2%2C3");
+        assert_eq!(entry(&value).unwrap().as_str().len(), "a=1,b=".len() + LONGEST_ENTRY - 3);
+        assert_eq!(entry(&format!("{value}x")), Err(EntryTooLong(LONGEST_ENTRY + 1)));
+    }
 }

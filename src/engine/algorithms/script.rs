@@ -218,4 +218,10 @@ mod tests {
         assert_eq!((a.name.len(), a.name == b.name, a.name == c.name), (32, true, false));
         assert!(a.name.bytes().all(|byte| byte.is_ascii_hexdigit()));
     }
+
+    #[test]
+    fn a_script_allows_as_much_as_can_be_counted() {
+        let numbers = Numbers::script(3);
+        assert_eq!((numbers.burst(), numbers.count()), (EXACT - 1, 3));
+    }
 }

@@ -343,4 +343,16 @@ mod tests {
         assert_eq!(log.entries, [(Micros(1), 2), (Micros(2), 1), (Micros(3), 1), (Micros(4), 1)]);
         assert_eq!(log.ends(), Micros(14));
     }
+
+    #[test]
+    fn what_cannot_be_counted_is_refused() {
+        let second = 1_000_000_000;
+        assert_eq!(Numbers::sliding_log(MOST_LOGGED, second).map(|numbers| numbers.burst()), Ok(MOST_LOGGED));
+        for count in [MOST_LOGGED + 1, MOST_LOGGED * 2] {
+            assert_eq!(Numbers::sliding_log(count, second), Err(NumbersError::TooManyEntries(MOST_LOGGED)));
+        }
+        assert_eq!(Numbers::sliding_log(0, second), Err(NumbersError::Count));
+        assert_eq!(Numbers::sliding_log(1, EXACT * 1_000), Err(NumbersError::TooLong));
+        assert!(Numbers::sliding_log(1, (EXACT - 1) * 1_000).is_ok());
+    }
 }

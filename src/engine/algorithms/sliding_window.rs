@@ -446,4 +446,28 @@ mod tests {
         assert_eq!(numbers(1, 0), Err(NumbersError::Period));
         assert_eq!(numbers(1, 1_500), Err(NumbersError::Tick));
     }
+
+    #[test]
+    fn a_share_falls_in_ticks_of_which_the_last_ends_with_the_window() {
+        let frame = Frame { period: 10, tick: 3 };
+        let shares: Vec<u64> = (0..10).map(|position| frame.share(8, Micros(70 + position))).collect();
+        assert_eq!(shares, [8, 8, 8, 6, 6, 6, 4, 4, 4, 2]);
+        // Of 8 tokens no more than 7, 6 and so on to none count.
+        let faded: Vec<u64> = (0..8).rev().map(|room| frame.faded(8, room)).collect();
+        assert_eq!(faded, [3, 3, 6, 6, 9, 9, 10, 10]);
+        // At bounds that are powers of two, half a token decides.
+        assert_eq!(tick(1 << 26, 1 << 26), 2);
+        assert_eq!([10, 512].map(largest_count), [((1 << 52) - 1) / 10, (1 << 43) - 1]);
+        assert_eq!(Frame { period: 4_096, tick: 1 }.largest(), (1 << 41) - 1);
+    }
+
+    #[test]
+    fn only_what_was_written_after_the_numbers_took_effect_may_exceed_them() {
+        for (changed, left) in [(4_999, 1), (5_000, 3), (5_001, 3)] {
+            let mut bucket = ChargedBucket::new(10, 10, false);
+            bucket.charge(5_000, Spend, 10);
+            bucket.change(5, 10, changed);
+            assert_eq!(bucket.charge(16_000, Check, 0).1, left, "changed at {changed}");
+        }
+    }
 }

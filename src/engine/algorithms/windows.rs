@@ -145,3 +145,58 @@ impl Refill {
 /// The longest month and the longest year, plus a day in case a time zone crosses the date line.
 const LONGEST_MONTH: u64 = 32 * 86_400_000_000;
 const LONGEST_YEAR: u64 = 367 * 86_400_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use super::super::calendar::Unit;
+
+    #[test]
+    fn refills_are_alike_whatever_the_length_of_a_calendar_window() {
+        let [utc, tokyo] = ["UTC", "Asia/Tokyo"].map(|zone| Calendar::find(Unit::Month(1), zone).unwrap());
+        let of = |calendar| Refill::by(Windows::Calendar(calendar));
+        let (long, short) = (of(&utc).in_window(31 * DAY), of(&utc).in_window(28 * DAY));
+        let all = [
+            of(&utc),
+            of(&tokyo),
+            Refill::evenly(5),
+            Refill::evenly(6),
+            Refill::by(Windows::First(5)),
+            Refill::by(Windows::First(6)),
+            Refill::by(Windows::Clock(5)),
+            Refill::span(5),
+        ];
+        for (a, refill) in all.iter().enumerate() {
+            for (b, other) in all.iter().enumerate() {
+                assert_eq!(refill.is_like(*other), a == b, "{refill:?} {other:?}");
+            }
+        }
+        assert!(long.is_like(short) && long.is_like(all[0]) && !long.is_like(all[1]) && long != short);
+        assert_eq!(all.map(Refill::is_evenly), [false, false, true, true, false, false, false, false]);
+    }
+
+    #[test]
+    fn a_bucket_is_full_when_its_windows_are_over_and_in_a_calendar_at_the_latest() {
+        let at = Micros(7_000);
+        let calendar = Calendar::find(Unit::Year, "UTC").unwrap();
+        let in_days = |days| Refill::by(Windows::Calendar(&calendar)).in_window(days * DAY);
+        for (refill, used, full) in [
+            (Refill::evenly(0), 7, None),
+            (Refill::evenly(3), 7, Some(3)),
+            (Refill::by(Windows::First(5)), 7, Some(15)),
+            (Refill::by(Windows::Clock(5)), 6, Some(10)),
+            (in_days(31), 3, Some(31 * DAY)),
+            (in_days(31), 7, Some(31 * DAY + 2 * LONGEST_MONTH)),
+            (in_days(32), 4, Some(32 * DAY + LONGEST_MONTH)),
+            (in_days(366), 4, Some(366 * DAY + LONGEST_YEAR)),
+        ] {
+            assert_eq!(refill.full_at(at, used, 3), full.map(|full| at.after(Micros(full))), "{refill:?}");
+        }
+        // A window of no length must not be divided by.
+        assert_eq!(in_days(0).windows(), Some(Windows::First(1)));
+        assert_eq!(in_days(1).windows(), Some(Windows::First(DAY)));
+    }
+
+    const DAY: u64 = 86_400_000_000;
+}
