@@ -38,7 +38,7 @@ fn each_format_is_written_as_expected_and_passes_check() {
             "limitd",
             &["limitd.yml"][..],
             "limitd.expected.yaml",
-            "6 limits, 4 overrides, 9 comments on what Weir cannot express; left out: 1 override",
+            "6 limits, 4 overrides, 10 comments on what Weir cannot express; left out: 1 override",
         ),
         (
             "limitd",
@@ -276,5 +276,72 @@ fn what_is_left_out_is_counted() {
     assert_eq!(err, "1 limit, 0 overrides, 2 comments on what Weir cannot express\n", "{out}");
     for part in ["replicas", "id"] {
         assert!(out.contains(&format!("`{part}`: no equivalent; left out.")), "{part}: {out}");
+    }
+}
+
+/// Keys that the importer knows, where they have no effect: each is written into the rules or commented on.
+#[test]
+fn a_known_key_that_has_no_effect_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("in.yaml");
+    let limitador = "{ namespace: a, max_value: 5, seconds: 60 }";
+    for (format, text, told) in [
+        (
+            "limitd",
+            "buckets: { a: { size: 10, interval: 1000 } }",
+            &["`interval` is left out: it is the interval of `per_interval`"][..],
+        ),
+        ("limitd", "buckets: { a: { per_second: 5, interval: 1000 } }", &["`interval` is left out"]),
+        (
+            "limitd",
+            "buckets: { a: { size: 1, overrides: { b: { size: 2, interval: 9 } } } }",
+            &["`interval` is left out"],
+        ),
+        (
+            "limitd",
+            "buckets: { a: { per_second: 5, elevated_limits: { size: 9, interval: 9, erl_activation_period_seconds: 9, quota_per_calendar_month: 9 } } }",
+            &["`interval` is left out"],
+        ),
+        ("limitd", "buckets: { a: { per_second: 5, per_minute: 0 } }", &["`per_minute`: a rate of 0 counts as absent"]),
+        (
+            "limitd",
+            "buckets: { a: { unlimited: true, size: 5, per_second: 5, fixed_window: true } }",
+            &["`size`, `per_second`: an unlimited bucket needs no numbers", "`fixed_window` is left out"],
+        ),
+        (
+            "limitd",
+            "buckets: { a: { size: 5, fixed_window: true } }",
+            &["`fixed_window` is left out: a bucket without a rate"],
+        ),
+        (
+            "limitd",
+            "buckets: { a: { size: 1, override: { b: { size: 2, purpose: For tests, override: {}, overrides: {} } } } }",
+            &["# For tests", "`override`: only valid in a bucket", "`overrides`: only valid in a bucket"],
+        ),
+        (
+            "limitd",
+            "buckets: { a: { per_second: 1, override: { b: { per_second: 2, skip_n_calls: 3 } } } }",
+            &["`skip_n_calls: 3` is left out: an override has the `lease` of its limit"],
+        ),
+        ("limitador", &format!("limits: [{limitador}]\nspec: {{ replicas: 2 }}"), &["`spec`: no equivalent; left out"]),
+        (
+            "limitador",
+            &format!("limits: []\nspec: {{ limits: [{limitador}], kind: b }}"),
+            &["`limits`: no equivalent; left out", "`kind`: no equivalent; left out"],
+        ),
+        (
+            "envoy-ratelimit",
+            "domain: d\ndescriptors: [{ key: a, shadow_mode: true, metadata: { b: c }, descriptors: [{ key: e, rate_limit: { unit: day, requests_per_unit: 1 } }] }]",
+            &["`metadata`, `shadow_mode` have no effect without `rate_limit`"],
+        ),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let (out, err) = check(&["import", format, path.to_str().unwrap()], 0);
+        let words = out.split_whitespace().filter(|word| *word != "#").collect::<Vec<_>>().join(" ");
+        for part in told {
+            let part = part.trim_start_matches("# ");
+            assert!(words.contains(part), "`{part}` is not in\n{out}");
+        }
+        assert!(!err.contains(", 0 comments"), "{text}: {err}");
     }
 }

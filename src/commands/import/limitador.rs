@@ -16,8 +16,8 @@ use crate::config::{Place, Report, Source};
 
 const KNOWN: [&str; 7] = ["namespace", "max_value", "seconds", "name", "id", "conditions", "variables"];
 
-/// The keys beside and above the list of limits in a resource that say nothing about limits.
-const RESOURCE: [&str; 5] = ["apiVersion", "kind", "metadata", "spec", "limits"];
+/// The keys of a resource that say nothing about limits.
+const RESOURCE: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 const HELP: &str = "write `namespace`, `max_value` and `seconds`";
 
@@ -54,9 +54,10 @@ fn file(source: &Source, root: &Node, numbers: &mut HashMap<String, usize>, docu
     let spec = inner(root, "spec").filter(|spec| inner(spec, "limits").is_some());
     let list = spec.as_ref().and_then(|spec| inner(spec, "limits")).or_else(|| inner(root, "limits"));
     let items = list.as_ref().unwrap_or(root).list("the file", help)?;
-    for node in [Some(root), spec.as_ref()].into_iter().flatten() {
-        let foreign::Value::Map(entries) = &node.value else { continue };
-        for (key, _) in entries.iter().filter(|(key, _)| !RESOURCE.contains(&key.text.as_str())) {
+    let of_root = [&RESOURCE[..], &[if spec.is_some() { "spec" } else { "limits" }]].concat();
+    for (node, used) in [(Some(root), &of_root[..]), (spec.as_ref(), &["limits"])] {
+        let Some(foreign::Value::Map(entries)) = node.map(|node| &node.value) else { continue };
+        for (key, _) in entries.iter().filter(|(key, _)| !used.contains(&key.text.as_str())) {
             let what = format!("{}: no equivalent; left out.", piece(&key.text));
             document.unused(Origin::of(source, key.place).note(what));
         }

@@ -70,6 +70,12 @@ impl DomainWriter<'_> {
     fn look_through(&mut self, branches: &[Branch], above: &[String]) {
         for branch in branches {
             let path = [above, std::slice::from_ref(&branch.key)].concat();
+            if let [first, ..] = branch.without_effect[..] {
+                let names = print::joined(branch.without_effect.iter().map(|name| piece(name)), ", ");
+                let verb = if branch.without_effect == [first] { "has" } else { "have" };
+                let what = format!("{names} {verb} no effect without `rate_limit`; left out.");
+                self.document.unused(branch.origin.note(what));
+            }
             let replaced = branch.rule.iter().flat_map(|rule| rule.replaces.iter().cloned());
             self.replaced.extend(replaced);
             self.look_through(&branch.below, &path);
@@ -197,7 +203,7 @@ impl DomainWriter<'_> {
                  `--envoy-ratelimit-config` serves the file unchanged.",
                 piece(key)
             );
-            self.document.head(origin.note(what));
+            self.document.unused(origin.note(what));
             return None;
         }
         let has = |path: &[String], key: &str| path.iter().any(|known| known == key);

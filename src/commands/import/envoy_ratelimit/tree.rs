@@ -22,6 +22,8 @@ pub(super) struct Branch {
     pub(super) rule: Option<Rule>,
     /// Keys that cannot be expressed.
     pub(super) unused: Vec<String>,
+    /// Keys that have no effect because the descriptor has no limit.
+    pub(super) without_effect: Vec<&'static str>,
     pub(super) below: Vec<Branch>,
 }
 
@@ -87,7 +89,13 @@ fn branch(source: &Source, node: &Node) -> Branch {
     };
     let is_on = |name: &str| text(given, name).is_some_and(|value| value.eq_ignore_ascii_case("true"));
     let unused = ["detailed_metric", "value_to_metric"].into_iter().filter(|name| is_on(name));
-    let unused = unused.chain(find(given, "metadata").map(|_| "metadata")).map(str::to_owned).collect();
+    let unused = unused.chain(find(given, "metadata").map(|_| "metadata"));
+    let modes = ["shadow_mode", "quota_mode"].into_iter().filter(|name| is_on(name));
+    let without_effect = match find(given, "rate_limit") {
+        None => unused.clone().chain(modes).collect(),
+        Some(_) => Vec::new(),
+    };
+    let unused = unused.map(str::to_owned).collect();
     let rule = find(given, "rate_limit").map(|(key, node)| Rule {
         is_shadow: is_on("shadow_mode"),
         is_quota: is_on("quota_mode"),
@@ -100,6 +108,7 @@ fn branch(source: &Source, node: &Node) -> Branch {
         shares: is_on("share_threshold"),
         rule,
         unused,
+        without_effect,
         below: branches(source, given),
     }
 }

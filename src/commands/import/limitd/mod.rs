@@ -36,6 +36,9 @@ const KNOWN: [&str; 14] = [
     "purpose",
 ];
 
+/// The keys of a bucket's overrides, which have none themselves.
+const OVERRIDES: [&str; 2] = ["overrides", "override"];
+
 /// Replacements for the settings beside the buckets. Their values are not repeated: some are secrets.
 const SETTINGS: [(&[&str], &str); 5] = [
     (
@@ -127,7 +130,8 @@ impl BucketReader<'_> {
         let mut notes: Vec<_> = read(bucket, "purpose", Node::text)?.map(str::to_owned).into_iter().collect();
         let numbers = self.numbers(bucket, None, &mut notes)?;
         let is_windowed = flag(bucket, "fixed_window")? && numbers.rate.is_some() && !numbers.unlimited;
-        let amount = self.amount(key, &numbers, &mut notes)?;
+        let amount = self.amount((key, bucket), &numbers, &mut notes)?;
+        self.ignored_window(bucket, &numbers, &mut notes);
         if matches!(amount, Amount::Burst(_)) {
             notes.push(origin.note(
                 "it never refills. limitd drops such a bucket 7 days (`globalTTL`) after its last use; Weir keeps it \
@@ -136,7 +140,7 @@ impl BucketReader<'_> {
         }
         self.common(bucket, &KNOWN, &mut notes);
         let elevated = self.elevated(bucket, &numbers, is_windowed, None, &mut notes)?;
-        let lease = self.lease(bucket, elevated.is_none() && !numbers.unlimited, &mut notes)?;
+        let lease = self.lease(bucket, Some(elevated.is_none() && !numbers.unlimited), &mut notes)?;
         let descriptor = map(&[("type", quoted(&key.text))]);
         let conditions = map(&[("domain", "limitd".to_owned()), ("descriptor", descriptor)]);
         let mut fields = vec![("match", conditions), ("by", by_entries(["key"]))];
@@ -150,7 +154,7 @@ impl BucketReader<'_> {
         amount.extend(lease.map(|lease| ("lease", lease)));
         let limit = self.document.add_limit(Limit { name, identity, origin, notes, fields, amount });
         let base = Base { limit, numbers, is_windowed, elevated };
-        for name in ["overrides", "override"] {
+        for name in OVERRIDES {
             let help = "write `KEY: { size: 100, per_second: 50 }` below it";
             let overrides = read(bucket, name, |node| node.map("overrides", help))?.unwrap_or_default();
             all(overrides.iter().map(|(key, node)| self.one_override(key, node, &base)))?;
@@ -162,7 +166,7 @@ impl BucketReader<'_> {
         let origin = self.origin(key);
         let help = "write `{ size: 100, per_second: 50 }`";
         let given = node.map("an override", help)?;
-        let mut notes = Vec::new();
+        let mut notes: Vec<_> = read(given, "purpose", Node::text)?.map(str::to_owned).into_iter().collect();
         let mut numbers = self.numbers(given, base.numbers.rate.map(|(_, interval)| interval), &mut notes)?;
         let elevated_alone = find(given, "elevated_limits").is_some()
             && numbers.size.is_none()
@@ -172,7 +176,7 @@ impl BucketReader<'_> {
             // limitd copies them too.
             numbers = base.numbers.clone();
         }
-        let amount = self.amount(key, &numbers, &mut notes)?;
+        let amount = self.amount((key, given), &numbers, &mut notes)?;
         if matches!(amount, Amount::Burst(_)) && base.numbers.rate.is_some() {
             notes.push(origin.note("it has no rate and never refills: limitd does not inherit the type's rate."));
         }
@@ -184,9 +188,11 @@ impl BucketReader<'_> {
                  separate limit.",
             ));
         }
-        self.common(given, &[&KNOWN[..], &["match", "until"]].concat(), &mut notes);
+        let known: Vec<&str> =
+            KNOWN.into_iter().filter(|key| !OVERRIDES.contains(key)).chain(["match", "until"]).collect();
+        self.common(given, &known, &mut notes);
         let elevated = self.elevated(given, &numbers, base.is_windowed, base.elevated.as_ref(), &mut notes)?;
-        self.lease(given, false, &mut notes)?;
+        self.lease(given, None, &mut notes)?;
         let (subject, comment) = match read(given, "match", Node::text)? {
             // limitd-redis sets the flag `i` for each expression.
             Some(regex) => (Subject::Regex(format!("(?i){regex}")), Some(&key.text)),
@@ -204,18 +210,32 @@ impl BucketReader<'_> {
         Ok(())
     }
 
-    /// Returns the lease that `skip_n_calls` becomes.
-    fn lease(&self, given: Entries<'_>, can_lease: bool, notes: &mut Vec<String>) -> ReadResult<Option<String>> {
+    /// Notes a `fixed_window` that has no rate.
+    fn ignored_window(&self, given: Entries<'_>, numbers: &Numbers, notes: &mut Vec<String>) {
+        let key = find(given, "fixed_window").filter(|(_, node)| node.truth().unwrap_or_default());
+        if let Some((key, _)) = key.filter(|_| numbers.unlimited || numbers.rate.is_none()) {
+            notes.push(self.origin(key).note("`fixed_window` is left out: a bucket without a rate has no windows."));
+        }
+    }
+
+    /// Returns the lease that `skip_n_calls` becomes. `can_lease`: whether the limit can have one; `None` for an override.
+    fn lease(
+        &self,
+        given: Entries<'_>,
+        can_lease: Option<bool>,
+        notes: &mut Vec<String>,
+    ) -> ReadResult<Option<String>> {
         let Some((key, node)) = find(given, "skip_n_calls") else { return Ok(None) };
         let calls = node.whole()?;
         if calls == 0 {
             return Ok(None);
         }
-        let lease = can_lease.then(|| map(&[("tokens", calls.to_string()), ("for", "100ms".to_owned())]));
-        let what = if can_lease {
-            "is now `lease`: a worker takes tokens ahead of use."
-        } else {
-            "is left out: a `lease` needs a limit without elevated numbers."
+        let lease =
+            (can_lease == Some(true)).then(|| map(&[("tokens", calls.to_string()), ("for", "100ms".to_owned())]));
+        let what = match can_lease {
+            Some(true) => "is now `lease`: a worker takes tokens ahead of use.",
+            Some(false) => "is left out: a `lease` needs a limit with numbers, and without elevated ones.",
+            None => "is left out: an override has the `lease` of its limit.",
         };
         let what = format!("`skip_n_calls: {}` {what}", shown(node));
         notes.push(self.origin(key).note(what));
@@ -227,6 +247,7 @@ impl BucketReader<'_> {
         for (key, _) in given.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
             let what = match key.text.as_str() {
                 "match" | "until" => "only valid in an override",
+                name if OVERRIDES.contains(&name) => "only valid in a bucket",
                 name if name.contains("backoff") || name.starts_with("exponential") => {
                     "growing waits have no equivalent"
                 }

@@ -1,5 +1,6 @@
 //! The numbers of a bucket: `size`, and one of the rates.
 
+use super::super::super::print::joined;
 use super::super::amount::{Amount, milliseconds};
 use super::super::text::piece;
 use super::{BucketReader, Entries, flag, read};
@@ -8,6 +9,9 @@ use crate::config::foreign::{Key, Node, ReadResult, Value, find, quoted};
 /// The rates without an `interval`, and theirs in milliseconds. limitd takes the last one that is present.
 const RATES: [(&str, u64); 4] =
     [("per_second", 1_000), ("per_minute", 60_000), ("per_hour", 3_600_000), ("per_day", 86_400_000)];
+
+/// The keys of a bucket's numbers.
+const NUMBERS: [&str; 7] = ["size", "per_interval", "interval", "per_second", "per_minute", "per_hour", "per_day"];
 
 /// The maximum number of digits after the point.
 const MOST_DECIMALS: usize = 6;
@@ -58,13 +62,22 @@ impl BucketReader<'_> {
                 }
             };
             rates.push((key, number, interval));
+        } else if let Some((key, node)) = find(given, "interval") {
+            node.whole()?;
+            notes.push(
+                self.origin(key)
+                    .note("`interval` is left out: it is the interval of `per_interval`, which is missing."),
+            );
         }
         for (name, interval) in RATES {
             if let Some((key, node)) = find(given, name) {
                 rates.push((key, decimal(node)?, interval));
             }
         }
-        rates.retain(|(_, (number, _), _)| *number > 0);
+        for (key, ..) in rates.extract_if(.., |(_, (number, _), _)| *number == 0) {
+            let what = format!("{}: a rate of 0 counts as absent, as in limitd; left out.", piece(&key.text));
+            notes.push(self.origin(key).note(what));
+        }
         let Some((key, number, interval)) = rates.last() else { return Ok(Numbers { size, rate: None, unlimited }) };
         if rates.len() > 1 {
             notes.push(self.origin(key).note(format!("limitd uses {}, the last of several rates.", piece(&key.text))));
@@ -75,8 +88,20 @@ impl BucketReader<'_> {
     }
 
     /// What the numbers allow.
-    pub(super) fn amount(&mut self, key: &Key, numbers: &Numbers, notes: &mut Vec<String>) -> ReadResult<Amount> {
+    pub(super) fn amount(
+        &mut self,
+        (key, given): (&Key, Entries<'_>),
+        numbers: &Numbers,
+        notes: &mut Vec<String>,
+    ) -> ReadResult<Amount> {
         if numbers.unlimited {
+            let given = given.iter().map(|(key, _)| key).filter(|key| NUMBERS.contains(&key.text.as_str()));
+            let given: Vec<&Key> = given.collect();
+            if let Some(first) = given.first() {
+                let names = joined(given.iter().map(|key| piece(&key.text)), ", ");
+                notes
+                    .push(self.origin(first).note(format!("{names}: an unlimited bucket needs no numbers; left out.")));
+            }
             return Ok(Amount::Unlimited);
         }
         match (numbers.size, numbers.rate) {
