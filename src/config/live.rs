@@ -20,6 +20,7 @@ use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::ids::Id;
 use crate::engine::rules::live::{OverrideText, PlacedOverride};
 use crate::engine::rules::overrides::{Override, OverrideOrigin, OverrideSubject};
+use crate::message::unique_json;
 
 /// The name of an override's text, for messages that name a file.
 const NAME: &str = "live";
@@ -58,8 +59,8 @@ impl Definitions {
 }
 
 fn read(loader: &mut Loader, given: OverrideText<'_>) -> Result<PlacedOverride, String> {
-    let members: Map<String, Value> =
-        serde_json::from_str(given.numbers).map_err(|error| format!("invalid JSON: {error}"))?;
+    let numbers = unique_json::parse(given.numbers.as_bytes()).map_err(|error| format!("invalid JSON: {error}"))?;
+    let Value::Object(members) = numbers else { return Err("its numbers are not an object".to_owned()) };
     if members.contains_key("args") {
         return Err("`args`: the arguments of a script can only be set in a file".to_owned());
     }

@@ -11,6 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Map, Value};
 
+use crate::message::unique_json;
+
 /// The largest key set, in bytes.
 pub const MAX_JWKS: usize = 64 * 1024;
 
@@ -86,7 +88,7 @@ impl KeySet {
         if text.len() > MAX_JWKS {
             return Err(format!("it has {} bytes, at most {MAX_JWKS} are supported", text.len()));
         }
-        let parsed: Value = serde_json::from_slice(text).map_err(|error| format!("invalid JSON: {error}"))?;
+        let parsed = unique_json::parse(text).map_err(|error| format!("invalid JSON: {error}"))?;
         let Some(keys) = parsed.get("keys").and_then(Value::as_array) else {
             return Err("it is not a key set: expected `{\"keys\": [...]}`".to_owned());
         };
@@ -267,6 +269,8 @@ mod tests {
             ("{\"keys\":{}}", "not a key set"),
             ("{\"keys\":[]}", "it is empty"),
             ("{\"keys\":[1]}", "key 1 is not an object"),
+            ("{\"keys\":[],\"keys\":[]}", "invalid JSON: duplicate key `keys` at line 1"),
+            ("{\"keys\":[{\"kid\":\"a\",\"kid\":\"b\"}]}", "invalid JSON: duplicate key `kid`"),
             (&many, "65 keys"),
             (&deep, "recursion limit"),
             (&" ".repeat(MAX_JWKS + 1), "bytes"),

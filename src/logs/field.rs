@@ -1,8 +1,9 @@
 //! The parts of a line, and the entry that they make.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::IpAddr;
 
+use super::address::address;
 use super::escape::unescaped;
 use super::instant::{self, Instants};
 use super::told::{Told, ToldHeaders};
@@ -127,7 +128,7 @@ impl<'a> Draft<'a> {
                 });
             }
             Field::TlsSubject => self.entry.tls_subject = Some(text(value())),
-            Field::Header(name) => self.entry.headers.push((Cow::Borrowed(name), value())),
+            Field::Header(name) => self.add_only_header(name, value()),
             Field::Verdict => self.has_verdict = true,
         }
         Ok(())
@@ -155,6 +156,21 @@ impl<'a> Draft<'a> {
             _ => return,
         };
         self.entry.lacks.push(lack);
+    }
+
+    /// Adds a header that other members or variables of the line may tell as well. Where they differ, the line does not tell it.
+    fn add_only_header(&mut self, name: &'a str, value: Cow<'a, [u8]>) {
+        if self.entry.lacks.contains(&Lack::Header(name)) {
+            return;
+        }
+        match self.entry.headers.iter().position(|(known, _)| known == name) {
+            None => self.entry.headers.push((Cow::Borrowed(name), value)),
+            Some(place) if self.entry.headers[place].1 == value => {}
+            Some(place) => {
+                self.entry.headers.remove(place);
+                self.entry.lacks.push(Lack::Header(name));
+            }
+        }
     }
 
     pub(super) fn lacks_headers(&mut self) {
@@ -360,67 +376,4 @@ fn status(raw: &[u8]) -> Option<u16> {
     // Nginx writes `009` for HTTP/0.9, and Envoy `0` if the client had left.
     let is_number = (1..=3).contains(&raw.len()) && raw.iter().all(u8::is_ascii_digit);
     is_number.then(|| raw.iter().fold(0, |status, digit| status * 10 + u16::from(digit - b'0')))
-}
-
-/// An address, with or without a port; of a list, the last one. `None` for the name of a host or a socket's path.
-fn address(raw: &[u8]) -> Option<IpAddr> {
-    if let Some(address) = ipv4(raw) {
-        return Some(IpAddr::V4(address));
-    }
-    let last = raw.rsplit(|byte| *byte == b',').next()?.trim_ascii();
-    let text = std::str::from_utf8(last).ok()?;
-    let address = text.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()));
-    let address = address.or_else(|| text.strip_prefix('[')?.strip_suffix(']')?.parse().ok());
-    address.map(|address: IpAddr| address.to_canonical())
-}
-
-/// Like the standard parser, in a third of the time.
-fn ipv4(raw: &[u8]) -> Option<Ipv4Addr> {
-    let (mut octets, mut place, mut octet, mut digits) = ([0_u8; 4], 0, 0_u16, 0);
-    for byte in raw {
-        match byte {
-            b'0'..=b'9' if digits < 3 && (digits == 0 || octet > 0) => {
-                octet = octet * 10 + u16::from(byte - b'0');
-                digits += 1;
-            }
-            b'.' if digits > 0 && place < 3 => {
-                octets[place] = u8::try_from(octet).ok()?;
-                (place, octet, digits) = (place + 1, 0, 0);
-            }
-            _ => return None,
-        }
-    }
-    octets[3] = u8::try_from(octet).ok()?;
-    (place == 3 && digits > 0).then(|| Ipv4Addr::from(octets))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_found_in_what_servers_write() {
-        let found = |text: &str| address(text.as_bytes()).map(|address| address.to_string());
-        for (text, expected) in [
-            ("192.0.2.7", "192.0.2.7"),
-            ("192.0.2.7:81", "192.0.2.7"),
-            ("2001:db8::7", "2001:db8::7"),
-            ("[2001:db8::7]:81", "2001:db8::7"),
-            ("[2001:db8::7]", "2001:db8::7"),
-            ("::ffff:192.0.2.7", "192.0.2.7"),
-            ("198.51.100.1, 192.0.2.7", "192.0.2.7"),
-        ] {
-            assert_eq!(found(text).as_deref(), Some(expected), "{text}");
-        }
-        for text in ["a.example", "unix:", "192.0.2.07", "192.0.2.256", "1.2.3", "1.2.3.4.5", "1..2.3"] {
-            assert_eq!(found(text), None, "{text}");
-        }
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn the_fast_parser_agrees_with_the_standard_one(text in "[0-9.]{0,16}|([0-9]{1,3}[.]){3}[0-9]{1,3}") {
-            proptest::prop_assert_eq!(ipv4(text.as_bytes()), text.parse().ok());
-        }
-    }
 }

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::descriptors::Hits;
 
+mod address;
 mod escape;
 mod field;
 pub mod format;

@@ -18,4 +18,5 @@ pub mod reply;
 pub mod target;
 pub mod trace_context;
 pub mod underscores;
+pub mod unique_json;
 pub mod url;

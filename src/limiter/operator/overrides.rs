@@ -11,6 +11,7 @@ use super::{Operator, OperatorError};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::live::{LiveOverride, MOST_LIVE_OVERRIDES, OverrideText, PlacedOverride};
 use crate::limiter::KnownOverride;
+use crate::message::unique_json;
 use crate::store::StoreError;
 use crate::telemetry::metrics::SharedNote;
 
@@ -242,7 +243,7 @@ pub fn kept_overrides(path: &Path) -> Result<Vec<LiveOverride>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(wrong(error.to_string())),
     };
-    let file: Value = serde_json::from_slice(&text).map_err(|error| wrong(format!("invalid JSON: {error}")))?;
+    let file = unique_json::parse(&text).map_err(|error| wrong(format!("invalid JSON: {error}")))?;
     let Some(list) = file["overrides"].as_array() else {
         return Err(wrong("expected what `weir override` has written, an object with `overrides`".to_owned()));
     };

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use smallvec::SmallVec;
+
 use self::recording::{Head, RecordedDescriptors};
 use self::scan::{Mistake, Scanned, Scanner};
 use super::field::{self, Draft, Field, Tells};
@@ -131,7 +133,7 @@ impl JsonFormat {
         let (mut seen, mut has_headers) = (0_u128, false);
         while let Some((name, value)) = scanner.member().map_err(unreadable)? {
             is_request |= required.contains(&name);
-            let offset = || value.bytes().as_ptr().addr().saturating_sub(line.as_ptr().addr());
+            let offset = || place_in(line, value.bytes());
             let shown = || String::from_utf8_lossy(name);
             let member = self.member(name, &mut place);
             let bit = member.map_or(0, |(place, _)| 1 << place);
@@ -141,7 +143,7 @@ impl JsonFormat {
             seen |= bit;
             match (self.dialect, name, value) {
                 (Dialect::Caddy, b"request", Scanned::Nested(object)) => {
-                    has_headers = Self::request(object, &mut draft, instants).map_err(unreadable)?;
+                    has_headers = Self::request(line, object, &mut draft, instants).map_err(unreadable)?;
                     continue;
                 }
                 (Dialect::Recording, b"headers", Scanned::Nested(pairs)) if pairs.starts_with(b"[") => {
@@ -217,17 +219,28 @@ impl JsonFormat {
     }
 
     /// Adds the members of a request's own object. Returns true if it has headers.
-    fn request<'a>(object: &'a [u8], draft: &mut Draft<'a>, instants: &mut Instants) -> Result<bool, Mistake> {
-        let (mut scanner, mut has_headers) = (Scanner::object(object)?, false);
+    fn request<'a>(
+        line: &[u8],
+        object: &'a [u8],
+        draft: &mut Draft<'a>,
+        instants: &mut Instants,
+    ) -> Result<bool, Mistake> {
+        let (mut scanner, mut has_headers, mut seen) = (Scanner::object(object)?, false, 0_u8);
         while let Some((name, value)) = scanner.member()? {
+            if let Some(place) = REQUEST.iter().position(|(known, _)| known.as_bytes() == name) {
+                if seen >> place & 1 == 1 {
+                    return Err((REQUEST[place].1, place_in(line, name)));
+                }
+                seen |= 1 << place;
+            }
             match value {
                 Scanned::Text(raw) => {
                     draft
                         .add(Dialect::field_of_request(name), raw, true, instants)
-                        .map_err(|expected| (expected, 0))?;
+                        .map_err(|expected| (expected, place_in(line, raw)))?;
                 }
                 Scanned::Nested(lines) if name == b"headers" => {
-                    headers(lines, draft)?;
+                    headers(line, lines, draft)?;
                     has_headers = true;
                 }
                 Scanned::Nested(raw) => draft.add_unreadable(Dialect::field_of_request(name), raw),
@@ -238,15 +251,41 @@ impl JsonFormat {
     }
 }
 
+/// The members of the object in which Caddy writes the request that are used, and what is expected of each.
+const REQUEST: [(&str, &str); 6] = [
+    ("client_ip", "`client_ip` only once"),
+    ("remote_ip", "`remote_ip` only once"),
+    ("method", "`method` only once"),
+    ("host", "`host` only once"),
+    ("uri", "`uri` only once"),
+    ("headers", "`headers` only once"),
+];
+
+/// Headers of a request, at most: the search for one that comes twice is quadratic.
+const MAX_HEADERS: usize = 256;
+
+/// The byte of a text at which a part of it begins.
+fn place_in(whole: &[u8], part: &[u8]) -> usize {
+    part.as_ptr().addr().saturating_sub(whole.as_ptr().addr())
+}
+
 /// Recordings have texts for all parts of a request but its instant. The first line says by `tls_subject` whether others have it.
 fn is_text(field: &Field) -> bool {
     !matches!(field, Field::Ignored | Field::Arrival | Field::TlsSubject)
 }
 
 /// Adds headers, each with an array of its lines.
-fn headers<'a>(object: &'a [u8], draft: &mut Draft<'a>) -> Result<(), Mistake> {
+fn headers<'a>(line: &[u8], object: &'a [u8], draft: &mut Draft<'a>) -> Result<(), Mistake> {
     let mut scanner = Scanner::object(object)?;
+    let mut names = SmallVec::<[&[u8]; 32]>::new();
     while let Some((name, value)) = scanner.member()? {
+        if names.contains(&name) {
+            return Err(("each header only once", place_in(line, name)));
+        }
+        if names.len() == MAX_HEADERS {
+            return Err(("at most 256 headers", place_in(line, name)));
+        }
+        names.push(name);
         let Scanned::Nested(array) = value else { continue };
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         let mut items = Scanner::array(array)?;
@@ -263,9 +302,67 @@ fn headers<'a>(object: &'a [u8], draft: &mut Draft<'a>) -> Result<(), Mistake> {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
     use crate::engine::rules::descriptors::Hits;
     use crate::logs::{Descriptor, Descriptors};
+
+    /// The entry of the only line of a log, or what was expected.
+    fn only(line: &str) -> Result<Vec<String>, String> {
+        let format = JsonFormat::learn([line.as_bytes()].into_iter(), None);
+        let parsed = format.parse(line.as_bytes(), &mut Instants::new()).map_err(|error| error.to_string())?;
+        let (entry, _) = parsed.expect("a request");
+        let header =
+            |(name, value): &(Cow<'_, str>, Cow<'_, [u8]>)| format!("{name}: {}", String::from_utf8_lossy(value));
+        let lacks = entry.lacks.iter().map(|lack| format!("{lack:?}"));
+        Ok(entry.headers.iter().map(header).chain(lacks).collect())
+    }
+
+    #[test]
+    fn a_member_of_caddys_request_comes_once() {
+        let line =
+            |request: &str| format!(r#"{{"ts":1795233606.5,"logger":"l","request":{{{request}}},"status":200}}"#);
+        let right = r#""client_ip":"192.0.2.7","remote_ip":"192.0.2.8","method":"GET","host":"a.example","uri":"/","proto":"h","proto":"h","headers":{"A":["1","2"],"B":["3"]}"#;
+        assert_eq!(only(&line(right)).unwrap(), ["a: 1", "a: 2", "b: 3"]);
+        for (key, value) in [
+            ("client_ip", r#""192.0.2.9""#),
+            ("remote_ip", r#""192.0.2.9""#),
+            ("method", r#""POST""#),
+            ("host", r#""b.example""#),
+            ("uri", "[]"),
+            ("headers", r#"{"C":["4"]}"#),
+        ] {
+            let line = line(&format!(r#"{right},"{key}":{value}"#));
+            let at = line.rfind(&format!("\"{key}\"")).unwrap() + 1;
+            assert_eq!(only(&line).unwrap_err(), format!("expected `{key}` only once at byte {at}"));
+        }
+        let error = only(&line(&right.replace("\"B\"", "\"A\""))).unwrap_err();
+        assert!(error.contains("each header only once"), "{error}");
+        for (headers, is_read) in [(256, true), (257, false)] {
+            let headers: Vec<String> = (0..headers).map(|number| format!("\"h{number}\":[]")).collect();
+            let line = line(&format!(r#""method":"GET","uri":"/","headers":{{{}}}"#, headers.join(",")));
+            assert_eq!(only(&line).is_ok(), is_read);
+        }
+    }
+
+    #[test]
+    fn a_header_that_two_members_tell_differently_is_lacking() {
+        let line = |members: &str| {
+            format!(r#"{{"time":1795233606.5,"remote_addr":"192.0.2.7","request":"GET / HTTP/1.1",{members}}}"#)
+        };
+        for (members, expected) in [
+            (r#""user_agent":"a","http_user_agent":"a""#, &["user-agent: a"][..]),
+            (r#""user_agent":"a","http_user_agent":"b""#, &["Header(\"user-agent\")"]),
+            (r#""user_agent":"a","http_user_agent":"b","agent":"a""#, &["Header(\"user-agent\")"]),
+            (r#""user_agent":"a","http_user_agent":"-""#, &["user-agent: a"]),
+            (r#""user_agent":"a","http_x_api_key":"k""#, &["user-agent: a", "x-api-key: k"]),
+        ] {
+            assert_eq!(only(&line(members)).unwrap(), expected, "{members}");
+        }
+        let error = only(&line(r#""user_agent":"a","user_agent":"b""#)).unwrap_err();
+        assert!(error.contains("`user_agent` only once"), "{error}");
+    }
 
     #[test]
     fn a_recording_says_what_it_tells() {
