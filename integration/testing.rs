@@ -322,6 +322,207 @@ fn a_scenario_that_cannot_fail_or_says_what_is_not_read_fails() {
     assert_eq!(found, "none.jsonl has no tests\n1 passed, 0 failed\n");
 }
 
+/// Plays one scenario, with a limit `L` that has these settings beside `burst: 5`, `Q` of two slots and the free `U`.
+#[track_caller]
+fn play(settings: &str, more: &str, steps: &str, code: i32) -> String {
+    let scenario = format!(
+        "{{\"case\":\"s\",{more}\"limits\":{{\"L\":{{\"burst\":5{settings}}},\"Q\":{{\"algorithm\":\"concurrency\",\"burst\":2}},\
+         \"U\":{{\"unlimited\":true}},\"D\":{{\"deny\":true}},\"S\":{{\"deny\":true,\"mode\":\"shadow\"}}}},\"steps\":[{steps}]}}\n"
+    );
+    check(&[("s.jsonl", &scenario)], &["test", "s.jsonl"], code)
+}
+
+/// A step that charges `L`, with more keys.
+fn charge(op: &str, more: &str) -> String {
+    format!("{{\"at_ms\":0,\"op\":\"{op}\",\"limit\":\"L\",\"id\":\"k\"{more}}}")
+}
+
+fn batch(op: &str, charges: &str, expect: &str) -> String {
+    format!("{{\"at_ms\":0,\"op\":\"{op}\",\"charges\":[{charges}],\"expect\":{expect}}}")
+}
+
+/// Whatever a step says is used, or the scenario fails and says why.
+#[test]
+fn a_scenario_says_what_has_no_effect_in_a_step() {
+    let allowed = ",\"expect\":{\"allowed\":true}";
+    let is_allowed = "{\"allowed\":true}";
+    let one = "{\"limit\":\"L\",\"id\":\"k\"}";
+    let with = |more: &str| format!("{{\"limit\":\"L\",\"id\":\"k\"{more}}}");
+    let gone = |more: &str| format!("{{\"limit\":\"M\",\"id\":\"k\",\"mode\":\"allow_only\"{more}}}");
+    for (steps, told) in [
+        (charge("spend", &format!(",\"id\":\"j\"{allowed}")), "invalid JSON: duplicate key `id` at line 1"),
+        (
+            charge("reset", &format!(",\"cost\":1{allowed}")),
+            "`cost` does not apply to `op: reset`, which has `limit`, `id`",
+        ),
+        (charge("spend", &format!(",\"n\":2{allowed}")), "`n` does not apply to `op: spend`"),
+        (charge("spend", &format!(",\"taken_ms_ago\":2{allowed}")), "`taken_ms_ago` does not apply to `op: spend`"),
+        (
+            charge("spend", &format!(",\"slot\":\"a\"{allowed}")),
+            "`slot` applies to `algorithm: concurrency`, which `L` does not have",
+        ),
+        (charge("spend", &format!(",\"slot\":1{allowed}")), "`slot` cannot be 1"),
+        (charge("refund", &format!(",\"taken_ms_ago\":\"1\"{allowed}")), "`taken_ms_ago` cannot be \"1\""),
+        (charge("spends", allowed), "unknown operation `spends`; did you mean `spend`?"),
+        (charge("batch", allowed), "`id` does not apply to `op: batch`, which has `charges`"),
+        (charge("concurrent_spend", allowed), "`op: concurrent_spend` needs `n`, the number of calls, from 1 to 10000"),
+        (charge("concurrent_spend", &format!(",\"n\":0{allowed}")), "needs `n`"),
+        (charge("concurrent_spend", &format!(",\"n\":10001{allowed}")), "needs `n`"),
+        (charge("concurrent_spend", &format!(",\"n\":\"2\"{allowed}")), "`n` cannot be \"2\""),
+        (
+            "{\"at_ms\":0,\"op\":\"spend\",\"limit\":7,\"id\":\"k\",\"expect\":{\"error\":true}}".to_owned(),
+            "`limit` cannot be 7",
+        ),
+        (charge("spend", ",\"cost\":-1,\"expect\":{\"error\":true,\"remaining\":3}"), "has no answer to compare"),
+        (batch("batch", "", is_allowed), "`op: batch` charges nothing; add a charge to `charges`"),
+        (batch("batch_refund", "", is_allowed), "`op: batch_refund` charges nothing"),
+        (batch("batch", &with(",\"mode\":5"), is_allowed), "charge 1: `mode` cannot be 5"),
+        (
+            batch("batch", &format!("{one},{}", with(",\"mode\":\"reset\",\"cost\":1")), is_allowed),
+            "charge 2: `cost` does not apply to `mode: reset`",
+        ),
+        (
+            batch("batch", &with(",\"taken_ms_ago\":1"), is_allowed),
+            "charge 1: `taken_ms_ago` does not apply to `mode: spend`",
+        ),
+        (
+            batch("batch_refund", &with(",\"mode\":\"spend\""), is_allowed),
+            "charge 1: `mode` does not apply to `op: batch_refund`",
+        ),
+        (
+            batch("batch_reset", &with(",\"cost\":1"), is_allowed),
+            "charge 1: `cost` does not apply to `op: batch_reset`",
+        ),
+        (
+            batch("batch", &with(",\"mode\":\"allow_only\""), is_allowed),
+            "`mode: allow_only` charges nothing, and `L` is in force",
+        ),
+        (batch("batch", &gone(",\"slot\":\"a\""), is_allowed), "charge 1: `slot` does not apply to `mode: allow_only`"),
+        (batch("batch", &gone(""), "{\"remaining\":3}"), "`remaining` cannot be compared here"),
+    ] {
+        let found = play("", "", &steps, 1);
+        assert!(found.contains(told) && found.ends_with("0 passed, 1 failed\n"), "{steps}\n`{told}` is not in {found}");
+    }
+    // What differs from the cases above in one point is right.
+    for steps in [
+        charge("reset", allowed),
+        charge("refund", ",\"taken_ms_ago\":1,\"expect\":{\"remaining\":5}"),
+        charge("concurrent_spend", ",\"n\":10000,\"expect\":{\"allowed_count\":5,\"denied_count\":9995}"),
+        charge("concurrent_spend", ",\"n\":1,\"expect\":{\"allowed_count\":1}"),
+        "{\"at_ms\":0,\"op\":\"spend\",\"limit\":\"Q\",\"id\":\"k\",\"slot\":\"a\",\"expect\":{\"remaining\":1}}".to_owned(),
+        "{\"at_ms\":0,\"op\":\"concurrent_spend\",\"limit\":\"D\",\"id\":\"k\",\"n\":3,\"expect\":{\"denied_count\":3}}".to_owned(),
+        charge("spend", ",\"cost\":-1,\"expect\":{\"error\":true}"),
+        batch("batch", &gone(""), is_allowed),
+        batch("batch", &with(",\"mode\":\"reset\""), is_allowed),
+        batch("batch", "{\"limit\":\"U\",\"id\":\"k\"}", "{\"remaining\":3}"),
+    ] {
+        assert_eq!(play("", "", &steps, 0), "1 passed, 0 failed\n", "{steps}");
+    }
+}
+
+/// Times may differ by the tolerance, and counts by nothing.
+#[test]
+fn a_tolerance_is_one_of_times() {
+    let spend = |remaining: u32, reset: &str| {
+        charge("spend", &format!(",\"expect\":{{\"remaining\":{remaining},\"reset_ms\":{reset}}}"))
+    };
+    let refilled = ",\"count\":1,\"period\":\"1s\"";
+    for (remaining, reset, code) in
+        [(4, "1000", 0), (4, "1002", 0), (4, "998", 0), (4, "1002.1", 1), (3, "1000", 1), (5, "1000", 1)]
+    {
+        let found = play(refilled, "\"tolerance_ms\":2,", &spend(remaining, reset), code);
+        let told = if remaining == 4 { "reset_ms is 1000.0" } else { "remaining is 4" };
+        assert_eq!(found.contains(told), code == 1, "{remaining} {reset}: {found}");
+    }
+    let found = play("", "\"tolerance_ms\":-1,", &charge("spend", ",\"expect\":{\"allowed\":true}"), 1);
+    assert!(found.contains("`tolerance_ms` cannot be -1"), "{found}");
+}
+
+/// Scenarios treat modes like `weir serve`: a limit in shadow counts and denies nothing, and one that is off does not count.
+#[test]
+fn the_mode_of_a_limit_holds_in_scenarios() {
+    let expect = |op: &str, cost: u32, expect: &str| charge(op, &format!(",\"cost\":{cost},\"expect\":{expect}"));
+    let passes = "{\"allowed\":true}";
+    let used = |allowed: bool| format!("{{\"allowed\":{allowed},\"remaining\":0}}");
+    let batch = batch(
+        "batch",
+        "{\"limit\":\"L\",\"id\":\"k\"},{\"limit\":\"Q\",\"id\":\"k\"}",
+        "{\"allowed\":true,\"remaining\":1}",
+    );
+    let shut = |limit: &str, allowed: bool| {
+        format!(
+            "{{\"at_ms\":0,\"op\":\"spend\",\"limit\":\"{limit}\",\"id\":\"k\",\"expect\":{{\"allowed\":{allowed}}}}}"
+        )
+    };
+    let calls = charge("concurrent_spend", ",\"n\":9,\"expect\":{\"allowed_count\":9,\"denied_count\":0}");
+    for (settings, steps) in [
+        ("", vec![expect("spend", 5, &used(true)), expect("spend", 1, &used(false)), expect("check", 1, &used(false))]),
+        (
+            ",\"mode\":\"shadow\"",
+            vec![
+                expect("spend", 5, &used(true)),
+                expect("spend", 1, &used(true)),
+                expect("check", 1, &used(true)),
+                batch.clone(),
+                calls.clone(),
+            ],
+        ),
+        (",\"enforce_for\":\"0%\"", vec![expect("spend", 5, &used(true)), expect("spend", 1, &used(true))]),
+        (",\"mode\":\"off\"", vec![expect("spend", 5, passes), expect("spend", 5, passes), batch, calls]),
+        ("", vec![shut("D", false), shut("S", true)]),
+    ] {
+        assert_eq!(play(settings, "", &steps.join(","), 0), "1 passed, 0 failed\n", "{settings}");
+    }
+    let compared = play(",\"mode\":\"off\"", "", &expect("spend", 1, "{\"remaining\":4}"), 1);
+    assert!(compared.contains("`remaining` cannot be compared here"), "{compared}");
+}
+
+/// `weir serve` reads bodies up to a size, beyond which they are malformed. Tests and `explain` take them alike.
+#[test]
+fn a_body_is_read_as_far_as_the_gateway_reads_it() {
+    let body = |bytes: usize| format!("{{\"m\": \"a\", \"p\": \"{}\"}}", "x".repeat(bytes - 19));
+    let limits = "limits: { L: { by: { body: /m }, burst: 1, malformed: deny } }\n";
+    let rules = |bytes: usize, headers: &str| {
+        let request = format!("post: /, headers: {{ {headers} }}, body: '{}'", body(bytes));
+        format!(
+            "{limits}tests: {{ a: [{{ {request}, expect: allow }}, {{ {request}, expect: deny }}], b: [{{ {request}, expect: {{ deny: L, retry_after: never }} }}] }}\n"
+        )
+    };
+    let json = "content-type: application/json";
+    // The third of these is compressed, so its JSON is that of nobody.
+    for (bytes, headers, flags, passed) in [
+        (65_536, json, &[][..], "1 passed, 1 failed\n"),
+        (65_537, json, &[], "1 passed, 1 failed\n"),
+        (100, "content-encoding: gzip", &[], "1 passed, 1 failed\n"),
+        (65_537, json, &["--max-inspected-body", "65537"], "1 passed, 1 failed\n"),
+        (100, json, &["--max-inspected-body", "99"], "1 passed, 1 failed\n"),
+    ] {
+        let rules = rules(bytes, headers);
+        let is_read = (bytes == 65_536) || flags == ["--max-inspected-body", "65537"];
+        let found = check(&[("limits.yaml", &rules)], &[&["test"], flags].concat(), 1);
+        assert!(
+            found.ends_with(passed) && found.contains(if is_read { ": b\n" } else { ": a\n" }),
+            "{bytes} {flags:?}: {found}"
+        );
+        let (folder, data) = (tempfile::tempdir().unwrap(), body(bytes));
+        std::fs::write(folder.path().join("limits.yaml"), &rules).unwrap();
+        let explain = ["explain", "POST", "/", "-H", headers, "--data", &data];
+        let explained = run_in(folder.path(), &[&explain[..], flags].concat());
+        assert_eq!(explained.out.contains("(malformed)"), !is_read, "{bytes} {flags:?}: {}", explained.text());
+        let is_long = !is_read && headers == json;
+        assert_eq!(
+            explained.err.contains(&format!("the body has {bytes} bytes; `weir serve` reads up to ")),
+            is_long,
+            "{}",
+            explained.err
+        );
+    }
+    // The file of flags gives it as well.
+    let files = [("limits.yaml", rules(100, json)), ("weir.yaml", "max-inspected-body: 99\n".to_owned())];
+    let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+    assert!(check(&files, &["test", "--config", "weir.yaml"], 1).contains(": a\n"));
+}
+
 #[test]
 fn tests_that_a_check_cannot_run_are_told() {
     let rules = "limits: { Q: { algorithm: queue, capacity: 2, fields: { path: path } } }\n\

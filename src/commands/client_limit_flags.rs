@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::upstream_flags::UpstreamArgs;
 use super::values::{one_of, parse_duration};
+use crate::engine::rules::request::INSPECTED_BYTES;
 use crate::http::{HeadLimits, Http2Limits, HttpLimits, Timeouts};
 use crate::message::path::EscapedSlashes;
 
@@ -51,10 +52,8 @@ pub(super) struct ClientLimitArgs {
     #[arg(long, value_name = "BYTES", env = "WEIR_MAX_BODY_BYTES", default_value_t = 1 << 30)]
     max_body_bytes: u64,
 
-    /// Maximum size of a JSON body that limits with `body` read; it is held in memory until the request is decided, and larger ones
-    /// are malformed to these limits
-    #[arg(long, value_name = "BYTES", env = "WEIR_MAX_INSPECTED_BODY", default_value_t = 64 * 1024, value_parser = inspected())]
-    max_inspected_body: u32,
+    #[command(flatten)]
+    inspection: InspectionArgs,
 
     /// Requests per connection before it is closed
     #[arg(long, value_name = "N", env = "WEIR_MAX_REQUESTS", default_value_t = 100_000)]
@@ -68,6 +67,20 @@ pub(super) struct ClientLimitArgs {
     http2: Http2Args,
 }
 
+#[derive(clap::Args, Debug)]
+pub(super) struct InspectionArgs {
+    /// Maximum size of a JSON body that limits with `body` read; it is held in memory until the request is decided, and larger ones
+    /// are malformed to these limits
+    #[arg(long, value_name = "BYTES", env = "WEIR_MAX_INSPECTED_BODY", default_value_t = INSPECTED_BYTES, value_parser = inspected())]
+    max_inspected_body: u32,
+}
+
+impl InspectionArgs {
+    pub(super) const fn bytes(&self) -> usize {
+        self.max_inspected_body as usize
+    }
+}
+
 impl ClientLimitArgs {
     pub(super) fn limits(&self) -> HttpLimits {
         HttpLimits {
@@ -77,7 +90,7 @@ impl ClientLimitArgs {
                 lines: self.max_headers.into(),
             },
             body_bytes: self.max_body_bytes,
-            inspected_bytes: self.max_inspected_body as usize,
+            inspected_bytes: self.inspection.bytes(),
             requests: self.max_requests,
             http2: self.http2.limits(),
             escaped_slashes: self.escaped_slashes,

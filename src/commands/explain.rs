@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::client_flags::TrustArgs;
+use super::client_limit_flags::InspectionArgs;
 use super::exit::{ExitCode, Failure};
 use super::print::{detail, in_parentheses, joined};
 use super::rules_flags::RulesArgs;
@@ -68,6 +69,9 @@ pub struct Args {
     #[arg(short, long, value_name = "JSON")]
     data: Option<String>,
 
+    #[command(flatten)]
+    inspection: InspectionArgs,
+
     /// The output: `text`, or `json`, as the admin listener's `/explain` answers
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     format: Format,
@@ -101,6 +105,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let url = ExplainedUrl::parse(method, url, &headers).map_err(Failure::bad_input)?;
     let client = args.trust.trusted_proxies().client(args.ip, &headers).address;
     let descriptor: Vec<_> = args.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
+    let data = args.data.as_deref().unwrap_or_default().as_bytes();
     let mut tokens = Vec::new();
     let claims = Checker::new(Arc::default()).claims(&rules, &headers, now, |result| tokens.push(result));
     let request = Request {
@@ -112,7 +117,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         client: Some(client),
         tls_subject: args.tls_subject.as_deref(),
         claims: &claims,
-        body: args.data.as_deref().map_or(Body::Absent, |data| Body::of(data.as_bytes())),
+        body: Body::inspected(data, &headers, args.inspection.bytes()),
         domain: None,
         descriptor: &descriptor,
         now,
@@ -125,6 +130,11 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     match args.format {
         Format::Json => print_json(&rules, &request, &tags, out)?,
         Format::Text => print_text(&rules, &request, &tags, &tokens, out)?,
+    }
+    if data.len() > args.inspection.bytes() && rules.needs_body(&request) {
+        let (length, most) = (data.len(), args.inspection.bytes());
+        let why = "so limits that read it find it malformed";
+        writeln!(err, "the body has {length} bytes; `weir serve` reads up to {most} (`--max-inspected-body`), {why}")?;
     }
     Ok(ExitCode::Success)
 }

@@ -139,7 +139,11 @@ fn request<'a>(given: &'a TestRequest, descriptor: &'a [DescriptorEntry<'a>], no
         client: Some(given.client),
         tls_subject: given.tls_subject.as_deref(),
         claims: &given.claims,
-        body: given.body.as_deref().map_or(Body::Absent, |text| Body::of(text.as_bytes())),
+        body: Body::inspected(
+            given.body.as_deref().unwrap_or_default().as_bytes(),
+            &given.headers,
+            given.inspected_bytes,
+        ),
         domain: None,
         descriptor,
         now,

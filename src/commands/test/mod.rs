@@ -12,6 +12,7 @@ use tokio::task::LocalSet;
 use self::runner::{Runner, StoreSource};
 use self::scenario::Player;
 use self::suite::Suite;
+use super::client_limit_flags::InspectionArgs;
 use super::exit::{ExitCode, Failure};
 use super::print::joined;
 use super::rules_flags::RulesArgs;
@@ -25,6 +26,7 @@ mod buckets;
 mod comparison;
 mod runner;
 mod scenario;
+mod step_answer;
 mod suite;
 mod unread;
 
@@ -45,6 +47,9 @@ pub struct Args {
     /// Run only the tests whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+
+    #[command(flatten)]
+    inspection: InspectionArgs,
 
     #[command(flatten)]
     rules: RulesArgs,
@@ -113,7 +118,7 @@ async fn run_all(
             };
             play_all(player, &source, filter, out).await?
         } else {
-            let suite = Suite::read(&source, files)?;
+            let suite = Suite::read(&source, files)?.inspecting(args.inspection.bytes());
             has_none = suite.tests.is_empty();
             run_suite(suite, filter, stores, out).await?
         };

@@ -13,19 +13,21 @@ use serde_json::{Value, json};
 
 use super::super::print::joined;
 use super::buckets::{connected, forget};
+use super::step_answer::{Answer, UNLIMITED, answer, binding, compare};
 use super::unread::{self, given};
 use crate::config::{self, Severity};
 use crate::engine::algorithms::charge::{Bucket, Charge, Dated, Input, Mode, Slot};
-use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
+use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::Verdict;
 use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::key::opaque;
-use crate::engine::rules::limit::Limit;
+use crate::engine::rules::limit::{Limit, LimitMode};
 use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::stable_hash::stable;
+use crate::message::unique_json;
 use crate::store::{Batch, Store, StoreError};
 
 /// Ids need no secret here.
@@ -53,10 +55,6 @@ struct Slots {
     taken: Vec<(String, Slot)>,
 }
 
-/// The answer to a step, as an object with the keys of `expect`. The error is that of an invalid step, which a scenario
-/// expects with `error: true`.
-type Answer = Result<Value, String>;
-
 impl Player {
     /// Waits until the store, which decides by `clock`, is connected.
     pub(super) async fn connect(store: Store, clock: Arc<AtomicU64>) -> Result<Self, String> {
@@ -66,7 +64,7 @@ impl Player {
 
     /// Plays the scenario on one line, unless the filter excludes it. The error names the case and its first difference.
     pub(super) async fn play_line(&mut self, line: &str, filter: Option<&str>) -> Option<Result<(), String>> {
-        let scenario: Value = match serde_json::from_str(line) {
+        let scenario = match unique_json::parse(line.as_bytes()) {
             Ok(scenario) => scenario,
             Err(error) => return Some(Err(format!("invalid JSON: {error}"))),
         };
@@ -82,7 +80,8 @@ impl Player {
         self.played += 1;
         unread::check_scenario(scenario)?;
         let epoch = Micros::from_millis(given(scenario, "epoch_ms", Value::as_u64)?.unwrap_or(EPOCH_MS));
-        let tolerance = given(scenario, "tolerance_ms", Value::as_f64)?.unwrap_or(0.0);
+        let tolerance = |value: &Value| value.as_f64().filter(|tolerance| *tolerance >= 0.0);
+        let tolerance = given(scenario, "tolerance_ms", tolerance)?.unwrap_or(0.0);
         let mut rules = compile(&scenario["limits"], epoch)?;
         let steps = scenario["steps"].as_array().ok_or("`steps` must be a list")?;
         let mut used = Vec::new();
@@ -126,21 +125,28 @@ impl Player {
         };
         let batch = step["charges"].as_array().map_or(&[][..], Vec::as_slice);
         let charges = if op.starts_with("batch") { batch } else { std::slice::from_ref(step) };
+        unread::check_limits(rules, charges)?;
         let plan = match self.plan(rules, charges, mode) {
             Ok(plan) => plan,
             Err(reason) => return Ok(Err(reason)),
         };
         used.extend(plan.charges.iter().cloned());
+        let denial = plan.denials.iter().find(|denial| denial.enforced);
         if op == "concurrent_spend" {
             let calls = step["n"].as_u64().ok_or("`n` must be a number")?;
+            if denial.is_some() {
+                return Ok(Ok(json!({"allowed_count": 0, "denied_count": calls})));
+            }
             return self.spend_concurrently(rules, &plan, now, calls).await;
         }
-        if let Some(denial) = plan.denials.first() {
+        if let Some(denial) = denial {
             return Ok(Ok(answer(rules, Some(denial.limit), &Decision::never(), None)));
         }
         if plan.charges.is_empty() {
-            let values = json!({"allowed": true, "remaining": UNLIMITED, "retry_after_ms": 0, "reset_ms": 0});
-            return Ok(Ok(values));
+            // Without a limit that applies, there is nothing left or to wait for that could be compared.
+            let nothing = || json!({"allowed": true});
+            let unlimited = || json!({"allowed": true, "remaining": UNLIMITED, "retry_after_ms": 0, "reset_ms": 0});
+            return Ok(Ok(if plan.unlimited.is_empty() { nothing() } else { unlimited() }));
         }
         let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from, now };
         match self.store.decide(&batch).await {
@@ -175,7 +181,7 @@ impl Player {
             let cost = cost.ok_or_else(|| format!("the cost {} is not a whole number of tokens", charge["cost"]))?;
             let mode = match (mode, charge["mode"].as_str().unwrap_or("spend")) {
                 (Some(mode), _) => mode,
-                (None, "allow_only") => continue,
+                (None, unread::ALLOW_ONLY) => continue,
                 (None, word) => mode_of(word).ok_or_else(|| format!("unknown mode `{word}`"))?,
             };
             let limit = (0..).zip(rules.limits()).find(|(_, limit)| limit.name == name);
@@ -192,19 +198,23 @@ impl Player {
     }
 
     fn charge(&self, plan: &mut Plan, place: u32, limit: &Limit, id: &str, cost: u64, mode: Mode) {
-        let origin = ChargeOrigin::new(place, mode != Mode::SpendOnly);
+        if limit.mode == LimitMode::Off {
+            return;
+        }
+        let enforced = limit.is_enforced_for(id);
+        let origin = ChargeOrigin::new(place, enforced && mode != Mode::SpendOnly);
+        let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { limit.reporting(mode) };
         let (allowance, candidate) = limit.allowance_for(None, id);
         match allowance {
             Allowance::Disabled => {}
             Allowance::Unlimited => plan.unlimited.push(place),
             Allowance::Deny => {
-                plan.denials.push(LimitDenial { limit: place, enforced: true, reason: DenialReason::Deny });
+                plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny });
             }
             allowance => {
                 let short = format!("{}.{}.{}", self.run, self.played, limit.short);
                 let bucket = Bucket { tag: limit.tag, ..opaque(&short, id, &FINGERPRINTER) };
                 let first = plan.charges.len();
-                let mode = limit.reporting(mode);
                 let beside = candidate.filter(|_| mode != Mode::Check).map(|candidate| (candidate, bucket.clone()));
                 plan.add_allowance(allowance, bucket, cost, mode, origin);
                 if let Some((candidate, bucket)) = beside {
@@ -304,87 +314,4 @@ fn mode_of(word: &str) -> Option<Mode> {
         "reset" => Mode::Reset,
         _ => return None,
     })
-}
-
-/// The answer of the binding decision. Spend-only charges count only if there are no others, and so do refunds that gave
-/// nothing back.
-fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Value {
-    let only_spends = |charge: &Charge| matches!(charge.mode, Mode::SpendOnly | Mode::SpendUpTo);
-    let counts = |charge: &Charge, decision: &Decision| match charge.mode {
-        Mode::Refund => decision.outcome == Outcome::Allowed,
-        _ => !only_spends(charge),
-    };
-    let is_own = |place: usize| plan.origins.get(place).is_some_and(|origin| !origin.is_candidate);
-    let all = || plan.charges.iter().zip(decisions.iter()).enumerate().filter(|(place, _)| is_own(*place));
-    let any_counts = all().any(|(_, (charge, decision))| counts(charge, decision));
-    let strictest = all()
-        .filter(|(_, (charge, decision))| !any_counts || counts(charge, decision))
-        .max_by(|(_, (_, one)), (_, (_, other))| one.strictness(other));
-    let Some((place, (_, decision))) = strictest else { return json!({}) };
-    let mut decision = *decision;
-    if decision.outcome == Outcome::Unchanged && plan.charges.iter().all(only_spends) {
-        // A spend-only charge that does not fit still lets the request pass.
-        decision.outcome = Outcome::Allowed;
-    }
-    let limit = plan.origins.get(place).map(|origin| origin.limit);
-    let first_of_limit = plan.origins.iter().position(|origin| Some(origin.limit) == limit).unwrap_or_default();
-    let mut values = answer(rules, limit, &decision, decisions.detail(first_of_limit));
-    let delays = all().filter(|(_, (charge, _))| !only_spends(charge)).map(|(_, (_, decision))| decision.delay());
-    values["delay_ms"] = millis(delays.max().filter(|_| !decision.is_denied()).unwrap_or_default()).into();
-    values
-}
-
-/// The decision in the keys of `expect`. "Never" is null.
-fn answer(rules: &Rules, limit: Option<u32>, decision: &Decision, detail: Option<&Detail>) -> Value {
-    let limit = limit.filter(|_| decision.is_denied()).and_then(|limit| rules.limit(limit));
-    let mut values = json!({
-        "allowed": decision.outcome == Outcome::Allowed,
-        "remaining": decision.remaining,
-        "retry_after_ms": decision.retry_after.map(millis),
-        "reset_ms": decision.reset_after.map(millis),
-        "denied_by": limit.map(|limit| &limit.name),
-    });
-    if let Some(elevation) = detail.and_then(Detail::elevation) {
-        values["triggered"] = elevation.triggered.into();
-        values["activated"] = elevation.active.into();
-        // -1 unless this charge has switched the elevated numbers on, as in limitd.
-        values["quota_remaining"] = elevation.activations_left.map_or_else(|| (-1).into(), Value::from);
-    }
-    values
-}
-
-/// The remaining tokens of a bucket without a limit, which equal any number.
-const UNLIMITED: &str = "unlimited";
-
-fn compare(answer: &Answer, expect: &Value, tolerance: f64) -> Result<(), String> {
-    let Some(expect) = expect.as_object() else { return Ok(()) };
-    let values = match answer {
-        Ok(values) => values,
-        Err(_) if expect.get("error") == Some(&Value::Bool(true)) => return Ok(()),
-        Err(reason) => return Err(format!("rejected as a mistake: {reason}")),
-    };
-    for (key, expected) in expect {
-        let found = if key == "error" { Some(&Value::Bool(false)) } else { values.get(key) };
-        let found = found.ok_or_else(|| format!("`{key}` cannot be compared here"))?;
-        if !same(found, expected, tolerance) {
-            return Err(format!("{key} is {found}, expected {expected}"));
-        }
-    }
-    Ok(())
-}
-
-fn same(found: &Value, expected: &Value, tolerance: f64) -> bool {
-    // redis-cell writes "never" as -1.
-    let never = found.is_null() && expected.as_i64() == Some(-1);
-    let unlimited = found == UNLIMITED && expected.is_u64();
-    match (found.as_f64(), expected.as_f64()) {
-        // Half a nanosecond, the precision of milliseconds as doubles.
-        (Some(found), Some(expected)) => (found - expected).abs() <= tolerance + 5e-7,
-        _ => found == expected || never || unlimited,
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "spans are below 2^53 microseconds")]
-fn millis(span: Micros) -> f64 {
-    span.0 as f64 / 1_000.0
 }

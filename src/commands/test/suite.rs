@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::super::exit::Failure;
-use crate::config::rule_tests::{self, RuleTest, TestedRules};
+use crate::config::rule_tests::{self, RuleTest, Subject, TestedRules};
 use crate::config::{self, Files, LoadResult, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::fingerprint::Fingerprinter;
@@ -35,6 +35,16 @@ impl Suite {
             limits.text.clone_from(&source.text);
         }
         Self::within(source, &sources)
+    }
+
+    /// Takes bodies as a gateway does that reads up to so many bytes of them.
+    pub(super) fn inspecting(mut self, bytes: usize) -> Self {
+        for step in self.tests.iter_mut().flat_map(|test| &mut test.steps) {
+            if let Subject::Request(request) = &mut step.subject {
+                request.inspected_bytes = bytes;
+            }
+        }
+        self
     }
 
     /// Reads the tests of a file about these rules.

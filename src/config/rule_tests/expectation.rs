@@ -113,6 +113,7 @@ pub(super) fn read(node: &Node, names: &[&str], is_repeated: bool) -> ReadResult
         return Ok(Expectation { allowed: Some(one_of(&VERDICTS)(node)?), ..Expectation::default() });
     }
     let map = Mapping::of(node, "`expect`", &KEYS)?;
+    check_compares("`expect`", node, "write `expect: allow`, `expect: deny` or a map such as `{ remaining: 3 }`")?;
     let verdict = verdict(&map, names);
     let (allowed, denied) = (map.read("allowed", Node::whole), map.read("denied", Node::whole));
     let remaining = map.read("remaining", Node::whole);
@@ -122,6 +123,7 @@ pub(super) fn read(node: &Node, names: &[&str], is_repeated: bool) -> ReadResult
     let headers = map.read("headers", header_values);
     let limits = map.read("limits", |node| {
         let entries = node.map("`limits`", "write `limits: { NAME: allow }`")?;
+        check_compares("`limits`", node, "write `limits: { NAME: allow }`")?;
         all(entries.iter().map(|(name, node)| limit(name, node, names)))
     });
     let (allowed_all, limit) = verdict?;
@@ -142,6 +144,16 @@ pub(super) fn read(node: &Node, names: &[&str], is_repeated: bool) -> ReadResult
         counts,
         limits: limits?.unwrap_or_default(),
     })
+}
+
+/// Rejects a map without entries, which passes whatever is answered.
+fn check_compares(what: &str, node: &Node, help: &str) -> ReadResult<()> {
+    match &node.value {
+        Value::Map(entries) if entries.is_empty() => {
+            Err(node.error(format!("{what} is empty, so it cannot fail"), help))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Reads the verdict and the limit that binds: `verdict` and `limit`, or both in `allow: NAME` or `deny: NAME`.
@@ -187,6 +199,7 @@ fn limit(name: &Key, node: &Node, names: &[&str]) -> ReadResult<LimitExpectation
         return known.map(|()| limit);
     }
     let map = Mapping::of(node, "a limit in `expect`", &LIMIT_KEYS)?;
+    check_compares(&quoted(&name.text), node, "write `allow`, or a map such as `{ remaining: 3 }`")?;
     let (verdict, id) = (map.read("verdict", word), map.read("id", |node| node.text().map(str::to_owned)));
     let (burst, remaining) = (map.read("burst", Node::whole), map.read("remaining", Node::whole));
     let (retry_after, reset_after) = (map.read("retry_after", wait), map.read("reset_after", wait));
@@ -206,7 +219,9 @@ fn wait(node: &Node) -> ReadResult<Wait> {
 
 /// Reads the headers of the answer; one without a value must be absent.
 fn header_values(node: &Node) -> ReadResult<Vec<(String, Option<String>)>> {
-    let entries = node.map("`headers`", "write `headers: { retry-after: 1 }`; `~` is a header that must be absent")?;
+    const HELP: &str = "write `headers: { retry-after: 1 }`; `~` is a header that must be absent";
+    let entries = node.map("`headers`", HELP)?;
+    check_compares("`headers`", node, HELP)?;
     all(entries.iter().map(|(name, value)| {
         if !headers::is_name(name.text.as_bytes()) {
             return Err(

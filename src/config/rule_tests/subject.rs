@@ -16,6 +16,7 @@ use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::claims::TokenClaims;
 use crate::engine::rules::named_id::GivenId;
+use crate::engine::rules::request::INSPECTED_BYTES;
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;
 use crate::message::path::{EscapedSlashes, normalise};
@@ -79,6 +80,8 @@ pub struct TestRequest {
     /// Taken as verified, of every issuer.
     pub claims: Vec<TokenClaims>,
     pub body: Option<String>,
+    /// The longest body that the gateway reads, in bytes.
+    pub inspected_bytes: usize,
     pub descriptor: Vec<(String, String)>,
     /// Its time in flight; `None` if it ends before the next request.
     pub lasts: Option<Micros>,
@@ -200,6 +203,7 @@ fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
         tls_subject,
         claims,
         body,
+        inspected_bytes: INSPECTED_BYTES as usize,
         descriptor,
         lasts,
         status,
@@ -310,6 +314,9 @@ fn charge(map: &Mapping<'_>, names: &[&str]) -> ReadResult<TestCharge> {
         _ => node.text().map(|text| GivenId::Text(text.to_owned())),
     });
     let (cost, mode) = (map.read("cost", Node::whole), map.read("mode", one_of(&CHARGE_MODES)));
+    if let (Ok(Some(Mode::Reset)), Some((key, _))) = (&mode, map.get("cost")) {
+        return Err(key.error("a reset has no `cost`: it makes the bucket full", "remove it"));
+    }
     Ok(TestCharge {
         limit: limit?,
         id: id?.unwrap_or(GivenId::Absent),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use super::body_cost::{BodyForm, UnreadBody};
 use super::claims::TokenClaims;
 use crate::engine::algorithms::micros::Micros;
 use crate::message::credentials::{Credentials, MalformedCredentials};
@@ -171,7 +172,17 @@ impl<'a> Request<'a> {
     }
 }
 
+/// The longest body that the proxy reads, unless a flag says otherwise, in bytes.
+pub const INSPECTED_BYTES: u32 = 64 * 1024;
+
 impl<'a> Body<'a> {
+    /// The body of a message with these headers, as the proxy takes it if it reads bodies of up to `most` bytes.
+    pub fn inspected(text: &'a [u8], headers: &Headers, most: usize) -> Self {
+        let is_encoded = BodyForm::of(headers) == Err(UnreadBody::Encoded);
+        let is_unread = !text.is_empty() && (is_encoded || headers.is_grpc() || text.len() > most);
+        if is_unread { Self::Unread } else { Self::of(text) }
+    }
+
     /// A body that its listener has read to the end. Node and Python skip a byte order mark.
     pub fn of(text: &'a [u8]) -> Self {
         match text.strip_prefix(BYTE_ORDER_MARK).unwrap_or(text) {
