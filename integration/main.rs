@@ -21,6 +21,7 @@ mod monitoring;
 mod operating;
 mod page;
 mod proxy;
+mod reading;
 mod redis;
 mod release;
 mod serve;
