@@ -25,10 +25,6 @@ impl Activations {
         if self.is_over(instant) { Self::default() } else { self }
     }
 
-    pub const fn month_end(self) -> Micros {
-        self.month_end
-    }
-
     pub fn is_over(self, instant: Micros) -> bool {
         self.month_end <= instant
     }
@@ -96,7 +92,7 @@ mod tests {
     fn an_exhausted_month_allows_none_until_it_ends() {
         let [march, april] = [1_711_929_599_999_999, 1_711_929_600_000_000].map(Micros);
         let exhausted = Activations::exhausted(march);
-        assert_eq!((exhausted.at(march).count, exhausted.month_end()), (u64::MAX, april));
-        assert_eq!(Activations::exhausted(Micros(EXACT - 2)).month_end(), Micros(EXACT - 1));
+        assert_eq!((exhausted.at(march).count, exhausted.month_end), (u64::MAX, april));
+        assert_eq!(Activations::exhausted(Micros(EXACT - 2)).month_end, Micros(EXACT - 1));
     }
 }

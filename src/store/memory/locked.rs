@@ -59,7 +59,7 @@ impl<'s> Locked<'s> {
         let decided = decide_all(
             batch.charges,
             |index, charge| {
-                let quota = quotas.as_ref().and_then(|quotas| quotas.find(charge));
+                let quota = quotas.as_mut().and_then(|quotas| quotas.find(charge));
                 let is_shared = places[index].is_overflow();
                 let state = if is_shared { after(state(index, charge), charge, &shared) } else { state(index, charge) };
                 let attempt = state::decide(state.as_deref(), charge, quota, now, effective_from)?;

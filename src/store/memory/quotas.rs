@@ -16,13 +16,11 @@ use crate::engine::algorithms::micros::Micros;
 /// Quotas belong to no limit, so nothing is reserved for them.
 const NO_LIMIT: Tag = Tag(0);
 
-/// The quotas of the month. They count towards the bound of the table.
+/// The quotas that have counted. They count towards the bound of the table.
 #[derive(Default)]
 pub(super) struct Quotas {
     /// By hash tag and name: a cluster cannot share a count between tags, and moving to one must not change anything.
     held: HashMap<(u8, Arc<str>), Activations>,
-    /// The next time to drop those whose month is over. Nearly all end together.
-    sweep_at: Micros,
 }
 
 /// The quotas of a request whose charges are being decided.
@@ -42,10 +40,8 @@ impl Quotas {
         self.held.len()
     }
 
-    fn sweep(&mut self, now: Micros, shares: &Shares) {
-        if now < self.sweep_at {
-            return;
-        }
+    /// Drops those whose month is over. By a clock that steps back it is not over any more, so they stay while there is room.
+    fn make_room(&mut self, now: Micros, shares: &Shares) {
         self.held.retain(|_, activations| {
             let is_over = activations.is_over(now);
             if is_over {
@@ -53,7 +49,6 @@ impl Quotas {
             }
             !is_over
         });
-        self.sweep_at = Activations::exhausted(now).month_end();
     }
 }
 
@@ -69,21 +64,33 @@ impl<'s> RequestQuotas<'s> {
         if charges.iter().all(|charge| charge.quota().is_none()) {
             return None;
         }
-        let mut quotas = store.quotas.lock();
-        quotas.sweep(now, shares);
+        let quotas = store.quotas.lock();
         Some(Self { quotas, shares: Arc::clone(shares), charges, now, new, used: SmallVec::new() })
     }
 
     /// Returns the activations of a charge's quota, with those that earlier charges of the request use. If a new quota has no room, it
     /// is exhausted: what cannot be counted is not given.
-    pub(super) fn find(&self, charge: &Charge) -> Option<Activations> {
+    pub(super) fn find(&mut self, charge: &Charge) -> Option<Activations> {
         let (tag, name) = charge.quota()?;
-        let used = self.used.iter().filter(|(index, _)| self.charges[*index].quota() == Some((tag, name)));
         let held = self.quotas.held.get(&(tag, Arc::clone(name))).copied();
-        let has_room = || self.shares.has_room(NO_LIMIT, 0, (self.new + self.used.len()) as u64);
-        let before = held.or_else(|| (used.clone().next().is_some() || has_room()).then(Activations::default));
-        let before = before.unwrap_or_else(|| Activations::exhausted(self.now));
-        Some(used.fold(before, |activations, (_, instant)| activations.with_one(*instant)))
+        let used = self.used.iter().filter(|(index, _)| self.charges[*index].quota() == Some((tag, name)));
+        let used: SmallVec<[Micros; FEW]> = used.map(|(_, instant)| *instant).collect();
+        let before = match held {
+            Some(held) => held,
+            None if !used.is_empty() || self.has_room() => Activations::default(),
+            None => Activations::exhausted(self.now),
+        };
+        Some(used.into_iter().fold(before, Activations::with_one))
+    }
+
+    /// Returns whether a new quota has room, if need be in the place of one whose month is over.
+    fn has_room(&mut self) -> bool {
+        let new = (self.new + self.used.len()) as u64;
+        if self.shares.has_room(NO_LIMIT, 0, new) {
+            return true;
+        }
+        self.quotas.make_room(self.now, &self.shares);
+        self.shares.has_room(NO_LIMIT, 0, new)
     }
 
     /// Notes that a charge uses an activation if its edit is made.
@@ -143,9 +150,10 @@ mod tests {
         assert_eq!(switch_on(&store, &[charge("C", "other", 9)], START), [None]);
         assert_eq!(switch_on(&store, &[charge("C", "t", 9)], START), [Some(6)], "a bucket beyond the bound");
         assert_eq!(store.usage().keys, 4);
-        // The quota of the last month makes room for one, and the buckets stay.
+        // A bucket that is full by then makes room for one, and the quota of the last month for another.
         assert_eq!(switch_on(&store, &[charge("D", "other", 9)], NEXT_MONTH), [Some(8)]);
-        assert_eq!(switch_on(&store, &[charge("E", "third", 9)], NEXT_MONTH), [None]);
+        assert_eq!(switch_on(&store, &[charge("E", "third", 9)], NEXT_MONTH), [Some(8)]);
+        assert_eq!(switch_on(&store, &[charge("F", "fourth", 9)], NEXT_MONTH), [None]);
         store.clear();
         assert_eq!(store.usage().keys, 0);
         assert_eq!(
@@ -153,6 +161,15 @@ mod tests {
             [Some(8), Some(7)]
         );
         assert_eq!(store.usage().keys, 3);
+    }
+
+    #[test]
+    fn activations_still_count_when_the_clock_comes_back_to_their_month() {
+        let store = MemoryStore::new(100);
+        assert_eq!(switch_on(&store, &[charge("A", "t", 9)], START), [Some(8)]);
+        let later = START.after(Micros(50 * 366 * 86_400_000_000));
+        assert_eq!(switch_on(&store, &[charge("B", "other", 9)], later), [Some(8)]);
+        assert_eq!(switch_on(&store, &[charge("C", "t", 9)], START), [Some(7)]);
     }
 
     #[test]
