@@ -15,8 +15,6 @@ label! {
         Denied = "denied",
         /// The charges of candidates for a denied request.
         Candidate = "candidate",
-        /// The tokens of a request that left while it waited.
-        Refund = "refund",
     }
 }
 
