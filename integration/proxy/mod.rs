@@ -10,6 +10,7 @@ mod draining;
 mod exchanges;
 mod failing;
 mod forwarding;
+mod http1;
 mod http2;
 mod identities;
 mod in_flight;

@@ -107,6 +107,7 @@ impl<S: Service> Connection<'_, S> {
             if request.target.capacity() > LONGEST_KEPT {
                 request.target = String::new();
             }
+            self.io.shrink();
             match stays {
                 Ok(true) => self.context.activity.enter(Phase::Idle),
                 Ok(false) => return Box::pin(self.close()).await,
