@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::admission::{BYTES_PER_RESPONSE, SlowReaders};
-use super::alarm::Alarm;
+use super::alarm::{Alarm, FOREVER, after};
 use super::failure::UpstreamError;
 use super::limits::Timeouts;
 use super::observer::{Cut, HttpLimit};
@@ -295,7 +295,7 @@ impl Activity {
             Phase::Tunnel => (timeouts.tunnel, Some(HttpLimit::TunnelTimeout)),
         };
         let since = self.since.get();
-        let mut deadline = (since.checked_add(patience).unwrap_or_else(|| since + FOREVER), limit);
+        let mut deadline = (after(since, patience), limit);
         let has_rate = matches!(phase, Phase::Exchange | Phase::Answer) && !self.sends_messages.get();
         for (pace, limit) in [(&self.upload, HttpLimit::UploadRate), (&self.download, HttpLimit::DownloadRate)] {
             if limit == HttpLimit::UploadRate && !has_rate {
@@ -373,9 +373,6 @@ impl Drop for Activity {
 /// The idle timeout while the process is shutting down. A request that crosses our close would be
 /// lost; nearly all round trips are shorter than this.
 pub(crate) const DRAIN_PATIENCE: Duration = Duration::from_secs(1);
-
-/// Ten years, in place of timeouts that overflow the clock.
-const FOREVER: Duration = Duration::from_hours(87_600);
 
 #[cfg(test)]
 mod tests {

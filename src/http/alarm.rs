@@ -2,9 +2,17 @@
 
 use std::pin::Pin;
 use std::task::{Context, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::time::{Sleep, sleep_until};
+
+/// Ten years, in place of timeouts that overflow the clock.
+pub(super) const FOREVER: Duration = Duration::from_hours(87_600);
+
+/// Returns when `patience` ends that began at `since`.
+pub(super) fn after(since: Instant, patience: Duration) -> Instant {
+    since.checked_add(patience).unwrap_or_else(|| since + FOREVER)
+}
 
 /// A timer that fires at its deadline or earlier.
 ///
@@ -45,7 +53,6 @@ impl Alarm {
 mod tests {
     use std::future::poll_fn;
     use std::task::Poll;
-    use std::time::Duration;
 
     use tokio::time::timeout;
 
@@ -62,6 +69,13 @@ mod tests {
         let ring = poll_fn(|cx| if alarm.poll(at(last), Instant::now(), cx) { Poll::Ready(()) } else { Poll::Pending });
         assert!(timeout(Duration::from_secs(10), ring).await.is_ok(), "{before:?}, {last}: nobody was woken");
         assert!(Instant::now() >= at(last), "{before:?}, {last}: it rang too early");
+    }
+
+    #[test]
+    fn no_patience_overflows_the_clock() {
+        let start = Instant::now();
+        assert_eq!(after(start, Duration::from_secs(5)), start + Duration::from_secs(5));
+        assert_eq!(after(start, Duration::MAX), start + FOREVER);
     }
 
     #[tokio::test]

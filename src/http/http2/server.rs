@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use h2::server::{Connection, SendResponse};
@@ -22,7 +22,7 @@ use super::stream::{self, NewStream, StreamEnd};
 use super::tasks::{Mailbox, Tasks, Wakeups};
 use super::watch::{PREFACE, Resets, Traffic, WatchedStream};
 use crate::http::admission::{AddressPermit, Streams};
-use crate::http::alarm::Alarm;
+use crate::http::alarm::{Alarm, after};
 use crate::http::forwarding::Peer;
 use crate::http::limits::{HeadLimits, Http2Limits};
 use crate::http::observer::HttpLimit;
@@ -200,20 +200,12 @@ where
             self.flush()
         })
         .await;
-        let Self { connection, mut tasks, wakeups, traffic, .. } = self;
+        let Self { connection, mut tasks, traffic, .. } = self;
         // Its streams notice. Those that have not been charged yet continue until they are.
         drop(connection);
         let rest = poll_fn(|cx| {
             traffic.wake();
-            wakeups.run(cx.waker());
-            tasks.turn(|_| {});
-            if tasks.is_empty() {
-                return Poll::Ready(());
-            }
-            if !wakeups.pause() {
-                wakeups.give_way();
-            }
-            Poll::Pending
+            tasks.poll_rest(cx)
         });
         let _ = timeout(LINGER, rest).await;
     }
@@ -320,9 +312,6 @@ where
     /// Returns the next deadline and what to do then.
     fn deadline(&self, server: &Server) -> (Instant, DeadlineAction) {
         let timeouts = &server.timeouts;
-        let after = |since: Instant, patience: Duration| {
-            since.checked_add(patience).unwrap_or_else(|| since + Duration::from_hours(87_600))
-        };
         if let Phase::Closing(since) = self.phase {
             return (after(since, LINGER), DeadlineAction::Drop);
         }

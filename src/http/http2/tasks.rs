@@ -101,6 +101,21 @@ where
         }
         self.turn = turn;
     }
+
+    /// Polls those that are woken when the connection has ended. Ready when no future has work.
+    pub(super) fn poll_rest(&mut self, cx: &Context<'_>) -> Poll<()> {
+        self.wakeups.run(cx.waker());
+        self.turn(|_| {});
+        if self.is_empty() {
+            return Poll::Ready(());
+        }
+        // Streams that end wake the connection, which nobody polls any more.
+        self.wakeups.take_signals();
+        if !self.wakeups.pause() {
+            self.wakeups.give_way();
+        }
+        Poll::Pending
+    }
 }
 
 /// The parts of a connection that were woken: streams, the socket, the shutdown token.
@@ -285,14 +300,54 @@ mod tests {
         assert_eq!(done, SPARE + 5);
     }
 
+    struct Count(Mutex<usize>);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            *self.0.lock() += 1;
+        }
+    }
+
+    /// And how often the connection's task was woken meanwhile.
+    fn poll_rest<F: Future<Output = ()>, M: Fn(Rc<Mailbox<(usize, bool), ()>>) -> F>(
+        tasks: &mut Tasks<(usize, bool), (), F, M>,
+        count: &Arc<Count>,
+    ) -> (Poll<()>, usize) {
+        let polled = tasks.poll_rest(&Context::from_waker(&Waker::from(count.clone())));
+        (polled, std::mem::take(&mut *count.0.lock()))
+    }
+
+    #[test]
+    fn the_rest_is_polled_when_it_is_woken_and_not_before() {
+        let (count, wakeups) = (Arc::new(Count(Mutex::new(0))), Arc::new(Wakeups::default()));
+        // Work is how often it is to be polled, and whether it wakes itself.
+        let mut tasks = Tasks::new(wakeups.clone(), async |mailbox: Rc<Mailbox<(usize, bool), ()>>| {
+            let (mut left, wakes) = mailbox.receive().await;
+            poll_fn(|cx| {
+                left -= 1;
+                if wakes {
+                    cx.waker().wake_by_ref();
+                }
+                if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            mailbox.done(());
+        });
+        tasks.start((2, false));
+        tasks.start((3, true));
+        wakeups.wake_socket();
+        assert_eq!(poll_rest(&mut tasks, &count), (Poll::Pending, 1), "one has woken itself");
+        assert_eq!(poll_rest(&mut tasks, &count), (Poll::Pending, 1));
+        assert_eq!(poll_rest(&mut tasks, &count), (Poll::Pending, 1), "late, by the one that has ended");
+        wakeups.socket().wake_by_ref();
+        let _ = poll_rest(&mut tasks, &count);
+        assert_eq!(poll_rest(&mut tasks, &count), (Poll::Pending, 0), "the connection's own wake-ups are not repeated");
+        tasks.places[0].waker.wake_by_ref();
+        assert_eq!(poll_rest(&mut tasks, &count), (Poll::Ready(()), 1));
+    }
+
     #[test]
     fn the_task_is_woken_only_while_it_waits() {
-        struct Count(Mutex<usize>);
-        impl Wake for Count {
-            fn wake(self: Arc<Self>) {
-                *self.0.lock() += 1;
-            }
-        }
         let count = Arc::new(Count(Mutex::new(0)));
         let wakeups = Arc::new(Wakeups::default());
         let socket = wakeups.socket();
