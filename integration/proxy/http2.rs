@@ -190,6 +190,28 @@ fn heads_have_limits() {
     assert_eq!(upstream.requests().len(), 0);
 }
 
+/// The library bounds heads, too, and nobody counts what it rejects.
+#[test]
+fn a_head_may_have_all_its_bytes_in_all_its_lines() {
+    const LINES: usize = 200;
+    let upstream = Upstream::saying("hello");
+    for bytes in [4096, 10_000] {
+        let limits = HttpLimits { head: HeadLimits { bytes, target: 1000, lines: LINES }, ..HttpLimits::default() };
+        let weir = Setup { limits, ..Setup::new(WIDE) }.start(&format!("http://{}", upstream.address));
+        let head_of = |lines: usize, bytes: usize| {
+            let names: Vec<_> = (0..lines).map(|number| format!("x-{number:03}")).collect();
+            let rest = "x".repeat(bytes - names.iter().map(String::len).sum::<usize>());
+            let more: Vec<_> =
+                names.iter().map(|name| (name.as_str(), if *name == "x-000" { &*rest } else { "" })).collect();
+            head(&request("GET", "/", &more))
+        };
+        assert_eq!(outcome(&weir, head_of(LINES, bytes)), Outcome::Status(200), "{bytes} bytes");
+        assert_eq!(outcome(&weir, head_of(LINES, bytes + 1)), Outcome::Status(431), "{bytes} bytes");
+        assert_eq!(outcome(&weir, head_of(LINES + 1, bytes)), Outcome::Status(431), "{bytes} bytes");
+        assert_eq!((limited(&weir, "header_bytes"), limited(&weir, "header_count")), (1, 1), "{bytes} bytes");
+    }
+}
+
 #[test]
 fn a_denial_does_not_wait_for_the_body() {
     let upstream = Upstream::saying("hello");

@@ -568,6 +568,47 @@ mod tests {
     }
 
     #[test]
+    fn what_would_fit_just_when_they_end_does_not_fit_any_more() {
+        let (numbers, elevated) = elevated();
+        let once = (numbers, Elevated { activations_per_month: 1, ..elevated });
+        let mut kept = None;
+        for (at, cost) in [(0, 5), (180, 20)] {
+            let (_, attempt) = decide_at(kept.as_ref(), &once, Spend, cost, START + at * 1_000_000);
+            assert_eq!(attempt.decision.outcome, Allowed);
+            kept = attempt.edit.unwrap();
+        }
+        // All 20 are back after two minutes, with the end. The next activation is one of the next month's.
+        for (cost, seconds) in [(19, 114), (20, 3_420)] {
+            let (_, attempt) = decide_at(kept.as_ref(), &once, Check, cost, START + 180 * 1_000_000);
+            assert_eq!(attempt.decision.retry_after, Some(Micros(seconds * 1_000_000)), "{cost}");
+        }
+    }
+
+    #[test]
+    fn nobody_waits_to_spend_what_is_left_or_nothing() {
+        for (spent, mode, cost, active) in [
+            (3, SpendUpTo, 3, false),
+            (4, SpendUpTo, 3, true),
+            (5, SpendUpTo, 20, true),
+            (4, Spend, 0, false),
+            (4, Refund, 3, false),
+            (4, Reset, 0, false),
+        ] {
+            let kept = decide_at(None, &elevated(), Spend, spent, START).1.edit.unwrap();
+            let (elevation, attempt) = decide_at(kept.as_ref(), &elevated(), mode, cost, START);
+            let Decision { outcome, retry_after, .. } = attempt.decision;
+            let expected = (Allowed, Some(Micros(0)), active);
+            assert_eq!((outcome, retry_after, elevation.active), expected, "{mode:?} {cost} after {spent}");
+        }
+        // More is used than the burst, and the numbers cannot switch on.
+        let kept = decide_at(None, &elevated(), Spend, 4, START).1.edit.unwrap();
+        let charge = Charge::new(Bucket::new("L:k", 1), per_minute(2, 2), 0, Spend);
+        let exhausted = Some(Activations::exhausted(Micros(START)));
+        let attempt = decide(kept.as_ref(), &charge, &elevated().1, exhausted, Micros(START), Micros(0));
+        assert_eq!((attempt.decision.remaining, attempt.decision.retry_after), (0, Some(Micros(0))));
+    }
+
+    #[test]
     fn they_end_while_redis_can_count() {
         let (_, attempt) = decide_at(None, &elevated(), Spend, 5, EXACT - 5);
         assert_eq!(attempt.edit.unwrap().unwrap().until, Micros(EXACT - 1));

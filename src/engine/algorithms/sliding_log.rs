@@ -207,6 +207,7 @@ impl Log {
 mod tests {
     use super::super::charge::{Bucket, Dated, Mode};
     use super::super::decision::{Detail, Outcome};
+    use super::super::micros::MOST_AHEAD;
     use super::*;
 
     /// Charges a log of 3 per 10 s at milliseconds, and compares the outcome, the rest and both waits in milliseconds, -1
@@ -331,6 +332,23 @@ mod tests {
                 (Allowed, 0, 10_000, 10_000),
             ],
         );
+    }
+
+    #[test]
+    fn after_a_long_step_back_all_tokens_of_the_future_are_of_now() {
+        const NOW: u64 = 10_000_000;
+        let redated = |youngest: u64| {
+            let mut log = Log::default();
+            for (tokens, at) in (1..).zip([NOW - 2, NOW - 1, NOW, NOW + 1, youngest]) {
+                let taken = Some((Micros(at), tokens));
+                log.apply(&LogEdit { ended: None, given_back: 0, spared: 0, taken, period: 10 });
+            }
+            log.redate(Micros(NOW));
+            log.entries.into_iter().map(|(at, tokens)| (at.0, tokens)).collect::<Vec<_>>()
+        };
+        let near = NOW + MOST_AHEAD.0;
+        assert_eq!(redated(near), [(NOW - 2, 1), (NOW - 1, 2), (NOW, 3), (NOW + 1, 4), (near, 5)]);
+        assert_eq!(redated(near + 1), [(NOW - 2, 1), (NOW - 1, 2), (NOW, 12)]);
     }
 
     #[test]

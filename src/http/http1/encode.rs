@@ -268,6 +268,20 @@ fn wrong_length() -> BodyError {
 mod tests {
     use super::*;
 
+    #[test]
+    fn there_is_room_for_short_text_and_for_nothing_behind_a_long_part() {
+        let mut outbox = Outbox::default();
+        assert!(outbox.is_empty() && outbox.has_room());
+        outbox.text().put_slice(&[b'x'; FULL - SMALL - 1]);
+        outbox.data(Bytes::from_static(&[b'x'; SMALL]));
+        assert_eq!((outbox.len(), outbox.has_room()), (FULL - 1, true));
+        outbox.text().put_slice(b"x");
+        assert_eq!((outbox.len(), outbox.has_room()), (FULL, false));
+        outbox.discard();
+        outbox.data(Bytes::from_static(&[b'x'; SMALL + 1]));
+        assert_eq!((outbox.len(), outbox.has_room()), (SMALL + 1, false));
+    }
+
     /// What is written by a body of these pieces, through a stream that takes `step` bytes at a time. Flushes only when it must,
     /// as connections do. The last piece ends the body by itself, unless there are trailers.
     fn write(mut framing: Framing, pieces: &[&[u8]], trailers: &Headers, step: usize) -> Result<Vec<u8>, BodyError> {

@@ -52,11 +52,7 @@ pub(super) async fn drive(
         }
         while alarm.as_mut().poll(cx).is_ready() {
             let heard = traffic.heard.get();
-            let deadline = match asked {
-                Some(SentPing { at, .. }) if heard <= at => at + PING_TIMEOUT,
-                Some(SentPing { at, content }) if content == traffic.content() => at + PING_AGAIN_AFTER,
-                _ => heard + PING_AFTER,
-            };
+            let deadline = deadline(asked, heard, traffic.content());
             if deadline > now {
                 alarm.as_mut().reset(deadline.into());
                 continue;
@@ -86,10 +82,42 @@ pub(super) async fn drive(
     .await;
 }
 
+/// Returns when the next PING is due, or the answer to the last one. The upstream was last heard at `heard`, and has sent
+/// this much content.
+fn deadline(asked: Option<SentPing>, heard: Instant, content: u64) -> Instant {
+    match asked {
+        Some(asked) if heard <= asked.at => asked.at + PING_TIMEOUT,
+        Some(asked) if content == asked.content => asked.at + PING_AGAIN_AFTER,
+        _ => heard + PING_AFTER,
+    }
+}
+
 /// A PING that was sent.
 #[derive(Clone, Copy, Debug)]
 struct SentPing {
     at: Instant,
     /// The content received until then.
     content: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_ping_waits_for_content_or_five_minutes() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let asked = Some(SentPing { at: at(100), content: 7 });
+        for (asked, heard, content, due) in [
+            (None, 90, 7, 100),
+            (asked, 90, 7, 110),
+            (asked, 100, 8, 110),
+            // Only the answer came, and then content.
+            (asked, 101, 7, 410),
+            (asked, 101, 8, 111),
+        ] {
+            assert_eq!(deadline(asked, at(heard), content), at(due), "{asked:?}, heard at {heard}, {content}");
+        }
+    }
 }

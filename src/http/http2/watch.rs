@@ -366,6 +366,15 @@ mod tests {
         assert!(traffic.is_flooded(100));
         traffic.read(&frame(HEADERS, 5, 9));
         assert!(!traffic.is_flooded(100));
+        // A second explains as many as a request does.
+        (0..10).for_each(|_| traffic.read(&ping));
+        for (seconds, is_flooded) in [(0, true), (1, false), (2, false)] {
+            traffic.now.set(traffic.opened + Duration::from_secs(seconds));
+            assert_eq!(traffic.is_flooded(100), is_flooded, "after {seconds} s");
+        }
+        (0..10).for_each(|_| traffic.read(&ping));
+        traffic.now.set(traffic.opened + Duration::from_secs(1));
+        assert!(traffic.is_flooded(100));
     }
 
     #[test]

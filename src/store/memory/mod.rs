@@ -357,6 +357,17 @@ mod tests {
         assert_eq!(newcomers(&store, "A", 100..220, &hour), 90);
     }
 
+    #[test]
+    fn limits_that_are_gone_leave_their_place_to_others() {
+        let (store, _) = store(100);
+        for number in 0..=1 << shares::TAG_BITS {
+            store.set_limits(&[limit(&format!("L{number}"), Some(2))], Micros(0));
+        }
+        let hour = Numbers::new(1, 1, 3_600_000 * SECOND).unwrap();
+        let last = format!("L{}", 1 << shares::TAG_BITS);
+        assert_eq!(newcomers(&store, &last, 0..5, &hour), 2, "the last one is bounded by itself");
+    }
+
     /// Its request may find a bucket of its own by the time that it ends.
     #[test]
     fn a_slot_of_a_shared_bucket_is_renewed_and_given_back_there() {
