@@ -84,6 +84,15 @@ fn an_unlimited_id_is_blocked_and_one_of_a_limit_in_shadow_is_reported() {
     let weir = serve(&[]);
     block(&weir, "Even:free", HOUR);
     check_denied(&weir.get("/even", &[("x-id", "free")]), "Even");
+    let explained = |id: &str| {
+        let body = json!({ "host": "a", "path": "/even", "headers": [["x-id", id]] }).to_string();
+        let told = done(&weir, "POST", "/explain", &body);
+        told["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "Even").unwrap().clone()
+    };
+    let (blocked, other) = (explained("free"), explained("7"));
+    assert!(blocked["blocked_for"].as_u64().is_some_and(|left| (3_500..=3_600).contains(&left)), "{blocked}");
+    assert_eq!((&blocked["fits"], &blocked["because"]), (&json!(false), &json!("an operator has blocked the id")));
+    assert_eq!((&other["fits"], &other["blocked_for"]), (&json!(true), &Value::Null));
     assert_eq!(block(&weir, "Watched:7", HOUR)["enforced"], false);
     assert!(spend(&weir, "/watched", &[("x-id", "7")]));
     assert_eq!(weir.metric("weir_decisions_total{limit=\"Watched\",result=\"shadow_denied\"}"), 1);

@@ -155,7 +155,7 @@ fn print_text(
     for token in tokens {
         writeln!(out, "token: {}", told(*token))?;
     }
-    let explanations = rules.explain(request);
+    let explanations = rules.explain(request, None);
     for ((place, limit), explanation) in (0..).zip(rules.limits()).zip(explanations) {
         let mut text = describe(rules, limit, request, &explanation);
         if let Some((_, tag)) = tags.iter().find(|(limit, _)| *limit == place) {
@@ -181,7 +181,7 @@ fn told(token: TokenResult) -> String {
 }
 
 fn print_json(rules: &Rules, request: &Request<'_>, tags: &[(u32, u16)], out: &mut dyn Write) -> Result<(), Failure> {
-    let mut explained = rules_json::explanation(rules, request);
+    let mut explained = rules_json::explanation(rules, request, None);
     for (place, tag) in tags {
         explained["limits"][*place as usize]["tag"] = (*tag).into();
     }

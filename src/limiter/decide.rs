@@ -18,6 +18,7 @@ use crate::engine::answer::verdict::{Standing, Verdict};
 use crate::engine::rules::claims::{TokenClaims, TokenResult};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::Request;
+use crate::engine::rules::terms::Intent;
 use crate::store::StoreError;
 use crate::telemetry::metrics::{DecisionResult, StoreReport};
 
@@ -146,18 +147,14 @@ impl Limiter {
         let blocks = self.blocks();
         match ask.subject {
             AskSubject::Request(request) => {
-                // A refund of what was taken before a block is not denied by it.
-                let blocks = blocks.filter(|_| ask.mode.can_deny());
-                rules.add_charges(request, blocks.as_deref(), plan)?;
+                let intent = Intent { mode: ask.mode, cost: ask.cost, can_probe: ask.can_probe };
+                rules.add_charges(request, &intent, blocks.as_deref(), plan)?;
                 if !ask.can_accept
                     && let Some(limit) = plan.accepting(rules)
                 {
                     return Err(AskError::Accept(limit.name.clone()));
                 }
-                if ask.mode != Mode::Spend || ask.cost.is_some() || ask.can_probe {
-                    rules.check_plan(plan, ask.mode, ask.cost)?;
-                    plan.adjust(rules, ask.mode, ask.cost);
-                }
+                rules.check_plan(plan, ask.mode, ask.cost)?;
             }
             AskSubject::Named { charges, now } => *plan = rules.named(charges, ask.mode, now, blocks.as_deref())?,
             AskSubject::Descriptors(question) => {

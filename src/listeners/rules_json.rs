@@ -10,6 +10,7 @@ use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::allowance::Allowance;
+use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::explanation::{CandidateUse, Explanation};
 use crate::engine::rules::identity::IdError;
@@ -136,8 +137,8 @@ pub(crate) fn live(known: &KnownOverride) -> Value {
 }
 
 /// Explains how each limit applies to a request, in the order of the files.
-pub(crate) fn explanation(rules: &Rules, request: &Request<'_>) -> Value {
-    let explanations = rules.explain(request);
+pub(crate) fn explanation(rules: &Rules, request: &Request<'_>, blocks: Option<&Blocks>) -> Value {
+    let explanations = rules.explain(request, blocks);
     let each = rules.limits().iter().zip(&explanations);
     let limits: Vec<Value> = each.map(|(limit, explanation)| explained(rules, limit, request, explanation)).collect();
     json!({ "request": self::request(request), "limits": limits })
@@ -159,7 +160,8 @@ fn request(request: &Request<'_>) -> Value {
 }
 
 fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> Value {
-    let Explanation::Applies { id, bucket, allowance, candidate, given_by, cost, enforced, denied_for } = explanation
+    let Explanation::Applies { id, bucket, allowance, candidate, given_by, cost, enforced, blocked, denied_for } =
+        explanation
     else {
         let because = explanation.reason(limit, request);
         return json!({ "name": limit.name, "applies": false, "because": because });
@@ -173,12 +175,16 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
         "bucket": bucket,
         "enforced": enforced,
         "cost": cost,
-        "fits": !allowance.never_fits(*cost),
+        "blocked_for": blocked.map(|left| left.ceil_seconds()),
+        "fits": blocked.is_none() && *allowance != Allowance::Deny && !allowance.never_fits(*cost),
         "given_by": origin,
     });
     let disabled = "the limit has no numbers, and no override matches this id";
-    let because =
-        if *allowance == Allowance::Disabled { Some(disabled) } else { denied_for.as_ref().map(IdError::setting) };
+    let because = match allowance {
+        _ if blocked.is_some() => Some("an operator has blocked the id"),
+        Allowance::Disabled => Some(disabled),
+        _ => denied_for.as_ref().map(IdError::setting),
+    };
     if let Some(because) = because {
         value["because"] = because.into();
     }

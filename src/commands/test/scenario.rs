@@ -20,11 +20,11 @@ use crate::engine::algorithms::charge::{Bucket, Charge, Dated, Input, Mode, Slot
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::Verdict;
-use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::key::opaque;
 use crate::engine::rules::limit::{Limit, LimitMode};
-use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
+use crate::engine::rules::overrides::OverrideLookup;
+use crate::engine::rules::plan::Plan;
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::stable_hash::stable;
 use crate::message::unique_json;
@@ -187,7 +187,7 @@ impl Player {
             let limit = (0..).zip(rules.limits()).find(|(_, limit)| limit.name == name);
             let Some((place, limit)) = limit else { return Err(format!("unknown limit `{name}`")) };
             let first = plan.charges.len();
-            self.charge(&mut plan, place, limit, id, cost, mode);
+            self.charge(&mut plan, rules, (place, limit), id, (cost, mode));
             if let Some(ago) = charge["taken_ms_ago"].as_u64() {
                 let taken = Dated::At(Micros(self.clock.load(Ordering::Relaxed)).before(Micros::from_millis(ago)));
                 plan.charges.iter_mut().skip(first).for_each(|charge| charge.dated = taken);
@@ -197,32 +197,27 @@ impl Player {
         Ok(plan)
     }
 
-    fn charge(&self, plan: &mut Plan, place: u32, limit: &Limit, id: &str, cost: u64, mode: Mode) {
+    fn charge(
+        &self,
+        plan: &mut Plan,
+        rules: &Rules,
+        (place, limit): (u32, &Limit),
+        id: &str,
+        (cost, mode): (u64, Mode),
+    ) {
         if limit.mode == LimitMode::Off {
             return;
         }
-        let enforced = limit.is_enforced_for(id);
-        let origin = ChargeOrigin::new(place, enforced && mode != Mode::SpendOnly);
-        let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { limit.reporting(mode) };
-        let (allowance, candidate) = limit.allowance_for(None, id);
-        match allowance {
-            Allowance::Disabled => {}
-            Allowance::Unlimited => plan.unlimited.push(place),
-            Allowance::Deny => {
-                plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny });
-            }
-            allowance => {
-                let short = format!("{}.{}.{}", self.run, self.played, limit.short);
-                let bucket = Bucket { tag: limit.tag, ..opaque(&short, id, &FINGERPRINTER) };
-                let first = plan.charges.len();
-                let beside = candidate.filter(|_| mode != Mode::Check).map(|candidate| (candidate, bucket.clone()));
-                plan.add_allowance(allowance, bucket, cost, mode, origin);
-                if let Some((candidate, bucket)) = beside {
-                    plan.add_candidate(candidate, bucket, cost, mode, origin);
-                }
-                plan.delay(first, limit.delay);
-                plan.ask(first, limit);
-            }
+        // A share of ids is one of the ids as they are written, whatever the run.
+        let by_id = OverrideLookup { prefixes: &[], client: None, text: &|| id.to_owned(), now: Micros(0) };
+        let terms = rules.terms(place, limit, Bucket::new(id, 0), &by_id, None);
+        if plan.admit(&terms, mode) {
+            let short = format!("{}.{}.{}", self.run, self.played, limit.short);
+            let bucket = Bucket { tag: limit.tag, ..opaque(&short, id, &FINGERPRINTER) };
+            let first = plan.charges.len();
+            let charged = terms.mode(mode);
+            terms.with_bucket(bucket).charge(plan, cost, charged);
+            plan.ask(first, limit);
         }
     }
 

@@ -5,10 +5,11 @@ use super::ids::{self, Id, meant};
 use super::limit::{Cost, Limit, LimitMode};
 use super::named_id::{CanonicalComponent, canonical_component, split_first};
 use super::overrides::{OverrideLookup, OverrideOrigin};
-use super::plan::{ChargeOrigin, Plan};
+use super::plan::Plan;
 use super::quote::quoted;
 use super::rule_set::Rules;
 use super::suggest::nearest;
+use super::terms::Terms;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::allowance::Allowance;
@@ -68,32 +69,23 @@ impl Rules {
             BucketInfoError::Id(format!("invalid id {} for {}: {reason}", quoted(id.unwrap_or("")), limit.name))
         })?;
         let missing = limit.by.len() - components.len();
-        let mut identified = self.identify_components(limit, &components);
+        let identified = self.identify_components(limit, &components);
         let text = || identified.text.clone();
-        let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
-        let (given, changed) = self.find_override(place, limit, &subject);
-        let (allowance, candidate) = limit.allowance_for(given, &identified.bucket.key);
-        let enforced = limit.is_enforced_for(&identified.bucket.key);
-        let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { limit.cost_fallback.default };
-        let mut plan = Plan::default();
+        let id = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
         let key = identified.bucket.key.clone();
-        if allowance.windows().is_some() && missing == 0 {
-            let origin = ChargeOrigin::new(place, enforced);
-            self.mark_reset(place, &mut identified.bucket);
-            let beside = candidate.map(|candidate| (candidate, identified.bucket.clone()));
-            plan.add_allowance(allowance, identified.bucket, 0, Mode::Check, origin);
-            if let Some((candidate, bucket)) = beside {
-                plan.add_candidate(candidate, bucket, 0, Mode::Check, origin);
-            }
-            plan.changed_at(0, changed);
-            plan.delay(0, limit.delay);
-            // Only the script knows the state of its bucket.
-            if limit.script.is_some() || plan.add_input(0, limit, |queue| queue.entry_of(&[]), None).is_err() {
+        let terms = self.terms(place, limit, identified.bucket, &id, None);
+        let Terms { allowance, enforced, .. } = terms;
+        let given_by = terms.given.map(|given| &given.origin);
+        let mut plan = Plan::default();
+        // Only the script knows the state of its bucket.
+        if missing == 0 && limit.script.is_none() {
+            terms.charge(&mut plan, 0, Mode::Check);
+            if plan.add_input(0, limit, |queue| queue.entry_of(&[]), None).is_err() {
                 plan = Plan::default();
             }
         }
+        let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { limit.cost_fallback.default };
         let id = written(&limit.by, &components);
-        let given_by = given.map(|given| &given.origin);
         let has_overrides = self.has_overrides(place, limit);
         Ok(BucketInfo { limit, id, key, missing, allowance, given_by, has_overrides, enforced, cost, plan })
     }

@@ -6,7 +6,7 @@ use super::component::ComponentSource;
 use super::key::fingerprint_of;
 use super::limit::Limit;
 use super::overrides::OverrideLookup;
-use super::plan::{ChargeOrigin, Plan};
+use super::plan::Plan;
 use super::rule_set::Rules;
 use crate::engine::algorithms::charge::{Bucket, Charge};
 use crate::engine::algorithms::micros::Micros;
@@ -44,22 +44,12 @@ impl Rules {
             texts.push(text);
         }
         let text = || texts.join(":");
-        let subject = OverrideLookup { prefixes: &prefixes, client, text: &text, now };
-        let (given, changed) = self.find_override(place, limit, &subject);
-        let (allowance, candidate) = limit.allowance_for(given, plain);
+        let id = OverrideLookup { prefixes: &prefixes, client, text: &text, now };
         // What a bucket has used stays under its tag, whatever these rules have for the limit.
         let Bucket { tag, .. } = charge.bucket;
-        let mut bucket = Bucket { tag, ..Bucket::new(plain, fingerprint_of(plain, &hash)) };
-        self.mark_reset(place, &mut bucket);
+        let bucket = Bucket { tag, ..Bucket::new(plain, fingerprint_of(plain, &hash)) };
         let mut plan = Plan::default();
-        let origin = ChargeOrigin::new(0, false);
-        let beside = candidate.map(|candidate| (candidate, bucket.clone()));
-        plan.add_allowance(allowance, bucket, charge.cost, charge.mode, origin);
-        if let Some((candidate, bucket)) = beside {
-            plan.add_candidate(candidate, bucket, charge.cost, charge.mode, origin);
-        }
-        plan.changed_at(0, changed);
-        plan.delay(0, limit.delay);
+        self.terms(place, limit, bucket, &id, None).charge(&mut plan, charge.cost, charge.mode);
         let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
         Some(Charge { dated: charge.dated, ..current })
     }

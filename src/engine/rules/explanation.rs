@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use super::blocks::Blocks;
 use super::component::{ComponentError, ComponentSource};
 use super::identity::{IdError, Lacking, describe, readable};
 use super::ids;
@@ -11,6 +12,8 @@ use super::overrides::{OverrideLookup, OverrideOrigin};
 use super::request::Request;
 use super::request_cost::cost;
 use super::rule_set::{Rules, is_enforced_without_id};
+use super::terms::Terms;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::allowance::Allowance;
 use crate::message::lossless::shown;
 
@@ -37,6 +40,8 @@ pub enum Explanation {
         cost: u64,
         /// True if the limit can deny this id.
         enforced: bool,
+        /// The time for which an operator has blocked the id from now on.
+        blocked: Option<Micros>,
         /// The part that the request lacks, if the limit denies it for that.
         denied_for: Option<IdError>,
     },
@@ -55,10 +60,10 @@ pub enum CandidateUse {
 
 impl Rules {
     /// Returns how each limit applies to `request`, in the order of the files.
-    pub fn explain(&self, request: &Request<'_>) -> Vec<Explanation> {
+    pub fn explain(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Vec<Explanation> {
         let candidates = self.candidates(request);
         let explain = |(place, limit): (u32, &Limit)| {
-            let explanation = self.explain_limit(place, limit, request);
+            let explanation = self.explain_limit(place, limit, request, blocks);
             let applies =
                 matches!(&explanation, Explanation::Applies { allowance, .. } if *allowance != Allowance::Disabled);
             let is_whole = matches!(limit.conditions.descriptor, DescriptorMatch::Whole(_));
@@ -71,7 +76,7 @@ impl Rules {
         (0..).zip(self.limits()).map(explain).collect()
     }
 
-    fn explain_limit(&self, place: u32, limit: &Limit, request: &Request<'_>) -> Explanation {
+    fn explain_limit(&self, place: u32, limit: &Limit, request: &Request<'_>, blocks: Option<&Blocks>) -> Explanation {
         if limit.mode == LimitMode::Off {
             return Explanation::Off;
         }
@@ -83,7 +88,7 @@ impl Rules {
         let shown = |component: Result<Cow<'_, str>, ComponentError>| component.map(|text| shown(&text).into_owned());
         let bucket = limit.bucket_name(&id);
         let id = id.into_iter().map(shown).collect();
-        let identified = match self.identify(limit, request, self.has_overrides(place, limit)) {
+        let identified = match self.identify(limit, request, blocks.is_some() || self.has_overrides(place, limit)) {
             Ok(identified) => identified,
             Err(error) if error.is_denied => {
                 return Explanation::Applies {
@@ -94,18 +99,18 @@ impl Rules {
                     given_by: None,
                     cost: cost(limit, request).unwrap_or(limit.cost_fallback.default),
                     enforced: is_enforced_without_id(limit, request),
+                    blocked: None,
                     denied_for: Some(error),
                 };
             }
             Err(error) => return Explanation::NoId(error),
         };
         let text = || text.clone();
-        let subject =
+        let id_lookup =
             OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let (given, _) = self.find_override(place, limit, &subject);
-        let key = &identified.bucket.key;
-        let (allowance, beside) = limit.allowance_for(given, key);
-        let candidate = match (beside, &limit.candidate) {
+        let terms = self.terms(place, limit, identified.bucket, &id_lookup, blocks);
+        let Terms { allowance, given, enforced, blocked, .. } = terms;
+        let candidate = match (terms.candidate, &limit.candidate) {
             (Some(beside), _) => CandidateUse::Beside(beside.allowance.clone()),
             (None, Some(_)) if given.is_none() => CandidateUse::Enforced,
             (None, _) => CandidateUse::None,
@@ -118,7 +123,8 @@ impl Rules {
             candidate: if denied_for.is_some() { CandidateUse::None } else { candidate },
             given_by: given.map(|given| given.origin.clone()).filter(|_| denied_for.is_none()),
             cost: cost.unwrap_or(limit.cost_fallback.default),
-            enforced: limit.is_enforced_for(key),
+            enforced,
+            blocked,
             id,
             bucket,
             denied_for: denied_for.map(|reason| IdError { lacking: Lacking::Cost, reason, is_denied: true }),

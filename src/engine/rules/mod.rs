@@ -1,6 +1,5 @@
 //! The rules in force: limits, overrides, and how a request becomes charges.
 
-mod adjustment;
 pub mod algorithm_input;
 pub mod allowance;
 pub mod blocks;
@@ -43,4 +42,5 @@ pub mod rule_set;
 pub mod settlement;
 pub mod suggest;
 mod tag_groups;
+pub mod terms;
 pub mod value_type;

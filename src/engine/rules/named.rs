@@ -2,15 +2,15 @@
 
 use super::blocks::Blocks;
 use super::limit::{Cost, Limit, LimitMode};
-use super::named_id::{GivenId, NamedIdentity};
+use super::named_id::GivenId;
 use super::overrides::OverrideLookup;
-use super::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
+use super::plan::Plan;
 use super::quote::quoted;
 use super::rule_set::Rules;
-use crate::engine::algorithms::charge::{Mode, NUMBERS_OF_THE_CALL};
+use super::terms::Terms;
+use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::queue::EntryId;
-use crate::engine::rules::allowance::Allowance;
 use crate::engine::rules::call_numbers::CallNumbers;
 
 /// A charge to one limit.
@@ -86,15 +86,14 @@ impl Rules {
                 return Err(wrong(ChargeMember::Id(None), reason));
             }
             buckets.push(identified.bucket.fingerprint);
-            let left = blocks.and_then(|all| all.left(identified.bucket.fingerprint, &identified.prefixes, now));
-            if let Some(left) = left.filter(|_| limit.mode != LimitMode::Off) {
-                let enforced = limit.is_enforced_for(&identified.bucket.key);
-                plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Blocked(left) });
+            if limit.mode == LimitMode::Off {
                 continue;
             }
+            let text = || identified.text.clone();
+            let id = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
+            let terms = self.terms(place, limit, identified.bucket, &id, blocks);
             let first = plan.charges.len();
-            add((self, &mut plan), place, limit, (charge.cost, charge.numbers.as_ref()), identified, mode, now)
-                .map_err(|reason| wrong(ChargeMember::Numbers, reason))?;
+            add(&mut plan, terms, charge, mode).map_err(|reason| wrong(ChargeMember::Numbers, reason))?;
             plan.add_input(first, limit, |queue| queue.entry_of(&charge.fields), charge.entry.as_ref())
                 .map_err(|reason| wrong(ChargeMember::Fields, reason))?;
             plan.ask(first, limit);
@@ -120,61 +119,23 @@ impl Rules {
     }
 }
 
-fn add(
-    (rules, plan): (&Rules, &mut Plan),
-    place: u32,
-    limit: &Limit,
-    (cost, numbers): (Option<u64>, Option<&CallNumbers>),
-    mut identified: NamedIdentity,
-    mode: Mode,
-    now: Micros,
-) -> Result<(), String> {
-    if limit.mode == LimitMode::Off {
+fn add(plan: &mut Plan, terms: Terms<'_>, charge: &NamedCharge, mode: Mode) -> Result<(), String> {
+    if !plan.admit(&terms, mode) {
         return Ok(());
     }
-    let text = || identified.text.clone();
-    let subject = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
-    let (given, changed) = rules.find_override(place, limit, &subject);
-    let (given, candidate) = limit.allowance_for(given, &identified.bucket.key);
-    let first = plan.charges.len();
-    let enforced = limit.is_enforced_for(&identified.bucket.key);
-    // A limit in shadow must neither deny nor prevent charges to enforced limits.
-    let mode = if mode == Mode::Spend && !enforced { Mode::SpendOnly } else { limit.reporting(mode) };
-    let cost = cost.unwrap_or(match limit.cost {
+    let cost = charge.cost.unwrap_or(match terms.limit.cost {
         Cost::Fixed(cost) => cost,
-        Cost::Header(_) | Cost::Query(_) | Cost::Claim(_) | Cost::Body(_) => limit.cost_fallback.default,
+        Cost::Header(_) | Cost::Query(_) | Cost::Claim(_) | Cost::Body(_) => terms.limit.cost_fallback.default,
         Cost::Bytes { .. } => 1,
     });
-    let origin = ChargeOrigin::new(place, enforced);
-    rules.mark_reset(place, &mut identified.bucket);
-    match (given, numbers) {
-        // The operator's `deny` and `unlimited` override the numbers of the caller.
-        (Allowance::Unlimited, _) => plan.unlimited.push(place),
-        (Allowance::Deny, _) if mode.can_deny() => {
-            plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny });
-        }
-        (Allowance::Deny, _) | (Allowance::Disabled, None) => {}
-        (Allowance::Windows(_), _) if limit.queue.is_some() && !enforced => {}
-        (given, Some(numbers)) => {
-            plan.add_windows(&numbers.windows(limit, given)?, identified.bucket, cost, mode, origin);
-            // As for an override with nothing but numbers.
-            plan.elevate(numbers.elevated(given).filter(|_| plan.charges.len() > first));
-            plan.changed_at(first, NUMBERS_OF_THE_CALL);
-        }
-        (Allowance::Windows(_) | Allowance::Elevated(_), None) => {
-            // A check counts nothing, and a candidate must not deny it.
-            let beside =
-                candidate.filter(|_| mode != Mode::Check).map(|candidate| (candidate, identified.bucket.clone()));
-            plan.add_allowance(given, identified.bucket, cost, mode, origin);
-            if let Some((candidate, bucket)) = beside {
-                plan.add_candidate(candidate, bucket, cost, mode, origin);
-            }
-            plan.changed_at(first, changed);
-            plan.lease(first, limit.lease);
+    let charged = terms.mode(mode);
+    match &charge.numbers {
+        Some(numbers) => terms.charge_by_call(plan, numbers, cost, charged),
+        None => {
+            terms.charge(plan, cost, charged);
+            Ok(())
         }
     }
-    plan.delay(first, limit.delay);
-    Ok(())
 }
 
 #[cfg(test)]
@@ -184,12 +145,15 @@ mod tests {
     use super::*;
     use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
     use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::rules::allowance::Allowance;
     use crate::engine::rules::blocks::Block;
     use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::ids::Id;
     use crate::engine::rules::overrides::{Override, OverrideOrigin};
+    use crate::engine::rules::plan::DenialReason;
     use crate::engine::rules::request::{Request, sample};
+    use crate::engine::rules::terms::Intent;
     use crate::engine::rules::value_type::ValueType;
     use crate::message::headers::Headers;
 
@@ -415,17 +379,22 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_adjusted_to_what_is_asked() {
+    fn a_plan_does_what_is_asked() {
         let shut = Limit { allowance: Allowance::Deny, ..limit("Shut", Vec::new()) };
         let rules = rules(vec![shut, limit("L", Vec::new())]);
         let both = [charge("Shut", GivenId::Absent), charge("L", GivenId::Absent)];
-        let adjust = |mode, cost| {
-            let mut plan = rules.named(&both, Mode::Spend, Micros(0), None).unwrap();
-            plan.adjust(&rules, mode, cost);
-            (plan.charges[0].mode, plan.charges[0].cost, plan.denials.len())
+        let headers = Headers::new();
+        let request = sample(&headers);
+        let check = |mode, cost, expected| {
+            let by_name = both.clone().map(|charge| NamedCharge { cost, ..charge });
+            let mut of_request = Plan::default();
+            rules.add_charges(&request, &Intent { mode, cost, can_probe: false }, None, &mut of_request).unwrap();
+            for plan in [rules.named(&by_name, mode, Micros(0), None).unwrap(), of_request] {
+                assert_eq!((plan.charges[0].mode, plan.charges[0].cost, plan.denials.len()), expected);
+            }
         };
-        assert_eq!(adjust(Mode::Spend, None), (Mode::Spend, 1, 1));
-        assert_eq!(adjust(Mode::Check, Some(4)), (Mode::Check, 4, 1));
-        assert_eq!(adjust(Mode::Refund, Some(2)), (Mode::Refund, 2, 0));
+        check(Mode::Spend, None, (Mode::Spend, 1, 1));
+        check(Mode::Check, Some(4), (Mode::Check, 4, 1));
+        check(Mode::Refund, Some(2), (Mode::Refund, 2, 0));
     }
 }

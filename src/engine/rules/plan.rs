@@ -1,18 +1,15 @@
 //! What a request asks of the store: its charges, and the limits that decide without the store.
 
 use std::fmt::Write;
-use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::component::ComponentError;
 use super::joint_plan::JointPlan;
-use crate::engine::algorithms::charge::{Bucket, Charge, Elevated, Input, Mode};
+use crate::engine::algorithms::charge::{Bucket, Charge, Input, Mode};
 use crate::engine::algorithms::delay::Delay;
-use crate::engine::algorithms::lease::LeaseTerms;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::allowance::Allowance;
 
 /// The charges of a request, and the limits that decide without the store.
 #[derive(Debug, Default)]
@@ -117,21 +114,6 @@ impl Bucket {
 }
 
 impl Plan {
-    /// Adds one charge for each window of an allowance; `origin` is that of the first.
-    pub fn add_allowance(
-        &mut self,
-        allowance: &Allowance,
-        bucket: Bucket,
-        cost: u64,
-        mode: Mode,
-        origin: ChargeOrigin,
-    ) {
-        if let Some(windows) = allowance.windows() {
-            self.add_windows(windows, bucket, cost, mode, origin);
-            self.elevate(allowance.elevated());
-        }
-    }
-
     /// Adds one charge for each window. Every window has its own bucket. The first keeps the plain key, so that a limit
     /// which gains a second window keeps what its buckets have used.
     pub(crate) fn add_windows(
@@ -157,26 +139,6 @@ impl Plan {
         }
     }
 
-    /// Sets the elevated numbers of the charge that was added last, if there are any.
-    pub(crate) fn elevate(&mut self, elevated: Option<&Arc<Elevated>>) {
-        if let (Some(elevated), Some(charge)) = (elevated, self.charges.last_mut()) {
-            charge.input = Some(Box::new(Input::Elevated(elevated.clone())));
-        }
-    }
-
-    /// Sets the lease of the charges from `first` on. Elevated numbers have none.
-    pub(crate) fn lease(&mut self, first: usize, lease: Option<LeaseTerms>) {
-        let plain = self.charges.iter_mut().skip(first).filter(|charge| charge.input.is_none());
-        plain.for_each(|charge| charge.lease = lease);
-    }
-
-    /// Lets the charges from `first` on be booked this far ahead. Elevated numbers are not.
-    pub(crate) fn delay(&mut self, first: usize, delay: Option<Micros>) {
-        let Some(most) = delay else { return };
-        let plain = self.charges.iter_mut().skip(first).filter(|charge| charge.input.is_none());
-        plain.for_each(|charge| charge.input = Some(Box::new(Input::Delay(Delay::new(most)))));
-    }
-
     /// Sets how long the caller of each charge can wait at most.
     pub(crate) fn bound_delays(&mut self, patience: impl Fn(&Charge) -> Micros) {
         for charge in &mut self.charges {
@@ -190,10 +152,5 @@ impl Plan {
     /// Notes that the tokens of the charges from `first` on may have to be given back.
     pub(crate) fn reserve(&mut self, first: usize) {
         self.charges.iter_mut().skip(first).for_each(Charge::reserve);
-    }
-
-    /// Sets the time since when the numbers of the charges from `first` on hold, if that is later than the rules'.
-    pub(crate) fn changed_at(&mut self, first: usize, changed: Micros) {
-        self.charges.iter_mut().skip(first).for_each(|charge| charge.changed = changed);
     }
 }

@@ -14,11 +14,12 @@ use super::index::Index;
 use super::limit::{Limit, LimitMode, WHOLE_SHARE};
 use super::matching::{Candidates, Mismatch};
 use super::overrides::{OverrideLookup, OverrideOrigin, Overrides};
-use super::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan, Reservation};
+use super::plan::{DenialReason, InvalidInput, LimitDenial, Plan, Reservation};
 use super::queue::FollowUp;
 use super::request::Request;
 use super::request_cost::cost;
 use super::resets::Marks;
+use super::terms::Intent;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::tag::Tag;
@@ -226,24 +227,27 @@ impl Rules {
         self.files.get(usize::from(index)).map_or("", String::as_str)
     }
 
-    /// Returns the plan for `request`. Blocked ids are denied, whatever the limits allow.
+    /// Returns the plan for a request that spends what the limits cost. Blocked ids are denied, whatever the limits allow.
     pub fn charges(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, InvalidInput> {
         let mut plan = Plan::default();
-        self.add_charges(request, blocks, &mut plan)?;
+        self.add_charges(request, &Intent::SPEND, blocks, &mut plan)?;
         Ok(plan)
     }
 
-    /// Adds what [`Self::charges`] returns to a plan.
+    /// Adds the charges of `request` to a plan.
     pub fn add_charges(
         &self,
         request: &Request<'_>,
+        intent: &Intent,
         blocks: Option<&Blocks>,
         plan: &mut Plan,
     ) -> Result<(), InvalidInput> {
+        // A refund of what was taken before a block is not denied by it.
+        let blocks = blocks.filter(|_| intent.mode.can_deny());
         for place in self.candidates(request) {
             let Some(limit) = self.limit(place) else { continue };
             if limit.conditions.check(request).is_ok() {
-                self.charge(place, limit, request, blocks, plan)?;
+                self.charge(place, limit, (request, intent), blocks, plan)?;
             }
         }
         Ok(())
@@ -273,69 +277,53 @@ impl Rules {
         &self,
         place: u32,
         limit: &Limit,
-        request: &Request<'_>,
+        (request, intent): (&Request<'_>, &Intent),
         blocks: Option<&Blocks>,
         plan: &mut Plan,
     ) -> Result<(), InvalidInput> {
+        let mode = intent.mode;
         let with_prefixes = blocks.is_some() || self.has_overrides(place, limit);
-        let mut identified = match self.identify(limit, request, with_prefixes) {
+        let identified = match self.identify(limit, request, with_prefixes) {
             Ok(identified) => identified,
             Err(lacking) => {
-                if lacking.is_denied {
+                if lacking.is_denied && mode.can_deny() {
                     plan.deny(place, is_enforced_without_id(limit, request), lacking.reason.into());
                 }
                 return Ok(());
             }
         };
-        let blocked =
-            blocks.and_then(|blocks| blocks.left(identified.bucket.fingerprint, &identified.prefixes, request.now));
-        if let Some(left) = blocked {
-            let enforced = limit.is_enforced_for(&identified.bucket.key);
-            plan.deny(place, enforced, DenialReason::Blocked(left));
+        let text = || readable(&describe(&limit.by, request));
+        let id =
+            OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
+        let terms = self.terms(place, limit, identified.bucket, &id, blocks);
+        if !plan.admit(&terms, mode) || terms.allowance.windows().is_none() {
             return Ok(());
         }
-        let text = || readable(&describe(&limit.by, request));
-        let subject =
-            OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let (given, changed) = self.find_override(place, limit, &subject);
-        let (allowance, candidate) = limit.allowance_for(given, &identified.bucket.key);
-        let enforced = limit.is_enforced_for(&identified.bucket.key);
-        match allowance {
-            Allowance::Disabled => {}
-            Allowance::Unlimited => plan.unlimited.push(place),
-            Allowance::Deny => plan.deny(place, enforced, DenialReason::Deny),
-            // Workers process every entry, so a limit in shadow must not add any.
-            Allowance::Windows(_) if limit.queue.is_some() && !enforced => {}
-            Allowance::Windows(_) | Allowance::Elevated(_) => {
-                let cost = cost(limit, request).map_err(|error| plan.deny(place, enforced, error.into()));
-                let Ok(cost) = cost else { return Ok(()) };
-                let first = plan.charges.len();
-                let response_cost = limit.response_cost.as_deref();
-                // A limit in shadow must neither deny nor prevent charges to enforced limits.
-                let mode = if enforced { Mode::Spend } else { Mode::SpendOnly };
-                let mode = response_cost.map_or(mode, |response_cost| {
-                    plan.reservations.push(Reservation {
-                        limit: place,
-                        reserve: cost,
-                        only_checks: response_cost.only_checks(),
-                    });
-                    response_cost.before(mode)
-                });
-                let origin = ChargeOrigin::new(place, enforced);
-                self.mark_reset(place, &mut identified.bucket);
-                let beside = candidate.map(|candidate| (candidate, identified.bucket.clone()));
-                plan.add_allowance(allowance, identified.bucket, cost, mode, origin);
-                if let Some((candidate, bucket)) = beside {
-                    plan.add_candidate(candidate, bucket, cost, mode, origin);
+        let enforced = terms.enforced;
+        let cost = match intent.cost.map_or_else(|| cost(limit, request), Ok) {
+            Ok(cost) => cost,
+            Err(error) => {
+                if mode.can_deny() {
+                    plan.deny(place, enforced, error.into());
                 }
-                plan.changed_at(first, changed);
-                plan.lease(first, limit.lease);
-                plan.delay(first, limit.delay);
-                if response_cost.is_some() {
-                    plan.reserve(first);
-                }
-                plan.add_input(first, limit, |queue| queue.entry(&limit.name, request), None)?;
+                return Ok(());
             }
+        };
+        let first = plan.charges.len();
+        let charged = terms.mode(mode);
+        match limit.response_cost.as_deref() {
+            // A caller that does not spend reports what has happened, so nothing is left to settle.
+            Some(response_cost) if mode == Mode::Spend => {
+                let only_checks = response_cost.only_checks();
+                plan.reservations.push(Reservation { limit: place, reserve: cost, only_checks });
+                terms.charge(plan, cost, response_cost.before(charged));
+                plan.reserve(first);
+            }
+            _ => terms.charge(plan, cost, charged),
+        }
+        plan.add_input(first, limit, |queue| queue.entry(&limit.name, request), None)?;
+        if *intent != Intent::SPEND {
+            plan.ask(first, limit);
         }
         Ok(())
     }
@@ -359,7 +347,7 @@ impl Rules {
 }
 
 impl Plan {
-    fn deny(&mut self, limit: u32, enforced: bool, reason: DenialReason) {
+    pub(super) fn deny(&mut self, limit: u32, enforced: bool, reason: DenialReason) {
         self.denials.push(LimitDenial { limit, enforced, reason });
     }
 
@@ -552,7 +540,7 @@ mod tests {
             let client = client.map(|address| std::net::Ipv4Addr::from_bits(address).into());
             let request = Request { client, ..sample(&headers) };
             let refused = rules.charges(&request, None).unwrap().denials[0];
-            let explained = rules.explain(&request);
+            let explained = rules.explain(&request, None);
             assert!(matches!(explained[0], Explanation::Applies { enforced, .. } if enforced == refused.enforced));
             refused.enforced
         };
@@ -633,6 +621,25 @@ mod tests {
         assert_eq!(keys(&account, Fallback::Skip, None), (None, None));
         assert_eq!(keys(&account, Fallback::Deny, None), (None, Some(DenialReason::Malformed)));
         assert_eq!(keys(&by_claim, Fallback::Shared, None), (Some("L:!".into()), None));
+    }
+
+    #[test]
+    fn a_caller_that_says_the_cost_needs_none_of_the_request() {
+        let cost_fallback = CostFallback { denies_missing: true, ..CostFallback::default() };
+        let cost = Cost::Header(HeaderName::from_static("x-cost"));
+        let rules = Rules::new(vec![Limit { cost, cost_fallback, ..limit("L") }], HASH, Micros(0), Vec::new());
+        let headers = FIELDS.into_iter().collect();
+        for (mode, cost, expected) in [
+            (Mode::Spend, None, (None, 1)),
+            (Mode::Spend, Some(2), (Some((Mode::Spend, 2)), 0)),
+            (Mode::Refund, Some(2), (Some((Mode::Refund, 2)), 0)),
+            (Mode::Refund, None, (None, 0)),
+        ] {
+            let (mut plan, intent) = (Plan::default(), Intent { mode, cost, can_probe: false });
+            rules.add_charges(&sample(&headers), &intent, None, &mut plan).unwrap();
+            let charged = plan.charges.first().map(|charge| (charge.mode, charge.cost));
+            assert_eq!((charged, plan.denials.len()), expected, "{mode:?} {cost:?}");
+        }
     }
 
     #[test]

@@ -169,6 +169,7 @@ mod tests {
     use crate::engine::rules::limit::{Cost, Limit, LimitMode};
     use crate::engine::rules::request::sample;
     use crate::engine::rules::response_cost::Statuses;
+    use crate::engine::rules::terms::Intent;
     use crate::message::headers::Headers;
 
     const MINUTE: u64 = 60_000_000_000;
@@ -314,7 +315,7 @@ mod tests {
     }
 
     /// The plan of a request to a limit of 5 that costs 2 on some answers, and that refuses or not.
-    fn plan(mode: LimitMode) -> Plan {
+    fn plan(mode: LimitMode, intent: &Intent) -> Plan {
         let limit = Limit {
             by: Vec::new(),
             allowance: Allowance::Windows([Numbers::fixed(5).unwrap()].into()),
@@ -324,7 +325,9 @@ mod tests {
             ..Limit::new("L")
         };
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-        rules.charges(&sample(&Headers::new()), None).unwrap()
+        let mut plan = Plan::default();
+        rules.add_charges(&sample(&Headers::new()), intent, None, &mut plan).unwrap();
+        plan
     }
 
     #[test]
@@ -334,7 +337,7 @@ mod tests {
             (LimitMode::Enforce, (Mode::Look, 2), [(Outcome::Allowed, 3), (Outcome::Denied, 1)]),
             (LimitMode::Shadow, (Mode::LookOnly, 2), [(Outcome::Allowed, 3), (Outcome::Unchanged, 1)]),
         ] {
-            let plan = plan(mode);
+            let plan = plan(mode, &Intent::SPEND);
             assert_eq!((plan.charges[0].mode, plan.charges[0].cost), charge);
             let (decision, _) = decide_level(None, &plan.charges[0], Micros(0), Micros(0));
             assert_eq!((decision.outcome, decision.remaining), (Outcome::Allowed, 5));
@@ -363,9 +366,7 @@ mod tests {
             (LimitMode::Shadow, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
             (LimitMode::Shadow, Mode::Refund, Some(1), (Mode::Refund, 1, 0)),
         ] {
-            let mut plan = plan(limit);
-            let rules = Rules::new(vec![Limit::new("L")], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-            plan.adjust(&rules, mode, cost);
+            let plan = plan(limit, &Intent { mode, cost, can_probe: false });
             let charge = &plan.charges[0];
             assert_eq!((charge.mode, charge.cost, plan.reservations.len()), expected, "{limit:?} {mode:?} {cost:?}");
         }

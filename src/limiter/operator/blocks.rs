@@ -162,7 +162,7 @@ impl Operator {
         }
     }
 
-    pub(super) fn blocks(&self) -> Arc<Blocks> {
+    pub fn blocks(&self) -> Arc<Blocks> {
         self.limiter.shared.blocks.load_full()
     }
 

@@ -60,7 +60,7 @@ impl Admin {
             descriptor: &entries,
             now: self.operator.now(),
         };
-        Ok(json_reply(&rules_json::explanation(view.rules(), &request)))
+        Ok(json_reply(&rules_json::explanation(view.rules(), &request, Some(&self.operator.blocks()))))
     }
 }
 

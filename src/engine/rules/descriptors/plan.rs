@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use smallvec::SmallVec;
 
 use super::PerUnit;
-use crate::engine::algorithms::charge::{Charge, Mode, NUMBERS_OF_THE_CALL};
+use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::tag::{Tag, of_component};
 use crate::engine::rules::blocks::Blocks;
 use crate::engine::rules::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
 use crate::engine::rules::key::{BucketKey, encoded};
-use crate::engine::rules::plan::{ChargeOrigin, DenialReason, InvalidInput, LimitDenial, Plan};
+use crate::engine::rules::plan::{DenialReason, InvalidInput, LimitDenial, Plan};
 use crate::engine::rules::request::{Body, DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
+use crate::engine::rules::terms::Terms;
 use crate::message::headers::Headers;
 
 /// A request to the rate limit service.
@@ -144,9 +145,9 @@ impl Rules {
         }
         // The first component is the domain, which all ids share. The first value tells clients apart.
         let tag = descriptor.entries.first().map_or(Tag::OfId, |entry| Tag::Fixed(of_component(&encoded(entry.value))));
-        let charge = Charge::new(key.into_bucket(tag), numbers, 1, Mode::Spend);
-        plan.charges.push(Charge { changed: NUMBERS_OF_THE_CALL, ..charge });
-        plan.origins.push(ChargeOrigin::new(place, enforced));
+        let terms = Terms::carried(place, limit, key.into_bucket(tag));
+        let mode = terms.mode(Mode::Spend);
+        terms.add_charges(&mut plan, &[numbers], None, 1, mode);
         plan
     }
 
