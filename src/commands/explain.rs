@@ -201,7 +201,7 @@ fn is_cluster(store: &str) -> Result<bool, String> {
 fn tags(rules: &Rules, request: &Request<'_>) -> Result<Vec<(u32, u16)>, InvalidInput> {
     let plan = rules.charges(request, None)?;
     let tag_of = |charge: &Charge| TAG_NAMES[usize::from(tag_of(&charge.bucket))];
-    Ok(plan.origins.iter().zip(&plan.charges).map(|(origin, charge)| (origin.limit, tag_of(charge))).collect())
+    Ok(plan.charges.iter().map(|charge| (charge.origin.limit, tag_of(charge))).collect())
 }
 
 fn tag_summary(tags: &[(u32, u16)]) -> Option<String> {

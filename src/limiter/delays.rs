@@ -16,12 +16,12 @@ use super::ask::{Ask, Patience, Ruling};
 use super::slots::HeldSlots;
 use super::{Limiter, Shared};
 use crate::clock::micros;
-use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::{Answer, Standing, Unanswered, Verdict};
 use crate::engine::rules::limit::StoreErrorPolicy;
-use crate::engine::rules::plan::{ChargeOrigin, Plan};
+use crate::engine::rules::plan::Plan;
 use crate::store::{Batch, StoreError};
 use crate::telemetry::metrics::{LocalTimer, Tally};
 
@@ -186,9 +186,7 @@ impl Limiter {
             Booking { effective_from: ruling.view.rules().effective_from, now: ask.now(), start: ask.start, is_local };
         // They are given back here: a request that waits must not keep others from them.
         let had_slots = ruling.slots.take().is_some();
-        let of_slots =
-            plan.origins.iter().zip(&plan.charges).filter(|(_, charge)| had_slots && charge.slot().is_some());
-        let slots = of_slots.map(|(origin, charge)| (*origin, charge.clone())).collect();
+        let slots = plan.charges.iter().filter(|charge| had_slots && charge.slot().is_some()).cloned().collect();
         let ends = tokio::time::Instant::now() + wait(&ruling.verdict);
         Box::new(HeldRequest { booking, place, ends, slots, uncounted: had_slots.then_some(plan) })
     }
@@ -215,8 +213,8 @@ impl Limiter {
     }
 
     /// Takes the slots of a request that has waited, or denies it.
-    async fn take_slots(&self, ruling: &mut Ruling, slots: &[(ChargeOrigin, Charge)], booking: &Booking) {
-        let mut charges: Vec<Charge> = slots.iter().map(|(_, charge)| charge.clone()).collect();
+    async fn take_slots(&self, ruling: &mut Ruling, slots: &[Charge], booking: &Booking) {
+        let mut charges: Vec<Charge> = slots.to_vec();
         let (start, now, effective_from) = (Instant::now(), booking.now(), booking.effective_from);
         let Some(mut named) = self.slots.name(&mut charges, effective_from, now, start) else { return };
         let batch = Batch { charges: &charges, effective_from, now };
@@ -239,7 +237,7 @@ impl Limiter {
             Err(error) => {
                 self.note_failure(&error);
                 named.unanswered(&error);
-                self.decide_slots_without_store(ruling, (slots, &charges), &mut named, booking);
+                self.decide_slots_without_store(ruling, &charges, &mut named, booking);
                 ruling.slots = Some(named);
             }
         }
@@ -252,15 +250,16 @@ impl Limiter {
     fn decide_slots_without_store(
         &self,
         ruling: &mut Ruling,
-        (slots, charges): (&[(ChargeOrigin, Charge)], &[Charge]),
+        charges: &[Charge],
         named: &mut HeldSlots,
         booking: &Booking,
     ) {
         let view = ruling.view.clone();
         let policy = |origin: &ChargeOrigin| view.rules().limit(origin.limit).map(|limit| limit.on_store_error);
         let (mut local, mut locals, mut unanswered) = (Vec::new(), Vec::new(), Vec::new());
-        for ((origin, _), charge) in slots.iter().zip(charges) {
-            match policy(origin) {
+        for charge in charges {
+            let origin = charge.origin;
+            match policy(&origin) {
                 Some(StoreErrorPolicy::Local) => {
                     local.push(charge.clone());
                     locals.push(Unanswered { limit: origin.limit, denies: false });
@@ -347,7 +346,7 @@ pub(super) struct HeldRequest {
     place: Place,
     ends: tokio::time::Instant,
     /// The charges of slots, which it takes when it has waited.
-    slots: Vec<(ChargeOrigin, Charge)>,
+    slots: Vec<Charge>,
     /// The plan of a verdict that is not counted yet.
     uncounted: Option<Plan>,
 }

@@ -4,11 +4,12 @@ use std::time::Instant;
 
 use super::slots::HeldSlots;
 use super::{Limiter, View};
+use crate::engine::algorithms::charge::ChargeOrigin;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::verdict::{Unanswered, Verdict};
 use crate::engine::rules::limit::StoreErrorPolicy;
-use crate::engine::rules::plan::{ChargeOrigin, Plan};
+use crate::engine::rules::plan::Plan;
 use crate::store::StoreError;
 
 /// The failure policy's part of a verdict.
@@ -59,7 +60,7 @@ impl Limiter {
         }
         // With `on_store_error: allow`, a flood could switch limits off.
         failure.is_overload =
-            matches!(error, StoreError::Busy { .. }) && plan.origins.iter().any(|origin| origin.enforced);
+            matches!(error, StoreError::Busy { .. }) && plan.charges.iter().any(|charge| charge.origin.enforced);
         let is_overload = failure.is_overload;
         let policy = |origin: &ChargeOrigin| match view.rules().limit(origin.limit) {
             _ if is_overload => StoreErrorPolicy::Deny,
@@ -67,23 +68,22 @@ impl Limiter {
             None => StoreErrorPolicy::Allow,
         };
         let is_local = |origin: &ChargeOrigin| policy(origin) == StoreErrorPolicy::Local;
-        for origin in plan.origins.iter().filter(|origin| !is_local(origin)) {
-            failure.add(origin, policy(origin));
+        for charge in plan.charges.iter().filter(|charge| !is_local(&charge.origin)) {
+            failure.add(&charge.origin, policy(&charge.origin));
         }
         if failure.denies() {
             // A request that is denied anyway must not be charged locally.
-            let pairs = plan.origins.iter().zip(&plan.charges);
-            let charges = pairs.filter_map(|(origin, charge)| is_local(origin).then_some(charge));
+            let charges = plan.charges.iter().filter(|charge| is_local(&charge.origin));
             self.count_denied(view, charges, now, true);
             return (Decisions::default(), failure);
         }
-        plan.retain(is_local);
+        plan.retain(|charge| is_local(&charge.origin));
         let decisions = match self.ask_local(view, plan, now) {
             Ok(decisions) => decisions,
             Err(error) => {
                 // Nothing is left that could decide these limits.
                 self.note_failure(&error);
-                plan.origins.iter().for_each(|origin| failure.add(origin, StoreErrorPolicy::Allow));
+                plan.charges.iter().for_each(|charge| failure.add(&charge.origin, StoreErrorPolicy::Allow));
                 plan.retain(|_| false);
                 return (Decisions::default(), failure);
             }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{Limiter, View};
 use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+use crate::engine::algorithms::charge::{Bucket, Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::key::of_newcomers;
 use crate::engine::rules::plan::Plan;
@@ -46,15 +46,16 @@ impl Limiter {
     pub(super) fn bound_new_keys(&self, view: &View, plan: &mut Plan, now: Micros) {
         let Some(recent) = &self.recent else { return };
         let mut sharing = SmallVec::<[u32; 2]>::new();
-        for (index, origin) in plan.origins.iter().enumerate() {
-            if origin.is_candidate {
+        for index in 0..plan.charges.len() {
+            let ChargeOrigin { limit, is_candidate, .. } = plan.charges[index].origin;
+            if is_candidate {
                 // It follows its limit's own charge: counted alone, it would halve the ids that the limit may have.
-                if sharing.contains(&origin.limit) {
+                if sharing.contains(&limit) {
                     share(view.rules(), &mut plan.charges, index);
                 }
-            } else if plan.charges.get(index).is_some_and(|charge| !recent.contains(charge.bucket.fingerprint)) {
-                let is_shared = self.bound_new_key(recent, view, origin.limit, &mut plan.charges, index, now);
-                sharing.extend(is_shared.then_some(origin.limit));
+            } else if !recent.contains(plan.charges[index].bucket.fingerprint) {
+                let is_shared = self.bound_new_key(recent, view, limit, &mut plan.charges, index, now);
+                sharing.extend(is_shared.then_some(limit));
             }
         }
         plan.rebind();

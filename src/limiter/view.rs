@@ -105,7 +105,7 @@ impl View {
     /// Counts the limits of a plan that the verdict says nothing about.
     fn count_uncharged(&self, verdict: &Verdict, plan: &Plan) {
         let mut counted = SmallVec::<[u32; 8]>::new();
-        for limit in plan.origins.iter().map(|origin| origin.limit) {
+        for limit in plan.charges.iter().map(|charge| charge.origin.limit) {
             let is_answered = verdict.answers.iter().any(|answer| answer.limit == limit)
                 || verdict.unanswered.iter().any(|unanswered| unanswered.limit == limit);
             if !is_answered && !counted.contains(&limit) {

@@ -12,7 +12,7 @@ use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::descriptors::DescriptorVerdicts;
 use crate::engine::answer::verdict::{Standing, Verdict};
-use crate::engine::rules::plan::{ChargeOrigin, Plan};
+use crate::engine::rules::plan::Plan;
 use crate::engine::rules::rule_set::Rules;
 use crate::store::Batch;
 use crate::store::memory::{LimitKeys, MemoryStore};
@@ -84,7 +84,7 @@ impl Replay {
                 }
             }
         }
-        if plan.origins.iter().any(|origin| origin.is_candidate) && !decisions.is_empty() {
+        if plan.charges.iter().any(|charge| charge.origin.is_candidate) && !decisions.is_empty() {
             let verdict = call.unwrap_or_else(|| Verdict::decided(plan, &decisions));
             self.decide_candidates(plan, &verdict, now);
         }
@@ -104,8 +104,9 @@ impl Replay {
 
     fn sum_up(&mut self, asked: &Asked, decisions: &Decisions) -> bool {
         let mut is_denied = false;
-        let charges = asked.plan.origins.iter().zip(&asked.plan.charges).enumerate();
-        for (place, (origin, charge)) in charges.filter(|(_, (origin, _))| !origin.is_candidate) {
+        let charges = asked.plan.charges.iter().enumerate();
+        for (place, charge) in charges.filter(|(_, charge)| !charge.origin.is_candidate) {
+            let origin = charge.origin;
             let decision = decisions.get(place);
             let denies = decision.is_some_and(
                 |decision| {
@@ -158,13 +159,13 @@ impl Replay {
                 last.delay = last.delay.max(delay);
                 continue;
             }
-            let is_own = |origin: &ChargeOrigin| origin.limit == answer.limit && !origin.is_candidate;
+            let is_own = |charge: &Charge| charge.origin.limit == answer.limit && !charge.origin.is_candidate;
             self.outcomes.push(LimitOutcome {
                 limit: answer.limit,
                 id: answer.fingerprint.or_else(|| asked.uncharged_id(answer.limit)),
                 is_denied,
                 is_enforced: answer.enforced,
-                charge: asked.plan.origins.iter().position(is_own),
+                charge: asked.plan.charges.iter().position(is_own),
                 candidate_denies: None,
                 delay,
             });

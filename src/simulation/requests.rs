@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use smallvec::SmallVec;
-
 use super::calls::entries;
 use super::coverage::{Missing, headers_read, missing, need_client, needs};
 use super::report::LeftOut;
@@ -137,13 +135,8 @@ fn keep(plan: &mut Plan, is_kept: impl Fn(u32, Option<&Charge>) -> bool) {
             member.denials.retain(|denial| is_kept(denial.limit, None));
             member.unlimited.retain(|limit| is_kept(*limit, None));
         }
-        plan.retain(|origin| is_kept(origin.limit, None));
     }
-    let kept = plan.origins.iter().zip(&plan.charges).map(|(origin, charge)| is_kept(origin.limit, Some(charge)));
-    let kept: SmallVec<[bool; 8]> = kept.collect();
-    let (mut charges, mut origins) = (kept.iter(), kept.iter());
-    plan.charges.retain(|_| charges.next().is_some_and(|kept| *kept));
-    plan.origins.retain(|_| origins.next().is_some_and(|kept| *kept));
+    plan.retain(|charge| is_kept(charge.origin.limit, Some(charge)));
     plan.denials.retain(|denial| is_kept(denial.limit, None));
     plan.unlimited.retain(|limit| is_kept(*limit, None));
     plan.reservations.retain(|reservation| is_kept(reservation.limit, None));

@@ -269,9 +269,9 @@ fn counted(rules: &Rules, descriptor: &[(&str, &str)]) -> Counted {
     let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };
     let plan = rules.charges(&request, None).unwrap();
     let mut counted = Counted { enforced: BTreeMap::new(), in_shadow: BTreeSet::new(), is_refused: (false, false) };
-    for (charge, origin) in plan.charges.iter().zip(&plan.origins) {
+    for charge in &plan.charges {
         let numbers = (charge.numbers.count(), charge.numbers.period());
-        if origin.enforced {
+        if charge.origin.enforced {
             counted.enforced.insert(numbers, charge.bucket.key.clone());
         } else {
             counted.in_shadow.insert(numbers);

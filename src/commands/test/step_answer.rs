@@ -15,33 +15,30 @@ pub(super) type Answer = Result<Value, String>;
 /// The answer of the binding decision. Charges that cannot deny count only if there are no others, and so do refunds that gave
 /// nothing back.
 pub(super) fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Value {
-    let is_in_shadow = |place: usize| plan.origins.get(place).is_some_and(|origin| !origin.enforced);
-    let cannot_deny = |place: usize, charge: &Charge| match charge.mode {
+    let cannot_deny = |charge: &Charge| match charge.mode {
         Mode::SpendOnly | Mode::SpendUpTo => true,
-        Mode::Check => is_in_shadow(place),
+        Mode::Check => !charge.origin.enforced,
         _ => false,
     };
-    let counts = |place: usize, charge: &Charge, decision: &Decision| match charge.mode {
+    let counts = |charge: &Charge, decision: &Decision| match charge.mode {
         Mode::Refund => decision.outcome == Outcome::Allowed,
-        _ => !cannot_deny(place, charge),
+        _ => !cannot_deny(charge),
     };
-    let is_own = |place: usize| plan.origins.get(place).is_some_and(|origin| !origin.is_candidate);
-    let all = || plan.charges.iter().zip(decisions.iter()).enumerate().filter(|(place, _)| is_own(*place));
-    let any_counts = all().any(|(place, (charge, decision))| counts(place, charge, decision));
+    let all = || plan.charges.iter().zip(decisions.iter()).filter(|(charge, _)| !charge.origin.is_candidate);
+    let any_counts = all().any(|(charge, decision)| counts(charge, decision));
     let strictest = all()
-        .filter(|(place, (charge, decision))| !any_counts || counts(*place, charge, decision))
-        .max_by(|(_, (_, one)), (_, (_, other))| one.strictness(other));
-    let Some((place, (_, decision))) = strictest else { return json!({}) };
+        .filter(|(charge, decision)| !any_counts || counts(charge, decision))
+        .max_by(|(_, one), (_, other)| one.strictness(other));
+    let Some((charge, decision)) = strictest else { return json!({}) };
     let mut decision = *decision;
-    if decision.outcome != Outcome::Allowed && all().all(|(place, (charge, _))| cannot_deny(place, charge)) {
+    if decision.outcome != Outcome::Allowed && all().all(|(charge, _)| cannot_deny(charge)) {
         // The request still passes.
         decision.outcome = Outcome::Allowed;
     }
-    let limit = plan.origins.get(place).map(|origin| origin.limit);
-    let first_of_limit = plan.origins.iter().position(|origin| Some(origin.limit) == limit).unwrap_or_default();
-    let mut values = answer(rules, limit, &decision, decisions.detail(first_of_limit));
-    let delays = all().filter(|(place, (charge, _))| !cannot_deny(*place, charge));
-    let delays = delays.map(|(_, (_, decision))| decision.delay());
+    let limit = charge.origin.limit;
+    let first_of_limit = plan.charges.iter().position(|charge| charge.origin.limit == limit).unwrap_or_default();
+    let mut values = answer(rules, Some(limit), &decision, decisions.detail(first_of_limit));
+    let delays = all().filter(|(charge, _)| !cannot_deny(charge)).map(|(_, decision)| decision.delay());
     values["delay_ms"] = millis(delays.max().filter(|_| !decision.is_denied()).unwrap_or_default()).into();
     values
 }

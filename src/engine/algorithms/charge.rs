@@ -74,10 +74,24 @@ impl Mode {
     }
 }
 
+/// The origin of a charge.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChargeOrigin {
+    /// The index of the limit.
+    pub limit: u32,
+    /// The index in the limit's `rates`.
+    pub window: u32,
+    /// True if a denial denies the request. Otherwise the limit or the id is in shadow.
+    pub enforced: bool,
+    /// True if it is a charge of the limit's candidate.
+    pub is_candidate: bool,
+}
+
 /// A change to one bucket, with the numbers that hold for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
     pub bucket: Bucket,
+    pub origin: ChargeOrigin,
     pub numbers: Numbers,
     /// In tokens. 0 takes nothing. A cost above the burst can never pass.
     pub cost: u64,
@@ -142,9 +156,18 @@ impl std::fmt::Display for Elevated {
     }
 }
 
+impl ChargeOrigin {
+    /// The first window of a limit.
+    pub const fn new(limit: u32, enforced: bool) -> Self {
+        Self { limit, window: 0, enforced, is_candidate: false }
+    }
+}
+
 impl Charge {
+    /// A charge of the first limit.
     pub const fn new(bucket: Bucket, numbers: Numbers, cost: u64, mode: Mode) -> Self {
-        Self { bucket, numbers, cost, mode, changed: Micros(0), lease: None, dated: Dated::No, input: None }
+        let origin = ChargeOrigin::new(0, true);
+        Self { bucket, origin, numbers, cost, mode, changed: Micros(0), lease: None, dated: Dated::No, input: None }
     }
 
     pub fn elevated(&self) -> Option<&Elevated> {

@@ -121,9 +121,10 @@ pub fn peek(
 /// Returns a check of cost 0. It has no key, because no algorithm reads it.
 fn check_of_zero(charge: &Charge) -> Charge {
     let bucket = Bucket::new(String::new(), charge.bucket.fingerprint);
-    let Charge { numbers, changed, input, .. } = charge;
+    let Charge { origin, numbers, changed, input, .. } = charge;
     Charge {
         bucket,
+        origin: *origin,
         numbers: numbers.clone(),
         cost: 0,
         mode: Mode::Check,

@@ -3,7 +3,7 @@
 use super::verdict::{Answer, Standing, Verdict};
 use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::Outcome;
-use crate::engine::rules::plan::{ChargeOrigin, Plan};
+use crate::engine::rules::plan::Plan;
 
 impl Verdict {
     /// Returns the answers of each limit's candidate.
@@ -24,12 +24,11 @@ impl Verdict {
     pub fn candidate_charges(&self, plan: &Plan) -> Vec<Charge> {
         let fits = |(limit, is_denied): &(u32, bool)| !is_denied && self.is_denied_only_by(*limit);
         let Some((limit, _)) = self.candidate_decisions().find(fits) else { return Vec::new() };
-        let charges = plan.origins.iter().zip(&plan.charges);
-        let due = charges.filter(|(origin, charge)| {
-            let is_own = origin.is_candidate && origin.limit == limit;
+        let due = plan.charges.iter().filter(|charge| {
+            let is_own = charge.origin.is_candidate && charge.origin.limit == limit;
             is_own && charge.mode == Mode::SpendOnly && charge.cost > 0 && !charge.counts_denied()
         });
-        due.map(|(_, charge)| charge.clone()).collect()
+        due.cloned().collect()
     }
 
     /// Returns true if this limit denies the request and no other does.
@@ -50,10 +49,10 @@ impl Answer {
 }
 
 /// Takes the answers of candidates out of those of a plan.
-pub(super) fn take_candidates(origins: &[ChargeOrigin], answers: &mut Vec<Answer>) -> Vec<Answer> {
-    if !origins.iter().any(|origin| origin.is_candidate) {
+pub(super) fn take_candidates(charges: &[Charge], answers: &mut Vec<Answer>) -> Vec<Answer> {
+    if !charges.iter().any(|charge| charge.origin.is_candidate) {
         return Vec::new();
     }
-    let mut origins = origins.iter();
-    answers.extract_if(.., |_| origins.next().is_some_and(|origin| origin.is_candidate)).collect()
+    let mut charges = charges.iter();
+    answers.extract_if(.., |_| charges.next().is_some_and(|charge| charge.origin.is_candidate)).collect()
 }

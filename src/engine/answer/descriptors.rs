@@ -3,10 +3,10 @@
 use smallvec::SmallVec;
 
 use super::verdict::{Answer, Verdict};
-use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::charge::{Charge, ChargeOrigin};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::rules::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
-use crate::engine::rules::plan::{ChargeOrigin, Plan};
+use crate::engine::rules::plan::Plan;
 use crate::engine::rules::rule_set::Rules;
 
 /// The verdicts of one call to the rate limit service.

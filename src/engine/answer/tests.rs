@@ -8,14 +8,14 @@ use http::header::HeaderName;
 use super::headers::{Generations, add_headers};
 use super::problem::{QUOTA_EXCEEDED, denial, retry_after, round};
 use super::verdict::{Unanswered, Verdict};
-use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
+use crate::engine::algorithms::charge::{Bucket, Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::decision::{Decision, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::rules::deny_with::{DenialBody, DenyWith, Template, Visibility};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::limit::Limit;
-use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
+use crate::engine::rules::plan::{DenialReason, LimitDenial, Plan};
 use crate::engine::rules::rule_set::Rules;
 use crate::message::headers::{self, Headers};
 use crate::message::reply::problem;
@@ -41,8 +41,8 @@ fn verdict(rows: &[Row]) -> Verdict {
             seconds => Numbers::new(burst, burst.min(1_000), seconds * 1_000_000_000).unwrap(),
         };
         let bucket = Bucket::new(String::new(), u128::from(limit));
-        plan.charges.push(Charge::new(bucket, numbers, 1, Mode::Spend));
-        plan.origins.push(ChargeOrigin { window, ..ChargeOrigin::new(limit, true) });
+        let origin = ChargeOrigin { window, ..ChargeOrigin::new(limit, true) };
+        plan.charges.push(Charge { origin, ..Charge::new(bucket, numbers, 1, Mode::Spend) });
         let (retry_after, reset_after) = (retry.map(Micros::from_millis), reset.map(Micros::from_millis));
         decisions.push(Decision { outcome, delay: 0, limit: burst, remaining, retry_after, reset_after });
     }

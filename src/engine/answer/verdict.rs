@@ -1,10 +1,11 @@
 //! The answer for one request: all its decisions, the one that binds, allow or deny.
 
 use super::candidate::take_candidates;
+use crate::engine::algorithms::charge::ChargeOrigin;
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::plan::{ChargeOrigin, DenialReason, LimitDenial, Plan};
+use crate::engine::rules::plan::{DenialReason, LimitDenial, Plan};
 
 /// The answer of one window of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,22 +85,22 @@ impl Verdict {
     /// The verdict when the store has decided the charges of a plan.
     pub fn decided(plan: &Plan, decisions: &Decisions) -> Self {
         let details = Self::details_of(plan, decisions).collect();
-        let charged = (0..).zip(plan.origins.iter().zip(&plan.charges)).zip(decisions.iter());
-        let answers = charged.map(|((place, (origin, charge)), decision)| {
-            let ChargeOrigin { limit, window, enforced, .. } = *origin;
+        let charged = (0..).zip(&plan.charges).zip(decisions.iter());
+        let answers = charged.map(|((place, charge), decision)| {
+            let ChargeOrigin { limit, window, enforced, .. } = charge.origin;
             let numbers = Some(charge.numbers_by(decisions.detail(place)).clone());
             let fingerprint = Some(charge.bucket.fingerprint);
             Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
         });
         let mut answers: Vec<Answer> = answers.collect();
-        let candidates = take_candidates(&plan.origins, &mut answers);
+        let candidates = take_candidates(&plan.charges, &mut answers);
         Self { details, ..Self::of(&plan.denials, answers) }.with_candidates(candidates)
     }
 
     /// The details of the store's decisions, by the index of the limit.
     pub(super) fn details_of(plan: &Plan, decisions: &Decisions) -> impl Iterator<Item = (u32, Detail)> {
         decisions.details.iter().filter_map(|(place, detail)| {
-            let origin = plan.origins.get(*place)?;
+            let origin = plan.charges.get(*place)?.origin;
             let is_told = match detail {
                 Detail::Taken(_) => false,
                 Detail::Counted(_) => origin.enforced,

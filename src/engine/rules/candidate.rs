@@ -6,8 +6,8 @@
 
 use super::limit::{Limit, is_in_share};
 use super::overrides::Override;
-use super::plan::{ChargeOrigin, Plan};
-use crate::engine::algorithms::charge::{Bucket, Mode};
+use super::plan::Plan;
+use crate::engine::algorithms::charge::{Bucket, ChargeOrigin, Mode};
 use crate::engine::rules::allowance::Allowance;
 
 /// `candidate:`

@@ -51,7 +51,7 @@ impl Rules {
         let mut plan = Plan::default();
         self.terms(place, limit, bucket, &id, None).charge(&mut plan, charge.cost, charge.mode);
         let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
-        Some(Charge { dated: charge.dated, ..current })
+        Some(Charge { origin: charge.origin, dated: charge.dated, ..current })
     }
 }
 

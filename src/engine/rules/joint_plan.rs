@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::plan::{ChargeOrigin, LimitDenial, Plan};
-use crate::engine::algorithms::charge::{Charge, Mode};
+use super::plan::{LimitDenial, Plan};
+use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::decision::Decision;
 use crate::engine::algorithms::numbers::Numbers;
 
@@ -47,9 +47,9 @@ pub struct DescriptorCharge {
 }
 
 impl Plan {
-    /// Keeps the charges of these origins.
-    pub fn retain(&mut self, stays: impl Fn(&ChargeOrigin) -> bool) {
-        let kept: SmallVec<[bool; 4]> = self.origins.iter().map(stays).collect();
+    /// Keeps these charges.
+    pub fn retain(&mut self, stays: impl Fn(&Charge) -> bool) {
+        let kept: SmallVec<[bool; 4]> = self.charges.iter().map(stays).collect();
         let is_kept = |place: usize| kept.get(place).copied().unwrap_or(false);
         if let Some(joint) = &mut self.joint {
             joint.retain(|place| {
@@ -59,8 +59,6 @@ impl Plan {
         }
         let mut places = 0..;
         self.charges.retain(|_| places.next().is_some_and(is_kept));
-        let mut places = 0..;
-        self.origins.retain(|_| places.next().is_some_and(is_kept));
     }
 
     /// Lets reports take from the buckets that their charges have now.
@@ -81,14 +79,13 @@ impl Plan {
     }
 
     /// Adds a charge, or adds it to one of the same bucket. Returns its index.
-    pub(super) fn merge(&mut self, charge: Charge, origin: ChargeOrigin) -> u32 {
+    pub(super) fn merge(&mut self, charge: Charge) -> u32 {
         let same = |known: &Charge| known.bucket.fingerprint == charge.bucket.fingerprint;
         let place = self.charges.iter().position(same).unwrap_or(self.charges.len());
         if let Some(known) = self.charges.get_mut(place) {
             combine(known, &charge);
         } else {
             self.charges.push(charge);
-            self.origins.push(origin);
         }
         u32::try_from(place).unwrap_or(u32::MAX)
     }

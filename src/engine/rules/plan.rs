@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::component::ComponentError;
 use super::joint_plan::JointPlan;
-use crate::engine::algorithms::charge::{Bucket, Charge, Input, Mode};
+use crate::engine::algorithms::charge::{Bucket, Charge, ChargeOrigin, Input, Mode};
 use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
@@ -16,8 +16,6 @@ use crate::engine::algorithms::numbers::Numbers;
 pub struct Plan {
     /// Decided together. Most requests have one charge, which needs no allocation.
     pub charges: SmallVec<[Charge; 1]>,
-    /// `origins[n]` is the origin of `charges[n]`.
-    pub origins: SmallVec<[ChargeOrigin; 4]>,
     /// Limits that deny without asking the store, in the order of the rules.
     pub denials: Vec<LimitDenial>,
     /// Limits that allow without asking the store.
@@ -25,19 +23,6 @@ pub struct Plan {
     pub reservations: Vec<Reservation>,
     /// The descriptors, if the plan is for several.
     pub joint: Option<Box<JointPlan>>,
-}
-
-/// The origin of a charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChargeOrigin {
-    /// The index of the limit.
-    pub limit: u32,
-    /// The index in the limit's `rates`.
-    pub window: u32,
-    /// True if a denial denies the request. Otherwise the limit or the id is in shadow.
-    pub enforced: bool,
-    /// True if it is a charge of the limit's candidate.
-    pub is_candidate: bool,
 }
 
 /// A denial by a limit that does not need the store.
@@ -97,13 +82,6 @@ impl From<ComponentError> for DenialReason {
 /// that no two buckets become one).
 const WINDOW_STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
 
-impl ChargeOrigin {
-    /// The first window of a limit.
-    pub const fn new(limit: u32, enforced: bool) -> Self {
-        Self { limit, window: 0, enforced, is_candidate: false }
-    }
-}
-
 impl Bucket {
     /// Appends a mark to the key: another bucket of the same id.
     pub(super) fn mark(&mut self, mark: &str) {
@@ -127,15 +105,14 @@ impl Plan {
         let Some((first, others)) = windows.split_first() else { return };
         bucket.mark(first.algorithm().key_suffix());
         let plain = (!others.is_empty()).then(|| bucket.clone());
-        self.charges.push(Charge::new(bucket, first.clone(), cost, mode));
-        self.origins.push(origin);
+        self.charges.push(Charge { origin, ..Charge::new(bucket, first.clone(), cost, mode) });
         let Some(plain) = plain else { return };
         for (window, numbers) in (1..).zip(others) {
             let mut bucket = plain.clone();
             let _ = write!(bucket.key, "#{window}");
             bucket.fingerprint = bucket.fingerprint.wrapping_add(u128::from(window).wrapping_mul(WINDOW_STRIDE));
-            self.charges.push(Charge::new(bucket, numbers.clone(), cost, mode));
-            self.origins.push(ChargeOrigin { window, ..origin });
+            let origin = ChargeOrigin { window, ..origin };
+            self.charges.push(Charge { origin, ..Charge::new(bucket, numbers.clone(), cost, mode) });
         }
     }
 

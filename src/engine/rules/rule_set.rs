@@ -205,7 +205,7 @@ impl Rules {
 
     /// Checks that the algorithms of all limits of a plan support charges of this mode and cost.
     pub fn check_plan(&self, plan: &Plan, mode: Mode, cost: Option<u64>) -> Result<(), UnsupportedOperation> {
-        let mut limits = plan.origins.iter().filter_map(|origin| self.limit(origin.limit));
+        let mut limits = plan.charges.iter().filter_map(|charge| self.limit(charge.origin.limit));
         limits.try_for_each(|limit| limit.check_mode(mode, cost))
     }
 
@@ -353,7 +353,7 @@ impl Plan {
 
     /// The queue limit that answers the request itself once its entry is in the queue, if there is one.
     pub fn accepting<'r>(&self, rules: &'r Rules) -> Option<&'r Limit> {
-        let mut limits = self.origins.iter().filter_map(|origin| rules.limit(origin.limit));
+        let mut limits = self.charges.iter().filter_map(|charge| rules.limit(charge.origin.limit));
         limits.find(|limit| limit.queue.as_ref().is_some_and(|queue| queue.then == FollowUp::Accept))
     }
 }
@@ -705,6 +705,6 @@ mod tests {
             Limit { conditions: Match { paths, ..Match::default() }, ..limit(path) }
         };
         let plan = plan(vec![on("/v1/**"), on("/v2/**"), on("/v1/{x}")], &FIELDS, 0).unwrap();
-        assert_eq!(plan.origins.iter().map(|origin| origin.limit).collect::<Vec<_>>(), [0, 2]);
+        assert_eq!(plan.charges.iter().map(|charge| charge.origin.limit).collect::<Vec<_>>(), [0, 2]);
     }
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::plan::{ChargeOrigin, Plan, Reservation};
+use super::plan::{Plan, Reservation};
 use super::response_cost::ResponseCost;
 use super::rule_set::Rules;
-use crate::engine::algorithms::charge::{Charge, Dated, Mode};
+use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Dated, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::{EXACT, Micros};
 
@@ -135,12 +135,12 @@ impl Plan {
     ) -> Vec<PendingSettlement> {
         let pending = self.reservations.iter().filter_map(|reservation| {
             let cost = rules.limit(reservation.limit)?.response_cost.as_ref()?;
-            let own = self.origins.iter().zip(&self.charges).enumerate();
+            let own = self.charges.iter().enumerate();
             let charges: SmallVec<[ReservedCharge; 1]> = own
-                .filter(|(_, (origin, _))| origin.limit == reservation.limit)
-                .filter_map(|(place, (origin, charge))| {
+                .filter(|(_, charge)| charge.origin.limit == reservation.limit)
+                .filter_map(|(place, charge)| {
                     // In shadow what did not fit was not taken, and the request would not have passed.
-                    let passed = decision(*origin)?.outcome == Outcome::Allowed;
+                    let passed = decision(charge.origin)?.outcome == Outcome::Allowed;
                     passed.then(|| ReservedCharge { charge: charge.clone(), taken: decisions.taken(place) })
                 })
                 .collect();

@@ -165,7 +165,7 @@ impl Rules {
         }
         let stays = |limit: u32| of(limit).is_none_or(|rule| !replaced.contains(&rule.name.as_str()));
         for plan in plans {
-            plan.retain(|origin| stays(origin.limit));
+            plan.retain(|charge| stays(charge.origin.limit));
             plan.denials.retain(|denial| stays(denial.limit));
             plan.unlimited.retain(|limit| stays(*limit));
         }
@@ -191,14 +191,15 @@ impl Rules {
                 unlimited: own.unlimited.into(),
                 ..DescriptorPlan::default()
             };
-            for (mut charge, origin) in own.charges.into_iter().zip(own.origins) {
+            for mut charge in own.charges {
+                let origin = charge.origin;
                 let (Hits::Take(hits) | Hits::TakeOrDrain(hits) | Hits::GiveBack(hits)) = descriptor.hits;
                 charge.cost = charge.cost.saturating_mul(hits);
                 if matches!(descriptor.hits, Hits::GiveBack(_)) {
                     charge.mode = Mode::Refund;
                 }
                 let (numbers, cost, fingerprint) = (charge.numbers.clone(), charge.cost, charge.bucket.fingerprint);
-                let charge = plan.merge(charge, origin);
+                let charge = plan.merge(charge);
                 member.charges.push(DescriptorCharge { charge, origin, numbers, cost, fingerprint });
                 if descriptor.hits == Hits::Take(0) {
                     afterwards.note(origin.limit);
@@ -232,8 +233,8 @@ impl Rules {
     /// Lets several quotas be charged even if one of them is exceeded: alone, it does not deny. Which of them are exceeded is
     /// known only when the store has answered. A single quota denies like any other limit.
     fn loosen_quotas(&self, plan: &mut Plan) {
-        for (charge, origin) in plan.charges.iter_mut().zip(&plan.origins) {
-            if charge.mode == Mode::Spend && self.is_quota(origin.limit) {
+        for charge in &mut plan.charges {
+            if charge.mode == Mode::Spend && self.is_quota(charge.origin.limit) {
                 charge.mode = Mode::SpendOnly;
             }
         }
@@ -248,5 +249,5 @@ impl Rules {
 /// All limits of a plan.
 fn limits(plan: &Plan) -> impl Iterator<Item = u32> {
     let denials = plan.denials.iter().map(|denial| denial.limit);
-    plan.origins.iter().map(|origin| origin.limit).chain(denials).chain(plan.unlimited.iter().copied())
+    plan.charges.iter().map(|charge| charge.origin.limit).chain(denials).chain(plan.unlimited.iter().copied())
 }
