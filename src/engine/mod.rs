@@ -6,6 +6,7 @@
 
 pub mod algorithms;
 pub mod answer;
+pub mod deciding;
 pub(crate) mod digest;
 pub mod rules;
 pub mod stable_hash;

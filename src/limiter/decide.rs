@@ -10,11 +10,9 @@ use super::delays::Place;
 use super::settlement::Job;
 use super::slots::HeldSlots;
 use super::{Limiter, View};
-use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::answer::descriptors::DescriptorVerdicts;
-use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::deciding::{Decided, Deciding, Due};
 use crate::engine::rules::claims::{TokenClaims, TokenResult};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::Request;
@@ -25,7 +23,7 @@ use crate::telemetry::metrics::{DecisionResult, StoreReport};
 /// A request that is being decided.
 #[derive(Default)]
 struct Question {
-    plan: Plan,
+    deciding: Deciding,
     /// Held for an allowed request that has to wait.
     place: Option<Place>,
     slots: Option<Box<HeldSlots>>,
@@ -40,18 +38,19 @@ impl Limiter {
         let with_claims = with_claims(&ask, &claims);
         let ask = with_claims.as_deref().map_or(ask, |request| Ask { subject: AskSubject::Request(request), ..ask });
         let mut question = Question::default();
-        let mut answer = None;
-        if self.prepare(&view, &ask, &mut question)? {
-            answer = Some(self.ask_store(&view, &question.plan, &ask).await);
+        self.prepare(&view, &ask, &mut question)?;
+        if let Some(round) = question.deciding.round() {
+            let answer = self.ask_store(&view, round, &ask).await;
+            self.answered(&view, &mut question, answer, ask.now());
         }
-        let mut ruling = self.conclude(view, &ask, question, answer);
+        let mut ruling = self.conclude(view, &ask, question);
         ruling.claims = claims;
         Ok(ruling)
     }
 
-    /// Makes the plan. Returns whether it asks the store.
-    fn prepare(&self, view: &View, ask: &Ask<'_>, question: &mut Question) -> Result<bool, AskError> {
-        let plan = &mut question.plan;
+    /// Makes the plan.
+    fn prepare(&self, view: &View, ask: &Ask<'_>, question: &mut Question) -> Result<(), AskError> {
+        let plan = &mut question.deciding.plan;
         self.plan(view, ask, plan)?;
         if ask.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
@@ -59,57 +58,34 @@ impl Limiter {
         if view.rules().has_delays() {
             question.place = self.bound_delays(plan, ask);
         }
-        if plan.is_denied() {
-            self.count_denied(view, plan.charges.iter(), ask.now(), false);
-            return Ok(false);
+        if question.deciding.round().is_some() {
+            let plan = &mut question.deciding.plan;
+            self.bound_new_keys(view, plan, ask.now());
+            question.slots = self.name_slots(view, plan, ask);
         }
-        if plan.charges.is_empty() {
-            return Ok(false);
-        }
-        self.bound_new_keys(view, plan, ask.now());
-        question.slots = self.name_slots(view, plan, ask);
-        Ok(true)
+        Ok(())
     }
 
-    /// Makes the ruling from the store's answer; `None` if it was not asked.
-    fn conclude(
-        &self,
-        view: Rc<View>,
-        ask: &Ask<'_>,
-        question: Question,
-        answer: Option<Result<Decisions, StoreError>>,
-    ) -> Ruling {
-        let Question { mut plan, place, mut slots } = question;
-        let (mut decisions, mut failure) = (Decisions::default(), None);
+    /// Takes the store's answer, or decides without it.
+    fn answered(&self, view: &View, question: &mut Question, answer: Result<Decisions, StoreError>, now: Micros) {
+        let Question { deciding, slots, .. } = question;
         match answer {
-            Some(Ok(decided)) => {
-                slots = slots.and_then(|slots| slots.decided(&plan.charges, &decided));
-                decisions = decided;
-                plan.correct(&mut decisions);
+            Ok(decisions) => {
+                *slots = slots.take().and_then(|slots| slots.decided(&deciding.plan.charges, &decisions));
+                deciding.answered(decisions);
             }
-            Some(Err(error)) => {
-                let without = self.without_store(&view, &mut plan, ask.now(), &error, slots.as_deref_mut());
-                decisions = without.0;
-                failure = Some(without.1);
-                plan.correct(&mut decisions);
-            }
-            None => {}
+            Err(error) => self.decide_without_store(view, (deciding, slots.as_deref_mut()), now, &error),
         }
-        let (mut verdict, descriptors) = match &plan.joint {
-            None => (Verdict::decided(&plan, &decisions), Vec::new()),
-            Some(joint) => {
-                let DescriptorVerdicts { whole, members } =
-                    DescriptorVerdicts::new(view.rules(), &plan, joint, &decisions);
-                (whole, members)
-            }
-        };
-        let is_local = failure.is_some();
-        if let Some(failure) = failure {
-            verdict = failure.apply(verdict);
-        }
-        if verdict.standing == Standing::Denied && !verdict.candidates.is_empty() && ask.is_decision() {
-            let charges = verdict.candidate_charges(&plan);
-            self.charge(&view, StoreReport::Candidate, charges, ask.now(), is_local);
+    }
+
+    /// Makes the ruling of what is decided.
+    fn conclude(&self, view: Rc<View>, ask: &Ask<'_>, question: Question) -> Ruling {
+        let Question { mut deciding, place, slots } = question;
+        let Decided { verdict, descriptors, due } = deciding.conclude(view.rules());
+        let is_local = deciding.is_local();
+        let Deciding { plan, decisions, .. } = deciding;
+        if let Some(due) = due {
+            self.charge(&view, due, ask.now(), is_local);
         }
         // A request that takes slots only when it has waited is counted then.
         let is_final = place.is_none() || slots.is_none() || verdict.delay() == Micros(0);
@@ -175,26 +151,14 @@ impl Limiter {
         Some(slots)
     }
 
-    /// Counts a denied request in those of these buckets that have `count_denied`. Nobody waits for it. `is_local`: the
-    /// buckets are in the memory that replaces the store.
-    pub(super) fn count_denied<'c>(
-        &self,
-        view: &View,
-        charges: impl Iterator<Item = &'c Charge>,
-        now: Micros,
-        is_local: bool,
-    ) {
-        let counting = charges.filter(|charge| charge.counts_denied());
-        let charges: Vec<Charge> = counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() }).collect();
-        self.charge(view, StoreReport::Denied, charges, now, is_local);
-    }
-
     /// Makes charges that nobody waits for.
-    fn charge(&self, view: &View, kind: StoreReport, charges: Vec<Charge>, now: Micros, is_local: bool) {
-        if !charges.is_empty() {
-            let effective_from = view.rules().effective_from;
-            self.settler.run(Job { kind, charges, effective_from, now, counters: Vec::new() }, is_local);
-        }
+    fn charge(&self, view: &View, due: Due, now: Micros, is_local: bool) {
+        let (kind, charges) = match due {
+            Due::Denied(charges) => (StoreReport::Denied, charges),
+            Due::Candidate(charges) => (StoreReport::Candidate, charges),
+        };
+        let effective_from = view.rules().effective_from;
+        self.settler.run(Job { kind, charges, effective_from, now, counters: Vec::new() }, is_local);
     }
 }
 

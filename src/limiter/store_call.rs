@@ -6,43 +6,49 @@ use tokio::time::timeout;
 
 use super::ask::Ask;
 use super::{Limiter, View};
+use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::plan::Plan;
 use crate::store::memory::MemoryStore;
 use crate::store::{Batch, StoreError};
 
 impl Limiter {
-    /// Asks for the decisions of a plan: those of its charges, then those of its reports.
-    pub(super) async fn ask_store(&self, view: &View, plan: &Plan, ask: &Ask<'_>) -> Result<Decisions, StoreError> {
+    /// Asks for the decisions of a round: those of its charges, then those of its reports.
+    pub(super) async fn ask_store(
+        &self,
+        view: &View,
+        round: [&[Charge]; 2],
+        ask: &Ask<'_>,
+    ) -> Result<Decisions, StoreError> {
+        let batches = batches(view, round, ask.now());
         if let Some(memory) = self.store.as_memory() {
-            return self.ask_memory(memory, view, plan, ask.now());
+            return self.ask_memory(memory, &batches);
         }
-        let batches = batches(view, plan, ask.now());
         let [charges, reported] = &batches;
         if !reported.charges.is_empty() {
             // In a box, as few requests report.
-            return Ok(joined(Box::pin(self.wait(self.store.decide_in_turn(&batches), ask.deadline)).await?));
+            return Ok(Decisions::joined(
+                Box::pin(self.wait(self.store.decide_in_turn(&batches), ask.deadline)).await?,
+            ));
         }
         self.wait(self.store.decide(charges), ask.deadline).await
     }
 
-    fn ask_memory(&self, store: &MemoryStore, view: &View, plan: &Plan, now: Micros) -> Result<Decisions, StoreError> {
-        let batches = batches(view, plan, now);
-        let [charges, reported] = &batches;
+    fn ask_memory(&self, store: &MemoryStore, batches: &[Batch<'_>; 2]) -> Result<Decisions, StoreError> {
+        let [charges, reported] = batches;
         if reported.charges.is_empty() {
             // A decision in memory takes less time than reading the clock twice; the decision's own time covers it.
             return store.decide(charges);
         }
         let asked = Instant::now();
-        let decided = store.decide_in_turn(&batches).map(joined);
+        let decided = store.decide_in_turn(batches).map(Decisions::joined);
         self.shared.metrics.store.seconds.observe(asked.elapsed());
         decided
     }
 
     /// Asks the memory that replaces the store.
-    pub(super) fn ask_local(&self, view: &View, plan: &Plan, now: Micros) -> Result<Decisions, StoreError> {
-        self.shared.local.decide_in_turn(&batches(view, plan, now)).map(joined)
+    pub(super) fn ask_local(&self, view: &View, round: [&[Charge]; 2], now: Micros) -> Result<Decisions, StoreError> {
+        self.shared.local.decide_in_turn(&batches(view, round, now)).map(Decisions::joined)
     }
 
     /// Waits for the store, and times it.
@@ -66,16 +72,7 @@ impl Limiter {
     }
 }
 
-/// The plan's charges, and its reports.
-fn batches<'p>(view: &View, plan: &'p Plan, now: Micros) -> [Batch<'p>; 2] {
+fn batches<'p>(view: &View, round: [&'p [Charge]; 2], now: Micros) -> [Batch<'p>; 2] {
     let effective_from = view.rules().effective_from;
-    let reported = plan.joint.as_ref().map_or(&[][..], |joint| &joint.reported);
-    [&plan.charges, reported].map(|charges| Batch { charges, effective_from, now })
-}
-
-fn joined(decided: Vec<Decisions>) -> Decisions {
-    let mut decided = decided.into_iter();
-    let mut all = decided.next().unwrap_or_default();
-    decided.for_each(|more| more.iter().for_each(|decision| all.push(*decision)));
-    all
+    round.map(|charges| Batch { charges, effective_from, now })
 }

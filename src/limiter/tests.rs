@@ -14,6 +14,7 @@ use crate::engine::algorithms::charge::{Elevated, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::deciding::Deciding;
 use crate::engine::rules::allowance::{Allowance, ElevatedAllowance};
 use crate::engine::rules::candidate::Candidate;
 use crate::engine::rules::component::{Component, ComponentSource};
@@ -190,9 +191,10 @@ fn without_store(policies: &[StoreErrorPolicy]) -> [usize; 3] {
     let mut counts = [0; 3];
     for _ in 0..10 {
         let view = limiter.view();
-        let mut plan = view.rules().charges(&request("GET", &Headers::new()), None).unwrap();
-        let (decisions, failure) = limiter.without_store(&view, &mut plan, Micros(0), &StoreError::Down, None);
-        counts[failure.apply(Verdict::decided(&plan, &decisions)).standing as usize] += 1;
+        let plan = view.rules().charges(&request("GET", &Headers::new()), None).unwrap();
+        let mut deciding = Deciding::new(plan);
+        limiter.decide_without_store(&view, (&mut deciding, None), Micros(0), &StoreError::Down);
+        counts[deciding.conclude(view.rules()).verdict.standing as usize] += 1;
     }
     assert_eq!(metric(&limiter, "weir_store_errors_total{kind=\"down\"}"), "10");
     counts

@@ -175,7 +175,7 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
         "bucket": bucket,
         "enforced": enforced,
         "cost": cost,
-        "blocked_for": blocked.map(|left| left.ceil_seconds()),
+        "blocked_for": blocked.map(Micros::ceil_seconds),
         "fits": blocked.is_none() && *allowance != Allowance::Deny && !allowance.never_fits(*cost),
         "given_by": origin,
     });

@@ -7,12 +7,11 @@ use smallvec::SmallVec;
 
 use super::requests::{Asked, Side};
 use super::slots::Slots;
-use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::answer::descriptors::DescriptorVerdicts;
 use crate::engine::answer::verdict::{Standing, Verdict};
-use crate::engine::rules::plan::Plan;
+use crate::engine::deciding::{Decided, Deciding};
 use crate::engine::rules::rule_set::Rules;
 use crate::store::Batch;
 use crate::store::memory::{LimitKeys, MemoryStore};
@@ -55,38 +54,54 @@ impl Replay {
     /// Decides a request. Returns true if it is denied.
     pub(super) fn decide(&mut self, rules: &Rules, now: Micros, ends: Option<Micros>, asked: &mut Asked) -> bool {
         self.slots.advance(&self.store, self.effective_from, now);
-        let plan = &mut asked.plan;
-        let mut decisions = Decisions::default();
-        if plan.is_denied() {
-            self.count_denied(plan, now);
-        } else if !plan.charges.is_empty() {
-            self.slots.name(&mut plan.charges);
-            match self.store.decide(&Batch { charges: &plan.charges, effective_from: self.effective_from, now }) {
-                Ok(decided) => decisions = decided,
+        let mut deciding = Deciding::new(std::mem::take(&mut asked.plan));
+        if deciding.round().is_some() {
+            self.slots.name(&mut deciding.plan.charges);
+        }
+        if let Some([charges, reported]) = deciding.round() {
+            let batch = |charges| Batch { charges, effective_from: self.effective_from, now };
+            // Most requests report nothing.
+            let decided = match reported {
+                [] => self.store.decide(&batch(charges)),
+                reported => self.store.decide_in_turn(&[batch(charges), batch(reported)]).map(Decisions::joined),
+            };
+            match decided {
+                Ok(decisions) => deciding.answered(decisions),
                 Err(_) => self.undecided += 1,
             }
-            self.report(plan, &mut decisions, now);
-            plan.correct(&mut decisions);
         }
         self.outcomes.clear();
-        let plan = &asked.plan;
-        let call = plan.joint.as_ref().map(|joint| DescriptorVerdicts::new(rules, plan, joint, &decisions).whole);
-        let is_denied = match &call {
-            Some(verdict) => self.sum_up_call(asked, verdict),
-            None => self.sum_up(asked, &decisions),
+        let plan = &deciding.plan;
+        let has_candidates = plan.charges.iter().any(|charge| charge.origin.is_candidate);
+        let is_call = plan.joint.is_some();
+        // Most requests need no verdict, only the outcomes of their limits.
+        let needs_verdict = is_call || has_candidates || plan.is_denied();
+        let decided = needs_verdict.then(|| deciding.conclude(rules));
+        asked.plan = deciding.plan;
+        let is_denied = match &decided {
+            Some(decided) if is_call => self.sum_up_call(asked, &decided.verdict),
+            _ => self.sum_up(asked, &deciding.decisions),
         };
+        let (plan, decisions) = (&asked.plan, &deciding.decisions);
         if let (false, Some(ends)) = (is_denied, ends) {
             match if rules.has_delays() { self.wait() } else { Micros(0) } {
-                Micros(0) => self.slots.hold(&plan.charges, &decisions, now, ends),
+                Micros(0) => self.slots.hold(&plan.charges, decisions, now, ends),
                 wait => {
                     let times = [self.effective_from, now, now.after(wait), ends.after(wait)];
-                    self.slots.hold_later(&plan.charges, &decisions, &self.store, times);
+                    self.slots.hold_later(&plan.charges, decisions, &self.store, times);
                 }
             }
         }
-        if plan.charges.iter().any(|charge| charge.origin.is_candidate) && !decisions.is_empty() {
-            let verdict = call.unwrap_or_else(|| Verdict::decided(plan, &decisions));
-            self.decide_candidates(plan, &verdict, now);
+        if let Some(Decided { verdict, due, .. }) = decided {
+            for (limit, is_denied) in verdict.candidate_decisions() {
+                let outcomes = self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit);
+                outcomes.for_each(|outcome| outcome.candidate_denies = Some(is_denied));
+            }
+            if let Some(due) = due {
+                // The call cannot fail: its buckets were in the plan.
+                let charges = due.charges();
+                let _ = self.store.decide(&Batch { charges, effective_from: self.effective_from, now });
+            }
         }
         is_denied
     }
@@ -182,39 +197,5 @@ impl Replay {
             });
         }
         verdict.standing == Standing::Denied
-    }
-
-    /// Makes the charges of a call that follow its decision.
-    fn report(&self, plan: &Plan, decisions: &mut Decisions, now: Micros) {
-        let Some(joint) = plan.joint.as_ref().filter(|joint| !joint.reported.is_empty()) else { return };
-        let batch = Batch { charges: &joint.reported, effective_from: self.effective_from, now };
-        // It cannot fail: its buckets were in the plan.
-        if let Ok(decided) = self.store.decide(&batch) {
-            decided.iter().for_each(|decision| decisions.push(*decision));
-        }
-    }
-
-    /// Counts a request that is denied without the store in the buckets that count denied requests.
-    fn count_denied(&self, plan: &Plan, now: Micros) {
-        let counting = plan.charges.iter().filter(|charge| charge.counts_denied());
-        let charges = counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() });
-        self.charge(&charges.collect::<Vec<Charge>>(), now);
-    }
-
-    fn decide_candidates(&mut self, plan: &Plan, verdict: &Verdict, now: Micros) {
-        for (limit, is_denied) in verdict.candidate_decisions() {
-            let outcomes = self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit);
-            outcomes.for_each(|outcome| outcome.candidate_denies = Some(is_denied));
-        }
-        if verdict.standing == Standing::Denied {
-            self.charge(&verdict.candidate_charges(plan), now);
-        }
-    }
-
-    fn charge(&self, charges: &[Charge], now: Micros) {
-        if !charges.is_empty() {
-            // Such charges deny nothing, and the call cannot fail: their buckets were in the plan.
-            let _ = self.store.decide(&Batch { charges, effective_from: self.effective_from, now });
-        }
     }
 }

@@ -19,7 +19,7 @@ use crate::config::{self, Severity};
 use crate::engine::algorithms::charge::{Bucket, Charge, Dated, Input, Mode, Slot};
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::answer::verdict::Verdict;
+use crate::engine::deciding::{Decided, Deciding};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::key::opaque;
 use crate::engine::rules::limit::{Limit, LimitMode};
@@ -131,15 +131,36 @@ impl Player {
             Err(reason) => return Ok(Err(reason)),
         };
         used.extend(plan.charges.iter().cloned());
-        let denial = plan.denials.iter().find(|denial| denial.enforced);
         if op == "concurrent_spend" {
             let calls = step["n"].as_u64().ok_or("`n` must be a number")?;
-            if denial.is_some() {
+            if plan.is_denied() {
                 return Ok(Ok(json!({"allowed_count": 0, "denied_count": calls})));
             }
             return self.spend_concurrently(rules, &plan, now, calls).await;
         }
-        if let Some(denial) = denial {
+        self.decide(rules, plan, now).await
+    }
+
+    async fn decide(&mut self, rules: &Rules, plan: Plan, now: Micros) -> Result<Answer, String> {
+        let effective_from = rules.effective_from;
+        let mut deciding = Deciding::new(plan);
+        if let Some([charges, _]) = deciding.round() {
+            match self.store.decide(&Batch { charges, effective_from, now }).await {
+                Ok(decisions) => {
+                    self.slots.decided(charges, &decisions);
+                    deciding.answered(decisions);
+                }
+                Err(StoreError::Duplicate) => return Ok(Err(StoreError::Duplicate.to_string())),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        let Decided { verdict, due, .. } = deciding.conclude(rules);
+        if let Some(due) = due {
+            let batch = Batch { charges: due.charges(), effective_from, now };
+            self.store.decide(&batch).await.map_err(|error| error.to_string())?;
+        }
+        let Deciding { plan, decisions, .. } = &deciding;
+        if let Some(denial) = plan.denials.iter().find(|denial| denial.enforced) {
             return Ok(Ok(answer(rules, Some(denial.limit), &Decision::never(), None)));
         }
         if plan.charges.is_empty() {
@@ -148,26 +169,11 @@ impl Player {
             let unlimited = || json!({"allowed": true, "remaining": UNLIMITED, "retry_after_ms": 0, "reset_ms": 0});
             return Ok(Ok(if plan.unlimited.is_empty() { nothing() } else { unlimited() }));
         }
-        let batch = Batch { charges: &plan.charges, effective_from: rules.effective_from, now };
-        match self.store.decide(&batch).await {
-            Ok(mut decisions) => {
-                self.slots.decided(&plan.charges, &decisions);
-                plan.correct(&mut decisions);
-                let verdict = Verdict::decided(&plan, &decisions);
-                let due = verdict.candidate_charges(&plan);
-                if !due.is_empty() {
-                    let batch = Batch { charges: &due, ..batch };
-                    self.store.decide(&batch).await.map_err(|error| error.to_string())?;
-                }
-                let mut values = binding(rules, &plan, &decisions);
-                if !verdict.candidates.is_empty() {
-                    values["candidate_denied"] = verdict.candidate_decisions().any(|(_, is_denied)| is_denied).into();
-                }
-                Ok(Ok(values))
-            }
-            Err(StoreError::Duplicate) => Ok(Err(StoreError::Duplicate.to_string())),
-            Err(error) => Err(error.to_string()),
+        let mut values = binding(rules, plan, decisions);
+        if !verdict.candidates.is_empty() {
+            values["candidate_denied"] = verdict.candidate_decisions().any(|(_, is_denied)| is_denied).into();
         }
+        Ok(Ok(values))
     }
 
     /// Plans charges in this mode, or each in its own. The error is one that a scenario may expect.

@@ -187,6 +187,14 @@ pub struct Decisions {
 }
 
 impl Decisions {
+    /// Joins the decisions of several batches. Only the first may have details.
+    pub fn joined(decided: Vec<Self>) -> Self {
+        let mut decided = decided.into_iter();
+        let mut all = decided.next().unwrap_or_default();
+        decided.for_each(|more| more.iter().for_each(|decision| all.push(*decision)));
+        all
+    }
+
     pub fn with_capacity(charges: usize) -> Self {
         Self { decisions: SmallVec::with_capacity(charges), details: Vec::new() }
     }

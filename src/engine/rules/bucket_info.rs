@@ -10,7 +10,6 @@ use super::quote::quoted;
 use super::rule_set::Rules;
 use super::suggest::nearest;
 use super::terms::Terms;
-use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::allowance::Allowance;
 use crate::message::percent::decode;
@@ -79,7 +78,7 @@ impl Rules {
         let mut plan = Plan::default();
         // Only the script knows the state of its bucket.
         if missing == 0 && limit.script.is_none() {
-            terms.charge(&mut plan, 0, Mode::Check);
+            terms.inspect(&mut plan);
             if plan.add_input(0, limit, |queue| queue.entry_of(&[]), None).is_err() {
                 plan = Plan::default();
             }

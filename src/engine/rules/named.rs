@@ -129,13 +129,11 @@ fn add(plan: &mut Plan, terms: Terms<'_>, charge: &NamedCharge, mode: Mode) -> R
         Cost::Bytes { .. } => 1,
     });
     let charged = terms.mode(mode);
-    match &charge.numbers {
-        Some(numbers) => terms.charge_by_call(plan, numbers, cost, charged),
-        None => {
-            terms.charge(plan, cost, charged);
-            Ok(())
-        }
+    if let Some(numbers) = &charge.numbers {
+        return terms.charge_by_call(plan, numbers, cost, charged);
     }
+    terms.charge(plan, cost, charged);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -147,6 +145,7 @@ mod tests {
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::rules::allowance::Allowance;
     use crate::engine::rules::blocks::Block;
+    use crate::engine::rules::candidate::Candidate;
     use crate::engine::rules::component::{Component, ComponentSource};
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::ids::Id;
@@ -381,7 +380,8 @@ mod tests {
     #[test]
     fn a_plan_does_what_is_asked() {
         let shut = Limit { allowance: Allowance::Deny, ..limit("Shut", Vec::new()) };
-        let rules = rules(vec![shut, limit("L", Vec::new())]);
+        let candidate = Some(Box::new(Candidate { allowance: burst(1), enforce_for: 0 }));
+        let rules = rules(vec![shut, Limit { candidate, ..limit("L", Vec::new()) }]);
         let both = [charge("Shut", GivenId::Absent), charge("L", GivenId::Absent)];
         let headers = Headers::new();
         let request = sample(&headers);
@@ -390,11 +390,13 @@ mod tests {
             let mut of_request = Plan::default();
             rules.add_charges(&request, &Intent { mode, cost, can_probe: false }, None, &mut of_request).unwrap();
             for plan in [rules.named(&by_name, mode, Micros(0), None).unwrap(), of_request] {
-                assert_eq!((plan.charges[0].mode, plan.charges[0].cost, plan.denials.len()), expected);
+                let modes: Vec<Mode> = plan.charges.iter().map(|charge| charge.mode).collect();
+                assert_eq!((&modes[..], plan.charges[0].cost, plan.denials.len()), expected);
             }
         };
-        check(Mode::Spend, None, (Mode::Spend, 1, 1));
-        check(Mode::Check, Some(4), (Mode::Check, 4, 1));
-        check(Mode::Refund, Some(2), (Mode::Refund, 2, 0));
+        check(Mode::Spend, None, (&[Mode::Spend, Mode::SpendOnly][..], 1, 1));
+        // A check counts nothing, and a candidate must not deny it.
+        check(Mode::Check, Some(4), (&[Mode::Check], 4, 1));
+        check(Mode::Refund, Some(2), (&[Mode::Refund, Mode::Refund], 2, 0));
     }
 }

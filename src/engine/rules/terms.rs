@@ -100,8 +100,19 @@ impl<'r> Terms<'r> {
         if mode == Mode::Spend && !self.enforced { Mode::SpendOnly } else { self.limit.reporting(mode) }
     }
 
-    /// Adds a charge for each window of the allowance, and for each of the candidate.
+    /// Adds a charge for each window of the allowance, and for each of the candidate. A check has none of the candidate, which must
+    /// not deny it.
     pub(crate) fn charge(self, plan: &mut Plan, cost: u64, mode: Mode) {
+        let candidate = self.candidate.filter(|_| mode != Mode::Check);
+        Self { candidate, ..self }.charge_all(plan, cost, mode);
+    }
+
+    /// Adds a check of cost 0, which asks for the state of the bucket, for each window of the allowance and of the candidate.
+    pub(super) fn inspect(self, plan: &mut Plan) {
+        self.charge_all(plan, 0, Mode::Check);
+    }
+
+    fn charge_all(self, plan: &mut Plan, cost: u64, mode: Mode) {
         let allowance = self.allowance;
         if let Some(windows) = allowance.windows() {
             self.add_charges(plan, windows, allowance.elevated(), cost, mode);
