@@ -23,7 +23,7 @@ COPY integration/image/build.sh integration/image/weir.yaml integration/image/
 COPY integration/release/licenses.py integration/release/
 RUN --mount=type=cache,id=weir-registry,target=/usr/local/cargo/registry \
     --mount=type=cache,id=weir-target-${TARGETARCH},target=/src/target \
-    integration/image/build.sh release /image "${TARGETARCH}"
+    integration/image/build.sh dist /image "${TARGETARCH}"
 
 FROM scratch
 ARG REVISION=unknown

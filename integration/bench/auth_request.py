@@ -109,7 +109,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="counted rounds (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=4, help="of each turn (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=32, help="kept alive (default: %(default)s)")
-    parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --release)")
+    parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --profile dist)")
     parser.add_argument("--json", metavar="FILE", help="also write every figure of every round there")
     options = parser.parse_args()
     carry_out(run, options)

@@ -202,7 +202,7 @@ class Limitador(Contender):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--weir", help="the binary (default: built with cargo build --release)")
+    parser.add_argument("--weir", help="the binary (default: built with cargo build --profile dist)")
     parser.add_argument("--baseline", help="another weir binary, measured beside it in the same rounds")
     parser.add_argument("--limitador", help="a binary of limitador's server, measured in the same rounds")
     parser.add_argument("--kinds", nargs="*", choices=METHODS, default=list(METHODS))

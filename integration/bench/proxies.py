@@ -207,7 +207,7 @@ def parser():
     parser.add_argument(
         "--streams", type=positive, default=1, help="at once on each, for --http2 (default: %(default)s)"
     )
-    parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --release)")
+    parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --profile dist)")
     parser.add_argument("--baseline", metavar="PATH", help="another weir binary, measured beside it in the same rounds")
     known = ["weir", "weir+redis", *STARTERS]
     parser.add_argument("--only", metavar="NAME,..", type=subset(known), default=known, help=f"of {', '.join(known)}")

@@ -1,6 +1,6 @@
 """Measures `weir simulate` on a gzip log: lines per second and core, and peak memory, beside `zcat | wc -l`.
 
-    python3 integration/bench/simulate.py [--lines 10000000] [--binary target/release/weir] [--log access.log.gz]
+    python3 integration/bench/simulate.py [--lines 10000000] [--binary target/dist/weir] [--log access.log.gz]
 
 The log is the same for the same number of lines: combined lines of a day, whose addresses follow Zipf's law. It takes minutes to
 write, so `--log` keeps it for the next run. Several binaries (`--binary` may be repeated) read it in turns, and the least time of
@@ -61,7 +61,7 @@ def measure(command, **options):
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--lines", type=int, default=10_000_000)
-    arguments.add_argument("--binary", action="append", help="defaults to target/release/weir")
+    arguments.add_argument("--binary", action="append", help="defaults to target/dist/weir")
     arguments.add_argument("--log", help="the log to read; it is written if it does not exist")
     arguments.add_argument("--runs", type=int, default=3)
     arguments.add_argument("--flags", default="", help="more flags of `weir simulate`")
@@ -75,7 +75,7 @@ def main():
         print(f"{given.lines} lines, {os.path.getsize(log) / 1e6:.0f} MB")
         flags = [log, "--limits", limits, "--format", "json", *given.flags.split()]
         commands = {"zcat | wc -l": ["sh", "-c", f"zcat {log} | wc -l"]}
-        for binary in given.binary or ["target/release/weir"]:
+        for binary in given.binary or ["target/dist/weir"]:
             commands[f"{binary} simulate"] = [binary, "simulate", *flags]
         runs = {name: [] for name in commands}
         for _ in range(given.runs):

@@ -232,7 +232,7 @@ def main():
     parser.add_argument("--workers", type=int, default=1, help="of each contender (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=3, help="of each load (default: %(default)s)")
-    parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --release)")
+    parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --profile dist)")
     parser.add_argument("--json", metavar="FILE", help="also write every figure of every round there")
     options = parser.parse_args()
     carry_out(run, options)

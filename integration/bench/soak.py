@@ -269,7 +269,7 @@ def main():
     parser.add_argument("--no-tls", action="store_true", help="leave out the process with TLS, and the certificates")
     parser.add_argument("--http2", action="store_true", help="clients of HTTP/2 too, with Python's h2")
     parser.add_argument("--keep-logs", metavar="DIRECTORY", help="copy the processes' logs there in the end")
-    parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --release)")
+    parser.add_argument("--weir", metavar="PATH", help="a weir binary (default: built with cargo build --profile dist)")
     options = parser.parse_args()
     try:
         program("wrk")

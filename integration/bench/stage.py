@@ -73,9 +73,9 @@ def weir_program(given):
         if not pathlib.Path(given).is_file():
             raise Failure(f"{given}: no such file")
         return given
-    subprocess.run(["cargo", "build", "--release", "--bin", "weir"], cwd=ROOT, check=True)
+    subprocess.run(["cargo", "build", "--profile", "dist", "--bin", "weir"], cwd=ROOT, check=True)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    return str((ROOT / target) / "release" / "weir")
+    return str((ROOT / target) / "dist" / "weir")
 
 
 def version(command):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the image's contents in a directory: a static `weir`, its license and those of its libraries, the sample rules and
-# the image's settings. The Dockerfile runs it with profile `release`, the tests with profile `dev`. Archives and packages of
+# the image's settings. The Dockerfile runs it with profile `dist`, the tests with profile `dev`. Archives and packages of
 # a release have the same binary.
 #
 #   integration/image/build.sh PROFILE DIRECTORY [ARCHITECTURE]

@@ -139,7 +139,7 @@ fn what_the_build_reads_is_copied() {
     let steps: Vec<_> = dockerfile.all("RUN").into_iter().flat_map(|step| &step.words).collect();
     let expected = [
         "integration/image/toolchain.sh \"${TARGETARCH}\"",
-        "integration/image/build.sh release /image \"${TARGETARCH}\"",
+        "integration/image/build.sh dist /image \"${TARGETARCH}\"",
     ];
     assert_eq!(steps, expected, "the builder does something that is not tested here");
 }

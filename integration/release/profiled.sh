@@ -25,9 +25,9 @@ rm -rf "$counts"
 
 # With a target, RUSTFLAGS apply to the program and not to build scripts. The counts are made before the link, so the first
 # build needs no optimization across crates.
-RUSTFLAGS="-Cprofile-generate=$counts" CARGO_TARGET_DIR=$target/instrumented CARGO_PROFILE_RELEASE_LTO=off \
-    cargo build --locked --release --bin weir --target "$tuple"
-instrumented=$target/instrumented/$tuple/release/weir
+RUSTFLAGS="-Cprofile-generate=$counts" CARGO_TARGET_DIR=$target/instrumented CARGO_PROFILE_DIST_LTO=off \
+    cargo build --locked --profile dist --bin weir --target "$tuple"
+instrumented=$target/instrumented/$tuple/dist/weir
 for variant in "" --tls --http2; do
     python3 integration/bench/proxies.py --weir "$instrumented" --only weir --rounds 1 --seconds 2 ${variant:+"$variant"}
 done
@@ -37,5 +37,5 @@ python3 integration/bench/grpc.py --weir "$instrumented" --rounds 1 --seconds 2 
 "$profdata" merge -o "$out/weir.profdata" "$counts"
 
 RUSTFLAGS="-Cprofile-use=$out/weir.profdata" CARGO_TARGET_DIR=$target/optimized \
-    cargo build --locked --release --bin weir --target "$tuple"
-install --mode=0755 "$target/optimized/$tuple/release/weir" "$out/weir"
+    cargo build --locked --profile dist --bin weir --target "$tuple"
+install --mode=0755 "$target/optimized/$tuple/dist/weir" "$out/weir"
