@@ -67,6 +67,37 @@ fn a_trusted_peer_is_believed() {
     assert_eq!(request.header("x-forwarded-proto"), Some("https"));
 }
 
+/// A limit must not go by what an upstream does not get from this client.
+#[test]
+fn the_rules_see_the_claims_of_trusted_peers_only() {
+    const LIMITS: &str = "limits:
+  RealAddress: { by: { header: x-real-ip }, match: { path: /address }, count: 1, period: 1h, missing: shared }
+  Plain: { by: global, match: { path: /plain, headers: { x-forwarded-proto: { not: [https] } } }, count: 1, period: 1h }
+  Entry: { by: { header: x-queue-entry }, match: { path: /entry }, count: 1, period: 1h, missing: shared }
+";
+    for (trusted, expected) in [(Vec::new(), [429, 429, 429]), (vec!["127.0.0.0/8"], [200, 200, 429])] {
+        let upstream = Upstream::saying("hello");
+        let mut setup = Setup::new(LIMITS);
+        setup.trusted = trusted;
+        let weir = setup.start(&format!("http://{}", upstream.address));
+        let mut client = weir.connect();
+        let mut ask = |path: &str, headers: &str| {
+            client.send(&format!("GET {path} HTTP/1.1\r\nhost: a\r\n{headers}\r\n"));
+            client.response().status()
+        };
+        let last = [
+            ("/address", ["x-real-ip: 192.0.2.1\r\n", "X-Real-IP: 192.0.2.2\r\n"]),
+            ("/plain", ["", "X-Forwarded-Proto: https\r\n"]),
+            ("/entry", ["x-queue-entry: 1\r\n", "X-Queue-Entry: 2\r\n"]),
+        ]
+        .map(|(path, [first, second])| {
+            assert_eq!(ask(path, first), 200, "{path}");
+            ask(path, second)
+        });
+        assert_eq!(last, expected);
+    }
+}
+
 #[test]
 fn the_client_sees_the_response_and_nothing_of_the_hop() {
     let upstream = Upstream::answering(|_| {

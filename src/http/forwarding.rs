@@ -140,6 +140,16 @@ pub(crate) fn strip_named(headers: &mut Headers) {
     }
 }
 
+/// Removes the headers that only proxies and we may send: the rules must see what the upstream gets. Those that describe the client
+/// stay if a trusted proxy sent them.
+pub(crate) fn strip_claims(headers: &mut Headers, is_trusted: bool) {
+    let is_stripped = |name: &[u8]| (!is_trusted && is_claim(name)) || is_of_limits(name);
+    // Most requests have none, and looking is cheaper than writing the rest again.
+    if headers.iter().any(|(name, _)| is_stripped(name)) {
+        headers.retain(|name, _| !is_stripped(name));
+    }
+}
+
 /// The options that nearly all `Connection` headers consist of. None of them names a header.
 const USUAL: [&str; 4] = ["keep-alive", "close", "upgrade", ""];
 

@@ -92,6 +92,7 @@ impl Proxy {
         target::check(request, &context.peer, limits.escaped_slashes)?;
         client_headers.strip(&mut request.headers, context.peer.is_trusted).map_err(Failure::Malformed)?;
         forwarding::strip_named(&mut request.headers);
+        forwarding::strip_claims(&mut request.headers, context.peer.is_trusted);
         let host = target::host(request, &context.peer)?;
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
             return Err(Failure::Misdirected);
