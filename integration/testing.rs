@@ -205,6 +205,17 @@ fn what_cannot_run_says_why() {
 }
 
 #[test]
+fn a_rules_file_that_is_not_read_is_told() {
+    const ONE: &str = "limits: { L: { burst: 1 } }\ntests: { one: [{ get: /, expect: allow }] }\n";
+    let told = check(&[("one.yaml", ONE)], &["check", "one.yaml", "--limits", "other.yaml"], 0);
+    assert!(told.contains("warning: --limits other.yaml is not read"), "{told}");
+    for arguments in [&["check", "one.yaml", "--limits", "one.yaml"][..], &["check", "one.yaml"]] {
+        let told = check(&[("one.yaml", ONE)], arguments, 0);
+        assert!(!told.contains("is not read"), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
 fn a_diff_tells_by_its_exit_code_what_is_stricter() {
     let limit = |count: u32| format!("limits: {{ \"L\": {{ count: {count}, period: 1s }}, M: {{ burst: 1 }} }}\n");
     let (ten, five) = (limit(10), limit(5));

@@ -1,6 +1,6 @@
 //! Flags for the rules files.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -58,6 +58,16 @@ impl RulesArgs {
     /// Returns whether any file is given, so that there is more to read than the default.
     pub(super) const fn are_given(&self) -> bool {
         self.limits.is_some() || !self.overrides.is_empty() || !self.envoy_ratelimit_config.is_empty()
+    }
+
+    /// Warns of a rules file that is not read, because the command line names other `files`.
+    pub(super) fn warn_of_unread_limits(&self, files: &[PathBuf], err: &mut dyn Write) -> io::Result<()> {
+        match &self.limits {
+            Some(limits) if files.iter().all(|file| file != limits) => {
+                writeln!(err, "warning: --limits {} is not read: the files to read are named", limits.display())
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn files(&self) -> Files {

@@ -105,6 +105,7 @@ impl Args {
             let is_alone = has_store && !self.rules.are_given();
             return if is_alone { Ok(Vec::new()) } else { Ok(vec![self.rules.fetched_files(err)?]) };
         }
+        self.rules.warn_of_unread_limits(&self.files, err)?;
         let files = self.rules.fetched_files(err)?;
         Ok(self.files.iter().map(|file| Files { limits: Some(file.clone()), ..files.clone() }).collect())
     }
