@@ -82,7 +82,7 @@ fn the_rules_see_the_claims_of_trusted_peers_only() {
         let weir = setup.start(&format!("http://{}", upstream.address));
         let mut client = weir.connect();
         let mut ask = |path: &str, headers: &str| {
-            client.send(&format!("GET {path} HTTP/1.1\r\nhost: a\r\n{headers}\r\n"));
+            client.send(format!("GET {path} HTTP/1.1\r\nhost: a\r\n{headers}\r\n"));
             client.response().status()
         };
         let last = [

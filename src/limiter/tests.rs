@@ -226,7 +226,7 @@ async fn reports_that_find_the_queue_full_are_counted() {
         assert_eq!(count(&limiter, requests).await, [0, requests, 0]);
         assert_eq!(dropped("denied"), expected);
     }
-    assert_eq!(["settlement", "candidate", "refund"].map(dropped), ["0", "0", "0"]);
+    assert_eq!(["settlement", "candidate"].map(dropped), ["0", "0"]);
 }
 
 /// A limit of each algorithm, one with two windows, one in shadow, and one with a candidate, with the stand-in for its store.
