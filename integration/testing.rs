@@ -116,6 +116,46 @@ fn count(rules: &str) -> usize {
         .count()
 }
 
+/// A denied request is counted, and the wait is that after the count.
+const COUNTING: &str = r"
+limits:
+  Burst: { match: { path: /two }, by: ip, count: 1, period: 1s }
+  Hour: { match: { path: /two }, by: ip, algorithm: sliding_window, count: 3, period: 1h, count_denied: true }
+  Logins:
+    match: { path: /rates }
+    by: ip
+    algorithm: sliding_window
+    count_denied: true
+    rates: [{ count: 2, period: 1m }, { count: 4, period: 1h }]
+tests:
+  another limit counts what is denied:
+    - { get: /two, expect: allow }
+    - { at: 1s, get: /two, expect: allow }
+    - { at: 1500ms, get: /two, expect: { deny: Burst, retry_after: 4798500ms, headers: { retry-after: 4799 } } }
+    - { at: 80m, get: /two, expect: allow }
+  a microsecond less is too early:
+    - { get: /two, expect: allow }
+    - { at: 1s, get: /two, expect: allow }
+    - { at: 1500ms, get: /two, expect: deny }
+    - { at: 4799999999us, get: /two, expect: { deny: Hour } }
+  another window counts what is denied:
+    - { get: /rates, repeat: 2, expect: allow }
+    - { at: 10s, get: /rates, expect: deny }
+    - { at: 20s, get: /rates, expect: { retry_after: 4480s, limits: { Logins: { retry_after: 4480s } }, headers: { retry-after: 4480 } } }
+    - { at: 75m, get: /rates, expect: allow }
+  a microsecond less is too early for it:
+    - { get: /rates, repeat: 2, expect: allow }
+    - { at: 10s, get: /rates, expect: deny }
+    - { at: 20s, get: /rates, expect: deny }
+    - { at: 4499999999us, get: /rates, expect: deny }
+";
+
+#[test]
+fn a_test_finds_the_wait_that_the_proxy_tells() {
+    let passed = format!("{} passed, 0 failed\n", count(COUNTING));
+    assert_eq!(check(&[("limits.yaml", COUNTING)], &["test"], 0), passed);
+}
+
 #[test]
 fn tests_say_what_rules_do() {
     let passed = format!("{} passed, 0 failed\n", count(RULES));

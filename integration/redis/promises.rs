@@ -92,6 +92,7 @@ fn numbers() -> impl Strategy<Value = String> {
     let delay = prop_oneof![Just(""), Just(", delay: 2s"), Just(", delay: 1m")];
     let delay = || delay.clone();
     let denied = prop_oneof![Just(""), Just(", count_denied: true")];
+    let denied = || denied.clone();
     let elevated = (7..=12u64, period(), prop_oneof![Just("1s"), Just("20s"), Just("15m")], 1..=2u64).prop_map(
         |(count, period, span, most)| {
             format!("elevated: {{ count: {count}, period: {period}, for: {span}, activations_per_month: {most} }}")
@@ -103,8 +104,11 @@ fn numbers() -> impl Strategy<Value = String> {
         3 => (plain(), aligned, delay()).prop_map(|(plain, aligned, delay)| format!("algorithm: fixed_window, aligned: {aligned}, {plain}{delay}")),
         1 => (1..=6u64).prop_map(|count| format!("algorithm: fixed_window, count: {count}, period: month")),
         3 => spans().prop_map(|spans| format!("algorithm: sliding_log, {spans}")),
-        3 => (spans(), denied).prop_map(|(spans, denied)| format!("algorithm: sliding_window, {spans}{denied}")),
+        3 => (spans(), denied()).prop_map(|(spans, denied)| format!("algorithm: sliding_window, {spans}{denied}")),
         2 => (plain(), plain()).prop_map(|(one, other)| format!("rates: [{{ {one} }}, {{ {other} }}]")),
+        3 => (vec(spans(), 2..=3), denied()).prop_map(|(spans, denied)| {
+            format!("algorithm: sliding_window{denied}, rates: [{{ {} }}]", spans.join(" }, { "))
+        }),
         3 => (spans(), elevated).prop_map(|(spans, elevated)| format!("{spans}, {elevated}")),
     ]
 }

@@ -87,7 +87,7 @@ impl Ruling {
                 listener: self.listener,
                 request,
                 id: self.view.denial_id(denial, answer, request),
-                retry_after: answer.and_then(|answer| answer.decision.retry_after).map(Micros::ceil_seconds),
+                retry_after: answer.and_then(|answer| self.verdict.wait_by(answer)).map(Micros::ceil_seconds),
                 suppressed: denial.suppressed,
                 trace_id: trace_id.as_deref(),
             };

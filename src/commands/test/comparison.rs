@@ -116,7 +116,7 @@ impl Place<'_> {
         found.number("denied", expected.counts.1, Some(counts.denied));
         let binding = verdict.binding();
         found.number("remaining", expected.remaining, binding.map(|answer| answer.decision.remaining));
-        found.wait("retry_after", expected.retry_after, binding.map(|answer| wait(answer.decision.retry_after)));
+        found.wait("retry_after", expected.retry_after, binding.map(|answer| wait(verdict.wait_by(answer))));
         found.wait("reset_after", expected.reset_after, binding.map(|answer| wait(answer.decision.reset_after)));
         found.delay("delay", expected.delay, Some(verdict.delay()));
         for (name, expected) in &expected.headers {
@@ -170,7 +170,8 @@ impl Place<'_> {
         let decision = strictest.map(|answer| answer.decision);
         found.number(&format!("{name} remaining"), expected.remaining, decision.map(|decision| decision.remaining));
         let of = |what: &str| format!("{name} {what}");
-        found.wait(&of("retry_after"), expected.retry_after, decision.map(|decision| wait(decision.retry_after)));
+        let retry_after = strictest.map(|answer| wait(verdict.wait_by(answer)));
+        found.wait(&of("retry_after"), expected.retry_after, retry_after);
         found.wait(&of("reset_after"), expected.reset_after, decision.map(|decision| wait(decision.reset_after)));
         let delay = answers.iter().map(|answer| answer.decision.delay()).max();
         found.delay(&of("delay"), expected.delay, delay);
@@ -182,8 +183,9 @@ impl Place<'_> {
             let _ = write!(subject, ", {} of {}", self.number + 1, self.step.repeat);
         }
         let _ = write!(subject, ", at {}", shown_span(self.at));
-        let answers = asked.ruling.as_ref().map(|ruling| ruling.verdict.answers.as_slice()).unwrap_or_default();
-        let decisions = answers.iter().map(|answer| decision(self.rules, answer)).collect();
+        let of =
+            |verdict: &Verdict| verdict.answers.iter().map(|answer| decision(self.rules, verdict, answer)).collect();
+        let decisions = asked.ruling.as_ref().map(|ruling| of(&ruling.verdict)).unwrap_or_default();
         Difference { step: self.position, line: self.step.line, subject, lines, decisions }
     }
 }
@@ -265,7 +267,7 @@ fn subject(subject: &Subject) -> String {
 }
 
 /// A limit's decision, for people.
-fn decision(rules: &Rules, answer: &Answer) -> String {
+fn decision(rules: &Rules, verdict: &Verdict, answer: &Answer) -> String {
     let decision = &answer.decision;
     let verb = match (answer.is_short(), answer.enforced) {
         (false, _) => "allows",
@@ -279,7 +281,7 @@ fn decision(rules: &Rules, answer: &Answer) -> String {
     if decision.delay > 0 {
         let _ = write!(text, ", delayed by {}", shown_span(decision.delay()));
     }
-    match decision.retry_after {
+    match verdict.wait_by(answer) {
         Some(Micros(0)) => {}
         Some(wait) => {
             let _ = write!(text, ", retry after {}", shown_span(wait));

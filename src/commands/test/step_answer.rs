@@ -35,6 +35,19 @@ pub(super) fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Valu
         // The request still passes.
         decision.outcome = Outcome::Allowed;
     }
+    if decision.is_denied() {
+        // The wait in the `Retry-After` header: a bucket that has counted the request may deny for longer.
+        let counts = |place: usize| {
+            plan.charges.get(place).is_some_and(|charge| charge.origin.enforced && !charge.origin.is_candidate)
+        };
+        let waits =
+            decisions.details.iter().filter(|(place, _)| counts(*place)).filter_map(|(_, detail)| match detail {
+                Detail::Counted(wait) => Some(*wait),
+                _ => None,
+            });
+        let longest = waits.max().unwrap_or_default();
+        decision.retry_after = decision.retry_after.map(|wait| wait.max(longest));
+    }
     let limit = charge.origin.limit;
     let first_of_limit = plan.charges.iter().position(|charge| charge.origin.limit == limit).unwrap_or_default();
     let mut values = answer(rules, Some(limit), &decision, decisions.detail(first_of_limit));

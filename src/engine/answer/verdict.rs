@@ -185,6 +185,13 @@ impl Verdict {
         Some(counted.fold(binding, Micros::max))
     }
 
+    /// Returns how long the request has to wait because of this answer. For the one that binds a denied request, that is [`Self::wait`].
+    pub fn wait_by(&self, answer: &Answer) -> Option<Micros> {
+        let window = |answer: &Answer| (answer.limit, answer.window);
+        let binds = self.binding().is_some_and(|binding| window(binding) == window(answer));
+        if binds && self.standing == Standing::Denied { self.wait() } else { answer.decision.retry_after }
+    }
+
     /// Returns the answer that binds.
     pub fn binding(&self) -> Option<&Answer> {
         self.answers.get(self.binding?)

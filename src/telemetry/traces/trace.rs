@@ -168,8 +168,7 @@ impl Trace {
             if let Some(answer) = answer.filter(|answer| answer.counted_numbers().is_some()) {
                 attributes.push(KeyValue::new("weir.remaining", integer(answer.decision.remaining)));
             }
-            if let Some(wait) = answer.filter(|answer| answer.is_short()).and_then(|answer| answer.decision.retry_after)
-            {
+            if let Some(wait) = answer.filter(|answer| answer.is_short()).and_then(|answer| verdict.wait_by(answer)) {
                 attributes.push(KeyValue::new("weir.retry_after", integer(wait.ceil_seconds())));
             }
             let id = || request.and_then(|request| rules.id_of(place, request));
