@@ -168,3 +168,143 @@ fn a_recording_of_delayed_requests_replays_right() {
     );
     assert!(counted("delayed") > 0, "{report}");
 }
+
+/// A target, a host and a header `x-id`, which may be empty.
+type Sent = (&'static str, &'static str, &'static str);
+
+/// Rules and requests. Each limit denies some.
+const SPELLINGS: [(&str, &[Sent]); 8] = [
+    (
+        "Stripped: { match: { path: '/u/{id}', path_params: strip }, by: { path: id }, burst: 1 }",
+        &[
+            ("/u/7", "a", ""),
+            ("/u/7;x=1", "a", ""),
+            ("/u/7;x=2", "a", ""),
+            ("/u/%207", "a", ""),
+            ("/u;v=1/8", "a", ""),
+            ("/u/;v/8;w", "a", ""),
+            ("/u/8/9", "a", ""),
+        ],
+    ),
+    (
+        "Folded: { match: { path: '/u/{id}', path_case: ignore }, by: { path: id }, burst: 1 }",
+        &[
+            ("/u/ab", "a", ""),
+            ("/u/AB", "a", ""),
+            ("/U/Ab", "a", ""),
+            ("/u/ac", "a", ""),
+            ("/u/ab;x", "a", ""),
+            ("/u/AB;X", "a", ""),
+        ],
+    ),
+    (
+        "Both: { match: { path: '/u/{id}', path_case: ignore, path_params: strip }, by: { path: id }, burst: 3 }
+  Exact: { match: { path: '/u/{id}' }, by: { path: id }, burst: 1 }
+  Me: { match: { path: /u/me, path_case: ignore, path_params: strip }, by: global, burst: 1 }",
+        &[
+            ("/u/ab", "a", ""),
+            ("/u/AB", "a", ""),
+            ("/u/AB", "a", ""),
+            ("/U/Ab", "a", ""),
+            ("/u/ab;x", "a", ""),
+            ("/u/cd;x", "a", ""),
+            ("/u/CD;x", "a", ""),
+            ("/u/me", "a", ""),
+            ("/u/ME;secret", "a", ""),
+        ],
+    ),
+    (
+        "Number: { match: { path: '/u/{id}', path_params: strip }, by: { path: id, as: integer }, burst: 1 }
+  Text: { match: { path: '/u/{id}/**' }, by: { path: id }, burst: 2 }",
+        &[
+            ("/u/7", "a", ""),
+            ("/u/07;x", "a", ""),
+            ("/u/07", "a", ""),
+            ("/u/7/x", "a", ""),
+            ("/u/7/y", "a", ""),
+            ("/u/8", "a", ""),
+            ("/u/x/y", "a", ""),
+        ],
+    ),
+    (
+        "Name: { match: { path: '/u/{id}' }, by: { path: id, as: hostname }, burst: 1 }
+  Header: { by: { header: x-id, as: hostname }, burst: 1 }",
+        &[
+            ("/u/a.example.com", "a", ""),
+            ("/u/A.Example.com.", "a", ""),
+            ("/u/*.a.example.com", "a", ""),
+            ("/u/b.example.com", "a", ""),
+            ("/", "a", "a.example.com"),
+            ("/", "a", "A.example.com."),
+            ("/", "a", "a.example.com.:80"),
+            ("/", "a", "b.example.com"),
+        ],
+    ),
+    (
+        "Domain: { by: { header: x-id, as: registered-domain }, burst: 2 }
+  Host: { by: { header: x-id, as: hostname }, burst: 1 }
+  Text: { by: { header: x-id }, burst: 1 }",
+        &[
+            ("/", "a", "example.com"),
+            ("/", "a", "A.Example.com."),
+            ("/", "a", "a.example.com:80"),
+            ("/", "a", "*.b.example.com"),
+            ("/", "a", "A.Example.com."),
+            ("/", "a", "a.co.uk"),
+            ("/", "a", "b.co.uk"),
+            ("/", "a", "b.co.uk."),
+        ],
+    ),
+    (
+        "Names: { by: { header: x-id, as: hostname-set }, burst: 1 }
+  Compared: { match: { headers: { x-id: a.example } }, by: { header: x-id, as: hostname }, burst: 1 }",
+        &[
+            ("/", "a", "a.example,b.example"),
+            ("/", "a", "B.example., a.example:80"),
+            ("/", "a", "a.example,*.b.example"),
+            ("/", "a", "a.example"),
+            ("/", "a", "A.example"),
+            ("/", "a", "a.example"),
+        ],
+    ),
+    ("Hosts: { by: host, burst: 1 }", &[("/", "[::1]:80", ""), ("/", "[0:0::1]", ""), ("/", "a", "")]),
+];
+
+/// Requests of equal ids are recorded as such however they spell them, and others as others.
+#[test]
+fn a_recording_has_as_many_ids_as_the_limits() {
+    let mut mistakes = Vec::new();
+    for (limits, requests) in SPELLINGS {
+        let weir = Weir::serve(&format!("limits:\n  {limits}\n"), &["--admin-token", TOKEN, "--workers", "1"]);
+        let mut recording = Recording::start(&weir, r#"{"for": "1h"}"#);
+        let mut lines = recording.next().to_string() + "\n";
+        let mut denied = 0;
+        for (target, host, id) in requests {
+            let headers = [("x-id", *id)];
+            let headers = if id.is_empty() { &[][..] } else { &headers[..] };
+            let answer = weir.connect().get_from(host, target, headers);
+            assert!([200, 429].contains(&answer.status()), "{target}: {}", answer.status());
+            denied += u64::from(answer.status() == 429);
+        }
+        for _ in requests {
+            lines.extend([recording.request().to_string(), "\n".to_owned()]);
+        }
+        assert!(!lines.contains("secret") && !lines.contains("b.example"), "{lines}");
+        std::fs::write(weir.directory().join("recording.jsonl"), &lines).unwrap();
+        let done = run_in(weir.directory(), &["simulate", "recording.jsonl", "--format", "json"]);
+        let Ok(report) = serde_json::from_str::<Value>(&done.out) else {
+            mistakes.push(format!("{limits}: {}", done.text()));
+            continue;
+        };
+        let mut found = vec![("all".to_owned(), report["requests"].clone(), requests.len() as u64)];
+        found.push(("all that are denied".to_owned(), report["denied"].clone(), denied));
+        for (name, limit) in report["limits"].as_object().unwrap() {
+            let counted = weir.metric(&format!("weir_decisions_total{{limit=\"{name}\",result=\"denied\"}}"));
+            assert!(counted > 0, "{name} denies nothing");
+            found.push((name.clone(), limit["denied"].clone(), counted));
+        }
+        found.retain(|(_, simulated, counted)| simulated != counted);
+        mistakes.extend(found.iter().map(|found| format!("{limits}: {found:?} in\n{lines}")));
+    }
+    assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
+}

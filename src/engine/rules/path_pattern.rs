@@ -29,6 +29,19 @@ impl PathReading {
         }
         read
     }
+
+    /// The places, in a normalised path, of the segments that the reading leaves.
+    pub fn places(self, path: &str) -> Vec<usize> {
+        let mut places = Vec::new();
+        for (place, segment) in segments(path).enumerate() {
+            match segment.split(';').next().filter(|_| self.strips_parameters) {
+                Some("" | ".") => {}
+                Some("..") => drop(places.pop()),
+                _ => places.push(place),
+            }
+        }
+        places
+    }
 }
 
 /// A path pattern: literal segments, `{parameter}` for any one segment, and a trailing `/**` for everything at and below
@@ -215,6 +228,10 @@ mod tests {
         ] {
             assert_eq!(reading.of(path), expected, "{path}");
             assert_eq!(reading.of(&reading.of(path)), expected, "{path} twice");
+            let given: Vec<&str> = segments(path).collect();
+            let places = reading.places(path).into_iter();
+            let left: String = places.map(|place| reading.of(&format!("/{}", given[place])).into_owned()).collect();
+            assert_eq!(left, expected.trim_end_matches('/'), "{path}");
         }
         let pattern = PathPattern::parse("/V1/%2F{Id}").unwrap_err();
         assert!(pattern.contains("whole"), "{pattern}");

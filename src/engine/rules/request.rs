@@ -266,7 +266,7 @@ pub(crate) fn trimmed(line: &[u8]) -> &[u8] {
 }
 
 /// Strips blanks from a [`lossless::text`] as [`trimmed`] does from bytes.
-pub(super) fn trimmed_text(text: Cow<'_, str>) -> Cow<'_, str> {
+pub(crate) fn trimmed_text(text: Cow<'_, str>) -> Cow<'_, str> {
     match text {
         Cow::Borrowed(text) => Cow::Borrowed(text.trim()),
         Cow::Owned(text) => {

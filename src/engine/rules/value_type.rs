@@ -7,7 +7,7 @@ use crate::message::address;
 use crate::message::host;
 
 /// The type of a component: `as:`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueType {
     /// Any text, unchanged.
     Text,
@@ -44,6 +44,11 @@ impl ValueType {
 /// surrounding spaces; a host with or without a port or wildcard, in Unicode or punycode (RFC 5891).
 pub(crate) fn lenient(form: ValueType, text: &str) -> Option<String> {
     canonical(form, text).ok().or_else(|| canonical(form, &simplified(form, text.trim_ascii())?).ok())
+}
+
+/// The members of a [`ValueType::HostnameSet`] in a request, in their canonical text and sorted; `None` if it is malformed.
+pub(crate) fn lenient_members(text: &str) -> Option<Vec<String>> {
+    members(text).ok().or_else(|| members(&simplified(ValueType::HostnameSet, text.trim_ascii())?).ok())
 }
 
 fn simplified(form: ValueType, text: &str) -> Option<Cow<'_, str>> {
@@ -93,6 +98,10 @@ fn integer(text: &str) -> Result<String, String> {
 /// Boulder's `fqdnSet`, in which wildcards are separate names: the SHA-256 of the members in lower case, sorted, without
 /// duplicates, joined by commas.
 fn hostname_set(text: &str) -> Result<String, String> {
+    members(text).map(|members| sha256(&members.join(",")))
+}
+
+fn members(text: &str) -> Result<Vec<String>, String> {
     let mut members = text
         .split(',')
         .map(|member| {
@@ -108,7 +117,7 @@ fn hostname_set(text: &str) -> Result<String, String> {
         .collect::<Result<Vec<_>, String>>()?;
     members.sort_unstable();
     members.dedup();
-    Ok(sha256(&members.join(",")))
+    Ok(members)
 }
 
 #[cfg(test)]

@@ -47,10 +47,13 @@ impl Recording {
 
     pub(in crate::limiter) fn request(&self, rules: &Rules, request: &Request<'_>) -> Value {
         let clear = Clear::of(rules, request);
+        // Only an IPv6 address has a colon, and a log has it in brackets, as `Host` does.
+        let is_ipv6 = request.host.contains(':');
+        let host = if is_ipv6 { format!("[{}]", request.host).into() } else { Cow::Borrowed(request.host) };
         let mut line = json!({
             "at_us": request.now.0,
             "method": request.method,
-            "host": request.host,
+            "host": host,
             "target": self.target(request, &clear),
         });
         let address = |client| if clear.client { client } else { self.pseudonyms.address(client) };
@@ -198,8 +201,8 @@ fn query_values<'a>(request: &Request<'a>, name: &str) -> Vec<Result<Cow<'a, str
     first.into_iter().chain(last).collect()
 }
 
-/// Percent-encodes what has a meaning in a query.
-fn encoded(text: &str) -> String {
+/// Percent-encodes what has a meaning in a query or in a segment of a path.
+pub(super) fn encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in lossless::bytes(text).iter() {
         if byte.is_ascii_alphanumeric() || b"-._~:@,/!".contains(byte) {

@@ -1,19 +1,21 @@
 //! The parts of requests that rules name, and how a recording keeps each of them.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
+use super::line::encoded;
 use super::pseudonyms::Pseudonyms;
 use crate::engine::rules::component::ComponentSource;
 use crate::engine::rules::limit::{Cost, Limit, LimitMode};
 use crate::engine::rules::matching::ValueTest;
-use crate::engine::rules::path_pattern::{PathPattern, PathReading, Segment};
+use crate::engine::rules::path_pattern::{PathPattern, PathReading, Segment, segments};
+use crate::engine::rules::request::trimmed_text;
 use crate::engine::rules::rule_set::Rules;
-use crate::engine::rules::value_type::ValueType;
+use crate::engine::rules::value_type::{ValueType, lenient};
 use crate::message::percent::decode;
 
 /// Headers whose values are secrets, whatever rules do with them.
@@ -32,15 +34,16 @@ pub(super) struct Parts {
     /// The networks of `match` and of overrides.
     pub(super) networks: Vec<IpNet>,
     parameters: Vec<PathParameter>,
-    /// The segments that patterns name, by their places.
-    literals: HashSet<(usize, String)>,
+    literals: Vec<PathLiteral>,
+    /// All that the reading of some limit ignores.
+    reading: PathReading,
 }
 
 /// The treatment of the values under a name.
 #[derive(Debug, Default)]
 pub(super) struct Treatment {
-    /// The type, if they are ids.
-    id: Option<ValueType>,
+    /// The types that limits read them as, if they are ids.
+    forms: BTreeSet<ValueType>,
     pub(super) is_secret: bool,
     /// They are costs.
     is_cost: bool,
@@ -56,6 +59,14 @@ struct PathParameter {
     reading: PathReading,
     segment: usize,
     form: ValueType,
+}
+
+/// A segment that a pattern names.
+#[derive(Debug, PartialEq)]
+struct PathLiteral {
+    reading: PathReading,
+    segment: usize,
+    text: String,
 }
 
 impl Parts {
@@ -128,11 +139,19 @@ impl Parts {
         self.networks.extend(limit.overrides.networks());
         for pattern in &conditions.paths {
             let named = pattern.segments.iter().enumerate().filter_map(|(place, segment)| match segment {
-                Segment::Literal(text) => Some((place, text.clone())),
+                Segment::Literal(text) => {
+                    Some(PathLiteral { reading: conditions.path_reading, segment: place, text: text.clone() })
+                }
                 Segment::Parameter(_) => None,
             });
-            self.literals.extend(named);
+            for literal in named {
+                if !self.literals.contains(&literal) {
+                    self.literals.push(literal);
+                }
+            }
         }
+        self.reading.strips_parameters |= conditions.path_reading.strips_parameters;
+        self.reading.ignores_case |= conditions.path_reading.ignores_case;
     }
 
     /// The names of headers and descriptor entries whose values are hashed, each with the texts that stay as they are.
@@ -153,30 +172,69 @@ impl Parts {
 
     /// Returns the path with stand-ins for the parameters that are ids.
     pub(super) fn path<'p>(&self, path: &'p str, pseudonyms: &Pseudonyms) -> Cow<'p, str> {
-        let mut kept: Option<Vec<Cow<'_, str>>> = None;
-        for parameter in &self.parameters {
+        let place = |parameter: &PathParameter| parameter.reading.places(path).get(parameter.segment).copied();
+        let is_covered = |parameter: &&PathParameter| {
             let read = parameter.reading.of(path);
-            // The first piece is empty, because paths begin with `/`.
-            let Some(segment) = path.split('/').nth(parameter.segment + 1) else { continue };
-            let is_covered = parameter.paths.iter().any(|pattern| pattern.matches(&read));
-            if !is_covered || self.literals.contains(&(parameter.segment, segment.to_owned())) {
-                continue;
-            }
-            let segments = kept.get_or_insert_with(|| path.split('/').map(Cow::Borrowed).collect());
-            if let Some(place) = segments.get_mut(parameter.segment + 1) {
-                *place = pseudonyms.value(parameter.form, &decode(segment)).into();
+            parameter.paths.iter().any(|pattern| pattern.matches(&read))
+        };
+        let ids: BTreeSet<usize> = self.parameters.iter().filter(is_covered).filter_map(place).collect();
+        if ids.is_empty() {
+            return Cow::Borrowed(path);
+        }
+        let mut kept = String::new();
+        for (at, segment) in segments(path).enumerate() {
+            kept.push('/');
+            if ids.contains(&at) {
+                // Of all limits, so that a path that only some of them cover has the same stand-in.
+                let here = self.parameters.iter().filter(|parameter| place(parameter) == Some(at));
+                let forms = here.map(|parameter| parameter.form).collect();
+                kept.push_str(&self.segment(segment, &self.literals_at(path, at), &forms, pseudonyms));
+            } else {
+                kept.push_str(segment);
             }
         }
-        kept.map_or(Cow::Borrowed(path), |segments| segments.join("/").into())
+        kept.into()
+    }
+
+    /// The segments of patterns at this place of a path.
+    fn literals_at(&self, path: &str, at: usize) -> Vec<&str> {
+        let is_there = |literal: &PathLiteral| literal.reading.places(path).get(literal.segment) == Some(&at);
+        self.literals.iter().filter(|literal| is_there(literal)).map(|literal| literal.text.as_str()).collect()
+    }
+
+    /// The stand-in of a segment. It has parameters where the segment has some, so that limits find the same id without them.
+    fn segment(
+        &self,
+        segment: &str,
+        literals: &[&str],
+        forms: &BTreeSet<ValueType>,
+        pseudonyms: &Pseudonyms,
+    ) -> String {
+        let is_literal = |text: &str| {
+            let same =
+                |literal: &&str| *literal == text || self.reading.ignores_case && literal.eq_ignore_ascii_case(text);
+            literals.iter().any(same)
+        };
+        if is_literal(segment) {
+            return segment.to_owned();
+        }
+        let stripped = segment.split_once(';').filter(|_| self.reading.strips_parameters);
+        let base = stripped.map_or(segment, |(base, _)| base);
+        // Without its parameters it is a dot segment, which removes others.
+        let is_kept = matches!(base, "." | "..") || is_literal(base);
+        let value = || encoded(&pseudonyms.value(forms, &trimmed_text(decode(base))));
+        let mut kept = if is_kept { base.to_owned() } else { value() };
+        if stripped.is_some() {
+            kept.push(';');
+            kept.push_str(&pseudonyms.text("parameters", &trimmed_text(decode(segment))));
+        }
+        kept
     }
 }
 
 impl Treatment {
     fn identify(&mut self, form: ValueType) {
-        // Of several types, that with fewer values, which the others can read, too.
-        if matches!(self.id, None | Some(ValueType::Text)) {
-            self.id = Some(form);
-        }
+        self.forms.insert(form);
     }
 
     fn compare(&mut self, test: &ValueTest) {
@@ -191,14 +249,25 @@ impl Treatment {
 
     fn is_hashed(&self) -> bool {
         let is_compared = self.is_cost || self.is_searched || !self.compared.is_empty();
-        self.id.is_some() || self.is_secret || !is_compared
+        !self.forms.is_empty() || self.is_secret || !is_compared
     }
 
-    /// Returns the value as the recording keeps it. A text of the rules stays as it is.
+    /// Returns the value as the recording keeps it. A text of the rules stays as it is, and so does another spelling of its id.
     pub(super) fn kept<'v>(&self, value: &'v str, pseudonyms: &Pseudonyms) -> Cow<'v, str> {
-        if !self.is_hashed() || self.compared.iter().any(|text| text == value) {
+        let is_same = |text: &str, form: &ValueType| match form {
+            ValueType::Text => false,
+            // Another name of its registered domain is not in the rules.
+            ValueType::RegisteredDomain => same_id(ValueType::Hostname, text, value),
+            form => same_id(*form, text, value),
+        };
+        let is_compared = |text: &String| text == value || self.forms.iter().any(|form| is_same(text, form));
+        if !self.is_hashed() || self.compared.iter().any(is_compared) {
             return Cow::Borrowed(value);
         }
-        pseudonyms.value(self.id.unwrap_or(ValueType::Text), value).into()
+        pseudonyms.value(&self.forms, value).into()
     }
+}
+
+fn same_id(form: ValueType, one: &str, other: &str) -> bool {
+    lenient(form, one).is_some_and(|id| lenient(form, other) == Some(id))
 }

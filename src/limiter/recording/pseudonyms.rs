@@ -1,11 +1,12 @@
 //! Stand-ins for ids, which limits read as they read the ids: equal ids stay equal, and each keeps its type.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
 use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::value_type::{ValueType, lenient};
+use crate::engine::rules::value_type::{ValueType, lenient, lenient_members};
 use crate::message::host;
 
 /// The ids of a recording, under its secret.
@@ -29,43 +30,94 @@ impl Pseudonyms {
         hash.finish()
     }
 
-    fn hex(&self, kind: &str, text: &str) -> String {
-        format!("{:032x}", self.hash(kind, text.as_bytes()))
-    }
-
-    /// An id for which limits get the same buckets as for this one. What is malformed stays so.
-    pub(super) fn value(&self, form: ValueType, text: &str) -> String {
+    /// An id for which limits get the same buckets as for this one, whichever of these types they read it as: ids that are equal as
+    /// one type and different as another have such stand-ins. What is malformed stays so.
+    pub(super) fn value(&self, forms: &BTreeSet<ValueType>, text: &str) -> String {
         if text.is_empty() {
             return String::new();
         }
-        let Some(canonical) = lenient(form, text) else { return format!("!{}", self.hex("malformed", text)) };
-        match form {
-            ValueType::Text => self.hex("text", &canonical),
-            // Below 2^63, so that all readers take it for an integer.
-            ValueType::Integer => (self.hash("integer", canonical.as_bytes()) >> 65).to_string(),
-            ValueType::Address => match canonical.parse() {
-                Ok(address) => self.address(address).to_string(),
-                Err(_) => self.hex("text", &canonical),
-            },
-            ValueType::Hostname | ValueType::RegisteredDomain => self.name(text.trim()),
-            ValueType::HostnameSet => {
-                let mut names: Vec<String> = text.split(',').map(|name| self.name(name.trim())).collect();
-                names.sort();
-                names.join(",")
-            }
+        // The types with the fewest values come last, and what they read, the others that can read it read as the same.
+        let mut typed = forms.iter().rev().filter(|form| **form != ValueType::Text).peekable();
+        let is_typed = typed.peek().is_some();
+        match typed.find_map(|form| self.typed(*form, text)) {
+            Some(stand_in) => stand_in,
+            None if is_typed => format!("!{}", self.text("malformed", text)),
+            None => self.text("text", text),
         }
     }
 
-    /// A name below the same stand-in for its registered domain.
+    /// `None` if the text is malformed as this type.
+    fn typed(&self, form: ValueType, text: &str) -> Option<String> {
+        let lower = text.to_ascii_lowercase();
+        // Another spelling of an id is another text.
+        let spelling = |canonical: &str| (canonical != lower).then(|| self.hash("spelling", lower.as_bytes()));
+        let stand_in = match form {
+            ValueType::Text => return None,
+            ValueType::Integer => {
+                let canonical = lenient(form, text)?;
+                // Below 2^63, so that all readers take it for an integer.
+                let number = self.hash("integer", canonical.as_bytes()) >> 65;
+                let zeros = spelling(&canonical).map_or(0, |spelling| 1 + (spelling % 64) as usize);
+                format!("{}{number}", "0".repeat(zeros))
+            }
+            ValueType::Address => {
+                let canonical = lenient(form, text)?;
+                with_port(self.name(&canonical), spelling(&canonical))
+            }
+            ValueType::Hostname | ValueType::RegisteredDomain => {
+                let canonical = lenient(ValueType::Hostname, text)?;
+                with_port(self.name(&canonical), spelling(&canonical))
+            }
+            ValueType::HostnameSet => {
+                let members = lenient_members(text)?;
+                let mut names: Vec<String> = members.iter().map(|member| self.member(member)).collect();
+                // A list of one name given twice is no name.
+                let repeated = names.first().filter(|_| names.len() == 1 && text.contains(',')).cloned();
+                names.extend(repeated);
+                if let Some(first) = names.first_mut() {
+                    *first = with_port(std::mem::take(first), spelling(&members.join(",")));
+                }
+                names.join(",")
+            }
+        };
+        Some(self.in_case(stand_in, text))
+    }
+
+    /// A member of a set, in which a wildcard is a name of its own.
+    fn member(&self, canonical: &str) -> String {
+        canonical.strip_prefix("*.").map_or_else(|| self.name(canonical), |below| format!("*.{}", self.name(below)))
+    }
+
+    /// A canonical name below the same stand-in for its registered domain, or an address.
     fn name(&self, name: &str) -> String {
-        let name = host::without_port(name).to_ascii_lowercase();
-        if let Ok(address) = name.trim_matches(['[', ']']).parse::<IpAddr>() {
+        if let Ok(address) = name.parse::<IpAddr>() {
             return self.address(address).to_string();
         }
-        let name = name.strip_prefix("*.").unwrap_or(&name);
         let domain = host::registered(name).unwrap_or_else(|_| name.to_owned());
-        let below = &self.hex("domain", &domain)[..20];
-        if domain == name { format!("{below}.com") } else { format!("{}.{below}.com", &self.hex("name", name)[..20]) }
+        let below = self.letters("domain", &domain, 20);
+        if domain == name { format!("{below}.com") } else { format!("{}.{below}.com", self.letters("name", name, 20)) }
+    }
+
+    /// Texts that are equal but for their case have stand-ins that are so.
+    pub(super) fn text(&self, kind: &str, text: &str) -> String {
+        self.in_case(self.letters(kind, &text.to_ascii_lowercase(), 32), text)
+    }
+
+    /// `number` letters from `a` to `p`, of 4 bits each. Digits have no case.
+    fn letters(&self, kind: &str, text: &str, number: usize) -> String {
+        let hash = self.hash(kind, text.as_bytes());
+        (0..number).map(|place| char::from(b'a' + (hash >> (4 * place) & 15) as u8)).collect()
+    }
+
+    /// A stand-in whose case tells how the text is written. One in lower case stays so.
+    fn in_case(&self, stand_in: String, text: &str) -> String {
+        if !text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return stand_in;
+        }
+        let hash = self.hash("case", text.as_bytes());
+        let is_upper = |place: usize| hash >> (place % 128) & 1 == 1;
+        let cased = stand_in.chars().enumerate();
+        cased.map(|(place, letter)| if is_upper(place) { letter.to_ascii_uppercase() } else { letter }).collect()
     }
 
     /// An address that shares as many leading bits with the stand-in of another address as the two addresses share, and that is in
@@ -110,6 +162,15 @@ impl Pseudonyms {
     }
 }
 
+/// A name or an address with a port, which no type but text reads, if there is a spelling to tell.
+fn with_port(name: String, spelling: Option<u128>) -> String {
+    match spelling.map(|spelling| 10_000 + spelling % 50_000) {
+        None => name,
+        Some(port) if name.contains(':') => format!("[{name}]:{port}"),
+        Some(port) => format!("{name}:{port}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +207,7 @@ mod tests {
 
     #[test]
     fn values_keep_their_types() {
-        let of = |form, text| pseudonyms().value(form, text);
+        let of = |form, text| pseudonyms().value(&[form].into(), text);
         for (form, same, other, malformed) in [
             (ValueType::Integer, ["7", "+007"], "8", "seven"),
             (ValueType::Address, ["192.0.2.1", "192.0.2.1:80"], "192.0.2.2", "x"),
@@ -169,5 +230,73 @@ mod tests {
         assert_eq!(domain("a.example.co.uk"), domain("b.c.example.co.uk"));
         assert_ne!(of(ValueType::Text, "a"), of(ValueType::Text, "A"));
         assert_eq!(of(ValueType::Text, ""), "");
+    }
+
+    #[test]
+    fn ids_are_equal_as_each_type_if_their_stand_ins_are() {
+        use ValueType::{Address, Hostname, HostnameSet, Integer, RegisteredDomain, Text};
+
+        let texts = [
+            "7",
+            "07",
+            "+7",
+            "8",
+            "007",
+            "seven",
+            "Seven",
+            "a.example.com",
+            "A.Example.com",
+            "a.example.com.",
+            "A.example.com.:80",
+            "a.example.com:443",
+            "*.a.example.com",
+            "b.example.com",
+            "example.com",
+            "*.example.com",
+            "a.co.uk",
+            "b.co.uk",
+            "co.uk",
+            "com",
+            "a b",
+            "A b",
+            "192.0.2.1",
+            "192.0.2.1:80",
+            "192.0.2.2",
+            "2001:db8::7",
+            "2001:DB8:0::7",
+            "[2001:db8::7]:80",
+            "2001:db8::8",
+            "2001:db9::8",
+            "m\u{fc}ller.example",
+            "xn--mller-kva.example",
+            "a.example.com,b.example.com",
+            "b.example.com, A.example.com",
+            "b.example.com,a.example.com:80",
+            "a.example.com,*.a.example.com",
+            "a.example.com,a.example.com.",
+            "192.0.2.1,a.co.uk",
+            "a.example.com,com",
+        ];
+        let all = [Text, Integer, Address, Hostname, RegisteredDomain, HostnameSet];
+        let id = |form: ValueType, text: &str| if form == Text { Some(text.to_owned()) } else { lenient(form, text) };
+        for chosen in 1_u32..1 << all.len() {
+            let forms: BTreeSet<ValueType> =
+                (0..).zip(all).filter(|(place, _)| chosen >> place & 1 == 1).map(|(_, form)| form).collect();
+            let stand_ins = texts.map(|text| pseudonyms().value(&forms, text));
+            for form in &forms {
+                for (one, first) in texts.iter().zip(&stand_ins) {
+                    assert_eq!(
+                        id(*form, one).is_some(),
+                        id(*form, first).is_some(),
+                        "{one}: {first} as {form:?} of {forms:?}"
+                    );
+                    for (other, second) in texts.iter().zip(&stand_ins) {
+                        let (given, hidden) =
+                            (id(*form, one) == id(*form, other), id(*form, first) == id(*form, second));
+                        assert_eq!(given, hidden, "{one}, {other}: {first}, {second} as {form:?} of {forms:?}");
+                    }
+                }
+            }
+        }
     }
 }
