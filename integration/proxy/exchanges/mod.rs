@@ -125,7 +125,7 @@ impl World {
     fn check_request(&self, plan: &Plan, received: &Received) {
         // An upstream that has answered needs no more of it.
         let may_end_early = plan.course != Course::Ordinary;
-        let trailers = plan.request.trailers_for(plan.upstream, plan.number);
+        let trailers = plan.forwarded_trailers();
         self.check(plan, "request", &plan.request.bytes, &trailers, may_end_early, received);
     }
 

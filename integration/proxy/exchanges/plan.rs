@@ -314,6 +314,11 @@ impl Plan {
         if self.method == "HEAD" { Bytes::new() } else { self.response.bytes.clone() }
     }
 
+    /// The trailers that the upstream receives. Those that share a connection with other clients' requests get none.
+    pub(super) fn forwarded_trailers(&self) -> Vec<(String, String)> {
+        if self.upstream.is_http2 { Vec::new() } else { self.request.trailers_for(self.upstream, self.number) }
+    }
+
     /// The trailers that the client receives.
     pub(super) fn expected_trailers(&self) -> Vec<(String, String)> {
         let takes_none = self.method == "HEAD" || self.manner == Manner::Old;

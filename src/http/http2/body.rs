@@ -268,6 +268,11 @@ impl SentBody {
                     self.stream.reserve_capacity(data.len());
                     self.rest = data;
                 }
+                // Some servers end the whole connection for them (nginx 1.22), and with it the exchanges of other clients. A proxy may
+                // drop trailers (RFC 9110 section 6.5.1).
+                Poll::Ready(Some(Ok(Piece::Trailers(_)))) if matches!(source, Source::Request(_)) => {
+                    return Poll::Ready(self.stream.send_data(Bytes::new(), true).map_err(gone));
+                }
                 Poll::Ready(Some(Ok(Piece::Trailers(headers)))) => {
                     let trailers = convert::header_map(&headers, 0, |_| true);
                     return Poll::Ready(self.stream.send_trailers(trailers).map_err(gone));
