@@ -5,8 +5,10 @@
 //! ```text
 //! listener -> Request (borrowed view: method, host, path, headers, client address, certificate subject)
 //!          -> limiter              one entry for every listener; inside it:
-//!               rules.charges(&Request)   pure: match, build ids, look up overrides
-//!               store.decide(&Batch)      the only await: one call for all charges, all or nothing
+//!               rules.add_charges(&Request)  pure: match, build ids, terms of each id, charges
+//!               deciding.round()             pure: what the store is to decide
+//!               store.decide(&Batch)         the only await: one call for all charges, all or nothing
+//!               deciding.conclude()          pure: verdict, and the charges that follow from it
 //!          -> Verdict -> answer    pure: status, headers, body; then metrics
 //!          -> listener
 //! ```
@@ -30,7 +32,7 @@
 //! | [`logs`] | access logs, read: formats, compression, what each tells of a request |
 //! | [`telemetry`] | metrics, the access log and traces (the only place that names the Prometheus crate) |
 //! | [`clock`] | the machine's clock, or one that a scenario sets |
-//! | [`engine`] | pure: [`algorithms`](engine::algorithms), [`rules`](engine::rules) and [`answer`](engine::answer) |
+//! | [`engine`] | pure: [`algorithms`](engine::algorithms), [`rules`](engine::rules), [`deciding`](engine::deciding) and [`answer`](engine::answer) |
 //! | [`jwt`] | verification of tokens, for limits by claims |
 //! | [`http`] | HTTP without limits: transport, TLS, HTTP/1, HTTP/2, upstreams (the only place that names h2, rustls and httparse) |
 //! | [`message`] | pure vocabulary of HTTP: headers, target, path, host, client address, trace context |

@@ -77,7 +77,7 @@ fn traffic(weir: &Weir, is_released: &AtomicBool) -> Truth {
             client.send("GET /slots HTTP/1.1\r\nhost: a\r\n\r\n");
             becomes("the request is in flight", number, || weir.metric("weir_http_requests_in_flight"));
         }
-        // A log tells starts as ends less durations, which a crowded machine measures some milliseconds apart.
+        // The simulation computes starts from ends and durations, which a busy machine may measure some milliseconds apart.
         std::thread::sleep(Duration::from_millis(100));
         clients
     };

@@ -1,11 +1,9 @@
 //! Lines that say too little for some limits: each limit tells which lines it leaves out, and decides the others.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 
+use super::{directory, simulate};
 use crate::support::binary::run_in;
-use crate::support::process::Finished;
 
 /// A line of a program that chooses its own names.
 fn line(number: usize, change: impl FnOnce(&mut Value)) -> String {
@@ -22,21 +20,10 @@ fn line(number: usize, change: impl FnOnce(&mut Value)) -> String {
     format!("{line}\n")
 }
 
-/// So many whole lines, then 40 that are changed.
+/// This number of whole lines, then 40 changed ones.
 fn log(whole: usize, change: impl Fn(&mut Value)) -> String {
     let whole_lines = (0..whole).map(|number| line(number, |_| {}));
     whole_lines.chain((0..40).map(|number| line(whole + number, &change))).collect()
-}
-
-fn directory(limits: &str, log: &str) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("limits.yaml"), limits).unwrap();
-    std::fs::write(directory.path().join("access.log"), log).unwrap();
-    directory
-}
-
-fn simulate(directory: &Path, flags: &[&str]) -> Finished {
-    run_in(directory, &[&["simulate", "access.log"], flags].concat())
 }
 
 /// `All` decides every line, so that a report never says that nothing was decided.

@@ -1,11 +1,11 @@
 //! Lines that a simulation cannot decide: each is counted and told before any verdict.
 
 use std::io::Write as _;
-use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::{directory, simulate};
 use crate::support::binary::{PATH, run_in};
 use crate::support::process::{Finished, finish};
 
@@ -48,18 +48,6 @@ fn sample(name: &str) -> Vec<Vec<u8>> {
     // Of a list of addresses the last one counts, whatever stands before the first.
     let is_alone = |line: &&[u8]| !line.is_empty() && !line.starts_with(b"198.51.100.1, ");
     bytes.split(|byte| *byte == b'\n').filter(is_alone).map(<[u8]>::to_vec).collect()
-}
-
-/// A directory with rules and a log.
-fn directory(limits: &str, log: &[u8]) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("limits.yaml"), limits).unwrap();
-    std::fs::write(directory.path().join("access.log"), log).unwrap();
-    directory
-}
-
-fn simulate(directory: &Path, flags: &[&str]) -> Finished {
-    run_in(directory, &[&["simulate", "access.log"], flags].concat())
 }
 
 /// The lines, the requests decided, and the lines left out.

@@ -163,3 +163,89 @@ fn counting<'c>(charges: impl Iterator<Item = &'c Charge>) -> Vec<Charge> {
     let counting = charges.filter(|charge| charge.counts_denied());
     counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() }).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithms::charge::Bucket;
+    use crate::engine::algorithms::decision::{Decision, Outcome};
+    use crate::engine::algorithms::micros::Micros;
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::rules::limit::Limit;
+    use crate::engine::rules::plan::{DenialReason, LimitDenial};
+    use StoreErrorPolicy::{Allow, Deny, Local};
+
+    /// Rules with a limit of each policy, and a plan with a charge of each, which counts denied requests.
+    fn start(policies: &[StoreErrorPolicy]) -> (Rules, Deciding) {
+        let limits = policies.iter().map(|policy| Limit { on_store_error: *policy, ..Limit::new("L") }).collect();
+        let rules = Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        let numbers = Numbers::sliding_window(5, 60_000_000_000, true).unwrap();
+        let charges = (0..).zip(policies).map(|(limit, _)| {
+            let bucket = Bucket::new("L:k", u128::from(limit));
+            let origin = ChargeOrigin::new(limit, true);
+            Charge { origin, ..Charge::new(bucket, numbers.clone(), 1, Mode::Spend) }
+        });
+        (rules, Deciding::new(Plan { charges: charges.collect(), ..Plan::default() }))
+    }
+
+    fn limits(charges: &[Charge]) -> Vec<u32> {
+        charges.iter().map(|charge| charge.origin.limit).collect()
+    }
+
+    #[test]
+    fn each_limit_decides_without_the_store_by_its_own_policy() {
+        let allowed = Decision { outcome: Outcome::Allowed, ..Decision::never() };
+        for (policies, is_overloaded, local, standing, due) in [
+            (&[Allow, Allow][..], false, &[][..], Standing::Allowed, &[][..]),
+            (&[Allow, Local], false, &[1], Standing::Allowed, &[]),
+            (&[Local, Local], false, &[0, 1], Standing::Allowed, &[]),
+            // Nothing is charged where another limit denies, but a count of denied requests.
+            (&[Local, Deny, Allow], false, &[], Standing::Unavailable, &[0]),
+            (&[Deny], false, &[], Standing::Unavailable, &[]),
+            (&[Allow, Local], true, &[], Standing::Overloaded, &[]),
+        ] {
+            let (rules, mut deciding) = start(policies);
+            assert!(!deciding.is_local());
+            let has_round = deciding.unanswered(&rules, is_overloaded);
+            let round = deciding.round().filter(|_| has_round).map(|[charges, _]| limits(charges));
+            assert_eq!(round.unwrap_or_default(), local, "{policies:?}");
+            if has_round {
+                deciding.answered(local.iter().map(|_| allowed).collect());
+            }
+            let Decided { verdict, due: follows, .. } = deciding.conclude(&rules);
+            let counted = follows.map(|follows| limits(follows.charges())).unwrap_or_default();
+            assert_eq!((verdict.standing, &counted[..]), (standing, due), "{policies:?}");
+            assert_eq!(verdict.answers.len(), local.len(), "{policies:?}");
+            assert!(deciding.is_local());
+        }
+    }
+
+    #[test]
+    fn what_nothing_decides_passes_and_is_named() {
+        let (rules, mut deciding) = start(&[Local, Allow]);
+        assert!(deciding.unanswered(&rules, false));
+        deciding.undecided();
+        assert!(deciding.round().is_none());
+        let Decided { verdict, due, .. } = deciding.conclude(&rules);
+        let mut unanswered: Vec<u32> = verdict.unanswered.iter().map(|limit| limit.limit).collect();
+        unanswered.sort_unstable();
+        assert_eq!((verdict.standing, unanswered, due), (Standing::Allowed, vec![0, 1], None));
+    }
+
+    #[test]
+    fn a_denial_without_the_store_asks_nothing_and_is_counted() {
+        let (rules, mut deciding) = start(&[Allow, Allow]);
+        let denial = LimitDenial { limit: 1, enforced: true, reason: DenialReason::Deny };
+        deciding.plan.denials.push(denial);
+        assert!(deciding.round().is_none());
+        let Decided { verdict, due, .. } = deciding.conclude(&rules);
+        let Some(Due::Denied(charges)) = due else { panic!("{due:?}") };
+        assert_eq!((verdict.standing, limits(&charges)), (Standing::Denied, vec![0, 1]));
+        assert!(charges.iter().all(|charge| charge.mode == Mode::SpendOnly));
+        // In shadow it denies nothing, so the store decides.
+        let (_, mut deciding) = start(&[Allow]);
+        deciding.plan.denials.push(LimitDenial { enforced: false, ..denial });
+        assert!(deciding.round().is_some());
+    }
+}

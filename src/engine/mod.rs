@@ -1,7 +1,7 @@
 //! Decides, as a pure computation: no I/O, no clock. Time is an argument.
 //!
-//! [`rules`] turn a request into charges, a store applies [`algorithms`] to each charge, and the decisions become an
-//! [`answer`]. Nothing here waits or fails for a reason outside its arguments, so all of it is tested in microseconds
+//! [`rules`] turn a request into charges. [`deciding`] says what a store is to decide, and makes the verdict and what follows of the
+//! decisions that [`algorithms`] make. The verdict becomes an [`answer`]. Nothing here waits or fails for a reason outside its arguments, so all of it is tested in microseconds
 //! and replayed at will.
 
 pub mod algorithms;

@@ -18,17 +18,15 @@ use crate::engine::rules::descriptors::{DescriptorMode, DescriptorRequest};
 use crate::engine::rules::named::{NamedCharge, NamedChargeError};
 use crate::engine::rules::plan::InvalidInput;
 use crate::engine::rules::request::Request;
+use crate::engine::rules::terms::Intent;
 use crate::telemetry::metrics::DecisionListener;
 
 /// A question to [`Limiter::decide`](super::Limiter::decide).
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     pub subject: AskSubject<'a>,
-    pub mode: Mode,
-    /// The cost for each limit of a request, if it is not the limit's own.
-    pub cost: Option<u64>,
-    /// For limits with `drain_over_limit`: a cost of 0 asks whether anything is left.
-    pub can_probe: bool,
+    /// Descriptors have purposes of their own.
+    pub intent: Intent,
     /// Whether the caller can answer 202 to a request that a queue has taken.
     pub can_accept: bool,
     pub listener: DecisionListener,
@@ -113,9 +111,7 @@ impl<'a> Ask<'a> {
     pub const fn new(subject: AskSubject<'a>, listener: DecisionListener, start: Instant) -> Self {
         Self {
             subject,
-            mode: Mode::Spend,
-            cost: None,
-            can_probe: false,
+            intent: Intent::SPEND,
             can_accept: true,
             listener,
             start,
@@ -137,7 +133,9 @@ impl<'a> Ask<'a> {
     pub(super) fn is_decision(&self) -> bool {
         match self.subject {
             AskSubject::Descriptors(question) => question.purpose != DescriptorMode::Report,
-            AskSubject::Request(_) | AskSubject::Named { .. } => matches!(self.mode, Mode::Spend | Mode::SpendOnly),
+            AskSubject::Request(_) | AskSubject::Named { .. } => {
+                matches!(self.intent.mode, Mode::Spend | Mode::SpendOnly)
+            }
         }
     }
 }

@@ -16,7 +16,6 @@ use crate::engine::deciding::{Decided, Deciding, Due};
 use crate::engine::rules::claims::{TokenClaims, TokenResult};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::Request;
-use crate::engine::rules::terms::Intent;
 use crate::store::StoreError;
 use crate::telemetry::metrics::{DecisionResult, StoreReport};
 
@@ -123,16 +122,18 @@ impl Limiter {
         let blocks = self.blocks();
         match ask.subject {
             AskSubject::Request(request) => {
-                let intent = Intent { mode: ask.mode, cost: ask.cost, can_probe: ask.can_probe };
-                rules.add_charges(request, &intent, blocks.as_deref(), plan)?;
+                let intent = &ask.intent;
+                rules.add_charges(request, intent, blocks.as_deref(), plan)?;
                 if !ask.can_accept
                     && let Some(limit) = plan.accepting(rules)
                 {
                     return Err(AskError::Accept(limit.name.clone()));
                 }
-                rules.check_plan(plan, ask.mode, ask.cost)?;
+                rules.check_plan(plan, intent)?;
             }
-            AskSubject::Named { charges, now } => *plan = rules.named(charges, ask.mode, now, blocks.as_deref())?,
+            AskSubject::Named { charges, now } => {
+                *plan = rules.named(charges, ask.intent.mode, now, blocks.as_deref())?;
+            }
             AskSubject::Descriptors(question) => {
                 *plan = rules.plan(question, blocks.as_deref(), &view.snapshot.afterwards)?;
             }

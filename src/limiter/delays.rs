@@ -158,7 +158,7 @@ impl Limiter {
             Patience::None => (None, Micros(0)),
             Patience::Caller(most) => (None, most),
             // A check takes nothing, so nobody waits.
-            Patience::Held(most) if ask.mode == Mode::Check => (None, most),
+            Patience::Held(most) if ask.intent.mode == Mode::Check => (None, most),
             Patience::Held(most) => {
                 let place = self.delays.reserve();
                 let most = if place.is_some() { most } else { Micros(0) };

@@ -49,7 +49,9 @@ fn record(recording: &Recording, rules: &Rules, ask: &Ask<'_>, verdict: &Verdict
     let is_kept = match ask.subject {
         AskSubject::Named { .. } => return recording.count(Fate::Named),
         // The rules do not give its cost.
-        AskSubject::Request(_) if ask.cost.is_some() || ask.mode != Mode::Spend => return recording.count(Fate::Named),
+        AskSubject::Request(_) if ask.intent.cost.is_some() || ask.intent.mode != Mode::Spend => {
+            return recording.count(Fate::Named);
+        }
         AskSubject::Request(request) => match request.client {
             Some(client) => recording.is_kept(&client.to_string()),
             None => recording.is_kept(request.host),

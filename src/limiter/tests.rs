@@ -23,6 +23,7 @@ use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Limit, LimitMode, StoreErrorPolicy};
 use crate::engine::rules::request::{Request, sample};
 use crate::engine::rules::rule_set::Rules;
+use crate::engine::rules::terms::Intent;
 use crate::engine::rules::value_type::ValueType;
 use crate::message::headers::Headers;
 use crate::store::StoreError;
@@ -118,7 +119,8 @@ async fn what_has_happened_is_counted_beside_a_limit_that_denies_by_itself() {
     ] {
         let request = request("GET", &headers);
         let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Check, Instant::now());
-        let verdict = limiter.decide(Ask { mode, can_probe: true, ..ask }).await.unwrap().verdict;
+        let verdict =
+            limiter.decide(Ask { intent: Intent { mode, cost: None, can_probe: true }, ..ask }).await.unwrap().verdict;
         let counted = verdict.answers.iter().find(|answer| answer.limit == 1);
         let found = counted.map(|answer| answer.decision.remaining);
         assert_eq!((verdict.is_allowed(), found), (allowed, left), "{mode:?}");
@@ -282,7 +284,7 @@ proptest! {
                 let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
                 let modes = [Mode::Spend, Mode::Spend, Mode::Spend, Mode::Check, Mode::SpendOnly, Mode::Refund];
                 let mode = modes[mode];
-                let ask = Ask { mode, cost: Some(cost), ..ask };
+                let ask = Ask { intent: Intent { mode, cost: Some(cost), can_probe: false }, ..ask };
                 let [expected, verdict] = [&in_memory, &replaced].map(|limiter| limiter.decide(ask));
                 let (expected, verdict) = (expected.await.unwrap().verdict, verdict.await.unwrap().verdict);
                 prop_assert_eq!(verdict, expected);

@@ -186,7 +186,7 @@ impl Parsed {
 /// Decides requests in the order of their arrival and counts what the limits do.
 struct Decider<'s> {
     order: Order,
-    deciding: Deciding<'s>,
+    sides: BothSides<'s>,
     counts: LineCounts,
     examples: Vec<Example>,
     answered_429: u64,
@@ -199,7 +199,7 @@ struct Decider<'s> {
     precision: Micros,
 }
 
-struct Deciding<'s> {
+struct BothSides<'s> {
     here: OneSide<'s>,
     there: Option<(OneSide<'s>, Comparing)>,
     /// The arrival of the first request, and that of the last one decided.
@@ -234,7 +234,7 @@ impl<'s> Decider<'s> {
         let window = if told.took || told.is_arrival { WINDOW } else { BRIEF_WINDOW };
         Self {
             order: Order::new(window),
-            deciding: Deciding { here, there, span: None, requests: 0, late: 0 },
+            sides: BothSides { here, there, span: None, requests: 0, late: 0 },
             counts: LineCounts::default(),
             examples: Vec::new(),
             answered_429: 0,
@@ -263,17 +263,17 @@ impl<'s> Decider<'s> {
         }
         let file = self.files.get(parsed.file).map_or("", |file| &file.name);
         for Lacking { line, is_other, limit, lacks } in parsed.lacking {
-            self.deciding.leave_out(is_other, limit, lacks, (file, line));
+            self.sides.leave_out(is_other, limit, lacks, (file, line));
         }
         self.interrupted.extend(parsed.error.map(|error| error.to_string()));
         for arrival in parsed.arrivals {
-            self.order.add(arrival, &mut |arrival| self.deciding.decide(arrival));
+            self.order.add(arrival, &mut |arrival| self.sides.decide(arrival));
         }
     }
 
     fn finish(mut self, options: &Options<'_>) -> Report {
-        self.order.finish(&mut |arrival| self.deciding.decide(arrival));
-        let Deciding { here, there, span, requests, late } = self.deciding;
+        self.order.finish(&mut |arrival| self.sides.decide(arrival));
+        let BothSides { here, there, span, requests, late } = self.sides;
         let (overflowed, undecided) = (here.replay.overflowed(), here.replay.undecided);
         let report = |one: OneSide<'_>| one.tally.into_report(one.side, options.goal.as_ref(), options.top);
         let (other, comparison) = match there {
@@ -301,7 +301,7 @@ impl<'s> Decider<'s> {
     }
 }
 
-impl Deciding<'_> {
+impl BothSides<'_> {
     fn leave_out(&mut self, is_other: bool, limit: u32, lacks: Missing, at: (&str, u64)) {
         let there = self.there.as_mut().filter(|_| is_other).map(|(there, _)| &mut there.tally);
         there.unwrap_or(&mut self.here.tally).leave_out(limit, lacks, at);

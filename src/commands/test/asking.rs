@@ -14,6 +14,7 @@ use crate::engine::rules::named::NamedCharge;
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::{Body, DescriptorEntry, Request};
 use crate::engine::rules::rule_set::Rules;
+use crate::engine::rules::terms::Intent;
 use crate::limiter::{Ask, AskSubject, HeldSlots, Limiter, Patience, Ruling};
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::DecisionListener;
@@ -49,7 +50,12 @@ pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> As
         Subject::Charge(given) => {
             let charges = [named(given)];
             let ask = patient(AskSubject::Named { charges: &charges, now }, DecisionListener::Check);
-            decided(limiter.decide(Ask { mode: given.mode, ..ask }).await.map_err(|error| error.to_string()))
+            decided(
+                limiter
+                    .decide(Ask { intent: Intent { mode: given.mode, ..Intent::SPEND }, ..ask })
+                    .await
+                    .map_err(|error| error.to_string()),
+            )
         }
         Subject::Descriptors(given) => {
             let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();

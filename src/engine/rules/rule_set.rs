@@ -203,10 +203,10 @@ impl Rules {
         self.limits.iter().find(is_evaded)
     }
 
-    /// Checks that the algorithms of all limits of a plan support charges of this mode and cost.
-    pub fn check_plan(&self, plan: &Plan, mode: Mode, cost: Option<u64>) -> Result<(), UnsupportedOperation> {
+    /// Checks that the algorithms of all limits of a plan support the mode and the cost.
+    pub fn check_plan(&self, plan: &Plan, intent: &Intent) -> Result<(), UnsupportedOperation> {
         let mut limits = plan.charges.iter().filter_map(|charge| self.limit(charge.origin.limit));
-        limits.try_for_each(|limit| limit.check_mode(mode, cost))
+        limits.try_for_each(|limit| limit.check_mode(intent.mode, intent.cost))
     }
 
     /// The rules file and the files of overrides.

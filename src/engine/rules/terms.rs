@@ -1,5 +1,5 @@
-//! Terms: what a limit grants one id now. Whoever charges, inspects, settles or explains a bucket gets its terms here, and its
-//! charges from them.
+//! Terms: the numbers and conditions that a limit has for one id at the moment. All code that charges, inspects, settles or explains a
+//! bucket gets its terms here, and its charges from them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::engine::algorithms::lease::LeaseTerms;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 
-/// What a limit grants one id now.
+/// The numbers and conditions that a limit has for one id at the moment.
 pub(crate) struct Terms<'r> {
     /// The index of the limit.
     place: u32,
@@ -119,7 +119,7 @@ impl<'r> Terms<'r> {
         }
     }
 
-    /// Does the same with the numbers that a call brings, which no candidate stands beside and no gateway leases.
+    /// Adds a charge for each window of the numbers that a call brings. They have no candidate, and no gateway leases them.
     pub(super) fn charge_by_call(
         self,
         plan: &mut Plan,

@@ -29,6 +29,7 @@ use self::call::{Call, Subject};
 use self::original::{GatewayReader, InvalidRequest, Original};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::rules::request::{self, Body};
+use crate::engine::rules::terms::Intent;
 use crate::http::Context;
 use crate::http::Server;
 use crate::http::forwarding;
@@ -168,7 +169,7 @@ impl Check {
             now: self.front.clock.now(),
         };
         let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Check, context.activity.now());
-        let ask = Ask { mode, cost, can_accept, can_probe: true, patience, ..ask };
+        let ask = Ask { intent: Intent { mode, cost, can_probe: true }, can_accept, patience, ..ask };
         active.decide(&self.front.limiter, ask, context).await.map_err(|error| match error {
             AskError::Accept(_) => InvalidRequest::Gateway(error.to_string()),
             _ => InvalidRequest::Client(error.to_string().into()),
@@ -211,8 +212,13 @@ impl Check {
             Subject::Named { charges, in_list } => {
                 let subject = AskSubject::Named { charges: &charges, now: self.front.clock.now() };
                 let ask = Ask::new(subject, DecisionListener::Check, context.activity.now());
-                let ruling =
-                    active.decide(&self.front.limiter, Ask { mode: call.mode, patience, ..ask }, context).await;
+                let ruling = active
+                    .decide(
+                        &self.front.limiter,
+                        Ask { intent: Intent { mode: call.mode, ..Intent::SPEND }, patience, ..ask },
+                        context,
+                    )
+                    .await;
                 ruling.map_err(|error| vec![Mistake::of_ask(&error, in_list)])
             }
             Subject::Request { mut request, cost } => {
