@@ -66,7 +66,10 @@ function algorithm.decide(key, charge)
   end
   local after = is_held and held or held + 1
   if after > capacity and not is_held then
-    local outcome, retry = (mode == 'spend' or mode == 'check') and DENIED or UNCHANGED, mode == 'spend_up_to' and 0 or RETRY
+    local outcome, retry = charge.short, RETRY
+    if mode == 'spend_up_to' then
+      outcome, retry = UNCHANGED, 0
+    end
     -- A living process renews its lease by the clock as it is. The lease of a dead one must not last longer because the
     -- clock stepped back.
     local latest = min(now + charge.parameters.lease, LAST)

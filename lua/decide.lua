@@ -15,13 +15,15 @@
 --   MODE         spend        takes the cost if it is there, and otherwise denies the whole request
 --                check        answers as spend would, and takes nothing
 --                look         denies as check does; if the cost fits, it reports the bucket as it is
---                look_only    the same, and never denies
 --                spend_only   takes the cost if it is there, and never denies
 --                spend_up_to  takes the cost, or all that is left if that is less, and never denies
 --                refund       gives the cost back, up to a full bucket
 --                reset        makes the bucket full
---              spend and spend_only may end in `~`: sliding_log, sliding_window and fixed_window then tell when the tokens
---              were taken, in the details { 'taken', INSTANT }. A refund may end in `~INSTANT`: sliding_log gives back
+--              The first four may end in a role and the number of a group, the same for all charges of a limit: `/N` is an
+--              enforced limit, `/sN` a limit in shadow and `/cN` a candidate, other numbers of the limit. The last two never
+--              deny. See the rule of taking below.
+--              spend and spend_only may then end in `~`: sliding_log, sliding_window and fixed_window then tell when the
+--              tokens were taken, in the details { 'taken', INSTANT }. A refund may end in `~INSTANT`: sliding_log gives back
 --              only what was taken at that instant, sliding_window only of its window, and fixed_window nothing if another
 --              window has begun since. Any mode may then end in `@INSTANT`: when the numbers took effect, if that was after
 --              EFFECTIVE_FROM.
@@ -33,14 +35,17 @@
 --
 -- Reply: integers. First the number of keys that held text which is not a bucket; they count as full and are overwritten.
 -- Then four for each key:
---   outcome    0 allowed, 1 denied, 2 nothing happened; -N allowed after N microseconds
+--   outcome    0 allowed, 1 denied, 2 nothing happened, 3 the cost is not there and the charge denies nothing;
+--              -N allowed after N microseconds
 --   remaining  whole tokens left
 --   retry      microseconds until the same charge would fit, -1 for never
 --   reset      microseconds until the bucket is full, or its window ends; -1 for never
--- If one charge of a request is denied, none of its buckets changes except those that count what is denied, and the others
--- report their state without the charge, or with it where it counts. Each request finds the buckets as those before it have
--- left them. Two things are written in any case: a bucket that is dated ahead of the clock is dated now, and a key that was
--- written under other numbers is kept for as long as these need.
+-- The rule of taking: a group fits if the cost of each of its charges is there; without a number a charge is a group of its own.
+-- The request is denied if an enforced group does not fit. A charge takes its cost if its group fits and no enforced one
+-- fails to; for a candidate, none but that of its own number. Buckets that count what is denied count it in any case. What fits
+-- and takes nothing reports the state of its bucket without the charge, or with it where it counts.
+-- Each request finds the buckets as those before it have left them. Two things are written in any case: a bucket that is dated
+-- ahead of the clock is dated now, and a key that was written under other numbers is kept for as long as these need.
 -- Then the argument that begins with #, if there is one.
 -- Last, if an algorithm has details of a charge, a list: the number of the charge in the call, counted from 0, and a list of
 -- its details, and so on.
@@ -54,12 +59,13 @@
 --
 -- The contract of algorithms. An algorithm is a table with these functions; `load` below has a line for each. A charge has the
 -- fields `burst`, `count` (TOKEN or COUNT), `numbers` (both words as text), `algorithm`, `parameters`, `cost`, `mode`, `from`
--- (when its numbers took effect; that of a look is `check`) and, if given, `look`, `lenient` (of look_only), `taken` (the instant of a refund), `told` (with `~`), `lease`, `patience` and `delay`.
+-- (when its numbers took effect), `short` (the outcome if it does not fit) and, if given, `look` (its mode is `check`), `role`, `group`,
+-- `taken` (the instant of a refund), `told` (with `~`), `lease`, `patience` and `delay`.
 --   parse(text)                  returns the `parameters` of a charge, from what follows the name in WORD; nil if invalid.
 --   decide(key, charge)          returns outcome, remaining, retry, reset; then the change to commit, or nil; the details, or
 --                                nil; and true if the change is committed even if the request is denied. Or returns nil and an
 --                                error. It changes nothing that a caller could see.
---   standing(key, charge)        follows a decide that allowed, if another charge denies the request: returns remaining and reset
+--   standing(key, charge)        follows a decide that allowed, if another charge prevents this one: returns remaining and reset
 --                                without the charge, and the details, or nil.
 --   commit(key, charge, change)  makes the change, so that later requests of the call find it. Returns nil or an error.
 -- and, if they are of use to it:

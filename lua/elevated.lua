@@ -53,15 +53,15 @@ end
 local function plain(charge)
   if not charge.base then
     local words, cost, mode = charge.parameters, charge.cost, charge.mode
-    local look, lenient = charge.look, charge.lenient
+    local look, short = charge.look, charge.short
     charge.base = {
       burst = charge.burst, count = charge.count, parameters = words.drain, algorithm = algorithm,
       numbers = format(INTEGER, charge.count) .. ' ' .. words.plain, cost = cost, mode = mode, from = charge.from,
-      look = look, lenient = lenient,
+      look = look, short = short,
     }
     charge.raised = {
       burst = words.burst, count = words.token, parameters = words.other, algorithm = algorithm,
-      numbers = words.numbers, cost = cost, mode = mode, from = charge.from, look = look, lenient = lenient,
+      numbers = words.numbers, cost = cost, mode = mode, from = charge.from, look = look, short = short,
     }
   end
   return charge.base, charge.raised
@@ -134,6 +134,7 @@ local function find(key, charge)
   if found.instant < over then
     found.activations, found.month_end = tonumber(activations), over
   end
+  local is_plain = ending == 0 and found.activations == 0
   if charge.parameters.quota then
     local quota = quota_of(key, charge.parameters.quota)
     if quota.failure then
@@ -146,7 +147,14 @@ local function find(key, charge)
   if ending > found.instant then
     found.by, found.ending, found.level = raised, ending, level_at(bucket, raised, now, key)
   elseif ending == 0 then
-    found.level = level_at(bucket, base, now, key)
+    if is_plain and bucket.written.numbers ~= base.numbers then
+      found.full_in = rare().full_in(bucket, charge.from)
+    end
+    if found.full_in and found.full_in <= 0 then
+      found.full_in, found.level = nil, 0
+    else
+      found.level = level_at(bucket, base, now, not found.full_in and key or nil)
+    end
   else
     local level = cut(base, raised, level_at(bucket, raised, ending, nil))
     found.level = drained(level, base.parameters, found.instant - ending)
@@ -213,6 +221,15 @@ local function until_full(found, charge, level)
   return wait >= 0 and min(left + wait, EXACT - 1) or -1
 end
 
+-- Microseconds until the elevated numbers can be switched on for a charge in a bucket that counts as full later, -1 for never.
+local function until_raised_when_full(found, charge)
+  local instant = found.instant + found.full_in
+  local counts = instant < found.month_end
+  local full = { instant = instant, activations = counts and found.activations or 0, month_end = found.month_end }
+  local wait = until_activation(full, charge, 0)
+  return wait >= 0 and found.full_in + wait or -1
+end
+
 -- Switches the elevated numbers on. What is used stays used.
 local function activate(found, charge)
   local base, raised = charge.base, charge.raised
@@ -269,13 +286,23 @@ function algorithm.decide(key, charge)
     end
   end
   found.write = level
-  return outcome, remaining(found.by, after), retry, until_full(found, charge, after), level and found,
-    details(found, triggered, left)
+  local reset = until_full(found, charge, after)
+  if found.full_in and not level and not triggered then
+    local is_short = outcome > ALLOWED and charge.cost > 0 and retry ~= 0
+    retry, reset = full_after(found.full_in, charge, outcome, retry, reset)
+    local renewed = is_short and until_raised_when_full(found, charge) or -1
+    retry = (renewed >= 0 and (retry == -1 or renewed < retry)) and renewed or retry
+  end
+  return outcome, remaining(found.by, after), retry, reset, level and found, details(found, triggered, left)
 end
 
 function algorithm.standing(key, charge)
   local found = find(key, charge)
-  return remaining(found.by, found.level), until_full(found, charge, found.level), details(found, false, -1)
+  local reset = until_full(found, charge, found.level)
+  if found.full_in and (reset == -1 or reset > found.full_in) then
+    reset = found.full_in
+  end
+  return remaining(found.by, found.level), reset, details(found, false, -1)
 end
 
 -- Counts an activation in its quota: without those that other charges of the request were only asked for.

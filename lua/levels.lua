@@ -265,10 +265,9 @@ function decided(charge, token, level, position, least)
     end
     return ALLOWED, level + taken, 0, level + taken
   end
-  local denial = (mode == 'spend_only' or charge.lenient) and UNCHANGED or DENIED
   -- A cost may be larger than 2^53; then it is not compared with the room.
   if cost > charge.burst then
-    return denial, level, -1, nil
+    return charge.short, level, -1, nil
   end
   -- There is less than no room if another gateway has a higher burst.
   local room = capacity - level
@@ -284,7 +283,7 @@ function decided(charge, token, level, position, least)
         return outcome, after, retry, change
       end
     end
-    return denial, level, wait, nil
+    return charge.short, level, wait, nil
   elseif charge.look then
     return ALLOWED, level, 0, nil
   end

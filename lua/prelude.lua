@@ -10,7 +10,7 @@ local format, match, sub, tonumber, type = string.format, string.match, string.s
 
 -- 2^53: a double holds every integer below it.
 local EXACT = 9007199254740992
-local ALLOWED, DENIED, UNCHANGED = 0, 1, 2
+local ALLOWED, DENIED, UNCHANGED, SHORT = 0, 1, 2, 3
 
 -- How long a bucket outlives its last write if the caller gives the time, in milliseconds of the server's clock. The server
 -- can't tell when the caller's clock will have filled the bucket.

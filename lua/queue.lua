@@ -224,7 +224,7 @@ function algorithm.decide(key, charge)
     return ALLOWED, room, 0, reset
   elseif room == 0 then
     local wait = mode == 'spend_up_to' and 0 or until_stale(key, charge, found.over, found.length)
-    return (mode == 'spend' or mode == 'check') and DENIED or UNCHANGED, 0, wait, reset
+    return mode == 'spend_up_to' and UNCHANGED or charge.short, 0, wait, reset
   end
   local retry = room == 1 and mode ~= 'spend_up_to' and until_stale(key, charge, found.over + 1, found.length) or 0
   local after = parameters.max_age > 0 and parameters.max_age or -1

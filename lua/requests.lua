@@ -53,8 +53,11 @@ for request = 1, count_of_requests do
         charges.failure = redis.error_reply('ERR usage: ' .. USAGE)
       end
       local from, taken, told, lease, patience, delay = effective_from, nil, false, nil, nil, nil
-      if mode ~= 'spend' and match(mode, '[~@+=-]') then
-        local plain, mark, instant, changed, leases = match(mode, '^([%l_]+)(~?)(%d*)@?(%d*)(.*)$')
+      local role, group
+      if mode ~= 'spend' and match(mode, '[/~@+=-]') then
+        local plain, of, mark, instant, changed, leases = match(mode, '^([%l_]+)(/?[cs]?%d*)(~?)(%d*)@?(%d*)(.*)$')
+        role, group = match(of or '', '^/([cs]?)(%d+)$')
+        plain = (of == '' or group) and plain
         patience, delay = match(leases or '', '^=(%d+):(%d+)$')
         leases = patience and '' or leases
         lease = leasing and plain and leases ~= '' and leasing().parse(leases) or nil
@@ -62,25 +65,29 @@ for request = 1, count_of_requests do
         taken, from = tonumber(instant), max(from, tonumber(changed) or 0)
         told = mark ~= '' and not taken
       end
-      local look, lenient = mode == 'look' or mode == 'look_only', mode == 'look_only'
+      local look = mode == 'look'
       mode = look and 'check' or mode
       if mode ~= 'spend' and mode ~= 'check' and mode ~= 'spend_only' and mode ~= 'spend_up_to' and mode ~= 'refund'
         and mode ~= 'reset' then
         charges.failure = redis.error_reply('ERR unknown mode ' .. mode
-          .. ': spend, check, look, look_only, spend_only, spend_up_to, refund or reset')
+          .. ': spend, check, look, spend_only, spend_up_to, refund or reset')
       end
       -- A table that is created with its fields does not grow.
       local charge = {
         burst = tonumber(burst), count = count, numbers = numbers, algorithm = algorithm, parameters = parameters,
         cost = tonumber(cost), mode = mode, from = from,
+        short = (role == 's' or role == 'c' or mode == 'spend_only') and SHORT or DENIED,
       }
+      if group then
+        charge.role, charge.group = role, group
+      end
       if taken then
         charge.taken = taken
       elseif told then
         charge.told = true
       end
       if look then
-        charge.look, charge.lenient = true, lenient
+        charge.look = true
       end
       if lease then
         charge.lease = lease
@@ -144,6 +151,8 @@ for request = 1, count_of_requests do
   else
     local order = charges.order
     local failed, denied, immediate, said = false, false, false, nil
+    -- The group that alone denies, and those that are short and deny nothing: groups in shadow, and candidates.
+    local denier, short, short_candidates = nil, nil, nil
     for turn = 1, count do
       local place = order and order[turn] or turn
       local charge, at = charges[place], size + 4 * (place - 1)
@@ -155,7 +164,13 @@ for request = 1, count_of_requests do
       changes[place], counts_denied[place] = change, counts
       if outcome then
         reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = outcome, remaining, retry, reset
-        denied = denied or outcome == DENIED
+        if outcome == DENIED then
+          denier, denied = not denied and charge.group or denied and denier == charge.group and denier or nil, true
+        elseif outcome == SHORT then
+          short, short_candidates = short or {}, short_candidates or {}
+          local of = charge.role == 'c' and short_candidates or short
+          of[charge.group or place] = true
+        end
         immediate = immediate or change ~= nil and not algorithm.finish
         if detail then
           said = said or {}
@@ -165,10 +180,23 @@ for request = 1, count_of_requests do
         failures[request], failed = remaining, true
       end
     end
+    -- The charges that take nothing, even if they fit: the rule of taking in decide.lua.
+    local barred
+    if (denied or short) and not failed then
+      barred = {}
+      for place = 1, count do
+        local charge, outcome = charges[place], reply[size + 4 * (place - 1) + 1]
+        local is_candidate = charge.role == 'c'
+        local is_tied = charge.short == SHORT and outcome ~= SHORT
+        local tied = is_tied and (is_candidate and short_candidates or short)
+        barred[place] = denied and not (is_candidate and denier == charge.group)
+          or tied and tied[charge.group or place]
+      end
+    end
     if immediate and not failed then
       for place = 1, count do
         local charge, change = charges[place], changes[place]
-        if change ~= nil and not charge.algorithm.finish and (counts_denied[place] or not denied) then
+        if change ~= nil and not charge.algorithm.finish and (counts_denied[place] or not (barred and barred[place])) then
           local failure = charge.algorithm.commit(KEYS[keys + place], charge, change)
           if failure then
             failures[request], failed = failure, true
@@ -179,10 +207,10 @@ for request = 1, count_of_requests do
     end
     if failed then
       failing, said = true, nil
-    elseif denied then
-      for place = 1, count do
+    else
+      for place = 1, barred and count or 0 do
         local charge, at = charges[place], size + 4 * (place - 1)
-        if reply[at + 1] <= ALLOWED then
+        if barred[place] and reply[at + 1] <= ALLOWED then
           local remaining, reset, detail = charge.algorithm.standing(KEYS[keys + place], charge)
           reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = UNCHANGED, remaining, 0, reset
           if said or detail then
@@ -191,10 +219,9 @@ for request = 1, count_of_requests do
           end
         end
       end
-    else
       for place = 1, count do
         local charge, change = charges[place], changes[place]
-        if change ~= nil and charge.algorithm.finish then
+        if change ~= nil and charge.algorithm.finish and not (barred and barred[place]) then
           charge.algorithm.commit(KEYS[keys + place], charge, change)
         end
       end

@@ -93,7 +93,7 @@ function algorithm.decide(key, charge)
   end
   local detail = { 'script', values, extras }
   if outcome == DENIED then
-    return charge.mode == 'spend_only' and UNCHANGED or DENIED, 0, -1, -1, nil, detail
+    return charge.short, 0, -1, -1, nil, detail
   end
   return ALLOWED, charge.burst, 0, -1, nil, detail
 end

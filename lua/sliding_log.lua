@@ -150,8 +150,7 @@ function algorithm.decide(key, charge)
     return ALLOWED, max(burst - used + back, 0), 0, reset(log, spared > 0 and 0 or back),
       { log = log, back = back, spared = spared }
   elseif mode ~= 'spend_up_to' and cost > room then
-    local denial = (mode == 'spend_only' or charge.lenient) and UNCHANGED or DENIED
-    return denial, room, cost > burst and -1 or time_for(log, used + cost - burst), reset(log, 0)
+    return charge.short, room, cost > burst and -1 or time_for(log, used + cost - burst), reset(log, 0)
   end
   local taken = min(cost, room)
   if taken == 0 or charge.look then

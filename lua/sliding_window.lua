@@ -199,7 +199,7 @@ local function decided(here, charge, key)
       after = with(here, here.previous, min(here.current + cost, max(here.most, here.current)))
     end
     local retry = cost > count and -1 or time_for(after, cost, count)
-    return (mode == 'spend_only' or charge.lenient) and UNCHANGED or DENIED, remaining(after, count), retry, reset(after),
+    return charge.short, remaining(after, count), retry, reset(after),
       after.current > here.current and after or nil, nil, counts
   end
   local taken = min(cost, room)

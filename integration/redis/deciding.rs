@@ -274,7 +274,7 @@ fn the_script_of_gcra_runs_by_hand() {
     assert_eq!(eval("k , 1000001 0 2 1000000 1 1 spend"), "0 0 1 0 1000000");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 2 check"), "0 1 1 500000 500000");
     assert_eq!(server.cli(&["GET", "k"]), "1000001 1000000 1000000 1");
-    assert_eq!(eval("k , 1500001 0 2 1000000 1 9 spend_only"), "0 2 1 -1 500000");
+    assert_eq!(eval("k , 1500001 0 2 1000000 1 9 spend_only"), "0 3 1 -1 500000");
     assert_eq!(eval("k , 1500001 0 2 1000000 1 9 spend_up_to"), "0 0 0 0 2000000");
     // Other numbers, a microsecond later: what is used stays used.
     assert_eq!(eval("k , 1500002 1500002 5 2000000 1 0 check"), "0 0 3 0 3999998");
@@ -433,7 +433,7 @@ fn the_script_of_requests_in_flight_runs_by_hand() {
     assert_eq!(eval("k , 1000 2 500 a 1 spend"), "0 0 1 0 -1");
     assert_eq!(eval("k , 1100 2 500 b 1 spend"), "0 0 0 1000000 -1");
     assert_eq!(eval("k , 1200 2 500 c 1 spend"), "0 1 0 1000000 -1");
-    assert_eq!(eval("k , 1200 2 500 c 1 spend_only"), "0 2 0 1000000 -1");
+    assert_eq!(eval("k , 1200 2 500 c 1 spend_only"), "0 3 0 1000000 -1");
     assert_eq!(eval("k , 1200 2 500 c 1 spend_up_to"), "0 2 0 0 -1");
     assert_eq!(eval("k , 1200 2 500  1 spend"), "0 1 0 1000000 -1");
     assert_eq!(server.cli(&["ZRANGE", "k", "0", "-1", "WITHSCORES"]), "a\n1500\nb\n1600");
@@ -474,7 +474,7 @@ fn the_script_of_queues_runs_by_hand() {
         assert!(at(1_000, "user=c 1 spend_up_to").starts_with("0 0 0 0 500000 "));
         assert_eq!(at(1_000, "user=d 1 spend_up_to"), "0 2 0 0 500000");
         assert_eq!(at(101_000, "user=d 1 spend"), "0 1 0 400000 400000");
-        assert_eq!(at(101_000, "user=d 1 spend_only"), "0 2 0 400000 400000");
+        assert_eq!(at(101_000, "user=d 1 spend_only"), "0 3 0 400000 400000");
         assert_eq!(at(101_000, "x 0 reset"), "0 2 0 0 400000");
         assert_eq!(at(101_000, &format!("{first} 1 refund")), "0 0 1 0 400000");
         assert_eq!(at(101_000, &format!("{first} 1 refund")), "0 2 1 0 400000");

@@ -142,9 +142,10 @@ fn a_client_that_leaves_while_redis_decides_gets_back_what_it_has_reserved() {
     }
 }
 
-/// A limit that reserves, and one that counts only some answers.
-const BOTH: &str = "limits:\n  Tokens: { by: global, count: 10000, period: 1h, cost_from_response: { header: x-tokens-used }, reserve: 10 }\n  \
-                    Logins: { by: global, count: 1000, period: 1h, spend_when: { status: 401 } }\n";
+/// A limit that reserves, and one that counts only some answers. A settlement is dated by the time that has passed since its request,
+/// so nothing must refill within the seconds that a busy machine takes.
+const BOTH: &str = "limits:\n  Tokens: { by: global, count: 10000, period: 365d, cost_from_response: { header: x-tokens-used }, reserve: 10 }\n  \
+     Logins: { by: global, count: 1000, period: 365d, spend_when: { status: 401 } }\n";
 
 #[test]
 fn a_client_that_cuts_its_body_short_pays_for_what_was_sent() {

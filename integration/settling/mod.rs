@@ -166,7 +166,7 @@ fn the_response_says_what_a_request_has_cost() {
 /// A request that costs 60 takes 60 of both.
 #[test]
 fn a_candidate_pays_what_the_response_says() {
-    let rules = tokens("count: 1000, period: 1h, candidate: { count: 100, period: 1h }");
+    let rules = tokens("count: 1000, period: 365d, candidate: { count: 100, period: 365d }");
     on_both(&rules, &answering(), |weir| {
         let counted = |result| weir.metric(&format!("weir_decisions_total{{limit=\"Tokens\",result=\"{result}\"}}"));
         let mut client = weir.connect();
@@ -261,7 +261,7 @@ fn what_a_denied_request_costs_stays_zero() {
 #[test]
 fn every_window_of_a_limit_is_settled() {
     let upstream = answering();
-    let rules = tokens("rates: [{ count: 50, period: 1m }, { count: 100, period: 1h }]");
+    let rules = tokens("rates: [{ count: 50, period: 30d }, { count: 100, period: 365d }]");
     on_both(&rules, &upstream, |weir| {
         weir.connect().get("/header/30");
         let both = || {

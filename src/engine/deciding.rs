@@ -5,7 +5,7 @@
 use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::answer::descriptors::{DescriptorVerdict, DescriptorVerdicts};
-use crate::engine::answer::verdict::{Standing, Unanswered, Verdict};
+use crate::engine::answer::verdict::{Unanswered, Verdict};
 use crate::engine::rules::limit::StoreErrorPolicy;
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::rule_set::Rules;
@@ -35,16 +35,8 @@ pub struct Decided {
     pub verdict: Verdict,
     /// One for each descriptor, in their order.
     pub descriptors: Vec<DescriptorVerdict>,
-    pub due: Option<Due>,
-}
-
-/// Charges that follow from a verdict. Nobody waits for them, and they deny nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Due {
-    /// Those of limits that count denied requests.
-    Denied(Vec<Charge>),
-    /// Those of candidates that would have allowed the request.
-    Candidate(Vec<Charge>),
+    /// Charges of limits that count denied requests and were not part of a round. Nobody waits for them, and they deny nothing.
+    pub due: Vec<Charge>,
 }
 
 impl Deciding {
@@ -76,7 +68,7 @@ impl Deciding {
             return false;
         }
         // With `on_store_error: allow`, a flood could switch limits off.
-        let is_overload = is_overloaded && plan.charges.iter().any(|charge| charge.origin.enforced);
+        let is_overload = is_overloaded && plan.charges.iter().any(|charge| charge.origin.is_enforced());
         failure.is_overload = is_overload;
         let policy = |origin: ChargeOrigin| match rules.limit(origin.limit) {
             _ if is_overload => StoreErrorPolicy::Deny,
@@ -127,18 +119,13 @@ impl Deciding {
         if plan.is_denied() {
             due = counting(plan.charges.iter());
         }
-        let mut due = Due::Denied(due);
-        if verdict.standing == Standing::Denied && !verdict.candidates.is_empty() {
-            due = Due::Candidate(verdict.candidate_charges(plan));
-        }
-        let due = Some(due).filter(|due| !due.charges().is_empty());
         Decided { verdict, descriptors, due }
     }
 }
 
 impl Failure {
     fn add(&mut self, origin: ChargeOrigin, policy: StoreErrorPolicy) {
-        let denies = origin.enforced && policy == StoreErrorPolicy::Deny;
+        let denies = origin.is_enforced() && policy == StoreErrorPolicy::Deny;
         match self.unanswered.iter_mut().find(|known| known.limit == origin.limit) {
             Some(known) => known.denies |= denies,
             None => self.unanswered.push(Unanswered { limit: origin.limit, denies }),
@@ -147,14 +134,6 @@ impl Failure {
 
     fn denies(&self) -> bool {
         self.unanswered.iter().any(|limit| limit.denies)
-    }
-}
-
-impl Due {
-    pub fn charges(&self) -> &[Charge] {
-        match self {
-            Self::Denied(charges) | Self::Candidate(charges) => charges,
-        }
     }
 }
 
@@ -171,6 +150,7 @@ mod tests {
     use crate::engine::algorithms::decision::{Decision, Outcome};
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::answer::verdict::Standing;
     use crate::engine::rules::fingerprint::Fingerprinter;
     use crate::engine::rules::limit::Limit;
     use crate::engine::rules::plan::{DenialReason, LimitDenial};
@@ -214,7 +194,7 @@ mod tests {
                 deciding.answered(local.iter().map(|_| allowed).collect());
             }
             let Decided { verdict, due: follows, .. } = deciding.conclude(&rules);
-            let counted = follows.map(|follows| limits(follows.charges())).unwrap_or_default();
+            let counted = limits(&follows);
             assert_eq!((verdict.standing, &counted[..]), (standing, due), "{policies:?}");
             assert_eq!(verdict.answers.len(), local.len(), "{policies:?}");
             assert!(deciding.is_local());
@@ -230,7 +210,7 @@ mod tests {
         let Decided { verdict, due, .. } = deciding.conclude(&rules);
         let mut unanswered: Vec<u32> = verdict.unanswered.iter().map(|limit| limit.limit).collect();
         unanswered.sort_unstable();
-        assert_eq!((verdict.standing, unanswered, due), (Standing::Allowed, vec![0, 1], None));
+        assert_eq!((verdict.standing, unanswered, due), (Standing::Allowed, vec![0, 1], Vec::new()));
     }
 
     #[test]
@@ -240,9 +220,8 @@ mod tests {
         deciding.plan.denials.push(denial);
         assert!(deciding.round().is_none());
         let Decided { verdict, due, .. } = deciding.conclude(&rules);
-        let Some(Due::Denied(charges)) = due else { panic!("{due:?}") };
-        assert_eq!((verdict.standing, limits(&charges)), (Standing::Denied, vec![0, 1]));
-        assert!(charges.iter().all(|charge| charge.mode == Mode::SpendOnly));
+        assert_eq!((verdict.standing, limits(&due)), (Standing::Denied, vec![0, 1]));
+        assert!(due.iter().all(|charge| charge.mode == Mode::SpendOnly));
         // In shadow it denies nothing, so the store decides.
         let (_, mut deciding) = start(&[Allow]);
         deciding.plan.denials.push(LimitDenial { enforced: false, ..denial });

@@ -10,9 +10,10 @@ use super::delays::Place;
 use super::settlement::Job;
 use super::slots::HeldSlots;
 use super::{Limiter, View};
+use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::deciding::{Decided, Deciding, Due};
+use crate::engine::deciding::{Decided, Deciding};
 use crate::engine::rules::claims::{TokenClaims, TokenResult};
 use crate::engine::rules::plan::Plan;
 use crate::engine::rules::request::Request;
@@ -42,7 +43,7 @@ impl Limiter {
             let answer = self.ask_store(&view, round, &ask).await;
             self.answered(&view, &mut question, answer, ask.now());
         }
-        let mut ruling = self.conclude(view, &ask, question);
+        let mut ruling = self.conclude(view, &ask, &mut question);
         ruling.claims = claims;
         Ok(ruling)
     }
@@ -78,28 +79,28 @@ impl Limiter {
     }
 
     /// Makes the ruling of what is decided.
-    fn conclude(&self, view: Rc<View>, ask: &Ask<'_>, question: Question) -> Ruling {
-        let Question { mut deciding, place, slots } = question;
+    fn conclude(&self, view: Rc<View>, ask: &Ask<'_>, question: &mut Question) -> Ruling {
+        let Question { deciding, place, slots } = question;
         let Decided { verdict, descriptors, due } = deciding.conclude(view.rules());
-        let is_local = deciding.is_local();
-        let Deciding { plan, decisions, .. } = deciding;
-        if let Some(due) = due {
+        let (is_local, plan, decisions) = (deciding.is_local(), &deciding.plan, &deciding.decisions);
+        if !due.is_empty() {
             self.charge(&view, due, ask.now(), is_local);
         }
         // A request that takes slots only when it has waited is counted then.
         let is_final = place.is_none() || slots.is_none() || verdict.delay() == Micros(0);
         let is_counted = is_final && ask.is_decision();
-        let denials = if is_counted { view.count_verdict(&verdict, &plan, ask.start) } else { Vec::new() };
+        let denials = if is_counted { view.count_verdict(&verdict, plan, ask.start) } else { Vec::new() };
         self.record(&view, ask, &verdict);
         view.snapshot.warn_of_values(&verdict);
-        let settlement = self.settlement(&view, (&plan, &decisions), &verdict, ask, is_local);
+        let settlement = self.settlement(&view, (plan, decisions), &verdict, ask, is_local);
         self.seconds[ask.listener as usize].observe(ask.start.elapsed());
-        let slots = slots.filter(|_| verdict.is_allowed());
+        let slots = slots.take().filter(|_| verdict.is_allowed());
         let (held, listener) = (None, ask.listener);
         let mut ruling =
             Ruling { view, verdict, descriptors, slots, settlement, held, listener, denials, claims: Vec::new() };
-        if let Some(place) = place.filter(|_| ruling.verdict.delay() > Micros(0)) {
-            ruling.held = Some(Self::held(place, (plan, &decisions), &mut ruling, ask, is_local));
+        if let Some(place) = place.take().filter(|_| ruling.verdict.delay() > Micros(0)) {
+            let plan = std::mem::take(&mut deciding.plan);
+            ruling.held = Some(Self::held(place, (plan, &deciding.decisions), &mut ruling, ask, is_local));
         }
         ruling
     }
@@ -152,13 +153,9 @@ impl Limiter {
         Some(slots)
     }
 
-    /// Makes charges that nobody waits for.
-    fn charge(&self, view: &View, due: Due, now: Micros, is_local: bool) {
-        let (kind, charges) = match due {
-            Due::Denied(charges) => (StoreReport::Denied, charges),
-            Due::Candidate(charges) => (StoreReport::Candidate, charges),
-        };
-        let effective_from = view.rules().effective_from;
+    /// Counts a denied request, for which nobody waits.
+    fn charge(&self, view: &View, charges: Vec<Charge>, now: Micros, is_local: bool) {
+        let (kind, effective_from) = (StoreReport::Denied, view.rules().effective_from);
         self.settler.run(Job { kind, charges, effective_from, now, counters: Vec::new() }, is_local);
     }
 }

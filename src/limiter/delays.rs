@@ -264,9 +264,9 @@ impl Limiter {
                     local.push(charge.clone());
                     locals.push(Unanswered { limit: origin.limit, denies: false });
                 }
-                _ if origin.is_candidate => {}
+                _ if origin.is_candidate() => {}
                 policy => {
-                    let denies = origin.enforced && policy == Some(StoreErrorPolicy::Deny);
+                    let denies = origin.is_enforced() && policy == Some(StoreErrorPolicy::Deny);
                     unanswered.push(Unanswered { limit: origin.limit, denies });
                 }
             }

@@ -24,7 +24,7 @@ impl View {
             return;
         }
         let mut counted = SmallVec::<[u64; 4]>::new();
-        for answer in answers.iter().filter(|answer| is_short(answer, kind)) {
+        for answer in answers.iter().filter(|answer| answer.is_short()) {
             let charge = plan.charges.iter().find(|charge| Some(charge.bucket.fingerprint) == answer.fingerprint);
             let Some(Bucket { key, fingerprint, .. }) = charge.map(|charge| &charge.bucket) else { continue };
             let (key, fingerprint) = plain(key, *fingerprint, &rules.fingerprinter);
@@ -35,8 +35,4 @@ impl View {
             }
         }
     }
-}
-
-fn is_short(answer: &Answer, kind: DenialKind) -> bool {
-    if kind == DenialKind::Candidate { answer.is_short_candidate() } else { answer.is_short() }
 }

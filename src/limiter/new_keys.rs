@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{Limiter, View};
 use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::charge::{Bucket, Charge, ChargeOrigin, Mode};
+use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::rules::key::of_newcomers;
 use crate::engine::rules::plan::Plan;
@@ -47,8 +47,9 @@ impl Limiter {
         let Some(recent) = &self.recent else { return };
         let mut sharing = SmallVec::<[u32; 2]>::new();
         for index in 0..plan.charges.len() {
-            let ChargeOrigin { limit, is_candidate, .. } = plan.charges[index].origin;
-            if is_candidate {
+            let origin = plan.charges[index].origin;
+            let limit = origin.limit;
+            if origin.is_candidate() {
                 // It follows its limit's own charge: counted alone, it would halve the ids that the limit may have.
                 if sharing.contains(&limit) {
                     share(view.rules(), &mut plan.charges, index);

@@ -13,7 +13,7 @@ use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::charge::{Elevated, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::answer::verdict::{Answer, Standing, Verdict};
 use crate::engine::deciding::Deciding;
 use crate::engine::rules::allowance::{Allowance, ElevatedAllowance};
 use crate::engine::rules::candidate::Candidate;
@@ -21,6 +21,7 @@ use crate::engine::rules::component::{Component, ComponentSource};
 use crate::engine::rules::fingerprint::Fingerprinter;
 use crate::engine::rules::identity::Fallback;
 use crate::engine::rules::limit::{Limit, LimitMode, StoreErrorPolicy};
+use crate::engine::rules::matching::Match;
 use crate::engine::rules::request::{Request, sample};
 use crate::engine::rules::rule_set::Rules;
 use crate::engine::rules::terms::Intent;
@@ -228,7 +229,7 @@ async fn reports_that_find_the_queue_full_are_counted() {
         assert_eq!(count(&limiter, requests).await, [0, requests, 0]);
         assert_eq!(dropped("denied"), expected);
     }
-    assert_eq!(["settlement", "candidate"].map(dropped), ["0", "0"]);
+    assert_eq!(dropped("settlement"), "0");
 }
 
 /// A limit of each algorithm, one with two windows, one in shadow, and one with a candidate, with the stand-in for its store.
@@ -398,5 +399,66 @@ proptest! {
                 prop_assert!(more <= most, "{more} within {} us, {most} may: {passed:?}", at - from);
             }
         }
+    }
+}
+
+/// Windows of one algorithm, by its number: `(burst, count, seconds)` each.
+fn windows_of(algorithm: u8, windows: &[(u64, u64, u64)]) -> Allowance {
+    let window = |(burst, count, seconds): &(u64, u64, u64)| {
+        let (count, period) = (*count, *seconds * 1_000_000_000);
+        let numbers = match algorithm {
+            0 => Numbers::new(*burst, count, period),
+            1 => Numbers::fixed_window(*burst, count, period, Aligned::First),
+            2 => Numbers::sliding_log(count, period),
+            _ => Numbers::sliding_window(count, period, algorithm > 3),
+        };
+        numbers.unwrap()
+    };
+    Allowance::Windows(windows.iter().map(window).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Beside a limit that denies some requests by itself.
+    #[test]
+    fn numbers_in_shadow_and_of_a_candidate_are_short_when_they_would_deny_enforced(
+        algorithm in 0..5u8,
+        windows in vec((1..6u64, 1..6u64, 1..5u64), 1..=3),
+        own in vec((1..6u64, 1..6u64, 1..5u64), 1..=2),
+        asks in vec((0..2_000_000u64, 1..4u64, 0..6u8), 1..60),
+    ) {
+        let closed = || {
+            let conditions = Match { methods: vec!["PUT".to_owned()], ..Default::default() };
+            Limit { conditions, allowance: Allowance::Deny, ..Limit::new("Closed") }
+        };
+        let numbers = || windows_of(algorithm, &windows);
+        let limit = |allowance| Limit { by: Vec::new(), allowance, ..Limit::new("L") };
+        let enforced = limiter(vec![limit(numbers()), closed()]);
+        let shadow = limiter(vec![Limit { mode: LimitMode::Shadow, ..limit(numbers()) }, closed()]);
+        let candidate = Some(Box::new(Candidate { allowance: numbers(), enforce_for: 0 }));
+        let candidate = limiter(vec![Limit { candidate, ..limit(windows_of(algorithm, &own)) }, closed()]);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut now, headers) = (Micros(1_760_000_000_000_000), Headers::new());
+            for (later, cost, kind) in asks {
+                now = now.after(Micros(later));
+                let request = Request { now, ..request(if kind == 0 { "PUT" } else { "GET" }, &headers) };
+                let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+                let ask = Ask { intent: Intent { cost: Some(cost), ..Intent::SPEND }, ..ask };
+                let [enforced, shadow, candidate] =
+                    [enforced.decide(ask).await, shadow.decide(ask).await, candidate.decide(ask).await];
+                let short = |answers: &[Answer]| {
+                    let own = answers.iter().filter(|answer| answer.limit == 0);
+                    own.map(|answer| (answer.window, answer.is_short(), answer.decision.remaining)).collect::<Vec<_>>()
+                };
+                let expected = short(&enforced.unwrap().verdict.answers);
+                let shadow = shadow.unwrap().verdict;
+                prop_assert_eq!(&short(&shadow.answers), &expected);
+                prop_assert_eq!(shadow.is_allowed(), kind > 0);
+                prop_assert_eq!(&short(&candidate.unwrap().verdict.candidates), &expected);
+            }
+            Ok(())
+        })?;
     }
 }

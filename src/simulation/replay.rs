@@ -72,7 +72,7 @@ impl Replay {
         }
         self.outcomes.clear();
         let plan = &deciding.plan;
-        let has_candidates = plan.charges.iter().any(|charge| charge.origin.is_candidate);
+        let has_candidates = plan.charges.iter().any(|charge| charge.origin.is_candidate());
         let is_call = plan.joint.is_some();
         // Most requests need no verdict, only the outcomes of their limits.
         let needs_verdict = is_call || has_candidates || plan.is_denied();
@@ -97,10 +97,9 @@ impl Replay {
                 let outcomes = self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit);
                 outcomes.for_each(|outcome| outcome.candidate_denies = Some(is_denied));
             }
-            if let Some(due) = due {
+            if !due.is_empty() {
                 // The call cannot fail: its buckets were in the plan.
-                let charges = due.charges();
-                let _ = self.store.decide(&Batch { charges, effective_from: self.effective_from, now });
+                let _ = self.store.decide(&Batch { charges: &due, effective_from: self.effective_from, now });
             }
         }
         is_denied
@@ -120,15 +119,11 @@ impl Replay {
     fn sum_up(&mut self, asked: &Asked, decisions: &Decisions) -> bool {
         let mut is_denied = false;
         let charges = asked.plan.charges.iter().enumerate();
-        for (place, charge) in charges.filter(|(_, charge)| !charge.origin.is_candidate) {
+        for (place, charge) in charges.filter(|(_, charge)| !charge.origin.is_candidate()) {
             let origin = charge.origin;
             let decision = decisions.get(place);
-            let denies = decision.is_some_and(
-                |decision| {
-                    if origin.enforced { decision.is_denied() } else { decision.is_short() }
-                },
-            );
-            is_denied |= denies && origin.enforced;
+            let denies = decision.is_some_and(Decision::is_short);
+            is_denied |= denies && origin.is_enforced();
             let delay = decision.map(Decision::delay).unwrap_or_default();
             match self.outcomes.last_mut().filter(|last| last.limit == origin.limit) {
                 Some(last) => {
@@ -139,7 +134,7 @@ impl Replay {
                     limit: origin.limit,
                     id: Some(charge.bucket.fingerprint),
                     is_denied: denies,
-                    is_enforced: origin.enforced,
+                    is_enforced: origin.is_enforced(),
                     charge: Some(place),
                     candidate_denies: None,
                     delay,
@@ -167,14 +162,14 @@ impl Replay {
     /// The outcomes of a call with several descriptors. A limit has that of its strictest charge.
     fn sum_up_call(&mut self, asked: &Asked, verdict: &Verdict) -> bool {
         for answer in &verdict.answers {
-            let is_denied = if answer.enforced { answer.decision.is_denied() } else { answer.is_short() };
+            let is_denied = answer.is_short();
             let delay = answer.decision.delay();
             if let Some(last) = self.outcomes.last_mut().filter(|last| last.limit == answer.limit) {
                 last.is_denied |= is_denied;
                 last.delay = last.delay.max(delay);
                 continue;
             }
-            let is_own = |charge: &Charge| charge.origin.limit == answer.limit && !charge.origin.is_candidate;
+            let is_own = |charge: &Charge| charge.origin.limit == answer.limit && !charge.origin.is_candidate();
             self.outcomes.push(LimitOutcome {
                 limit: answer.limit,
                 id: answer.fingerprint.or_else(|| asked.uncharged_id(answer.limit)),

@@ -121,7 +121,7 @@ impl Picture for Raised {
                 self.level.cut(&question.numbers);
                 self.level.move_to(question, false);
             }
-            None => self.level.move_to(question, false),
+            None => self.level.move_to(question, self.own.count == 0),
         }
     }
 
@@ -198,7 +198,7 @@ impl Picture for Raised {
         if plain.outcome == Outcome::Allowed || matches!(charge.mode, Mode::SpendUpTo | Mode::Refund | Mode::Reset) {
             return plain;
         }
-        if self.can_rise(charge.cost, 0) && charge.mode.looks() {
+        if self.can_rise(charge.cost, 0) && charge.mode == Mode::Look {
             let what = What::Raised(0);
             return Outlook { outcome: Outcome::Allowed, what, is_written: false, again: Again::AtOnce };
         }

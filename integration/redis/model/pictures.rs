@@ -110,7 +110,7 @@ impl Level {
     pub(super) fn exchange(&mut self, numbers: &Numbers) {
         let (old, (token, _)) = (parts(self.numbers()).0, parts(numbers));
         self.used = (self.used * token).div_ceil(old).min(u128::from(numbers.burst()) * token);
-        self.numbers = Some(numbers.clone());
+        (self.numbers, self.forgotten) = (Some(numbers.clone()), None);
     }
 
     /// Changes the numbers; what is left stays, as far as they have room.
@@ -563,7 +563,11 @@ impl Picture for Slots {
     fn foresee(&self, charge: &Charge) -> Outlook {
         let nothing = |outcome, again| Outlook { outcome, what: What::Nothing, is_written: false, again };
         let written = |what| Outlook { outcome: Outcome::Allowed, what, is_written: true, again: Again::AtOnce };
-        let denied = if charge.mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
+        let denied = match charge.mode {
+            Mode::SpendUpTo => Outcome::Unchanged,
+            _ if charge.can_deny() => Outcome::Denied,
+            _ => Outcome::Short,
+        };
         let held = self.held.len() as u64;
         let after = if self.is_held() { held } else { held + 1 };
         match charge.mode {

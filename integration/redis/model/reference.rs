@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir::engine::algorithms::algorithm::Algorithm;
-use weir::engine::algorithms::charge::{Charge, Elevated, Mode, Slot};
+use weir::engine::algorithms::charge::{Charge, Elevated, Mode, Role, Slot};
 use weir::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
 use weir::engine::algorithms::micros::{EXACT, Micros};
 use weir::engine::algorithms::numbers::Numbers;
@@ -178,15 +178,16 @@ impl Reference {
             outlooks.push(outlook);
         }
         let mut counted = vec![false; charges.len()];
-        if outlooks.iter().any(|outlook| outlook.outcome == Outcome::Denied) {
-            for ((outlook, charge), counted) in outlooks.iter_mut().zip(charges).zip(&mut counted) {
-                let counts = counts_denied(charge) && matches!(charge.mode, Mode::Spend | Mode::SpendOnly);
-                outlook.is_written &= counts || outlook.outcome != Outcome::Allowed && charge.numbers.is_slots();
-                if outlook.outcome == Outcome::Allowed {
-                    *counted = counts && charge.cost > 0;
-                    (outlook.outcome, outlook.again) = (Outcome::Unchanged, Again::AtOnce);
-                    outlook.what = if counts { outlook.what } else { What::Nothing };
-                }
+        let takes: Vec<bool> = charges.iter().map(|charge| takes(charge, charges, &outlooks)).collect();
+        for (place, (outlook, charge)) in
+            outlooks.iter_mut().zip(charges).enumerate().filter(|(place, _)| !takes[*place])
+        {
+            let counts = counts_denied(charge) && matches!(charge.mode, Mode::Spend | Mode::SpendOnly);
+            outlook.is_written &= counts || outlook.outcome != Outcome::Allowed && charge.numbers.is_slots();
+            if outlook.outcome == Outcome::Allowed {
+                counted[place] = counts && charge.cost > 0;
+                (outlook.outcome, outlook.again) = (Outcome::Unchanged, Again::AtOnce);
+                outlook.what = if counts { outlook.what } else { What::Nothing };
             }
         }
         let mut decisions = Decisions::with_capacity(charges.len());
@@ -293,6 +294,22 @@ fn key_of(charge: &Charge) -> Option<(u8, Arc<str>)> {
     charge.quota().map(|(tag, name)| (tag, Arc::clone(name)))
 }
 
+/// The rule of taking: a charge takes its cost if its limit fits and no other enforced limit fails to.
+fn takes(charge: &Charge, charges: &[Charge], outlooks: &[Outlook]) -> bool {
+    let is_candidate = |charge: &Charge| charge.origin.role == Role::Candidate;
+    charges.iter().zip(outlooks).all(|(other, outlook)| {
+        let same = other.origin.group == charge.origin.group;
+        let can_be_short = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::Look | Mode::SpendOnly);
+        match outlook.outcome {
+            Outcome::Denied => is_candidate(charge) && can_be_short && same,
+            Outcome::Short => {
+                charge.can_deny() || !can_be_short || !same || is_candidate(charge) != is_candidate(other)
+            }
+            Outcome::Allowed | Outcome::Unchanged => true,
+        }
+    })
+}
+
 fn counts_denied(charge: &Charge) -> bool {
     charge.numbers.counts_denied()
 }
@@ -326,13 +343,13 @@ pub(super) fn foresee(picture: &impl Picture, charge: &Charge) -> Outlook {
             apply(&mut after, what);
             if after == *picture { unchanged(Outcome::Unchanged) } else { written(what, Again::AtOnce) }
         }
-        mode if cost <= room && mode.looks() => unchanged(Outcome::Allowed),
+        Mode::Look if cost <= room => unchanged(Outcome::Allowed),
         mode if cost <= room => {
             let is_written = mode != Mode::Check;
             Outlook { is_written, ..written(What::Taken(cost), Again::WhenFits(cost)) }
         }
         mode => {
-            let outcome = if mode.can_deny() { Outcome::Denied } else { Outcome::Unchanged };
+            let outcome = if charge.can_deny() { Outcome::Denied } else { Outcome::Short };
             let mut after = picture.clone();
             after.deny(cost);
             // A window that counts no more denials is left as it is.

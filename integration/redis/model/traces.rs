@@ -6,7 +6,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use weir::engine::algorithms::algorithm::{Algorithm, Aligned};
 use weir::engine::algorithms::calendar::{Calendar, Unit};
-use weir::engine::algorithms::charge::{Bucket, Charge, Dated, Elevated, Input, Mode, NUMBERS_OF_THE_CALL, Slot};
+use weir::engine::algorithms::charge::{
+    Bucket, Charge, ChargeOrigin, Dated, Elevated, Input, Mode, NUMBERS_OF_THE_CALL, Role, Slot,
+};
 use weir::engine::algorithms::micros::{EXACT, Micros};
 use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::sliding_window;
@@ -51,6 +53,7 @@ struct Ask {
     numbers: usize,
     cost: Cost,
     mode: Mode,
+    role: Role,
     /// The slot's name, if there is one.
     slot: Option<Slot>,
     /// The age of the numbers, or the time of this call, if they did not take effect with the rules.
@@ -111,8 +114,8 @@ impl Trace {
         // Pseudo-random, as the store expects of fingerprints.
         let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut charges: Vec<Charge> = Vec::new();
-        for Ask { id, numbers, cost, mode, slot, changed, taken } in &step.asks {
-            let (numbers, mut elevated) = self.allowed[*numbers].clone();
+        for Ask { id, numbers: limit, cost, mode, role, slot, changed, taken } in &step.asks {
+            let (numbers, mut elevated) = self.allowed[*limit].clone();
             if let Some(quota) = elevated.as_mut().and_then(|elevated| Arc::make_mut(elevated).quota.as_mut()) {
                 *quota = format!("{number}{quota}").into();
             }
@@ -133,7 +136,7 @@ impl Trace {
                     Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow { .. }
                 );
                 // Looks are for tokens.
-                let mode = if numbers.is_slots() && mode.looks() { Mode::Check } else { *mode };
+                let mode = if numbers.is_slots() && *mode == Mode::Look { Mode::Check } else { *mode };
                 let dated = match (taken.filter(|_| is_dated), mode) {
                     (None, _) => Dated::No,
                     (Some(Ok(back)), Mode::Refund) => {
@@ -144,7 +147,11 @@ impl Trace {
                 };
                 let input = slot.or(elevated.map(Input::Elevated)).map(Box::new);
                 let changed = changed.map_or(0, |changed| changed.map_or_else(|at| at, |ago| now.saturating_sub(ago)));
+                let group = if mode == Mode::SpendOnly { NUMBERS + charges.len() } else { *limit };
+                let origin =
+                    ChargeOrigin { role: *role, group: u32::try_from(group).unwrap(), ..ChargeOrigin::new(0, true) };
                 charges.push(Charge {
+                    origin,
                     input,
                     dated,
                     changed: Micros(changed),
@@ -324,7 +331,6 @@ fn step() -> impl Strategy<Value = Step> {
         6 => Just(Mode::Spend),
         1 => Just(Mode::Check),
         1 => Just(Mode::Look),
-        1 => Just(Mode::LookOnly),
         2 => Just(Mode::SpendOnly),
         1 => Just(Mode::SpendUpTo),
         2 => Just(Mode::Refund),
@@ -335,12 +341,14 @@ fn step() -> impl Strategy<Value = Step> {
     let changed = prop_oneof![2 => any_length(45).prop_map(Ok), 3 => Just(Err(NUMBERS_OF_THE_CALL.0))];
     let changed = proptest::option::weighted(0.25, changed);
     let taken = prop_oneof![4 => (0..MOST_STEPS).prop_map(Ok), 1 => any_length(53).prop_map(Err)];
-    let asked = (0..IDS, 0..NUMBERS, Cost::any(), mode, slot, changed, proptest::option::of(taken));
-    let ask = asked.prop_map(|(id, numbers, cost, mode, slot, changed, taken)| Ask {
+    let role = prop_oneof![4 => Just(Role::Enforced), 2 => Just(Role::Shadow), 1 => Just(Role::Candidate)];
+    let asked = (0..IDS, 0..NUMBERS, Cost::any(), (mode, role), slot, changed, proptest::option::of(taken));
+    let ask = asked.prop_map(|(id, numbers, cost, (mode, role), slot, changed, taken)| Ask {
         id,
         numbers,
         cost,
         mode,
+        role,
         slot,
         changed,
         taken,

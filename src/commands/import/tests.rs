@@ -271,7 +271,7 @@ fn counted(rules: &Rules, descriptor: &[(&str, &str)]) -> Counted {
     let mut counted = Counted { enforced: BTreeMap::new(), in_shadow: BTreeSet::new(), is_refused: (false, false) };
     for charge in &plan.charges {
         let numbers = (charge.numbers.count(), charge.numbers.period());
-        if charge.origin.enforced {
+        if charge.origin.is_enforced() {
             counted.enforced.insert(numbers, charge.bucket.key.clone());
         } else {
             counted.in_shadow.insert(numbers);

@@ -155,8 +155,8 @@ impl Player {
             }
         }
         let Decided { verdict, due, .. } = deciding.conclude(rules);
-        if let Some(due) = due {
-            let batch = Batch { charges: due.charges(), effective_from, now };
+        if !due.is_empty() {
+            let batch = Batch { charges: &due, effective_from, now };
             self.store.decide(&batch).await.map_err(|error| error.to_string())?;
         }
         let Deciding { plan, decisions, .. } = &deciding;

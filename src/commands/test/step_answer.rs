@@ -16,15 +16,14 @@ pub(super) type Answer = Result<Value, String>;
 /// nothing back.
 pub(super) fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Value {
     let cannot_deny = |charge: &Charge| match charge.mode {
-        Mode::SpendOnly | Mode::SpendUpTo => true,
-        Mode::Check => !charge.origin.enforced,
-        _ => false,
+        Mode::Refund | Mode::Reset => false,
+        _ => !charge.can_deny(),
     };
     let counts = |charge: &Charge, decision: &Decision| match charge.mode {
         Mode::Refund => decision.outcome == Outcome::Allowed,
         _ => !cannot_deny(charge),
     };
-    let all = || plan.charges.iter().zip(decisions.iter()).filter(|(charge, _)| !charge.origin.is_candidate);
+    let all = || plan.charges.iter().zip(decisions.iter()).filter(|(charge, _)| !charge.origin.is_candidate());
     let any_counts = all().any(|(charge, decision)| counts(charge, decision));
     let strictest = all()
         .filter(|(charge, decision)| !any_counts || counts(charge, decision))
@@ -37,9 +36,7 @@ pub(super) fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Valu
     }
     if decision.is_denied() {
         // The wait in the `Retry-After` header: a bucket that has counted the request may deny for longer.
-        let counts = |place: usize| {
-            plan.charges.get(place).is_some_and(|charge| charge.origin.enforced && !charge.origin.is_candidate)
-        };
+        let counts = |place: usize| plan.charges.get(place).is_some_and(|charge| charge.origin.is_enforced());
         let waits =
             decisions.details.iter().filter(|(place, _)| counts(*place)).filter_map(|(_, detail)| match detail {
                 Detail::Counted(wait) => Some(*wait),

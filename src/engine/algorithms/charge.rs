@@ -37,9 +37,7 @@ pub enum Mode {
     Check,
     /// Denies as `Check` does, and otherwise tells the state of the bucket as it is.
     Look,
-    /// The same for a limit in shadow: never denies.
-    LookOnly,
-    /// Takes the cost if it fits, and never denies.
+    /// Takes the cost as a limit in shadow does, and never denies.
     SpendOnly,
     /// Takes the cost, or everything that is left if that is less, and never denies. For costs that have already been incurred.
     SpendUpTo,
@@ -50,28 +48,21 @@ pub enum Mode {
 }
 
 impl Mode {
+    /// Returns true if an enforced limit denies a charge in this mode that does not fit.
     pub const fn can_deny(self) -> bool {
         matches!(self, Self::Spend | Self::Check | Self::Look)
     }
+}
 
-    /// Returns true if it takes nothing and tells the state of the bucket as it is.
-    pub const fn looks(self) -> bool {
-        matches!(self, Self::Look | Self::LookOnly)
-    }
-
-    /// Returns the mode that asks whether the cost of a spend would fit, and takes nothing.
-    pub(crate) const fn looking(self) -> Self {
-        match self {
-            Self::Spend | Self::Check => Self::Look,
-            Self::SpendOnly => Self::LookOnly,
-            other => other,
-        }
-    }
-
-    /// The outcome of a charge that does not fit.
-    pub(crate) const fn short_outcome(self) -> Outcome {
-        if self.can_deny() { Outcome::Denied } else { Outcome::Unchanged }
-    }
+/// The effect of a limit on the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    #[default]
+    Enforced,
+    /// The limit or the id is in shadow: it counts as if it were enforced, and denies nothing.
+    Shadow,
+    /// Other numbers of the limit, which count as if they stood in its place, and deny nothing.
+    Candidate,
 }
 
 /// The origin of a charge.
@@ -81,10 +72,10 @@ pub struct ChargeOrigin {
     pub limit: u32,
     /// The index in the limit's `rates`.
     pub window: u32,
-    /// True if a denial denies the request. Otherwise the limit or the id is in shadow.
-    pub enforced: bool,
-    /// True if it is a charge of the limit's candidate.
-    pub is_candidate: bool,
+    pub role: Role,
+    /// The same for all charges that take together or not at all: the index of the limit, or a number of its own for each id that
+    /// [`Mode::SpendOnly`] charges.
+    pub group: u32,
 }
 
 /// A change to one bucket, with the numbers that hold for it.
@@ -158,8 +149,16 @@ impl std::fmt::Display for Elevated {
 
 impl ChargeOrigin {
     /// The first window of a limit.
-    pub const fn new(limit: u32, enforced: bool) -> Self {
-        Self { limit, window: 0, enforced, is_candidate: false }
+    pub const fn new(limit: u32, is_enforced: bool) -> Self {
+        Self { limit, window: 0, role: if is_enforced { Role::Enforced } else { Role::Shadow }, group: limit }
+    }
+
+    pub const fn is_enforced(&self) -> bool {
+        matches!(self.role, Role::Enforced)
+    }
+
+    pub const fn is_candidate(&self) -> bool {
+        matches!(self.role, Role::Candidate)
     }
 }
 
@@ -231,7 +230,7 @@ impl Charge {
     /// Returns its part about leases. A check has none, because it changes nothing.
     pub fn lease_ask(&self) -> Option<&LeaseAsk> {
         match self.input.as_deref() {
-            Some(Input::Lease(ask)) if self.mode != Mode::Check && !self.mode.looks() => Some(ask),
+            Some(Input::Lease(ask)) if !matches!(self.mode, Mode::Check | Mode::Look) => Some(ask),
             _ => None,
         }
     }
@@ -254,11 +253,32 @@ impl Charge {
         self.numbers.algorithm().keeps_level() && self.elevated().is_none()
     }
 
+    /// Returns true if it denies the request when it does not fit.
+    pub const fn can_deny(&self) -> bool {
+        self.origin.is_enforced() && self.mode.can_deny()
+    }
+
+    /// The outcome of a charge that does not fit.
+    pub(crate) const fn short_outcome(&self) -> Outcome {
+        if self.can_deny() { Outcome::Denied } else { Outcome::Short }
+    }
+
+    /// Asks whether the cost would fit, and takes nothing.
+    pub(crate) fn look(&mut self) {
+        if self.mode == Mode::SpendOnly && self.origin.is_enforced() {
+            self.origin.role = Role::Shadow;
+        }
+        if matches!(self.mode, Mode::Spend | Mode::Check | Mode::SpendOnly) {
+            self.mode = Mode::Look;
+        }
+    }
+
     /// Turns a charge of 0 tokens into a look for 1.
     pub(crate) fn look_for_one(&mut self) {
         let takes_nothing = self.cost == 0 && matches!(self.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
         if takes_nothing && self.numbers.algorithm().has_tokens() {
-            (self.cost, self.mode) = (1, self.mode.looking());
+            self.cost = 1;
+            self.look();
         }
     }
 }
@@ -268,16 +288,8 @@ mod tests {
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
-    const MODES: [Mode; 8] = [
-        Mode::Spend,
-        Mode::Check,
-        Mode::Look,
-        Mode::LookOnly,
-        Mode::SpendOnly,
-        Mode::SpendUpTo,
-        Mode::Refund,
-        Mode::Reset,
-    ];
+    const MODES: [Mode; 7] =
+        [Mode::Spend, Mode::Check, Mode::Look, Mode::SpendOnly, Mode::SpendUpTo, Mode::Refund, Mode::Reset];
 
     fn charge(numbers: &Numbers, cost: u64, mode: Mode) -> Charge {
         Charge::new(Bucket::new("L:k", 1), numbers.clone(), cost, mode)
@@ -310,16 +322,14 @@ mod tests {
         let looked = |cost, mode| {
             let mut charge = charge(&gcra, cost, mode);
             charge.look_for_one();
-            (charge.cost, charge.mode)
+            (charge.cost, charge.mode, charge.can_deny())
         };
-        assert_eq!(MODES.map(|mode| looked(2, mode)), MODES.map(|mode| (2, mode)));
-        let looks = modes_of(|mode| looked(0, mode) != (0, mode));
+        assert_eq!(MODES.map(|mode| looked(2, mode)), MODES.map(|mode| (2, mode, mode.can_deny())));
+        let looks = modes_of(|mode| looked(0, mode).0 > 0);
         assert_eq!(looks, [Mode::Spend, Mode::Check, Mode::SpendOnly]);
-        let look = (1, Mode::Look);
-        assert_eq!(
-            looks.into_iter().map(|mode| looked(0, mode)).collect::<Vec<_>>(),
-            [look, look, (1, Mode::LookOnly)]
-        );
+        let look = |can_deny| (1, Mode::Look, can_deny);
+        let found: Vec<_> = looks.into_iter().map(|mode| looked(0, mode)).collect();
+        assert_eq!(found, [look(true), look(true), look(false)]);
         let mut slots = charge(&Numbers::concurrency(1, SECOND).unwrap(), 0, Mode::Spend);
         slots.look_for_one();
         assert_eq!((slots.cost, slots.mode), (0, Mode::Spend));
@@ -331,7 +341,7 @@ mod tests {
         let with = |mode, input| Charge { input: Some(Box::new(input)), ..charge(&gcra, 1, mode) };
         let ask = LeaseAsk::default();
         let asks = modes_of(|mode| with(mode, Input::Lease(ask)).lease_ask() == Some(&ask));
-        assert_eq!(asks, modes_of(|mode| mode != Mode::Check && !mode.looks()));
+        assert_eq!(asks, modes_of(|mode| !matches!(mode, Mode::Check | Mode::Look)));
         let delay = Delay::new(Micros(5_000));
         let delayed = with(Mode::Spend, Input::Delay(delay));
         assert_eq!((delayed.delay(), delayed.lease_ask(), delayed.elevated()), (Some(&delay), None, None));

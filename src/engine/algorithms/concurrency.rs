@@ -91,6 +91,7 @@ pub(super) fn decide(slots: Option<&Slots>, charge: &Charge, now: Micros) -> Att
             let end = now.after(lease).min(Micros(EXACT - 1));
             let after = if is_held { held } else { held + 1 };
             if after > capacity && !is_held {
+                let outcome = if mode == Mode::SpendUpTo { Outcome::Unchanged } else { charge.short_outcome() };
                 let wait = if mode == Mode::SpendUpTo { Micros(0) } else { RETRY };
                 // Live requests renew their leases by the current clock. After it has stepped back, the leases of dead ones
                 // must not last longer.
@@ -98,7 +99,7 @@ pub(super) fn decide(slots: Option<&Slots>, charge: &Charge, now: Micros) -> Att
                 let edit = edit(SlotsChange::EndBy(end)).filter(|_| is_ahead);
                 // The edit does not belong to the denied charge.
                 let counts_denied = edit.is_some();
-                return Attempt { counts_denied, ..Attempt::new(decide(mode.short_outcome(), held, wait), edit) };
+                return Attempt { counts_denied, ..Attempt::new(decide(outcome, held, wait), edit) };
             }
             // The same name would find room, but the next request usually has another.
             let is_last = after >= capacity && mode != Mode::SpendUpTo;
@@ -154,7 +155,7 @@ mod tests {
     use super::super::charge::{Bucket, Input};
     use super::*;
     use Mode::{Check, Refund, Reset, Spend, SpendOnly, SpendUpTo};
-    use Outcome::{Allowed, Denied, Unchanged};
+    use Outcome::{Allowed, Denied, Short, Unchanged};
 
     /// Charges two slots with a lease of 10 s at seconds, under these names or without one for 0; compares outcome,
     /// rest, the wait in milliseconds and whether all slots are free.
@@ -241,7 +242,7 @@ mod tests {
                 (Allowed, 0, 1_000, false),
                 (Denied, 0, 1_000, false),
                 (Unchanged, 0, 0, false),
-                (Unchanged, 0, 1_000, false),
+                (Short, 0, 1_000, false),
             ],
         );
     }
@@ -254,7 +255,7 @@ mod tests {
                 (Allowed, 1, 0, false),
                 (Allowed, 0, 0, false),
                 (Unchanged, 0, 0, false),
-                (Unchanged, 0, 1_000, false),
+                (Short, 0, 1_000, false),
                 (Allowed, 0, 0, false),
             ],
         );

@@ -15,9 +15,11 @@ use super::script::ScriptOutput;
 pub enum Outcome {
     /// The cost fits, or a refund gave something back.
     Allowed,
-    /// The cost does not fit.
+    /// The cost does not fit, and the request is denied.
     Denied,
-    /// Nothing changed and nothing is denied: a spend-only charge that does not fit, or a refund to a full bucket.
+    /// The cost does not fit, but the charge cannot deny the request.
+    Short,
+    /// Nothing changed: another charge prevents this one, or a refund finds a full bucket.
     Unchanged,
 }
 
@@ -49,6 +51,10 @@ impl Decision {
         Self { retry_after: Some(retry_after), ..Self::never() }
     }
 
+    pub const fn is_allowed(&self) -> bool {
+        matches!(self.outcome, Outcome::Allowed)
+    }
+
     pub const fn is_denied(&self) -> bool {
         matches!(self.outcome, Outcome::Denied)
     }
@@ -72,9 +78,8 @@ impl Decision {
     }
 
     /// Returns true if the cost did not fit, whether or not the charge can deny.
-    pub fn is_short(&self) -> bool {
-        let unspent = self.outcome == Outcome::Unchanged && self.retry_after != Some(Micros(0));
-        unspent || self.is_denied()
+    pub const fn is_short(&self) -> bool {
+        matches!(self.outcome, Outcome::Denied | Outcome::Short)
     }
 
     /// Orders decisions by strictness; the greatest binds.
@@ -277,8 +282,8 @@ mod tests {
             (Outcome::Allowed, Some(5), false),
             (Outcome::Denied, Some(0), true),
             (Outcome::Denied, None, true),
-            (Outcome::Unchanged, Some(5), true),
-            (Outcome::Unchanged, None, true),
+            (Outcome::Short, Some(5), true),
+            (Outcome::Short, None, true),
             (Outcome::Unchanged, Some(0), false),
         ] {
             assert_eq!(decision(outcome, 3, wait).is_short(), is_short, "{outcome:?} {wait:?}");

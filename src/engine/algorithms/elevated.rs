@@ -39,6 +39,13 @@ impl ElevatedLevel {
         Self { level, until: Micros(0), activations: Activations::default(), ends: level.full_at() }
     }
 
+    /// As [`Level::forgotten_at`]. A bucket with activations is kept for these.
+    fn forgotten_at(&self, charge: &Charge, now: Micros, effective_from: Micros) -> Option<Micros> {
+        let counted = self.activations.at(self.level.since.max(now)).count;
+        let is_plain = self.until == Micros(0) && counted == 0;
+        self.level.forgotten_at(&charge.numbers, effective_from).filter(|_| is_plain)
+    }
+
     /// Sets the date to `now` if it is too far ahead. The month and its activations stay.
     pub(super) fn redate(&mut self, now: Micros) {
         if let Some(level) = self.level.redated(now) {
@@ -58,10 +65,12 @@ pub(super) fn decide(
     now: Micros,
     effective_from: Micros,
 ) -> Attempt<Option<ElevatedLevel>> {
+    let forgotten = kept.and_then(|kept| kept.forgotten_at(charge, now, effective_from));
+    let kept = kept.filter(|_| forgotten.is_none_or(|at| now < at));
     let mut bucket = ElevatedBucket::find(kept, charge, elevated, shared, now, effective_from);
     let was_active = bucket.is_active();
     let (mut decision, mut after) = bucket.decide();
-    let spends = charge.mode.can_deny() || matches!(charge.mode, Mode::SpendOnly | Mode::LookOnly);
+    let spends = charge.mode.can_deny() || charge.mode == Mode::SpendOnly;
     let is_short = decision.outcome != Outcome::Allowed;
     let is_empty = charge.numbers.capacity().saturating_sub(bucket.used) < charge.numbers.token();
     let needs_more = if spends { is_short } else { charge.mode == Mode::SpendUpTo && charge.cost > 0 && is_empty };
@@ -69,7 +78,7 @@ pub(super) fn decide(
         bucket.activate();
         (decision, after) = bucket.decide();
     }
-    let is_taken = decision.outcome == Outcome::Allowed && !charge.mode.looks();
+    let is_taken = decision.is_allowed() && charge.mode != Mode::Look;
     if spends && charge.cost > 0 && (is_taken || decision.outcome != Outcome::Allowed) {
         // The next charge is assumed to be the same.
         let taken = if is_taken { charge.cost.saturating_mul(bucket.numbers().token()) } else { 0 };
@@ -81,6 +90,17 @@ pub(super) fn decide(
         decision.reset_after = bucket.until_full(used);
     }
     let (active, triggered) = (bucket.is_active(), bucket.is_active() && !was_active);
+    if let (Some(at), None, false, true) = (forgotten, &after, triggered, kept.is_some()) {
+        let wait = at.since(bucket.instant);
+        decision.full_after(wait, charge);
+        if spends && charge.cost > 0 && is_short {
+            let instant = bucket.instant.after(wait);
+            let shared = bucket.shared.map(|shared| shared.at(instant));
+            let full = ElevatedBucket { instant, used: 0, shared, ..bucket };
+            let wait = full.until_activation(0).map(|renewed| wait.after(renewed));
+            decision.retry_after = [decision.retry_after, wait].into_iter().flatten().min();
+        }
+    }
     let activations_left = triggered.then(|| bucket.activations_left());
     let detail = Some(Detail::Elevated(Elevation { triggered, active, activations_left }));
     let from_quota = (triggered && shared.is_some()).then_some(bucket.instant);
@@ -267,7 +287,7 @@ mod tests {
     }
 
     use Mode::{Check, Refund, Reset, Spend, SpendOnly, SpendUpTo};
-    use Outcome::{Allowed, Denied, Unchanged};
+    use Outcome::{Allowed, Denied, Short, Unchanged};
 
     /// Charges at seconds, in turn, and compares outcome, limit, what remains, and of the elevated numbers whether they
     /// were switched on, whether they are on, and the activations left, -1 unless they were.
@@ -349,9 +369,9 @@ mod tests {
                 (Allowed, 20, 15, true, true, 1),
                 (Allowed, 4, 0, false, false, -1),
                 (Allowed, 4, 0, false, false, -1),
-                (Unchanged, 4, 0, false, false, -1),
+                (Short, 4, 0, false, false, -1),
                 (Allowed, 20, 0, true, true, 1),
-                (Unchanged, 20, 0, false, true, -1),
+                (Short, 20, 0, false, true, -1),
             ],
         );
     }
@@ -509,14 +529,11 @@ mod tests {
                 let decision = spend.decision;
                 let (as_checked, check) = ask(&kept, Check, cost, now);
                 prop_assert_eq!((as_checked, check.decision, check.edit), (elevation, decision, None));
-                let unless_denied = |outcome| if outcome == Denied { Unchanged } else { outcome };
+                let unless_denied = |outcome| if outcome == Denied { Short } else { outcome };
                 let (_, only) = ask(&kept, SpendOnly, cost, now);
                 prop_assert_eq!(only.decision, Decision { outcome: unless_denied(decision.outcome), ..decision });
                 let (as_seen, look) = ask(&kept, Mode::Look, cost, now);
-                let (_, look_only) = ask(&kept, Mode::LookOnly, cost, now);
-                prop_assert_eq!((as_seen, look.edit, look_only.edit), (elevation, None, None));
-                let shown = Decision { outcome: unless_denied(look.decision.outcome), ..look.decision };
-                prop_assert_eq!(look_only.decision, shown);
+                prop_assert_eq!((as_seen, look.edit), (elevation, None));
                 if decision.outcome == Denied || cost == 0 {
                     prop_assert_eq!(look.decision, decision);
                 } else if !elevation.triggered {

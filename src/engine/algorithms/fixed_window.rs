@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    use Outcome::{Allowed, Denied, Unchanged};
+    use Outcome::{Allowed, Denied, Short, Unchanged};
 
     #[test]
     fn windows_of_the_clock_begin_at_multiples_of_their_period() {
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(bucket.level, None, "a full bucket has no state");
         bucket.check(Micros(140_000_000), 1, Mode::Refund, (Unchanged, 3, 0, 0));
         bucket.spend(150, 3, (Allowed, 0, 60, 60));
-        bucket.check(Micros(150_000_000), 1, Mode::SpendOnly, (Unchanged, 0, 60, 60));
+        bucket.check(Micros(150_000_000), 1, Mode::SpendOnly, (Short, 0, 60, 60));
         bucket.check(Micros(150_000_000), 4, Mode::Spend, (Denied, 0, u64::MAX, 60));
         bucket.check(Micros(150_000_000), 0, Mode::Reset, (Allowed, 3, 0, 0));
         assert_eq!(bucket.level, None);

@@ -200,7 +200,7 @@ mod tests {
         let mut level = None;
         let decision = apply(&mut level, &charge(limit.clone(), 12, Mode::Spend), 0);
         assert_eq!((decision.outcome, decision.remaining, decision.retry_after), (Outcome::Denied, 10, None));
-        assert_eq!(apply(&mut level, &charge(limit.clone(), u64::MAX, Mode::SpendOnly), 0).outcome, Outcome::Unchanged);
+        assert_eq!(apply(&mut level, &charge(limit.clone(), u64::MAX, Mode::SpendOnly), 0).outcome, Outcome::Short);
         assert_eq!(level, None);
     }
 

@@ -16,7 +16,6 @@ pub mod sliding_window;
 
 pub mod activations;
 pub mod algorithm;
-pub mod batch;
 pub mod by_fingerprint;
 pub mod calendar;
 pub mod charge;
@@ -31,5 +30,6 @@ mod model;
 pub mod numbers;
 pub mod state;
 pub mod tag;
+pub mod taking;
 mod usage;
 pub mod windows;

@@ -4,12 +4,12 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::algorithm::Aligned;
-use super::batch::{Edits, decide_all};
-use super::charge::{Bucket, Charge, Dated, Input, Mode, Slot};
+use super::charge::{Bucket, Charge, ChargeOrigin, Dated, Input, Mode, Slot};
 use super::decision::{Decision, Outcome};
 use super::micros::Micros;
 use super::numbers::Numbers;
 use super::state::{self, State};
+use super::taking::{Edits, decide_all};
 
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_700_000_000 * SECOND;
@@ -364,6 +364,7 @@ impl Model for SlidingWindowByHand {
 struct Step {
     wait: i64,
     mode: Mode,
+    is_shadow: bool,
     cost: u64,
     /// The charge whose instant a refund names, if it does: the last, the one before it, and so on.
     refunds: Option<usize>,
@@ -373,9 +374,9 @@ struct Step {
 }
 
 fn modes() -> impl Strategy<Value = Mode> {
-    use Mode::{Check, Look, LookOnly, Refund, Reset, Spend, SpendOnly, SpendUpTo};
+    use Mode::{Check, Look, Refund, Reset, Spend, SpendOnly, SpendUpTo};
 
-    const OTHERS: [Mode; 8] = [Check, Look, LookOnly, SpendOnly, SpendUpTo, Refund, Refund, Refund];
+    const OTHERS: [Mode; 7] = [Check, Look, SpendOnly, SpendUpTo, Refund, Refund, Refund];
     prop_oneof![8 => Just(Spend), 8 => prop::sample::select(&OTHERS[..]), 1 => Just(Reset)]
 }
 
@@ -392,11 +393,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let cost = prop_oneof![6 => 0..4_u64, 2 => 0..12_u64, 1 => Just(u64::MAX)];
     let refunds = prop::option::of(0..4_usize);
     let off = prop_oneof![6 => Just(0_i64), 1 => -1..=1_i64];
-    let step = (wait, modes(), cost, refunds, off, prop::bool::weighted(0.1));
-    vec(
-        step.prop_map(|(wait, mode, cost, refunds, off, shrinks)| Step { wait, mode, cost, refunds, off, shrinks }),
-        1..60,
-    )
+    let step = (wait, (modes(), prop::bool::weighted(0.2)), cost, refunds, off, prop::bool::weighted(0.1));
+    let step = step.prop_map(|(wait, (mode, is_shadow), cost, refunds, off, shrinks)| Step {
+        wait,
+        mode,
+        is_shadow,
+        cost,
+        refunds,
+        off,
+        shrinks,
+    });
+    vec(step, 1..60)
 }
 
 /// Plays the steps on a bucket and on its model. A wait of -1, 0 or 1 goes to about when the last decision said that its charge
@@ -427,7 +434,9 @@ fn play<M: Model>(numbers: &Numbers, mut model: M, steps: &[Step]) -> Result<(),
             (Mode::Refund, None) => Dated::No,
             _ => Dated::Reserved,
         };
-        let charge = Charge { dated, ..Charge::new(Bucket::new("L:k", 1), numbers.clone(), step.cost, step.mode) };
+        let origin = ChargeOrigin::new(0, !step.is_shadow);
+        let charge = Charge::new(Bucket::new("L:k", 1), numbers.clone(), step.cost, step.mode);
+        let charge = Charge { dated, origin, ..charge };
         let mut edits = Edits::new();
         let decisions = decide_all(
             std::slice::from_ref(&charge),
@@ -458,10 +467,11 @@ fn play<M: Model>(numbers: &Numbers, mut model: M, steps: &[Step]) -> Result<(),
 fn expected(
     numbers: &Numbers,
     model: &mut impl Model,
-    Step { mode, cost, .. }: &Step,
+    step: &Step,
     (at, taken): (u64, Option<u64>),
     decision: Decision,
 ) -> Result<(u64, bool), TestCaseError> {
+    let Step { mode, cost, .. } = step;
     let (burst, cost) = (numbers.burst(), *cost);
     let left = |model: &dyn Fn(u64) -> u64, at| burst.saturating_sub(model(at));
     let room = left(&|at| model.used(at), at);
@@ -477,25 +487,25 @@ fn expected(
         Mode::SpendUpTo if cost > 0 && !shown.take_up_to(burst, at, cost) => Outcome::Unchanged,
         Mode::Refund => Outcome::Allowed,
         _ if cost == 0 => Outcome::Allowed,
-        Mode::Look | Mode::LookOnly if fits => Outcome::Allowed,
+        Mode::Look if fits => Outcome::Allowed,
         Mode::SpendUpTo => Outcome::Allowed,
         _ if fits => {
             shown.take(at, cost);
             Outcome::Allowed
         }
-        Mode::LookOnly | Mode::SpendOnly => Outcome::Unchanged,
+        _ if step.is_shadow || *mode == Mode::SpendOnly => Outcome::Short,
         _ => Outcome::Denied,
     };
     if !fits && matches!(mode, Mode::Spend | Mode::SpendOnly) {
         shown.count_denied(at, cost);
     }
     let Decision { retry_after, .. } = decision;
-    let context = format!("{mode:?} {cost} at {at}: {decision:?} on {model:?}");
+    let context = format!("{step:?} at {at}: {decision:?} on {model:?}");
     prop_assert_eq!(decision.outcome, outcome, "{}", context);
     prop_assert_eq!((decision.limit, decision.delay), (burst, 0));
     prop_assert_eq!(decision.remaining, left(&|at| shown.used(at), at), "{}", context);
     prop_assert_eq!(decision.reset_after, Some(Micros(shown.reset_after(at))), "{}", context);
-    let looks = matches!(mode, Mode::Look | Mode::LookOnly) && fits;
+    let looks = *mode == Mode::Look && fits;
     match retry_after {
         _ if !spends || looks || cost == 0 => prop_assert_eq!(retry_after, Some(Micros(0)), "{}", context),
         None => prop_assert!(cost > burst, "{}", context),
@@ -504,7 +514,7 @@ fn expected(
             prop_assert!(fits_at(at + wait) && (wait == 0 || !fits_at(at + wait - 1)), "{}", context);
         }
     }
-    let writes = !matches!(mode, Mode::Check | Mode::Look | Mode::LookOnly);
+    let writes = !matches!(mode, Mode::Check | Mode::Look);
     if writes {
         *model = shown;
     }
@@ -539,6 +549,7 @@ fn play_slots(capacity: u64, steps: &[(u64, Mode, u64, u128)]) -> Result<(), Tes
                 after.push((name, now + lease));
             }
             Mode::Spend | Mode::Check => outcome = Outcome::Denied,
+            Mode::SpendOnly => outcome = Outcome::Short,
             _ => outcome = Outcome::Unchanged,
         }
         let context = format!("{mode:?} {cost} of {name} at {now}: {:?} on {held:?}", attempt.decision);

@@ -230,7 +230,7 @@ mod tests {
     }
 
     use Mode::{Check, Refund, Reset, Spend, SpendOnly, SpendUpTo};
-    use Outcome::{Allowed, Denied, Unchanged};
+    use Outcome::{Allowed, Denied, Short, Unchanged};
 
     #[test]
     fn tokens_come_back_one_by_one_as_they_age() {
@@ -254,7 +254,7 @@ mod tests {
                 (Denied, 3, -1, 0),
                 (Allowed, 0, 10_000, 10_000),
                 (Allowed, 1, 10_000, 10_000),
-                (Unchanged, 1, 9_995, 9_995),
+                (Short, 1, 9_995, 9_995),
                 (Allowed, 0, 0, 10_000),
                 (Unchanged, 0, 0, 9_999),
             ],

@@ -288,7 +288,7 @@ mod tests {
     }
 
     use Mode::{Check, Refund, Reset, Spend, SpendOnly, SpendUpTo};
-    use Outcome::{Allowed, Denied, Unchanged};
+    use Outcome::{Allowed, Denied, Short, Unchanged};
 
     #[test]
     fn the_window_before_counts_by_the_share_that_the_last_period_covers() {
@@ -335,11 +335,11 @@ mod tests {
             &[
                 (Denied, 10, -1, 0),
                 (Allowed, 2, 17_500, 20_000),
-                (Unchanged, 2, 11_245, 19_995),
+                (Short, 2, 11_245, 19_995),
                 (Allowed, 0, 0, 19_995),
                 (Unchanged, 0, 0, 19_994),
                 (Allowed, 0, 0, 19_994),
-                (Unchanged, 0, -1, 19_994),
+                (Short, 0, -1, 19_994),
             ],
         );
     }
@@ -401,7 +401,7 @@ mod tests {
                 (Denied, 0, 15_666, 19_000),
                 (Denied, 0, -1, 19_000),
                 (Denied, 0, 14_500, 19_000),
-                (Unchanged, 0, 14_500, 19_000),
+                (Short, 0, 14_500, 19_000),
                 (Allowed, 0, 500, 14_500),
                 (Allowed, 10, 0, 0),
             ],

@@ -47,14 +47,12 @@ pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge) -> 
         Decision { outcome, delay: 0, limit: numbers.burst(), remaining, retry_after, reset_after: after.reset_after() }
     };
     match charge.mode {
-        Mode::Spend | Mode::Check | Mode::Look | Mode::LookOnly | Mode::SpendOnly | Mode::SpendUpTo
-            if charge.cost == 0 =>
-        {
+        Mode::Spend | Mode::Check | Mode::Look | Mode::SpendOnly | Mode::SpendUpTo if charge.cost == 0 => {
             (decide(Outcome::Allowed, &usage, at_once), None)
         }
-        Mode::Spend | Mode::Check | Mode::Look | Mode::LookOnly | Mode::SpendOnly => {
+        Mode::Spend | Mode::Check | Mode::Look | Mode::SpendOnly => {
             let wanted = charge.cost.saturating_mul(numbers.token());
-            if wanted <= room && charge.mode.looks() {
+            if wanted <= room && charge.mode == Mode::Look {
                 return (decide(Outcome::Allowed, &usage, at_once), None);
             }
             if wanted <= room {
@@ -63,7 +61,7 @@ pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge) -> 
                 return (decide(Outcome::Allowed, &after, again), (charge.mode != Mode::Check).then_some(after));
             }
             if let Some((after, delay)) = book(&usage, charge, capacity, wanted) {
-                if charge.mode.looks() {
+                if charge.mode == Mode::Look {
                     return (Decision { delay, ..decide(Outcome::Allowed, &usage, at_once) }, None);
                 }
                 let decision = decide(Outcome::Allowed, &after, after.until(capacity - wanted));
@@ -72,7 +70,7 @@ pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge) -> 
             let counted = usage.count_denied(charge);
             let after = counted.unwrap_or(usage);
             let wait = capacity.checked_sub(wanted).and_then(|most| after.until(most));
-            (decide(charge.mode.short_outcome(), &after, wait), counted)
+            (decide(charge.short_outcome(), &after, wait), counted)
         }
         Mode::SpendUpTo if room == 0 => (decide(Outcome::Unchanged, &usage, at_once), None),
         Mode::SpendUpTo => {

@@ -77,7 +77,8 @@ fn settle_quotas(rules: &Rules, joint: &JointPlan, members: &mut [DescriptorVerd
 fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Decision]) -> Verdict {
     let answer = |charge: &DescriptorCharge| {
         let decision = *decisions.get(charge.charge as usize)?;
-        let ChargeOrigin { limit, window, enforced, .. } = charge.origin;
+        let ChargeOrigin { limit, window, .. } = charge.origin;
+        let enforced = charge.origin.is_enforced();
         // The burst in the decision shows which numbers were in force.
         let elevated = charges.get(charge.charge as usize).and_then(Charge::elevated);
         let elevated = elevated.filter(|_| decision.limit != charge.numbers.burst());
@@ -86,7 +87,7 @@ fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Deci
         Some(Answer { limit, window, numbers, cost: charge.cost, decision, enforced, fingerprint })
     };
     let answers = |is_candidate: bool| {
-        let charges = member.charges.iter().filter(move |charge| charge.origin.is_candidate == is_candidate);
+        let charges = member.charges.iter().filter(move |charge| charge.origin.is_candidate() == is_candidate);
         charges.filter_map(answer).collect()
     };
     Verdict::of(&member.denials, answers(false)).with_candidates(answers(true))

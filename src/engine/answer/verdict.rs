@@ -87,7 +87,8 @@ impl Verdict {
         let details = Self::details_of(plan, decisions).collect();
         let charged = (0..).zip(&plan.charges).zip(decisions.iter());
         let answers = charged.map(|((place, charge), decision)| {
-            let ChargeOrigin { limit, window, enforced, .. } = charge.origin;
+            let ChargeOrigin { limit, window, .. } = charge.origin;
+            let enforced = charge.origin.is_enforced();
             let numbers = Some(charge.numbers_by(decisions.detail(place)).clone());
             let fingerprint = Some(charge.bucket.fingerprint);
             Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
@@ -103,7 +104,7 @@ impl Verdict {
             let origin = plan.charges.get(*place)?.origin;
             let is_told = match detail {
                 Detail::Taken(_) => false,
-                Detail::Counted(_) => origin.enforced,
+                Detail::Counted(_) => origin.is_enforced(),
                 _ => true,
             };
             is_told.then(|| (origin.limit, detail.clone()))
@@ -170,7 +171,7 @@ impl Verdict {
     /// Returns the decision on a charge of the plan.
     pub fn decision(&self, origin: ChargeOrigin) -> Option<Decision> {
         let of_charge = |answer: &&Answer| (answer.limit, answer.window) == (origin.limit, origin.window);
-        let answers = if origin.is_candidate { &self.candidates } else { &self.answers };
+        let answers = if origin.is_candidate() { &self.candidates } else { &self.answers };
         answers.iter().find(of_charge).map(|answer| answer.decision)
     }
 

@@ -7,7 +7,7 @@
 use super::limit::{Limit, is_in_share};
 use super::overrides::Override;
 use super::plan::Plan;
-use crate::engine::algorithms::charge::{Bucket, ChargeOrigin, Mode};
+use crate::engine::algorithms::charge::{Bucket, ChargeOrigin, Mode, Role};
 use crate::engine::rules::allowance::Allowance;
 
 /// `candidate:`
@@ -49,13 +49,8 @@ impl Plan {
         mode: Mode,
         origin: ChargeOrigin,
     ) {
-        let mode = match mode {
-            Mode::Spend => Mode::SpendOnly,
-            Mode::Look => Mode::LookOnly,
-            mode => mode,
-        };
         bucket.mark(KEY_MARK);
-        let origin = ChargeOrigin { enforced: false, is_candidate: true, ..origin };
+        let origin = ChargeOrigin { role: Role::Candidate, ..origin };
         if let Some(windows) = candidate.allowance.windows() {
             self.add_windows(windows, bucket, cost, mode, origin);
         }

@@ -110,7 +110,7 @@ impl JointPlan {
                 self.reports.push(place);
             }
             if takes && (reports_it || only_checks) {
-                charge.mode = charge.mode.looking();
+                charge.look();
             }
         }
     }

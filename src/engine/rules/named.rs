@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn overrides_modes_and_numbers_of_the_call() {
-        use Mode::{Check, Refund, Spend, SpendOnly};
+        use Mode::{Check, Refund, Spend};
 
         let by = || vec![header("x-id", ValueType::Text)];
         let mut known = with(with(limit("Known", by()), "big", burst(50)), "shut", Allowance::Deny);
@@ -304,7 +304,7 @@ mod tests {
             ("Known", "a", None, Check, (Some((10, 1, Check)), 0, 0)),
             ("Net", "10.1.2.3", None, Spend, (Some((70, 1, Spend)), 0, 0)),
             ("Net", "192.0.2.1", None, Spend, (Some((10, 1, Spend)), 0, 0)),
-            ("Shadow", "a", None, Spend, (Some((10, 3, SpendOnly)), 0, 0)),
+            ("Shadow", "a", None, Spend, (Some((10, 3, Spend)), 0, 0)),
             ("Shadow", "a", None, Refund, (Some((10, 3, Refund)), 0, 0)),
             ("Off", "a", None, Spend, (None, 0, 0)),
             ("Open", "a", None, Spend, (None, 0, 0)),
@@ -394,8 +394,8 @@ mod tests {
                 assert_eq!((&modes[..], plan.charges[0].cost, plan.denials.len()), expected);
             }
         };
-        check(Mode::Spend, None, (&[Mode::Spend, Mode::SpendOnly][..], 1, 1));
-        // A check counts nothing, and a candidate must not deny it.
+        check(Mode::Spend, None, (&[Mode::Spend, Mode::Spend][..], 1, 1));
+        // A check counts nothing, and so decides no candidate.
         check(Mode::Check, Some(4), (&[Mode::Check], 4, 1));
         check(Mode::Refund, Some(2), (&[Mode::Refund, Mode::Refund], 2, 0));
     }

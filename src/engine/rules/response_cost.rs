@@ -84,6 +84,6 @@ impl ResponseCost {
 
     /// The mode of the charge before the response.
     pub(crate) const fn before(&self, mode: Mode) -> Mode {
-        if self.only_checks() { mode.looking() } else { mode }
+        if self.only_checks() { Mode::Look } else { mode }
     }
 }

@@ -333,12 +333,12 @@ mod tests {
     #[test]
     fn who_only_checks_takes_nothing_and_tells_what_is_there() {
         // What a bucket with 3 left, and one with 1 left, say to a check of 2 or to a look.
-        for (mode, charge, outcomes) in [
-            (LimitMode::Enforce, (Mode::Look, 2), [(Outcome::Allowed, 3), (Outcome::Denied, 1)]),
-            (LimitMode::Shadow, (Mode::LookOnly, 2), [(Outcome::Allowed, 3), (Outcome::Unchanged, 1)]),
+        for (mode, outcomes) in [
+            (LimitMode::Enforce, [(Outcome::Allowed, 3), (Outcome::Denied, 1)]),
+            (LimitMode::Shadow, [(Outcome::Allowed, 3), (Outcome::Short, 1)]),
         ] {
             let plan = plan(mode, &Intent::SPEND);
-            assert_eq!((plan.charges[0].mode, plan.charges[0].cost), charge);
+            assert_eq!((plan.charges[0].mode, plan.charges[0].cost), (Mode::Look, 2));
             let (decision, _) = decide_level(None, &plan.charges[0], Micros(0), Micros(0));
             assert_eq!((decision.outcome, decision.remaining), (Outcome::Allowed, 5));
             assert_eq!(decision.reset_after, Some(Micros(0)), "nothing of it comes back");
@@ -362,7 +362,7 @@ mod tests {
             (LimitMode::Enforce, Mode::Spend, None, (Mode::Look, 2, 1)),
             (LimitMode::Enforce, Mode::Spend, Some(4), (Mode::Look, 4, 1)),
             (LimitMode::Enforce, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
-            (LimitMode::Shadow, Mode::Spend, Some(4), (Mode::LookOnly, 4, 1)),
+            (LimitMode::Shadow, Mode::Spend, Some(4), (Mode::Look, 4, 1)),
             (LimitMode::Shadow, Mode::SpendOnly, None, (Mode::SpendOnly, 2, 0)),
             (LimitMode::Shadow, Mode::Refund, Some(1), (Mode::Refund, 1, 0)),
         ] {

@@ -95,13 +95,12 @@ impl<'r> Terms<'r> {
         Self { bucket, ..self }
     }
 
-    /// The mode of a charge for a caller's mode. A limit in shadow must neither deny nor prevent charges to enforced limits.
+    /// The mode of a charge for a caller's mode: a report may take what is left.
     pub(crate) fn mode(&self, mode: Mode) -> Mode {
-        if mode == Mode::Spend && !self.enforced { Mode::SpendOnly } else { self.limit.reporting(mode) }
+        if mode == Mode::SpendOnly && self.limit.drain_over_limit { Mode::SpendUpTo } else { mode }
     }
 
-    /// Adds a charge for each window of the allowance, and for each of the candidate. A check has none of the candidate, which must
-    /// not deny it.
+    /// Adds a charge for each window of the allowance, and for each of the candidate. A check decides no candidate.
     pub(crate) fn charge(self, plan: &mut Plan, cost: u64, mode: Mode) {
         let candidate = self.candidate.filter(|_| mode != Mode::Check);
         Self { candidate, ..self }.charge_all(plan, cost, mode);
@@ -144,7 +143,10 @@ impl<'r> Terms<'r> {
         mode: Mode,
     ) {
         let first = plan.charges.len();
-        let origin = ChargeOrigin::new(self.place, self.enforced);
+        let mut origin = ChargeOrigin::new(self.place, self.enforced);
+        if mode == Mode::SpendOnly {
+            origin.group = u32::MAX - u32::try_from(first).unwrap_or_default();
+        }
         let beside = self.candidate.map(|candidate| (candidate, self.bucket.clone()));
         plan.add_windows(windows, self.bucket, cost, mode, origin);
         if let (Some(elevated), Some(charge)) = (elevated, plan.charges.get_mut(first)) {
@@ -193,16 +195,6 @@ impl Plan {
             // Workers process every entry, so a limit in shadow must not add any.
             Allowance::Windows(_) if terms.limit.queue.is_some() => terms.enforced,
             Allowance::Disabled | Allowance::Windows(_) | Allowance::Elevated(_) => true,
-        }
-    }
-}
-
-impl Limit {
-    /// The mode of a charge for a caller's mode: a report may take what is left.
-    const fn reporting(&self, mode: Mode) -> Mode {
-        match mode {
-            Mode::SpendOnly if self.drain_over_limit => Mode::SpendUpTo,
-            mode => mode,
         }
     }
 }

@@ -166,7 +166,7 @@ impl Operator {
         now: Micros,
     ) -> Result<BucketState, OperatorError> {
         let mut windows = self.decide(found, change, now).await?;
-        let own = found.plan.charges.iter().filter(|charge| !charge.origin.is_candidate).count();
+        let own = found.plan.charges.iter().filter(|charge| !charge.origin.is_candidate()).count();
         let candidate = windows.split_off(own.min(windows.len()));
         let view = self.limiter.view();
         let given_by = found.given_by.map(|origin| {

@@ -130,6 +130,7 @@ fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
         "outcome": match decision.outcome {
             Outcome::Allowed => "allowed",
             Outcome::Denied => "denied",
+            Outcome::Short => "short",
             Outcome::Unchanged => "unchanged",
         },
         "enforced": answer.enforced,

@@ -3,18 +3,18 @@
 use std::borrow::Cow;
 
 use parking_lot::MutexGuard;
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::overflow::{self, Overflow};
 use super::quotas::RequestQuotas;
 use super::shard::{Place, Shard, low_half};
 use super::shares::Tag;
 use super::{Batch, MemoryStore, StoreError};
-use crate::engine::algorithms::batch::{Edits, FEW, decide_all};
 use crate::engine::algorithms::charge::{Charge, Mode, Slot};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::state::{self, Edit, NeedsRedis, State};
+use crate::engine::algorithms::taking::{Edits, FEW, decide_all};
 
 type Few<T> = SmallVec<[T; FEW]>;
 
@@ -110,13 +110,14 @@ impl<'s> Locked<'s> {
     /// dropped a bucket that was there.
     fn places(&mut self, charges: &[Charge], now: Micros) -> Few<Place> {
         let has_room = |place: &Place| !matches!(place, Place::Overflow);
-        let mut places = self.find_places(charges, now);
+        let mut places = Few::new();
+        self.find_places(charges, now, &mut places);
         if !places.iter().all(has_room) {
             for (charge, _) in charges.iter().zip(&places).filter(|(_, place)| !has_room(place)) {
                 let index = self.index(charge);
                 self.shards[index].make_room(now);
             }
-            places = self.find_places(charges, now);
+            self.find_places(charges, now, &mut places);
         }
         for (charge, place) in charges.iter().zip(&places).filter(|(_, place)| place.is_overflow()) {
             if !has_room(place) {
@@ -128,19 +129,20 @@ impl<'s> Locked<'s> {
         places
     }
 
-    fn find_places(&mut self, charges: &[Charge], now: Micros) -> Few<Place> {
+    fn find_places(&mut self, charges: &[Charge], now: Micros, places: &mut Few<Place>) {
+        places.clear();
         if charges.len() > 1 {
             // With a million buckets each is a cache miss, and one look after the other would wait for each in turn.
             let touched =
                 charges.iter().map(|charge| self.shards[self.index(charge)].table.touch(low_half(&charge.bucket)));
             std::hint::black_box(touched.fold(0, u64::wrapping_add));
         }
-        let mut places = Few::with_capacity(charges.len());
-        let mut new: Few<Tag> = Few::new();
-        let mut new_of_shard: Few<usize> = smallvec![0; self.shards.len()];
+        // With the index of the shard.
+        let mut new: Few<(usize, Tag)> = Few::new();
         for charge in charges {
             let index = self.index(charge);
-            let bound = self.store.keys_per_shard.saturating_sub(new_of_shard[index]);
+            let in_shard = new.iter().filter(|(shard, _)| *shard == index).count();
+            let bound = self.store.keys_per_shard.saturating_sub(in_shard);
             let mut place = self.shards[index].place(charge, now, bound, &new);
             if let Some(slot) = held_slot(charge)
                 && !self.shards[index].states.get(low_half(&charge.bucket)).is_some_and(|state| state.holds(slot, now))
@@ -149,12 +151,10 @@ impl<'s> Locked<'s> {
                 place = Place::OverflowSlot;
             }
             if let Place::New(tag) = place {
-                new_of_shard[index] += 1;
-                new.push(tag);
+                new.push((index, tag));
             }
             places.push(place);
         }
-        places
     }
 
     fn lock_overflow(&mut self) -> &mut Overflow {

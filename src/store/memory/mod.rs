@@ -11,10 +11,10 @@ use shares::Shares;
 pub use shares::{LimitKeys, Reserve};
 
 use super::{Batch, StoreError};
-use crate::engine::algorithms::batch::has_duplicate;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::taking::has_duplicate;
 
 mod limits;
 mod locked;

@@ -14,7 +14,7 @@ use super::*;
 use crate::engine::algorithms::activations::Activations;
 use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
 use crate::engine::algorithms::calendar::{Calendar, Unit};
-use crate::engine::algorithms::charge::{Bucket, Dated, Elevated, Input, Mode, Slot};
+use crate::engine::algorithms::charge::{Bucket, ChargeOrigin, Dated, Elevated, Input, Mode, Role, Slot};
 use crate::engine::algorithms::decision::{Attempt, Decision, Detail, Outcome};
 use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::numbers::Numbers;
@@ -71,6 +71,7 @@ enum Wait {
 struct Ask {
     bucket: usize,
     mode: Mode,
+    role: Role,
     cost: u64,
     slot: u128,
     /// The instant of the tokens that a refund gives back, counted from [`START`]; and whether the answer to a spend tells it.
@@ -186,7 +187,10 @@ impl Map<'_> {
             (Some(_), _) => Dated::Reserved,
         };
         let charge = Charge::new(bucket.clone(), numbers.clone(), ask.cost, ask.mode);
-        (place, Charge { input: input.map(Box::new), dated, ..charge })
+        let group = if ask.mode == Mode::SpendOnly { self.known.len() + place } else { *limit };
+        let group = u32::try_from(group).unwrap();
+        let origin = ChargeOrigin { role: ask.role, group, ..ChargeOrigin::new(0, true) };
+        (place, Charge { input: input.map(Box::new), dated, origin, ..charge })
     }
 
     /// The charges of a request, none to the same bucket, and their places among the known buckets.
@@ -290,7 +294,7 @@ impl Map<'_> {
         std::iter::zip(places, charges).map(&mut find).collect()
     }
 
-    /// Decides a request: every charge as if it came after those before it, and all or nothing.
+    /// Decides a request: every charge as if it came after those before it, and by the rule of taking.
     fn decide(&mut self, charges: &[Charge], owners: &[Owner], now: Micros) -> Decisions {
         let key = |(charge, owner): (&Charge, &Owner)| match owner {
             Owner::Id => charge.bucket.key.clone(),
@@ -310,11 +314,28 @@ impl Map<'_> {
             attempts.push(attempt);
         }
         (self.buckets, self.quotas) = before;
-        let is_denied = attempts.iter().any(|attempt| attempt.decision.is_denied());
+        // Whether charges that can be short fit: those of a group in one role, and those of any enforced group but one.
+        let fits = |is_asked: &dyn Fn(&Charge) -> bool| {
+            charges.iter().zip(&attempts).all(|(charge, attempt)| !is_asked(charge) || !attempt.decision.is_short())
+        };
+        let takes: Vec<bool> = charges
+            .iter()
+            .map(|charge| {
+                let ChargeOrigin { group, role, .. } = charge.origin;
+                let can_be_short = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
+                let is_mate = |other: &Charge| {
+                    let same_kind = (other.origin.role == Role::Candidate) == (role == Role::Candidate);
+                    other.origin.group == group && same_kind && !other.can_deny()
+                };
+                let is_own = |other: &Charge| role == Role::Candidate && can_be_short && other.origin.group == group;
+                let is_other = |other: &Charge| other.can_deny() && !is_own(other);
+                fits(&is_other) && (charge.can_deny() || !can_be_short || fits(&is_mate))
+            })
+            .collect();
         let mut decisions = Decisions::default();
         for (index, attempt) in attempts.iter().enumerate() {
             let (charge, key) = (&charges[index], &keys[index]);
-            let is_undone = is_denied && attempt.decision.outcome == Outcome::Allowed;
+            let is_undone = !takes[index] && attempt.decision.outcome == Outcome::Allowed;
             let mut detail = attempt.detail.clone();
             let is_told = detail.as_mut().is_some_and(|detail| !is_undone || detail.undo());
             decisions.details.extend(detail.filter(|_| is_told).map(|detail| (index, detail)));
@@ -331,7 +352,7 @@ impl Map<'_> {
             });
         }
         for (index, attempt) in attempts.iter().enumerate() {
-            if !is_denied || attempt.counts_denied {
+            if takes[index] || attempt.counts_denied {
                 self.make(&charges[index], &keys[index], attempt, false);
             }
         }
@@ -500,6 +521,7 @@ fn limit() -> impl Strategy<Value = [Terms; 2]> {
 }
 
 fn ask() -> impl Strategy<Value = Ask> {
+    let role = prop_oneof![4 => Just(Role::Enforced), 2 => Just(Role::Shadow), 1 => Just(Role::Candidate)];
     let mode = prop_oneof![
         8 => Just(Mode::Spend),
         1 => Just(Mode::Check),
@@ -510,10 +532,11 @@ fn ask() -> impl Strategy<Value = Ask> {
     ];
     let cost = prop_oneof![4 => Just(1u64), 2 => 0..7u64];
     let taken = proptest::option::of(prop_oneof![Just(0u64), 0..5_000_000u64]);
-    (any::<u16>(), mode, cost, 1..5u128, taken, any::<bool>(), any::<bool>()).prop_map(
-        |(bucket, mode, cost, slot, taken, is_patient, is_plain)| Ask {
+    (any::<u16>(), (mode, role), cost, 1..5u128, taken, any::<bool>(), any::<bool>()).prop_map(
+        |(bucket, (mode, role), cost, slot, taken, is_patient, is_plain)| Ask {
             bucket: bucket.into(),
             mode,
+            role,
             cost,
             slot,
             taken,

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use super::MemoryStore;
 use super::shares::{Shares, Tag};
 use crate::engine::algorithms::activations::Activations;
-use crate::engine::algorithms::batch::FEW;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::taking::FEW;
 
 /// Quotas belong to no limit, so nothing is reserved for them.
 const NO_LIMIT: Tag = Tag(0);

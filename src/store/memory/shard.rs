@@ -84,16 +84,16 @@ impl Shard {
     }
 
     /// Returns the tag of a charge's limit, if that may have another bucket beside those of `new`.
-    pub(super) fn room(&self, charge: &Charge, new: &[Tag]) -> Option<Tag> {
+    fn room(&self, charge: &Charge, new: &[(usize, Tag)]) -> Option<Tag> {
         let tag = self.shares.tag(charge);
-        let same = new.iter().filter(|other| **other == tag).count();
+        let same = new.iter().filter(|(_, other)| *other == tag).count();
         self.shares.has_room(tag, same as u64, new.len() as u64).then_some(tag)
     }
 
-    /// Finds the place of a charge's bucket, in a shard of at most `bound` buckets. `new` are the tags of other buckets that
-    /// the request adds.
+    /// Finds the place of a charge's bucket, in a shard of at most `bound` buckets. `new` are the shards and tags of other buckets
+    /// that the request adds.
     #[inline]
-    pub(super) fn place(&mut self, charge: &Charge, now: Micros, bound: usize, new: &[Tag]) -> Place {
+    pub(super) fn place(&mut self, charge: &Charge, now: Micros, bound: usize, new: &[(usize, Tag)]) -> Place {
         let keeps_level = charge.keeps_level();
         if keeps_level && let Some(level) = self.find(charge, now) {
             return Place::Table(level);

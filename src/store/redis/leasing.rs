@@ -10,9 +10,9 @@ use tokio_util::task::AbortOnDropHandle;
 use super::RedisStore;
 use super::leases::table::Return;
 use super::leases::{Leases, Part, joined};
-use crate::engine::algorithms::batch::{FEW, has_duplicate};
 use crate::engine::algorithms::charge::Charge;
-use crate::engine::algorithms::decision::{Decision, Decisions};
+use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::taking::{FEW, has_duplicate};
 use crate::store::{Batch, StoreAnswer, StoreError};
 
 /// The longest wait of a worker that stops, until its tokens are given back.
@@ -36,7 +36,7 @@ impl TakenParts<'_> {
 impl Drop for TakenParts<'_> {
     fn drop(&mut self) {
         if !self.parts.is_empty() {
-            self.leases.put_back(&mut self.parts);
+            self.leases.put_back(&[], &mut self.parts, None);
             self.leases.forget_wishes(&self.sent);
         }
     }
@@ -56,10 +56,8 @@ impl RedisStore {
         taken.sent = leases.sent(batch, &taken.parts, asked, self.timeout());
         let mut answer = self.decide_sent(&Batch { charges: &taken.sent, ..*batch }).await;
         leases.note(&taken.sent, batch.effective_from, asked, &mut answer);
-        let passes = answer.as_ref().is_ok_and(|decisions| !decisions.iter().any(Decision::is_denied));
-        if !passes {
-            leases.put_back(&mut taken.parts);
-        }
+        let decided = answer.as_ref().ok().map(|sent| joined(&taken.parts, sent));
+        leases.put_back(batch.charges, &mut taken.parts, decided.as_ref());
         let parts = taken.keep();
         Ok(joined(&parts, &answer?))
     }

@@ -11,10 +11,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{Batch, Health, StoreAnswer, StoreError};
 use crate::clock::Clock;
-use crate::engine::algorithms::batch::has_duplicate;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::{EXACT, Micros};
 use crate::engine::algorithms::script::ScriptSource;
+use crate::engine::algorithms::taking::has_duplicate;
 
 mod blocks;
 mod call;

@@ -13,8 +13,6 @@ label! {
         Settlement = "settlement",
         /// A denied request, for limits that count them.
         Denied = "denied",
-        /// The charges of candidates for a denied request.
-        Candidate = "candidate",
     }
 }
 

@@ -102,6 +102,7 @@ fn outcome(value: &Value) -> Result<(Outcome, u32), String> {
     match value {
         Value::Int(1) => Some((Outcome::Denied, 0)),
         Value::Int(2) => Some((Outcome::Unchanged, 0)),
+        Value::Int(3) => Some((Outcome::Short, 0)),
         Value::Int(negative @ ..=0) => delay(*negative).map(|delay| (Outcome::Allowed, delay)),
         _ => None,
     }
@@ -168,7 +169,7 @@ mod tests {
             values[at] = value;
             integers(&values)
         };
-        check(wrong(1, 3), Err("the script's reply has an unexpected outcome int(3)"));
+        check(wrong(1, 4), Err("the script's reply has an unexpected outcome int(4)"));
         check(wrong(3, -2), Err("the script's reply has an unexpected number int(-2)"));
         check(integers(&two[..12]), Err("the script's reply has 12 values for 3 charges"));
         check(integers(&[&two[..], &[0]].concat()), Err("the script's reply has 14 values for 3 charges"));

@@ -105,7 +105,7 @@ impl Requests {
             if place > 0 {
                 self.words.text.push(' ');
             }
-            words::push(&mut self.words.text, charge, now);
+            words::push(&mut self.words.text, charge, charges, now);
             if let Some(elevated) = charge.elevated() {
                 let (place, burst) = (self.bursts.len(), elevated.numbers.burst());
                 self.elevated.push(ElevatedCharge { place, burst, quota: words::quota_key(charge) });
@@ -194,7 +194,7 @@ impl Requests {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::engine::algorithms::charge::{Bucket, Elevated, Input, Mode};
+    use crate::engine::algorithms::charge::{Bucket, ChargeOrigin, Elevated, Input, Mode, Role};
     use crate::engine::algorithms::numbers::Numbers;
 
     pub(in super::super) fn charge(key: &str, cost: u64, mode: Mode) -> Charge {
@@ -225,8 +225,19 @@ pub(super) mod tests {
         let (a, b) = (charge("A:1", 1, Mode::Spend), charge("B:%7B1%7D", u64::MAX, Mode::SpendOnly));
         let own = words(ScriptRef::Hash, &[&[a.clone(), b], std::slice::from_ref(&a)], None);
         let expected = "EVALSHA|#|3|weir:{0}:A:1|weir:{0}:B:%7B1%7D|weir:{0}:A:1||9007199254740991|20 50000 1 1 spend \
-                        20 50000 1 18446744073709551615 spend_only|20 50000 1 1 spend|#2a";
+                        20 50000 1 18446744073709551615 spend_only/s0|20 50000 1 1 spend|#2a";
         assert_eq!(own.join("|").replace(PLAIN.hash.as_str(), "#"), expected);
+        let with = |limit, role| {
+            let origin = ChargeOrigin { role, ..ChargeOrigin::new(limit, true) };
+            Charge { origin, ..a.clone() }
+        };
+        let roles = [with(4, Role::Enforced), with(4, Role::Candidate), with(5, Role::Shadow), with(6, Role::Enforced)];
+        let modes = |charges: &[Charge]| {
+            let words = words(ScriptRef::Hash, &[charges], None).swap_remove(charges.len() + 5);
+            words.split(' ').skip(4).step_by(5).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(modes(&roles), "spend/4 spend/c4 spend/s5 spend/6");
+        assert_eq!(modes(&roles[2..]), "spend/s5 spend");
         let set = words(ScriptRef::Source, &[&[a]], Some(Micros(7)));
         assert_eq!((set[0].as_str(), set[1].as_str(), set[4].as_str()), ("EVAL", PLAIN.source.as_str(), "7"));
     }

@@ -8,7 +8,7 @@
 use std::fmt::Write;
 
 use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::algorithms::charge::{Charge, Elevated, Input, Mode, Slot};
+use crate::engine::algorithms::charge::{Charge, Elevated, Input, Mode, Role, Slot};
 use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::lease::{EndedLease, LeaseAsk, LeaseTerms};
 use crate::engine::algorithms::micros::{EXACT, Micros};
@@ -18,12 +18,13 @@ use crate::engine::algorithms::windows::Windows;
 /// More than the words of a charge take, without its input and without a calendar of many windows.
 const USUAL_WORDS: usize = 256;
 
-/// Adds the words of a charge, made at `now` by this machine's clock.
-pub(super) fn push(words: &mut String, charge: &Charge, now: Micros) {
+/// Adds the words of one of a request's charges, made at `now` by this machine's clock.
+pub(super) fn push(words: &mut String, charge: &Charge, charges: &[Charge], now: Micros) {
     push_number(words, charge.numbers.burst(), ' ');
     push_numbers(words, charge, now);
     push_number(words, charge.cost, ' ');
     words.push_str(word(charge.mode));
+    push_role(words, charge, charges);
     if charge.is_told() {
         words.push('~');
     } else if let Some(Micros(taken)) = charge.taken() {
@@ -45,6 +46,21 @@ pub(super) fn push(words: &mut String, charge: &Charge, now: Micros) {
             let _ = write!(words, "-{granted}:{left}:{}", until.0);
         }
     }
+}
+
+/// Adds the role of a charge among all of its request, and its group, where they decide whether it takes its cost.
+fn push_role(words: &mut String, charge: &Charge, charges: &[Charge]) {
+    let mark = match (charge.mode, charge.origin.role) {
+        (Mode::SpendUpTo | Mode::Refund | Mode::Reset, _) => return,
+        (_, Role::Candidate) => "/c",
+        (_, Role::Shadow) => "/s",
+        (Mode::SpendOnly, Role::Enforced) if charges.len() > 1 => "/s",
+        (Mode::SpendOnly, Role::Enforced) => return,
+        (_, Role::Enforced) if charges.iter().any(|charge| charge.origin.is_candidate()) => "/",
+        (_, Role::Enforced) => return,
+    };
+    words.push_str(mark);
+    words.push_str(itoa::Buffer::new().format(charge.origin.group));
 }
 
 fn push_number(words: &mut String, number: u64, end: char) {
@@ -170,7 +186,6 @@ const fn word(mode: Mode) -> &'static str {
         Mode::Spend => "spend",
         Mode::Check => "check",
         Mode::Look => "look",
-        Mode::LookOnly => "look_only",
         Mode::SpendOnly => "spend_only",
         Mode::SpendUpTo => "spend_up_to",
         Mode::Refund => "refund",

@@ -1,7 +1,8 @@
 //! A request whose charges are in several hash slots, which no single call can decide.
 //!
-//! All charges that can deny are checked at once. If they pass, all are spent at once, each hash slot's all or nothing; queues and
-//! scripts follow one by one. If one of those denies or fails, because another request came first, the rest is refunded.
+//! All charges that can deny are checked at once. If they pass, all are spent at once, each hash slot's by the rule of taking; queues
+//! and scripts follow one by one. If one of those denies or fails, because another request came first, the rest is refunded. So is
+//! what a limit in shadow has taken in one hash slot and not in another.
 //!
 //! So a request takes two round trips. It never admits too much, because each bucket is spent under its own numbers. It may deny
 //! a concurrent request too much from a spend to its refund, which takes two round trips.
@@ -17,6 +18,7 @@ use crate::engine::algorithms::charge::{Charge, Input, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::tag::tag_of;
+use crate::engine::algorithms::taking::Taking;
 use crate::store::{StoreAnswer, StoreError};
 
 /// A request on its way, and what is known of its charges, in their order.
@@ -51,19 +53,17 @@ pub(super) async fn decide(nodes: &Arc<Nodes>, request: &Request) -> Result<Deci
     progress.ask(|_, charge| check(charge)).await?;
     if progress.is_denied() {
         progress.count_denial().await;
-        return Ok(progress.into_denial());
+        return Ok(progress.into_decisions());
     }
     if begun.elapsed() >= nodes.timeout {
         return Err(StoreError::Late(nodes.timeout));
     }
     if let Err(error) = progress.spend().await {
-        progress.refund().await;
+        progress.refund(None).await;
         return Err(error);
     }
-    if progress.is_denied() {
-        progress.refund().await;
-        return Ok(progress.into_denial());
-    }
+    let taking = progress.taking();
+    progress.refund(Some(&taking)).await;
     Ok(progress.into_decisions())
 }
 
@@ -159,29 +159,44 @@ impl Progress<'_> {
         self.charges.iter().any(ChargeState::is_denied)
     }
 
-    /// Gives back what was spent, but for charges that count denied requests, and learns the state of all buckets. What fails
-    /// stays spent: it cannot be repeated without the risk of giving back twice.
-    async fn refund(&mut self) {
+    /// The charges that take their cost, by what is known.
+    fn taking(&self) -> Taking {
+        Taking::new(&self.request.charges, |place| self.charges[place].is_short())
+    }
+
+    /// Gives back what was spent by charges that take nothing, `taking` being `None` if all has failed; but for charges that count
+    /// denied requests. Learns the state of their buckets. What fails stays spent: it cannot be repeated without the risk of giving
+    /// back twice.
+    async fn refund(&mut self, taking: Option<&Taking>) {
+        let takes = |charge: &Charge| taking.is_some_and(|taking| taking.takes(charge));
+        if self.request.charges.iter().all(takes) {
+            return;
+        }
         let known = self.charges.clone();
         let refunded = |place: usize, charge: &Charge| {
             let ChargeState { is_spent, detail, .. } = &known[place];
-            (*is_spent && !charge.counts_denied()).then(|| refund(charge, detail.as_ref())).flatten()
+            let is_refunded = *is_spent && !charge.counts_denied() && !takes(charge);
+            is_refunded.then(|| refund(charge, detail.as_ref())).flatten()
         };
         let _ = self.ask(refunded).await;
         let untouched = |place: usize, charge: &Charge| {
-            let is_known = known[place].is_spent || known[place].is_denied() || is_in_denial(&known[place]);
+            let ChargeState { is_spent, .. } = known[place];
+            let is_known = is_spent || known[place].is_short() || is_prevented(&known[place]);
             (!is_known).then(|| state(charge)).flatten()
         };
         let _ = self.ask(untouched).await;
     }
 
-    /// Counts a request that was denied by its checks in the buckets that count denied requests, and learns the state of the others.
+    /// Counts a request that was denied by its checks in the buckets that count denied requests, charges the candidate of the limit
+    /// that alone denies it, and learns the state of the others.
     async fn count_denial(&mut self) {
-        let known = self.charges.clone();
+        let (known, taking) = (self.charges.clone(), self.taking());
         let asked = |place: usize, charge: &Charge| match known[place].is_denied() {
             _ if charge.counts_denied() => Some(Charge { mode: Mode::SpendOnly, ..charge.clone() }),
             true => None,
-            false => state(charge),
+            false if charge.origin.is_candidate() && taking.takes(charge) => Some(charge.clone()),
+            false if charge.can_deny() => state(charge),
+            false => look(charge).or_else(|| state(charge)),
         };
         let _ = self.ask(asked).await;
         for (now, then) in self.charges.iter_mut().zip(&known) {
@@ -191,30 +206,27 @@ impl Progress<'_> {
         }
     }
 
-    /// The decisions of a request that is denied: charges that would have passed have the state of their buckets.
-    fn into_denial(mut self) -> Decisions {
-        for (known, charge) in self.charges.iter_mut().zip(&self.request.charges) {
-            if let Some(decision) = &mut known.decision
-                && !decision.is_denied()
+    fn into_decisions(mut self) -> Decisions {
+        let taking = self.taking();
+        let mut decisions = Decisions::with_capacity(self.charges.len());
+        for (place, charge) in self.request.charges.iter().enumerate() {
+            let ChargeState { decision, detail, .. } = &mut self.charges[place];
+            if let Some(decision) = decision
+                && !taking.takes(charge)
+                && !decision.is_short()
             {
+                // The state of its bucket.
                 let wait = decision.retry_after.filter(|wait| *wait > Micros(0) && charge.counts_denied());
-                if let Some(wait) = wait.filter(|_| decision.outcome == Outcome::Allowed) {
-                    known.detail = Some(Detail::Counted(wait));
+                if let Some(wait) = wait.filter(|_| decision.is_allowed()) {
+                    *detail = Some(Detail::Counted(wait));
                 }
                 (decision.outcome, decision.retry_after) = (Outcome::Unchanged, Some(Micros(0)));
             }
-        }
-        self.into_decisions()
-    }
-
-    fn into_decisions(self) -> Decisions {
-        let mut decisions = Decisions::with_capacity(self.charges.len());
-        for (place, (known, charge)) in self.charges.into_iter().zip(&self.request.charges).enumerate() {
             // As a script's bucket, whose state only the script knows.
             let burst = charge.numbers.burst();
             let unknown = Decision { outcome: Outcome::Unchanged, limit: burst, remaining: burst, ..Decision::never() };
-            decisions.push(known.decision.unwrap_or(Decision { retry_after: Some(Micros(0)), ..unknown }));
-            decisions.details.extend(known.detail.map(|detail| (place, detail)));
+            decisions.push(decision.unwrap_or(Decision { retry_after: Some(Micros(0)), ..unknown }));
+            decisions.details.extend(detail.take().map(|detail| (place, detail)));
         }
         decisions
     }
@@ -224,11 +236,25 @@ impl ChargeState {
     fn is_denied(&self) -> bool {
         self.decision.is_some_and(|decision| decision.is_denied())
     }
+
+    fn is_short(&self) -> bool {
+        self.decision.is_some_and(|decision| decision.is_short())
+    }
 }
 
-/// True if the decision is the state of a bucket beside one that denied in the same call.
-fn is_in_denial(known: &ChargeState) -> bool {
+/// True if the decision is the state of a bucket, because another charge of the same call prevents this one.
+fn is_prevented(known: &ChargeState) -> bool {
     known.decision.is_some_and(|decision| decision.outcome == Outcome::Unchanged)
+}
+
+/// The question whether tokens would fit.
+fn look(charge: &Charge) -> Option<Charge> {
+    let is_spend = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0;
+    (is_spend && charge.numbers.algorithm().has_tokens()).then(|| {
+        let mut charge = charge.clone();
+        charge.look();
+        charge
+    })
 }
 
 /// The question for the state of a charge's bucket; `None` for scripts.

@@ -1,8 +1,8 @@
 //! Leases: tokens that a worker takes from Redis ahead of use, for ids that are used much. Requests that a lease serves do not
 //! ask Redis.
 //!
-//! A request takes tokens from the leases that serve its charges, and sends the other charges. If those are denied or fail, it
-//! puts the tokens back. A charge that is sent may end its bucket's last lease and ask for another.
+//! A request takes tokens from the leases that serve its charges, and sends the other charges. Where those prevent that a charge
+//! takes its cost, or fail, it puts the tokens back. A charge that is sent may end its bucket's last lease and ask for another.
 //!
 //! The worker counts a lease from before it asked for it. So its lease ends before the server's, which then counts the tokens as
 //! used. The worker gives unused tokens back before that, and when it stops. The tokens of a worker that dies stay used.
@@ -15,10 +15,10 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use self::table::{LeaseTable, Taken};
-use crate::engine::algorithms::batch::FEW;
 use crate::engine::algorithms::charge::{Charge, Input};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::taking::{FEW, Taking};
 use crate::store::{Batch, StoreError};
 
 mod demand;
@@ -122,10 +122,16 @@ impl Leases {
         sent.iter().filter(|charge| asks_for_lease(charge)).for_each(|charge| table.forget_wish(charge));
     }
 
-    /// Puts back what was taken for a request that is denied or has failed.
-    pub(super) fn put_back(&self, parts: &mut [Part]) {
+    /// Puts back what was taken for charges that take nothing, or for all if their request was not `decided`.
+    pub(super) fn put_back(&self, charges: &[Charge], parts: &mut [Part], decided: Option<&Decisions>) {
+        let is_short = |index: usize| decided.and_then(|it| it.get(index)).is_some_and(Decision::is_short);
+        let taking = Taking::new(charges, is_short);
         let mut table = self.table.lock();
-        for part in parts {
+        for (index, part) in parts.iter_mut().enumerate() {
+            let takes = |charge: &Charge| decided.is_some() && taking.takes(charge);
+            if charges.get(index).is_some_and(takes) {
+                continue;
+            }
             if let Part::Taken(decision, taken) = part
                 && let Some(state) = table.put_back(*taken)
             {

@@ -1,8 +1,13 @@
-//! Decides the charges of one request together: all or nothing.
+//! The rule of taking: which charges of a request take their cost.
+//!
+//! A limit fits if all its charges fit. The request is denied if an enforced limit does not fit. A limit takes its cost if it fits and
+//! no other enforced limit fails to. So enforced limits take all together or not at all; a limit in shadow takes as if it were
+//! enforced; and a candidate takes as if it stood in the place of its limit, which is no other. What [`Mode::SpendOnly`] charges is
+//! a limit in shadow of its own. Charges that count denied requests count in any case. `lua/requests.lua` has the same rule.
 
 use smallvec::SmallVec;
 
-use super::charge::Charge;
+use super::charge::{Charge, Mode};
 use super::decision::{Attempt, Decision, Decisions, Detail, Outcome};
 use super::micros::Micros;
 use super::state::{Edit, NeedsRedis};
@@ -13,11 +18,66 @@ pub const FEW: usize = 4;
 /// The edits of a request, by the index of the charge.
 pub type Edits = SmallVec<[(usize, Edit); FEW]>;
 
+/// The charges of a request that take their cost, given those that do not fit.
+#[derive(Debug)]
+pub struct Taking {
+    denied: Denied,
+    /// The [groups](super::charge::ChargeOrigin::group) that do not fit and deny nothing, and whether they are those of candidates.
+    short: SmallVec<[(u32, bool); FEW]>,
+}
+
+/// The limits that deny a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Denied {
+    ByNone,
+    /// By the limit of this group.
+    By(u32),
+    BySeveral,
+}
+
+impl Taking {
+    /// `is_short` tells for each charge whether it did not fit.
+    pub fn new(charges: &[Charge], mut is_short: impl FnMut(usize) -> bool) -> Self {
+        let mut taking = Self { denied: Denied::ByNone, short: SmallVec::new() };
+        for (_, charge) in charges.iter().enumerate().filter(|(index, _)| is_short(*index)) {
+            let group = charge.origin.group;
+            if !charge.can_deny() {
+                taking.short.push((group, charge.origin.is_candidate()));
+                continue;
+            }
+            taking.denied = match taking.denied {
+                Denied::ByNone => Denied::By(group),
+                Denied::By(known) if known == group => Denied::By(group),
+                _ => Denied::BySeveral,
+            };
+        }
+        taking
+    }
+
+    /// Returns true if an enforced limit denies the request.
+    pub fn denies(&self) -> bool {
+        self.denied != Denied::ByNone
+    }
+
+    /// Returns true if a charge takes its cost, if it fits.
+    pub fn takes(&self, charge: &Charge) -> bool {
+        let (group, is_candidate) = (charge.origin.group, charge.origin.is_candidate());
+        // Refunds, resets and what takes what is left depend on nothing but a denial.
+        let can_be_short = charge.mode.can_deny() || charge.mode == Mode::SpendOnly;
+        let is_denied = match self.denied {
+            Denied::ByNone => false,
+            Denied::By(denier) => !(is_candidate && can_be_short && denier == group),
+            Denied::BySeveral => true,
+        };
+        !is_denied && (charge.can_deny() || !can_be_short || !self.short.contains(&(group, is_candidate)))
+    }
+}
+
 /// Decides `charges` together, and adds the edits to those given. `decide` decides the charge with this index, and `peek`
 /// returns the state of its bucket without the charge.
 ///
-/// If any charge is denied, only edits that count denied requests are made. The decisions on the other charges are then the
-/// states of their buckets: without the charge, or with it if it counts.
+/// The decisions on charges that fit and take nothing are the states of their buckets: without the charge, or with it if it counts
+/// denied requests.
 pub fn decide_all(
     charges: &[Charge],
     mut decide: impl FnMut(usize, &Charge) -> Result<Attempt<Edit>, NeedsRedis>,
@@ -40,27 +100,31 @@ pub fn decide_all(
             counting.push(index);
         }
     }
-    if decisions.iter().any(Decision::is_denied) {
-        edits.retain(|(index, _)| counting.contains(index));
-        let mut details = std::mem::take(&mut decisions.details);
-        details.retain_mut(|(index, detail)| {
-            let is_dropped = decisions.get(*index).is_some_and(|decision| decision.outcome == Outcome::Allowed);
-            !is_dropped || detail.undo()
-        });
-        for (index, (decision, charge)) in decisions.iter_mut().zip(charges).enumerate() {
-            if decision.outcome == Outcome::Allowed {
-                *decision = if counting.contains(&index) {
-                    let wait = decision.retry_after.filter(|wait| *wait > Micros(0));
-                    details.extend(wait.map(|wait| (index, Detail::Counted(wait))));
-                    Decision { outcome: Outcome::Unchanged, retry_after: Some(Micros(0)), ..*decision }
-                } else {
-                    peek(index, charge)?
-                };
-            }
-        }
-        details.sort_by_key(|(index, _)| *index);
-        decisions.details = details;
+    if !decisions.iter().any(Decision::is_short) {
+        return Ok(decisions);
     }
+    let taking = Taking::new(charges, |index| decisions.get(index).is_some_and(Decision::is_short));
+    let takes: SmallVec<[bool; FEW]> = charges.iter().map(|charge| taking.takes(charge)).collect();
+    edits.retain(|(index, _)| counting.contains(index) || takes[*index]);
+    let mut details = std::mem::take(&mut decisions.details);
+    details.retain_mut(|(index, detail)| {
+        let is_dropped = !takes[*index] && decisions.get(*index).is_some_and(Decision::is_allowed);
+        !is_dropped || detail.undo()
+    });
+    for (index, (decision, charge)) in decisions.iter_mut().zip(charges).enumerate() {
+        if takes[index] || !decision.is_allowed() {
+            continue;
+        }
+        *decision = if counting.contains(&index) {
+            let wait = decision.retry_after.filter(|wait| *wait > Micros(0));
+            details.extend(wait.map(|wait| (index, Detail::Counted(wait))));
+            Decision { outcome: Outcome::Unchanged, retry_after: Some(Micros(0)), ..*decision }
+        } else {
+            peek(index, charge)?
+        };
+    }
+    details.sort_by_key(|(index, _)| *index);
+    decisions.details = details;
     Ok(decisions)
 }
 
