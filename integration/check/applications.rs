@@ -132,7 +132,7 @@ fn check_budget(app: &mut Application) {
     app.expect(&report, 200, Some("Tokens"), &["Tokens unchanged 1000 0"]);
     let request = json!({ "url": "/tokens", "ip": "192.0.2.9", "headers": { "host": "a", "x-user": "carl" } });
     let described = json!({ "request": request, "op": "spend_only", "cost": 2000 });
-    let shown = ["Logins unchanged 2 2", "Networks unchanged 2 2", "Watched unchanged 1 1", "Tokens allowed 1000 0"];
+    let shown = ["Logins short 2 2", "Networks short 2 2", "Watched short 1 1", "Tokens allowed 1000 0"];
     app.expect(&described, 200, Some("Tokens"), &shown);
     let asked = json!({ "request": request, "op": "check", "cost": 0 });
     let shown = ["Logins unchanged 2 2", "Networks unchanged 2 2", "Watched unchanged 1 1", "Tokens denied 1000 0"];
@@ -161,7 +161,7 @@ fn check_all(weir: &Weir) {
 
     // The other uses of a bucket.
     app.expect(&with(alice.clone(), "op", "check".into()), 429, Some("Logins"), &["Logins denied 2 0"]);
-    app.expect(&with(alice.clone(), "op", "spend_only".into()), 200, Some("Logins"), &["Logins unchanged 2 0"]);
+    app.expect(&with(alice.clone(), "op", "spend_only".into()), 200, Some("Logins"), &["Logins short 2 0"]);
     app.expect(&with(alice.clone(), "op", "refund".into()), 200, Some("Logins"), &["Logins allowed 2 1"]);
     app.expect(&with(alice.clone(), "op", "check".into()), 200, Some("Logins"), &["Logins allowed 2 0"]);
     app.expect(&with(alice.clone(), "cost", 0.into()), 200, Some("Logins"), &["Logins allowed 2 1"]);
@@ -178,7 +178,7 @@ fn check_all(weir: &Weir) {
     assert_eq!(shut["retry_after_ms"], Value::Null);
     app.expect(&json!({ "op": "refund", "limit": "Shut", "id": "x" }), 200, None, &[]);
     app.expect(&charge("Watched", "x"), 200, None, &["Watched allowed 1 0"]);
-    app.expect(&charge("Watched", "x"), 200, None, &["Watched unchanged 1 0"]);
+    app.expect(&charge("Watched", "x"), 200, None, &["Watched short 1 0"]);
     app.expect(&json!({ "limit": "Everything" }), 200, Some("Everything"), &["Everything allowed 1000 999"]);
 
     // Ids are normalised.
@@ -234,7 +234,7 @@ fn check_all(weir: &Weir) {
         &check,
         429,
         Some("Networks"),
-        &["Logins denied 2 1", "Networks denied 2 1", "Both denied 3 2", "Both unchanged 4 3", "Watched denied 1 0"],
+        &["Logins denied 2 1", "Networks denied 2 1", "Both denied 3 2", "Both unchanged 4 3", "Watched short 1 0"],
     );
     let back =
         ["Logins allowed 2 2", "Networks allowed 2 2", "Both allowed 3 3", "Both allowed 4 4", "Watched allowed 1 1"];
@@ -249,7 +249,7 @@ fn check_all(weir: &Weir) {
             "Networks allowed 2 0",
             "Both allowed 3 1",
             "Both allowed 4 2",
-            "Watched unchanged 1 1",
+            "Watched short 1 1",
         ],
     );
     // The same client meets the same buckets behind a gateway.

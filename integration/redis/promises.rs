@@ -14,6 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRunner};
 use tokio::runtime::Runtime;
 use weir::config;
+use weir::engine::algorithms::algorithm::Algorithm;
 use weir::engine::algorithms::charge::Mode;
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
@@ -159,7 +160,9 @@ fn plan_of_call(asked: &Asked<'_>, (burst, count, seconds): (u64, u64, u64), id:
         limit: limit.name.clone(),
         id: GivenId::Components(vec!["a".to_owned(), id.to_owned()]),
         cost: Some(asked.cost),
-        numbers: Some(CallNumbers { window: Some(window.clone()), ..CallNumbers::default() }),
+        // A call cannot change the period of a log.
+        numbers: (limit.algorithm != Algorithm::SlidingLog)
+            .then(|| CallNumbers { window: Some(window.clone()), ..CallNumbers::default() }),
         fields: Vec::new(),
         entry: None,
     };

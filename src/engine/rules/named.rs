@@ -378,6 +378,24 @@ mod tests {
     }
 
     #[test]
+    fn a_call_cannot_change_the_period_of_a_log() {
+        let log = |count, seconds| Numbers::sliding_log(count, seconds * 1_000_000_000).unwrap();
+        let allowance = Allowance::Windows([log(5, 60)].into());
+        let log = Limit { per_call: true, algorithm: Algorithm::SlidingLog, allowance, ..limit("Log", Vec::new()) };
+        let rules = rules(vec![log]);
+        let ask = |count, seconds: u64| {
+            let numbers = Numbers::new(count, count, seconds * 1_000_000_000).unwrap();
+            let numbers = CallNumbers { window: Some(numbers), ..CallNumbers::default() };
+            let charge = NamedCharge { numbers: Some(numbers), ..charge("Log", GivenId::Absent) };
+            let plan = rules.named(&[charge], Mode::Spend, Micros(0), None);
+            plan.map(|plan| plan.charges[0].numbers.burst()).map_err(|error| error.reason)
+        };
+        assert_eq!(ask(9, 60), Ok(9));
+        let reason = "Log is a `sliding_log`, so a call can change its count, but not its period";
+        assert_eq!(ask(9, 59), Err(reason.to_owned()));
+    }
+
+    #[test]
     fn a_plan_does_what_is_asked() {
         let shut = Limit { allowance: Allowance::Deny, ..limit("Shut", Vec::new()) };
         let candidate = Some(Box::new(Candidate { allowance: burst(1), enforce_for: 0 }));
