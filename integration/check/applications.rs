@@ -244,13 +244,7 @@ fn check_all(weir: &Weir) {
         &json!({ "request": named, "cost": 2 }),
         200,
         Some("Networks"),
-        &[
-            "Logins allowed 2 0",
-            "Networks allowed 2 0",
-            "Both allowed 3 1",
-            "Both allowed 4 2",
-            "Watched short 1 1",
-        ],
+        &["Logins allowed 2 0", "Networks allowed 2 0", "Both allowed 3 1", "Both allowed 4 2", "Watched short 1 1"],
     );
     // The same client meets the same buckets behind a gateway.
     let headers = [("host", "a.example"), ("x-user", "carol"), ("x-forwarded-for", "192.0.2.1")];

@@ -436,7 +436,7 @@ fn play<M: Model>(numbers: &Numbers, mut model: M, steps: &[Step]) -> Result<(),
         };
         let origin = ChargeOrigin::new(0, !step.is_shadow);
         let charge = Charge::new(Bucket::new("L:k", 1), numbers.clone(), step.cost, step.mode);
-        let charge = Charge { dated, origin, ..charge };
+        let charge = Charge { origin, dated, ..charge };
         let mut edits = Edits::new();
         let decisions = decide_all(
             std::slice::from_ref(&charge),

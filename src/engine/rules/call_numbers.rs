@@ -38,7 +38,10 @@ impl CallNumbers {
         // A log has the instants of its tokens, and not the period under which they were taken.
         let changes_period = |own: &Numbers| windows.iter().any(|numbers| numbers.span() != own.span());
         if algorithm == Algorithm::SlidingLog && given.windows().is_some_and(|own| own.iter().all(changes_period)) {
-            return Err(format!("{} is a `sliding_log`, so a call can change its count, but not its period", limit.name));
+            return Err(format!(
+                "{} is a `sliding_log`, so a call can change its count, but not its period",
+                limit.name
+            ));
         }
         if self.elevated.is_some() && algorithm != Algorithm::Gcra {
             return Err(format!("{} needs `algorithm: gcra` for `elevated`", limit.name));

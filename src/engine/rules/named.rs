@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_call_cannot_change_the_period_of_a_log() {
-        let log = |count, seconds| Numbers::sliding_log(count, seconds * 1_000_000_000).unwrap();
+        let log = |count, seconds: u64| Numbers::sliding_log(count, seconds * 1_000_000_000).unwrap();
         let allowance = Allowance::Windows([log(5, 60)].into());
         let log = Limit { per_call: true, algorithm: Algorithm::SlidingLog, allowance, ..limit("Log", Vec::new()) };
         let rules = rules(vec![log]);
