@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use super::{directory, simulate};
-use crate::support::binary::{PATH, run_in};
+use crate::support::binary::run_in;
 use crate::support::process::{Finished, finish};
 
 /// Every request meets `All`; `PerIp` denies the second one of an address.
@@ -320,37 +320,6 @@ fn lines_without_a_client_count_where_nothing_needs_it() {
     assert_eq!((found.code, counts(&found)), (Some(1), [5, 0, 5]), "{}", found.text());
 }
 
-/// `weir diff --log` decides by the same lines.
-#[test]
-fn a_diff_tells_of_unread_lines_first_and_fails() {
-    for (unread, expected) in [(1, 0), (2, 3)] {
-        let directory = directory(RULES, log(100, unread, "a.example").as_bytes());
-        let diff = |flags: &[&str]| {
-            run_in(directory.path(), &[&["diff", "limits.yaml", "limits.yaml", "--log", "access.log"], flags].concat())
-        };
-        let found = diff(&[]);
-        assert_eq!(found.code, Some(expected), "{}", found.text());
-        let told = format!(
-            "{unread} of 100 lines ({unread}.00%) are left out: no client's address can be read, such as access.log:1: found `(name)`"
-        );
-        let whole = format!("of {} requests that were read, 0 would be newly denied", 100 - unread);
-        assert!(place(&found.out, &told) < place(&found.out, &whole), "{}", found.out);
-        assert_eq!(diff(&["--allow-unread"]).code, Some(0));
-        let object: Value = serde_json::from_str(&diff(&["--format", "json"]).out).unwrap();
-        assert_eq!(object["log"]["left_out"][0]["lines"], unread, "{object}");
-        assert!(diff(&["--format", "markdown"]).out.contains(&told), "{}", found.out);
-    }
-    let uncovered =
-        directory("limits: { PerKey: { by: { header: x-key }, count: 1, period: 1h } }", log(9, 0, "").as_bytes());
-    let found = finish(
-        Command::new(PATH)
-            .args(["diff", "limits.yaml", "limits.yaml", "--log", "access.log"])
-            .current_dir(uncovered.path()),
-    );
-    assert_eq!(found.code, Some(3), "{}", found.text());
-    assert!(!found.out.contains("0 would be newly denied"), "{}", found.out);
-}
-
 /// A recording: its first line, two requests, two calls that carry limits, and its last line with these counts.
 fn recording(counts: Option<[u64; 3]>) -> String {
     let line = |value: Value| value.to_string() + "\n";
@@ -441,8 +410,6 @@ fn requests_that_were_denied_already_are_told() {
     }
     let report: Value = serde_json::from_str(&simulate(directory.path(), &["--format", "json"]).out).unwrap();
     assert_eq!((&report["answered_429"], &report["requests"]), (&4.into(), &10.into()));
-    let diff = run_in(directory.path(), &["diff", "limits.yaml", "limits.yaml", "--log", "access.log"]);
-    assert!(diff.out.contains(told), "{}", diff.out);
     assert!(!simulate(self::directory(RULES, log(6, 0, "").as_bytes()).path(), &[]).out.contains("429"));
 }
 

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use self::log::LogHits;
 use self::source::Rulebook;
 use super::exit::{ExitCode, Failure};
 use super::print::joined;
@@ -14,7 +13,6 @@ mod buckets;
 mod conditions;
 mod effect;
 mod limits;
-mod log;
 mod numbers;
 mod overrides;
 mod report;
@@ -27,8 +25,9 @@ mod tokens;
 
 /// Shows which limits and overrides of two rules files differ, and whether the new ones are stricter.
 ///
-/// Exits with 0 if nothing is stricter, 1 if something is, and 3 if a file cannot be read or does not load, or too little of a log
-/// was decided.
+/// Exits with 0 if nothing is stricter, 1 if something is, and 3 if a file cannot be read or does not load.
+///
+/// For the requests of a log, see `weir simulate --against`.
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// The rules file in force; `-` for standard input
@@ -44,18 +43,6 @@ pub struct Args {
     /// A file of overrides that is read with NEW; repeatable
     #[arg(long, value_name = "FILE")]
     overrides_new: Vec<PathBuf>,
-
-    /// An access log: also say which of its requests the new rules would newly deny, or pass; repeatable
-    #[arg(long, value_name = "LOG")]
-    log: Vec<PathBuf>,
-
-    /// The format of the logs, if it cannot be detected, as for `weir simulate`
-    #[arg(long, value_name = "FORMAT", requires = "log")]
-    log_format: Option<String>,
-
-    /// Succeed even if more than 1% of the log's lines could not be read or lack what a limit reads, or no limit decided a request
-    #[arg(long, requires = "log")]
-    allow_unread: bool,
 
     /// The form of the output
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -80,25 +67,17 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let old = Rulebook::read(&args.old, &args.overrides_old, &mut input)?;
     let new = Rulebook::read(&args.new, &args.overrides_new, &mut input)?;
     let found = limits::compare(&old, &new);
-    let hits = if args.log.is_empty() {
-        None
-    } else {
-        Some(LogHits::of(&args.log, args.log_format.as_deref(), old.rules, new.rules)?)
-    };
     let text = match args.format {
-        Format::Text => report::text(&found, hits.as_ref()),
-        Format::Json => report::json(&found, hits.as_ref()),
-        Format::Markdown => report::markdown(&found, hits.as_ref()),
+        Format::Text => report::text(&found),
+        Format::Json => report::json(&found),
+        Format::Markdown => report::markdown(&found),
     };
     out.write_all(text.as_bytes())?;
     let stricter: Vec<&str> =
         found.iter().filter(|limit| limit.effect.stricter).map(|limit| limit.name.as_str()).collect();
-    if !stricter.is_empty() {
-        writeln!(err, "stricter: {}", joined(&stricter, ", "))?;
+    if stricter.is_empty() {
+        return Ok(ExitCode::Success);
     }
-    match hits.and_then(|hits| hits.doubt).filter(|_| !args.allow_unread) {
-        Some(doubt) => Err(Failure::could_not_start(doubt)),
-        None if stricter.is_empty() => Ok(ExitCode::Success),
-        None => Ok(ExitCode::BadInput),
-    }
+    writeln!(err, "stricter: {}", joined(&stricter, ", "))?;
+    Ok(ExitCode::BadInput)
 }

@@ -7,14 +7,13 @@ use serde_json::{Map, Value, json};
 use super::super::print::{counted, joined};
 use super::effect::Effect;
 use super::limits::{Change, LimitDiff, Presence};
-use super::log::LogHits;
 use super::overrides::OverrideChange;
 
 /// The overrides of one limit that text and Markdown show.
 const MOST_OVERRIDES: usize = 20;
 
 /// The differences for a terminal.
-pub(super) fn text(found: &[LimitDiff], hits: Option<&LogHits>) -> String {
+pub(super) fn text(found: &[LimitDiff]) -> String {
     let mut text = String::new();
     for limit in found.iter().filter(|limit| limit.is_changed()) {
         let _ = writeln!(text, "{}: {}", title(limit), limit.verdict());
@@ -32,15 +31,11 @@ pub(super) fn text(found: &[LimitDiff], hits: Option<&LogHits>) -> String {
     }
     text.push_str(&summary(found));
     text.push('\n');
-    for line in hits.map(LogHits::lines).unwrap_or_default() {
-        text.push_str(&line);
-        text.push('\n');
-    }
     text
 }
 
 /// The differences as one JSON object.
-pub(super) fn json(found: &[LimitDiff], hits: Option<&LogHits>) -> String {
+pub(super) fn json(found: &[LimitDiff]) -> String {
     let limits: Map<String, Value> = found
         .iter()
         .filter(|limit| limit.is_changed())
@@ -73,15 +68,12 @@ pub(super) fn json(found: &[LimitDiff], hits: Option<&LogHits>) -> String {
     let unchanged: Vec<_> = found.iter().filter(|limit| !limit.is_changed()).map(|limit| &limit.name).collect();
     let stricter = found.iter().any(|limit| limit.effect.stricter);
     let looser = found.iter().any(|limit| limit.effect.looser);
-    let mut whole = json!({ "stricter": stricter, "looser": looser, "limits": limits, "unchanged": unchanged });
-    if let Some(hits) = hits {
-        whole["log"] = hits.json();
-    }
+    let whole = json!({ "stricter": stricter, "looser": looser, "limits": limits, "unchanged": unchanged });
     format!("{whole:#}\n")
 }
 
 /// The differences as a table, for a comment on a change.
-pub(super) fn markdown(found: &[LimitDiff], hits: Option<&LogHits>) -> String {
+pub(super) fn markdown(found: &[LimitDiff]) -> String {
     let mut text = format!("**Limits: {}**\n", summary(found));
     if found.iter().any(LimitDiff::is_changed) {
         text.push_str("\n| limit | change | what | buckets |\n|---|---|---|---|\n");
@@ -96,12 +88,6 @@ pub(super) fn markdown(found: &[LimitDiff], hits: Option<&LogHits>) -> String {
         let verdict = limit.verdict();
         let verdict = if limit.effect.stricter { format!("**{verdict}**") } else { verdict.to_owned() };
         let _ = writeln!(text, "| {} | {verdict} | {what} | {} |", title(limit), escaped(&limit.buckets));
-    }
-    if let Some(hits) = hits {
-        text.push('\n');
-        for line in hits.lines() {
-            let _ = writeln!(text, "- {}", escaped(&line));
-        }
     }
     text
 }

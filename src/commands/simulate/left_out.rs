@@ -17,7 +17,7 @@ use crate::simulation::report::{
 const MOST_NAMES: usize = 10;
 
 /// Tells what the verdict does not cover: a sentence for each reason, none if all of the log was decided.
-pub(in crate::commands) fn sentences(report: &Report, shows_ids: bool) -> Vec<String> {
+pub(super) fn sentences(report: &Report, shows_ids: bool) -> Vec<String> {
     let mut told: Vec<String> =
         report.interrupted.iter().map(|reason| format!("not read to the end: {reason}")).collect();
     let reasons = LeftOut::ALL.into_iter().filter(|reason| *reason != LeftOut::NoRequest);
@@ -97,7 +97,7 @@ fn new_members(report: &Report) -> Option<String> {
 }
 
 /// Reports requests that a limit had already denied; `None` without such requests.
-pub(in crate::commands) fn denied_before(report: &Report) -> Option<String> {
+pub(super) fn denied_before(report: &Report) -> Option<String> {
     let denied = of(report.answered_429, report.requests, "request");
     (report.answered_429 > 0)
         .then(|| format!("{denied} were already answered with 429 and count like the others: a limit was in force"))
@@ -181,8 +181,8 @@ pub(super) fn write_examples(report: &Report, shows_ids: bool, err: &mut dyn Wri
     Ok(())
 }
 
-/// Why the report cannot be relied on; `None` if it can. `decides`: some limit decided a request.
-pub(in crate::commands) fn doubt(report: &Report, decides: bool) -> Option<String> {
+/// Why the report cannot be relied on; `None` if it can.
+pub(super) fn doubt(report: &Report) -> Option<String> {
     let way_out = "--allow-unread succeeds all the same";
     if !report.interrupted.is_empty() {
         return Some(format!("a log was not read to its end; {way_out}"));
@@ -192,14 +192,14 @@ pub(in crate::commands) fn doubt(report: &Report, decides: bool) -> Option<Strin
             "more than {MOST_UNREAD}% of the lines could not be read; give their format with --log-format; {way_out}"
         ));
     }
-    if !decides {
+    if !report.side.decides() {
         return Some(format!("no limit decided a request of the log; {way_out}"));
     }
     let limit = report.too_much_left_out()?;
     Some(format!("{} leaves out too many lines, which do not tell what it reads; {way_out}", limit.name))
 }
 
-pub(in crate::commands) fn json(report: &Report, shows_ids: bool) -> Value {
+pub(super) fn json(report: &Report, shows_ids: bool) -> Value {
     let reasons = LeftOut::ALL.into_iter().filter(|reason| report.lines.left_out(*reason) > 0);
     let told = reasons.map(|reason| {
         let example = report.examples.iter().find(|example| example.reason == reason);

@@ -25,7 +25,7 @@ mod chart;
 mod figures;
 mod html;
 mod json;
-pub(super) mod left_out;
+mod left_out;
 mod names;
 mod progress;
 mod text;
@@ -148,7 +148,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         OutputFormat::Html => html::render(&report, &names, &files, &goal),
     };
     out.write_all(text.as_bytes())?;
-    match left_out::doubt(&report, report.side.decides()).filter(|_| !args.allow_unread) {
+    match left_out::doubt(&report).filter(|_| !args.allow_unread) {
         Some(doubt) => Err(Failure::bad_input(doubt)),
         None => Ok(ExitCode::Success),
     }
