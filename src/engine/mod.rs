@@ -8,5 +8,6 @@ pub mod algorithms;
 pub mod answer;
 pub mod deciding;
 pub(crate) mod digest;
+pub mod frequent_ids;
 pub mod rules;
 pub mod stable_hash;

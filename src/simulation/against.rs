@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::ids::IdTable;
-use super::most_denied::{DeniedId, MostDenied};
+use super::most_denied::{DeniedId, MostDenied, top};
 use super::replay::LimitOutcome;
 use super::requests::{Asked, Side};
 use super::tally::id_text;
@@ -102,14 +102,14 @@ impl Comparing {
             difference.requests += 1;
             if let Some(id) = outcome.id {
                 difference.ids.count(id, 0, true, &mut self.room);
-                difference.most.count(id, || id_text(own.side, own.asked, outcome));
+                difference.most.add(id, || id_text(own.side, own.asked, outcome));
             }
         }
     }
 
-    pub(super) fn into_comparison(self, top: usize) -> Comparison {
+    pub(super) fn into_comparison(self, most: usize) -> Comparison {
         let difference =
-            |side: OneSide| Difference { requests: side.requests, ids: side.ids.len(), most: side.most.top(top) };
+            |side: OneSide| Difference { requests: side.requests, ids: side.ids.len(), most: top(side.most, most) };
         let limits = self.limits.into_iter().map(|(name, [here, there])| LimitDifference {
             name,
             only_here: difference(here),

@@ -3,7 +3,7 @@
 use super::coverage::{Missing, needs};
 use super::ids::IdTable;
 use super::load::Histogram;
-use super::most_denied::MostDenied;
+use super::most_denied::{MostDenied, top};
 use super::replay::{LimitOutcome, Replay};
 use super::report::{CandidateReport, Delays, LimitLeftOut, LimitReport, Load, SideReport, Status};
 use super::requests::{Asked, Side};
@@ -118,7 +118,7 @@ impl Tally {
                 tally.first = tally.first.or(Some(now));
                 tally.last = Some(now);
                 if let Some(id) = outcome.id {
-                    tally.most_denied.count(id, || id_text(side, asked, outcome));
+                    tally.most_denied.add(id, || id_text(side, asked, outcome));
                 }
             }
             let period = now.0.checked_div(tally.period).unwrap_or_default();
@@ -134,7 +134,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn into_report(mut self, side: &Side, goal: Option<&Goal>, top: usize) -> SideReport {
+    pub(super) fn into_report(mut self, side: &Side, goal: Option<&Goal>, most: usize) -> SideReport {
         let tallies = std::mem::take(&mut self.limits);
         let limits = (1..).zip(tallies).zip(side.rules.limits()).zip(&side.missing);
         let limits = limits.map(|(((column, tally), limit), missing)| {
@@ -145,7 +145,7 @@ impl Tally {
             } else {
                 Status::NotCovered(missing.clone())
             };
-            tally.into_report(limit, status, self.series.worst(column), goal, top)
+            tally.into_report(limit, status, self.series.worst(column), goal, most)
         });
         let delays = side.rules.has_delays().then(|| self.delays.into_report());
         SideReport { denied: self.denied, delays, limits: limits.collect(), series: self.series }
@@ -173,7 +173,7 @@ impl LimitTally {
         status: Status,
         worst: Option<(Micros, u64)>,
         goal: Option<&Goal>,
-        top: usize,
+        most: usize,
     ) -> LimitReport {
         let (ids, ids_denied, ids_are_estimates) = (self.ids.len(), self.ids.denied(), self.ids.is_estimate());
         let suggestion = goal.filter(|_| status == Status::Covered).map(|goal| match self.record {
@@ -204,7 +204,7 @@ impl LimitTally {
             first: self.first,
             last: self.last,
             worst,
-            most_denied: self.most_denied.top(top),
+            most_denied: top(self.most_denied, most),
             delays: limit.delay.map(|_| self.delays.into_report()),
             load: (!load.is_empty() && !has_slots).then(|| Load {
                 period: (self.period > 0).then_some(Micros(self.period)),

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use self::sketch::{COUNTERS, Sketch};
+use crate::engine::frequent_ids::FrequentIds;
 
-mod sketch;
+/// The counts of one period. An id with more than a 64th of the denials is among them. It has a text if ids are shown.
+type Sketch = FrequentIds<u64, Option<Box<str>>, MOST_IDS>;
 
-/// The limits that a worker counts for: 6 KiB for each kind of denial, and the ids' texts if they are shown. A further limit takes the
+/// The limits that a worker counts for: 12 KiB for each kind of denial, and the ids' texts if they are shown. A further limit takes the
 /// place of one that has denied nothing for two [`GENERATION`]s.
 const MOST_LIMITS: usize = 256;
 
@@ -22,7 +23,7 @@ const MOST_LIMITS: usize = 256;
 pub const GENERATION: Duration = Duration::from_mins(5);
 
 /// The longest list.
-pub const MOST_IDS: usize = COUNTERS;
+pub const MOST_IDS: usize = 64;
 
 /// A kind of denial, with a list of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -266,7 +267,7 @@ mod tests {
         let (all, now) = (MostDenied::default(), Instant::now());
         let workers = [all.join(), all.join()];
         (0..5).for_each(|_| add(&workers[0], "L", 7, now));
-        (100..200).for_each(|id| add(&workers[1], "L", id, now));
+        (100..300).for_each(|id| add(&workers[1], "L", id, now));
         let [first, ..] = list(&all, "L", now)[..] else { panic!() };
         assert_eq!(first, (7, 6, 1));
     }
