@@ -7,8 +7,8 @@
 //!          -> limiter              one entry for every listener; inside it:
 //!               rules.add_charges(&Request)  pure: match, build ids, terms of each id, charges
 //!               deciding.round()             pure: what the store is to decide
-//!               store.decide(&Batch)         the only await: one call for all charges, all or nothing
-//!               deciding.conclude()          pure: verdict, and the charges that follow from it
+//!               store.decide(&Batch)         the only await: one call for all charges, by one rule of taking
+//!               deciding.conclude()          pure: verdict, and denied requests that are still to be counted
 //!          -> Verdict -> answer    pure: status, headers, body; then metrics
 //!          -> listener
 //! ```
@@ -32,7 +32,7 @@
 //! | [`logs`] | access logs, read: formats, compression, what each tells of a request |
 //! | [`telemetry`] | metrics, the access log and traces (the only place that names the Prometheus crate) |
 //! | [`clock`] | the machine's clock, or one that a scenario sets |
-//! | [`engine`] | pure: [`algorithms`](engine::algorithms), [`rules`](engine::rules), [`deciding`](engine::deciding) and [`answer`](engine::answer) |
+//! | [`engine`] | pure, in rooms: [`algorithms`](engine::algorithms), [`request`](engine::request), [`limit`](engine::limit), [`charging`](engine::charging), [`deciding`](engine::deciding), [`telling`](engine::telling) and [`answer`](engine::answer) |
 //! | [`jwt`] | verification of tokens, for limits by claims |
 //! | [`http`] | HTTP without limits: transport, TLS, HTTP/1, HTTP/2, upstreams (the only place that names h2, rustls and httparse) |
 //! | [`message`] | pure vocabulary of HTTP: headers, target, path, host, client address, trace context |

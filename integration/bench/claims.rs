@@ -11,8 +11,8 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use serde_json::json;
 use weir::config::{Files, load};
 use weir::engine::algorithms::micros::Micros;
-use weir::engine::rules::fingerprint::Fingerprinter;
-use weir::engine::rules::rule_set::Rules;
+use weir::engine::limit::fingerprint::Fingerprinter;
+use weir::engine::limit::rules::Rules;
 use weir::jwt::Checker;
 use weir::message::headers::Headers;
 

@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 use criterion::Criterion;
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
-use weir::engine::rules::allowance::Allowance;
-use weir::engine::rules::fingerprint::Fingerprinter;
-use weir::engine::rules::ids::Id;
-use weir::engine::rules::limit::Limit;
-use weir::engine::rules::overrides::{Override, OverrideOrigin};
-use weir::engine::rules::path_pattern::PathPattern;
-use weir::engine::rules::plan::Plan;
-use weir::engine::rules::request::{Body, Request};
-use weir::engine::rules::rule_set::Rules;
+use weir::engine::charging::plan::Plan;
+use weir::engine::limit::Limit;
+use weir::engine::limit::allowance::Allowance;
+use weir::engine::limit::fingerprint::Fingerprinter;
+use weir::engine::limit::ids::Id;
+use weir::engine::limit::overrides::{Override, OverrideOrigin};
+use weir::engine::limit::rules::Rules;
+use weir::engine::request::path_pattern::PathPattern;
+use weir::engine::request::{Body, Request};
 use weir::message::headers::Headers;
 
 /// The numbers of limits and overrides in the large case.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use weir::clock::Clock;
 use weir::config::{self, Source};
 use weir::engine::algorithms::micros::Micros;
-use weir::engine::rules::fingerprint::Fingerprinter;
+use weir::engine::limit::fingerprint::Fingerprinter;
 use weir::listeners::admin::tokens::Tokens;
 
 use super::{body, call, charge, on_redis, on_redis_with, stopped};

@@ -68,6 +68,20 @@ fn imports_up_are_found_however_they_are_written() {
 }
 
 #[test]
+fn rooms_of_the_engine_import_those_before_them() {
+    let engine = ("engine/mod.rs", "pub mod charging; pub mod limit;");
+    let down = [
+        engine,
+        ("engine/charging/mod.rs", "use crate::engine::limit::Limit;"),
+        ("engine/limit/mod.rs", "pub struct Limit;"),
+    ];
+    check(&down, &[]);
+    let up =
+        [engine, ("engine/limit/mod.rs", "use super::charging::Plan;"), ("engine/charging/mod.rs", "pub struct Plan;")];
+    check(&up, &["engine/limit imports engine/charging"]);
+}
+
+#[test]
 fn a_re_export_does_not_hide_a_file() {
     check(
         &[

@@ -56,6 +56,9 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("message", &[]),
 ];
 
+/// The rooms of `engine`, each of which may import those before it.
+const ROOMS: &[&str] = &["algorithms", "text", "request", "limit", "charging", "deciding", "telling", "answer"];
+
 /// Folders and files that must not import these others, though their layer may.
 const APART: &[(&str, &str)] = &[("http/http1", "http/upstream"), ("http/http2", "http/upstream")];
 
@@ -169,6 +172,11 @@ fn imports(parsed: &Crate, mistakes: &mut Mistakes) {
     let imports = parsed.imports();
     for (from, others) in &imports {
         for (to, line) in others {
+            if let (Some((room, own)), Some((imported, other))) = (room(from), room(to))
+                && other > own
+            {
+                note(mistakes, format!("engine/{room} imports engine/{imported}"), format!("src/{from}:{line}: {to}"));
+            }
             for (left, right) in APART {
                 if is_at(from, left) && is_at(to, right) {
                     note(mistakes, format!("{left} imports {right}"), format!("src/{from}:{line}: {to}"));
@@ -200,6 +208,12 @@ fn sizes(parsed: &Crate, mistakes: &mut Mistakes) {
         let name = format!("{} in {} has more than {function_lines} lines", function.name, function.file);
         note(mistakes, name, format!("{}", function.lines));
     }
+}
+
+/// The room of `engine` that a file is in, and its place among them.
+fn room(file: &str) -> Option<(&'static str, usize)> {
+    let name = file.strip_prefix("engine/")?.split('/').next()?;
+    ROOMS.iter().position(|room| *room == name).map(|place| (ROOMS[place], place))
 }
 
 /// Returns whether a file lies at a place, which is a file without `.rs` or a folder.

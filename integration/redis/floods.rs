@@ -16,9 +16,9 @@ use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::queue::{Storage, Work};
 use weir::engine::algorithms::script::{Run, ScriptSource, arguments};
-use weir::engine::rules::component::{Component, ComponentSource};
-use weir::engine::rules::queue::{FollowUp, Queue};
-use weir::engine::rules::value_type::ValueType;
+use weir::engine::limit::queue::{FollowUp, Queue};
+use weir::engine::request::component::{Component, ComponentSource};
+use weir::engine::request::value_type::ValueType;
 use weir::store::Batch;
 use weir::store::redis::{RedisOptions, RedisStore};
 

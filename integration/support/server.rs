@@ -9,8 +9,8 @@ use weir::clock::Clock;
 use weir::config::{self, Source};
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::answer::headers::Generations;
-use weir::engine::rules::fingerprint::Fingerprinter;
-use weir::engine::rules::rule_set::Rules;
+use weir::engine::limit::fingerprint::Fingerprinter;
+use weir::engine::limit::rules::Rules;
 use weir::http::{
     AcceptOptions, Admission, ClientHeaders, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts,
     UpstreamOptions,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::engine::rules::live::LiveOverride;
+use crate::engine::limit::live::LiveOverride;
 use crate::limiter::operator::kept_overrides;
 use crate::listeners::admin::tokens::{self, Tokens};
 use crate::message::host::host_of;

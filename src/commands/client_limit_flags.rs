@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::upstream_flags::UpstreamArgs;
 use super::values::{one_of, parse_duration};
-use crate::engine::rules::request::INSPECTED_BYTES;
+use crate::engine::request::INSPECTED_BYTES;
 use crate::http::{HeadLimits, Http2Limits, HttpLimits, Timeouts};
 use crate::message::path::EscapedSlashes;
 

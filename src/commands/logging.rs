@@ -8,9 +8,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, reload};
 
 use super::values::one_of;
-use crate::engine::rules::duration;
-use crate::engine::rules::quote::quoted;
-use crate::engine::rules::suggest::did_you_mean;
+use crate::engine::text::duration;
+use crate::engine::text::quote::quoted;
+use crate::engine::text::suggest::did_you_mean;
 use crate::listeners::admin::log::LogFilter;
 use crate::telemetry::denials::{DenialLog, IdFormat, LineRate};
 

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-pub(super) use crate::engine::rules::quote::joined;
+pub(super) use crate::engine::text::quote::joined;
 
 /// `1 limit`, `2 limits`
 pub(super) fn counted(number: usize, what: &str) -> String {

@@ -10,8 +10,8 @@ use super::exit::Failure;
 use crate::config::{self, Files, OverridesCopy};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::digest::sha256;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::rules::Rules;
 use crate::message::url::HttpUrl;
 
 #[derive(clap::Args, Clone, Debug)]

@@ -23,7 +23,7 @@ use super::upstream_flags::UpstreamArgs;
 use crate::clock::Clock;
 use crate::config::PollMode;
 use crate::engine::answer::headers::Generations;
-use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::http::{AcceptOptions, ConnectorReloader, HttpOptions, UpstreamOptions};
 use crate::limiter;
 use crate::listeners::admin::Readiness;

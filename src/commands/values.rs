@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use ipnet::IpNet;
 
-use crate::engine::rules::duration;
+use crate::engine::text::duration;
 
 /// Parses a duration longer than 0, such as `20ms` or `1m30s`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -7,11 +7,11 @@ use super::pointer::pointer;
 use super::problem::{ReadResult, ReportedError, quoted};
 use super::scalars::one_of;
 use super::suggest::{did_you_mean, nearest};
-use crate::engine::rules::claims::ClaimRef;
-use crate::engine::rules::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
-use crate::engine::rules::path_pattern::PathPattern;
-use crate::engine::rules::request::Duplicates;
-use crate::engine::rules::value_type::ValueType;
+use crate::engine::request::Duplicates;
+use crate::engine::request::claims::ClaimRef;
+use crate::engine::request::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
+use crate::engine::request::path_pattern::PathPattern;
+use crate::engine::request::value_type::ValueType;
 
 /// Components that are plain words.
 pub(super) const WORDS: [&str; 6] = ["ip", "host", "method", "path", "credentials", "global"];

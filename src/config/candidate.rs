@@ -7,9 +7,9 @@ use super::mapping::Mapping;
 use super::numbers::Interner;
 use super::problem::{ReadResult, ReportedError};
 use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::candidate::Candidate;
-use crate::engine::rules::limit::Limit;
+use crate::engine::limit::Limit;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::candidate::Candidate;
 
 pub(super) const KEYS: [&str; 5] = ["burst", "count", "period", "rates", "enforce_for"];
 

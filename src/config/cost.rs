@@ -6,8 +6,8 @@ use super::node::{Node, Value};
 use super::pointer::pointer;
 use super::problem::ReadResult;
 use super::scalars::one_of;
-use crate::engine::rules::claims::ClaimRef;
-use crate::engine::rules::limit::{Cost, Limit};
+use crate::engine::limit::{Cost, Limit};
+use crate::engine::request::claims::ClaimRef;
 
 /// The keys of a `cost` that the request carries.
 pub(super) const COST_KEYS: [&str; 9] =

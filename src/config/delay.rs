@@ -5,8 +5,8 @@ use super::node::{Key, Node, Value};
 use super::problem::{ReadResult, ReportedError};
 use crate::engine::algorithms::delay::{LONGEST_DELAY, SHORTEST_DELAY};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::limit::Limit;
+use crate::engine::limit::Limit;
+use crate::engine::limit::allowance::Allowance;
 
 /// Reads the `delay` of a limit.
 pub(super) fn read(map: &Mapping<'_>, limit: &mut Limit) {

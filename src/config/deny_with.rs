@@ -11,7 +11,7 @@ use super::node::{Node, Value};
 use super::problem::{ReadResult, quoted};
 use super::suggest::did_you_mean;
 use crate::engine::algorithms::script::may_set;
-use crate::engine::rules::deny_with::{DenialBody, DenyWith, Template};
+use crate::engine::limit::deny_with::{DenialBody, DenyWith, Template};
 use crate::message::headers::is_value;
 
 pub(super) const KEYS: [&str; 4] = ["status", "headers", "body", "content_type"];

@@ -12,9 +12,9 @@ use super::problem::{Findings, ReadResult, quoted};
 use super::scalars::is_name;
 use super::suggest::did_you_mean;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::claims::{ClaimPath, ClaimRef, KeySource, TokenIssuer};
-use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::limit::{Cost, Limit};
+use crate::engine::limit::{Cost, Limit};
+use crate::engine::request::claims::{ClaimPath, ClaimRef, KeySource, TokenIssuer};
+use crate::engine::request::component::ComponentSource;
 use crate::jwt::KeySet;
 use crate::message::url::HttpUrl;
 

@@ -4,7 +4,7 @@ use super::mapping::Mapping;
 use super::node::{Node, Value};
 use super::problem::ReadResult;
 use crate::engine::algorithms::lease::{LONGEST_LEASE, LeaseTerms, SHORTEST_LEASE};
-use crate::engine::rules::limit::Limit;
+use crate::engine::limit::Limit;
 
 pub(super) const KEYS: [&str; 2] = ["tokens", "for"];
 

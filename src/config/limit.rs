@@ -15,12 +15,12 @@ use super::scalars::{is_name, one_of};
 use super::suggest::nearest;
 use super::{by, candidate, cost, deny_with, ignores, matching, response_cost};
 use crate::engine::algorithms::tag::Tag;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
-use crate::engine::rules::deny_with::Visibility;
-use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
-use crate::engine::rules::matching::Match;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::deny_with::Visibility;
+use crate::engine::limit::identity::Fallback;
+use crate::engine::limit::matching::Match;
+use crate::engine::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::request::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
 
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
 const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for candidate missing \

@@ -16,10 +16,10 @@ use super::numbers::Interner;
 use super::problem::{Findings, Problem, ReadResult, Report, ReportedError, Severity};
 use super::yaml::{List, Reader};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::ids::Id;
-use crate::engine::rules::live::{OverrideText, PlacedOverride};
-use crate::engine::rules::overrides::{Override, OverrideOrigin, OverrideSubject};
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::ids::Id;
+use crate::engine::limit::live::{OverrideText, PlacedOverride};
+use crate::engine::limit::overrides::{Override, OverrideOrigin, OverrideSubject};
 use crate::message::unique_json;
 
 /// The name of an override's text, for messages that name a file.

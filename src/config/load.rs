@@ -14,8 +14,8 @@ use super::suggest::did_you_mean;
 use super::yaml::{List, Reader, SeenKeys};
 use super::{LoadResult, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::rules::Rules;
 
 /// The keys of a rules file.
 pub(super) const KEYS: [&str; 5] = [jwt::KEY, "limits", "overrides", "tests", ignores::KEY];

@@ -13,12 +13,12 @@ use super::node::{Key, Node, Value};
 use super::problem::{ReadResult, quoted};
 use super::scalars::one_of;
 use super::suggest::nearest;
-use crate::engine::rules::claims::ClaimRef;
-use crate::engine::rules::glob::Glob;
-use crate::engine::rules::matching::{
+use crate::engine::limit::matching::{
     ClaimMatch, DescriptorMatch, EntryMatch, Exclusion, HeaderMatch, Match, ValueTest,
 };
-use crate::engine::rules::path_pattern::{PathPattern, PathReading};
+use crate::engine::request::claims::ClaimRef;
+use crate::engine::request::glob::Glob;
+use crate::engine::request::path_pattern::{PathPattern, PathReading};
 use crate::message::host_pattern::HostPattern;
 
 pub(super) const KEYS: [&str; 11] =

@@ -53,8 +53,8 @@ pub use reload::{Change, Files, OverridesCopy, PollMode, Sources, Watcher};
 pub use schema::SCHEMA;
 pub use settings::{KnownFlag, Setting, settings};
 
-use crate::engine::rules::rule_set::Rules;
-use crate::engine::rules::suggest;
+use crate::engine::limit::rules::Rules;
+use crate::engine::text::suggest;
 
 /// The maximum size of a file. A million overrides take 70 MB.
 pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;

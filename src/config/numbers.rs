@@ -12,7 +12,7 @@ use crate::engine::algorithms::calendar::{Calendar, MOST_WINDOWS_AHEAD};
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::algorithms::numbers::{Numbers, NumbersError};
 use crate::engine::algorithms::sliding_window::{LONGEST_PERIOD, largest_count};
-use crate::engine::rules::allowance::ElevatedAllowance;
+use crate::engine::limit::allowance::ElevatedAllowance;
 
 pub(super) const KEYS: [&str; 6] = ["burst", "count", "period", "rates", "unlimited", "deny"];
 

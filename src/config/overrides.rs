@@ -14,10 +14,10 @@ use super::node::{Key, Node, Value};
 use super::numbers::{self, Interner};
 use super::problem::{ReadResult, ReportedError, quoted};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::ids::Id;
-use crate::engine::rules::overrides::{Override, OverrideOrigin};
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::ids::Id;
+use crate::engine::limit::overrides::{Override, OverrideOrigin};
 
 /// The keys of an override.
 pub(super) static KEYS: LazyLock<Vec<&str>> =

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use super::ignores::Ignores;
 use super::lints::Lint;
-pub(crate) use crate::engine::rules::quote::quoted;
-use crate::engine::rules::quote::shown;
+pub(crate) use crate::engine::text::quote::quoted;
+use crate::engine::text::quote::shown;
 
 /// The most problems of each severity that are kept per file; the rest is only counted.
 const MOST_KEPT: usize = 100;
@@ -258,7 +258,7 @@ fn window(line: &str, place: Place) -> (String, usize, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::rules::quote::WIDEST_WORD;
+    use crate::engine::text::quote::WIDEST_WORD;
 
     fn place(line: u32, column: u32, width: u32) -> Place {
         Place { line, column, width }

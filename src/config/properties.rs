@@ -3,8 +3,8 @@
 
 use super::{Source, Sources, load};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::duration;
-use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::text::duration;
 
 /// Rules load, or the report says why not.
 ///

@@ -8,11 +8,11 @@ use super::node::{Key, Node};
 use super::pointer::pointer;
 use super::problem::{ReadResult, quoted};
 use super::scalars::one_of;
-use crate::engine::rules::body_cost::{BodyCost, Usage};
-use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::{Cost, Limit};
-use crate::engine::rules::response_cost::{CostSource, ResponseCost, Statuses};
+use crate::engine::limit::identity::Fallback;
+use crate::engine::limit::response_cost::{CostSource, ResponseCost, Statuses};
+use crate::engine::limit::{Cost, Limit};
+use crate::engine::request::body_cost::{BodyCost, Usage};
+use crate::engine::request::component::ComponentSource;
 
 /// The keys of `cost_from_response`.
 pub(super) const COST_KEYS: [&str; 5] = ["header", "json", "usage", "bytes", "reserve"];

@@ -6,7 +6,7 @@ use super::node::{Node, Value};
 use super::problem::{ReadResult, quoted};
 use super::suggest::did_you_mean;
 use crate::engine::algorithms::micros::EXACT;
-use crate::engine::rules::duration;
+use crate::engine::text::duration;
 
 impl Node {
     /// Reads text, plain or quoted: YAML's types are ignored.

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{check as check_sources, *};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::limit::fingerprint::Fingerprinter;
 
 mod envoy_ratelimit;
 mod limits;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::claims::TokenClaims;
+use crate::engine::request::claims::TokenClaims;
 
 /// Tokens in each of the two halves.
 const MAX_TOKENS: usize = 2048;

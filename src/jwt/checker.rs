@@ -10,9 +10,9 @@ use super::ring::FetchedKeys;
 use super::token::{MAX_TOKEN, Token};
 use super::{KeyRing, KeySet};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::claims::{KeySource, TokenClaims, TokenIssuer, TokenResult};
-use crate::engine::rules::limit::Limit;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::Limit;
+use crate::engine::limit::rules::Rules;
+use crate::engine::request::claims::{KeySource, TokenClaims, TokenIssuer, TokenResult};
 use crate::message::credentials::{Credentials, MalformedCredentials, begins_as_bearer, may_have_token};
 use crate::message::headers::Headers;
 
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Source, Sources, load};
-    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::jwt::testing::{TestKey, key_set};
 
     /// In seconds.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::KeySet;
 use super::keys::Algorithm;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::claims::{TokenIssuer, TokenResult};
+use crate::engine::request::claims::{TokenIssuer, TokenResult};
 use crate::message::credentials::{decode_base64, encode_base64};
 
 /// The longest token, in bytes.

@@ -10,15 +10,15 @@ use super::settlement::Settlement;
 use super::slots::HeldSlots;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::answer::descriptors::DescriptorVerdict;
-use crate::engine::answer::verdict::Verdict;
-use crate::engine::rules::algorithm_input::UnsupportedOperation;
-use crate::engine::rules::claims::TokenClaims;
-use crate::engine::rules::descriptors::{DescriptorMode, DescriptorRequest};
-use crate::engine::rules::named::{NamedCharge, NamedChargeError};
-use crate::engine::rules::plan::InvalidInput;
-use crate::engine::rules::request::Request;
-use crate::engine::rules::terms::Intent;
+use crate::engine::charging::algorithm_input::UnsupportedOperation;
+use crate::engine::charging::descriptors::{DescriptorMode, DescriptorRequest};
+use crate::engine::charging::named::{NamedCharge, NamedChargeError};
+use crate::engine::charging::terms::Intent;
+use crate::engine::deciding::descriptors::DescriptorVerdict;
+use crate::engine::deciding::verdict::Verdict;
+use crate::engine::limit::queue::InvalidInput;
+use crate::engine::request::Request;
+use crate::engine::request::claims::TokenClaims;
 use crate::telemetry::metrics::DecisionListener;
 
 /// A question to [`Limiter::decide`](super::Limiter::decide).

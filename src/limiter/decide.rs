@@ -13,10 +13,10 @@ use super::{Limiter, View};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::charging::plan::Plan;
 use crate::engine::deciding::{Decided, Deciding};
-use crate::engine::rules::claims::{TokenClaims, TokenResult};
-use crate::engine::rules::plan::Plan;
-use crate::engine::rules::request::Request;
+use crate::engine::request::Request;
+use crate::engine::request::claims::{TokenClaims, TokenResult};
 use crate::store::StoreError;
 use crate::telemetry::metrics::{DecisionResult, StoreReport};
 

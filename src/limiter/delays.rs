@@ -19,9 +19,9 @@ use crate::clock::micros;
 use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::answer::verdict::{Answer, Standing, Unanswered, Verdict};
-use crate::engine::rules::limit::StoreErrorPolicy;
-use crate::engine::rules::plan::Plan;
+use crate::engine::charging::plan::Plan;
+use crate::engine::deciding::verdict::{Answer, Standing, Unanswered, Verdict};
+use crate::engine::limit::StoreErrorPolicy;
 use crate::store::{Batch, StoreError};
 use crate::telemetry::metrics::{LocalTimer, Tally};
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::rules::Rules;
 use crate::store::memory::{LimitKeys, MemoryStore};
 use crate::telemetry::metrics::Metrics;
 

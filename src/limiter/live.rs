@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use super::Shared;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::live::{LiveOverride, OverrideReader, OverrideText, PlacedOverride};
-use crate::engine::rules::resets::LimitReset;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::live::{LiveOverride, OverrideReader, OverrideText, PlacedOverride};
+use crate::engine::limit::resets::LimitReset;
+use crate::engine::limit::rules::Rules;
 
 /// Nothing tells how to read an override.
 const NO_FILES: &str = "the rules do not come from files";

@@ -48,8 +48,8 @@ mod tests {
     use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
-    use crate::engine::rules::fingerprint::Fingerprinter;
-    use crate::engine::rules::rule_set::Rules;
+    use crate::engine::limit::fingerprint::Fingerprinter;
+    use crate::engine::limit::rules::Rules;
     use crate::store::Batch;
     use crate::store::memory::MemoryStore;
     use crate::telemetry::metrics::Metrics;

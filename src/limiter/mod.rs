@@ -12,7 +12,7 @@ use arc_swap::{ArcSwap, Cache};
 use tokio_util::task::AbortOnDropHandle;
 
 use self::record::CachedRecording;
-use crate::engine::rules::blocks::Blocks;
+use crate::engine::limit::blocks::Blocks;
 use crate::jwt::Checker;
 use crate::store::Store;
 use crate::telemetry::metrics::{DecisionListener, LocalTimer, Timer};

@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use super::View;
 use crate::engine::algorithms::charge::Bucket;
-use crate::engine::answer::verdict::Answer;
-use crate::engine::rules::key::plain;
-use crate::engine::rules::plan::Plan;
+use crate::engine::charging::plan::Plan;
+use crate::engine::deciding::verdict::Answer;
+use crate::engine::limit::key::plain;
 use crate::telemetry::denials::{IdFormat, half};
 use crate::telemetry::most_denied::DenialKind;
 

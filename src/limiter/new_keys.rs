@@ -9,9 +9,9 @@ use super::{Limiter, View};
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::key::of_newcomers;
-use crate::engine::rules::plan::Plan;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::charging::plan::Plan;
+use crate::engine::limit::key::of_newcomers;
+use crate::engine::limit::rules::Rules;
 
 /// The number of new ids of a limit that a worker has seen within a second.
 #[derive(Debug, Default)]

@@ -8,15 +8,15 @@ use tokio::sync::mpsc::Receiver;
 use super::recording::{Fate, Recording};
 use super::{Ask, AskSubject, Limiter, Shared, View};
 use crate::engine::algorithms::charge::Mode;
-use crate::engine::answer::verdict::Verdict;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::deciding::verdict::Verdict;
+use crate::engine::limit::rules::Rules;
 
 /// A worker's copy of the pointer to the recording that runs.
 pub(super) type CachedRecording = Cache<Arc<ArcSwapOption<Recording>>, Option<Arc<Recording>>>;
 
 impl Shared {
     /// Starts a recording of a share of the clients, in parts of
-    /// [`WHOLE_SHARE`](crate::engine::rules::limit::WHOLE_SHARE). `None` if one is running.
+    /// [`WHOLE_SHARE`](crate::engine::limit::WHOLE_SHARE). `None` if one is running.
     pub fn start_recording(&self, secret: (u64, u64), share: u32) -> Option<(Arc<Recording>, Receiver<String>)> {
         if self.recording.load().is_some() {
             return None;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::engine::rules::body_cost::{BodyCost, BodyForm, CostReader, UnreadBody};
-use crate::engine::rules::response_cost::CostSource;
+use crate::engine::limit::response_cost::CostSource;
+use crate::engine::request::body_cost::{BodyCost, BodyForm, CostReader, UnreadBody};
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::{Metrics, UninspectedBody};
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::Snapshot;
 use crate::engine::algorithms::decision::Detail;
-use crate::engine::answer::verdict::Verdict;
+use crate::engine::deciding::verdict::Verdict;
 use crate::store::Store;
 
 impl Snapshot {

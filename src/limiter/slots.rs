@@ -325,11 +325,11 @@ mod tests {
     use super::*;
     use crate::engine::algorithms::algorithm::Algorithm;
     use crate::engine::algorithms::numbers::Numbers;
-    use crate::engine::rules::allowance::Allowance;
-    use crate::engine::rules::fingerprint::Fingerprinter;
-    use crate::engine::rules::limit::Limit;
-    use crate::engine::rules::request::sample;
-    use crate::engine::rules::rule_set::Rules;
+    use crate::engine::limit::Limit;
+    use crate::engine::limit::allowance::Allowance;
+    use crate::engine::limit::fingerprint::Fingerprinter;
+    use crate::engine::limit::rules::Rules;
+    use crate::engine::request::sample;
     use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
     use crate::message::headers::Headers;
     use crate::store::memory::MemoryStore;

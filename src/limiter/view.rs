@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 use super::denials::Denial;
 use super::new_keys::NewKeyCount;
 use super::shared::Snapshot;
-use crate::engine::answer::verdict::{Answer, Standing, Verdict};
-use crate::engine::rules::plan::Plan;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::charging::plan::Plan;
+use crate::engine::deciding::verdict::{Answer, Standing, Verdict};
+use crate::engine::limit::rules::Rules;
 use crate::telemetry::metrics::{DecisionResult, LimitTallies, Metrics, SettlementMetrics};
 use crate::telemetry::most_denied::{DenialKind, PlaceHint, WorkerDenials};
 

@@ -20,12 +20,12 @@ use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::headers::Generations;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::component::{Component, ComponentSource};
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::limit::Limit;
-use crate::engine::rules::rule_set::Rules;
-use crate::engine::rules::value_type::ValueType;
+use crate::engine::limit::Limit;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::rules::Rules;
+use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::value_type::ValueType;
 use crate::http::{
     AcceptOptions, Admission, ClientHeaders, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts,
     UpstreamOptions,

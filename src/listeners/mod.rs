@@ -1,6 +1,6 @@
 //! The listeners: the protocols by which requests arrive.
 //!
-//! Each turns a message of its protocol into a [`Request`](crate::engine::rules::request::Request), asks the [`Limiter`], and
+//! Each turns a message of its protocol into a [`Request`](crate::engine::request::Request), asks the [`Limiter`], and
 //! turns the verdict into an answer of its protocol. None knows a limit. The admin listener is for operators and limits
 //! nothing.
 

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use smallvec::SmallVec;
 
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::descriptors::Hits;
+use crate::engine::charging::descriptors::Hits;
 
 mod address;
 mod escape;

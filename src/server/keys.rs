@@ -8,7 +8,7 @@ use http::HeaderValue;
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::engine::rules::claims::{KeySource, TokenIssuer};
+use crate::engine::request::claims::{KeySource, TokenIssuer};
 use crate::http::{FetchError, Fetched, Fetcher};
 use crate::jwt::{KeySet, MAX_JWKS};
 use crate::limiter::Shared;

@@ -6,11 +6,11 @@ use crate::clock::Clock;
 use crate::config::{
     self, Change, Definitions, Files, Lint, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load,
 };
-use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::limit::{Cost, Limit};
-use crate::engine::rules::live::OverrideReader;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::live::OverrideReader;
+use crate::engine::limit::rules::Rules;
+use crate::engine::limit::{Cost, Limit};
+use crate::engine::request::component::ComponentSource;
 use crate::limiter::Shared;
 use crate::message::underscores::Underscores;
 

@@ -3,8 +3,8 @@
 use super::report::LeftOut;
 use super::requests::{Asked, Side};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::descriptors::{self, DescriptorMode, DescriptorRequest};
-use crate::engine::rules::request::{DescriptorEntry, Request};
+use crate::engine::charging::descriptors::{self, DescriptorMode, DescriptorRequest};
+use crate::engine::request::{DescriptorEntry, Request};
 use crate::logs::{Descriptor, Descriptors};
 use crate::message::headers::Headers;
 

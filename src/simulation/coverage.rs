@@ -7,12 +7,12 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 
 use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
-use crate::engine::rules::matching::ValueTest;
-use crate::engine::rules::response_cost::ResponseCost;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::identity::Fallback;
+use crate::engine::limit::matching::ValueTest;
+use crate::engine::limit::response_cost::ResponseCost;
+use crate::engine::limit::rules::Rules;
+use crate::engine::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
+use crate::engine::request::component::ComponentSource;
 use crate::logs::Lack;
 use crate::logs::told::Told;
 

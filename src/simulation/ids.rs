@@ -115,8 +115,8 @@ impl Sketch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::rules::fingerprint::Fingerprinter;
-    use crate::engine::rules::key::opaque;
+    use crate::engine::limit::fingerprint::Fingerprinter;
+    use crate::engine::limit::key::opaque;
 
     #[test]
     fn ids_are_exact_while_there_is_room_and_estimated_beyond() {

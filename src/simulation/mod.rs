@@ -1,6 +1,6 @@
 //! Decides the requests of a log by rules, on the log's own clock, and sums up the denials.
 //!
-//! The charges come from [`Rules`](crate::engine::rules::rule_set::Rules) and the decisions from the memory store, so a
+//! The charges come from [`Rules`](crate::engine::limit::rules::Rules) and the decisions from the memory store, so a
 //! simulation agrees with `weir serve` to the request. One thread reads and decompresses, several parse and match the rules,
 //! and one decides in the order of arrival, because the limits of a request are decided together.
 //!

@@ -17,7 +17,7 @@ use super::requests::{Arrival, Side, arrival};
 use super::suggestion::{Goal, MOST_CHARGES};
 use super::tally::{Tally, TallyOptions};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::rules::Rules;
 use crate::logs::RecordingEnd;
 use crate::logs::input::{Block, Blocks, LogFile, ReadError};
 use crate::logs::told::Told;

@@ -10,9 +10,9 @@ use super::slots::Slots;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::answer::verdict::{Standing, Verdict};
+use crate::engine::deciding::verdict::{Standing, Verdict};
 use crate::engine::deciding::{Decided, Deciding};
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::rules::Rules;
 use crate::store::Batch;
 use crate::store::memory::{LimitKeys, MemoryStore};
 

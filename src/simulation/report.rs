@@ -158,7 +158,7 @@ pub struct CandidateReport {
     /// For people.
     pub numbers: String,
     /// The share of ids that have these numbers in place of the limit's, in parts per
-    /// [`WHOLE_SHARE`](crate::engine::rules::limit::WHOLE_SHARE).
+    /// [`WHOLE_SHARE`](crate::engine::limit::WHOLE_SHARE).
     pub enforce_for: u32,
     /// Requests of the other ids, for which it is decided beside the limit's numbers.
     pub requests: u64,

@@ -8,12 +8,12 @@ use super::coverage::{Missing, headers_read, missing, need_client, needs};
 use super::report::LeftOut;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::descriptors::ChargedAfterwards;
-use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::LimitMode;
-use crate::engine::rules::plan::{DenialReason, Plan};
-use crate::engine::rules::request::{Body, Request};
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::charging::descriptors::ChargedAfterwards;
+use crate::engine::charging::plan::{DenialReason, Plan};
+use crate::engine::limit::LimitMode;
+use crate::engine::limit::identity::Fallback;
+use crate::engine::limit::rules::Rules;
+use crate::engine::request::{Body, Request};
 use crate::logs::told::Told;
 use crate::logs::{Entry, Lack};
 use crate::message::headers::Headers;
@@ -69,7 +69,7 @@ impl Side {
     pub(super) fn new(rules: Rules, told: &Told) -> Self {
         let missing = missing(&rules, told);
         let has_gaps = missing.iter().any(|missing| !missing.is_empty());
-        let has_slots = rules.limits().iter().any(crate::engine::rules::limit::Limit::counts_in_flight);
+        let has_slots = rules.limits().iter().any(crate::engine::limit::Limit::counts_in_flight);
         let headers = headers_read(&rules, &missing);
         let needs_client = need_client(&rules, &missing);
         let afterwards = ChargedAfterwards::new(&rules);

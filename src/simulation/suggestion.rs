@@ -6,7 +6,7 @@ use crate::engine::algorithms::level::LevelChange;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::state::{State, decide, decide_level};
-use crate::engine::rules::limit::Limit;
+use crate::engine::limit::Limit;
 
 /// The most charges that are kept for all limits together, 24 bytes each.
 pub const MOST_CHARGES: usize = 10_000_000;

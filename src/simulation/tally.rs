@@ -10,8 +10,8 @@ use super::requests::{Asked, Side};
 use super::series::Series;
 use super::suggestion::{Goal, Record};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::limit::{Limit, LimitMode};
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::{Limit, LimitMode};
 use crate::message::lossless::shown;
 use crate::message::percent::decode;
 

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::metrics::{DecisionListener, DecisionResult};
-use crate::engine::rules::quote::shown as cut;
-use crate::engine::rules::request::Request;
+use crate::engine::request::Request;
+use crate::engine::text::quote::shown as cut;
 
 /// Methods that are logged as they are. Any other could be arbitrary text from the client.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"];

@@ -1,6 +1,6 @@
 //! A verdict in one line: its result, and one limit.
 
-use crate::engine::answer::verdict::{Answer, Standing, Verdict};
+use crate::engine::deciding::verdict::{Answer, Standing, Verdict};
 use crate::telemetry::metrics::DecisionResult;
 
 /// The result of a verdict.

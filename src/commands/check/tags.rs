@@ -1,8 +1,8 @@
 //! Names the limits that one request may charge in different hash slots of a cluster.
 
 use crate::commands::print::joined;
-use crate::engine::rules::limit::Limit;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::Limit;
+use crate::engine::limit::rules::Rules;
 
 /// The most limits that a note names.
 const MOST_NAMES: usize = 8;
@@ -38,8 +38,8 @@ mod tests {
     use super::*;
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
-    use crate::engine::rules::allowance::Allowance;
-    use crate::engine::rules::fingerprint::Fingerprinter;
+    use crate::engine::limit::allowance::Allowance;
+    use crate::engine::limit::fingerprint::Fingerprinter;
 
     #[track_caller]
     fn check(global: usize, expected: &str) {

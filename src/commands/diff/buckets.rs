@@ -6,8 +6,8 @@
 use super::conditions::by;
 use super::shares;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::limit::{Limit, LimitMode};
+use crate::engine::limit::{Limit, LimitMode};
+use crate::engine::request::component::ComponentSource;
 
 /// The fate of the buckets, as text after the word "buckets".
 pub(super) fn after(old: &Limit, new: &Limit) -> String {

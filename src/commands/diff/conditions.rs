@@ -4,10 +4,10 @@ use std::fmt::Debug;
 
 use super::effect::Effect;
 use super::limits::Change;
-use crate::engine::rules::component::{Component, ComponentSource};
-use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::Limit;
-use crate::engine::rules::matching::Match;
+use crate::engine::limit::Limit;
+use crate::engine::limit::identity::Fallback;
+use crate::engine::limit::matching::Match;
+use crate::engine::request::component::{Component, ComponentSource};
 
 /// The effect of covering more requests, which then count as well, or fewer.
 pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {

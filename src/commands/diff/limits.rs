@@ -7,8 +7,8 @@ use super::settings;
 use super::shares;
 use super::source::Rulebook;
 use super::tokens;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::limit::Limit;
+use crate::engine::limit::Limit;
+use crate::engine::limit::allowance::Allowance;
 
 /// One changed setting.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
 use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::windows::Windows;
-use crate::engine::rules::allowance::Allowance;
+use crate::engine::limit::allowance::Allowance;
 
 /// The shortest month and year, in nanoseconds.
 const SHORTEST_MONTH: u128 = 28 * 86_400_000_000_000;

@@ -8,8 +8,8 @@ use super::settings::allowance;
 use super::shares;
 use super::source::Rulebook;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::limit::Limit;
-use crate::engine::rules::overrides::{Override, OverrideSubject};
+use crate::engine::limit::Limit;
+use crate::engine::limit::overrides::{Override, OverrideSubject};
 
 /// A changed override. Without one, the limit's own numbers hold.
 #[derive(Debug)]

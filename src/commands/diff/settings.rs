@@ -6,11 +6,11 @@ use super::conditions::{of_by, of_match};
 use super::effect::Effect;
 use super::limits::Change;
 use crate::engine::algorithms::describe::Span;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::deny_with::Visibility;
-use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::{Cost, Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::rules::response_cost::{CostSource, ResponseCost};
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::deny_with::Visibility;
+use crate::engine::limit::identity::Fallback;
+use crate::engine::limit::response_cost::{CostSource, ResponseCost};
+use crate::engine::limit::{Cost, Limit, LimitMode, StoreErrorPolicy};
 
 /// The changed settings.
 pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {

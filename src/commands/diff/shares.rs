@@ -6,8 +6,8 @@ use super::effect::Effect;
 use super::limits::Change;
 use super::numbers;
 use super::settings::allowance;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::limit::{Limit, WHOLE_SHARE};
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::{Limit, WHOLE_SHARE};
 
 /// What a limit is for some of its ids, unless they have overrides.
 #[derive(Clone, Copy)]

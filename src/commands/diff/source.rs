@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use super::super::exit::{ExitCode, Failure};
 use crate::config::{self, Files, LARGEST_FILE, Report, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::limit::Limit;
-use crate::engine::rules::overrides::Override;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::Limit;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::overrides::Override;
+use crate::engine::limit::rules::Rules;
 
 /// The name of standard input.
 const INPUT: &str = "-";

@@ -3,8 +3,8 @@
 use super::effect::Effect;
 use super::limits::Change;
 use super::source::Rulebook;
-use crate::engine::rules::claims::{KeySource, TokenIssuer};
-use crate::engine::rules::limit::Limit;
+use crate::engine::limit::Limit;
+use crate::engine::request::claims::{KeySource, TokenIssuer};
 
 /// Compares the issuers of a limit's claims. The claims themselves are compared with `by`, `match` and `cost`.
 pub(super) fn of_issuers(

@@ -9,7 +9,7 @@ use super::files::read_each;
 use super::text::{map, one_or_list, quoted as in_flow};
 use crate::config::foreign::{self, Key, Mapping, Node, ReadResult, all, quoted};
 use crate::config::{Report, Source};
-use crate::engine::rules::duration;
+use crate::engine::text::duration;
 
 const HELP: &str = "write `Name: { burst: 20, count: 20, period: 1s }`";
 

@@ -8,9 +8,9 @@ use serde_json::{Map, Value as Json, json};
 use super::*;
 use crate::config::Sources;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::request::{DescriptorEntry, Request, sample};
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::rules::Rules;
+use crate::engine::request::{DescriptorEntry, Request, sample};
 use crate::message::headers::Headers;
 
 /// Runs the command on files with these texts: the exit code and both outputs.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::left_out;
 use super::names::Names;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::limit::WHOLE_SHARE;
+use crate::engine::limit::WHOLE_SHARE;
 use crate::simulation::against::Difference;
 use crate::simulation::report::{
     CandidateReport, Delays, DeniedId, LeftOut, LimitLeftOut, LimitReport, RecordingReport, Report, SideReport, Status,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::figures::{count, number_text, of, percent};
 use crate::commands::print::{counted, joined};
-use crate::engine::rules::quote::WIDEST_WORD;
+use crate::engine::text::quote::WIDEST_WORD;
 use crate::message::lossless;
 use crate::simulation::report::{
     Example, LeftOut, LimitLeftOut, LimitReport, MOST_UNREAD, RecordingReport, Report, SideReport,

@@ -13,7 +13,7 @@ use super::store_flags::parse_at_least_one;
 use super::values::one_of;
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::logs::format::Format;
 use crate::logs::input::Blocks;
 use crate::simulation::report::LeftOut;

@@ -1,6 +1,6 @@
 //! The names of ids in a report.
 
-use crate::engine::rules::fingerprint::Fingerprinter;
+use crate::engine::limit::fingerprint::Fingerprinter;
 
 /// Shows ids, or a hash of each that tells them apart.
 pub(super) struct Names {

@@ -8,8 +8,8 @@ use crate::config::rule_tests::{Expectation, LimitExpectation, LimitVerdict, Ste
 use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::answer::verdict::{Answer, Verdict};
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::deciding::verdict::{Answer, Verdict};
+use crate::engine::limit::rules::Rules;
 use crate::message::lossless;
 
 /// A request that differs from what is expected.

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::config::rule_tests::{RuleTest, Step};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::rules::Rules;
 use crate::limiter::{HeldSlots, Limiter, Shared};
 use crate::store::memory::MemoryStore;
 use crate::store::{Store, StorePlan};

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::plan::Plan;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::charging::plan::Plan;
+use crate::engine::limit::rules::Rules;
 
 /// The answer to a step, as an object with the keys of `expect`. The error is that of an invalid step, which a scenario
 /// expects with `error: true`.

@@ -6,8 +6,8 @@ use super::super::exit::Failure;
 use crate::config::rule_tests::{self, RuleTest, Subject, TestedRules};
 use crate::config::{self, Files, LoadResult, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::rules::Rules;
 
 /// Tests and their rules.
 pub(super) struct Suite {

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::super::print::joined;
 use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::rules::limit::LimitMode;
-use crate::engine::rules::rule_set::Rules;
-use crate::engine::rules::suggest::nearest;
+use crate::engine::limit::LimitMode;
+use crate::engine::limit::rules::Rules;
+use crate::engine::text::suggest::nearest;
 
 /// The keys of a scenario. `source` and `note` are for people.
 const KEYS: &[&str] = &["case", "source", "note", "limits", "steps", "epoch_ms", "tolerance_ms"];

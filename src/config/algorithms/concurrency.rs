@@ -6,9 +6,9 @@ use super::{
 };
 use crate::engine::algorithms::concurrency::{DEFAULT_LEASE, LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::algorithms::numbers::NumbersError;
-use crate::engine::rules::component::Component;
-use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::Cost;
+use crate::engine::limit::Cost;
+use crate::engine::limit::identity::Fallback;
+use crate::engine::request::component::Component;
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["concurrency"],

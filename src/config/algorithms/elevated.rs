@@ -9,7 +9,7 @@ use super::super::problem::Place;
 use super::{Algorithm, Allowance, Entry, Interner, Mapping, Node, Numbers, ReadResult, ReportedError, gcra};
 use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::micros::EXACT;
-use crate::engine::rules::allowance::ElevatedAllowance;
+use crate::engine::limit::allowance::ElevatedAllowance;
 
 pub(super) const ENTRY: Entry =
     Entry { words: &[], settings: gcra::ENTRY.settings, keys: &["elevated"], override_keys: &["elevated"] };

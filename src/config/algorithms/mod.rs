@@ -23,10 +23,10 @@ use super::problem::{ReadResult, ReportedError, quoted};
 use super::suggest::did_you_mean;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::limit::{Limit, StoreErrorPolicy};
-use crate::engine::rules::path_pattern::PathPattern;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::{Limit, StoreErrorPolicy};
+use crate::engine::request::component::ComponentSource;
+use crate::engine::request::path_pattern::PathPattern;
 
 /// The part of the rules file that belongs to an algorithm.
 struct Entry {

@@ -11,9 +11,9 @@ use super::{
 };
 use crate::engine::algorithms::numbers::NumbersError;
 use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING, Storage};
-use crate::engine::rules::component::Component;
-use crate::engine::rules::limit::LimitMode;
-use crate::engine::rules::queue::{FollowUp, Queue};
+use crate::engine::limit::LimitMode;
+use crate::engine::limit::queue::{FollowUp, Queue};
+use crate::engine::request::component::Component;
 
 pub(super) const ENTRY: Entry = Entry {
     words: &["queue"],

@@ -2,7 +2,7 @@
 
 use super::super::node::{Node, Value};
 use super::super::problem::ReadResult;
-use crate::engine::rules::descriptors::Metadata;
+use crate::engine::limit::descriptors::Metadata;
 
 pub(super) fn read(node: &Node) -> ReadResult<Metadata> {
     node.map("`metadata`", "write `metadata: { key: value }`")?;

@@ -13,11 +13,11 @@ use super::mapping::Mapping;
 use super::matching::{domain, entry_value};
 use super::node::Node;
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
-use crate::engine::rules::component::{Component, ComponentSource};
-use crate::engine::rules::descriptors::{DescriptorRule, Tree, limit_name};
-use crate::engine::rules::limit::{Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::rules::matching::{DescriptorMatch, EntryMatch, Match, ValueTest};
-use crate::engine::rules::value_type::ValueType;
+use crate::engine::limit::descriptors::{DescriptorRule, Tree, limit_name};
+use crate::engine::limit::matching::{DescriptorMatch, EntryMatch, Match, ValueTest};
+use crate::engine::limit::{Limit, LimitMode, StoreErrorPolicy};
+use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::value_type::ValueType;
 use siblings::Siblings;
 
 mod metadata;

@@ -4,8 +4,8 @@ use super::super::mapping::{Mapping, all};
 use super::super::node::Node;
 use super::super::problem::{ReadResult, quoted};
 use super::super::suggest::did_you_mean;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::descriptors::{DescriptorRule, PerUnit, RateUnit};
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::descriptors::{DescriptorRule, PerUnit, RateUnit};
 
 const KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 

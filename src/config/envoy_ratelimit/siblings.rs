@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::super::node::Node;
 use super::super::problem::{Findings, ReadResult, quoted};
-use crate::engine::rules::descriptors::RateUnit;
-use crate::engine::rules::matching::{EntryMatch, ValueTest};
+use crate::engine::limit::descriptors::RateUnit;
+use crate::engine::limit::matching::{EntryMatch, ValueTest};
 
 /// The entries of one level, by key and value.
 #[derive(Default)]

@@ -3,8 +3,8 @@
 use super::super::problem::Place;
 use super::Subject;
 use super::coverage::{covers, is_coarser};
-use crate::engine::rules::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
-use crate::engine::rules::value_type::ValueType;
+use crate::engine::request::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
+use crate::engine::request::value_type::ValueType;
 
 pub(super) fn find<'s>(
     subject: &Subject<'_>,

@@ -3,8 +3,8 @@
 use super::super::problem::{Place, quoted};
 use super::Subject;
 use crate::engine::algorithms::algorithm::Algorithm;
-use crate::engine::rules::limit::StoreErrorPolicy;
-use crate::engine::rules::path_pattern::{PathPattern, Segment};
+use crate::engine::limit::StoreErrorPolicy;
+use crate::engine::request::path_pattern::{PathPattern, Segment};
 
 /// Words of paths where clients prove who they are, in lower case and without punctuation.
 const WORDS: &str = "2fa auth authenticate authentication authn authorize login logon mfa oauth oauth2 otp passcode passwd \

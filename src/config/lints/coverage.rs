@@ -1,8 +1,8 @@
 //! Compares what limits cover. In doubt, one does not cover the other.
 
-use crate::engine::rules::component::{Component, ComponentSource};
-use crate::engine::rules::matching::{DescriptorMatch, Match, ValueTest};
-use crate::engine::rules::path_pattern::{PathPattern, Segment};
+use crate::engine::limit::matching::{DescriptorMatch, Match, ValueTest};
+use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::path_pattern::{PathPattern, Segment};
 use crate::message::host_pattern::HostPattern;
 
 /// Returns whether `wide` covers every request that `narrow` covers.

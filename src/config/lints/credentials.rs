@@ -4,7 +4,7 @@ use http::header::AUTHORIZATION;
 
 use super::super::problem::Place;
 use super::Subject;
-use crate::engine::rules::component::{Component, ComponentSource};
+use crate::engine::request::component::{Component, ComponentSource};
 
 pub(super) fn find(subject: &Subject<'_>) -> Option<(Place, String)> {
     let is_authorization =

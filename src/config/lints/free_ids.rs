@@ -4,9 +4,9 @@
 use super::super::problem::{Place, quoted};
 use super::Subject;
 use super::coverage::covers;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::component::{Component, ComponentSource};
-use crate::engine::rules::value_type::ValueType;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::value_type::ValueType;
 
 pub(super) fn find<'s>(
     subject: &Subject<'_>,

@@ -5,11 +5,11 @@ use super::Subject;
 use super::coverage::{covers, is_coarser};
 use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::component::{Component, ComponentSource};
-use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::{Cost, Limit};
-use crate::engine::rules::value_type::ValueType;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::identity::Fallback;
+use crate::engine::limit::{Cost, Limit};
+use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::value_type::ValueType;
 
 /// Returns the findings about a limit: the other limit that hides it, or the windows of its own that hide others.
 pub(super) fn find<'s>(

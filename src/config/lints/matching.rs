@@ -5,10 +5,10 @@ use ipnet::IpNet;
 
 use super::super::problem::{Place, quoted};
 use super::Subject;
-use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::identity::Fallback;
-use crate::engine::rules::limit::Limit;
-use crate::engine::rules::matching::{DescriptorMatch, Match, ValueTest};
+use crate::engine::limit::Limit;
+use crate::engine::limit::identity::Fallback;
+use crate::engine::limit::matching::{DescriptorMatch, Match, ValueTest};
+use crate::engine::request::component::ComponentSource;
 
 /// Returns the place and the reason why a limit never charges a request.
 pub(super) fn contradiction(subject: &Subject<'_>) -> Option<(Place, String)> {

@@ -6,11 +6,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::super::problem::quoted;
-use crate::engine::rules::component::{Component, ComponentSource};
-use crate::engine::rules::limit::Limit;
-use crate::engine::rules::matching::{DescriptorMatch, Match};
-use crate::engine::rules::request::Duplicates;
-use crate::engine::rules::value_type::ValueType;
+use crate::engine::limit::Limit;
+use crate::engine::limit::matching::{DescriptorMatch, Match};
+use crate::engine::request::Duplicates;
+use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::value_type::ValueType;
 use crate::message::host_pattern::HostPattern;
 
 /// Returns why no request has an id that begins with these components.

@@ -10,7 +10,7 @@ use super::suggest::{did_you_mean, nearest};
 use super::yaml::{List, Reader, SeenKeys};
 use super::{Source, instant};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::rules::Rules;
 
 pub(super) mod expectation;
 pub(super) mod step;

@@ -1,9 +1,9 @@
 //! Files of envoyproxy/ratelimit: what they come to, and what is refused.
 
 use super::*;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::limit::{LimitMode, StoreErrorPolicy};
-use crate::engine::rules::request::{DescriptorEntry, Request, sample};
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::{LimitMode, StoreErrorPolicy};
+use crate::engine::request::{DescriptorEntry, Request, sample};
 use crate::message::headers::Headers;
 
 fn load_files(limits: Option<&str>, files: &[&str]) -> LoadResult {

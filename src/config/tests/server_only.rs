@@ -39,7 +39,7 @@ fn overrides_give_a_script_other_arguments() {
     let script = rules.limits()[0].script.as_ref().expect("a script");
     assert_eq!(script.arguments.iter().map(|text| &**text).collect::<Vec<_>>(), ["=10=a%20b", "=20"]);
     let given = |place: usize| match &rules.limits()[0].overrides.get(place).expect("an override").allowance {
-        crate::engine::rules::allowance::Allowance::Windows(windows) => windows[0].count(),
+        crate::engine::limit::allowance::Allowance::Windows(windows) => windows[0].count(),
         other => panic!("{other:?}"),
     };
     assert_eq!((given(0), given(1)), (1, 0));
@@ -86,7 +86,7 @@ fn mistakes_say_what_would_be_right() {
 
 #[test]
 fn a_request_that_a_queue_answers_does_not_pass_without_it() {
-    use crate::engine::rules::limit::StoreErrorPolicy::{Allow, Deny};
+    use crate::engine::limit::StoreErrorPolicy::{Allow, Deny};
 
     let policy = |rest: &str| {
         let text = format!("limits:\n  Jobs: {{ algorithm: queue, capacity: 10, fields: {{ path: path }}{rest} }}\n");

@@ -3,11 +3,11 @@
 use http::StatusCode;
 
 use super::headers::{Generations, add_headers};
-use super::verdict::Verdict;
 use crate::engine::algorithms::decision::Detail;
 use crate::engine::algorithms::queue::EntryId;
-use crate::engine::rules::queue::FollowUp;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::deciding::verdict::Verdict;
+use crate::engine::limit::queue::FollowUp;
+use crate::engine::limit::rules::Rules;
 use crate::message::headers::{Headers, QUEUE_ENTRY};
 use crate::message::reply::Reply;
 

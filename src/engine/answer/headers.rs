@@ -1,10 +1,10 @@
 //! The rate limit headers of a response.
 
 use super::told::{binding, told};
-use super::verdict::{Answer, Verdict};
 use crate::engine::algorithms::decision::{Decision, Detail};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::deciding::verdict::{Answer, Verdict};
+use crate::engine::limit::rules::Rules;
 use crate::message::headers::{self, Headers};
 
 const RATELIMIT: &str = "ratelimit";

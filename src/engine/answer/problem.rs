@@ -6,11 +6,11 @@ use http::StatusCode;
 
 use super::headers::{Generations, add_headers};
 use super::told;
-use super::verdict::{Standing, Verdict};
 use crate::engine::algorithms::decision::Detail;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::deny_with::{DenyWith, Template};
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::deciding::verdict::{Standing, Verdict};
+use crate::engine::limit::deny_with::{DenyWith, Template};
+use crate::engine::limit::rules::Rules;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, begin_problem, problem, problem_reply};
 

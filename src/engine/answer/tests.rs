@@ -7,16 +7,16 @@ use http::header::HeaderName;
 
 use super::headers::{Generations, add_headers};
 use super::problem::{QUOTA_EXCEEDED, denial, retry_after, round};
-use super::verdict::{Unanswered, Verdict};
 use crate::engine::algorithms::charge::{Bucket, Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::decision::{Decision, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::deny_with::{DenialBody, DenyWith, Template, Visibility};
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::limit::Limit;
-use crate::engine::rules::plan::{DenialReason, LimitDenial, Plan};
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
+use crate::engine::deciding::verdict::{Unanswered, Verdict};
+use crate::engine::limit::Limit;
+use crate::engine::limit::deny_with::{DenialBody, DenyWith, Template, Visibility};
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::rules::Rules;
 use crate::message::headers::{self, Headers};
 use crate::message::reply::problem;
 

@@ -1,8 +1,8 @@
 //! The part of a verdict that clients are told: all but the limits with `headers: none`.
 
-use super::verdict::{Answer, Standing, Verdict};
-use crate::engine::rules::deny_with::Visibility;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::deciding::verdict::{Answer, Standing, Verdict};
+use crate::engine::limit::deny_with::Visibility;
+use crate::engine::limit::rules::Rules;
 
 /// Returns true if clients are told of the limit.
 pub fn is_told(rules: &Rules, limit: u32) -> bool {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::{BucketState, Operator, OperatorError};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::blocks::{Block, Blocks, MOST_BLOCKS};
-use crate::engine::rules::limit::LimitMode;
-use crate::engine::rules::quote::quoted;
+use crate::engine::limit::LimitMode;
+use crate::engine::limit::blocks::{Block, Blocks, MOST_BLOCKS};
+use crate::engine::text::quote::quoted;
 use crate::store::StoreError;
 use crate::telemetry::metrics::SharedNote;
 

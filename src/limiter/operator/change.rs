@@ -3,8 +3,8 @@
 use super::OperatorError;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::bucket_info::BucketInfo;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::telling::bucket_info::BucketInfo;
 
 /// A change of a bucket, in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

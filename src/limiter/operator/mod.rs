@@ -15,10 +15,10 @@ use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::Decision;
 use crate::engine::algorithms::micros::{EXACT, Micros};
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::blocks::Block;
-use crate::engine::rules::bucket_info::{BucketInfo, BucketInfoError};
-use crate::engine::rules::limit::LimitMode;
+use crate::engine::limit::LimitMode;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::blocks::Block;
+use crate::engine::telling::bucket_info::{BucketInfo, BucketInfoError};
 use crate::store::{Batch, Store, StoreError};
 
 mod blocks;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::blocks::{FIRST_INTERVAL, INTERVAL, KnownVersion};
 use super::{Operator, OperatorError};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::live::{LiveOverride, MOST_LIVE_OVERRIDES, OverrideText, PlacedOverride};
+use crate::engine::limit::live::{LiveOverride, MOST_LIVE_OVERRIDES, OverrideText, PlacedOverride};
 use crate::limiter::KnownOverride;
 use crate::message::unique_json;
 use crate::store::StoreError;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::blocks::{FIRST_INTERVAL, INTERVAL, KnownVersion};
 use super::{Operator, OperatorError};
-use crate::engine::rules::quote::quoted;
-use crate::engine::rules::resets::{LimitReset, MOST_RESETS, obstacle};
-use crate::engine::rules::suggest::nearest;
+use crate::engine::limit::resets::{LimitReset, MOST_RESETS, obstacle};
+use crate::engine::text::quote::quoted;
+use crate::engine::text::suggest::nearest;
 use crate::store::StoreError;
 use crate::telemetry::metrics::SharedNote;
 

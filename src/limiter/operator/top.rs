@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::{Operator, OperatorError};
-use crate::engine::rules::quote::quoted;
+use crate::engine::text::quote::quoted;
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::most_denied::{DenialKind, DeniedId};
 

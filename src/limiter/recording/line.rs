@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::Recording;
 use super::parts::Treatment;
 use super::pseudonyms::Pseudonyms;
-use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::descriptors::{DescriptorMode, DescriptorRequest, Hits};
-use crate::engine::rules::explanation::Explanation;
-use crate::engine::rules::request::{AmbiguousValue, DescriptorEntry, Duplicates, Request};
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::charging::descriptors::{DescriptorMode, DescriptorRequest, Hits};
+use crate::engine::limit::rules::Rules;
+use crate::engine::request::component::ComponentSource;
+use crate::engine::request::{AmbiguousValue, DescriptorEntry, Duplicates, Request};
+use crate::engine::telling::explanation::Explanation;
 use crate::message::headers::Headers;
 use crate::message::lossless;
 

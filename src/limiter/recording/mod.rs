@@ -12,9 +12,9 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use self::parts::{Parts, Treatment};
 use self::pseudonyms::Pseudonyms;
-use crate::engine::answer::verdict::{Standing, Verdict};
-use crate::engine::rules::limit::WHOLE_SHARE;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::deciding::verdict::{Standing, Verdict};
+use crate::engine::limit::WHOLE_SHARE;
+use crate::engine::limit::rules::Rules;
 
 mod line;
 mod parts;

@@ -9,13 +9,13 @@ use serde_json::{Map, Value, json};
 
 use super::line::encoded;
 use super::pseudonyms::Pseudonyms;
-use crate::engine::rules::component::ComponentSource;
-use crate::engine::rules::limit::{Cost, Limit, LimitMode};
-use crate::engine::rules::matching::ValueTest;
-use crate::engine::rules::path_pattern::{PathPattern, PathReading, Segment, segments};
-use crate::engine::rules::request::trimmed_text;
-use crate::engine::rules::rule_set::Rules;
-use crate::engine::rules::value_type::{ValueType, lenient};
+use crate::engine::limit::matching::ValueTest;
+use crate::engine::limit::rules::Rules;
+use crate::engine::limit::{Cost, Limit, LimitMode};
+use crate::engine::request::component::ComponentSource;
+use crate::engine::request::path_pattern::{PathPattern, PathReading, Segment, segments};
+use crate::engine::request::trimmed_text;
+use crate::engine::request::value_type::{ValueType, lenient};
 use crate::message::percent::decode;
 
 /// Headers whose values are secrets, whatever rules do with them.

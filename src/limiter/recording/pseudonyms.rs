@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::value_type::{ValueType, lenient, lenient_members};
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::request::value_type::{ValueType, lenient, lenient_members};
 use crate::message::host;
 
 /// The ids of a recording, under its secret.

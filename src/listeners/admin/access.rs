@@ -13,7 +13,7 @@ use http::{Method, StatusCode};
 use super::Admin;
 use super::change::{Caller, Rejection};
 use super::routes::Access;
-use crate::engine::rules::quote::{quoted, shown};
+use crate::engine::text::quote::{quoted, shown};
 use crate::message::address;
 use crate::message::host::host_of;
 

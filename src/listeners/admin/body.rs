@@ -110,7 +110,7 @@ fn note(body: &Object<'_>, key: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::rules::blocks::LONGEST_BLOCK;
+    use crate::engine::limit::blocks::LONGEST_BLOCK;
 
     #[track_caller]
     fn check(text: &str, keys: &[&str], read: impl FnOnce(&Object<'_>) -> Option<String>, expected: &str) {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::body::{read, reason, span, tokens};
 use super::change::{AdminRequest, Caller, Rejection};
 use super::{Admin, Answer, replies};
-use crate::engine::rules::blocks::LONGEST_BLOCK;
+use crate::engine::limit::blocks::LONGEST_BLOCK;
 use crate::http::simple::Incoming;
 use crate::limiter::operator::{BucketChange, BucketState};
 use crate::listeners::rules_json;

@@ -7,7 +7,7 @@ use http::request::Parts;
 
 use super::access::FOR_CHANGES;
 use super::{Admin, Answer};
-use crate::engine::rules::quote::shown;
+use crate::engine::text::quote::shown;
 use crate::http::simple::Incoming;
 use crate::limiter::operator::OperatorError;
 use crate::message::reply::{Reply, problem};

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::Admin;
 use super::buckets::json_reply;
 use super::change::Rejection;
-use crate::engine::rules::quote::quoted;
-use crate::engine::rules::rule_set::Rules;
-use crate::engine::rules::suggest::nearest;
+use crate::engine::limit::rules::Rules;
+use crate::engine::text::quote::quoted;
+use crate::engine::text::suggest::nearest;
 use crate::listeners::rules_json;
 use crate::message::reply::Reply;
 

@@ -11,7 +11,7 @@ use super::access::FOR_CHANGES;
 use super::change::AdminRequest;
 use super::health::StoresHealth;
 use super::{Admin, AdminOptions, Phase, page};
-use crate::engine::rules::limit::{Limit, LimitMode, WHOLE_SHARE};
+use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::message::reply::Reply;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;

@@ -17,7 +17,7 @@ use super::body::{read, span};
 use super::change::{AdminRequest, Caller, Rejection};
 use super::{Admin, Answer};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::limit::WHOLE_SHARE;
+use crate::engine::limit::WHOLE_SHARE;
 use crate::http::simple::Incoming;
 use crate::limiter::recording::Recording;
 use crate::listeners::json::Object;

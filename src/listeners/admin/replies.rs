@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::engine::algorithms::decision::Decision;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::rules::blocks::Block;
+use crate::engine::limit::blocks::Block;
 use crate::limiter::operator::BucketState;
 use crate::listeners::json::milliseconds;
 use crate::listeners::rules_json;

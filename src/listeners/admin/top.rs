@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::Admin;
 use super::buckets::json_reply;
 use super::change::Rejection;
-use crate::engine::rules::quote::quoted;
+use crate::engine::text::quote::quoted;
 use crate::message::percent::decode;
 use crate::message::reply::Reply;
 use crate::telemetry::most_denied::{DenialKind, MOST_IDS};

@@ -12,7 +12,7 @@ use super::messages::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListResponse, ServiceStatus, ServingStatus,
 };
 use super::protocol::{Code, Status, frame};
-use crate::engine::rules::quote::shown;
+use crate::engine::text::quote::shown;
 use crate::http::message::{BodyError, BodyStream, Piece};
 use crate::listeners::admin::{Phase, Readiness};
 

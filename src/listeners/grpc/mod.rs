@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use self::calls::{Method, Streams};
 use self::protocol::{Code, MessageReader, Status, decode, frame};
-use crate::engine::rules::descriptors::DescriptorMode;
-use crate::engine::rules::quote::shown;
+use crate::engine::charging::descriptors::DescriptorMode;
+use crate::engine::text::quote::shown;
 use crate::http::Context;
 use crate::http::message::{
     KeptHeaders, Message, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders,

@@ -14,17 +14,16 @@ use super::protocol::{Code, Status, decode, frame};
 use super::{CallContext, Envoy};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::answer::descriptors::DescriptorVerdict;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
-use crate::engine::answer::verdict::{Answer, Standing};
-use crate::engine::rules::deny_with::Visibility;
-use crate::engine::rules::descriptors::{
-    Descriptor, DescriptorMode, DescriptorRequest, Hits, Metadata, PerUnit, RateUnit,
-};
-use crate::engine::rules::limit::LimitMode;
-use crate::engine::rules::request::DescriptorEntry;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::charging::descriptors::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
+use crate::engine::deciding::descriptors::DescriptorVerdict;
+use crate::engine::deciding::verdict::{Answer, Standing};
+use crate::engine::limit::LimitMode;
+use crate::engine::limit::deny_with::Visibility;
+use crate::engine::limit::descriptors::{Metadata, PerUnit, RateUnit};
+use crate::engine::limit::rules::Rules;
+use crate::engine::request::DescriptorEntry;
 use crate::limiter::{Ask, AskSubject, Patience, Ruling};
 use crate::listeners::http::ActiveRequest;
 use crate::message::headers::Headers;

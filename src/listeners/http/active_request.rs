@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use crate::engine::rules::request::Request;
+use crate::engine::request::Request;
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
 use crate::http::message::Response;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::call::DescribedRequest;
-use crate::engine::rules::quote::quoted;
+use crate::engine::text::quote::quoted;
 use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;

@@ -1,7 +1,7 @@
 //! Reads the headers of a request that a body describes: names with one value or a list of values.
 
 use super::{Json, Object, path_of};
-use crate::engine::rules::quote::quoted;
+use crate::engine::text::quote::quoted;
 use crate::message::headers::{Headers, is_name, is_value};
 
 pub(crate) fn headers(object: &Object<'_>) -> Headers {

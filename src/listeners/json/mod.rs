@@ -6,7 +6,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_json::Number;
 
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::quote::quoted;
+use crate::engine::text::quote::quoted;
 
 pub(crate) mod headers;
 mod object;

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use super::Json;
 use crate::engine::algorithms::micros::EXACT;
-use crate::engine::rules::duration;
-use crate::engine::rules::quote::{quoted, shown};
+use crate::engine::text::duration;
+use crate::engine::text::quote::{quoted, shown};
 
 const MAX_MISTAKES: usize = 20;
 

@@ -11,7 +11,7 @@ use http::StatusCode;
 
 use crate::engine::answer::headers::Generations;
 use crate::engine::answer::problem::{denial, retry_after, round};
-use crate::engine::answer::verdict::Verdict;
+use crate::engine::deciding::verdict::Verdict;
 use crate::http::message::{KeptHeaders, Response, ResponseBody, ResponseHeaders};
 use crate::limiter::{Ruling, View};
 use crate::message::reply::Reply;
@@ -84,11 +84,11 @@ mod tests {
     use crate::engine::algorithms::decision::{Decision, Outcome};
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
-    use crate::engine::rules::allowance::Allowance;
-    use crate::engine::rules::fingerprint::Fingerprinter;
-    use crate::engine::rules::limit::Limit;
-    use crate::engine::rules::request::sample;
-    use crate::engine::rules::rule_set::Rules;
+    use crate::engine::limit::Limit;
+    use crate::engine::limit::allowance::Allowance;
+    use crate::engine::limit::fingerprint::Fingerprinter;
+    use crate::engine::limit::rules::Rules;
+    use crate::engine::request::sample;
     use crate::limiter::{Ask, AskSubject, Limiter, Shared};
     use crate::message::headers::Headers;
     use crate::store::Store;
@@ -113,7 +113,7 @@ mod tests {
             let outcome = Outcome::Denied;
             answer.decision = Decision { outcome, retry_after: wait, reset_after: wait, ..answer.decision };
         }
-        ruling.verdict.standing = crate::engine::answer::verdict::Standing::Denied;
+        ruling.verdict.standing = crate::engine::deciding::verdict::Standing::Denied;
         ruling
     }
 

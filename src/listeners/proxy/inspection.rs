@@ -6,8 +6,8 @@ use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::engine::rules::body_cost::{BodyForm, UnreadBody};
-use crate::engine::rules::request::{Body, may_be_json};
+use crate::engine::request::body_cost::{BodyForm, UnreadBody};
+use crate::engine::request::{Body, may_be_json};
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
 use crate::http::message::{BodyError, Piece, RequestBody, Upload};

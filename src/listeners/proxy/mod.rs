@@ -13,7 +13,7 @@ use crate::engine::algorithms::delay::LONGEST_DELAY;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::add_headers;
-use crate::engine::rules::request::{self, Body};
+use crate::engine::request::{self, Body};
 use crate::http::Context;
 use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};

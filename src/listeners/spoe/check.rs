@@ -13,7 +13,7 @@ use super::SpoeOptions;
 use super::data::{Data, Reader};
 use super::frame::Arguments;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::request::{Body, DescriptorEntry, Request};
+use crate::engine::request::{Body, DescriptorEntry, Request};
 use crate::message::client_address::ClientAddress;
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;

@@ -47,7 +47,7 @@ use crate::clock::Clock;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
-use crate::engine::rules::quote::shown;
+use crate::engine::text::quote::shown;
 use crate::http::{AcceptOptions, Acceptor, Admission, Stream};
 use crate::limiter::{Ask, AskSubject, Limiter};
 use crate::listeners::client_address::client_address;

@@ -305,7 +305,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
-    use crate::engine::rules::descriptors::Hits;
+    use crate::engine::charging::descriptors::Hits;
     use crate::logs::{Descriptor, Descriptors};
 
     /// The entry of the only line of a log, or what was expected.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::scan::{Mistake, Scanned, Scanner};
-use crate::engine::rules::descriptors::Hits;
+use crate::engine::charging::descriptors::Hits;
 use crate::logs::escape::unescaped;
 use crate::logs::field::Draft;
 use crate::logs::told::{StandIns, Told, ToldHeaders};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use super::shares::{LimitKeys, Reserve};
-use crate::engine::rules::allowance::Allowance;
-use crate::engine::rules::limit::{Limit, LimitMode};
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::rules::Rules;
+use crate::engine::limit::{Limit, LimitMode};
 
 impl LimitKeys {
     /// The limits of `rules` that may have buckets. `limited` returns a limit's counter by its name.

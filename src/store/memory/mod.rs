@@ -148,8 +148,8 @@ mod tests {
     use crate::engine::algorithms::charge::{Input, Mode, Slot};
     use crate::engine::algorithms::decision::{Decision, Outcome};
     use crate::engine::algorithms::numbers::Numbers;
-    use crate::engine::rules::fingerprint::Fingerprinter;
-    use crate::engine::rules::key::opaque;
+    use crate::engine::limit::fingerprint::Fingerprinter;
+    use crate::engine::limit::key::opaque;
 
     const SECOND: u64 = 1_000_000;
 

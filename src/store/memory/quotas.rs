@@ -117,8 +117,8 @@ mod tests {
     use crate::engine::algorithms::charge::{Elevated, Input, Mode};
     use crate::engine::algorithms::decision::Detail;
     use crate::engine::algorithms::numbers::Numbers;
-    use crate::engine::rules::fingerprint::Fingerprinter;
-    use crate::engine::rules::key::opaque;
+    use crate::engine::limit::fingerprint::Fingerprinter;
+    use crate::engine::limit::key::opaque;
     use crate::store::Batch;
 
     /// 2024-03-31T23:00:00Z, an hour before a month ends.

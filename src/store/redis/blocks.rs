@@ -6,7 +6,7 @@ use super::RedisStore;
 use super::notes::{Note, SharedNotes, StoredNotes};
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::blocks::{Block, MOST_BLOCKS};
+use crate::engine::limit::blocks::{Block, MOST_BLOCKS};
 use crate::store::StoreError;
 
 /// The blocks on a server. Each change increases their version, which is 0 if nothing was blocked lately, or if the server has

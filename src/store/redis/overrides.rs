@@ -4,7 +4,7 @@ use super::RedisStore;
 use super::notes::{Note, SharedNotes, StoredNotes};
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::live::{LiveOverride, MOST_LIVE_OVERRIDES};
+use crate::engine::limit::live::{LiveOverride, MOST_LIVE_OVERRIDES};
 use crate::store::StoreError;
 
 /// The end of a note that never expires: the year 2255. The script's arithmetic is exact up to there.

@@ -5,7 +5,7 @@ use super::notes::{Note, SharedNotes, StoredNotes};
 use super::overrides::NEVER;
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::resets::{LimitReset, MOST_RESETS};
+use crate::engine::limit::resets::{LimitReset, MOST_RESETS};
 use crate::store::StoreError;
 
 /// The resets on a server, in the manner of [`super::SharedOverrides`].

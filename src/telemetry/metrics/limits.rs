@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::Metrics;
 use super::label::label;
 use super::tally::Tally;
-use crate::engine::rules::settlement::SettlementOutcome;
+use crate::engine::charging::settlement::SettlementOutcome;
 
 label! {
     /// A limit's decision: the label `result` of `weir_decisions_total`.

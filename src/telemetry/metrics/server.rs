@@ -4,7 +4,7 @@ use prometheus::{IntCounter, IntGauge, IntGaugeVec};
 
 use super::families::{Counters, metrics};
 use super::label::label;
-use crate::engine::rules::claims::TokenResult;
+use crate::engine::request::claims::TokenResult;
 
 label! {
     /// The label `result` of `weir_overrides_fetches_total`.

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use crate::engine::answer::verdict::Verdict;
-use crate::engine::rules::request;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::deciding::verdict::Verdict;
+use crate::engine::limit::rules::Rules;
+use crate::engine::request;
 use crate::message::headers::Headers;
 use crate::telemetry::RequestHead;
 use crate::telemetry::access_log::UpstreamUse;

@@ -10,8 +10,8 @@ use opentelemetry::trace::{SpanKind, TraceId};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler as Root, SamplingDecision, ShouldSample};
 
-use crate::engine::rules::quote::quoted;
-use crate::engine::rules::suggest::did_you_mean;
+use crate::engine::text::quote::quoted;
+use crate::engine::text::suggest::did_you_mean;
 use crate::message::trace_context::TraceContext;
 
 /// The maximum of `OTEL_BSP_MAX_QUEUE_SIZE`. A span takes 1 KiB.

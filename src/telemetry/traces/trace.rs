@@ -13,9 +13,9 @@ use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEve
 
 use super::export::Exporter;
 use super::settings::{Sampler, Settings};
-use crate::engine::answer::verdict::Verdict;
-use crate::engine::rules::request;
-use crate::engine::rules::rule_set::Rules;
+use crate::engine::deciding::verdict::Verdict;
+use crate::engine::limit::rules::Rules;
+use crate::engine::request;
 use crate::message::headers::{self, Headers};
 use crate::message::target;
 use crate::message::trace_context::{TRACEPARENT, TraceContext};

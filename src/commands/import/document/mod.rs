@@ -11,9 +11,9 @@ use super::text::{comment, piece, quoted};
 use crate::config::foreign::MOST_REGEXES;
 use crate::config::{self, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::component::Component;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::ids::Id;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::ids::Id;
+use crate::engine::request::component::Component;
 use crate::engine::stable_hash::stable;
 
 mod entry;

@@ -14,8 +14,8 @@ use super::document::{Document, Limit, Override, Subject};
 use super::text::{by_entries, map, piece, quoted};
 use crate::config::{self, Report, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::rules::fingerprint::Fingerprinter;
-use crate::engine::rules::glob::Glob;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::request::glob::Glob;
 
 mod tree;
 

@@ -5,7 +5,7 @@ use super::super::document::Origin;
 use super::super::text::quoted;
 use crate::config::Source;
 use crate::config::foreign::{self, Findings, Key, Node, find};
-use crate::engine::rules::descriptors::RateUnit;
+use crate::engine::limit::descriptors::RateUnit;
 
 pub(super) struct Domain {
     pub(super) name: String,

@@ -1,0 +1,254 @@
+//! Several descriptors decided together: the charges that they make in one call to the store.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use smallvec::SmallVec;
+
+use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::tag::{Tag, of_component};
+use crate::engine::charging::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
+use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
+use crate::engine::charging::terms::Terms;
+use crate::engine::limit::blocks::Blocks;
+use crate::engine::limit::descriptors::PerUnit;
+use crate::engine::limit::key::{BucketKey, encoded};
+use crate::engine::limit::queue::InvalidInput;
+use crate::engine::limit::rules::Rules;
+use crate::engine::request::{Body, DescriptorEntry, Request};
+use crate::message::headers::Headers;
+
+/// A request to the rate limit service.
+#[derive(Clone, Copy, Debug)]
+pub struct DescriptorRequest<'a> {
+    pub domain: &'a str,
+    pub descriptors: &'a [Descriptor<'a>],
+    pub purpose: DescriptorMode,
+    pub now: Micros,
+}
+
+/// The effect on the buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DescriptorMode {
+    /// Decides a request and charges it.
+    Decide,
+    /// Decides a request and takes nothing.
+    Check,
+    /// Takes what a request has used, or what is left if that is less. Never denies.
+    Report,
+}
+
+/// A descriptor and its hits.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor<'a> {
+    pub entries: &'a [DescriptorEntry<'a>],
+    pub hits: Hits,
+    /// A limit that replaces those of the rules, if the rules know the domain.
+    pub carried: Option<PerUnit>,
+}
+
+/// The hits of a descriptor, in units of its limits' cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hits {
+    /// Takes this much; 0 checks whether anything is left.
+    Take(u64),
+    /// The same, from `hits_addend` of the descriptor: it may report past usage, so a limit with `drain_over_limit` or in
+    /// [`ChargedAfterwards`] takes what is left if that is less.
+    TakeOrDrain(u64),
+    GiveBack(u64),
+}
+
+/// The limits whose budgets are charged afterwards. A gateway that asks one with an addend of 0 has charged nothing yet, so it
+/// reports the cost later. Such a report takes what is left, like that to a limit with `drain_over_limit`: else the last ones,
+/// which do not fit, would never use the budget up.
+#[derive(Debug)]
+pub struct ChargedAfterwards(Box<[AtomicBool]>);
+
+impl ChargedAfterwards {
+    /// None of the limits of these rules yet.
+    pub fn new(rules: &Rules) -> Self {
+        Self(rules.limits.iter().map(|_| AtomicBool::new(false)).collect())
+    }
+
+    fn note(&self, limit: u32) {
+        if let Some(is_charged) = self.0.get(limit as usize).filter(|is_charged| !is_charged.load(Ordering::Relaxed)) {
+            is_charged.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn contains(&self, limit: u32) -> bool {
+        self.0.get(limit as usize).is_some_and(|is_charged| is_charged.load(Ordering::Relaxed))
+    }
+}
+
+impl<'a> DescriptorRequest<'a> {
+    /// The view of a descriptor as a request: it has only the domain and the entries.
+    pub fn request(&self, descriptor: &Descriptor<'a>, headers: &'a Headers) -> Request<'a> {
+        Request {
+            method: "",
+            host: "",
+            path: "",
+            query: None,
+            headers,
+            client: None,
+            tls_subject: None,
+            claims: &[],
+            body: Body::Absent,
+            domain: Some(self.domain),
+            descriptor: descriptor.entries,
+            now: self.now,
+        }
+    }
+
+    /// Returns true if a descriptor can be denied. Reports and refunds cannot.
+    fn denies(&self, descriptor: &Descriptor<'_>) -> bool {
+        self.purpose != DescriptorMode::Report && !matches!(descriptor.hits, Hits::GiveBack(_))
+    }
+}
+
+impl Rules {
+    /// Returns the plan for all descriptors of a request.
+    pub fn plan(
+        &self,
+        question: &DescriptorRequest<'_>,
+        blocks: Option<&Blocks>,
+        afterwards: &ChargedAfterwards,
+    ) -> Result<Plan, InvalidInput> {
+        let headers = Headers::new();
+        let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
+        for descriptor in question.descriptors {
+            let request = question.request(descriptor, &headers);
+            found.push(match descriptor.carried.filter(|_| self.knows_domain(question.domain)) {
+                Some(carried) => self.plan_carried(question.domain, descriptor, carried),
+                None => self.charges(&request, blocks.filter(|_| question.denies(descriptor)))?,
+            });
+        }
+        self.drop_replaced(&mut found);
+        Ok(self.join(question, found, afterwards))
+    }
+
+    /// The plan for the limit that a descriptor carries, with a bucket for its entries and unit.
+    fn plan_carried(&self, domain: &str, descriptor: &Descriptor<'_>, carried: PerUnit) -> Plan {
+        let (place, limit) = self.carried();
+        let mut plan = Plan::default();
+        let enforced = limit.is_enforced();
+        let Ok(numbers) = carried.numbers() else {
+            // A limit of 0.
+            plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny });
+            return plan;
+        };
+        let mut key = BucketKey::new(&limit.short, &self.fingerprinter);
+        key.push(domain);
+        key.push(carried.unit.name());
+        for entry in descriptor.entries {
+            key.push(entry.key);
+            key.push(entry.value);
+        }
+        // The first component is the domain, which all ids share. The first value tells clients apart.
+        let tag = descriptor.entries.first().map_or(Tag::OfId, |entry| Tag::Fixed(of_component(&encoded(entry.value))));
+        let terms = Terms::carried(place, limit, key.into_bucket(tag));
+        let mode = terms.mode(Mode::Spend);
+        terms.add_charges(&mut plan, &[numbers], None, 1, mode);
+        plan
+    }
+
+    /// Drops the limits that a limit of the request replaces, for all descriptors.
+    fn drop_replaced(&self, plans: &mut [Plan]) {
+        let of = |limit: u32| self.limit(limit).and_then(|limit| limit.rule.as_deref());
+        let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
+        for plan in &*plans {
+            for limit in limits(plan) {
+                replaced.extend(of(limit).into_iter().flat_map(|rule| &rule.replaces).map(String::as_str));
+            }
+        }
+        if replaced.is_empty() {
+            return;
+        }
+        let stays = |limit: u32| of(limit).is_none_or(|rule| !replaced.contains(&rule.name.as_str()));
+        for plan in plans {
+            plan.retain(|charge| stays(charge.origin.limit));
+            plan.denials.retain(|denial| stays(denial.limit));
+            plan.unlimited.retain(|limit| stays(*limit));
+        }
+    }
+
+    /// Joins the plans of all descriptors.
+    fn join(
+        &self,
+        question: &DescriptorRequest<'_>,
+        found: SmallVec<[Plan; 2]>,
+        afterwards: &ChargedAfterwards,
+    ) -> Plan {
+        let mut plan = Plan::default();
+        let mut joint = JointPlan::with_capacity(found.len());
+        // The charges that report usage.
+        let mut reports: SmallVec<[u32; 2]> = SmallVec::new();
+        for (own, descriptor) in found.into_iter().zip(question.descriptors) {
+            let is_quota = limits(&own).any(|limit| self.is_quota(limit));
+            plan.unlimited.extend_from_slice(&own.unlimited);
+            let mut member = DescriptorPlan {
+                is_quota,
+                denials: if question.denies(descriptor) { own.denials.into() } else { SmallVec::new() },
+                unlimited: own.unlimited.into(),
+                ..DescriptorPlan::default()
+            };
+            for mut charge in own.charges {
+                let origin = charge.origin;
+                let (Hits::Take(hits) | Hits::TakeOrDrain(hits) | Hits::GiveBack(hits)) = descriptor.hits;
+                charge.cost = charge.cost.saturating_mul(hits);
+                if matches!(descriptor.hits, Hits::GiveBack(_)) {
+                    charge.mode = Mode::Refund;
+                }
+                let (numbers, cost, fingerprint) = (charge.numbers.clone(), charge.cost, charge.bucket.fingerprint);
+                let charge = plan.merge(charge);
+                member.charges.push(DescriptorCharge { charge, origin, numbers, cost, fingerprint });
+                if descriptor.hits == Hits::Take(0) {
+                    afterwards.note(origin.limit);
+                }
+                let says_itself = matches!(descriptor.hits, Hits::TakeOrDrain(_));
+                let drains = || {
+                    let is_said = self.limit(origin.limit).is_some_and(|limit| limit.drain_over_limit);
+                    is_said || afterwards.contains(origin.limit)
+                };
+                if question.purpose == DescriptorMode::Report || says_itself && drains() {
+                    reports.push(charge);
+                }
+            }
+            joint.members.push(member);
+        }
+        let quotas = joint.members.iter().filter(|member| member.is_quota).count();
+        if quotas > 1 {
+            self.loosen_quotas(&mut plan);
+        }
+        joint.add_looks(&mut plan.charges, question.purpose == DescriptorMode::Check, &reports);
+        joint.is_denied = joint.members.iter().any(|member| {
+            member.denials.iter().any(|denial| denial.enforced && (quotas < 2 || !self.is_quota(denial.limit)))
+        });
+        if joint.is_denied {
+            JointPlan::charge_nothing(&mut plan.charges);
+        }
+        plan.joint = Some(Box::new(joint));
+        plan
+    }
+
+    /// Lets several quotas be charged even if one of them is exceeded: alone, it does not deny. Which of them are exceeded is
+    /// known only when the store has answered. A single quota denies like any other limit.
+    fn loosen_quotas(&self, plan: &mut Plan) {
+        for charge in &mut plan.charges {
+            if charge.mode == Mode::Spend && self.is_quota(charge.origin.limit) {
+                charge.mode = Mode::SpendOnly;
+            }
+        }
+    }
+
+    /// Returns true if a limit has `quota_mode`.
+    pub fn is_quota(&self, limit: u32) -> bool {
+        self.limit(limit).and_then(|limit| limit.rule.as_deref()).is_some_and(|rule| rule.is_quota)
+    }
+}
+
+/// All limits of a plan.
+fn limits(plan: &Plan) -> impl Iterator<Item = u32> {
+    let denials = plan.denials.iter().map(|denial| denial.limit);
+    plan.charges.iter().map(|charge| charge.origin.limit).chain(denials).chain(plan.unlimited.iter().copied())
+}

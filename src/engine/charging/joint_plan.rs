@@ -1,0 +1,165 @@
+//! The plan of several descriptors that are decided together: each bucket is charged once.
+
+use smallvec::SmallVec;
+
+use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode};
+use crate::engine::algorithms::decision::Decision;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::charging::plan::{LimitDenial, Plan};
+
+/// The descriptors behind the charges of a [`Plan`].
+#[derive(Debug, Default)]
+pub struct JointPlan {
+    /// Charges of reports, made after the plan's even if the request is denied.
+    pub reported: Vec<Charge>,
+    /// One for each descriptor, in order.
+    pub members: Vec<DescriptorPlan>,
+    /// For each of `reported`, the index of its bucket in [`Plan::charges`].
+    reports: SmallVec<[u32; 2]>,
+    /// True if a limit denies the request without the store. The plan then charges only limits with `count_denied`, and reads
+    /// the state of the other buckets.
+    pub is_denied: bool,
+}
+
+/// The plan of one descriptor.
+#[derive(Debug, Default)]
+pub struct DescriptorPlan {
+    pub charges: SmallVec<[DescriptorCharge; 2]>,
+    /// Limits that deny it without the store.
+    pub denials: SmallVec<[LimitDenial; 1]>,
+    /// Limits that let it pass without the store.
+    pub unlimited: SmallVec<[u32; 1]>,
+    /// True if a quota covers it.
+    pub is_quota: bool,
+}
+
+/// One charge of a descriptor.
+#[derive(Clone, Debug)]
+pub struct DescriptorCharge {
+    /// The index of its bucket in [`Plan::charges`], which descriptors may share.
+    pub charge: u32,
+    pub origin: ChargeOrigin,
+    pub numbers: Numbers,
+    /// The cost of this descriptor alone.
+    pub cost: u64,
+    /// The fingerprint of its bucket.
+    pub fingerprint: u128,
+}
+
+impl Plan {
+    /// Keeps these charges.
+    pub fn retain(&mut self, stays: impl Fn(&Charge) -> bool) {
+        let kept: SmallVec<[bool; 4]> = self.charges.iter().map(stays).collect();
+        let is_kept = |place: usize| kept.get(place).copied().unwrap_or(false);
+        if let Some(joint) = &mut self.joint {
+            joint.retain(|place| {
+                let before = kept.iter().take(place as usize).filter(|kept| **kept).count();
+                is_kept(place as usize).then(|| u32::try_from(before).unwrap_or(u32::MAX))
+            });
+        }
+        let mut places = 0..;
+        self.charges.retain(|_| places.next().is_some_and(is_kept));
+    }
+
+    /// Lets reports take from the buckets that their charges have now.
+    pub fn rebind(&mut self) {
+        let Some(joint) = &mut self.joint else { return };
+        for (place, reported) in joint.reports.iter().zip(&mut joint.reported) {
+            if let Some(charge) = self.charges.get(*place as usize) {
+                reported.bucket.clone_from(&charge.bucket);
+            }
+        }
+    }
+
+    /// Sets what is left of the buckets of reports to what the reports have left.
+    pub fn correct(&self, decisions: &mut [Decision]) {
+        if let Some(joint) = &self.joint {
+            joint.correct(self.charges.len(), decisions);
+        }
+    }
+
+    /// Adds a charge, or adds it to one of the same bucket. Returns its index.
+    pub(crate) fn merge(&mut self, charge: Charge) -> u32 {
+        let same = |known: &Charge| known.bucket.fingerprint == charge.bucket.fingerprint;
+        let place = self.charges.iter().position(same).unwrap_or(self.charges.len());
+        if let Some(known) = self.charges.get_mut(place) {
+            combine(known, &charge);
+        } else {
+            self.charges.push(charge);
+        }
+        u32::try_from(place).unwrap_or(u32::MAX)
+    }
+}
+
+impl JointPlan {
+    pub(crate) fn with_capacity(descriptors: usize) -> Self {
+        Self { members: Vec::with_capacity(descriptors), ..Self::default() }
+    }
+
+    /// Makes charges of 0 look whether anything is left, reports look whether their cost is there before they take it, and
+    /// all charges look if `only_checks`.
+    pub(crate) fn add_looks(&mut self, charges: &mut [Charge], only_checks: bool, reports: &[u32]) {
+        for (place, charge) in (0..).zip(charges) {
+            let takes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.numbers.algorithm().has_tokens();
+            let reports_it = charge.cost > 0 && takes && reports.contains(&place);
+            charge.look_for_one();
+            if reports_it {
+                // A larger cost has the same effect, and Redis counts this one exactly.
+                let most = charge.elevated().map_or(0, |elevated| elevated.numbers.burst()).max(charge.numbers.burst());
+                self.reported.push(Charge { mode: Mode::SpendUpTo, cost: charge.cost.min(most), ..charge.clone() });
+                self.reports.push(place);
+            }
+            if takes && (reports_it || only_checks) {
+                charge.look();
+            }
+        }
+    }
+
+    /// Makes charges ask for the state of their bucket, except those with `count_denied`.
+    pub(crate) fn charge_nothing(charges: &mut [Charge]) {
+        for charge in charges {
+            if charge.counts_denied() {
+                charge.mode = Mode::SpendOnly;
+            } else {
+                (charge.cost, charge.mode) = (0, Mode::Check);
+            }
+        }
+    }
+
+    /// Follows charges to their new places, and drops those that have none.
+    fn retain(&mut self, moved: impl Fn(u32) -> Option<u32>) {
+        let follow = |place: &mut u32| moved(*place).map(|moved| *place = moved).is_some();
+        for member in &mut self.members {
+            member.charges.retain(|charge| follow(&mut charge.charge));
+        }
+        let mut stays = self.reports.iter().map(|place| moved(*place).is_some());
+        self.reported.retain(|_| stays.next().unwrap_or(false));
+        self.reports.retain(follow);
+    }
+
+    /// The decisions of reports follow those of the plan's charges.
+    fn correct(&self, charges: usize, decisions: &mut [Decision]) {
+        let (decided, reported) = decisions.split_at_mut(charges.min(decisions.len()));
+        for (place, taken) in self.reports.iter().zip(reported) {
+            if let Some(decision) = decided.get_mut(*place as usize) {
+                (decision.remaining, decision.reset_after) = (taken.remaining, taken.reset_after);
+            }
+        }
+    }
+}
+
+/// Combines two charges of the same bucket.
+fn combine(charge: &mut Charge, other: &Charge) {
+    // Carried limits may have different numbers; the stricter ones apply to both.
+    if other.numbers.burst() < charge.numbers.burst() {
+        charge.numbers = other.numbers.clone();
+    }
+    let takes = |charge: &Charge| charge.mode != Mode::Refund;
+    (charge.cost, charge.mode) = match (takes(charge), takes(other)) {
+        (true, true) | (false, false) => (charge.cost.saturating_add(other.cost), charge.mode),
+        (true, false) if charge.cost < other.cost => (other.cost - charge.cost, other.mode),
+        (true, false) => (charge.cost - other.cost, charge.mode),
+        (false, true) if other.cost < charge.cost => (charge.cost - other.cost, charge.mode),
+        (false, true) => (other.cost - charge.cost, other.mode),
+    };
+}

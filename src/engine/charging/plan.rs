@@ -1,0 +1,143 @@
+//! What a request asks of the store: its charges, and the limits that decide without the store.
+
+use std::fmt::Write;
+
+use smallvec::SmallVec;
+
+use crate::engine::algorithms::charge::{Bucket, Charge, ChargeOrigin, Input, Mode, Role};
+use crate::engine::algorithms::delay::Delay;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::charging::joint_plan::JointPlan;
+use crate::engine::limit::candidate::Candidate;
+use crate::engine::request::component::ComponentError;
+
+/// The charges of a request, and the limits that decide without the store.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Decided together. Most requests have one charge, which needs no allocation.
+    pub charges: SmallVec<[Charge; 1]>,
+    /// Limits that deny without asking the store, in the order of the rules.
+    pub denials: Vec<LimitDenial>,
+    /// Limits that allow without asking the store.
+    pub unlimited: Vec<u32>,
+    pub reservations: Vec<Reservation>,
+    /// The descriptors, if the plan is for several.
+    pub joint: Option<Box<JointPlan>>,
+}
+
+/// A denial by a limit that does not need the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitDenial {
+    /// The index of the limit.
+    pub limit: u32,
+    /// True if the request is denied. Otherwise the limit or the id is in shadow.
+    pub enforced: bool,
+    pub reason: DenialReason,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenialReason {
+    /// `deny: true` of the limit or an override.
+    Deny,
+    /// A component or the cost is missing, with `missing: deny`.
+    Missing,
+    /// A component, a claim or the cost is malformed, with `malformed: deny`.
+    Malformed,
+    /// An operator has blocked the id, for this long from now.
+    Blocked(Micros),
+}
+
+/// The reservation of a limit whose cost the response reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// The index of the limit.
+    pub limit: u32,
+    /// The tokens that are taken, or must be there.
+    pub reserve: u64,
+    /// True if nothing is taken before the response.
+    pub only_checks: bool,
+}
+
+impl From<ComponentError> for DenialReason {
+    fn from(reason: ComponentError) -> Self {
+        match reason {
+            ComponentError::Missing => Self::Missing,
+            ComponentError::Malformed => Self::Malformed,
+        }
+    }
+}
+
+/// Sets the fingerprints of a limit's windows apart in all their bits (2^128 divided by the golden ratio; it is odd, so
+/// that no two buckets become one).
+const WINDOW_STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+
+impl Bucket {
+    /// Appends a mark to the key: another bucket of the same id.
+    pub(crate) fn mark(&mut self, mark: &str) {
+        self.key.push_str(mark);
+        let add = |sum: u128, byte: u8| (sum ^ u128::from(byte)).wrapping_mul(WINDOW_STRIDE);
+        self.fingerprint = mark.bytes().fold(self.fingerprint, add);
+    }
+}
+
+/// Follows the id in the key of a candidate's bucket. Ids are percent-encoded and short names have no `#`, so no other bucket has
+/// this key.
+const KEY_MARK: &str = "#candidate";
+
+impl Plan {
+    /// Adds the charges of a candidate. `bucket` and `origin` are those of its limit.
+    pub(crate) fn add_candidate(
+        &mut self,
+        candidate: &Candidate,
+        mut bucket: Bucket,
+        cost: u64,
+        mode: Mode,
+        origin: ChargeOrigin,
+    ) {
+        bucket.mark(KEY_MARK);
+        let origin = ChargeOrigin { role: Role::Candidate, ..origin };
+        if let Some(windows) = candidate.allowance.windows() {
+            self.add_windows(windows, bucket, cost, mode, origin);
+        }
+    }
+
+    /// Adds one charge for each window. Every window has its own bucket. The first keeps the plain key, so that a limit
+    /// which gains a second window keeps what its buckets have used.
+    pub(crate) fn add_windows(
+        &mut self,
+        windows: &[Numbers],
+        mut bucket: Bucket,
+        cost: u64,
+        mode: Mode,
+        origin: ChargeOrigin,
+    ) {
+        let Some((first, others)) = windows.split_first() else { return };
+        bucket.mark(first.algorithm().key_suffix());
+        let plain = (!others.is_empty()).then(|| bucket.clone());
+        self.charges.push(Charge { origin, ..Charge::new(bucket, first.clone(), cost, mode) });
+        let Some(plain) = plain else { return };
+        for (window, numbers) in (1..).zip(others) {
+            let mut bucket = plain.clone();
+            let _ = write!(bucket.key, "#{window}");
+            bucket.fingerprint = bucket.fingerprint.wrapping_add(u128::from(window).wrapping_mul(WINDOW_STRIDE));
+            let origin = ChargeOrigin { window, ..origin };
+            self.charges.push(Charge { origin, ..Charge::new(bucket, numbers.clone(), cost, mode) });
+        }
+    }
+
+    /// Sets how long the caller of each charge can wait at most.
+    pub(crate) fn bound_delays(&mut self, patience: impl Fn(&Charge) -> Micros) {
+        for charge in &mut self.charges {
+            if let Some(delay) = charge.delay() {
+                let patience = delay.patience.min(patience(charge));
+                charge.input = Some(Box::new(Input::Delay(Delay { patience, ..*delay })));
+            }
+        }
+    }
+
+    /// Notes that the tokens of the charges from `first` on may have to be given back.
+    pub(crate) fn reserve(&mut self, first: usize) {
+        self.charges.iter_mut().skip(first).for_each(Charge::reserve);
+    }
+}

@@ -1,0 +1,200 @@
+//! Terms: the numbers and conditions that a limit has for one id at the moment. All code that charges, inspects, settles or explains a
+//! bucket gets its terms here, and its charges from them.
+
+use std::sync::Arc;
+
+use crate::engine::algorithms::charge::{Bucket, Charge, ChargeOrigin, Elevated, Input, Mode, NUMBERS_OF_THE_CALL};
+use crate::engine::algorithms::delay::Delay;
+use crate::engine::algorithms::lease::LeaseTerms;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::charging::call_numbers::CallNumbers;
+use crate::engine::charging::plan::{DenialReason, Plan};
+use crate::engine::limit::Limit;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::blocks::Blocks;
+use crate::engine::limit::candidate::Candidate;
+use crate::engine::limit::overrides::{Override, OverrideLookup};
+use crate::engine::limit::rules::Rules;
+
+/// The numbers and conditions that a limit has for one id at the moment.
+pub(crate) struct Terms<'r> {
+    /// The index of the limit.
+    place: u32,
+    pub(crate) limit: &'r Limit,
+    pub(crate) allowance: &'r Allowance,
+    /// The override that gives the allowance.
+    pub(crate) given: Option<&'r Override>,
+    /// Decided beside the allowance.
+    pub(crate) candidate: Option<&'r Candidate>,
+    /// True if the limit can deny the id.
+    pub(crate) enforced: bool,
+    /// The time for which an operator has blocked the id from now on.
+    pub(crate) blocked: Option<Micros>,
+    bucket: Bucket,
+    /// See [`Charge::changed`].
+    changed: Micros,
+    lease: Option<LeaseTerms>,
+}
+
+/// The effect that the caller of a decision wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Intent {
+    pub mode: Mode,
+    /// The cost for each limit, if it is not the limit's own.
+    pub cost: Option<u64>,
+    /// For limits with `drain_over_limit`: a cost of 0 asks whether anything is left.
+    pub can_probe: bool,
+}
+
+impl Intent {
+    /// Spends what the limits cost.
+    pub const SPEND: Self = Self { mode: Mode::Spend, cost: None, can_probe: false };
+}
+
+impl Rules {
+    /// The terms of the id with this bucket for the limit at `place`.
+    #[inline]
+    pub(crate) fn terms<'r>(
+        &'r self,
+        place: u32,
+        limit: &'r Limit,
+        mut bucket: Bucket,
+        id: &OverrideLookup<'_>,
+        blocks: Option<&Blocks>,
+    ) -> Terms<'r> {
+        let blocked = blocks.and_then(|blocks| blocks.left(bucket.fingerprint, id.prefixes, id.now));
+        let (given, changed) = self.find_override(place, limit, id);
+        let (allowance, candidate) = limit.allowance_for(given, &bucket.key);
+        let enforced = limit.is_enforced_for(&bucket.key);
+        self.mark_reset(place, &mut bucket);
+        let lease = limit.lease;
+        Terms { place, limit, allowance, given, candidate, enforced, blocked, bucket, changed, lease }
+    }
+}
+
+impl<'r> Terms<'r> {
+    /// The terms of a limit that a request carries. The request gives the numbers.
+    pub(crate) fn carried(place: u32, limit: &'r Limit, bucket: Bucket) -> Self {
+        Self {
+            place,
+            limit,
+            allowance: &limit.allowance,
+            given: None,
+            candidate: None,
+            enforced: limit.is_enforced(),
+            blocked: None,
+            bucket,
+            changed: NUMBERS_OF_THE_CALL,
+            lease: None,
+        }
+    }
+
+    /// Puts another bucket in the place of the id's.
+    pub(crate) fn with_bucket(self, bucket: Bucket) -> Self {
+        Self { bucket, ..self }
+    }
+
+    /// The mode of a charge for a caller's mode: a report may take what is left.
+    pub(crate) fn mode(&self, mode: Mode) -> Mode {
+        if mode == Mode::SpendOnly && self.limit.drain_over_limit { Mode::SpendUpTo } else { mode }
+    }
+
+    /// Adds a charge for each window of the allowance, and for each of the candidate. A check decides no candidate.
+    pub(crate) fn charge(self, plan: &mut Plan, cost: u64, mode: Mode) {
+        let candidate = self.candidate.filter(|_| mode != Mode::Check);
+        Self { candidate, ..self }.charge_all(plan, cost, mode);
+    }
+
+    /// Adds a check of cost 0, which asks for the state of the bucket, for each window of the allowance and of the candidate.
+    pub(crate) fn inspect(self, plan: &mut Plan) {
+        self.charge_all(plan, 0, Mode::Check);
+    }
+
+    fn charge_all(self, plan: &mut Plan, cost: u64, mode: Mode) {
+        let allowance = self.allowance;
+        if let Some(windows) = allowance.windows() {
+            self.add_charges(plan, windows, allowance.elevated(), cost, mode);
+        }
+    }
+
+    /// Adds a charge for each window of the numbers that a call brings. They have no candidate, and no gateway leases them.
+    pub(crate) fn charge_by_call(
+        self,
+        plan: &mut Plan,
+        numbers: &CallNumbers,
+        cost: u64,
+        mode: Mode,
+    ) -> Result<(), String> {
+        let windows = numbers.windows(self.limit, self.allowance)?;
+        let elevated = numbers.elevated(self.allowance);
+        let terms = Self { changed: NUMBERS_OF_THE_CALL, candidate: None, lease: None, ..self };
+        terms.add_charges(plan, &windows, elevated, cost, mode);
+        Ok(())
+    }
+
+    /// Adds a charge for each of these windows, and for each of the candidate.
+    pub(crate) fn add_charges(
+        self,
+        plan: &mut Plan,
+        windows: &[Numbers],
+        elevated: Option<&Arc<Elevated>>,
+        cost: u64,
+        mode: Mode,
+    ) {
+        let first = plan.charges.len();
+        let mut origin = ChargeOrigin::new(self.place, self.enforced);
+        if mode == Mode::SpendOnly {
+            origin.group = u32::MAX - u32::try_from(first).unwrap_or_default();
+        }
+        let beside = self.candidate.map(|candidate| (candidate, self.bucket.clone()));
+        plan.add_windows(windows, self.bucket, cost, mode, origin);
+        if let (Some(elevated), Some(charge)) = (elevated, plan.charges.get_mut(first)) {
+            charge.input = Some(Box::new(Input::Elevated(elevated.clone())));
+        }
+        if let Some((candidate, bucket)) = beside {
+            plan.add_candidate(candidate, bucket, cost, mode, origin);
+        }
+        let delay = self.limit.delay.map(Delay::new);
+        for charge in plan.charges.iter_mut().skip(first) {
+            charge.changed = self.changed;
+            // Elevated numbers have neither.
+            if charge.input.is_none() {
+                charge.lease = self.lease;
+                charge.input = delay.map(|delay| Box::new(Input::Delay(delay)));
+            }
+        }
+    }
+}
+
+impl Plan {
+    /// Lets the charges of `limit`, which begin at `first`, ask whether anything is left if they cost nothing and usage is
+    /// reported to the limit afterwards.
+    pub fn ask(&mut self, first: usize, limit: &Limit) {
+        // The settlement takes what a response costs, and the check before it has a cost.
+        if limit.drain_over_limit && limit.response_cost.is_none() {
+            self.charges.iter_mut().skip(first).for_each(Charge::look_for_one);
+        }
+    }
+
+    /// Notes what is decided without the store. Returns whether there is something to charge.
+    pub(crate) fn admit(&mut self, terms: &Terms<'_>, mode: Mode) -> bool {
+        let mut deny = |reason| {
+            if mode.can_deny() {
+                self.deny(terms.place, terms.enforced, reason);
+            }
+            false
+        };
+        match terms.allowance {
+            _ if terms.blocked.is_some() => deny(DenialReason::Blocked(terms.blocked.unwrap_or_default())),
+            Allowance::Deny => deny(DenialReason::Deny),
+            Allowance::Unlimited => {
+                self.unlimited.push(terms.place);
+                false
+            }
+            // Workers process every entry, so a limit in shadow must not add any.
+            Allowance::Windows(_) if terms.limit.queue.is_some() => terms.enforced,
+            Allowance::Disabled | Allowance::Windows(_) | Allowance::Elevated(_) => true,
+        }
+    }
+}

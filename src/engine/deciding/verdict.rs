@@ -1,0 +1,221 @@
+//! The answer for one request: all its decisions, the one that binds, allow or deny.
+
+use crate::engine::algorithms::charge::ChargeOrigin;
+use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
+use crate::engine::deciding::candidate::take_candidates;
+
+/// The answer of one window of one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The index of the limit in the rules.
+    pub limit: u32,
+    /// The index in the limit's `rates`.
+    pub window: u32,
+    /// The numbers that held; `None` if the limit denied without asking the store.
+    pub numbers: Option<Numbers>,
+    pub cost: u64,
+    pub decision: Decision,
+    /// False for a limit or an id in shadow, which cannot deny.
+    pub enforced: bool,
+    /// The bucket's fingerprint, which tells ids apart without showing them; `None` if no bucket was charged.
+    pub fingerprint: Option<u128>,
+}
+
+impl Answer {
+    /// Returns the numbers that held, unless only the user's script knows them.
+    pub fn counted_numbers(&self) -> Option<&Numbers> {
+        self.numbers.as_ref().filter(|numbers| !numbers.is_script())
+    }
+
+    pub fn is_script(&self) -> bool {
+        self.numbers.as_ref().is_some_and(Numbers::is_script)
+    }
+
+    /// Returns true if the cost did not fit, whether or not the limit denied the request.
+    pub fn is_short(&self) -> bool {
+        self.decision.is_short()
+    }
+
+    /// Returns true if the limit is in shadow and would have denied the request.
+    pub fn would_deny(&self) -> bool {
+        !self.enforced && self.is_short()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Allowed,
+    /// A limit denies the request: 429.
+    Denied,
+    /// The store did not answer, and a limit has `on_store_error: deny`: 503.
+    Unavailable,
+    /// Rejected because too many requests are waiting for the store: 503, whatever `on_store_error` says.
+    Overloaded,
+}
+
+/// The answer for one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub standing: Standing,
+    /// In the order of the rules.
+    pub answers: Vec<Answer>,
+    /// The answers of candidates, which nothing but counts depends on. In the order of the rules.
+    pub candidates: Vec<Answer>,
+    /// The index of the answer that binds, among the enforced ones.
+    pub binding: Option<usize>,
+    /// The limits that the store did not answer for.
+    pub unanswered: Vec<Unanswered>,
+    /// By the index of the limit.
+    pub details: Vec<(u32, Detail)>,
+}
+
+/// A limit that the store did not answer for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    /// The index of the limit in the rules.
+    pub limit: u32,
+    /// True if it denies the request.
+    pub denies: bool,
+}
+
+impl Verdict {
+    /// The verdict when the store has decided the charges of a plan.
+    pub fn decided(plan: &Plan, decisions: &Decisions) -> Self {
+        let details = Self::details_of(plan, decisions).collect();
+        let charged = (0..).zip(&plan.charges).zip(decisions.iter());
+        let answers = charged.map(|((place, charge), decision)| {
+            let ChargeOrigin { limit, window, .. } = charge.origin;
+            let enforced = charge.origin.is_enforced();
+            let numbers = Some(charge.numbers_by(decisions.detail(place)).clone());
+            let fingerprint = Some(charge.bucket.fingerprint);
+            Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
+        });
+        let mut answers: Vec<Answer> = answers.collect();
+        let candidates = take_candidates(&plan.charges, &mut answers);
+        Self { details, ..Self::of(&plan.denials, answers) }.with_candidates(candidates)
+    }
+
+    /// The details of the store's decisions, by the index of the limit.
+    pub(crate) fn details_of(plan: &Plan, decisions: &Decisions) -> impl Iterator<Item = (u32, Detail)> {
+        decisions.details.iter().filter_map(|(place, detail)| {
+            let origin = plan.charges.get(*place)?.origin;
+            let is_told = match detail {
+                Detail::Taken(_) => false,
+                Detail::Counted(_) => origin.is_enforced(),
+                _ => true,
+            };
+            is_told.then(|| (origin.limit, detail.clone()))
+        })
+    }
+
+    /// The verdict when the store did not answer for some limits; the others were decided elsewhere.
+    #[must_use]
+    pub fn unanswered(mut self, unanswered: Vec<Unanswered>) -> Self {
+        if unanswered.iter().any(|limit| limit.denies) {
+            self.standing = Standing::Unavailable;
+        }
+        self.unanswered = unanswered;
+        self
+    }
+
+    /// The verdict when too many requests are waiting for the store, which was not asked about `unanswered`.
+    #[must_use]
+    pub fn overloaded(self, unanswered: Vec<Unanswered>) -> Self {
+        Self { standing: Standing::Overloaded, unanswered, ..self }
+    }
+
+    /// The verdict of these answers, and of limits that deny without the store.
+    pub(crate) fn of(denials: &[LimitDenial], mut answers: Vec<Answer>) -> Self {
+        answers.extend(denials.iter().map(|denial| Answer {
+            limit: denial.limit,
+            window: 0,
+            numbers: None,
+            cost: 1,
+            decision: denial.reason.decision(),
+            enforced: denial.enforced,
+            fingerprint: None,
+        }));
+        answers.sort_by_key(|answer| (answer.limit, answer.window));
+        let enforced = answers.iter().enumerate().filter(|(_, answer)| answer.enforced);
+        let binding = enforced.max_by(|(_, a), (_, b)| a.decision.strictness(&b.decision)).map(|(place, _)| place);
+        let denied = binding.and_then(|place| answers.get(place)).is_some_and(|answer| answer.decision.is_denied());
+        let standing = if denied { Standing::Denied } else { Standing::Allowed };
+        Self { standing, answers, candidates: Vec::new(), binding, unanswered: Vec::new(), details: Vec::new() }
+    }
+
+    /// Adds the answers of candidates.
+    #[must_use]
+    pub(crate) fn with_candidates(mut self, mut candidates: Vec<Answer>) -> Self {
+        candidates.sort_by_key(|answer| (answer.limit, answer.window));
+        self.candidates = candidates;
+        self
+    }
+
+    /// Returns the state of a limit's elevated numbers.
+    pub fn elevation(&self, limit: u32) -> Option<Elevation> {
+        self.details.iter().filter(|(of, _)| *of == limit).find_map(|(_, detail)| detail.elevation())
+    }
+
+    pub fn is_allowed(&self) -> bool {
+        self.standing == Standing::Allowed
+    }
+
+    /// Returns how long an allowed request has to wait: as long as the limit that takes longest.
+    pub fn delay(&self) -> Micros {
+        self.enforced().map(|answer| answer.decision.delay()).max().filter(|_| self.is_allowed()).unwrap_or_default()
+    }
+
+    /// Returns the decision on a charge of the plan.
+    pub fn decision(&self, origin: ChargeOrigin) -> Option<Decision> {
+        let of_charge = |answer: &&Answer| (answer.limit, answer.window) == (origin.limit, origin.window);
+        let answers = if origin.is_candidate() { &self.candidates } else { &self.answers };
+        answers.iter().find(of_charge).map(|answer| answer.decision)
+    }
+
+    /// Returns how long a denied request has to wait: as long as the limit that denies longest, or as one that has counted the
+    /// denied request and now denies for longer. `None` if waiting does not help.
+    pub fn wait(&self) -> Option<Micros> {
+        let counted = self.details.iter().filter_map(|(_, detail)| match detail {
+            Detail::Counted(wait) => Some(*wait),
+            _ => None,
+        });
+        let binding = self.binding().filter(|_| self.standing == Standing::Denied)?.decision.retry_after?;
+        Some(counted.fold(binding, Micros::max))
+    }
+
+    /// Returns how long the request has to wait because of this answer. For the one that binds a denied request, that is [`Self::wait`].
+    pub fn wait_by(&self, answer: &Answer) -> Option<Micros> {
+        let window = |answer: &Answer| (answer.limit, answer.window);
+        let binds = self.binding().is_some_and(|binding| window(binding) == window(answer));
+        if binds && self.standing == Standing::Denied { self.wait() } else { answer.decision.retry_after }
+    }
+
+    /// Returns the answer that binds.
+    pub fn binding(&self) -> Option<&Answer> {
+        self.answers.get(self.binding?)
+    }
+
+    /// Returns the answers of limits that are not in shadow.
+    pub fn enforced(&self) -> impl Iterator<Item = &Answer> {
+        self.answers.iter().filter(|answer| answer.enforced)
+    }
+}
+
+impl DenialReason {
+    pub const fn decision(self) -> Decision {
+        match self {
+            Self::Deny | Self::Missing | Self::Malformed => Decision::never(),
+            Self::Blocked(left) => Decision::later(left),
+        }
+    }
+}
+
+impl Plan {
+    /// Returns true if a limit denies the request without the store.
+    pub fn is_denied(&self) -> bool {
+        self.denials.iter().any(|denial| denial.enforced)
+    }
+}

@@ -1,0 +1,19 @@
+//! The claims that limits use.
+
+use crate::engine::limit::{Cost, Limit};
+use crate::engine::request::claims::ClaimRef;
+use crate::engine::request::component::ComponentSource;
+
+impl Limit {
+    /// The claims that it uses.
+    pub fn claims(&self) -> impl Iterator<Item = &ClaimRef> {
+        let in_queue = self.queue.iter().flat_map(|queue| &queue.fields).map(|(_, component)| component);
+        let components = self.by.iter().chain(in_queue);
+        let named = components.filter_map(|component| match &component.source {
+            ComponentSource::Claim(claim) => Some(claim),
+            _ => None,
+        });
+        let cost = if let Cost::Claim(claim) = &self.cost { Some(claim) } else { None };
+        named.chain(self.conditions.claims.iter().map(|wanted| &wanted.claim)).chain(cost)
+    }
+}

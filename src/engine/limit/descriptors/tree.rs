@@ -1,0 +1,155 @@
+//! The lookup of a descriptor's limits in a domain, as in envoyproxy/ratelimit.
+
+use std::collections::HashMap;
+
+use crate::engine::limit::matching::{Candidates, EntryMatch, ValueTest};
+use crate::engine::request::DescriptorEntry;
+use crate::engine::request::glob::Glob;
+
+/// The rules of one domain: a level for each entry of a descriptor.
+///
+/// At each level the exact value takes precedence, then the first pattern in file order, then the key alone, without
+/// backtracking. A limit covers descriptors with exactly as many entries as its path.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    root: Level,
+}
+
+type Level = HashMap<String, Branches>;
+
+/// The rules for one key at one level.
+#[derive(Clone, Debug, Default)]
+struct Branches {
+    values: HashMap<String, Node>,
+    globs: Vec<(Glob, Node)>,
+    any: Option<Node>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    limits: Vec<u32>,
+    next: Level,
+}
+
+impl Tree {
+    /// Adds a rule. One without a limit exempts descriptors that the key alone would cover.
+    pub fn insert(&mut self, path: &[EntryMatch], limit: Option<u32>) {
+        let Some((last, first)) = path.split_last() else { return };
+        let mut level = &mut self.root;
+        for entry in first {
+            level = &mut level.entry(entry.key.clone()).or_default().branch(&entry.test).next;
+        }
+        level.entry(last.key.clone()).or_default().branch(&last.test).limits.extend(limit);
+    }
+
+    /// Adds the limits that cover a descriptor to `found`.
+    pub fn find(&self, descriptor: &[DescriptorEntry<'_>], found: &mut Candidates) {
+        let Some((last, first)) = descriptor.split_last() else { return };
+        let mut level = &self.root;
+        for entry in first {
+            let Some(node) = step(level, entry) else { return };
+            level = &node.next;
+        }
+        if let Some(node) = step(level, last) {
+            found.extend_from_slice(&node.limits);
+        }
+    }
+}
+
+fn step<'t>(level: &'t Level, entry: &DescriptorEntry<'_>) -> Option<&'t Node> {
+    let branches = level.get(entry.key)?;
+    let glob = || branches.globs.iter().find(|(glob, _)| glob.matches(entry.value)).map(|(_, node)| node);
+    branches.values.get(entry.value).or_else(glob).or(branches.any.as_ref())
+}
+
+impl Branches {
+    fn branch(&mut self, test: &ValueTest) -> &mut Node {
+        match test {
+            ValueTest::Value(value) => self.values.entry(value.clone()).or_default(),
+            ValueTest::Glob(glob) => {
+                let place = self.globs.iter().position(|(known, _)| known == glob).unwrap_or_else(|| {
+                    self.globs.push((glob.clone(), Node::default()));
+                    self.globs.len() - 1
+                });
+                &mut self.globs[place].1
+            }
+            _ => self.any.get_or_insert_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A path as people write it: `key=value/key`.
+    fn path(text: &str) -> Vec<EntryMatch> {
+        let level = |level: &str| {
+            let (key, test) = match level.split_once('=') {
+                None => (level, ValueTest::Present(true)),
+                Some((key, value)) => (key, Glob::parse(value).map_or(ValueTest::Value(value.into()), ValueTest::Glob)),
+            };
+            EntryMatch { key: key.to_owned(), test }
+        };
+        text.split('/').map(level).collect()
+    }
+
+    /// The path whose limit covers a descriptor; `none` if there is none.
+    #[track_caller]
+    fn check(rules: &[(&str, bool)], cases: &[(&str, &str)]) {
+        let mut tree = Tree::default();
+        for (limit, (text, is_limit)) in (0..).zip(rules) {
+            tree.insert(&path(text), is_limit.then_some(limit));
+        }
+        for (descriptor, expected) in cases {
+            let entries: Vec<DescriptorEntry<'_>> = descriptor
+                .split('/')
+                .map(|entry| entry.split_once('=').unwrap_or((entry, "")))
+                .map(|(key, value)| DescriptorEntry { key, value })
+                .collect();
+            let mut found = Candidates::new();
+            tree.find(&entries, &mut found);
+            let names: Vec<&str> = found.iter().map(|limit| rules[*limit as usize].0).collect();
+            let expected: Vec<&str> = Some(*expected).filter(|name| *name != "none").into_iter().collect();
+            assert_eq!(names, expected, "{descriptor}");
+        }
+    }
+
+    #[test]
+    fn the_value_goes_before_patterns_and_patterns_before_the_key() {
+        let rules = [
+            ("k", true),
+            ("k=a*c", true),
+            ("k=a*", true),
+            ("k=abc", true),
+            ("k=white", false),
+            ("k=deep", false),
+            ("k=deep/s", true),
+            ("e/e", true),
+        ];
+        let cases = [
+            ("k=x", "k"),
+            ("k", "k"),
+            ("k=abc", "k=abc"),
+            ("k=axc", "k=a*c"),
+            ("k=ax", "k=a*"),
+            ("k=a*", "k=a*"),
+            ("k=white", "none"),
+            ("K=x", "none"),
+            ("k=x/s=1", "none"),
+            ("k=deep", "none"),
+            ("k=deep/s=1", "k=deep/s"),
+            ("k=deep/s=1/t=1", "none"),
+            ("s=1", "none"),
+            ("e=1/e=2", "e/e"),
+            ("e=1", "none"),
+        ];
+        check(&rules, &cases);
+    }
+
+    /// kgateway-dev/kgateway#3801: keys of `key` and `value` joined by `_` take one for the other.
+    #[test]
+    fn a_key_is_never_taken_for_a_key_and_a_value() {
+        check(&[("a_b", true), ("c=d", true)], &[("a=b", "none"), ("a_b=x", "a_b"), ("c_d=x", "none"), ("c=d", "c=d")]);
+    }
+}
