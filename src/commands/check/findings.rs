@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::commands::print::{counted, joined};
-use crate::store::redis::inspection::facts::{Info, Inspection, Purpose, Sentinel, Server, ServerFacts};
+use crate::config::Severity;
+use crate::store::redis::inspection::facts::{Info, Inspection, Purpose, Sentinel, Server, ServerFacts, Watch};
 
 /// Clocks may differ by this much, in microseconds: buckets may be dated this far ahead (`lua/prelude.lua`).
 const MOST_OFFSET: u64 = 1_000_000;
@@ -19,17 +20,9 @@ const OLDEST_REDIS: (u64, u64) = (6, 2);
 /// A problem, and what to change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
-    /// True if Weir cannot work with it.
-    pub(super) is_error: bool,
+    /// An error if Weir cannot work with it.
+    pub(super) severity: Severity,
     pub(super) text: String,
-}
-
-fn error(text: impl Into<String>) -> Finding {
-    Finding { is_error: true, text: text.into() }
-}
-
-fn warning(text: impl Into<String>) -> Finding {
-    Finding { is_error: false, text: text.into() }
 }
 
 /// The needs of the rules, and the flags that decisions are compared with.
@@ -41,194 +34,210 @@ pub(super) struct Expected {
     pub(super) timeout: Duration,
 }
 
+/// A row of the tables below, which is a finding if its condition holds. What is not known has no finding.
+struct Row {
+    holds: bool,
+    finding: Finding,
+}
+
+fn error(holds: bool, text: impl Into<String>) -> Row {
+    Row { holds, finding: Finding { severity: Severity::Error, text: text.into() } }
+}
+
+fn warning(holds: bool, text: impl Into<String>) -> Row {
+    Row { holds, finding: Finding { severity: Severity::Warning, text: text.into() } }
+}
+
 /// All problems, in the order of the facts.
 pub(super) fn findings(found: &Inspection, expected: &Expected) -> Vec<Finding> {
-    let lacks_rights = |server: &Server| {
-        server.facts.as_ref().is_ok_and(|facts| rights(facts, expected).iter().any(|finding| finding.is_error))
-    };
-    // The rights that are missing say more than the server's error.
-    let is_told = |fault: &&String| !(fault.starts_with("NOPERM") && found.servers.iter().any(lacks_rights));
-    let mut findings: Vec<Finding> = found.fault.iter().filter(is_told).map(error).collect();
-    findings.extend(decisions(found, expected.timeout));
-    findings.extend(sentinels(&found.sentinels));
+    let mut rows = of_decisions(found, expected);
+    rows.extend(of_sentinels(&found.sentinels));
     for server in &found.servers {
-        let named = |finding: Finding| Finding { text: format!("{}: {}", server.address, finding.text), ..finding };
-        match &server.facts {
+        let of_server = match &server.facts {
             // The store met the same server with the same result.
-            Err(reason) if found.fault.as_ref() == Some(reason) => {}
-            Err(reason) => findings.push(named(Finding { is_error: !server.is_spare, text: reason.clone() })),
+            Err(reason) if found.fault.as_ref() == Some(reason) => Vec::new(),
+            Err(reason) if server.is_spare => vec![warning(true, reason)],
+            Err(reason) => vec![error(true, reason)],
             Ok(facts) => {
-                findings.extend(rights(facts, expected).into_iter().map(named));
-                findings.extend(facts.info.iter().flat_map(|info| setup(info, facts)).map(named));
-                findings.extend(cluster(found, server, facts).into_iter().map(named));
-                findings.extend(clock(facts).map(named));
+                let mut rows = of_rights(facts, expected);
+                rows.extend(of_settings(facts));
+                rows.extend(of_cluster(found, server, facts));
+                rows.push(of_clock(facts));
+                rows
             }
-        }
+        };
+        rows.extend(of_server.into_iter().map(|Row { holds, finding }| {
+            let text = format!("{}: {}", server.address, finding.text);
+            Row { holds, finding: Finding { text, ..finding } }
+        }));
     }
-    findings.extend(clocks(&found.servers));
-    findings
+    rows.push(of_clocks(&found.servers));
+    rows.into_iter().filter(|row| row.holds).map(|row| row.finding).collect()
 }
 
-fn decisions(found: &Inspection, timeout: Duration) -> Option<Finding> {
-    let taken = found.decisions?;
+fn of_decisions(found: &Inspection, expected: &Expected) -> Vec<Row> {
+    let fault = found.fault.as_deref().unwrap_or_default();
+    let is_error = |row: &Row| row.holds && row.finding.severity == Severity::Error;
+    let lacks_rights =
+        |server: &Server| server.facts.as_ref().is_ok_and(|facts| of_rights(facts, expected).iter().any(is_error));
+    // The rights that are missing say more than the server's error.
+    let is_explained = fault.starts_with("NOPERM") && found.servers.iter().any(lacks_rights);
+    let timeout = expected.timeout;
+    let (p50, p99) = found.decisions.map_or_else(Default::default, |taken| (taken.p50, taken.p99));
     let change = "raise --store-timeout, or use a server that is nearer or less busy";
-    if taken.p50 > timeout {
-        return Some(error(format!(
-            "half of the decisions take longer than the store timeout of {timeout:?}: {change}"
-        )));
-    }
-    let is_close = taken.p99 > timeout / 2;
-    is_close.then(|| {
-        let text = "1 % of the decisions take longer than half of the store timeout of";
-        warning(format!("{text} {timeout:?}: {change}"))
-    })
+    vec![
+        error(found.fault.is_some() && !is_explained, fault),
+        error(
+            p50 > timeout,
+            format!("half of the decisions take longer than the store timeout of {timeout:?}: {change}"),
+        ),
+        warning(
+            p50 <= timeout && p99 > timeout / 2,
+            format!("1 % of the decisions take longer than half of the store timeout of {timeout:?}: {change}"),
+        ),
+    ]
 }
 
-fn sentinels(sentinels: &[Sentinel]) -> Vec<Finding> {
-    let mut findings = Vec::new();
+fn of_sentinels(sentinels: &[Sentinel]) -> Vec<Row> {
+    let mut rows = Vec::new();
     let mut masters: Vec<&str> = Vec::new();
     for Sentinel { address, answer } in sentinels {
         match answer {
-            Err(reason) => findings.push(warning(format!("Sentinel {address}: {reason}"))),
-            Ok(watch) => {
-                if let Some(reason) = &watch.no_failover {
-                    findings.push(warning(format!("Sentinel {address}: the master cannot be replaced: {reason}")));
-                }
-                if !masters.contains(&watch.master.as_str()) {
-                    masters.push(&watch.master);
+            Err(reason) => rows.push(warning(true, format!("Sentinel {address}: {reason}"))),
+            Ok(Watch { master, no_failover }) => {
+                let reason = no_failover.as_deref().unwrap_or_default();
+                let text = format!("Sentinel {address}: the master cannot be replaced: {reason}");
+                rows.push(warning(no_failover.is_some(), text));
+                if !masters.contains(&master.as_str()) {
+                    masters.push(master);
                 }
             }
         }
     }
-    if masters.len() > 1 {
-        let masters = joined(masters, ", ");
-        findings.push(warning(format!("the Sentinels name different masters, {masters}: check them after a failover")));
-    }
-    findings
+    let names = joined(&masters, ", ");
+    let text = format!("the Sentinels name different masters, {names}: check them after a failover");
+    rows.push(warning(masters.len() > 1, text));
+    rows
 }
 
 /// The rights that the limits need and the user lacks.
-fn rights(facts: &ServerFacts, expected: &Expected) -> Vec<Finding> {
+fn of_rights(facts: &ServerFacts, expected: &Expected) -> Vec<Row> {
     let Some(missing) = &facts.rights else { return Vec::new() };
     let user = &facts.user;
-    let mut findings = Vec::new();
-    if let Some(keys) = &missing.keys {
-        findings.push(error(format!("user `{user}` has no access to the keys: `ACL SETUSER {user} ~{keys}`")));
-    }
+    let keys = missing.keys.as_deref().unwrap_or_default();
+    let text = format!("user `{user}` has no access to the keys: `ACL SETUSER {user} ~{keys}`");
+    let mut rows = vec![error(missing.keys.is_some(), text)];
     for (purpose, commands) in &missing.by_purpose {
-        let (is_error, what) = match (purpose, &expected.algorithms) {
-            (Purpose::Limits, _) => (true, "every limit needs".to_owned()),
-            (Purpose::Blocks, _) => (false, "`weir bucket block` needs".to_owned()),
-            (Purpose::Algorithm(name), None) => (false, format!("limits with `algorithm: {name}` need")),
-            (Purpose::Algorithm(name), Some(used)) if used.contains(name) => {
-                (true, format!("limits with `algorithm: {name}` need"))
-            }
-            (Purpose::Algorithm(_), Some(_)) => continue,
-        };
         let names = joined(commands, ", ");
         let grants = joined(commands.iter().map(|command| format!("+{}", command.to_ascii_lowercase())), " ");
-        let text = format!("user `{user}` may not call {names}, which {what}: `ACL SETUSER {user} {grants}`");
-        findings.push(Finding { is_error, text });
-    }
-    findings
-}
-
-/// The settings of a server.
-fn setup(info: &Info, facts: &ServerFacts) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    if info.product == "Redis" && version(&info.version) < OLDEST_REDIS {
-        let (major, minor) = OLDEST_REDIS;
-        findings.push(warning(format!(
-            "Redis {} is older than {major}.{minor}, the oldest that Weir is tested with",
-            info.version
-        )));
-    }
-    let policy = info.policy.as_str();
-    if info.maxmemory > 0 && !matches!(policy, "noeviction" | "volatile-ttl" | "") {
-        findings.push(warning(format!(
-            "maxmemory-policy is `{policy}`: a full server drops buckets, which resets their limits: \
-             `CONFIG SET maxmemory-policy volatile-ttl` drops those that are full soonest, `noeviction` none"
-        )));
-    }
-    if info.evicted_keys > 0 {
-        let keys = counted(usize::try_from(info.evicted_keys).unwrap_or(usize::MAX), "key");
-        findings.push(warning(format!("the server has dropped {keys} for lack of memory: raise maxmemory")));
-    }
-    if info.maxmemory > 0 && info.used_memory.saturating_mul(100) > info.maxmemory.saturating_mul(MOST_MEMORY) {
-        let share = info.used_memory.saturating_mul(100) / info.maxmemory;
-        findings
-            .push(warning(format!("{share} % of maxmemory are used: raise it before decisions fail or limits reset")));
-    }
-    if !info.persistence_works {
-        let text = "the last write to disk failed";
-        findings.push(match facts.stops_writes {
-            Some(false) => warning(format!("{text}: read the server's log")),
-            _ => error(format!(
-                "{text}, and the server rejects charges until one works: free disk space, read the server's log, or \
-                 `CONFIG SET stop-writes-on-bgsave-error no`"
-            )),
+        let text =
+            |what: &str| format!("user `{user}` may not call {names}, which {what}: `ACL SETUSER {user} {grants}`");
+        rows.push(match (purpose, &expected.algorithms) {
+            (Purpose::Limits, _) => error(true, text("every limit needs")),
+            (Purpose::Blocks, _) => warning(true, text("`weir bucket block` needs")),
+            (Purpose::Algorithm(name), None) => warning(true, text(&format!("limits with `algorithm: {name}` need"))),
+            (Purpose::Algorithm(name), Some(used)) => {
+                error(used.contains(name), text(&format!("limits with `algorithm: {name}` need")))
+            }
         });
     }
-    findings
+    rows
+}
+
+fn of_settings(facts: &ServerFacts) -> Vec<Row> {
+    let Some(info) = &facts.info else { return Vec::new() };
+    let Info { policy, maxmemory, used_memory, .. } = info;
+    let (major, minor) = OLDEST_REDIS;
+    let share = used_memory.saturating_mul(100).checked_div(*maxmemory).unwrap_or(0);
+    let fails = !info.persistence_works;
+    let takes_writes = facts.stops_writes == Some(false);
+    vec![
+        warning(
+            info.product == "Redis" && version(&info.version) < OLDEST_REDIS,
+            format!("Redis {} is older than {major}.{minor}, the oldest that Weir is tested with", info.version),
+        ),
+        warning(
+            *maxmemory > 0 && !matches!(policy.as_str(), "noeviction" | "volatile-ttl" | ""),
+            format!(
+                "maxmemory-policy is `{policy}`: a full server drops buckets, which resets their limits: \
+                 `CONFIG SET maxmemory-policy volatile-ttl` drops those that are full soonest, `noeviction` none"
+            ),
+        ),
+        warning(
+            info.evicted_keys > 0,
+            format!(
+                "the server has dropped {} for lack of memory: raise maxmemory",
+                counted(usize::try_from(info.evicted_keys).unwrap_or(usize::MAX), "key")
+            ),
+        ),
+        warning(
+            used_memory.saturating_mul(100) > maxmemory.saturating_mul(MOST_MEMORY) && *maxmemory > 0,
+            format!("{share} % of maxmemory are used: raise it before decisions fail or limits reset"),
+        ),
+        warning(fails && takes_writes, "the last write to disk failed: read the server's log"),
+        error(
+            fails && !takes_writes,
+            "the last write to disk failed, and the server rejects charges until one works: free disk space, read the \
+             server's log, or `CONFIG SET stop-writes-on-bgsave-error no`",
+        ),
+    ]
 }
 
 /// The state of a cluster, and a node that was taken for a single server.
-fn cluster(found: &Inspection, server: &Server, facts: &ServerFacts) -> Vec<Finding> {
-    let mut findings = Vec::new();
+fn of_cluster(found: &Inspection, server: &Server, facts: &ServerFacts) -> Vec<Row> {
+    let (is_node, replicas) = facts.info.as_ref().map_or((false, None), |info| (info.is_node, info.replicas));
+    let address = &server.address;
     if !found.is_cluster {
-        let is_node = facts.info.as_ref().is_some_and(|info| info.is_node);
-        if is_node {
-            let address = &server.address;
-            findings.push(warning(format!(
-                "this is a node of a cluster: use `redis+cluster://{address}`, so that all nodes share the buckets"
-            )));
-        }
-        return findings;
+        let text = format!(
+            "this is a node of a cluster: use `redis+cluster://{address}`, so that all nodes share the buckets"
+        );
+        return vec![warning(is_node, text)];
     }
-    if let Some(state) = &facts.cluster {
-        if state.assigned_slots < HASH_SLOTS {
-            let (assigned, missing) = (state.assigned_slots, HASH_SLOTS - state.assigned_slots);
-            findings.push(error(format!(
+    let (state, assigned) =
+        facts.cluster.as_ref().map_or(("ok", HASH_SLOTS), |cluster| (&*cluster.state, cluster.assigned_slots));
+    let missing = HASH_SLOTS.saturating_sub(assigned);
+    vec![
+        error(
+            missing > 0,
+            format!(
                 "{assigned} of {HASH_SLOTS} hash slots have a node: assign the other {missing}, as by `redis-cli --cluster fix`"
-            )));
-        } else if state.state != "ok" {
-            findings.push(error(format!("cluster_state is `{}`: `redis-cli --cluster check` says why", state.state)));
-        }
-    }
-    if let Some(info) = &facts.info
-        && !server.is_spare
-        && info.replicas == Some(0)
-    {
-        findings.push(warning("no replica: while this node is down, its share of the buckets has no decisions"));
-    }
-    findings
+            ),
+        ),
+        error(
+            missing == 0 && state != "ok",
+            format!("cluster_state is `{state}`: `redis-cli --cluster check` says why"),
+        ),
+        warning(
+            !server.is_spare && replicas == Some(0),
+            "no replica: while this node is down, its share of the buckets has no decisions",
+        ),
+    ]
 }
 
 /// A clock that differs from this machine's.
-fn clock(facts: &ServerFacts) -> Option<Finding> {
-    let clock = facts.clock?;
-    let is_off = clock.micros.unsigned_abs().saturating_sub(clock.within) > MOST_OFFSET;
-    let direction = if clock.micros < 0 { "behind" } else { "ahead of" };
-    is_off.then(|| {
-        let offset = Duration::from_micros(clock.micros.unsigned_abs());
-        warning(format!("the clock is {offset:.1?} {direction} this machine's: synchronize both, as by NTP"))
-    })
+fn of_clock(facts: &ServerFacts) -> Row {
+    let (micros, within) = facts.clock.map_or((0, 0), |clock| (clock.micros, clock.within));
+    let offset = Duration::from_micros(micros.unsigned_abs());
+    let direction = if micros < 0 { "behind" } else { "ahead of" };
+    warning(
+        micros.unsigned_abs().saturating_sub(within) > MOST_OFFSET,
+        format!("the clock is {offset:.1?} {direction} this machine's: synchronize both, as by NTP"),
+    )
 }
 
 /// Clocks of servers that differ from each other: one may take over from another.
-fn clocks(servers: &[Server]) -> Option<Finding> {
-    let known = |server: &Server| server.facts.as_ref().ok()?.clock;
-    let (least, most) = (
-        servers.iter().filter_map(known).map(|clock| clock.micros + within(clock.within)).min()?,
-        servers.iter().filter_map(known).map(|clock| clock.micros - within(clock.within)).max()?,
-    );
+fn of_clocks(servers: &[Server]) -> Row {
+    let clocks = || servers.iter().filter_map(|server| server.facts.as_ref().ok()?.clock);
+    let least = clocks().map(|clock| clock.micros + within(clock.within)).min().unwrap_or(0);
+    let most = clocks().map(|clock| clock.micros - within(clock.within)).max().unwrap_or(0);
     let spread = u64::try_from(most.saturating_sub(least)).unwrap_or(0);
-    (spread > MOST_OFFSET).then(|| {
-        let spread = Duration::from_micros(spread);
-        warning(format!(
-            "the servers' clocks differ by {spread:.1?}, and a failover makes limits jump by as much: synchronize them"
-        ))
-    })
+    let shown = Duration::from_micros(spread);
+    warning(
+        spread > MOST_OFFSET,
+        format!(
+            "the servers' clocks differ by {shown:.1?}, and a failover makes limits jump by as much: synchronize them"
+        ),
+    )
 }
 
 fn within(micros: u64) -> i64 {
@@ -244,7 +253,7 @@ fn version(text: &str) -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::redis::inspection::facts::{ClockOffset, ClusterState, MissingRights, RoundTrips, Watch};
+    use crate::store::redis::inspection::facts::{ClockOffset, ClusterState, MissingRights, RoundTrips};
 
     /// A server with nothing to complain about.
     fn good() -> ServerFacts {
@@ -273,7 +282,10 @@ mod tests {
 
     fn judged(found: &Inspection, algorithms: Option<&[&'static str]>) -> Vec<(bool, String)> {
         let expected = Expected { algorithms: algorithms.map(<[_]>::to_vec), timeout: Duration::from_millis(20) };
-        findings(found, &expected).into_iter().map(|finding| (finding.is_error, finding.text)).collect()
+        findings(found, &expected)
+            .into_iter()
+            .map(|finding| (finding.severity == Severity::Error, finding.text))
+            .collect()
     }
 
     /// One change to a good server has one finding, which contains `part`.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::Resettable;
 
+use self::findings::{Expected, Finding, findings};
 use self::output::{Checked, Format};
 use super::exit::{ExitCode, Failure};
 use super::print::joined;
@@ -81,18 +82,18 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         }
         checked.push(result);
     }
-    let mut exit = ExitCode::Success;
     if let StorePlan::Redis(target) = plan {
         let found = block_on(inspect(&target)).map_err(Failure::could_not_start)?;
-        let expected = findings::Expected { algorithms, timeout: target.timeout() };
-        if !is_text {
-            checked.push(of_store(&found, &expected));
-        } else if store::report(&found, &expected, args.strict, out, err)? != ExitCode::Success {
-            exit = ExitCode::BadInput;
+        let result = of_store(&found, &Expected { algorithms, timeout: target.timeout() });
+        if is_text {
+            write!(out, "{}", store::facts(&found))?;
+            result.print_store(args.strict, out, err)?;
         }
+        checked.push(result);
     }
     output::print(args.format, &checked, out)?;
-    Ok(if checked.iter().all(|checked| checked.passes(args.strict)) { exit } else { ExitCode::BadInput })
+    let passes = checked.iter().all(|checked| checked.passes(args.strict));
+    Ok(if passes { ExitCode::Success } else { ExitCode::BadInput })
 }
 
 impl Args {
@@ -152,13 +153,10 @@ fn read(files: &Files) -> Result<Sources, Problem> {
     }
 }
 
-/// Returns the problems of a store as those of a file, for programs.
-fn of_store(found: &Inspection, expected: &findings::Expected) -> Checked {
-    let problem = |finding: findings::Finding| {
-        let severity = if finding.is_error { Severity::Error } else { Severity::Warning };
-        Problem { severity, ..Problem::of_file(&found.url, finding.text, "") }
-    };
-    let problems: Vec<Problem> = findings::findings(found, expected).into_iter().map(problem).collect();
+/// Returns the problems of a store as those of a file.
+fn of_store(found: &Inspection, expected: &Expected) -> Checked {
+    let problem = |Finding { severity, text }| Problem { severity, ..Problem::of_file(&found.url, text, "") };
+    let problems: Vec<Problem> = findings(found, expected).into_iter().map(problem).collect();
     let errors = problems.iter().filter(|problem| problem.severity == Severity::Error).count();
     let warnings = problems.len() - errors;
     let report = Report { problems, errors, warnings };

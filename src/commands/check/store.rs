@@ -1,45 +1,13 @@
-//! `weir check --store`: looks at the servers of a store, and prints the facts and what to change.
+//! The facts about the servers of a store, as `weir check --store` prints them.
 
 use std::fmt::Write as _;
-use std::io::Write;
 use std::time::Duration;
 
-use super::findings::{Expected, findings};
-use crate::commands::exit::{ExitCode, Failure};
 use crate::commands::print::{counted, detail, joined};
 use crate::store::redis::inspection::facts::{Info, Inspection, RoundTrips, Server, ServerFacts};
 
-/// Prints the facts about a store and a summary to `out`, and problems to `err`. Returns [`ExitCode::BadInput`] if Weir cannot
-/// work there.
-pub(super) fn report(
-    found: &Inspection,
-    expected: &Expected,
-    is_strict: bool,
-    out: &mut dyn Write,
-    err: &mut dyn Write,
-) -> Result<ExitCode, Failure> {
-    let findings = findings(found, expected);
-    write!(out, "{}", facts(found))?;
-    for finding in &findings {
-        writeln!(err, "{}: {}", if finding.is_error { "error" } else { "warning" }, finding.text)?;
-    }
-    let errors = findings.iter().filter(|finding| finding.is_error).count();
-    let warnings = findings.len() - errors;
-    if errors > 0 {
-        writeln!(err, "{}: {}", found.url, counted(errors, "error"))?;
-        return Ok(ExitCode::BadInput);
-    }
-    if is_strict && warnings > 0 {
-        writeln!(err, "{}: {}, and --strict allows none", found.url, counted(warnings, "warning"))?;
-        return Ok(ExitCode::BadInput);
-    }
-    let warnings = if warnings > 0 { format!(", {}", counted(warnings, "warning")) } else { String::new() };
-    writeln!(out, "{}: ok{warnings}", found.url)?;
-    Ok(ExitCode::Success)
-}
-
 /// The facts, as lines of text.
-fn facts(found: &Inspection) -> String {
+pub(super) fn facts(found: &Inspection) -> String {
     let mut text = String::new();
     for sentinel in &found.sentinels {
         if let Ok(watch) = &sentinel.answer {

@@ -69,8 +69,20 @@ impl Checked {
 
     /// Prints the problems to `err`, and a summary to `out` if it passes, or else to `err`.
     pub(super) fn print(&self, is_strict: bool, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
+        write!(err, "{}", self.report)?;
+        self.summarize(is_strict, out, err)
+    }
+
+    /// Prints the problems of a store, which have no place in a file, like those of files.
+    pub(super) fn print_store(&self, is_strict: bool, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
+        for problem in &self.report.problems {
+            writeln!(err, "{}: {}", severity(problem), problem.message)?;
+        }
+        self.summarize(is_strict, out, err)
+    }
+
+    fn summarize(&self, is_strict: bool, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
         let Self { name, counts, tests, failure, report } = self;
-        write!(err, "{report}")?;
         if let Some((message, details)) = failure {
             write!(err, "{details}")?;
             return writeln!(err, "{name}: {message}");
