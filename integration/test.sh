@@ -22,27 +22,24 @@ if timeout 20 git ls-remote --quiet https://github.com/RustSec/advisory-db HEAD 
 else
     echo "the database of advisories is out of reach: nobody has asked for known weaknesses of the dependencies"
 fi
-# All features at once, so that everything is compiled once for the tests. What the default ones leave out is checked with a
-# benchmark beside it: then the dependencies have the same features as for the tests, and are checked once.
-cargo clippy --locked --lib --bins --bench rules -- -D warnings
-cargo clippy --locked --all-targets --all-features -- -D warnings
-RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items --all-features
+cargo clippy --locked --all-targets -- -D warnings
+RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 # The tests of the image run this themselves and find it done: a build beside other tests would slow them down.
 integration/image/build.sh dev "${CARGO_TARGET_DIR:-target}/image/root"
 # The benchmarks are among the targets: each runs once, on little data, so that they still work when they are wanted. The tests
 # include a soak: Redis, alone and in groups, fails every ten seconds for 40 s each (WEIR_SOAK_SECONDS).
 # Tests wait for programs, timeouts and faults half of the time, so there are three for two cores; .config/nextest.toml has exceptions.
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --locked --all-targets --all-features --no-fail-fast --test-threads $((($(nproc) * 3 + 1) / 2))
+    cargo nextest run --locked --all-targets --no-fail-fast --test-threads $((($(nproc) * 3 + 1) / 2))
 else
-    cargo test --locked --all-targets --all-features --no-fail-fast
+    cargo test --locked --all-targets --no-fail-fast
 fi
-cargo test --locked --doc --all-features
+cargo test --locked --doc
 
 # Each listener's parsers for about 20 seconds of two cores, on more random input than each run of the tests above can take.
 # `integration/fuzz.sh` looks longer and by the branches taken, and needs a nightly compiler for that.
 fuzz() { # LISTENER CASES
-    PROPTEST_CASES=$2 cargo test --locked --quiet --lib --all-features -- "$1::properties" "$1::http1::properties"
+    PROPTEST_CASES=$2 cargo test --locked --quiet --lib -- "$1::properties" "$1::http1::properties"
 }
 fuzz http 16000
 fuzz http_check 5500

@@ -252,7 +252,7 @@ fn the_readme_lists_all_values() {
     assert!(
         listed == expected,
         "the values in helm/weir/README.md are not those of values.yaml: run `WEIR_RENEW=1 cargo nextest run \
-         --all-features --test integration chart::values::the_readme_lists_all_values`"
+         --test integration chart::values::the_readme_lists_all_values`"
     );
     let missing: Vec<_> = leaves(&schema())
         .into_keys()

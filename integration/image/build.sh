@@ -37,7 +37,7 @@ fi
 # its own directory, so `target/debug/weir` is not replaced.
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 CARGO_BUILD_BUILD_DIR=${CARGO_BUILD_BUILD_DIR:-$target} CARGO_TARGET_DIR=$target/image \
-    cargo rustc --locked --features otel --profile "$profile" --bin weir "${cross[@]}" -- \
+    cargo rustc --locked --profile "$profile" --bin weir "${cross[@]}" -- \
     -C target-feature=+crt-static -C strip=debuginfo
 case $profile in
 dev) folder=debug ;;

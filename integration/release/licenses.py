@@ -26,7 +26,7 @@ Public License, version 2.1 or later. Its source is Debian's package `glibc`. We
 
 
 def metadata(target, flags):
-    command = [os.environ.get("CARGO", "cargo"), "metadata", "--locked", "--format-version", "1", "--features", "otel"]
+    command = [os.environ.get("CARGO", "cargo"), "metadata", "--locked", "--format-version", "1"]
     output = subprocess.run([*command, "--filter-platform", target, *flags], check=True, stdout=subprocess.PIPE)
     return json.loads(output.stdout)
 

@@ -2,8 +2,6 @@
 
 use serde_json::Value;
 
-#[cfg(not(feature = "otel"))]
-use crate::support::binary;
 use crate::support::eventually;
 use crate::support::server::WIDE;
 use crate::support::upstream::{Upstream, ok};
@@ -31,12 +29,4 @@ fn a_trace_is_passed_on_untouched_and_named_in_the_access_log() {
     });
     let traces: Vec<_> = records.iter().map(|record| record["trace_id"].as_str()).collect();
     assert_eq!(traces, [Some("4bf92f3577b34da6a3ce929d0e0e4736"), None, None]);
-}
-
-/// In a build without the feature.
-#[cfg(not(feature = "otel"))]
-#[test]
-fn a_binary_that_exports_no_traces_says_so() {
-    let serve = binary::fails_to_serve(WIDE, &["--otlp-endpoint", "http://127.0.0.1:4318"]);
-    assert!(serve.code == Some(2) && serve.err.contains("build it with `--features otel`"), "{}", serve.err);
 }

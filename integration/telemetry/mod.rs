@@ -1,12 +1,10 @@
 //! The process' reports: its log and the filter, denials, ids, and traces.
 
-#[cfg(feature = "otel")]
 mod collector;
 mod context;
 mod denials;
 mod filter;
 mod ids;
-#[cfg(feature = "otel")]
 mod traces;
 
 use serde_json::Value;

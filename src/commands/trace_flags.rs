@@ -1,6 +1,5 @@
 //! Flags for traces.
 
-#[cfg(feature = "otel")]
 use crate::server::collector::CollectorClient;
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::Metrics;
@@ -23,12 +22,6 @@ impl TraceArgs {
 
     /// Starts the exporter, if traces are configured. The error names the flag or variable at fault.
     pub(super) fn start(&self, ids: IdFormat, metrics: &Metrics) -> Result<Option<Traces>, String> {
-        Traces::start(
-            self.otlp_endpoint.as_deref(),
-            ids,
-            metrics,
-            #[cfg(feature = "otel")]
-            CollectorClient::new,
-        )
+        Traces::start(self.otlp_endpoint.as_deref(), ids, metrics, CollectorClient::new)
     }
 }

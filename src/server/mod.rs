@@ -27,7 +27,6 @@ use crate::listeners::{ListenerKind, ListenerOptions};
 use crate::store::Store;
 use crate::telemetry::access_log::AccessLog;
 
-#[cfg(feature = "otel")]
 pub(crate) mod collector;
 mod control;
 pub mod descriptors;

@@ -63,10 +63,8 @@ impl Admin {
     pub(super) fn version(&self) -> Reply {
         let view = self.operator.view();
         let rules = view.rules();
-        let features: &[&str] = if cfg!(feature = "otel") { &["otel"] } else { &[] };
         json_reply(&json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "features": features,
             "uptime_s": self.started.elapsed().as_secs(),
             "rules": { "files": rules.files(), "loaded": timestamp(rules.loaded_at), "limits": rules.limits().len() },
         }))

@@ -46,7 +46,6 @@ const DECISION_BUCKETS: [f64; 14] =
 /// 10 ms to 10 minutes, the longest delay.
 const DELAY_BUCKETS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 600.0];
 
-#[cfg(feature = "otel")]
 label::label! {
     /// The label `result` of `weir_trace_spans_total`.
     pub enum SpanResult {
@@ -69,7 +68,6 @@ pub struct Metrics {
     pub listeners: ListenerMetrics,
     pub http: HttpMetrics,
     pub upstreams: UpstreamMetrics,
-    #[cfg(feature = "otel")]
     pub(super) spans: [prometheus::IntCounter; SpanResult::ALL.len()],
 }
 
@@ -91,7 +89,6 @@ impl Metrics {
             listeners: ListenerMetrics::new(&registry)?,
             http: HttpMetrics::new(&registry)?,
             upstreams: UpstreamMetrics::new(&registry)?,
-            #[cfg(feature = "otel")]
             spans: family("weir_trace_spans_total", "Spans of traces, by result")
                 .counter_by("result", SpanResult::LABELS)?,
             registry,
