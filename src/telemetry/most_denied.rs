@@ -15,7 +15,7 @@ use crate::engine::frequent_ids::FrequentIds;
 /// The counts of one period. An id with more than a 64th of the denials is among them. It has a text if ids are shown.
 type Sketch = FrequentIds<u64, Option<Box<str>>, MOST_IDS>;
 
-/// The limits that a worker counts for: 12 KiB for each kind of denial, and the ids' texts if they are shown. A further limit takes the
+/// The limits that a worker counts for: 13 KiB for each kind of denial, and the ids' texts if they are shown. A further limit takes the
 /// place of one that has denied nothing for two [`GENERATION`]s.
 const MOST_LIMITS: usize = 256;
 
