@@ -101,7 +101,7 @@ mod tests {
     }
 
     proptest! {
-        /// Of few ids or many, some of which come more often the more `skew` there is.
+        /// Streams of few ids or many; with more `skew`, some come more often.
         #[test]
         fn counts_are_as_exact_as_they_say(ids in 1_u64..200, skew in 1_i32..6, shares in vec(0.0..1.0_f64, 0..2_000)) {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "small")]

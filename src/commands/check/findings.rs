@@ -34,18 +34,15 @@ pub(super) struct Expected {
     pub(super) timeout: Duration,
 }
 
-/// A row of the tables below, which is a finding if its condition holds. What is not known has no finding.
-struct Row {
-    holds: bool,
-    finding: Finding,
-}
+/// A row of the tables below: a finding if its condition holds. What is not known has no finding.
+type Row = Option<Finding>;
 
 fn error(holds: bool, text: impl Into<String>) -> Row {
-    Row { holds, finding: Finding { severity: Severity::Error, text: text.into() } }
+    holds.then(|| Finding { severity: Severity::Error, text: text.into() })
 }
 
 fn warning(holds: bool, text: impl Into<String>) -> Row {
-    Row { holds, finding: Finding { severity: Severity::Warning, text: text.into() } }
+    holds.then(|| Finding { severity: Severity::Warning, text: text.into() })
 }
 
 /// All problems, in the order of the facts.
@@ -56,8 +53,7 @@ pub(super) fn findings(found: &Inspection, expected: &Expected) -> Vec<Finding> 
         let of_server = match &server.facts {
             // The store met the same server with the same result.
             Err(reason) if found.fault.as_ref() == Some(reason) => Vec::new(),
-            Err(reason) if server.is_spare => vec![warning(true, reason)],
-            Err(reason) => vec![error(true, reason)],
+            Err(reason) => vec![warning(server.is_spare, reason), error(!server.is_spare, reason)],
             Ok(facts) => {
                 let mut rows = of_rights(facts, expected);
                 rows.extend(of_settings(facts));
@@ -66,20 +62,19 @@ pub(super) fn findings(found: &Inspection, expected: &Expected) -> Vec<Finding> 
                 rows
             }
         };
-        rows.extend(of_server.into_iter().map(|Row { holds, finding }| {
-            let text = format!("{}: {}", server.address, finding.text);
-            Row { holds, finding: Finding { text, ..finding } }
-        }));
+        let named = |finding: Finding| Finding { text: format!("{}: {}", server.address, finding.text), ..finding };
+        rows.extend(of_server.into_iter().map(|row| row.map(named)));
     }
     rows.push(of_clocks(&found.servers));
-    rows.into_iter().filter(|row| row.holds).map(|row| row.finding).collect()
+    rows.into_iter().flatten().collect()
 }
 
 fn of_decisions(found: &Inspection, expected: &Expected) -> Vec<Row> {
     let fault = found.fault.as_deref().unwrap_or_default();
-    let is_error = |row: &Row| row.holds && row.finding.severity == Severity::Error;
-    let lacks_rights =
-        |server: &Server| server.facts.as_ref().is_ok_and(|facts| of_rights(facts, expected).iter().any(is_error));
+    let is_error = |finding: &Finding| finding.severity == Severity::Error;
+    let lacks_rights = |server: &Server| {
+        server.facts.as_ref().is_ok_and(|facts| of_rights(facts, expected).iter().flatten().any(is_error))
+    };
     // The rights that are missing say more than the server's error.
     let is_explained = fault.starts_with("NOPERM") && found.servers.iter().any(lacks_rights);
     let timeout = expected.timeout;
