@@ -14,6 +14,7 @@ use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::answer::headers::{Generations, add_headers};
 use weir::engine::charging::plan::Plan;
+use weir::engine::deciding::DecisionSubject;
 use weir::engine::deciding::verdict::Verdict;
 use weir::engine::limit::Limit;
 use weir::engine::limit::allowance::Allowance;
@@ -21,7 +22,7 @@ use weir::engine::limit::candidate::Candidate;
 use weir::engine::limit::fingerprint::Fingerprinter;
 use weir::engine::limit::rules::Rules;
 use weir::engine::request::{Body, Request};
-use weir::limiter::{Ask, AskSubject, Limiter, Shared};
+use weir::limiter::{Ask, Limiter, Shared};
 use weir::message::headers::Headers;
 use weir::store::memory::MemoryStore;
 use weir::store::{Batch, Store};
@@ -147,7 +148,7 @@ impl Case {
     fn decide(&mut self) {
         self.turn = (self.turn + 1) % self.clients;
         let request = request(&self.headers, self.turn);
-        let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
         black_box(self.runtime.block_on(self.limiter.decide(ask)).unwrap());
     }
 }

@@ -10,21 +10,18 @@ use super::settlement::Settlement;
 use super::slots::HeldSlots;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::charging::algorithm_input::UnsupportedOperation;
-use crate::engine::charging::descriptors::{DescriptorMode, DescriptorRequest};
-use crate::engine::charging::named::{NamedCharge, NamedChargeError};
+use crate::engine::charging::descriptors::DescriptorMode;
 use crate::engine::charging::terms::Intent;
+use crate::engine::deciding::DecisionSubject;
 use crate::engine::deciding::descriptors::DescriptorVerdict;
 use crate::engine::deciding::verdict::Verdict;
-use crate::engine::limit::queue::InvalidInput;
-use crate::engine::request::Request;
 use crate::engine::request::claims::TokenClaims;
 use crate::telemetry::metrics::DecisionListener;
 
 /// A question to [`Limiter::decide`](super::Limiter::decide).
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
-    pub subject: AskSubject<'a>,
+    pub subject: DecisionSubject<'a>,
     /// Descriptors have purposes of their own.
     pub intent: Intent,
     /// Whether the caller can answer 202 to a request that a queue has taken.
@@ -51,33 +48,6 @@ pub enum Patience {
     Held(Micros),
     /// The caller waits by itself, at most this long. The verdict tells how long.
     Caller(Micros),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub enum AskSubject<'a> {
-    Request(&'a Request<'a>),
-    /// Charges that name their limits.
-    Named {
-        charges: &'a [NamedCharge],
-        now: Micros,
-    },
-    /// Decided together: if one descriptor is denied, none is charged.
-    Descriptors(&'a DescriptorRequest<'a>),
-}
-
-/// An ask that cannot be decided.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AskError {
-    #[error(transparent)]
-    Entry(#[from] InvalidInput),
-    /// A limit does not support the mode.
-    #[error(transparent)]
-    Mode(#[from] UnsupportedOperation),
-    #[error(transparent)]
-    Charge(#[from] NamedChargeError),
-    /// A limit answers 202, and the caller cannot.
-    #[error("limit {0} has `then: accept`, but this gateway would forward the request; use `then: forward`")]
-    Accept(String),
 }
 
 /// A verdict, the rules that it comes from, and the slots and the settlement that the request holds until its end.
@@ -108,7 +78,7 @@ impl Ruling {
 
 impl<'a> Ask<'a> {
     /// Spends what the limits cost. The caller waits as long as the store takes, can answer 202, and sees no response.
-    pub const fn new(subject: AskSubject<'a>, listener: DecisionListener, start: Instant) -> Self {
+    pub const fn new(subject: DecisionSubject<'a>, listener: DecisionListener, start: Instant) -> Self {
         Self {
             subject,
             intent: Intent::SPEND,
@@ -122,18 +92,14 @@ impl<'a> Ask<'a> {
     }
 
     pub(super) const fn now(&self) -> Micros {
-        match self.subject {
-            AskSubject::Request(request) => request.now,
-            AskSubject::Named { now, .. } => now,
-            AskSubject::Descriptors(question) => question.now,
-        }
+        self.subject.now()
     }
 
     /// Returns whether this counts as a decision about a request. A check or a refund does not.
     pub(super) fn is_decision(&self) -> bool {
         match self.subject {
-            AskSubject::Descriptors(question) => question.purpose != DescriptorMode::Report,
-            AskSubject::Request(_) | AskSubject::Named { .. } => {
+            DecisionSubject::Descriptors(question) => question.purpose != DescriptorMode::Report,
+            DecisionSubject::Request(_) | DecisionSubject::Named { .. } => {
                 matches!(self.intent.mode, Mode::Spend | Mode::SpendOnly)
             }
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tokio::task::spawn_local;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ask::{Ask, AskError, AskSubject, Ruling};
+use super::ask::{Ask, Ruling};
 use super::delays::Place;
 use super::settlement::Job;
 use super::slots::HeldSlots;
@@ -14,7 +14,7 @@ use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
-use crate::engine::deciding::{Decided, Deciding};
+use crate::engine::deciding::{Decided, Deciding, DecisionSubject, InvalidSubject, Notices};
 use crate::engine::request::Request;
 use crate::engine::request::claims::{TokenClaims, TokenResult};
 use crate::store::StoreError;
@@ -32,11 +32,12 @@ struct Question {
 impl Limiter {
     /// Decides in one call to the store, or by the limits' `on_store_error` if that fails. Waits no longer than the store's
     /// timeout. With [`Patience::Held`](super::Patience::Held), the caller must call [`Self::hold`] then.
-    pub async fn decide(&self, ask: Ask<'_>) -> Result<Ruling, AskError> {
+    pub async fn decide(&self, ask: Ask<'_>) -> Result<Ruling, InvalidSubject> {
         let view = self.view();
         let claims = self.claims(&view, &ask);
         let with_claims = with_claims(&ask, &claims);
-        let ask = with_claims.as_deref().map_or(ask, |request| Ask { subject: AskSubject::Request(request), ..ask });
+        let ask =
+            with_claims.as_deref().map_or(ask, |request| Ask { subject: DecisionSubject::Request(request), ..ask });
         let mut question = Question::default();
         self.prepare(&view, &ask, &mut question)?;
         if let Some(round) = question.deciding.round() {
@@ -48,10 +49,14 @@ impl Limiter {
         Ok(ruling)
     }
 
-    /// Makes the plan.
-    fn prepare(&self, view: &View, ask: &Ask<'_>, question: &mut Question) -> Result<(), AskError> {
+    /// Begins the decision.
+    fn prepare(&self, view: &View, ask: &Ask<'_>, question: &mut Question) -> Result<(), InvalidSubject> {
+        let blocks = self.blocks();
+        let Ask { subject, intent, can_accept, .. } = ask;
+        let afterwards = &view.snapshot.afterwards;
+        let notices = Notices { blocks: blocks.as_deref(), afterwards, can_accept: *can_accept };
+        question.deciding.begin(view.rules(), subject, intent, &notices)?;
         let plan = &mut question.deciding.plan;
-        self.plan(view, ask, plan)?;
         if ask.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
         }
@@ -109,37 +114,13 @@ impl Limiter {
     fn claims(&self, view: &View, ask: &Ask<'_>) -> Vec<TokenClaims> {
         match ask.subject {
             // Tests state the claims themselves.
-            AskSubject::Request(request) if request.claims.is_empty() && view.rules().needs_claims(request) => {
+            DecisionSubject::Request(request) if request.claims.is_empty() && view.rules().needs_claims(request) => {
                 let tokens = &self.shared.metrics.server.jwt_tokens;
                 let count = |result: TokenResult| tokens[result as usize].inc();
                 self.checker.borrow_mut().claims(view.rules(), request.headers, request.now, count)
             }
             _ => Vec::new(),
         }
-    }
-
-    fn plan(&self, view: &View, ask: &Ask<'_>, plan: &mut Plan) -> Result<(), AskError> {
-        let rules = view.rules();
-        let blocks = self.blocks();
-        match ask.subject {
-            AskSubject::Request(request) => {
-                let intent = &ask.intent;
-                rules.add_charges(request, intent, blocks.as_deref(), plan)?;
-                if !ask.can_accept
-                    && let Some(limit) = plan.accepting(rules)
-                {
-                    return Err(AskError::Accept(limit.name.clone()));
-                }
-                rules.check_plan(plan, intent)?;
-            }
-            AskSubject::Named { charges, now } => {
-                *plan = rules.named(charges, ask.intent.mode, now, blocks.as_deref())?;
-            }
-            AskSubject::Descriptors(question) => {
-                *plan = rules.plan(question, blocks.as_deref(), &view.snapshot.afterwards)?;
-            }
-        }
-        Ok(())
     }
 
     /// Names the slots that the plan's charges take, so that they can be given back before the store has answered.
@@ -163,7 +144,7 @@ impl Limiter {
 /// Returns the request with its claims, if it has any. In a box, as few requests do.
 fn with_claims<'a>(ask: &Ask<'a>, claims: &'a [TokenClaims]) -> Option<Box<Request<'a>>> {
     match ask.subject {
-        AskSubject::Request(request) if !claims.is_empty() => Some(Box::new(Request { claims, ..*request })),
+        DecisionSubject::Request(request) if !claims.is_empty() => Some(Box::new(Request { claims, ..*request })),
         _ => None,
     }
 }

@@ -40,7 +40,7 @@ mod slots;
 mod store_call;
 mod view;
 
-pub use ask::{Ask, AskError, AskSubject, Patience, Ruling};
+pub use ask::{Ask, Patience, Ruling};
 use delays::DelayTable;
 pub use delays::{DEFAULT_MAX_DELAYED, DelayBounds};
 pub use key_bounds::{DEFAULT_MAX_NEW_KEYS, KeyBounds};

@@ -6,8 +6,9 @@ use arc_swap::{ArcSwapOption, Cache};
 use tokio::sync::mpsc::Receiver;
 
 use super::recording::{Fate, Recording};
-use super::{Ask, AskSubject, Limiter, Shared, View};
+use super::{Ask, Limiter, Shared, View};
 use crate::engine::algorithms::charge::Mode;
+use crate::engine::deciding::DecisionSubject;
 use crate::engine::deciding::verdict::Verdict;
 use crate::engine::limit::rules::Rules;
 
@@ -47,16 +48,16 @@ fn record(recording: &Recording, rules: &Rules, ask: &Ask<'_>, verdict: &Verdict
         return;
     }
     let is_kept = match ask.subject {
-        AskSubject::Named { .. } => return recording.count(Fate::Named),
+        DecisionSubject::Named { .. } => return recording.count(Fate::Named),
         // The rules do not give its cost.
-        AskSubject::Request(_) if ask.intent.cost.is_some() || ask.intent.mode != Mode::Spend => {
+        DecisionSubject::Request(_) if ask.intent.cost.is_some() || ask.intent.mode != Mode::Spend => {
             return recording.count(Fate::Named);
         }
-        AskSubject::Request(request) => match request.client {
+        DecisionSubject::Request(request) => match request.client {
             Some(client) => recording.is_kept(&client.to_string()),
             None => recording.is_kept(request.host),
         },
-        AskSubject::Descriptors(call) => {
+        DecisionSubject::Descriptors(call) => {
             let entries = call.descriptors.iter().flat_map(|descriptor| descriptor.entries);
             let entries: Vec<&str> = entries.flat_map(|entry| [entry.key, entry.value]).collect();
             recording.is_kept(&entries.join("\n"))
@@ -66,8 +67,8 @@ fn record(recording: &Recording, rules: &Rules, ask: &Ask<'_>, verdict: &Verdict
         return recording.count(Fate::LeftOut);
     }
     match ask.subject {
-        AskSubject::Named { .. } => {}
-        AskSubject::Request(request) => recording.push(rules, recording.request(rules, request), verdict),
-        AskSubject::Descriptors(call) => recording.push(rules, recording.call(rules, call), verdict),
+        DecisionSubject::Named { .. } => {}
+        DecisionSubject::Request(request) => recording.push(rules, recording.request(rules, request), verdict),
+        DecisionSubject::Descriptors(call) => recording.push(rules, recording.call(rules, call), verdict),
     }
 }

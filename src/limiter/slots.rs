@@ -325,12 +325,13 @@ mod tests {
     use super::*;
     use crate::engine::algorithms::algorithm::Algorithm;
     use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::deciding::DecisionSubject;
     use crate::engine::limit::Limit;
     use crate::engine::limit::allowance::Allowance;
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::rules::Rules;
     use crate::engine::request::sample;
-    use crate::limiter::{Ask, AskSubject, Limiter, Ruling};
+    use crate::limiter::{Ask, Limiter, Ruling};
     use crate::message::headers::Headers;
     use crate::store::memory::MemoryStore;
     use crate::telemetry::metrics::{DecisionListener, Metrics};
@@ -349,7 +350,7 @@ mod tests {
     async fn ask(limiter: &Limiter) -> Ruling {
         let headers = Headers::new();
         let request = sample(&headers);
-        let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
         limiter.decide(Ask { sees_response: true, ..ask }).await.unwrap()
     }
 
@@ -357,7 +358,7 @@ mod tests {
     async fn is_free(limiter: &Limiter) -> bool {
         let headers = Headers::new();
         let request = sample(&headers);
-        let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Check, Instant::now());
+        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Check, Instant::now());
         limiter.decide(ask).await.unwrap().verdict.is_allowed()
     }
 

@@ -14,8 +14,8 @@ use crate::engine::algorithms::charge::{Elevated, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::terms::Intent;
-use crate::engine::deciding::Deciding;
 use crate::engine::deciding::verdict::{Answer, Standing, Verdict};
+use crate::engine::deciding::{Deciding, DecisionSubject};
 use crate::engine::limit::allowance::{Allowance, ElevatedAllowance};
 use crate::engine::limit::candidate::Candidate;
 use crate::engine::limit::fingerprint::Fingerprinter;
@@ -51,7 +51,7 @@ fn request<'a>(method: &'a str, headers: &'a Headers) -> Request<'a> {
 }
 
 async fn decide(limiter: &Limiter, request: &Request<'_>) -> Verdict {
-    let ask = Ask::new(AskSubject::Request(request), DecisionListener::Proxy, Instant::now());
+    let ask = Ask::new(DecisionSubject::Request(request), DecisionListener::Proxy, Instant::now());
     limiter.decide(ask).await.unwrap().verdict
 }
 
@@ -119,7 +119,7 @@ async fn what_has_happened_is_counted_beside_a_limit_that_denies_by_itself() {
         (Mode::Reset, true, Some(5)),
     ] {
         let request = request("GET", &headers);
-        let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Check, Instant::now());
+        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Check, Instant::now());
         let verdict =
             limiter.decide(Ask { intent: Intent { mode, cost: None, can_probe: true }, ..ask }).await.unwrap().verdict;
         let counted = verdict.answers.iter().find(|answer| answer.limit == 1);
@@ -282,7 +282,7 @@ proptest! {
                 now = now.after(Micros(later));
                 let headers = Headers::new();
                 let request = Request { now, ..request(["GET", "PUT", "POST"][method], &headers) };
-                let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+                let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
                 let modes = [Mode::Spend, Mode::Spend, Mode::Spend, Mode::Check, Mode::SpendOnly, Mode::Refund];
                 let mode = modes[mode];
                 let ask = Ask { intent: Intent { mode, cost: Some(cost), can_probe: false }, ..ask };
@@ -355,7 +355,7 @@ async fn passes(numbers: Numbers, delay: Micros, visits: &[Visit]) -> Vec<u64> {
             Visit::Leaves(..) => {}
             Visit::Comes(_) => {
                 let request = Request { now: Micros(now), ..request("GET", &headers) };
-                let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+                let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
                 let ruling = limiter.decide(Ask { patience: Patience::Held(delay), ..ask }).await.unwrap();
                 if ruling.must_wait() {
                     waiting.push((now + ruling.verdict.delay().0, ruling));
@@ -444,7 +444,7 @@ proptest! {
             for (later, cost, kind) in asks {
                 now = now.after(Micros(later));
                 let request = Request { now, ..request(if kind == 0 { "PUT" } else { "GET" }, &headers) };
-                let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+                let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
                 let ask = Ask { intent: Intent { cost: Some(cost), ..Intent::SPEND }, ..ask };
                 let [enforced, shadow, candidate] =
                     [enforced.decide(ask).await, shadow.decide(ask).await, candidate.decide(ask).await];

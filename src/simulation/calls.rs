@@ -4,6 +4,7 @@ use super::report::LeftOut;
 use super::requests::{Asked, Side};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::descriptors::{self, DescriptorMode, DescriptorRequest};
+use crate::engine::deciding::DecisionSubject;
 use crate::engine::request::{DescriptorEntry, Request};
 use crate::logs::{Descriptor, Descriptors};
 use crate::message::headers::Headers;
@@ -20,11 +21,10 @@ impl Side {
             .collect();
         let purpose = if call.only_checks { DescriptorMode::Check } else { DescriptorMode::Decide };
         let question = DescriptorRequest { domain, descriptors: &descriptors, purpose, now };
-        let plan = self.rules.plan(&question, None, &self.afterwards).map_err(|_| LeftOut::InvalidEntry)?;
         let headers = Headers::new();
         let requests: Vec<Request<'_>> =
             descriptors.iter().map(|descriptor| question.request(descriptor, &headers)).collect();
-        Ok(self.asked(plan, &requests, &[], false))
+        self.asked(&DecisionSubject::Descriptors(&question), &requests, &[], false)
     }
 }
 

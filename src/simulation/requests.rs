@@ -10,6 +10,8 @@ use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::descriptors::ChargedAfterwards;
 use crate::engine::charging::plan::{DenialReason, Plan};
+use crate::engine::charging::terms::Intent;
+use crate::engine::deciding::{Deciding, DecisionSubject, Notices};
 use crate::engine::limit::LimitMode;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::rules::Rules;
@@ -48,10 +50,10 @@ pub(super) struct Arrival {
     pub(super) other: Option<Box<Asked>>,
 }
 
-/// The charges of a request under some rules.
+/// The decision of a request under some rules.
 #[derive(Default)]
 pub(super) struct Asked {
-    pub(super) plan: Plan,
+    pub(super) deciding: Deciding,
     /// The ids at limits that decide without a charge: the limit's index, the fingerprint and the readable id.
     pub(super) uncharged: Vec<(u32, u128, String)>,
     /// The limits that read a part which the line lacks, and that part.
@@ -84,8 +86,7 @@ impl Side {
     }
 
     fn ask(&self, request: &Request<'_>, lacks: &[Lack<'_>], has_end: bool) -> Result<Asked, LeftOut> {
-        let plan = self.rules.charges(request, None).map_err(|_| LeftOut::InvalidEntry)?;
-        Ok(self.asked(plan, &[*request], lacks, has_end))
+        self.asked(&DecisionSubject::Request(request), &[*request], lacks, has_end)
     }
 
     /// The limits that read one of these parts, which a line lacks. A limit with `missing: deny` or `shared` is not among them for an address,
@@ -106,11 +107,21 @@ impl Side {
         self.reads.iter().filter_map(|(limit, reads)| Some((*limit, first(*limit, reads)?))).collect()
     }
 
-    /// `requests` have the ids of the plan.
-    pub(super) fn asked(&self, mut plan: Plan, requests: &[Request<'_>], lacks: &[Lack<'_>], has_end: bool) -> Asked {
+    /// `requests` have the ids of the subject.
+    pub(super) fn asked(
+        &self,
+        subject: &DecisionSubject<'_>,
+        requests: &[Request<'_>],
+        lacks: &[Lack<'_>],
+        has_end: bool,
+    ) -> Result<Asked, LeftOut> {
+        let mut deciding = Deciding::default();
+        let notices = Notices { blocks: None, afterwards: &self.afterwards, can_accept: true };
+        deciding.begin(&self.rules, subject, &Intent::SPEND, &notices).map_err(|_| LeftOut::InvalidEntry)?;
+        let plan = &mut deciding.plan;
         let left_out = self.left_out(lacks);
         if self.has_gaps || !left_out.is_empty() || (self.has_slots && !has_end) {
-            keep(&mut plan, |limit, charge| {
+            keep(plan, |limit, charge| {
                 self.is_covered(limit)
                     && left_out.iter().all(|(other, _)| *other != limit)
                     && (has_end || charge.is_none_or(|charge| !charge.numbers.is_slots()))
@@ -124,7 +135,7 @@ impl Side {
                 uncharged.push((limit, fingerprint, id));
             }
         }
-        Asked { plan, uncharged, left_out }
+        Ok(Asked { deciding, uncharged, left_out })
     }
 }
 

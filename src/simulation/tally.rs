@@ -124,7 +124,7 @@ impl Tally {
             let period = now.0.checked_div(tally.period).unwrap_or_default();
             let number = outcome.id.and_then(|id| tally.ids.count(id, period, outcome.is_denied, &mut self.room));
             if let Some(record) = &mut tally.record {
-                let charge = outcome.charge.and_then(|place| asked.plan.charges.get(place));
+                let charge = outcome.charge.and_then(|place| asked.deciding.plan.charges.get(place));
                 let is_denied_by_others = is_denied
                     && outcomes
                         .iter()
@@ -238,7 +238,7 @@ fn numbers(allowance: &Allowance) -> String {
 
 /// The id of a request for a limit, as text.
 pub(super) fn id_text(side: &Side, asked: &Asked, outcome: &LimitOutcome) -> String {
-    let Some(charge) = outcome.charge.and_then(|place| asked.plan.charges.get(place)) else {
+    let Some(charge) = outcome.charge.and_then(|place| asked.deciding.plan.charges.get(place)) else {
         let known = asked.uncharged.iter().find(|(limit, ..)| *limit == outcome.limit);
         return known.map(|(.., id)| id.clone()).unwrap_or_default();
     };

@@ -13,9 +13,10 @@ use crate::engine::charging::descriptors::{ChargedAfterwards, Descriptor, Descri
 use crate::engine::charging::named::NamedCharge;
 use crate::engine::charging::plan::Plan;
 use crate::engine::charging::terms::Intent;
+use crate::engine::deciding::DecisionSubject;
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::{Body, DescriptorEntry, Request};
-use crate::limiter::{Ask, AskSubject, HeldSlots, Limiter, Patience, Ruling};
+use crate::limiter::{Ask, HeldSlots, Limiter, Patience, Ruling};
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::DecisionListener;
 
@@ -49,7 +50,7 @@ pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> As
         Subject::Request(given) => ask_request(limiter, given, now).await,
         Subject::Charge(given) => {
             let charges = [named(given)];
-            let ask = patient(AskSubject::Named { charges: &charges, now }, DecisionListener::Check);
+            let ask = patient(DecisionSubject::Named { charges: &charges, now }, DecisionListener::Check);
             decided(
                 limiter
                     .decide(Ask { intent: Intent { mode: given.mode, ..Intent::SPEND }, ..ask })
@@ -61,7 +62,7 @@ pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> As
             let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();
             let descriptors = descriptors(given, &entries);
             let question = question(given, &descriptors, now);
-            let ask = patient(AskSubject::Descriptors(&question), DecisionListener::RateLimit);
+            let ask = patient(DecisionSubject::Descriptors(&question), DecisionListener::RateLimit);
             decided(limiter.decide(ask).await.map_err(|error| error.to_string()))
         }
     }
@@ -70,7 +71,7 @@ pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> As
 async fn ask_request(limiter: &Limiter, given: &TestRequest, now: Micros) -> Asked {
     let descriptor = entries(&given.descriptor);
     let request = request(given, &descriptor, now);
-    let ask = patient(AskSubject::Request(&request), DecisionListener::Proxy);
+    let ask = patient(DecisionSubject::Request(&request), DecisionListener::Proxy);
     let ruling = limiter.decide(Ask { sees_response: true, ..ask }).await.map_err(|error| error.to_string());
     let mut asked = decided(ruling);
     let Ok(ruling) = &mut asked.ruling else { return asked };
@@ -92,7 +93,7 @@ fn decided(ruling: Result<Ruling, String>) -> Asked {
 }
 
 /// A caller that waits as long as a limit delays. No time passes while it does.
-fn patient(subject: AskSubject<'_>, listener: DecisionListener) -> Ask<'_> {
+fn patient(subject: DecisionSubject<'_>, listener: DecisionListener) -> Ask<'_> {
     let ask = Ask::new(subject, listener, Instant::now() + AHEAD);
     Ask { patience: Patience::Caller(Micros(LONGEST_DELAY)), ..ask }
 }

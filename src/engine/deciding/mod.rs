@@ -2,9 +2,12 @@
 //! what is charged although nobody waits for it. The limiter drives it with a store that may fail, the simulation and scenarios with
 //! clocks of their own.
 
+mod begin;
 mod candidate;
 pub mod descriptors;
 pub mod verdict;
+
+pub use begin::{DecisionSubject, InvalidSubject, Notices};
 
 use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::decision::Decisions;
@@ -44,6 +47,7 @@ pub struct Decided {
 }
 
 impl Deciding {
+    /// The decision of a plan that was made elsewhere.
     pub fn new(plan: Plan) -> Self {
         Self { plan, ..Self::default() }
     }

@@ -14,11 +14,12 @@ use super::{CallContext, Envoy};
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers, is_list};
 use crate::engine::answer::problem::denial;
+use crate::engine::deciding::DecisionSubject;
 use crate::engine::deciding::verdict::{Standing, Verdict};
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::{self, Body, DescriptorEntry};
 use crate::http::subject_of_pem;
-use crate::limiter::{Ask, AskSubject};
+use crate::limiter::Ask;
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::ActiveRequest;
 use crate::message::address;
@@ -84,7 +85,7 @@ impl Envoy {
             descriptor: &request.descriptor(),
             now: self.front.clock.now(),
         };
-        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::ExtAuthz, call.start);
+        let ask = Ask::new(DecisionSubject::Request(&view), DecisionListener::ExtAuthz, call.start);
         let ask = Ask { deadline: call.deadline, patience: self.front.limiter.patience(call.deadline), ..ask };
         Ok(match active.decide(&self.front.limiter, ask, call.context).await {
             Ok(ruling) => {

@@ -17,6 +17,7 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
 use crate::engine::charging::descriptors::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
+use crate::engine::deciding::DecisionSubject;
 use crate::engine::deciding::descriptors::DescriptorVerdict;
 use crate::engine::deciding::verdict::{Answer, Standing};
 use crate::engine::limit::LimitMode;
@@ -24,7 +25,7 @@ use crate::engine::limit::deny_with::Visibility;
 use crate::engine::limit::descriptors::{Metadata, PerUnit, RateUnit};
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::DescriptorEntry;
-use crate::limiter::{Ask, AskSubject, Patience, Ruling};
+use crate::limiter::{Ask, Patience, Ruling};
 use crate::listeners::http::ActiveRequest;
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::{DecisionListener, RateLimitAnswer};
@@ -88,7 +89,7 @@ impl Envoy {
         let now = self.front.clock.now();
         let question =
             DescriptorRequest { domain: text(&request.domain), descriptors: &descriptors, purpose: mode, now };
-        let ask = Ask::new(AskSubject::Descriptors(&question), DecisionListener::RateLimit, call.start);
+        let ask = Ask::new(DecisionSubject::Descriptors(&question), DecisionListener::RateLimit, call.start);
         let patience = match mode {
             DescriptorMode::Decide => self.front.limiter.patience(call.deadline),
             DescriptorMode::Check | DescriptorMode::Report => Patience::None,

@@ -3,13 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use crate::engine::deciding::{DecisionSubject, InvalidSubject};
 use crate::engine::request::Request;
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
 use crate::http::message::Response;
 use crate::http::observer::Cut;
 use crate::http::{Context, Exchange};
-use crate::limiter::{Ask, AskError, AskSubject, HeldSlots, Limiter, Ruling};
+use crate::limiter::{Ask, HeldSlots, Limiter, Ruling};
 use crate::telemetry::access_log::{Entry, UpstreamUse};
 use crate::telemetry::http_counters::InFlight;
 use crate::telemetry::metrics::DecisionListener;
@@ -49,7 +50,7 @@ impl ActiveRequest {
         limiter: &Limiter,
         ask: Ask<'_>,
         context: &Context,
-    ) -> Result<Ruling, AskError> {
+    ) -> Result<Ruling, InvalidSubject> {
         let mut ruling = limiter.decide(ask).await?;
         self.decided(limiter, &ask, context, &mut ruling).await;
         Ok(ruling)
@@ -58,7 +59,7 @@ impl ActiveRequest {
     /// Records a ruling in the access log, the trace and the log of denials. Returns when the answer may be sent.
     pub(crate) async fn decided(&mut self, limiter: &Limiter, ask: &Ask<'_>, context: &Context, ruling: &mut Ruling) {
         self.slots = ruling.slots.take().into();
-        let request = if let AskSubject::Request(request) = ask.subject { Some(request) } else { None };
+        let request = if let DecisionSubject::Request(request) = ask.subject { Some(request) } else { None };
         self.record(ruling, ask, request);
         context.ready_to_answer().await;
         if ruling.must_wait() {

@@ -10,10 +10,10 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::queue::EntryId;
 use crate::engine::charging::call_numbers::CallNumbers;
 use crate::engine::charging::named::{ChargeMember, NamedCharge, NamedChargeError};
+use crate::engine::deciding::InvalidSubject;
 use crate::engine::limit::key::encoded;
 use crate::engine::limit::named_id::GivenId;
 use crate::engine::text::quote::quoted;
-use crate::limiter::AskError;
 use crate::listeners::json::headers::headers;
 use crate::listeners::json::{Json, Mistake, Mistakes, Object, list};
 use crate::message::address;
@@ -67,9 +67,9 @@ pub(super) struct DescribedRequest {
 }
 
 impl Mistake {
-    pub(super) fn of_ask(error: &AskError, in_list: bool) -> Self {
+    pub(super) fn of_ask(error: &InvalidSubject, in_list: bool) -> Self {
         match error {
-            AskError::Charge(error) => Self::of_charge(error, in_list),
+            InvalidSubject::Charge(error) => Self::of_charge(error, in_list),
             error => Self::new("", &error.to_string()),
         }
     }

@@ -29,12 +29,13 @@ use self::call::{Call, Subject};
 use self::original::{GatewayReader, InvalidRequest, Original};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::charging::terms::Intent;
+use crate::engine::deciding::{DecisionSubject, InvalidSubject};
 use crate::engine::request::{self, Body};
 use crate::http::Context;
 use crate::http::Server;
 use crate::http::forwarding;
 use crate::http::message::{Request, Response};
-use crate::limiter::{Ask, AskError, AskSubject, Limiter, Patience, Ruling};
+use crate::limiter::{Ask, Limiter, Patience, Ruling};
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::failure::Failure;
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService, body};
@@ -168,10 +169,10 @@ impl Check {
             descriptor: &[],
             now: self.front.clock.now(),
         };
-        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Check, context.activity.now());
+        let ask = Ask::new(DecisionSubject::Request(&view), DecisionListener::Check, context.activity.now());
         let ask = Ask { intent: Intent { mode, cost, can_probe: true }, can_accept, patience, ..ask };
         active.decide(&self.front.limiter, ask, context).await.map_err(|error| match error {
-            AskError::Accept(_) => InvalidRequest::Gateway(error.to_string()),
+            InvalidSubject::Accept(_) => InvalidRequest::Gateway(error.to_string()),
             _ => InvalidRequest::Client(error.to_string().into()),
         })
     }
@@ -210,7 +211,7 @@ impl Check {
         let patience = call.max_delay.map_or_else(|| self.front.limiter.patience(None), Patience::Caller);
         match call.subject {
             Subject::Named { charges, in_list } => {
-                let subject = AskSubject::Named { charges: &charges, now: self.front.clock.now() };
+                let subject = DecisionSubject::Named { charges: &charges, now: self.front.clock.now() };
                 let ask = Ask::new(subject, DecisionListener::Check, context.activity.now());
                 let ruling = active
                     .decide(

@@ -84,12 +84,13 @@ mod tests {
     use crate::engine::algorithms::decision::{Decision, Outcome};
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::deciding::DecisionSubject;
     use crate::engine::limit::Limit;
     use crate::engine::limit::allowance::Allowance;
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::rules::Rules;
     use crate::engine::request::sample;
-    use crate::limiter::{Ask, AskSubject, Limiter, Shared};
+    use crate::limiter::{Ask, Limiter, Shared};
     use crate::message::headers::Headers;
     use crate::store::Store;
     use crate::store::memory::MemoryStore;
@@ -106,7 +107,7 @@ mod tests {
     async fn ruling(limiter: &Limiter, retry_after: u64) -> Ruling {
         let headers = Headers::new();
         let request = sample(&headers);
-        let ask = Ask::new(AskSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
         let mut ruling = limiter.decide(ask).await.unwrap();
         for answer in &mut ruling.verdict.answers {
             let wait = Some(Micros(retry_after));

@@ -13,13 +13,14 @@ use crate::engine::algorithms::delay::LONGEST_DELAY;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::add_headers;
+use crate::engine::deciding::DecisionSubject;
 use crate::engine::request::{self, Body};
 use crate::http::Context;
 use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::upstream::{Destination, Upstreams};
 use crate::http::{Server, Source, UpstreamOptions};
-use crate::limiter::{Ask, AskSubject, Limiter, Patience, Ruling};
+use crate::limiter::{Ask, Limiter, Patience, Ruling};
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::failure::{self, Failure};
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService};
@@ -131,7 +132,7 @@ impl Proxy {
         // The body may have taken a while.
         let now = self.front.clock.at(context.activity.now());
         let view = request::Request { body: inspected.body(), now, ..view };
-        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
+        let ask = Ask::new(DecisionSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
         let ask = Ask { sees_response: true, patience: Patience::Held(Micros(LONGEST_DELAY)), ..ask };
         let decided = limiter.decide(ask).await;
         let ruling = ruling.insert(decided.map_err(|error| Failure::InvalidRequest(error.to_string()))?);

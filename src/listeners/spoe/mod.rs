@@ -47,9 +47,10 @@ use crate::clock::Clock;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
+use crate::engine::deciding::DecisionSubject;
 use crate::engine::text::quote::shown;
 use crate::http::{AcceptOptions, Acceptor, Admission, Stream};
-use crate::limiter::{Ask, AskSubject, Limiter};
+use crate::limiter::{Ask, Limiter};
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::{ConnectionObserver, FrontendOptions};
 use crate::message::client_address::TrustedProxies;
@@ -206,7 +207,7 @@ impl Spoe {
         let client = client_address(&self.limiter, DecisionListener::Spoe, check.client);
         let (entries, generations) = (check.entries(), self.options.generations);
         let view = check.view(client, &entries, self.options.clock.now());
-        let ask = Ask::new(AskSubject::Request(&view), DecisionListener::Spoe, received);
+        let ask = Ask::new(DecisionSubject::Request(&view), DecisionListener::Spoe, received);
         let ruling = match self.limiter.decide(ask).await {
             Ok(ruling) => ruling,
             Err(error) => return deny(&problem(StatusCode::BAD_REQUEST, &error.to_string()), ack),
