@@ -7,6 +7,7 @@
 mod algorithms;
 mod cycles;
 mod examples;
+mod pages;
 mod patience;
 mod resolve;
 mod source;

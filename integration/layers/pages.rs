@@ -1,0 +1,62 @@
+//! Holds pages for contributors to the sources: the files that they name exist, and a table in `CONTRIBUTING.md` says how many files
+//! of `src/` know of one example of each kind of thing that is added now and then.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use super::{files, repository};
+
+/// What is added now and then, with an example, the names by which files know of it, and how many files do. The numbers should only go
+/// down: a new file that has to know of every algorithm is a place that the next one forgets.
+const TOUCHED: &[(&str, &str, &[&str], usize)] = &[
+    ("an algorithm", "`sliding_log`", &["SlidingLog", "sliding_log", "LogEdit"], 15),
+    ("a part of a request", "a cookie", &["Cookie"], 11),
+    ("a word of a limit", "`drain_over_limit`", &["drain_over_limit"], 11),
+    ("a listener", "SPOE", &["Spoe", "spoe"], 9),
+    ("an import", "limitd", &["limitd"], 6),
+];
+
+/// The text without its unit tests.
+fn without_tests(text: &str) -> &str {
+    text.split_once("#[cfg(test)]\nmod ").map_or(text, |(code, _)| code)
+}
+
+fn touched(names: &[&str]) -> BTreeSet<String> {
+    let sources = files(&repository().join("src")).into_iter();
+    let is_test = |path: &str| path.contains("tests") || path.ends_with("model.rs");
+    let knows = |text: &str| {
+        let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        words.any(|word| names.contains(&word))
+    };
+    sources.filter(|(path, text)| !is_test(path) && knows(without_tests(text))).map(|(path, _)| path).collect()
+}
+
+#[test]
+fn few_files_know_of_one_thing() {
+    let page = fs::read_to_string(repository().join("CONTRIBUTING.md")).unwrap();
+    for (what, example, names, most) in TOUCHED {
+        let found = touched(names);
+        assert_eq!(found.len(), *most, "{what}: files know of {example}: {found:#?}");
+        let row = format!("| {what} | {example} | {most} |");
+        assert!(page.contains(&row), "CONTRIBUTING.md lacks {row}");
+    }
+}
+
+#[test]
+fn files_that_pages_name_exist() {
+    let docs = fs::read_dir(repository().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.chain([repository().join("CONTRIBUTING.md")]);
+    let mut named = 0;
+    for page in pages.filter(|path| path.extension().is_some_and(|kind| kind == "md")) {
+        let text = fs::read_to_string(&page).unwrap();
+        for path in text.split('`').filter(|path| path.starts_with("src/") || path.starts_with("lua/")) {
+            // `<name>` stands for any.
+            if path.contains(['<', ' ']) {
+                continue;
+            }
+            named += 1;
+            assert!(repository().join(path).exists(), "{} names {path}", page.display());
+        }
+    }
+    assert!(named > 40, "{named}");
+}
