@@ -332,7 +332,7 @@ fn a_known_key_that_has_no_effect_is_told() {
         (
             "envoy-ratelimit",
             "domain: d\ndescriptors: [{ key: a, shadow_mode: true, metadata: { b: c }, descriptors: [{ key: e, rate_limit: { unit: day, requests_per_unit: 1 } }] }]",
-            &["`metadata`, `shadow_mode` have no effect without `rate_limit`"],
+            &["`metadata` has no effect without `rate_limit`", "`shadow_mode` has no effect without `rate_limit`"],
         ),
     ] {
         std::fs::write(&path, text).unwrap();

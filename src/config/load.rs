@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::envoy_ratelimit::Domains;
+use super::envoy_ratelimit;
 use super::ignores::{self, Ignores};
 use super::jwt::{self, Issuers};
 use super::limit::{Draft, Limits};
@@ -74,12 +74,8 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
         jwt::resolve(&mut draft.limit, &draft.places, &loader.issuers, &findings);
     }
     loader.limits.finish();
-    let mut domains = Domains::after(loader.limits.drafts.len());
-    for source in &sources.envoy_ratelimit {
-        let findings = Findings::with(&source.name, &ignores);
-        let (Ok(()) | Err(ReportedError)) = domains.add(&source.text, &findings);
-        others.add(&findings, &source.text);
-    }
+    let (domains, of_domains) = envoy_ratelimit::read(&sources.envoy_ratelimit, |name| Findings::with(name, &ignores));
+    others.join(of_domains);
     if has_lints {
         loader.lint(&findings);
     }
@@ -92,8 +88,8 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
     let mut needs_redis = Report::default();
     needs_redis.add(&findings, &rules.text);
     let rules = (report.errors == 0).then(|| {
-        let (of_domains, trees) = domains.into_parts();
-        let limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).chain(of_domains).collect();
+        let mut limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).collect();
+        let trees = envoy_ratelimit::limits::add(domains, &mut limits);
         let rules = Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees);
         rules.with_issuers(loader.issuers.sound)
     });

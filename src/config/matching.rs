@@ -274,7 +274,7 @@ impl Subject {
 }
 
 /// Returns the test for an entry's value, which may be a glob.
-pub(super) fn entry_value(text: &str) -> ValueTest {
+fn entry_value(text: &str) -> ValueTest {
     Glob::parse(text).map_or_else(|| ValueTest::Value(text.to_owned()), ValueTest::Glob)
 }
 

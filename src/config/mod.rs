@@ -11,7 +11,7 @@ mod cost;
 mod delay;
 mod deny_with;
 pub(crate) mod directory;
-mod envoy_ratelimit;
+pub(crate) mod envoy_ratelimit;
 pub(crate) mod foreign;
 mod ignores;
 mod instant;

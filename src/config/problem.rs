@@ -113,7 +113,7 @@ impl Findings {
         &self.0.ignores
     }
 
-    pub(super) fn file(&self) -> &str {
+    pub(crate) fn file(&self) -> &str {
         &self.0.file
     }
 

@@ -115,7 +115,7 @@ fn file(source: &Source, root: &Node, entries: &mut Entries) -> ReadResult<()> {
 }
 
 fn entry(source: &Source, key: &Key, node: &Node, in_list: bool, entries: &mut Entries) -> ReadResult<()> {
-    let origin = Origin::of(source, key.place);
+    let origin = Origin::of(&source.name, key.place);
     let has_ids = matches!(&node.value, foreign::Value::Map(fields) if fields.iter().any(|(key, _)| key.text == "ids"));
     if let Some((name, id)) = key.text.split_once(':') {
         let fields = Mapping::of(node, "an override", &DEFAULT_KEYS)?;

@@ -59,7 +59,7 @@ fn file(source: &Source, root: &Node, numbers: &mut HashMap<String, usize>, docu
         let Some(foreign::Value::Map(entries)) = node.map(|node| &node.value) else { continue };
         for (key, _) in entries.iter().filter(|(key, _)| !used.contains(&key.text.as_str())) {
             let what = format!("{}: no equivalent; left out.", piece(&key.text));
-            document.unused(Origin::of(source, key.place).note(what));
+            document.unused(Origin::of(&source.name, key.place).note(what));
         }
     }
     let limits = items.iter().map(|item| {
@@ -88,7 +88,7 @@ impl<'n> LimitEntry<'n> {
         let conditions = list(given, "conditions");
         let variables = list(given, "variables");
         Ok(Self {
-            origin: Origin::of(source, node.place),
+            origin: Origin::of(&source.name, node.place),
             namespace: namespace?,
             max_value: max_value?,
             window: window?,
@@ -105,8 +105,9 @@ impl<'n> LimitEntry<'n> {
 
     /// The limit; `number` is its place in the namespace, counted from 1.
     fn limit(self, source: &Source, number: usize) -> Limit {
-        let left_out =
-            |key: &&Key| Origin::of(source, key.place).note(format!("{}: no equivalent; left out.", piece(&key.text)));
+        let left_out = |key: &&Key| {
+            Origin::of(&source.name, key.place).note(format!("{}: no equivalent; left out.", piece(&key.text)))
+        };
         let mut notes: Vec<_> = self.unknown.iter().map(left_out).collect();
         let before = notes.len();
         let tests = self.tests(source, &mut notes);
@@ -157,7 +158,7 @@ impl<'n> LimitEntry<'n> {
                 tests = joined;
             } else {
                 let note = format!("the condition {} has no equivalent.", piece(expression));
-                notes.push(Origin::of(source, *place).note(note));
+                notes.push(Origin::of(&source.name, *place).note(note));
             }
         }
         tests
@@ -173,7 +174,7 @@ impl<'n> LimitEntry<'n> {
                 None => {
                     let what = piece(expression);
                     let note = format!("the variable {what} has no equivalent: its values share a bucket.");
-                    notes.push(Origin::of(source, *place).note(note));
+                    notes.push(Origin::of(&source.name, *place).note(note));
                 }
             }
         }

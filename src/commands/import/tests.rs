@@ -106,6 +106,36 @@ fn mistakes_are_shown_where_they_are() {
 }
 
 #[test]
+fn mistakes_in_files_of_envoyproxy_ratelimit_are_those_that_serving_finds() {
+    let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
+    let twice = format!("domain: d\ndescriptors: [{{ key: k, {limit} }}]\n---\n").repeat(2);
+    let idle = (0..60).map(|n| format!("{{ key: k{n}, quota_mode: true, metadata: {{ a: b }} }}"));
+    let idle = format!("domain: d\ndescriptors: [{}]", idle.collect::<Vec<_>>().join(", "));
+    for (text, errors, warnings) in [
+        ("", 1, 0),
+        ("a: b", 2, 0),
+        ("domain: d\n---\ndescriptors: [{ value: v }, { key: k, descriptors: [{ key: '' }] }]", 3, 0),
+        (&twice, 1, 0),
+        ("domain: d\ndescriptors: [{ key: k, value_to_metric: true, shadow_mode: true }]", 0, 2),
+        (&idle, 0, 120),
+    ] {
+        let envoy_ratelimit = vec![Source { name: "f1.yml".to_owned(), text: text.to_owned() }];
+        let sources = Sources { envoy_ratelimit, ..Sources::default() };
+        let served = config::load(&sources, Fingerprinter::new((1, 2)), Micros(0)).report;
+        assert_eq!((served.errors, served.warnings), (errors, warnings), "{served}");
+        let (code, out, err) = import("envoy-ratelimit", &[text]);
+        assert_eq!(code == ExitCode::Success, errors == 0, "{err}");
+        let told = if errors > 0 { err } else { out };
+        for problem in &served.problems {
+            let place = problem.place.map(|place| format!("f1.yml:{}:", place.line)).unwrap_or_default();
+            assert!(told.contains(&place) && told.contains(&problem.message), "{place} {problem}\n{told}");
+        }
+        let kept = served.problems.len();
+        assert!(kept == errors + warnings || told.contains(&format!("{} more", errors + warnings - kept)), "{told}");
+    }
+}
+
+#[test]
 fn what_our_own_loader_refuses_is_a_comment_with_the_reason() {
     let bucket = "{ size: 1000000000, per_interval: 1, interval: 86400000000 }";
     for (format, text, expected) in [

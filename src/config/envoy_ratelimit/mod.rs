@@ -1,4 +1,4 @@
-//! Reads envoyproxy/ratelimit's files into limits and a tree of them per domain.
+//! Reads envoyproxy/ratelimit's files into a tree of descriptors per domain, to be served or imported.
 //!
 //! The files are read as that service reads them (`src/config/config_impl.go`) with `MERGE_DOMAIN_CONFIG=true`: several files
 //! may describe one domain. There are four deliberate differences: a file may have several documents; a level may have the
@@ -7,19 +7,18 @@
 
 use std::collections::HashMap;
 
+use self::siblings::Siblings;
+use super::Source;
 use super::foreign;
 use super::lints::Lint;
 use super::mapping::Mapping;
-use super::matching::{domain, entry_value};
+use super::matching::domain;
 use super::node::Node;
-use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
-use crate::engine::limit::descriptors::{DescriptorRule, Tree, limit_name};
-use crate::engine::limit::matching::{DescriptorMatch, EntryMatch, Match, ValueTest};
-use crate::engine::limit::{Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::request::component::{Component, ComponentSource};
-use crate::engine::request::value_type::ValueType;
-use siblings::Siblings;
+use super::problem::{Findings, Place, ReadResult, Report, ReportedError, quoted};
+use crate::engine::limit::descriptors::{DescriptorRule, RateUnit};
+use crate::engine::request::glob::Glob;
 
+pub(super) mod limits;
 mod metadata;
 mod rate_limit;
 mod siblings;
@@ -40,50 +39,81 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
     "metadata",
 ];
 
-/// The domains read so far.
+/// What the files say about one domain.
 #[derive(Default)]
-pub(super) struct Domains {
-    /// The limits, in the order of the files.
-    limits: Vec<Limit>,
-    by_name: HashMap<String, Domain>,
-    /// The index of the first limit, after those of `limits.yaml`.
-    first: u32,
-}
-
-/// The descriptors of a domain.
-#[derive(Default)]
-struct Domain {
-    tree: Tree,
+pub(crate) struct Domain {
+    pub(crate) name: String,
+    pub(crate) descriptors: Vec<Descriptor>,
     /// The entries of the first level.
     siblings: Siblings,
 }
 
+/// A descriptor of a file, with those below it.
+pub(crate) struct Descriptor {
+    /// Those of its file.
+    pub(crate) findings: Findings,
+    pub(crate) place: Place,
+    pub(crate) level: Level,
+    pub(crate) limit: Option<RateLimit>,
+    /// How many descriptors before it have the same entry, with other units.
+    number: usize,
+    pub(crate) below: Vec<Self>,
+}
+
 /// One entry on the path to a limit.
 #[derive(Clone)]
-struct Level {
-    entry: EntryMatch,
-    /// All matching values share a counter.
-    shares: bool,
+pub(crate) struct Level {
+    pub(crate) key: String,
+    pub(crate) value: EntryValue,
+    /// `share_threshold`: all values that match share a counter.
+    pub(crate) shares: bool,
+}
+
+/// The values of an entry that a descriptor is for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum EntryValue {
+    Any,
+    One(String),
+    Glob(Glob),
+}
+
+/// The `rate_limit` of a descriptor, and the modes beside it.
+pub(crate) struct RateLimit {
+    pub(crate) place: Place,
+    pub(crate) rule: DescriptorRule,
+    pub(crate) is_shadow: bool,
+}
+
+/// The domains read so far, in the order of the files.
+#[derive(Default)]
+struct Domains {
+    all: Vec<Domain>,
+    /// Their indexes by name.
+    by_name: HashMap<String, usize>,
 }
 
 /// Reads the descriptors of one document.
-struct DocumentReader<'d> {
-    domain: String,
-    limits: &'d mut Vec<Limit>,
-    first: u32,
-    tree: Tree,
+#[derive(Default)]
+struct DocumentReader {
     /// True once a warning has said that metrics never contain values of requests.
     metrics_are_explained: bool,
 }
 
-impl Domains {
-    /// Returns no domains; their limits will follow the `first` ones.
-    pub(super) fn after(first: usize) -> Self {
-        Self { first: u32::try_from(first).unwrap_or(u32::MAX), ..Self::default() }
+/// Reads files, whose documents describe one domain each. What they say about the same domain is joined. The domains are
+/// complete if the report has no errors.
+pub(crate) fn read(sources: &[Source], findings_of: impl Fn(&str) -> Findings) -> (Vec<Domain>, Report) {
+    let mut domains = Domains::default();
+    let mut report = Report::default();
+    for source in sources {
+        let findings = findings_of(&source.name);
+        let (Ok(()) | Err(ReportedError)) = domains.add(&source.text, &findings);
+        report.add(&findings, &source.text);
     }
+    (domains.all, report)
+}
 
-    /// Adds the domains of a file, one per document. The descriptors of a known domain are added to it.
-    pub(super) fn add(&mut self, text: &str, findings: &Findings) -> ReadResult<()> {
+impl Domains {
+    fn add(&mut self, text: &str, findings: &Findings) -> ReadResult<()> {
         let documents = foreign::documents(text, findings)?;
         let help = "write `domain:` and `descriptors:`";
         if documents.is_empty() {
@@ -101,68 +131,46 @@ impl Domains {
         let map = Mapping::sparse(document, "the file", &KEYS)?;
         // The name by which a control plane knows the document.
         let name = map.read("name", Node::text);
-        let name_of_domain = map.need("domain", "use the `domain` of the gateway's filter").and_then(domain);
-        let known = name_of_domain.as_ref().ok().and_then(|domain| self.by_name.remove(domain));
-        let Domain { tree, mut siblings } = known.unwrap_or_default();
-        let mut reader = DocumentReader {
-            domain: name_of_domain.clone().unwrap_or_default(),
-            limits: &mut self.limits,
-            first: self.first,
-            tree,
-            metrics_are_explained: false,
-        };
+        let domain = map.need("domain", "use the `domain` of the gateway's filter").and_then(domain);
+        let mut nameless = Domain::default();
+        let target = domain.as_ref().map_or(&mut nameless, |name| self.named(name));
         if let Some((_, node)) = map.get("descriptors") {
-            reader.level(node, &[], &mut siblings);
+            target.descriptors.extend(DocumentReader::default().level(node, &mut target.siblings));
         }
-        let tree = reader.tree;
-        self.by_name.insert(name_of_domain?, Domain { tree, siblings });
-        name.map(drop)
+        domain.and(name).map(drop)
     }
 
-    /// Returns the limits, and the tree of each domain.
-    pub(super) fn into_parts(self) -> (Vec<Limit>, HashMap<String, Tree>) {
-        (self.limits, self.by_name.into_iter().map(|(name, domain)| (name, domain.tree)).collect())
+    fn named(&mut self, name: &str) -> &mut Domain {
+        let index = *self.by_name.entry(name.to_owned()).or_insert_with(|| {
+            self.all.push(Domain { name: name.to_owned(), ..Domain::default() });
+            self.all.len() - 1
+        });
+        &mut self.all[index]
     }
 }
 
-impl DocumentReader<'_> {
+impl DocumentReader {
     /// Reads the descriptors of one level. Recursion is bounded by the depth of the text.
-    fn level(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings) {
-        let Ok(items) = node.list("`descriptors`", "write one `- key: NAME` per descriptor") else { return };
-        for item in items {
-            // A mistake has been reported; the others may be right.
-            let (Ok(()) | Err(ReportedError)) = self.descriptor(item, above, siblings);
-        }
+    fn level(&mut self, node: &Node, siblings: &mut Siblings) -> Vec<Descriptor> {
+        let items = node.list("`descriptors`", "write one `- key: NAME` per descriptor").unwrap_or_default();
+        // The mistakes of one have been reported; the others may be right.
+        items.iter().filter_map(|item| self.descriptor(item, siblings).ok()).collect()
     }
 
-    fn descriptor(&mut self, node: &Node, above: &[Level], siblings: &mut Siblings) -> ReadResult<()> {
+    fn descriptor(&mut self, node: &Node, siblings: &mut Siblings) -> ReadResult<Descriptor> {
         let map = Mapping::sparse(node, "a descriptor", &DESCRIPTOR_KEYS)?;
-        let level = level(&map);
+        let level = Level::read(&map);
         let limit = self.limit(&map);
-        let below = map.get("descriptors");
-        let path = level.map(|level| [above, &[level]].concat());
-        if let Some((_, below)) = below {
-            // If this level has a mistake, the levels below are still checked.
-            self.level(below, path.as_deref().unwrap_or(above), &mut Siblings::default());
-        }
-        let (path, limit) = (path?, limit?);
-        let entries: Vec<EntryMatch> = path.iter().map(|level| level.entry.clone()).collect();
-        let Some(last) = entries.last() else { return Ok(()) };
-        let unit = limit.as_ref().and_then(|limit| Some(limit.rule.as_deref()?.per_unit?.unit));
-        let number = siblings.add(last, node, unit, below.is_some())?;
-        let index = limit.is_some().then(|| self.first + u32::try_from(self.limits.len()).unwrap_or(u32::MAX));
-        self.tree.insert(&entries, index);
-        if let Some(limit) = limit {
-            let name = limit_name(&self.domain, &entries, unit.filter(|_| number > 0));
-            let (domains, descriptor) = (vec![self.domain.clone()], DescriptorMatch::Whole(entries));
-            let conditions = Match { domains, descriptor, ..Match::default() };
-            self.limits.push(Limit { short: name.clone(), name, conditions, by: components(&path), ..limit });
-        }
-        Ok(())
+        // If this level has a mistake, the levels below are still checked.
+        let below = map.get("descriptors").map(|(_, below)| self.level(below, &mut Siblings::default()));
+        let (level, limit) = (level?, limit?);
+        let unit = limit.as_ref().and_then(RateLimit::unit);
+        let number = siblings.add(&level, node, unit, below.is_some())?;
+        let (findings, place, below) = (node.findings.clone(), node.place, below.unwrap_or_default());
+        Ok(Descriptor { findings, place, level, limit, number, below })
     }
 
-    /// Reads the limit of a descriptor, if it has one, without its name and its conditions.
-    fn limit(&mut self, map: &Mapping<'_>) -> ReadResult<Option<Limit>> {
+    fn limit(&mut self, map: &Mapping<'_>) -> ReadResult<Option<RateLimit>> {
         let is_shadow = map.read("shadow_mode", Node::truth);
         let is_quota = map.read("quota_mode", Node::truth);
         let metadata = map.read("metadata", metadata::read);
@@ -171,16 +179,16 @@ impl DocumentReader<'_> {
         let rule = map.read("rate_limit", rate_limit::read)?;
         let (is_shadow, is_quota, metadata) = (is_shadow?.unwrap_or(false), is_quota?.unwrap_or(false), metadata?);
         detailed.and(by_value)?;
-        Ok(rule.map(|(rule, allowance)| Limit {
-            allowance,
-            mode: if is_shadow { LimitMode::Shadow } else { LimitMode::Enforce },
-            // Envoy's `failure_mode_deny` decides about requests that cannot be counted.
-            on_store_error: StoreErrorPolicy::Deny,
-            // That service counts what is over the limit as well.
-            drain_over_limit: true,
-            rule: Some(Box::new(DescriptorRule { is_quota, metadata, ..rule })),
-            ..Limit::new("")
-        }))
+        let Some((rule, (key, _))) = rule.zip(map.get("rate_limit")) else {
+            let given = [("metadata", metadata.is_some()), ("shadow_mode", is_shadow), ("quota_mode", is_quota)];
+            for (key, _) in given.iter().filter(|(_, is_on)| *is_on).filter_map(|(name, _)| map.get(name)) {
+                let message = format!("{} has no effect without `rate_limit`", quoted(&key.text));
+                key.warning(Lint::NoEffect, message, "move it to the descriptors that have a `rate_limit`");
+            }
+            return Ok(None);
+        };
+        let rule = DescriptorRule { is_quota, metadata, ..rule };
+        Ok(Some(RateLimit { place: key.place, rule, is_shadow }))
     }
 
     /// Warns once per file that metrics of values are not supported.
@@ -195,36 +203,56 @@ impl DocumentReader<'_> {
     }
 }
 
-/// Reads the entry that a descriptor is for.
-fn level(map: &Mapping<'_>) -> ReadResult<Level> {
-    let value = map.read("value", Node::text);
-    let shares = map.read("share_threshold", Node::truth);
-    let help = "add `key:` with a key that the gateway sends";
-    let node = map.need("key", help)?;
-    let key = match node.text()? {
-        "" => return Err(node.error("the key is empty", help)),
-        key => key.to_owned(),
-    };
-    let test = value?.filter(|value| !value.is_empty()).map_or(ValueTest::Present(true), entry_value);
-    let shares = shares?.unwrap_or(false);
-    if let (Some((key, _)), true, false) = (map.get("share_threshold"), shares, matches!(test, ValueTest::Glob(_))) {
-        let help = "use a `value` such as `files/*`; all values that match share one counter";
-        return Err(key.error("`share_threshold` needs a value with `*`", help));
+impl Level {
+    /// Reads the entry that a descriptor is for.
+    fn read(map: &Mapping<'_>) -> ReadResult<Self> {
+        let value = map.read("value", Node::text);
+        let shares = map.read("share_threshold", Node::truth);
+        let help = "add `key:` with a key that the gateway sends";
+        let node = map.need("key", help)?;
+        let key = match node.text()? {
+            "" => return Err(node.error("the key is empty", help)),
+            key => key.to_owned(),
+        };
+        let value = match value?.unwrap_or_default() {
+            "" => EntryValue::Any,
+            value => Glob::parse(value).map_or_else(|| EntryValue::One(value.to_owned()), EntryValue::Glob),
+        };
+        let shares = shares?.unwrap_or(false);
+        if let (Some((key, _)), true, false) =
+            (map.get("share_threshold"), shares, matches!(value, EntryValue::Glob(_)))
+        {
+            let help = "use a `value` such as `files/*`; all values that match share one counter";
+            return Err(key.error("`share_threshold` needs a value with `*`", help));
+        }
+        Ok(Self { key, value, shares })
     }
-    Ok(Level { entry: EntryMatch { key, test }, shares })
+
+    /// True if each value has a bucket of its own.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.shares && !matches!(self.value, EntryValue::One(_))
+    }
+
+    /// `key=value`, or the key alone.
+    pub(crate) fn shown(&self) -> String {
+        self.value.text().map_or_else(|| self.key.clone(), |value| format!("{}={value}", self.key))
+    }
 }
 
-/// Returns the components of ids: the entries whose values the path leaves open.
-fn components(path: &[Level]) -> Vec<Component> {
-    let is_open = |level: &Level| match level.entry.test {
-        ValueTest::Value(_) => false,
-        ValueTest::Glob(_) => !level.shares,
-        _ => true,
-    };
-    let open = path.iter().enumerate().filter(|(_, level)| is_open(level));
-    open.map(|(place, level)| {
-        let source = ComponentSource::Entry { key: level.entry.key.clone(), place };
-        Component::new(source, ValueType::Text)
-    })
-    .collect()
+impl EntryValue {
+    /// As in the file.
+    pub(crate) fn text(&self) -> Option<String> {
+        match self {
+            Self::Any => None,
+            Self::One(value) => Some(value.clone()),
+            Self::Glob(glob) => Some(glob.to_string()),
+        }
+    }
+}
+
+impl RateLimit {
+    /// The unit; `None` if unlimited.
+    fn unit(&self) -> Option<RateUnit> {
+        self.rule.per_unit.map(|per_unit| per_unit.unit)
+    }
 }

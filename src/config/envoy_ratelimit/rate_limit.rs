@@ -4,7 +4,6 @@ use super::super::mapping::{Mapping, all};
 use super::super::node::Node;
 use super::super::problem::{ReadResult, quoted};
 use super::super::suggest::did_you_mean;
-use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::descriptors::{DescriptorRule, PerUnit, RateUnit};
 
 const KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
@@ -12,7 +11,7 @@ const KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "repl
 /// The longest name, which goes into headers and metadata. In bytes.
 const LONGEST_NAME: usize = 256;
 
-pub(super) fn read(node: &Node) -> ReadResult<(DescriptorRule, Allowance)> {
+pub(super) fn read(node: &Node) -> ReadResult<DescriptorRule> {
     let map = Mapping::sparse(node, "`rate_limit`", &KEYS)?;
     let name = map.read("name", name);
     let unlimited = map.read("unlimited", Node::truth);
@@ -30,7 +29,7 @@ pub(super) fn read(node: &Node) -> ReadResult<(DescriptorRule, Allowance)> {
     let rule = DescriptorRule { name, replaces, ..DescriptorRule::default() };
     if unlimited?.unwrap_or(false) {
         return match map.first(&["unit", "requests_per_unit"]) {
-            None => Ok((rule, Allowance::Unlimited)),
+            None => Ok(rule),
             Some((key, _)) => {
                 let message = format!("`unlimited: true` and `{}` cannot be combined", key.text);
                 Err(key.error(message, "remove one of them"))
@@ -41,10 +40,7 @@ pub(super) fn read(node: &Node) -> ReadResult<(DescriptorRule, Allowance)> {
     map.need("unit", &help)?;
     map.need("requests_per_unit", "add it; 0, which denies every request, must be explicit")?;
     let per_unit = unit.zip(requests).map(|(unit, requests)| PerUnit { requests, unit });
-    // Only 0 has no numbers.
-    let numbers = per_unit.and_then(|per_unit| per_unit.numbers().ok());
-    let allowance = numbers.map_or(Allowance::Deny, |numbers| Allowance::Windows([numbers].into()));
-    Ok((DescriptorRule { per_unit, ..rule }, allowance))
+    Ok(DescriptorRule { per_unit, ..rule })
 }
 
 fn unit(node: &Node) -> ReadResult<RateUnit> {

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use super::super::node::Node;
 use super::super::problem::{Findings, ReadResult, quoted};
+use super::{EntryValue, Level};
 use crate::engine::limit::descriptors::RateUnit;
-use crate::engine::limit::matching::{EntryMatch, ValueTest};
 
 /// The entries of one level, by key and value.
 #[derive(Default)]
-pub(super) struct Siblings(HashMap<(String, String), FirstDescriptor>);
+pub(super) struct Siblings(HashMap<(String, EntryValue), FirstDescriptor>);
 
 /// The first descriptor with a key and a value.
 struct FirstDescriptor {
@@ -25,18 +25,12 @@ impl Siblings {
     /// each needs another unit, and only one may have descriptors.
     pub(super) fn add(
         &mut self,
-        entry: &EntryMatch,
+        level: &Level,
         node: &Node,
         unit: Option<RateUnit>,
         has_descriptors: bool,
     ) -> ReadResult<usize> {
-        let value = match &entry.test {
-            ValueTest::Value(value) => value.clone(),
-            ValueTest::Glob(glob) => glob.to_string(),
-            _ => String::new(),
-        };
-        let shown = if value.is_empty() { quoted(&entry.key) } else { quoted(&format!("{}={value}", entry.key)) };
-        let first = self.0.entry((entry.key.clone(), value)).or_insert_with(|| FirstDescriptor {
+        let first = self.0.entry((level.key.clone(), level.value.clone())).or_insert_with(|| FirstDescriptor {
             findings: node.findings.clone(),
             line: node.place.line,
             units: Vec::new(),
@@ -60,7 +54,7 @@ impl Siblings {
             Some(_) => None,
         };
         if let Some(help) = help {
-            return Err(node.error(format!("duplicate descriptor {shown}"), help));
+            return Err(node.error(format!("duplicate descriptor {}", quoted(&level.shown())), help));
         }
         first.units.push(unit);
         first.has_descriptors |= has_descriptors;

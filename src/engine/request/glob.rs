@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A pattern with at least one `*`, for which there is no escape.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Glob {
     text: String,
 }

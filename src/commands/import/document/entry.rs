@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::super::amount::Fields;
 use super::super::text::{comment, key, map, quoted};
-use crate::config::{Place, Source};
+use crate::config::Place;
 
 /// A place in an imported file.
 #[derive(Clone, Debug, Default)]
@@ -65,9 +65,9 @@ pub(super) enum State {
 
 impl Origin {
     /// The place in a file, which is named without its folder: only the first comment of the document has the folder.
-    pub(crate) fn of(source: &Source, place: Place) -> Self {
-        let name = Path::new(&source.name).file_name().and_then(OsStr::to_str);
-        Self { file: name.unwrap_or(&source.name).to_owned(), line: place.line }
+    pub(crate) fn of(file: &str, place: Place) -> Self {
+        let name = Path::new(file).file_name().and_then(OsStr::to_str);
+        Self { file: name.unwrap_or(file).to_owned(), line: place.line }
     }
 
     /// A comment about this place.

@@ -87,7 +87,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
 
 impl BucketReader<'_> {
     fn origin(&self, key: &Key) -> Origin {
-        Origin::of(self.source, key.place)
+        Origin::of(&self.source.name, key.place)
     }
 
     fn file(&mut self, root: &Node) -> ReadResult<()> {
