@@ -36,6 +36,7 @@
 //! | [`jwt`] | verification of tokens, for limits by claims |
 //! | [`http`] | HTTP without limits: transport, TLS, HTTP/1, HTTP/2, upstreams (the only place that names h2, rustls and httparse) |
 //! | [`message`] | pure vocabulary of HTTP: headers, target, path, host, client address, trace context |
+//! | [`label`] | a macro that declares closed sets of labels |
 //!
 //! # Threads
 //!
@@ -74,6 +75,10 @@
 //!   with the bucket that they name.
 //! - Neither a reload, of rules or of certificates, nor a hand-over costs a request or a connection.
 //! - Only full buckets leave the memory store before their time, because a full bucket holds no information.
+
+// First, because the modules after it use its macro.
+#[macro_use]
+pub mod label;
 
 pub mod clock;
 pub mod commands;

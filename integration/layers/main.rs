@@ -49,12 +49,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["engine", "clock"]),
     ("config", &["jwt", "engine", "message", "clock"]),
     ("logs", &["engine", "message"]),
-    ("telemetry", &["engine", "message", "clock"]),
+    ("telemetry", &["engine", "message", "clock", "label"]),
     ("jwt", &["engine", "message"]),
     ("clock", &["engine"]),
     ("engine", &["message"]),
     ("http", &["message"]),
     ("message", &[]),
+    ("label", &[]),
 ];
 
 /// The rooms of `engine`, each of which may import those before it.

@@ -21,7 +21,7 @@ pub(super) const COST_KEYS: [&str; 5] = ["header", "json", "usage", "bytes", "re
 const SOURCES: [&str; 4] = ["header", "json", "usage", "bytes"];
 
 pub(super) const USAGES: [(&str, Usage); 3] =
-    [(Usage::NAMES[0], Usage::OpenAi), (Usage::NAMES[1], Usage::Anthropic), (Usage::NAMES[2], Usage::Gemini)];
+    [(Usage::LABELS[0], Usage::OpenAi), (Usage::LABELS[1], Usage::Anthropic), (Usage::LABELS[2], Usage::Gemini)];
 
 /// The messages whose bytes may be counted here.
 pub(super) const BYTES: [(&str, CostSource); 1] = [("response", CostSource::Bytes)];

@@ -11,8 +11,8 @@ use super::admission::{BYTES_PER_RESPONSE, SlowReaders};
 use super::alarm::{Alarm, FOREVER, after};
 use super::failure::UpstreamError;
 use super::limits::Timeouts;
-use super::observer::{Cut, HttpLimit};
 use super::pace::Pace;
+use crate::message::connection::{Cut, HttpLimit, UpstreamFailure};
 
 /// The state of a client's connection, or of one HTTP/2 stream, that determines its deadlines.
 ///
@@ -32,7 +32,7 @@ pub(crate) struct Activity {
     /// The cause of the exchange's early end.
     cut: Cell<Option<Cut>>,
     /// The reason, if the upstream failed in the middle of the response.
-    upstream_error: Cell<Option<&'static str>>,
+    upstream_error: Cell<Option<UpstreamFailure>>,
     /// True once the process is shutting down.
     draining: Cell<bool>,
     upload: Pace,
@@ -250,7 +250,7 @@ impl Activity {
     }
 
     /// The upstream failed in the middle of the response.
-    pub(super) fn upstream_cut(&self, reason: &'static str) {
+    pub(super) fn upstream_cut(&self, reason: UpstreamFailure) {
         self.upstream_error.set(Some(reason));
         self.cut_by(if self.is_late() { Cut::Timeout } else { Cut::Upstream });
     }
@@ -268,7 +268,7 @@ impl Activity {
     }
 
     /// Returns how the upstream failed in the middle of the response.
-    pub(crate) const fn upstream_error(&self) -> Option<&'static str> {
+    pub(crate) const fn upstream_error(&self) -> Option<UpstreamFailure> {
         self.upstream_error.get()
     }
 

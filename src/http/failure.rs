@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 
 use super::message::{BodyError, Request};
-use super::observer::HttpLimit;
+use crate::message::connection::{HttpLimit, UpstreamFailure};
 use crate::message::reply::{Reply, problem};
 
 /// An error in a message's head.
@@ -95,8 +95,8 @@ impl HeadError {
 }
 
 impl UpstreamError {
-    /// The label `reason` of `weir_upstream_errors_total`; `None` if the upstream is not at fault.
-    pub(crate) const fn reason(&self) -> Option<&'static str> {
+    /// `None` if the upstream is not at fault.
+    pub(crate) const fn reason(&self) -> Option<UpstreamFailure> {
         self.description().0
     }
 
@@ -119,23 +119,29 @@ impl UpstreamError {
     }
 
     /// The reason and the response's status and detail.
-    const fn description(&self) -> (Option<&'static str>, StatusCode, &'static str) {
+    const fn description(&self) -> (Option<UpstreamFailure>, StatusCode, &'static str) {
         const UNAVAILABLE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
         const BAD_GATEWAY: StatusCode = StatusCode::BAD_GATEWAY;
         const TIMEOUT: StatusCode = StatusCode::GATEWAY_TIMEOUT;
         match self {
-            Self::Busy(_) => (Some("busy"), UNAVAILABLE, "no connection to the upstream is free"),
-            Self::Exhausted(_) => (Some("exhausted"), UNAVAILABLE, "no connection is available"),
-            Self::Unresolved(_) => (Some("resolve"), BAD_GATEWAY, "the upstream cannot be reached"),
-            Self::Connect(_) => (Some("connect"), BAD_GATEWAY, "the upstream cannot be reached"),
-            Self::ResolveTimeout(_) => (Some("resolve"), TIMEOUT, "the upstream cannot be reached in time"),
-            Self::ConnectTimeout(_) => (Some("connect_timeout"), TIMEOUT, "the upstream cannot be reached in time"),
-            Self::ResponseTimeout | Self::TryTimeout(_) => {
-                (Some("response_timeout"), TIMEOUT, "the upstream did not respond in time")
+            Self::Busy(_) => (Some(UpstreamFailure::Busy), UNAVAILABLE, "no connection to the upstream is free"),
+            Self::Exhausted(_) => (Some(UpstreamFailure::Exhausted), UNAVAILABLE, "no connection is available"),
+            Self::Unresolved(_) => (Some(UpstreamFailure::Resolve), BAD_GATEWAY, "the upstream cannot be reached"),
+            Self::Connect(_) => (Some(UpstreamFailure::Connect), BAD_GATEWAY, "the upstream cannot be reached"),
+            Self::ResolveTimeout(_) => {
+                (Some(UpstreamFailure::Resolve), TIMEOUT, "the upstream cannot be reached in time")
             }
-            Self::Closed(_) => (Some("closed"), BAD_GATEWAY, "the upstream closed the connection without a response"),
+            Self::ConnectTimeout(_) => {
+                (Some(UpstreamFailure::ConnectTimeout), TIMEOUT, "the upstream cannot be reached in time")
+            }
+            Self::ResponseTimeout | Self::TryTimeout(_) => {
+                (Some(UpstreamFailure::ResponseTimeout), TIMEOUT, "the upstream did not respond in time")
+            }
+            Self::Closed(_) => {
+                (Some(UpstreamFailure::Closed), BAD_GATEWAY, "the upstream closed the connection without a response")
+            }
             Self::Head(_) | Self::SwitchedProtocols => {
-                (Some("malformed"), BAD_GATEWAY, "the upstream sent a response that cannot be forwarded")
+                (Some(UpstreamFailure::Malformed), BAD_GATEWAY, "the upstream sent a response that cannot be forwarded")
             }
             Self::UploadStalled => (None, StatusCode::REQUEST_TIMEOUT, "the request's body was not received in time"),
             Self::Upload(_) => (None, StatusCode::BAD_REQUEST, "the request's body is incomplete or invalid"),

@@ -14,6 +14,7 @@ use bytes::{BufMut, Bytes};
 use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::tunnel::Tunnel;
+use crate::message::connection::UpstreamFailure;
 use crate::message::headers::Headers;
 use crate::message::reply::Reply;
 
@@ -174,9 +175,9 @@ pub(crate) enum BodyError {
 }
 
 impl BodyError {
-    /// The label `reason` of `weir_upstream_errors_total` for a response that ends with this.
-    pub(super) const fn reason(&self) -> &'static str {
-        if matches!(self, Self::Silent) { "body_timeout" } else { "body" }
+    /// The reason of a response that ends with this.
+    pub(super) const fn reason(&self) -> UpstreamFailure {
+        if matches!(self, Self::Silent) { UpstreamFailure::BodyTimeout } else { UpstreamFailure::Body }
     }
 }
 

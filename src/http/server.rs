@@ -10,9 +10,10 @@ use super::failure::HeadError;
 use super::forwarding::ClientHeaders;
 use super::limits::{HttpLimits, Timeouts};
 use super::message::Response;
-use super::observer::{HttpLimit, Observer};
+use super::observer::Observer;
 use super::transport::{AcceptOptions, Acceptor};
 use crate::message::client_address::TrustedProxies;
+use crate::message::connection::HttpLimit;
 
 /// Options for a listener's connections and requests.
 #[derive(Clone, Debug)]

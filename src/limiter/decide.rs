@@ -98,7 +98,7 @@ impl Limiter {
         self.record(&view, ask, &verdict);
         view.snapshot.warn_of_values(&verdict);
         let settlement = self.settlement(&view, (plan, decisions), &verdict, ask, is_local);
-        self.seconds[ask.listener as usize].observe(ask.start.elapsed());
+        self.seconds[ask.listener].observe(ask.start.elapsed());
         let slots = slots.take().filter(|_| verdict.is_allowed());
         let (held, listener) = (None, ask.listener);
         let mut ruling =
@@ -116,7 +116,7 @@ impl Limiter {
             // Tests state the claims themselves.
             DecisionSubject::Request(request) if request.claims.is_empty() && view.rules().needs_claims(request) => {
                 let tokens = &self.shared.metrics.server.jwt_tokens;
-                let count = |result: TokenResult| tokens[result as usize].inc();
+                let count = |result: TokenResult| tokens[result].inc();
                 self.checker.borrow_mut().claims(view.rules(), request.headers, request.now, count)
             }
             _ => Vec::new(),

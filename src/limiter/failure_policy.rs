@@ -7,6 +7,7 @@ use super::{Limiter, View};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::deciding::Deciding;
 use crate::store::StoreError;
+use crate::telemetry::metrics::StoreFailure;
 
 impl Limiter {
     /// Decides by each limit's `on_store_error`, those with `local` in memory. If that cannot decide, either, they allow the request, as
@@ -44,7 +45,7 @@ impl Limiter {
 
     /// Counts the failure, and logs errors and overload. A lost connection is logged by the store's own task.
     pub(super) fn note_failure(&self, error: &StoreError) {
-        self.shared.metrics.store.errors.inc(error.kind());
+        self.shared.metrics.store.errors[failure(error)].inc();
         let is_overload = matches!(error, StoreError::Busy { .. });
         if !is_overload {
             self.shared.store_failed(Instant::now());
@@ -57,5 +58,17 @@ impl Limiter {
         if is_overload && let Some(suppressed) = self.overload_log.pass() {
             tracing::warn!(suppressed, "rejecting requests: {error}");
         }
+    }
+}
+
+/// The error in metrics.
+pub(super) const fn failure(error: &StoreError) -> StoreFailure {
+    match error {
+        StoreError::Down => StoreFailure::Down,
+        StoreError::Broken => StoreFailure::Broken,
+        StoreError::Busy { .. } => StoreFailure::Busy,
+        StoreError::Late(_) => StoreFailure::Late,
+        StoreError::Failed(_) => StoreFailure::Error,
+        StoreError::Duplicate => StoreFailure::Duplicate,
     }
 }

@@ -15,7 +15,7 @@ use self::record::CachedRecording;
 use crate::engine::limit::blocks::Blocks;
 use crate::jwt::Checker;
 use crate::store::Store;
-use crate::telemetry::metrics::{DecisionListener, LocalTimer, Timer};
+use crate::telemetry::metrics::{DecisionListener, LocalTimer, PerLabel, Timer};
 use crate::telemetry::most_denied::WorkerDenials;
 use crate::telemetry::throttle::Throttle;
 
@@ -72,9 +72,9 @@ pub struct Limiter {
     recent: Option<RecentKeys>,
     /// Renews slots. Started by the first request that can hold one.
     keeper: OnceCell<AbortOnDropHandle<()>>,
-    /// The durations since [`Self::flush`], in the order of [`DecisionListener::ALL`]. Adding to the shared histogram takes
+    /// The durations since [`Self::flush`]. Adding to the shared histogram takes
     /// 40 ns of atomics.
-    seconds: [LocalTimer; DecisionListener::ALL.len()],
+    seconds: PerLabel<DecisionListener, LocalTimer>,
     failure_log: Throttle,
     overload_log: Throttle,
     /// Whether the store has answered since [`Self::flush`].
@@ -102,7 +102,7 @@ impl Limiter {
             recording: RefCell::new(Cache::new(shared.recording.clone())),
             recent: store.is_remote().then(RecentKeys::new),
             keeper: OnceCell::new(),
-            seconds: shared.metrics.listeners.decision_seconds.each_ref().map(Timer::local),
+            seconds: shared.metrics.listeners.decision_seconds.map(Timer::local),
             failure_log: Throttle::default(),
             overload_log: Throttle::default(),
             answered: Cell::default(),
@@ -114,7 +114,7 @@ impl Limiter {
     /// Publishes durations and counts, drops old rules, and has the scripts of new ones compiled. Must be called about once a
     /// second.
     pub fn flush(&self) {
-        self.seconds.iter().for_each(LocalTimer::flush);
+        self.seconds.iter().for_each(|(_, timer)| timer.flush());
         self.delays.flush();
         self.note_store();
         let view = self.view();

@@ -96,7 +96,7 @@ impl UninspectedLog {
                 "costs are read from `application/json`, `+json` and `text/event-stream`",
             ),
         };
-        metrics.listeners.uninspected_bodies.inc(label.label());
+        metrics.listeners.uninspected_bodies[label].inc();
         if !logged.swap(true, Ordering::Relaxed) {
             let encoding = headers.text("content-encoding");
             let kind = headers.text("content-type");

@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::ask::Ask;
+use super::failure_policy::failure;
 use super::response_body::{ResponseBody, UninspectedLog};
 use super::{Limiter, Shared, View};
 use crate::clock::micros;
@@ -261,7 +262,7 @@ impl Settler {
             return job.count(memory.decide(&job.batch()).is_ok());
         }
         let Some(runtime) = self.runtime.as_ref().filter(|_| self.calls.len() < MAX_UNDER_WAY) else {
-            self.shared.metrics.store.reports_dropped.inc(job.kind.label());
+            self.shared.metrics.store.reports_dropped[job.kind].inc();
             return job.count(false);
         };
         let settler = Arc::clone(self);
@@ -269,7 +270,7 @@ impl Settler {
             async move {
                 let decided = settler.store.decide(&job.batch()).await;
                 if let Err(error) = &decided {
-                    settler.shared.metrics.store.errors.inc(error.kind());
+                    settler.shared.metrics.store.errors[failure(error)].inc();
                 }
                 job.count(decided.is_ok());
             },

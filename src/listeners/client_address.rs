@@ -13,7 +13,7 @@ pub(super) fn client_address(
     client: Option<ClientAddress>,
 ) -> Option<IpAddr> {
     if client.is_some_and(|client| client.is_disputed) {
-        limiter.shared().metrics().listeners.client_conflicts.inc(listener.label());
+        limiter.shared().metrics().listeners.client_conflicts[listener].inc();
     }
     client.map(|client| client.address)
 }

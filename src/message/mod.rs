@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod client_address;
+pub mod connection;
 pub mod credentials;
 pub mod event_stream;
 pub mod headers;

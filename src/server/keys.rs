@@ -86,7 +86,7 @@ async fn keep(shared: Arc<Shared>, issuer: TokenIssuer) {
                     tracing::info!(jwt = issuer.name, %url, "new keys are in force");
                     etag = validator;
                 }
-                shared.metrics().server.jwks_fetches[result as usize].inc();
+                shared.metrics().server.jwks_fetches[result].inc();
                 retry = RETRY[0];
                 fresh_for.unwrap_or(FRESH_UNLESS_SAID).clamp(FRESH[0], FRESH[1])
             }
@@ -97,7 +97,7 @@ async fn keep(shared: Arc<Shared>, issuer: TokenIssuer) {
                     "none are known yet"
                 };
                 tracing::error!(jwt = issuer.name, %url, "cannot fetch the keys, {kept}: {reason}");
-                shared.metrics().server.jwks_fetches[KeysFetch::Failure as usize].inc();
+                shared.metrics().server.jwks_fetches[KeysFetch::Failure].inc();
                 let pause = retry;
                 retry = (retry * 2).min(RETRY[1]);
                 pause

@@ -22,7 +22,7 @@ use crate::http::{ConnectionPermit, Stream};
 use crate::limiter::{Limiter, Shared};
 use crate::listeners::Listener;
 use crate::store::Store;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, TooMany};
 
 /// Connections to accept in a row. The worker's other tasks wait meanwhile.
 const ACCEPT_BATCH: u32 = 16;
@@ -114,7 +114,7 @@ impl Worker {
                     // An excess connection is closed at once, so a load balancer can try another process and the
                     // system's queue stays free for connections that come when there is room again.
                     let Some(permit) = self.options.admission.admit() else {
-                        metrics.server.connections_rejected.inc("total");
+                        metrics.server.connections_rejected[TooMany::Total].inc();
                         continue;
                     };
                     let drain = self.drain.clone();

@@ -26,18 +26,6 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The label `kind` of `weir_store_errors_total`.
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Down => "down",
-            Self::Broken => "broken",
-            Self::Busy { .. } => "busy",
-            Self::Late(_) => "late",
-            Self::Failed(_) => "error",
-            Self::Duplicate => "duplicate",
-        }
-    }
-
     /// Returns true if the store may have made the charge.
     pub const fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Late(_) | Self::Broken | Self::Busy { sent: true })

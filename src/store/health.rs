@@ -19,41 +19,26 @@ pub struct Health {
     pub leased_tokens: u64,
 }
 
-/// Why a store cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// No connection: nobody listens, or it was cut.
-    Unreachable,
-    /// The server accepts the connection and does not answer.
-    Silent,
-    /// The TLS handshake failed.
-    Tls,
-    Authentication,
-    /// The user lacks permissions.
-    Permission,
-    Replica,
-    /// Another node of the cluster has the keys, or none has.
-    Cluster,
-    /// The server is a Sentinel, or the Sentinels do not know the master.
-    Sentinel,
-    /// The server is loading its data.
-    Loading,
-    /// The server answers every decision with an error.
-    Failing,
-}
-
-impl Fault {
-    /// The labels `reason` of `weir_store_unusable`, in the order of the variants.
-    pub const LABELS: [&str; 10] = [
-        "unreachable",
-        "silent",
-        "tls",
-        "authentication",
-        "permission",
-        "replica",
-        "cluster",
-        "sentinel",
-        "loading",
-        "failing",
-    ];
+label! {
+    /// Why a store cannot be used: the label `reason` of `weir_store_unusable`.
+    pub enum Fault {
+        /// No connection: nobody listens, or it was cut.
+        Unreachable = "unreachable",
+        /// The server accepts the connection and does not answer.
+        Silent = "silent",
+        /// The TLS handshake failed.
+        Tls = "tls",
+        Authentication = "authentication",
+        /// The user lacks permissions.
+        Permission = "permission",
+        Replica = "replica",
+        /// Another node of the cluster has the keys, or none has.
+        Cluster = "cluster",
+        /// The server is a Sentinel, or the Sentinels do not know the master.
+        Sentinel = "sentinel",
+        /// The server is loading its data.
+        Loading = "loading",
+        /// The server answers every decision with an error.
+        Failing = "failing",
+    }
 }

@@ -6,22 +6,21 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-use crate::telemetry::metrics::{
-    ENDPOINT_STATES, HttpListener, LocalTimer, Metrics, REQUEST_CODES, Tally, TlsListener,
-};
+use crate::message::connection::EndpointState;
+use crate::telemetry::metrics::{HttpListener, LocalTimer, Metrics, PerLabel, RequestCode, Tally, TlsListener};
 
 /// Requests share these through an `Rc`: the count of an `Arc` would move from core to core.
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) listener: TlsListener,
-    requests: [Tally; REQUEST_CODES.len()],
+    requests: PerLabel<RequestCode, Tally>,
     in_flight: Rc<Tally>,
     /// Upgraded connections that are open.
     pub(crate) tunnels: Tally,
     pub(crate) upstream_seconds: LocalTimer,
     /// This worker's share of `weir_upstream_endpoints`.
-    endpoints: Cell<[i64; ENDPOINT_STATES.len()]>,
+    endpoints: Cell<[i64; EndpointState::ALL.len()]>,
 }
 
 impl Counters {
@@ -36,15 +35,14 @@ impl Counters {
 
     /// Counts a response; `is_own` if it is Weir's and not the upstream's.
     pub(crate) fn answered(&self, status: StatusCode, is_own: bool) {
-        // The place in `REQUEST_CODES`.
         let code = match status.as_u16() {
-            429 if is_own => 5,
-            503 if is_own => 6,
-            100..200 => 0,
-            200..300 => 1,
-            300..400 => 2,
-            400..500 => 3,
-            _ => 4,
+            429 if is_own => RequestCode::TooManyRequests,
+            503 if is_own => RequestCode::Unavailable,
+            100..200 => RequestCode::Informational,
+            200..300 => RequestCode::Successful,
+            300..400 => RequestCode::Redirection,
+            400..500 => RequestCode::ClientError,
+            _ => RequestCode::ServerError,
         };
         self.requests[code].inc();
     }
@@ -55,10 +53,10 @@ impl Counters {
         InFlight(self.in_flight.clone())
     }
 
-    /// Sets this worker's number of endpoints of each state, in the order of [`ENDPOINT_STATES`].
-    pub(crate) fn set_endpoints(&self, counts: [i64; ENDPOINT_STATES.len()]) {
+    /// Sets this worker's number of endpoints of each state, in the order of [`EndpointState::ALL`].
+    pub(crate) fn set_endpoints(&self, counts: [i64; EndpointState::ALL.len()]) {
         let before = self.endpoints.replace(counts);
-        for ((gauge, count), before) in self.metrics.upstreams.endpoints.iter().zip(counts).zip(before) {
+        for (((_, gauge), count), before) in self.metrics.upstreams.endpoints.iter().zip(counts).zip(before) {
             if count != before {
                 gauge.add(count - before);
             }

@@ -25,28 +25,24 @@ pub enum ResponseReport<'a> {
     Nothing(Option<u64>),
 }
 
-/// The effect of a settlement on the reserve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SettlementOutcome {
-    /// More was charged.
-    Charged,
-    /// Some or all of it was refunded.
-    Refunded,
-    /// The reserve was the cost, or nothing was to be charged.
-    Unchanged,
-    /// The reserve is charged: the response has no cost.
-    Absent,
-    /// The reserve is charged: the cost is not a whole number below 2^53.
-    Unreadable,
-    /// The reserve is charged: no response came.
-    Unanswered,
-    /// The store did not make the charge or refund.
-    Failed,
-}
-
-impl SettlementOutcome {
-    /// The labels `result` of `weir_settlements_total`, in the order of the variants.
-    pub const LABELS: [&str; 7] = ["charged", "refunded", "unchanged", "absent", "unreadable", "unanswered", "failed"];
+label! {
+    /// The effect of a settlement on the reserve: the label `result` of `weir_settlements_total`.
+    pub enum SettlementOutcome {
+        /// More was charged.
+        Charged = "charged",
+        /// Some or all of it was refunded.
+        Refunded = "refunded",
+        /// The reserve was the cost, or nothing was to be charged.
+        Unchanged = "unchanged",
+        /// The reserve is charged: the response has no cost.
+        Absent = "absent",
+        /// The reserve is charged: the cost is not a whole number below 2^53.
+        Unreadable = "unreadable",
+        /// The reserve is charged: no response came.
+        Unanswered = "unanswered",
+        /// The store did not make the charge or refund.
+        Failed = "failed",
+    }
 }
 
 /// The unsettled cost of a request that passed, for one limit.

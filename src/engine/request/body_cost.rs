@@ -17,17 +17,13 @@ pub enum BodyCost {
     Usage(Usage),
 }
 
-/// The APIs whose responses have the tokens used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usage {
-    OpenAi,
-    Anthropic,
-    Gemini,
-}
-
-impl Usage {
-    /// The names, in the order of the variants.
-    pub const NAMES: [&str; 3] = ["openai", "anthropic", "gemini"];
+label! {
+    /// The APIs whose responses have the tokens used.
+    pub enum Usage {
+        OpenAi = "openai",
+        Anthropic = "anthropic",
+        Gemini = "gemini",
+    }
 }
 
 /// The counts that make up a usage of Anthropic's API.
@@ -62,7 +58,7 @@ impl fmt::Display for BodyCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(pointer) => write!(f, "json {pointer}"),
-            Self::Usage(usage) => write!(f, "usage {}", Usage::NAMES[*usage as usize]),
+            Self::Usage(usage) => write!(f, "usage {}", usage.label()),
         }
     }
 }

@@ -50,47 +50,26 @@ pub struct TokenClaims {
     pub values: Option<Arc<Value>>,
 }
 
-/// The result of the verification of a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenResult {
-    Valid,
-    /// The request has no token.
-    Absent,
-    /// Not a signed token, or it lacks `exp`.
-    Malformed,
-    TooLarge,
-    /// `none`, a shared secret, or an algorithm that is not known.
-    UnsupportedAlgorithm,
-    UnknownIssuer,
-    WrongAudience,
-    Expired,
-    NotYetValid,
-    /// The keys of the issuer have not been fetched yet.
-    NoKeys,
-    /// No key of the issuer fits the token's `kid` and algorithm.
-    UnknownKey,
-    InvalidSignature,
-}
-
-impl TokenResult {
-    /// The values of the label, in the order of the variants.
-    pub const LABELS: [&str; 12] = [
-        "valid",
-        "absent",
-        "malformed",
-        "too_large",
-        "unsupported_algorithm",
-        "unknown_issuer",
-        "wrong_audience",
-        "expired",
-        "not_yet_valid",
-        "no_keys",
-        "unknown_key",
-        "invalid_signature",
-    ];
-
-    pub const fn label(self) -> &'static str {
-        Self::LABELS[self as usize]
+label! {
+    /// The result of the verification of a token: the label `result` of `weir_jwt_tokens_total`.
+    pub enum TokenResult {
+        Valid = "valid",
+        /// The request has no token.
+        Absent = "absent",
+        /// Not a signed token, or it lacks `exp`.
+        Malformed = "malformed",
+        TooLarge = "too_large",
+        /// `none`, a shared secret, or an algorithm that is not known.
+        UnsupportedAlgorithm = "unsupported_algorithm",
+        UnknownIssuer = "unknown_issuer",
+        WrongAudience = "wrong_audience",
+        Expired = "expired",
+        NotYetValid = "not_yet_valid",
+        /// The keys of the issuer have not been fetched yet.
+        NoKeys = "no_keys",
+        /// No key of the issuer fits the token's `kid` and algorithm.
+        UnknownKey = "unknown_key",
+        InvalidSignature = "invalid_signature",
     }
 }
 

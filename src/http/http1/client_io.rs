@@ -16,9 +16,9 @@ use super::decode::{Decoder, Framing, Sender};
 use super::encode::{self, Outbox};
 use crate::http::activity::Activity;
 use crate::http::message::{BodyError, Piece, Upload};
-use crate::http::observer::Cut;
 use crate::http::service::Downstream;
 use crate::http::transport::Stream;
+use crate::message::connection::Cut;
 use crate::message::headers::Headers;
 
 /// The most bytes that are read ahead of a client while it is answered. Reading notices when the client closes.

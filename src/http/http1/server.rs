@@ -25,11 +25,11 @@ use crate::http::forwarding::Peer;
 use crate::http::message::{
     MAX_DISCARDED, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders, Upload,
 };
-use crate::http::observer::HttpLimit;
 use crate::http::server::Server;
 use crate::http::service::Context as RequestContext;
 use crate::http::service::{Exchange, Service};
 use crate::http::transport::Stream;
+use crate::message::connection::HttpLimit;
 
 /// The time to read and discard an unwanted body, so that the client reads the response: closing while bytes are in
 /// flight would make the client's system drop it (RFC 9112 section 9.6).

@@ -25,10 +25,10 @@ use crate::http::admission::{AddressPermit, Streams};
 use crate::http::alarm::{Alarm, after};
 use crate::http::forwarding::Peer;
 use crate::http::limits::{HeadLimits, Http2Limits};
-use crate::http::observer::HttpLimit;
 use crate::http::server::Server;
 use crate::http::service::Service;
 use crate::http::transport::Stream;
+use crate::message::connection::HttpLimit;
 
 /// Streams that we have reset and that are remembered for a moment, because the client may still send on them; sending
 /// on a forgotten stream counts as the client's error. A limiter rejects many requests whose bodies are in flight.

@@ -21,9 +21,9 @@ use crate::http::activity::Activity;
 use crate::http::alarm::Alarm;
 use crate::http::forwarding::Peer;
 use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, ResponseBody, ResponseHeaders};
-use crate::http::observer::Cut;
 use crate::http::service::{Context, Downstream};
 use crate::http::service::{Exchange, Service};
+use crate::message::connection::Cut;
 use crate::message::headers::Headers;
 
 /// A reset within this time of a request's arrival and before its response is a rapid one (CVE-2023-44487). Later ones

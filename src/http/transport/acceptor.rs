@@ -15,7 +15,8 @@ use super::proxy_protocol::{self, Header, HeaderError, MAX_HEADER, Source};
 use super::{ServerTls, Stream, TlsInfo};
 use crate::http::activity::DRAIN_PATIENCE;
 use crate::http::admission::{AddressPermit, Admission};
-use crate::http::observer::{ConnectionFailure, Observer};
+use crate::http::observer::Observer;
+use crate::message::connection::ConnectionFailure;
 
 /// The preface of an HTTP/2 client (RFC 9113 section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -275,7 +276,7 @@ mod tests {
 
     use super::*;
     use crate::http::admission::ConnectionLimits;
-    use crate::http::observer::HttpLimit;
+    use crate::message::connection::HttpLimit;
 
     const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use http::StatusCode;
 
 use super::address::{Server, ServerAddress};
-use super::endpoint::{Endpoint, EndpointLease, State};
+use super::endpoint::{Endpoint, EndpointLease};
 use crate::http::observer::UpstreamObserver;
 use crate::http::transport::Address;
+use crate::message::connection::{EndpointState, UpstreamFailure};
 
 /// Addresses per name. Each request examines all addresses of a route to find the least loaded one. A resolver's answer
 /// over UDP contains about thirty.
@@ -102,7 +103,7 @@ impl Cluster {
         let (later, first) = endpoints.split_at(start.min(endpoints.len()));
         let (place, endpoint) = first.iter().chain(later).enumerate().min_by_key(|(_, endpoint)| {
             let is_avoided = avoid.is_some_and(|avoid| Rc::ptr_eq(avoid, endpoint));
-            (is_avoided, endpoint.state(now) != State::Healthy, endpoint.outstanding.get())
+            (is_avoided, endpoint.state(now) != EndpointState::Healthy, endpoint.outstanding.get())
         })?;
         // A retry does not take a turn. Otherwise the two of a pair would swap turns with each failure, and the failing
         // one would be tried first every time.
@@ -151,11 +152,11 @@ impl Cluster {
     }
 
     fn eject(&self, endpoint: &Endpoint, now: Instant) {
-        if endpoint.state(now) == State::Ejected {
+        if endpoint.state(now) == EndpointState::Ejected {
             return;
         }
         let endpoints = self.endpoints.borrow();
-        let ejected = endpoints.iter().filter(|other| other.state(now) == State::Ejected).count();
+        let ejected = endpoints.iter().filter(|other| other.state(now) == EndpointState::Ejected).count();
         if ejected < endpoints.len() / 2 {
             let length = endpoint.eject(now);
             self.observer.ejected();
@@ -163,7 +164,7 @@ impl Cluster {
         }
     }
 
-    pub(super) fn report(&self, endpoint: &Endpoint, reason: &'static str, error: &dyn Error) {
+    pub(super) fn report(&self, endpoint: &Endpoint, reason: UpstreamFailure, error: &dyn Error) {
         self.observer.failed(Some(endpoint), reason, error);
     }
 
@@ -188,7 +189,7 @@ pub(super) mod tests {
     impl UpstreamObserver for CountedEjections {
         fn answered(&self, _: Duration) {}
 
-        fn failed(&self, _: Option<&dyn Display>, _: &'static str, _: &dyn Error) {}
+        fn failed(&self, _: Option<&dyn Display>, _: UpstreamFailure, _: &dyn Error) {}
 
         fn retried(&self) {}
 
@@ -306,14 +307,14 @@ pub(super) mod tests {
         let mut now = start;
         for seconds in [10, 20, 40, 80, 160, 300, 300] {
             fail(&cluster, 1, now);
-            assert_eq!(endpoint.state(now + (seconds - 1) * SECOND), State::Ejected, "{seconds}");
+            assert_eq!(endpoint.state(now + (seconds - 1) * SECOND), EndpointState::Ejected, "{seconds}");
             now += seconds * SECOND;
-            assert_eq!(endpoint.state(now), State::Healthy, "{seconds}");
+            assert_eq!(endpoint.state(now), EndpointState::Healthy, "{seconds}");
         }
         // It has been good for as long as it had been away.
         now += 300 * SECOND;
         fail(&cluster, 1, now);
-        assert_eq!(endpoint.state(now + 10 * SECOND), State::Healthy);
+        assert_eq!(endpoint.state(now + 10 * SECOND), EndpointState::Healthy);
     }
 
     #[test]
@@ -349,7 +350,7 @@ pub(super) mod tests {
             .map(|check| {
                 let needed = if check == '+' { 2 } else { 3 };
                 endpoint.checked(check == '+', NonZeroU32::new(needed).unwrap());
-                if endpoint.state(now) == State::Healthy { 'h' } else { 'u' }
+                if endpoint.state(now) == EndpointState::Healthy { 'h' } else { 'u' }
             })
             .collect();
         assert_eq!(states, "hhhhhhhhhuuuuh");

@@ -17,6 +17,7 @@ use crate::http::http1::KeepAlive;
 use crate::http::http2;
 use crate::http::message::BodyError;
 use crate::http::transport::{Address, Protocol};
+use crate::message::connection::EndpointState;
 
 /// Consecutive failures that eject an endpoint, as in Envoy's outlier detection (`consecutive_5xx`).
 pub(super) const MAX_FAILURES: u32 = 5;
@@ -76,15 +77,6 @@ struct Shared {
 struct Ejection {
     until: Instant,
     length: Duration,
-}
-
-/// An endpoint's state: the label `state` of `weir_upstream_endpoints`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Healthy,
-    /// Requests to it failed, so it is not used for a while.
-    Ejected,
-    Unhealthy,
 }
 
 impl Endpoint {
@@ -156,13 +148,13 @@ impl Endpoint {
         self.shared.borrow_mut().clear();
     }
 
-    pub(super) fn state(&self, now: Instant) -> State {
+    pub(super) fn state(&self, now: Instant) -> EndpointState {
         if !self.healthy.get() {
-            State::Unhealthy
+            EndpointState::Unhealthy
         } else if self.ejection.get().is_some_and(|ejection| now < ejection.until) {
-            State::Ejected
+            EndpointState::Ejected
         } else {
-            State::Healthy
+            EndpointState::Healthy
         }
     }
 

@@ -179,7 +179,7 @@ impl Forwarder {
 
     /// Reports a request that got no endpoint.
     fn without_endpoint(&self, error: UpstreamError) -> UpstreamError {
-        error.reason().inspect(|reason| self.observer.failed(None, reason, &error));
+        error.reason().inspect(|reason| self.observer.failed(None, *reason, &error));
         error
     }
 

@@ -13,12 +13,12 @@ use tokio::task::JoinSet;
 
 use self::cluster::{Cluster, Limits};
 use self::connections::Connector;
-use self::endpoint::State;
 use self::kept_body::KeptMemory;
 use self::resolve::Resolution;
 use super::limits::Timeouts;
 use super::observer::UpstreamObserver;
 use super::transport;
+use crate::message::connection::EndpointState;
 
 mod address;
 mod cluster;
@@ -138,28 +138,17 @@ impl Upstreams {
         self.routes.pick(host, path).and_then(|index| self.destinations.get(index))
     }
 
-    /// Closes connections that have been idle for too long, and counts the endpoints. Call it about once per second.
-    pub(crate) fn reap(&self, now: Instant) -> EndpointCounts {
-        let mut counts = EndpointCounts::default();
+    /// Closes connections that have been idle for too long, and counts the endpoints, in the order of
+    /// [`EndpointState::ALL`]. Call it about once per second.
+    pub(crate) fn reap(&self, now: Instant) -> [i64; EndpointState::ALL.len()] {
+        let mut counts = [0; EndpointState::ALL.len()];
         for destination in &self.destinations {
             let Destination::Servers(forwarder) = destination else { continue };
             forwarder.cluster.reap(now);
             for endpoint in forwarder.cluster.endpoints() {
-                match endpoint.state(now) {
-                    State::Healthy => counts.healthy += 1,
-                    State::Ejected => counts.ejected += 1,
-                    State::Unhealthy => counts.unhealthy += 1,
-                }
+                counts[endpoint.state(now) as usize] += 1;
             }
         }
         counts
     }
-}
-
-/// Numbers of endpoints by state.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct EndpointCounts {
-    pub(crate) healthy: i64,
-    pub(crate) ejected: i64,
-    pub(crate) unhealthy: i64,
 }

@@ -151,7 +151,7 @@ impl Operator {
     /// Counts what the store has and this process cannot read, and tells of it in the log. Called when the notes have changed.
     pub(super) fn tell_unread(&self, kind: SharedNote, unread: &[String]) {
         let metrics = &self.limiter.shared.metrics.listeners;
-        metrics.shared_notes_unread[kind as usize].set(i64::try_from(unread.len()).unwrap_or(i64::MAX));
+        metrics.shared_notes_unread[kind].set(i64::try_from(unread.len()).unwrap_or(i64::MAX));
         if let [first, ..] = unread {
             tracing::warn!(
                 unread = unread.len(),

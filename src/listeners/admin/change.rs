@@ -104,7 +104,7 @@ impl Admin {
                 Err(rejection) => (AdminWriteResult::Mistaken, rejection.reply().into()),
             },
         };
-        self.options.shared.metrics().listeners.admin_writes[write as usize][result as usize].inc();
+        self.options.shared.metrics().listeners.admin_writes[write][result].inc();
         answer
     }
 }

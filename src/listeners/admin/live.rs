@@ -16,7 +16,7 @@ use crate::message::reply::Reply;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::denials::IdFormat;
-use crate::telemetry::metrics::{DecisionResult, ENDPOINT_STATES};
+use crate::telemetry::metrics::DecisionResult;
 
 impl Admin {
     pub(super) fn answer_live(&self, request: &AdminRequest) -> Reply {
@@ -35,8 +35,7 @@ impl Admin {
         let mut limits = Vec::new();
         shared.each_limit(|limit, decisions| limits.extend(counted(limit, &decisions)));
         let metrics = shared.metrics();
-        let upstreams = ENDPOINT_STATES.iter().zip(&metrics.upstreams.endpoints);
-        let upstreams: Value = upstreams.map(|(state, gauge)| (*state, gauge.get())).collect();
+        let upstreams: Value = metrics.upstreams.endpoints.iter().map(|(state, gauge)| (state, gauge.get())).collect();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "now_ms": Timestamp::now().as_millisecond(),

@@ -252,7 +252,7 @@ fn invalid(reply: Reply) -> CheckResponse {
 }
 
 fn check_response(code: Code, response: HttpResponse, dynamic_metadata: Option<Struct>) -> CheckResponse {
-    let status = RpcStatus { code: i32::from(code as u8), message: String::new() };
+    let status = RpcStatus { code: i32::from(code.number()), message: String::new() };
     CheckResponse { status: Some(status), http_response: Some(response), dynamic_metadata }
 }
 

@@ -9,27 +9,13 @@ use bytes::{Bytes, BytesMut};
 use prost::Message;
 
 use crate::message::headers::Headers;
+pub(super) use crate::telemetry::metrics::GrpcCode as Code;
 
 /// Bytes of a message's prefix: a flag and the length.
 const PREFIX: usize = 5;
 
 /// Bytes of a message by default, as in gRPC's libraries.
 pub const DEFAULT_MAX_MESSAGE: usize = 4 * 1024 * 1024;
-
-/// The status codes in use, with their numbers on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Code {
-    Ok = 0,
-    Cancelled = 1,
-    InvalidArgument = 3,
-    DeadlineExceeded = 4,
-    NotFound = 5,
-    ResourceExhausted = 8,
-    Unimplemented = 12,
-    Internal = 13,
-    Unavailable = 14,
-}
 
 /// The end of a call without a message.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,22 +26,25 @@ pub(super) struct Status {
 }
 
 impl Code {
-    pub(super) const ALL: [Self; 9] = [
-        Self::Ok,
-        Self::Cancelled,
-        Self::InvalidArgument,
-        Self::DeadlineExceeded,
-        Self::NotFound,
-        Self::ResourceExhausted,
-        Self::Unimplemented,
-        Self::Internal,
-        Self::Unavailable,
-    ];
+    /// The number on the wire.
+    pub(super) const fn number(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Cancelled => 1,
+            Self::InvalidArgument => 3,
+            Self::DeadlineExceeded => 4,
+            Self::NotFound => 5,
+            Self::ResourceExhausted => 8,
+            Self::Unimplemented => 12,
+            Self::Internal => 13,
+            Self::Unavailable => 14,
+        }
+    }
 
     /// Returns the value of `grpc-status`.
     pub(super) const fn text(self) -> &'static str {
         const TEXTS: [&str; 15] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14"];
-        TEXTS[self as usize]
+        TEXTS[self.number() as usize]
     }
 }
 
@@ -310,13 +299,6 @@ mod tests {
         let lines: Vec<_> =
             headers.iter().map(|(n, v)| (str::from_utf8(n).unwrap(), str::from_utf8(v).unwrap())).collect();
         assert_eq!(lines, [("grpc-status", "5"), ("grpc-message", "100 %25 %C3%A9%0Anot"), ("grpc-status", "0")]);
-    }
-
-    #[test]
-    fn codes_are_their_numbers() {
-        for code in Code::ALL {
-            assert_eq!(code.text(), (code as u8).to_string());
-        }
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Envoy {
             Err(Status { code: Code::Unavailable, .. }) => RateLimitAnswer::Unavailable,
             Err(_) => RateLimitAnswer::Invalid,
         };
-        self.front.limiter.shared().metrics().listeners.rate_limit_answers[counted as usize].inc();
+        self.front.limiter.shared().metrics().listeners.rate_limit_answers[counted].inc();
         answered.map(|(_, response)| frame(&response))
     }
 

@@ -8,9 +8,9 @@ use crate::engine::request::Request;
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
 use crate::http::message::Response;
-use crate::http::observer::Cut;
 use crate::http::{Context, Exchange};
 use crate::limiter::{Ask, HeldSlots, Limiter, Ruling};
+use crate::message::connection::Cut;
 use crate::telemetry::access_log::{Entry, UpstreamUse};
 use crate::telemetry::http_counters::InFlight;
 use crate::telemetry::metrics::DecisionListener;
@@ -119,7 +119,7 @@ impl Drop for ActiveRequest {
         let Some(entry) = &mut self.entry else { return };
         let is_cut = !self.has_ended.get() && entry.record.status != 0;
         let cut = self.activity.cut().filter(|cut| entry.record.status != 0 || *cut == Cut::Timeout);
-        entry.record.cut = cut.or(is_cut.then_some(Cut::Client)).map(Cut::label);
+        entry.record.cut = cut.or(is_cut.then_some(Cut::Client));
         entry.record.upstream_error = entry.record.upstream_error.or(self.activity.upstream_error());
     }
 }

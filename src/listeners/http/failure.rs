@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use crate::http::failure::UpstreamError;
 use crate::http::message::BodyError;
-use crate::http::observer::HttpLimit;
+use crate::message::connection::HttpLimit;
 use crate::message::reply::{Reply, problem};
 
 /// A request that no limit denies and no upstream answers.

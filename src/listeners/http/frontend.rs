@@ -14,10 +14,10 @@ use crate::http::failure::HeadError;
 use crate::http::forwarding::Peer;
 use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::observer::UpstreamObserver;
-use crate::http::upstream::EndpointCounts;
 use crate::http::{HttpOptions, Server};
 use crate::limiter::Limiter;
 use crate::message::client_address::ClientAddress;
+use crate::message::connection::EndpointState;
 use crate::message::headers::Headers;
 use crate::telemetry::RequestHead;
 use crate::telemetry::access_log::{AccessLog, Record, WorkerLog};
@@ -74,9 +74,9 @@ impl Frontend {
         RouteObserver::new(self.counters.clone())
     }
 
-    pub(crate) fn count_endpoints(&self, counts: EndpointCounts) {
-        let EndpointCounts { healthy, ejected, unhealthy } = counts;
-        self.counters.set_endpoints([healthy, ejected, unhealthy]);
+    /// Sets this worker's number of endpoints of each state.
+    pub(crate) fn count_endpoints(&self, counts: [i64; EndpointState::ALL.len()]) {
+        self.counters.set_endpoints(counts);
     }
 
     /// Counts a response of an upstream or a service.

@@ -6,26 +6,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::http::observer::{ConnectionFailure, HttpLimit, Observer, UpstreamObserver};
+use crate::http::observer::{Observer, UpstreamObserver};
+use crate::message::connection::{ConnectionFailure, HttpLimit, UpstreamFailure};
 use crate::telemetry::http_counters::Counters;
-use crate::telemetry::metrics::{Metrics, TlsListener};
+use crate::telemetry::metrics::{Handshake, Metrics, TlsListener, TooMany};
 use crate::telemetry::throttle::Throttle;
 
 impl Observer for Counters {
     fn limit_reached(&self, limit: HttpLimit) {
-        self.metrics.http.limits.inc(limit.label());
+        self.metrics.http.limits[limit].inc();
     }
 
     fn connection_failed(&self, failure: ConnectionFailure) {
-        self.metrics.http.connections_failed.inc(failure.label());
+        self.metrics.http.connections_failed[failure].inc();
     }
 
     fn connection_rejected(&self) {
-        self.metrics.server.connections_rejected.inc("address");
+        self.metrics.server.connections_rejected[TooMany::Address].inc();
     }
 
     fn tls_handshake(&self, is_resumed: bool) {
-        self.metrics.http.tls_handshakes[self.listener as usize][usize::from(is_resumed)].inc();
+        let kind = if is_resumed { Handshake::Resumed } else { Handshake::Full };
+        self.metrics.http.tls_handshakes[self.listener][kind].inc();
     }
 
     fn tunnel(&self, is_open: bool) {
@@ -41,19 +43,20 @@ pub(crate) struct ConnectionObserver {
 
 impl Observer for ConnectionObserver {
     fn limit_reached(&self, limit: HttpLimit) {
-        self.metrics.http.limits.inc(limit.label());
+        self.metrics.http.limits[limit].inc();
     }
 
     fn connection_failed(&self, failure: ConnectionFailure) {
-        self.metrics.http.connections_failed.inc(failure.label());
+        self.metrics.http.connections_failed[failure].inc();
     }
 
     fn connection_rejected(&self) {
-        self.metrics.server.connections_rejected.inc("address");
+        self.metrics.server.connections_rejected[TooMany::Address].inc();
     }
 
     fn tls_handshake(&self, is_resumed: bool) {
-        self.metrics.http.tls_handshakes[self.listener as usize][usize::from(is_resumed)].inc();
+        let kind = if is_resumed { Handshake::Resumed } else { Handshake::Full };
+        self.metrics.http.tls_handshakes[self.listener][kind].inc();
     }
 
     fn tunnel(&self, _: bool) {}
@@ -77,11 +80,11 @@ impl UpstreamObserver for RouteObserver {
         self.counters.upstream_seconds.observe(time);
     }
 
-    fn failed(&self, server: Option<&dyn Display>, reason: &'static str, error: &dyn Error) {
-        self.counters.metrics.upstreams.errors.inc(reason);
+    fn failed(&self, server: Option<&dyn Display>, reason: UpstreamFailure, error: &dyn Error) {
+        self.counters.metrics.upstreams.errors[reason].inc();
         if let Some(suppressed) = self.log.pass() {
             let upstream = server.map(tracing::field::display);
-            tracing::warn!(upstream, reason, suppressed, "upstream failed: {error}");
+            tracing::warn!(upstream, reason = reason.label(), suppressed, "upstream failed: {error}");
         }
     }
 
@@ -101,13 +104,7 @@ impl UpstreamObserver for RouteObserver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::{CONNECTION_FAILURES, HTTP_LIMITS, HttpListener};
-
-    #[test]
-    fn every_label_is_announced() {
-        assert_eq!(HttpLimit::ALL.map(HttpLimit::label), HTTP_LIMITS);
-        assert_eq!(ConnectionFailure::ALL.map(ConnectionFailure::label), CONNECTION_FAILURES);
-    }
+    use crate::telemetry::metrics::HttpListener;
 
     #[test]
     fn events_are_counted() {
@@ -123,8 +120,8 @@ mod tests {
         for line in [
             "weir_http_connections_rejected_total{reason=\"address\"} 2".to_owned(),
             "weir_http_connections_rejected_total{reason=\"total\"} 0".to_owned(),
-            format!("weir_http_connections_failed_total{{reason=\"{}\"}} 1", CONNECTION_FAILURES[1]),
-            format!("weir_http_listener_limits_total{{limit=\"{}\"}} 1", HTTP_LIMITS[1]),
+            format!("weir_http_connections_failed_total{{reason=\"{}\"}} 1", ConnectionFailure::LABELS[1]),
+            format!("weir_http_listener_limits_total{{limit=\"{}\"}} 1", HttpLimit::LABELS[1]),
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");
         }

@@ -266,7 +266,7 @@ impl HttpService for Check {
         };
         let result = answered.as_ref().map_or(CheckResult::Malformed, |(_, result)| *result);
         let requests = &self.front.limiter.shared().metrics().listeners.check_requests;
-        requests[convention as usize][result as usize].inc();
+        requests[convention][result].inc();
         match answered {
             Ok((reply, _)) => self.front.own(reply),
             Err(failure) => self.front.failed(&failure),

@@ -58,7 +58,7 @@ pub(super) async fn inspect(
         return Ok(Inspected::Absent);
     }
     let unread = |reason: UninspectedBody| {
-        metrics.listeners.uninspected_bodies.inc(reason.label());
+        metrics.listeners.uninspected_bodies[reason].inc();
         Ok(Inspected::Unread)
     };
     if BodyForm::of(headers) == Err(UnreadBody::Encoded) {

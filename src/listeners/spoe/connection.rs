@@ -20,7 +20,8 @@ use super::Spoe;
 use super::frame::{Frame, Hello, LENGTH_BYTES, MAX_FRAME, Notify, write_disconnect};
 use super::status::Status;
 use crate::http::HANDSHAKE;
-use crate::http::observer::{ConnectionFailure, Observer};
+use crate::http::observer::Observer;
+use crate::message::connection::ConnectionFailure;
 
 /// Questions of one round: as many as one call to Redis takes, and three times `HAProxy`'s `max-waiting-frames`.
 const MAX_ROUND: usize = 64;

@@ -253,7 +253,7 @@ impl Spoe {
 
     /// Counts and logs that we end a connection.
     fn disconnects(&self, peer: IpAddr, status: Status) {
-        self.limiter.shared().metrics().listeners.spoe_disconnects.inc(status.label());
+        self.limiter.shared().metrics().listeners.spoe_disconnects[status].inc();
         if status != Status::Normal
             && let Some(suppressed) = self.connection_log.pass()
         {

@@ -1,25 +1,6 @@
 //! The protocol's status codes (SPOE.txt section 3.5), as far as an agent needs them.
 
-use crate::telemetry::metrics::SPOE_REASONS;
-
-/// The status of an AGENT-DISCONNECT, in the order of [`SPOE_REASONS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
-    /// The process ends, or `HAProxy` has disconnected.
-    Normal,
-    Timeout,
-    /// A frame is longer than negotiated.
-    TooBig,
-    /// Not a frame, or not allowed now.
-    Invalid,
-    NoVersion,
-    NoFrameSize,
-    NoCapabilities,
-    BadVersion,
-    /// Below the protocol's minimum.
-    BadFrameSize,
-    Fragmented,
-}
+pub(super) use crate::telemetry::metrics::SpoeStatus as Status;
 
 impl Status {
     pub(super) const fn code(self) -> u64 {
@@ -28,11 +9,6 @@ impl Status {
 
     pub(super) const fn message(self) -> &'static str {
         self.row().1
-    }
-
-    /// The label `reason` of `weir_spoe_disconnects_total`.
-    pub(super) const fn label(self) -> &'static str {
-        SPOE_REASONS[self as usize]
     }
 
     const fn row(self) -> (u64, &'static str) {
@@ -48,31 +24,5 @@ impl Status {
             Self::BadFrameSize => (9, "max-frame-size too big or too small"),
             Self::Fragmented => (10, "fragmentation not supported"),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Status::*;
-    use super::*;
-
-    #[test]
-    fn each_status_has_its_reason() {
-        let all = [
-            Normal,
-            Timeout,
-            TooBig,
-            Invalid,
-            NoVersion,
-            NoFrameSize,
-            NoCapabilities,
-            BadVersion,
-            BadFrameSize,
-            Fragmented,
-        ];
-        for (status, reason) in all.iter().zip(SPOE_REASONS) {
-            assert_eq!((format!("{status:?}").to_lowercase(), status.label()), (reason.replace('_', ""), reason));
-        }
-        assert_eq!(all.len(), SPOE_REASONS.len());
     }
 }

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use super::Format;
 use super::record::Record;
 use crate::engine::algorithms::micros::Micros;
+use crate::message::connection::{Cut, UpstreamFailure};
 use crate::telemetry::metrics::DecisionResult;
 
 /// The status if the client disconnected before there was a response; nginx introduced it.
@@ -103,8 +104,8 @@ impl LineFormatter {
             milliseconds(line, "upstream_ms", upstream.time);
             integer(line, "attempts", u64::from(upstream.attempts));
         }
-        text(line, "upstream_error", record.upstream_error);
-        text(line, "cut", record.cut);
+        text(line, "upstream_error", record.upstream_error.map(UpstreamFailure::label));
+        text(line, "cut", record.cut.map(Cut::label));
         text(line, "verdict", record.result.map(verdict));
         text(line, "limit", record.limit.as_deref());
         if let Some(remaining) = record.remaining {
@@ -301,8 +302,8 @@ pub(super) mod tests {
                 time: Duration::from_micros(7),
                 attempts: 2,
             }),
-            upstream_error: Some("body"),
-            cut: Some("upstream"),
+            upstream_error: Some(UpstreamFailure::Body),
+            cut: Some(Cut::Upstream),
             result: Some(DecisionResult::ShadowDenied),
             limit: Some("L".into()),
             remaining: Some(3),

@@ -10,6 +10,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::deciding::verdict::Verdict;
 use crate::engine::limit::rules::Rules;
+use crate::message::connection::{Cut, UpstreamFailure};
 use crate::message::trace_context::TraceContext;
 use crate::telemetry::RequestHead;
 use crate::telemetry::metrics::DecisionResult;
@@ -51,10 +52,10 @@ pub(crate) struct Record {
     /// Until the end of the response.
     pub(crate) duration: Duration,
     pub(crate) upstream: Option<UpstreamUse>,
-    /// A reason of `weir_upstream_errors_total`, if the upstream failed.
-    pub(crate) upstream_error: Option<&'static str>,
+    /// Set if the upstream failed.
+    pub(crate) upstream_error: Option<UpstreamFailure>,
     /// The cause of the response's early end.
-    pub(crate) cut: Option<&'static str>,
+    pub(crate) cut: Option<Cut>,
     /// `None` if the request was rejected before the limits were asked.
     pub(crate) result: Option<DecisionResult>,
     /// The name of the limit that binds.

@@ -1,5 +1,7 @@
 //! Makes metrics and registers them.
 
+use std::marker::PhantomData;
+use std::ops::Index;
 use std::time::Duration;
 
 use prometheus::core::Collector;
@@ -8,6 +10,8 @@ use prometheus::{
     Counter, Error, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
 };
+
+use crate::label::Label;
 
 /// Declares a group of metrics, each with the method of [`Family`] that makes it, its name, its help, and further arguments.
 macro_rules! metrics {
@@ -31,13 +35,34 @@ macro_rules! metrics {
 
 pub(super) use metrics;
 
-/// Counters for the values of one label.
+/// A metric for each value of a label. All begin at 0, so that a rate over the first event is not lost.
 #[derive(Debug)]
-pub struct Counters(IntCounterVec);
+pub struct PerLabel<L, M> {
+    /// In the order of the label's values.
+    all: Box<[M]>,
+    label: PhantomData<fn(L)>,
+}
 
-impl Counters {
-    pub fn inc(&self, value: &'static str) {
-        self.0.with_label_values(&[value]).inc();
+impl<L: Label, M> PerLabel<L, M> {
+    fn new(metric_of: impl FnMut(&'static str) -> M) -> Self {
+        Self { all: L::ALL_LABELS.iter().copied().map(metric_of).collect(), label: PhantomData }
+    }
+
+    /// All metrics with their labels.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &M)> {
+        L::ALL_LABELS.iter().copied().zip(&self.all)
+    }
+
+    pub fn map<N>(&self, other_of: impl FnMut(&M) -> N) -> PerLabel<L, N> {
+        PerLabel { all: self.all.iter().map(other_of).collect(), label: PhantomData }
+    }
+}
+
+impl<L: Label, M> Index<L> for PerLabel<L, M> {
+    type Output = M;
+
+    fn index(&self, label: L) -> &M {
+        &self.all[label.place()]
     }
 }
 
@@ -96,35 +121,26 @@ impl Family<'_> {
         Ok(Timer(self.register(Histogram::with_opts(self.buckets(buckets))?)?))
     }
 
-    /// A counter for each value of a label, in their order.
-    pub(super) fn counter_by<const N: usize>(self, label: &str, values: [&str; N]) -> Result<[IntCounter; N], Error> {
-        let counters = self.counter_vec(&[label])?;
-        Ok(values.map(|value| counters.with_label_values(&[value])))
+    /// A counter for each value of a label.
+    pub(super) fn counter_by<L: Label>(self, label: &str) -> Result<PerLabel<L, IntCounter>, Error> {
+        let counters = self.register(IntCounterVec::new(self.options(), &[label])?)?;
+        Ok(PerLabel::new(|value| counters.with_label_values(&[value])))
     }
 
-    /// A counter for each combination of two labels, in the order of their values.
-    pub(super) fn counter_by_two<const N: usize, const M: usize>(
+    /// A counter for each combination of two labels.
+    pub(super) fn counter_by_two<L: Label, K: Label>(
         self,
-        (label, values): (&str, [&str; N]),
-        (other_label, other_values): (&str, [&str; M]),
-    ) -> Result<[[IntCounter; M]; N], Error> {
-        let counters = self.counter_vec(&[label, other_label])?;
-        Ok(values.map(|value| other_values.map(|other| counters.with_label_values(&[value, other]))))
+        label: &str,
+        other: &str,
+    ) -> Result<PerLabel<L, PerLabel<K, IntCounter>>, Error> {
+        let counters = self.register(IntCounterVec::new(self.options(), &[label, other])?)?;
+        Ok(PerLabel::new(|value| PerLabel::new(|other| counters.with_label_values(&[value, other]))))
     }
 
-    /// Counters that begin at 0 for these values of a label, so that a rate over the first event is not lost.
-    pub(super) fn counters(self, label: &str, values: &[&str]) -> Result<Counters, Error> {
-        let counters = self.counter_vec(&[label])?;
-        for value in values {
-            counters.with_label_values(&[value]);
-        }
-        Ok(Counters(counters))
-    }
-
-    /// A gauge for each value of a label, in their order.
-    pub(super) fn gauge_by<const N: usize>(self, label: &str, values: [&str; N]) -> Result<[IntGauge; N], Error> {
+    /// A gauge for each value of a label.
+    pub(super) fn gauge_by<L: Label>(self, label: &str) -> Result<PerLabel<L, IntGauge>, Error> {
         let gauges = self.gauges(&[label])?;
-        Ok(values.map(|value| gauges.with_label_values(&[value])))
+        Ok(PerLabel::new(|value| gauges.with_label_values(&[value])))
     }
 
     /// Gauges without a series until one is set.
@@ -132,19 +148,10 @@ impl Family<'_> {
         self.register(IntGaugeVec::new(self.options(), labels)?)
     }
 
-    /// A timer for each value of a label, in their order.
-    pub(super) fn timer_by<const N: usize>(
-        self,
-        buckets: &[f64],
-        label: &str,
-        values: [&str; N],
-    ) -> Result<[Timer; N], Error> {
+    /// A timer for each value of a label.
+    pub(super) fn timer_by<L: Label>(self, buckets: &[f64], label: &str) -> Result<PerLabel<L, Timer>, Error> {
         let timers = self.register(HistogramVec::new(self.buckets(buckets), &[label])?)?;
-        Ok(values.map(|value| Timer(timers.with_label_values(&[value]))))
-    }
-
-    fn counter_vec(self, labels: &[&str]) -> Result<IntCounterVec, Error> {
-        self.register(IntCounterVec::new(self.options(), labels)?)
+        Ok(PerLabel::new(|value| Timer(timers.with_label_values(&[value]))))
     }
 
     fn options(self) -> Opts {

@@ -2,8 +2,8 @@
 
 use prometheus::{IntCounter, IntGauge};
 
-use super::families::{Counters, Timer, metrics};
-use super::label::label;
+use super::families::{PerLabel, Timer, metrics};
+use crate::message::connection::{ConnectionFailure, EndpointState, HttpLimit, UpstreamFailure};
 
 label! {
     /// The label `listener` of `weir_http_requests_total`.
@@ -35,37 +35,26 @@ impl From<HttpListener> for TlsListener {
     }
 }
 
-/// The label `code` of `weir_http_requests_total`: classes of status codes, and apart from them the 429 and 503 of Weir.
-pub const REQUEST_CODES: [&str; 7] = ["1xx", "2xx", "3xx", "4xx", "5xx", "429", "503"];
+label! {
+    /// The label `code` of `weir_http_requests_total`: classes of status codes, and apart from them the 429 and 503 of Weir.
+    pub enum RequestCode {
+        Informational = "1xx",
+        Successful = "2xx",
+        Redirection = "3xx",
+        ClientError = "4xx",
+        ServerError = "5xx",
+        TooManyRequests = "429",
+        Unavailable = "503",
+    }
+}
 
-/// The label `limit` of `weir_http_listener_limits_total`.
-pub const HTTP_LIMITS: [&str; 18] = [
-    "target",
-    "header_bytes",
-    "header_count",
-    "body_bytes",
-    "requests",
-    "first_byte_timeout",
-    "header_timeout",
-    "idle_timeout",
-    "body_timeout",
-    "upload_rate",
-    "download_rate",
-    "slow_readers",
-    "tunnel_timeout",
-    "streams",
-    "http2_resets",
-    "http2_control_frames",
-    "http2_errors",
-    "http2_ping_timeout",
-];
-
-/// The label `reason` of `weir_http_connections_failed_total`.
-pub const CONNECTION_FAILURES: [&str; 6] =
-    ["first_byte_timeout", "proxy_header", "tls_handshake", "tls_handshake_timeout", "plain_http", "tls_on_plain_port"];
-
-/// The label `state` of `weir_upstream_endpoints`.
-pub const ENDPOINT_STATES: [&str; 3] = ["healthy", "ejected", "unhealthy"];
+label! {
+    /// The label `kind` of `weir_tls_handshakes_total`.
+    pub enum Handshake {
+        Full = "full",
+        Resumed = "resumed",
+    }
+}
 
 /// 1 ms to 33 s in powers of two.
 const UPSTREAM_BUCKETS: [f64; 16] =
@@ -73,23 +62,19 @@ const UPSTREAM_BUCKETS: [f64; 16] =
 
 metrics! {
     pub struct HttpMetrics {
-        requests: [[IntCounter; REQUEST_CODES.len()]; HttpListener::ALL.len()] = counter_by_two(
-            "weir_http_requests_total", "Requests, by listener and class of status",
-            ("listener", HttpListener::LABELS), ("code", REQUEST_CODES),
+        requests: PerLabel<HttpListener, PerLabel<RequestCode, IntCounter>> = counter_by_two(
+            "weir_http_requests_total", "Requests, by listener and class of status", "listener", "code",
         );
         requests_in_flight: IntGauge = gauge("weir_http_requests_in_flight", "Requests in flight");
         tunnels: IntGauge = gauge("weir_http_tunnels", "Open connections that were upgraded to another protocol");
-        limits: Counters = counters(
-            "weir_http_listener_limits_total", "Times that a client reached a limit of a listener",
-            "limit", &HTTP_LIMITS,
+        limits: PerLabel<HttpLimit, IntCounter> = counter_by(
+            "weir_http_listener_limits_total", "Times that a client reached a limit of a listener", "limit",
         );
-        connections_failed: Counters = counters(
-            "weir_http_connections_failed_total", "Connections that ended before their first request, by reason",
-            "reason", &CONNECTION_FAILURES,
+        connections_failed: PerLabel<ConnectionFailure, IntCounter> = counter_by(
+            "weir_http_connections_failed_total", "Connections that ended before their first request, by reason", "reason",
         );
-        tls_handshakes: [[IntCounter; 2]; TlsListener::ALL.len()] = counter_by_two(
-            "weir_tls_handshakes_total", "TLS handshakes with clients, by listener",
-            ("listener", TlsListener::LABELS), ("kind", ["full", "resumed"]),
+        tls_handshakes: PerLabel<TlsListener, PerLabel<Handshake, IntCounter>> = counter_by_two(
+            "weir_tls_handshakes_total", "TLS handshakes with clients, by listener", "listener", "kind",
         );
     }
 }
@@ -100,17 +85,12 @@ metrics! {
             "weir_upstream_duration_seconds", "Time until an upstream's response headers",
             &UPSTREAM_BUCKETS,
         );
-        errors: Counters = counters(
-            "weir_upstream_errors_total", "Requests that an upstream failed, by reason",
-            "reason", &[
-                "resolve", "busy", "connect", "exhausted", "connect_timeout", "response_timeout", "closed", "malformed", "body",
-                "body_timeout",
-            ],
+        errors: PerLabel<UpstreamFailure, IntCounter> = counter_by(
+            "weir_upstream_errors_total", "Requests that an upstream failed, by reason", "reason",
         );
         /// Every worker has its own view of each address.
-        endpoints: [IntGauge; ENDPOINT_STATES.len()] = gauge_by(
-            "weir_upstream_endpoints", "Upstream addresses by state, once per worker",
-            "state", ENDPOINT_STATES,
+        endpoints: PerLabel<EndpointState, IntGauge> = gauge_by(
+            "weir_upstream_endpoints", "Upstream addresses by state, once per worker", "state",
         );
         ejections: IntCounter = counter(
             "weir_upstream_ejections_total",

@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use super::Metrics;
-use super::label::label;
 use super::tally::Tally;
 use crate::engine::charging::settlement::SettlementOutcome;
 

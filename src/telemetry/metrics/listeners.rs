@@ -2,8 +2,7 @@
 
 use prometheus::{IntCounter, IntGauge};
 
-use super::families::{Counters, Timer, metrics};
-use super::label::label;
+use super::families::{PerLabel, Timer, metrics};
 use super::{DECISION_BUCKETS, DELAY_BUCKETS};
 
 label! {
@@ -105,44 +104,54 @@ label! {
     }
 }
 
-/// The label `method` of `weir_grpc_calls_total`.
-pub const GRPC_METHODS: [&str; 8] = [
-    "check",
-    "should_rate_limit",
-    "check_rate_limit",
-    "report",
-    "health_check",
-    "health_list",
-    "health_watch",
-    "unknown",
-];
+label! {
+    /// A method of the gRPC listener: the label `method` of `weir_grpc_calls_total`.
+    pub enum GrpcMethod {
+        Check = "check",
+        ShouldRateLimit = "should_rate_limit",
+        CheckRateLimit = "check_rate_limit",
+        Report = "report",
+        HealthCheck = "health_check",
+        HealthList = "health_list",
+        HealthWatch = "health_watch",
+        Unknown = "unknown",
+    }
+}
 
-/// The label `reason` of `weir_spoe_disconnects_total`, in the order of the SPOE listener's `Status`.
-pub const SPOE_REASONS: [&str; 10] = [
-    "normal",
-    "timeout",
-    "too_big",
-    "invalid",
-    "no_version",
-    "no_frame_size",
-    "no_capabilities",
-    "bad_version",
-    "bad_frame_size",
-    "fragmented",
-];
+label! {
+    /// The status codes in use: the label `code` of `weir_grpc_calls_total`.
+    pub enum GrpcCode {
+        Ok = "ok",
+        Cancelled = "cancelled",
+        InvalidArgument = "invalid_argument",
+        DeadlineExceeded = "deadline_exceeded",
+        NotFound = "not_found",
+        ResourceExhausted = "resource_exhausted",
+        Unimplemented = "unimplemented",
+        Internal = "internal",
+        Unavailable = "unavailable",
+    }
+}
 
-/// The label `code` of `weir_grpc_calls_total`.
-pub const GRPC_CODES: [&str; 9] = [
-    "ok",
-    "cancelled",
-    "invalid_argument",
-    "deadline_exceeded",
-    "not_found",
-    "resource_exhausted",
-    "unimplemented",
-    "internal",
-    "unavailable",
-];
+label! {
+    /// The status of an AGENT-DISCONNECT: the label `reason` of `weir_spoe_disconnects_total`.
+    pub enum SpoeStatus {
+        /// The process ends, or `HAProxy` has disconnected.
+        Normal = "normal",
+        Timeout = "timeout",
+        /// A frame is longer than negotiated.
+        TooBig = "too_big",
+        /// Not a frame, or not allowed now.
+        Invalid = "invalid",
+        NoVersion = "no_version",
+        NoFrameSize = "no_frame_size",
+        NoCapabilities = "no_capabilities",
+        BadVersion = "bad_version",
+        /// Below the protocol's minimum.
+        BadFrameSize = "bad_frame_size",
+        Fragmented = "fragmented",
+    }
+}
 
 label! {
     /// The label `reason` of `weir_uninspected_bodies_total`.
@@ -161,13 +170,12 @@ label! {
 
 metrics! {
     pub struct ListenerMetrics {
-        decision_seconds: [Timer; DecisionListener::ALL.len()] = timer_by(
+        decision_seconds: PerLabel<DecisionListener, Timer> = timer_by(
             "weir_decision_duration_seconds", "Time to a verdict, the store's reply included, by listener",
-            &DECISION_BUCKETS, "listener", DecisionListener::LABELS,
+            &DECISION_BUCKETS, "listener",
         );
-        uninspected_bodies: Counters = counters(
-            "weir_uninspected_bodies_total", "Bodies that a limit needed and that were not read, by reason",
-            "reason", &UninspectedBody::LABELS,
+        uninspected_bodies: PerLabel<UninspectedBody, IntCounter> = counter_by(
+            "weir_uninspected_bodies_total", "Bodies that a limit needed and that were not read, by reason", "reason",
         );
         slots: IntGauge = gauge("weir_slots_held", "Slots that requests in flight hold");
         delayed: IntGauge = gauge("weir_delayed_requests", "Requests that are held for limits with `delay`");
@@ -179,38 +187,32 @@ metrics! {
         live_overrides_inert: IntGauge = gauge(
             "weir_live_overrides_inert", "Live overrides that the rules in force have no use for",
         );
-        shared_notes_unread: [IntGauge; SharedNote::ALL.len()] = gauge_by(
+        shared_notes_unread: PerLabel<SharedNote, IntGauge> = gauge_by(
             "weir_shared_notes_unread", "Changes by operators in the store that cannot be read and have no effect here",
-            "kind", SharedNote::LABELS,
+            "kind",
         );
         live_overrides_synced: IntGauge = gauge(
             "weir_live_overrides_sync_timestamp_seconds", "When the live overrides were last in step with the store",
         );
-        /// By [`DecisionListener`], except the rate limit service: its calls name no client.
-        client_conflicts: Counters = counters(
+        /// Those of the rate limit service stay 0: its calls name no client.
+        client_conflicts: PerLabel<DecisionListener, IntCounter> = counter_by(
             "weir_client_address_conflicts_total",
-            "Requests whose X-Forwarded-For and Forwarded name different clients",
-            "listener", &["proxy", "check", "ext_authz", "spoe"],
+            "Requests whose X-Forwarded-For and Forwarded name different clients", "listener",
         );
-        check_requests: [[IntCounter; CheckResult::ALL.len()]; Convention::ALL.len()] = counter_by_two(
-            "weir_check_requests_total", "Replies of the check listener, by convention and result",
-            ("convention", Convention::LABELS), ("result", CheckResult::LABELS),
+        check_requests: PerLabel<Convention, PerLabel<CheckResult, IntCounter>> = counter_by_two(
+            "weir_check_requests_total", "Replies of the check listener, by convention and result", "convention", "result",
         );
-        grpc_calls: [[IntCounter; GRPC_CODES.len()]; GRPC_METHODS.len()] = counter_by_two(
-            "weir_grpc_calls_total", "gRPC calls, by method and status code",
-            ("method", GRPC_METHODS), ("code", GRPC_CODES),
+        grpc_calls: PerLabel<GrpcMethod, PerLabel<GrpcCode, IntCounter>> = counter_by_two(
+            "weir_grpc_calls_total", "gRPC calls, by method and status code", "method", "code",
         );
-        rate_limit_answers: [IntCounter; RateLimitAnswer::ALL.len()] = counter_by(
-            "weir_rate_limit_service_answers_total", "Replies of the rate limit service",
-            "answer", RateLimitAnswer::LABELS,
+        rate_limit_answers: PerLabel<RateLimitAnswer, IntCounter> = counter_by(
+            "weir_rate_limit_service_answers_total", "Replies of the rate limit service", "answer",
         );
-        spoe_disconnects: Counters = counters(
-            "weir_spoe_disconnects_total", "HAProxy connections that Weir closed, by reason",
-            "reason", &SPOE_REASONS,
+        spoe_disconnects: PerLabel<SpoeStatus, IntCounter> = counter_by(
+            "weir_spoe_disconnects_total", "HAProxy connections that Weir closed, by reason", "reason",
         );
-        admin_writes: [[IntCounter; AdminWriteResult::ALL.len()]; AdminWrite::ALL.len()] = counter_by_two(
-            "weir_admin_writes_total", "Changes that operators asked for, by operation and result",
-            ("op", AdminWrite::LABELS), ("result", AdminWriteResult::LABELS),
+        admin_writes: PerLabel<AdminWrite, PerLabel<AdminWriteResult, IntCounter>> = counter_by_two(
+            "weir_admin_writes_total", "Changes that operators asked for, by operation and result", "op", "result",
         );
     }
 }

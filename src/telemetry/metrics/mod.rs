@@ -5,7 +5,7 @@
 //! The only label with free values is the limit's name; [`limits`] has the metrics with it. All other labels have closed sets
 //! of values. prometheus 0.14 identifies a series by a hash of these without a separator; a test shows that no two collide.
 
-use prometheus::{Encoder, IntGauge, Registry, TextEncoder};
+use prometheus::{Encoder, IntCounter, IntGauge, Registry, TextEncoder};
 
 use self::families::Family;
 use self::http::{HttpMetrics, UpstreamMetrics};
@@ -18,7 +18,6 @@ use self::tally::Tallies;
 
 mod families;
 mod http;
-mod label;
 mod limits;
 mod listeners;
 mod process;
@@ -26,16 +25,15 @@ mod server;
 mod store;
 mod tally;
 
-pub use families::{LocalTimer, Timer};
-pub use http::{CONNECTION_FAILURES, ENDPOINT_STATES, HTTP_LIMITS, HttpListener, REQUEST_CODES, TlsListener};
+pub use families::{LocalTimer, PerLabel, Timer};
+pub use http::{Handshake, HttpListener, RequestCode, TlsListener};
 pub use limits::{Count, DecisionResult, LimitMetrics, LimitTallies, SettlementMetrics};
 pub use listeners::{
-    AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GRPC_CODES, GRPC_METHODS, RateLimitAnswer,
-    SPOE_REASONS, SharedNote, UninspectedBody,
+    AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GrpcCode, GrpcMethod, RateLimitAnswer,
+    SharedNote, SpoeStatus, UninspectedBody,
 };
-pub use server::KeysFetch;
-pub use server::OverridesFetch;
-pub use store::StoreReport;
+pub use server::{KeysFetch, OverridesFetch, TooMany};
+pub use store::{StoreFailure, StoreReport};
 pub use tally::Tally;
 
 /// 50 us to 1 s: from a decision in memory to a store that is too slow to be useful. Two bounds are callers' timeouts: Envoy
@@ -46,7 +44,7 @@ const DECISION_BUCKETS: [f64; 14] =
 /// 10 ms to 10 minutes, the longest delay.
 const DELAY_BUCKETS: [f64; 12] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0, 600.0];
 
-label::label! {
+label! {
     /// The label `result` of `weir_trace_spans_total`.
     pub enum SpanResult {
         Exported = "exported",
@@ -68,7 +66,7 @@ pub struct Metrics {
     pub listeners: ListenerMetrics,
     pub http: HttpMetrics,
     pub upstreams: UpstreamMetrics,
-    pub(super) spans: [prometheus::IntCounter; SpanResult::ALL.len()],
+    pub(super) spans: PerLabel<SpanResult, IntCounter>,
 }
 
 impl Metrics {
@@ -89,15 +87,14 @@ impl Metrics {
             listeners: ListenerMetrics::new(&registry)?,
             http: HttpMetrics::new(&registry)?,
             upstreams: UpstreamMetrics::new(&registry)?,
-            spans: family("weir_trace_spans_total", "Spans of traces, by result")
-                .counter_by("result", SpanResult::LABELS)?,
+            spans: family("weir_trace_spans_total", "Spans of traces, by result").counter_by("result")?,
             registry,
         })
     }
 
-    /// A worker's share of a listener's `weir_http_requests_total`, in the order of [`REQUEST_CODES`].
-    pub fn request_tallies(&self, listener: HttpListener) -> [Tally; REQUEST_CODES.len()] {
-        self.http.requests[listener as usize].each_ref().map(|counter| self.tallies.counter(counter.clone()))
+    /// A worker's share of a listener's `weir_http_requests_total`.
+    pub fn request_tallies(&self, listener: HttpListener) -> PerLabel<RequestCode, Tally> {
+        self.http.requests[listener].map(|counter| self.tallies.counter(counter.clone()))
     }
 
     /// A worker's share of a gauge.
@@ -141,8 +138,8 @@ mod tests {
     fn no_two_label_values_are_taken_for_one_series() {
         let text = text();
         for (name, expected) in [
-            ("weir_http_requests_total", HttpListener::ALL.len() * REQUEST_CODES.len()),
-            ("weir_grpc_calls_total", GRPC_METHODS.len() * GRPC_CODES.len()),
+            ("weir_http_requests_total", HttpListener::ALL.len() * RequestCode::ALL.len()),
+            ("weir_grpc_calls_total", GrpcMethod::ALL.len() * GrpcCode::ALL.len()),
             ("weir_check_requests_total", Convention::ALL.len() * CheckResult::ALL.len()),
             ("weir_admin_writes_total", AdminWrite::ALL.len() * AdminWriteResult::ALL.len()),
         ] {

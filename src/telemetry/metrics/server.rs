@@ -2,8 +2,7 @@
 
 use prometheus::{IntCounter, IntGauge, IntGaugeVec};
 
-use super::families::{Counters, metrics};
-use super::label::label;
+use super::families::{PerLabel, metrics};
 use crate::engine::request::claims::TokenResult;
 
 label! {
@@ -19,7 +18,23 @@ label! {
     }
 }
 
-const RELOADS: [&str; 2] = ["failure", "success"];
+label! {
+    /// The label `result` of `weir_config_reloads_total` and `weir_tls_reloads_total`.
+    pub enum Reload {
+        Failure = "failure",
+        Success = "success",
+    }
+}
+
+label! {
+    /// Which connections are too many: the label `reason` of `weir_http_connections_rejected_total`.
+    pub enum TooMany {
+        /// Those of the process.
+        Total = "total",
+        /// Those from one address.
+        Address = "address",
+    }
+}
 
 label! {
     /// The label `result` of `weir_jwks_fetches_total`.
@@ -41,19 +56,17 @@ metrics! {
         panics: IntCounter = counter("weir_panics_total", "Panics; each ended one connection");
         connections: IntGauge = gauge("weir_http_connections", "Open client connections");
         connections_max: IntGauge = gauge("weir_http_connections_max", "Maximum number of open client connections");
-        connections_rejected: Counters = counters(
+        connections_rejected: PerLabel<TooMany, IntCounter> = counter_by(
             "weir_http_connections_rejected_total",
-            "Connections closed because too many were open, in total or from one address",
-            "reason", &["total", "address"],
+            "Connections closed because too many were open, in total or from one address", "reason",
         );
         accept_errors: IntCounter = counter(
             "weir_http_accept_errors_total",
             "Connections that could not be accepted, for example for lack of file descriptors",
         );
         access_log_dropped: IntCounter = counter("weir_access_log_dropped_total", "Lines missing from the access log");
-        reloads: [IntCounter; 2] = counter_by(
-            "weir_config_reloads_total", "Reloads of the rules, by result",
-            "result", RELOADS,
+        reloads: PerLabel<Reload, IntCounter> = counter_by(
+            "weir_config_reloads_total", "Reloads of the rules, by result", "result",
         );
         reload_successful: IntGauge = gauge(
             "weir_config_last_reload_successful",
@@ -63,27 +76,22 @@ metrics! {
             "weir_config_last_reload_success_timestamp_seconds",
             "Time of the last successful load of the rules, in seconds since the Unix epoch",
         );
-        overrides_fetches: [IntCounter; OverridesFetch::ALL.len()] = counter_by(
-            "weir_overrides_fetches_total", "Fetches of overrides by URL, by result",
-            "result", OverridesFetch::LABELS,
+        overrides_fetches: PerLabel<OverridesFetch, IntCounter> = counter_by(
+            "weir_overrides_fetches_total", "Fetches of overrides by URL, by result", "result",
         );
         overrides_failing: IntGauge = gauge(
             "weir_overrides_failing",
             "URLs of overrides whose last fetch failed or brought broken ones; the last good ones are in force",
         );
-        tls_reloads: [IntCounter; 2] = counter_by(
-            "weir_tls_reloads_total", "Reloads of the certificates, by result",
-            "result", RELOADS,
+        tls_reloads: PerLabel<Reload, IntCounter> = counter_by(
+            "weir_tls_reloads_total", "Reloads of the certificates, by result", "result",
         );
-        /// In the order of the enum.
-        jwt_tokens: [IntCounter; TokenResult::LABELS.len()] = counter_by(
+        jwt_tokens: PerLabel<TokenResult, IntCounter> = counter_by(
             "weir_jwt_tokens_total",
-            "Tokens that limits by claims have looked for, by the result of their verification",
-            "result", TokenResult::LABELS,
+            "Tokens that limits by claims have looked for, by the result of their verification", "result",
         );
-        jwks_fetches: [IntCounter; KeysFetch::ALL.len()] = counter_by(
-            "weir_jwks_fetches_total", "Fetches of issuers' keys, by result",
-            "result", KeysFetch::LABELS,
+        jwks_fetches: PerLabel<KeysFetch, IntCounter> = counter_by(
+            "weir_jwks_fetches_total", "Fetches of issuers' keys, by result", "result",
         );
         jwks_unusable: IntGauge = gauge(
             "weir_jwks_unusable_keys", "Fetched keys of issuers that cannot verify tokens",
@@ -100,6 +108,12 @@ metrics! {
     }
 }
 
+impl Reload {
+    const fn of(is_success: bool) -> Self {
+        if is_success { Self::Success } else { Self::Failure }
+    }
+}
+
 impl ServerMetrics {
     /// Records that the process started and loaded its rules, at a time in seconds since the Unix epoch.
     pub fn started(&self, seconds: i64) {
@@ -110,18 +124,18 @@ impl ServerMetrics {
 
     /// Counts a reload of the rules.
     pub fn reloaded(&self, is_success: bool) {
-        self.reloads[usize::from(is_success)].inc();
+        self.reloads[Reload::of(is_success)].inc();
         self.reload_successful.set(is_success.into());
     }
 
     /// Counts a fetch of overrides.
     pub fn overrides_fetched(&self, result: OverridesFetch) {
-        self.overrides_fetches[result as usize].inc();
+        self.overrides_fetches[result].inc();
     }
 
     /// Counts a reload of the certificates.
     pub fn tls_reloaded(&self, is_success: bool) {
-        self.tls_reloads[usize::from(is_success)].inc();
+        self.tls_reloads[Reload::of(is_success)].inc();
     }
 
     /// Sets the time at which the first certificate expires, in seconds since the Unix epoch.

@@ -3,8 +3,7 @@
 use prometheus::{IntCounter, IntGauge, IntGaugeVec};
 
 use super::DECISION_BUCKETS;
-use super::families::{Counters, Timer, metrics};
-use super::label::label;
+use super::families::{PerLabel, Timer, metrics};
 
 label! {
     /// Charges that no request waits for: the label `kind` of `weir_store_reports_dropped_total`.
@@ -16,20 +15,29 @@ label! {
     }
 }
 
+label! {
+    /// A store's failure: the label `kind` of `weir_store_errors_total`.
+    pub enum StoreFailure {
+        Down = "down",
+        Late = "late",
+        Broken = "broken",
+        Busy = "busy",
+        Error = "error",
+        Duplicate = "duplicate",
+    }
+}
+
 metrics! {
     pub struct StoreMetrics {
         /// Decisions in memory are not timed.
         seconds: Timer = timer("weir_store_duration_seconds", "Time until Redis replied", &DECISION_BUCKETS);
-        /// By `StoreError::kind`.
-        errors: Counters = counters(
-            "weir_store_errors_total", "Failed calls to the store, by kind",
-            "kind", &["down", "late", "broken", "busy", "error", "duplicate"],
+        errors: PerLabel<StoreFailure, IntCounter> = counter_by(
+            "weir_store_errors_total", "Failed calls to the store, by kind", "kind",
         );
-        /// By [`StoreReport`].
-        reports_dropped: Counters = counters(
+        reports_dropped: PerLabel<StoreReport, IntCounter> = counter_by(
             "weir_store_reports_dropped_total",
             "Charges that no request waits for and that were not sent to Redis, because too many were under way, by kind",
-            "kind", &StoreReport::LABELS,
+            "kind",
         );
         connections: IntGauge = gauge("weir_store_connections", "Workers connected to the store; in memory, all of them");
         breakers_open: IntGauge = gauge("weir_store_breakers_open", "Workers whose circuit breaker for the store is open");

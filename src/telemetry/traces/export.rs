@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use super::settings::Settings;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, SpanResult};
 use crate::telemetry::throttle::Throttle;
 
 /// The maximum wait of [`Exporter::finish`] for a collector that does not respond.
@@ -50,7 +50,7 @@ impl Exporter {
         exporter.set_resource(&settings.resource());
         let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(1).build();
         let runtime = runtime.map_err(|error| format!("cannot export traces: {error}"))?;
-        let [exported, dropped, failed] = metrics.spans.clone();
+        let [exported, dropped, failed] = SpanResult::ALL.map(|result| metrics.spans[result].clone());
         let queued = Arc::new(AtomicUsize::new(0));
         let sender = Sender {
             exporter,
