@@ -16,19 +16,19 @@ use weir::http::{
     UpstreamOptions,
 };
 use weir::limiter::{DelayBounds, KeyBounds, Shared};
+use weir::listeners::ListenerOptions;
 use weir::listeners::admin::Readiness;
 use weir::listeners::admin::reload::ReloadOutcome;
 use weir::listeners::admin::tokens::Tokens;
 use weir::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use weir::listeners::http::FrontendOptions;
 use weir::listeners::proxy::ProxyOptions;
-use weir::listeners::{ListenerKind, ListenerOptions};
 use weir::message::client_address::{AddressSource, TrustedProxies};
 use weir::server::{ListenAddress, MakeStore, RunningServer, ServerOptions, start};
 use weir::store::Store;
 use weir::store::memory::MemoryStore;
 use weir::telemetry::access_log::AccessLog;
-use weir::telemetry::metrics::Metrics;
+use weir::telemetry::metrics::{ListenerKind, Metrics};
 
 use super::wire::{Message, Wire};
 

@@ -16,6 +16,7 @@ use self::proxy::{Proxy, ProxyOptions};
 use self::spoe::{Spoe, SpoeOptions};
 use crate::http::{Stream, serve};
 use crate::limiter::Limiter;
+use crate::telemetry::metrics::ListenerKind;
 
 pub mod admin;
 mod client_address;
@@ -29,25 +30,6 @@ pub mod proxy;
 mod replies;
 pub(crate) mod rules_json;
 pub mod spoe;
-
-/// The protocol of a listening socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListenerKind {
-    Proxy,
-    Grpc,
-    Check,
-    Spoe,
-    Admin,
-}
-
-impl ListenerKind {
-    pub const ALL: [Self; 5] = [Self::Proxy, Self::Grpc, Self::Check, Self::Spoe, Self::Admin];
-
-    /// The name in the log, in systemd's units and among handed-over sockets.
-    pub const fn name(self) -> &'static str {
-        ["proxy", "grpc", "check", "spoe", "admin"][self as usize]
-    }
-}
 
 /// The options of a worker's listener.
 #[derive(Clone, Debug)]

@@ -20,9 +20,9 @@ use super::sockets::Sockets;
 use super::{MakeStore, ServerOptions, StopTokens, build_runtime, supervisor};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
-use crate::listeners::ListenerKind;
 use crate::listeners::admin::reload::ReloadSender;
 use crate::listeners::admin::{Admin, AdminOptions, Connections, Readiness};
+use crate::telemetry::metrics::ListenerKind;
 
 /// How often the clock is compared with the machine's wall clock.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);

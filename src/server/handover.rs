@@ -15,7 +15,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, timeout};
 
 use super::inherited::{READY, READY_NAME, VARIABLE};
-use crate::listeners::ListenerKind;
+use crate::telemetry::metrics::ListenerKind;
 
 /// The time in which the new process must open its listeners. It only reads the rules, so a process that takes longer hangs.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -48,7 +48,7 @@ pub(super) async fn hand_over(sockets: Vec<(ListenerKind, OwnedFd)>) -> Result<u
 fn spawn(sockets: Vec<(ListenerKind, OwnedFd)>, ready: UnixStream) -> io::Result<Successor> {
     let mut arguments = env::args_os();
     let program = arguments.next().ok_or_else(|| io::Error::other("this process does not know its own path"))?;
-    let mut names: Vec<_> = sockets.iter().map(|(listener, _)| listener.name()).collect();
+    let mut names: Vec<_> = sockets.iter().map(|(listener, _)| listener.label()).collect();
     names.push(READY_NAME);
     let descriptors = sockets.into_iter().map(|(_, descriptor)| descriptor).chain([OwnedFd::from(ready)]);
     let mappings = (FIRST..).zip(descriptors).map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd }).collect();

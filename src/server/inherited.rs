@@ -14,7 +14,7 @@ use listenfd::ListenFd;
 use socket2::{Domain, Socket, Type};
 
 use super::ServerError;
-use crate::listeners::ListenerKind;
+use crate::telemetry::metrics::ListenerKind;
 
 /// The environment variable with the id of the process that hands over.
 pub(super) const VARIABLE: &str = "WEIR_HANDOVER";
@@ -98,9 +98,9 @@ fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
         "unknown" | "" => Ok(Meaning::Listener(ListenerKind::Proxy)),
         READY_NAME => Ok(Meaning::Ready),
         _ => {
-            let listener = ListenerKind::ALL.into_iter().find(|listener| listener.name() == name);
+            let listener = ListenerKind::ALL.into_iter().find(|listener| listener.label() == name);
             listener.map(Meaning::Listener).ok_or_else(|| {
-                let names = ListenerKind::ALL.map(|listener| format!("`FileDescriptorName={}`", listener.name()));
+                let names = ListenerKind::ALL.map(|listener| format!("`FileDescriptorName={}`", listener.label()));
                 format!("unknown listener `{name}`; write {} in the socket's unit", names.join(" or "))
             })
         }

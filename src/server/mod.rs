@@ -19,13 +19,14 @@ use self::worker::Worker;
 use crate::clock::Clock;
 use crate::http::{AcceptOptions, Admission};
 use crate::limiter::Shared;
+use crate::listeners::ListenerOptions;
 use crate::listeners::admin::log::LogFilter;
 use crate::listeners::admin::reload::{ReloadOutcome, ReloadRequest};
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::admin::{AdminOptions, Readiness};
-use crate::listeners::{ListenerKind, ListenerOptions};
 use crate::store::Store;
 use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::metrics::ListenerKind;
 
 pub(crate) mod collector;
 mod control;
@@ -85,7 +86,7 @@ pub struct ServerOptions {
 pub enum ServerError {
     #[error("cannot listen on {address} ({listener}): {error}")]
     Bind {
-        /// [`ListenerKind::name`]
+        /// [`ListenerKind::label`]
         listener: &'static str,
         address: ListenAddress,
         #[source]
@@ -125,7 +126,7 @@ impl RunningServer {
     fn announce(&self, options: &ServerOptions, inherited: InheritedSockets) {
         let workers = options.workers;
         for (listener, address) in &self.listeners {
-            tracing::info!(listener = listener.name(), %address, workers, "listening");
+            tracing::info!(listener = listener.label(), %address, workers, "listening");
         }
         if let Some(address) = self.admin {
             tracing::info!(listener = "admin", %address, "listening");
@@ -151,7 +152,7 @@ impl RunningServer {
         let plain =
             workers.filter(|((_, address), (_, options))| !options.has_tls() && address.tcp().is_some_and(is_remote));
         let admin = self.admin.filter(|address| options.admin_accept.tls.is_none() && is_remote(*address));
-        plain.map(|((kind, _), _)| kind.name()).chain(admin.map(|_| ListenerKind::Admin.name())).collect()
+        plain.map(|((kind, _), _)| kind.label()).chain(admin.map(|_| ListenerKind::Admin.label())).collect()
     }
 
     pub fn address(&self, kind: ListenerKind) -> Option<&ListenAddress> {
@@ -198,7 +199,7 @@ pub fn start(
         stores: started.stores.into(),
         tokens: options.admin_tokens.clone(),
         log: options.log.clone(),
-        listeners: bound.addresses.iter().map(|(kind, address)| (kind.name(), address.to_string())).collect(),
+        listeners: bound.addresses.iter().map(|(kind, address)| (kind.label(), address.to_string())).collect(),
         hosts: options.admin_hosts.clone(),
         reloads: ask_reload.clone(),
         is_local: admin.is_some_and(|address| address.ip().is_loopback()),
@@ -322,11 +323,11 @@ fn open(
 ) -> Result<Sockets, ServerError> {
     let handed_over = inherited.of_listener(listener);
     if handed_over.is_empty() {
-        let failed = |error| ServerError::Bind { listener: listener.name(), address: address.clone(), error };
+        let failed = |error| ServerError::Bind { listener: listener.label(), address: address.clone(), error };
         return Sockets::bind(address, workers).map_err(failed);
     }
     let sockets = Sockets::adopt(handed_over).map_err(|error| ServerError::Inherited(error.to_string()))?;
-    tracing::info!(listener = listener.name(), "using inherited sockets; the configured address is ignored");
+    tracing::info!(listener = listener.label(), "using inherited sockets; the configured address is ignored");
     Ok(sockets)
 }
 

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use crate::message::connection::EndpointState;
-use crate::telemetry::metrics::{HttpListener, LocalTimer, Metrics, PerLabel, RequestCode, Tally, TlsListener};
+use crate::telemetry::metrics::{ListenerKind, LocalTimer, Metrics, PerLabel, RequestCode, Tally};
 
 /// Requests share these through an `Rc`: the count of an `Arc` would move from core to core.
 #[derive(Debug)]
 pub(crate) struct Counters {
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) listener: TlsListener,
+    pub(crate) listener: ListenerKind,
     requests: PerLabel<RequestCode, Tally>,
     in_flight: Rc<Tally>,
     /// Upgraded connections that are open.
@@ -24,12 +24,11 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    pub(crate) fn new(metrics: Arc<Metrics>, listener: HttpListener) -> Rc<Self> {
+    pub(crate) fn new(metrics: Arc<Metrics>, listener: ListenerKind) -> Rc<Self> {
         let requests = metrics.request_tallies(listener);
         let in_flight = Rc::new(metrics.gauge_tally(&metrics.http.requests_in_flight));
         let tunnels = metrics.gauge_tally(&metrics.http.tunnels);
         let upstream_seconds = metrics.upstreams.seconds.local();
-        let listener = listener.into();
         Rc::new(Self { metrics, listener, requests, in_flight, tunnels, upstream_seconds, endpoints: Cell::default() })
     }
 

@@ -36,7 +36,7 @@ use crate::listeners::replies::method_not_allowed;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
 use crate::store::Store;
-use crate::telemetry::metrics::TlsListener;
+use crate::telemetry::metrics::ListenerKind;
 use crate::telemetry::throttle::Throttle;
 
 mod access;
@@ -209,7 +209,7 @@ impl Admin {
                 streams_per_address: None,
                 ..ConnectionLimits::default()
             }),
-            observer: Rc::new(ConnectionObserver { metrics, listener: TlsListener::Admin }),
+            observer: Rc::new(ConnectionObserver { metrics, listener: ListenerKind::Admin }),
             logs_peers: true,
         };
         Rc::new(Self {

@@ -29,7 +29,7 @@ use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpServi
 use crate::listeners::replies::method_not_allowed;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
-use crate::telemetry::metrics::HttpListener;
+use crate::telemetry::metrics::ListenerKind;
 
 mod age;
 mod authorization;
@@ -125,7 +125,7 @@ impl Envoy {
         limits.http2.max_streams = options.limits.streams;
         limits.http2.max_resets = options.limits.resets;
         Rc::new(Self {
-            front: Frontend::new(&front, HttpListener::Grpc, limiter),
+            front: Frontend::new(&front, ListenerKind::Grpc, limiter),
             address_sources: options.address_sources,
             connection_age: options.connection_age,
             readiness: options.readiness.clone(),

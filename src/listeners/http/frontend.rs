@@ -23,7 +23,7 @@ use crate::telemetry::RequestHead;
 use crate::telemetry::access_log::{AccessLog, Record, WorkerLog};
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::http_counters::Counters;
-use crate::telemetry::metrics::HttpListener;
+use crate::telemetry::metrics::ListenerKind;
 use crate::telemetry::traces::{Trace, Traces};
 
 #[derive(Clone, Debug)]
@@ -45,12 +45,12 @@ pub(crate) struct Frontend {
     pub(crate) generations: Generations,
     access_log: Option<Rc<WorkerLog>>,
     traces: Option<Traces>,
-    listener: HttpListener,
+    listener: ListenerKind,
     counters: Rc<Counters>,
 }
 
 impl Frontend {
-    pub(crate) fn new(options: &FrontendOptions, listener: HttpListener, limiter: Rc<Limiter>) -> Self {
+    pub(crate) fn new(options: &FrontendOptions, listener: ListenerKind, limiter: Rc<Limiter>) -> Self {
         let counters = Counters::new(limiter.shared().metrics().clone(), listener);
         let logs_peers = limiter.shared().denial_log.ids == IdFormat::Clear;
         Self {

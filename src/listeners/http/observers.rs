@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::http::observer::{Observer, UpstreamObserver};
 use crate::message::connection::{ConnectionFailure, HttpLimit, UpstreamFailure};
 use crate::telemetry::http_counters::Counters;
-use crate::telemetry::metrics::{Handshake, Metrics, TlsListener, TooMany};
+use crate::telemetry::metrics::{Handshake, ListenerKind, Metrics, TooMany};
 use crate::telemetry::throttle::Throttle;
 
 impl Observer for Counters {
@@ -38,7 +38,7 @@ impl Observer for Counters {
 /// Observes the connections of a listener up to their first request.
 pub(crate) struct ConnectionObserver {
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) listener: TlsListener,
+    pub(crate) listener: ListenerKind,
 }
 
 impl Observer for ConnectionObserver {
@@ -104,12 +104,12 @@ impl UpstreamObserver for RouteObserver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::HttpListener;
+    use crate::telemetry::metrics::ListenerKind;
 
     #[test]
     fn events_are_counted() {
         let metrics = Arc::new(Metrics::new().unwrap());
-        let counters = Counters::new(metrics.clone(), HttpListener::Proxy);
+        let counters = Counters::new(metrics.clone(), ListenerKind::Proxy);
         let observer: &dyn Observer = &*counters;
         observer.connection_rejected();
         observer.connection_rejected();

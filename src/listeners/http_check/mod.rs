@@ -45,7 +45,7 @@ use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
 use crate::message::{path, target};
 use crate::telemetry::denials::IdFormat;
-use crate::telemetry::metrics::{CheckResult, Convention, DecisionListener, HttpListener};
+use crate::telemetry::metrics::{CheckResult, Convention, DecisionListener, ListenerKind};
 use crate::telemetry::throttle::Throttle;
 
 mod answer;
@@ -81,7 +81,7 @@ type Answer = (Reply, CheckResult);
 
 impl Check {
     pub fn new(limiter: Rc<Limiter>, options: &FrontendOptions) -> Rc<Self> {
-        let front = Frontend::new(options, HttpListener::Check, limiter);
+        let front = Frontend::new(options, ListenerKind::Check, limiter);
         Rc::new(Self { front, log: Throttle::default() })
     }
 

@@ -28,7 +28,7 @@ use crate::message::headers::Headers;
 use crate::message::path;
 use crate::message::reply::Reply;
 use crate::message::target::split;
-use crate::telemetry::metrics::{DecisionListener, HttpListener};
+use crate::telemetry::metrics::{DecisionListener, ListenerKind};
 use crate::telemetry::throttle::Throttle;
 
 mod counted_body;
@@ -67,7 +67,7 @@ enum NextStep<'a> {
 impl Proxy {
     /// Must be called inside the worker's runtime.
     pub fn new(limiter: Rc<Limiter>, options: &ProxyOptions) -> Rc<Self> {
-        let front = Frontend::new(&options.front, HttpListener::Proxy, limiter);
+        let front = Frontend::new(&options.front, ListenerKind::Proxy, limiter);
         let timeouts = &options.front.http.timeouts;
         let upstreams = Upstreams::new(&options.upstream, timeouts, || front.route());
         let denials = DenialReplies::new(front.generations);

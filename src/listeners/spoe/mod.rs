@@ -58,7 +58,7 @@ use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
 use crate::message::reply::{Reply, problem};
 use crate::message::underscores::Underscores;
-use crate::telemetry::metrics::{DecisionListener, TlsListener};
+use crate::telemetry::metrics::{DecisionListener, ListenerKind};
 use crate::telemetry::throttle::Throttle;
 
 mod check;
@@ -162,7 +162,7 @@ impl Spoe {
     pub fn new(limiter: Rc<Limiter>, options: &SpoeOptions) -> Rc<Self> {
         let (connection_log, configuration_log) = (Throttle::default(), Throttle::default());
         let metrics = limiter.shared().metrics().clone();
-        let observer = Rc::new(ConnectionObserver { metrics, listener: TlsListener::Spoe });
+        let observer = Rc::new(ConnectionObserver { metrics, listener: ListenerKind::Spoe });
         let acceptor = options.accept.tls.is_some().then(|| Acceptor {
             options: options.accept.clone(),
             patience: options.timeouts.hello,

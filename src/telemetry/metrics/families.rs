@@ -44,7 +44,7 @@ pub struct PerLabel<L, M> {
 }
 
 impl<L: Label, M> PerLabel<L, M> {
-    fn new(metric_of: impl FnMut(&'static str) -> M) -> Self {
+    pub(super) fn new(metric_of: impl FnMut(&'static str) -> M) -> Self {
         Self { all: L::ALL_LABELS.iter().copied().map(metric_of).collect(), label: PhantomData }
     }
 
@@ -123,7 +123,7 @@ impl Family<'_> {
 
     /// A counter for each value of a label.
     pub(super) fn counter_by<L: Label>(self, label: &str) -> Result<PerLabel<L, IntCounter>, Error> {
-        let counters = self.register(IntCounterVec::new(self.options(), &[label])?)?;
+        let counters = self.counters(&[label])?;
         Ok(PerLabel::new(|value| counters.with_label_values(&[value])))
     }
 
@@ -133,7 +133,7 @@ impl Family<'_> {
         label: &str,
         other: &str,
     ) -> Result<PerLabel<L, PerLabel<K, IntCounter>>, Error> {
-        let counters = self.register(IntCounterVec::new(self.options(), &[label, other])?)?;
+        let counters = self.counters(&[label, other])?;
         Ok(PerLabel::new(|value| PerLabel::new(|other| counters.with_label_values(&[value, other]))))
     }
 
@@ -141,6 +141,11 @@ impl Family<'_> {
     pub(super) fn gauge_by<L: Label>(self, label: &str) -> Result<PerLabel<L, IntGauge>, Error> {
         let gauges = self.gauges(&[label])?;
         Ok(PerLabel::new(|value| gauges.with_label_values(&[value])))
+    }
+
+    /// Counters without a series until one is used.
+    pub(super) fn counters(self, labels: &[&str]) -> Result<IntCounterVec, Error> {
+        self.register(IntCounterVec::new(self.options(), labels)?)
     }
 
     /// Gauges without a series until one is set.

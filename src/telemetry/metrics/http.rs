@@ -1,39 +1,10 @@
 //! Metrics of listeners that speak HTTP, and of upstreams.
 
-use prometheus::{IntCounter, IntGauge};
+use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
+use super::ListenerKind;
 use super::families::{PerLabel, Timer, metrics};
 use crate::message::connection::{ConnectionFailure, EndpointState, HttpLimit, UpstreamFailure};
-
-label! {
-    /// The label `listener` of `weir_http_requests_total`.
-    pub enum HttpListener {
-        Proxy = "proxy",
-        Check = "check",
-        Grpc = "grpc",
-    }
-}
-
-label! {
-    /// The label `listener` of `weir_tls_handshakes_total`.
-    pub enum TlsListener {
-        Proxy = "proxy",
-        Check = "check",
-        Grpc = "grpc",
-        Spoe = "spoe",
-        Admin = "admin",
-    }
-}
-
-impl From<HttpListener> for TlsListener {
-    fn from(listener: HttpListener) -> Self {
-        match listener {
-            HttpListener::Proxy => Self::Proxy,
-            HttpListener::Check => Self::Check,
-            HttpListener::Grpc => Self::Grpc,
-        }
-    }
-}
 
 label! {
     /// The label `code` of `weir_http_requests_total`: classes of status codes, and apart from them the 429 and 503 of Weir.
@@ -62,8 +33,9 @@ const UPSTREAM_BUCKETS: [f64; 16] =
 
 metrics! {
     pub struct HttpMetrics {
-        requests: PerLabel<HttpListener, PerLabel<RequestCode, IntCounter>> = counter_by_two(
-            "weir_http_requests_total", "Requests, by listener and class of status", "listener", "code",
+        /// By [`ListenerKind`], of which [`ListenerKind::HTTP`] have requests, and [`RequestCode`].
+        requests: IntCounterVec = counters(
+            "weir_http_requests_total", "Requests, by listener and class of status", &["listener", "code"],
         );
         requests_in_flight: IntGauge = gauge("weir_http_requests_in_flight", "Requests in flight");
         tunnels: IntGauge = gauge("weir_http_tunnels", "Open connections that were upgraded to another protocol");
@@ -73,7 +45,7 @@ metrics! {
         connections_failed: PerLabel<ConnectionFailure, IntCounter> = counter_by(
             "weir_http_connections_failed_total", "Connections that ended before their first request, by reason", "reason",
         );
-        tls_handshakes: PerLabel<TlsListener, PerLabel<Handshake, IntCounter>> = counter_by_two(
+        tls_handshakes: PerLabel<ListenerKind, PerLabel<Handshake, IntCounter>> = counter_by_two(
             "weir_tls_handshakes_total", "TLS handshakes with clients, by listener", "listener", "kind",
         );
     }

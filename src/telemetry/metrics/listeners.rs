@@ -6,6 +6,23 @@ use super::families::{PerLabel, Timer, metrics};
 use super::{DECISION_BUCKETS, DELAY_BUCKETS};
 
 label! {
+    /// The protocol of a listening socket: the label `listener` of `weir_http_requests_total` and
+    /// `weir_tls_handshakes_total`, and the name in the log, in systemd's units and among handed-over sockets.
+    pub enum ListenerKind {
+        Proxy = "proxy",
+        Grpc = "grpc",
+        Check = "check",
+        Spoe = "spoe",
+        Admin = "admin",
+    }
+}
+
+impl ListenerKind {
+    /// Those whose HTTP requests are counted.
+    pub const HTTP: [Self; 3] = [Self::Proxy, Self::Grpc, Self::Check];
+}
+
+label! {
     /// The label `listener` of `weir_decision_duration_seconds`. The gRPC listener has one for each of its services, because
     /// their callers have different timeouts.
     pub enum DecisionListener {

@@ -26,11 +26,11 @@ mod store;
 mod tally;
 
 pub use families::{LocalTimer, PerLabel, Timer};
-pub use http::{Handshake, HttpListener, RequestCode, TlsListener};
+pub use http::{Handshake, RequestCode};
 pub use limits::{Count, DecisionResult, LimitMetrics, LimitTallies, SettlementMetrics};
 pub use listeners::{
-    AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GrpcCode, GrpcMethod, RateLimitAnswer,
-    SharedNote, SpoeStatus, UninspectedBody,
+    AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GrpcCode, GrpcMethod, ListenerKind,
+    RateLimitAnswer, SharedNote, SpoeStatus, UninspectedBody,
 };
 pub use server::{KeysFetch, OverridesFetch, TooMany};
 pub use store::{StoreFailure, StoreReport};
@@ -78,6 +78,12 @@ impl Metrics {
             .gauges(&["version", "rustc"])?
             .with_label_values(&[env!("CARGO_PKG_VERSION"), env!("CARGO_PKG_RUST_VERSION")])
             .set(1);
+        let http = HttpMetrics::new(&registry)?;
+        for listener in ListenerKind::HTTP {
+            for code in RequestCode::LABELS {
+                http.requests.with_label_values(&[listener.label(), code]);
+            }
+        }
         Ok(Self {
             tallies: Tallies::default(),
             limits: Limits::new(),
@@ -85,7 +91,7 @@ impl Metrics {
             server: ServerMetrics::new(&registry)?,
             store: StoreMetrics::new(&registry)?,
             listeners: ListenerMetrics::new(&registry)?,
-            http: HttpMetrics::new(&registry)?,
+            http,
             upstreams: UpstreamMetrics::new(&registry)?,
             spans: family("weir_trace_spans_total", "Spans of traces, by result").counter_by("result")?,
             registry,
@@ -93,8 +99,8 @@ impl Metrics {
     }
 
     /// A worker's share of a listener's `weir_http_requests_total`.
-    pub fn request_tallies(&self, listener: HttpListener) -> PerLabel<RequestCode, Tally> {
-        self.http.requests[listener].map(|counter| self.tallies.counter(counter.clone()))
+    pub fn request_tallies(&self, listener: ListenerKind) -> PerLabel<RequestCode, Tally> {
+        PerLabel::new(|code| self.tallies.counter(self.http.requests.with_label_values(&[listener.label(), code])))
     }
 
     /// A worker's share of a gauge.
@@ -138,7 +144,7 @@ mod tests {
     fn no_two_label_values_are_taken_for_one_series() {
         let text = text();
         for (name, expected) in [
-            ("weir_http_requests_total", HttpListener::ALL.len() * RequestCode::ALL.len()),
+            ("weir_http_requests_total", ListenerKind::HTTP.len() * RequestCode::ALL.len()),
             ("weir_grpc_calls_total", GrpcMethod::ALL.len() * GrpcCode::ALL.len()),
             ("weir_check_requests_total", Convention::ALL.len() * CheckResult::ALL.len()),
             ("weir_admin_writes_total", AdminWrite::ALL.len() * AdminWriteResult::ALL.len()),

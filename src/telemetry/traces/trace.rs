@@ -22,7 +22,7 @@ use crate::message::trace_context::{TRACEPARENT, TraceContext};
 use crate::telemetry::RequestHead;
 use crate::telemetry::access_log::UpstreamUse;
 use crate::telemetry::denials::{IdFormat, OTHER_METHOD, method};
-use crate::telemetry::metrics::{DecisionListener, HttpListener, Metrics};
+use crate::telemetry::metrics::{DecisionListener, ListenerKind, Metrics};
 use crate::telemetry::summary::Summary;
 
 /// Vendors' data about a trace (W3C Trace Context, section 3.3).
@@ -104,7 +104,7 @@ struct Sampled {
 
 impl Trace {
     /// Starts the trace of a request, unless it is not sampled.
-    pub(crate) fn begin(traces: Option<&Traces>, listener: HttpListener, request: &RequestHead, is_tls: bool) -> Self {
+    pub(crate) fn begin(traces: Option<&Traces>, listener: ListenerKind, request: &RequestHead, is_tls: bool) -> Self {
         let Some(traces) = traces else { return Self(None) };
         let (generator, parent) = (RandomIdGenerator::default(), TraceContext::of(request.headers));
         let trace_id = parent.map_or_else(|| generator.new_trace_id(), |parent| TraceId::from(parent.trace_id));
