@@ -1,4 +1,4 @@
-//! What can go wrong on a client's connection and on one to an upstream.
+//! The limits and failures of connections to clients and upstreams, by the labels that metrics and logs have for them.
 
 label! {
     /// A bound on what one client may use, whatever the rules say: the label `limit` of `weir_http_listener_limits_total`.

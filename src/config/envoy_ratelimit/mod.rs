@@ -39,7 +39,7 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
     "metadata",
 ];
 
-/// What the files say about one domain.
+/// The descriptors of one domain, from all files.
 #[derive(Default)]
 pub(crate) struct Domain {
     pub(crate) name: String,
@@ -55,7 +55,7 @@ pub(crate) struct Descriptor {
     pub(crate) place: Place,
     pub(crate) level: Level,
     pub(crate) limit: Option<RateLimit>,
-    /// How many descriptors before it have the same entry, with other units.
+    /// The number of descriptors before it that have the same entry, with other units.
     number: usize,
     pub(crate) below: Vec<Self>,
 }
@@ -77,7 +77,7 @@ pub(crate) enum EntryValue {
     Glob(Glob),
 }
 
-/// The `rate_limit` of a descriptor, and the modes beside it.
+/// The `rate_limit` of a descriptor, and the descriptor's modes.
 pub(crate) struct RateLimit {
     pub(crate) place: Place,
     pub(crate) rule: DescriptorRule,
@@ -240,7 +240,7 @@ impl Level {
 }
 
 impl EntryValue {
-    /// As in the file.
+    /// The text in the file; `None` if there is none.
     pub(crate) fn text(&self) -> Option<String> {
         match self {
             Self::Any => None,

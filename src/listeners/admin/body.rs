@@ -10,7 +10,8 @@ use tokio::time::timeout;
 use super::change::Rejection;
 use crate::engine::algorithms::micros::Micros;
 use crate::http::simple::{self, Incoming, LengthLimitError};
-use crate::listeners::json::{Json, Mistakes, Object};
+use crate::listeners::json::{Mistakes, Object};
+use crate::message::unique_json;
 
 const MAX_BYTES: usize = 16 * 1024;
 
@@ -54,7 +55,7 @@ async fn receive(body: Incoming) -> Result<Bytes, Rejection> {
 }
 
 fn parse<T>(text: &[u8], keys: &[&str], read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, String> {
-    let json = Json::parse(text).map_err(|error| format!("invalid JSON: {error}"))?;
+    let json = unique_json::parse(text).map_err(|error| format!("invalid JSON: {error}"))?;
     let mistakes = Mistakes::default();
     let value = Object::root(&json, &mistakes).and_then(|object| {
         object.known(keys);
@@ -96,7 +97,7 @@ pub(super) fn comment(body: &Object<'_>) -> Option<String> {
 }
 
 fn note(body: &Object<'_>, key: &str) -> Option<String> {
-    if body.get(key) == Some(&Json::Null) {
+    if body.get(key) == Some(&Value::Null) {
         return None;
     }
     let note = body.text(key).filter(|note| !note.is_empty())?;

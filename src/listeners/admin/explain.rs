@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use serde_json::Value;
+
 use super::Admin;
 use super::body::read;
 use super::buckets::json_reply;
@@ -10,8 +12,8 @@ use crate::engine::request::{Body, DescriptorEntry, Request};
 use crate::engine::text::quote::quoted;
 use crate::http::simple::Incoming;
 use crate::jwt::Checker;
+use crate::listeners::json::Object;
 use crate::listeners::json::headers::headers;
-use crate::listeners::json::{Json, Object};
 use crate::listeners::rules_json::{self, ExplainedUrl};
 use crate::message::address;
 use crate::message::headers::{Headers, is_name, is_value};
@@ -68,7 +70,7 @@ fn described(body: &Object<'_>) -> Option<Described> {
     let text = |key: &str| body.text(key).map(str::to_owned);
     let (method, domain) = (text("method").unwrap_or_else(|| "GET".to_owned()), text("domain"));
     let mut headers = match body.get("headers") {
-        Some(Json::List(pairs)) => header_pairs(body, pairs),
+        Some(Value::Array(pairs)) => header_pairs(body, pairs),
         _ => body.object("headers").map(|object| headers(&object)).unwrap_or_default(),
     };
     let url = match (text("url"), text("host"), text("path")) {
@@ -98,14 +100,14 @@ fn described(body: &Object<'_>) -> Option<Described> {
 }
 
 /// Reads `[["name", "value"], ...]`, which repeats names as a request may.
-fn header_pairs(body: &Object<'_>, pairs: &[Json]) -> Headers {
+fn header_pairs(body: &Object<'_>, pairs: &[Value]) -> Headers {
     const EXPECTED: &str = "expected a header's name and value, as in [\"x-id\", \"7\"]";
     let mut headers = Headers::new();
     for (place, pair) in pairs.iter().enumerate() {
         let path = format!("/headers/{place}");
         match pair {
-            Json::List(pair) => match &pair[..] {
-                [Json::Text(name), Json::Text(value)]
+            Value::Array(pair) => match &pair[..] {
+                [Value::String(name), Value::String(value)]
                     if is_name(name.as_bytes()) && is_value(value.trim().as_bytes()) =>
                 {
                     headers.append(name, value.trim());
@@ -123,13 +125,13 @@ fn descriptor(body: &Object<'_>) -> Vec<(String, String)> {
     const EXPECTED: &str = "a list of entries, as in [{\"key\": \"user\", \"value\": \"bob\"}]";
     let items = match body.get("descriptor") {
         None => return Vec::new(),
-        Some(Json::List(items)) => items,
+        Some(Value::Array(items)) => items,
         Some(other) => {
             body.expected("/descriptor", EXPECTED, other);
             return Vec::new();
         }
     };
-    let entry = |(place, item): (usize, &Json)| {
+    let entry = |(place, item): (usize, &Value)| {
         let item = body.nested(&format!("/descriptor/{place}"), item)?;
         item.known(&["key", "value"]);
         item.require("key", EXPECTED);

@@ -4,6 +4,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use serde_json::Value;
+
 use crate::engine::algorithms::charge::{Elevated, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
@@ -15,9 +17,10 @@ use crate::engine::limit::key::encoded;
 use crate::engine::limit::named_id::GivenId;
 use crate::engine::text::quote::quoted;
 use crate::listeners::json::headers::headers;
-use crate::listeners::json::{Json, Mistake, Mistakes, Object, list};
+use crate::listeners::json::{Mistake, Mistakes, Object, list};
 use crate::message::address;
 use crate::message::headers::Headers;
+use crate::message::unique_json;
 
 /// Charges of one call. In Redis, one script decides all of them and blocks all other clients meanwhile.
 const MAX_CHARGES: usize = 32;
@@ -89,7 +92,7 @@ impl Mistake {
 }
 
 pub(super) fn parse(text: &[u8]) -> Result<Call, Vec<Mistake>> {
-    let json = Json::parse(text).map_err(|error| vec![Mistake::new("", &format!("invalid JSON: {error}"))])?;
+    let json = unique_json::parse(text).map_err(|error| vec![Mistake::new("", &format!("invalid JSON: {error}"))])?;
     let mistakes = Mistakes::default();
     let call = Object::root(&json, &mistakes).and_then(|body| read(&body));
     mistakes.check(call)
@@ -122,7 +125,7 @@ fn read(body: &Object<'_>) -> Option<Call> {
 
 fn mode(body: &Object<'_>) -> Option<Mode> {
     let Some(op) = body.get("op") else { return Some(Mode::Spend) };
-    let found = OPS.iter().find(|(name, _)| matches!(op, Json::Text(given) if given == name));
+    let found = OPS.iter().find(|(name, _)| matches!(op, Value::String(given) if given == name));
     if found.is_none() {
         body.expected("/op", &format!("one of {}", list(&OPS.map(|(name, _)| name))), op);
     }
@@ -131,13 +134,13 @@ fn mode(body: &Object<'_>) -> Option<Mode> {
 
 fn charges(body: &Object<'_>) -> Vec<NamedCharge> {
     let items = match body.get("limits") {
-        Some(Json::List(items)) if (1..=MAX_CHARGES).contains(&items.len()) => items,
-        Some(Json::List(items)) => {
+        Some(Value::Array(items)) if (1..=MAX_CHARGES).contains(&items.len()) => items,
+        Some(Value::Array(items)) => {
             body.wrong("/limits", &format!("expected 1 to {MAX_CHARGES} limits, found {}", items.len()));
             return Vec::new();
         }
         other => {
-            body.expected("/limits", "a list", other.unwrap_or(&Json::Null));
+            body.expected("/limits", "a list", other.unwrap_or(&Value::Null));
             return Vec::new();
         }
     };
@@ -165,10 +168,10 @@ fn id(body: &Object<'_>) -> GivenId {
     const EXPECTED: &str = "text, or a list of texts, one for each component of the limit's `by`";
     match body.get("id") {
         None => GivenId::Absent,
-        Some(Json::Text(text)) => GivenId::Text(text.clone()),
-        Some(Json::List(items)) => {
-            let text = |(index, item): (usize, &Json)| match item {
-                Json::Text(text) => Some(text.clone()),
+        Some(Value::String(text)) => GivenId::Text(text.clone()),
+        Some(Value::Array(items)) => {
+            let text = |(index, item): (usize, &Value)| match item {
+                Value::String(text) => Some(text.clone()),
                 other => {
                     body.expected(&format!("/id/{index}"), EXPECTED, other);
                     None

@@ -1,6 +1,8 @@
 //! Reads the headers of a request that a body describes: names with one value or a list of values.
 
-use super::{Json, Object, path_of};
+use serde_json::Value;
+
+use super::{Object, path_of};
 use crate::engine::text::quote::quoted;
 use crate::message::headers::{Headers, is_name, is_value};
 
@@ -12,10 +14,10 @@ pub(crate) fn headers(object: &Object<'_>) -> Headers {
             object.wrong(&path, &format!("invalid header name {}", quoted(name)));
             continue;
         }
-        for value in if let Json::List(values) = value { values.as_slice() } else { std::slice::from_ref(value) } {
+        for value in if let Value::Array(values) = value { values.as_slice() } else { std::slice::from_ref(value) } {
             match value {
-                Json::Text(text) if is_value(text.trim().as_bytes()) => headers.append(name, text.trim()),
-                Json::Text(_) => object.wrong(&path, "a header value must not contain control characters"),
+                Value::String(text) if is_value(text.trim().as_bytes()) => headers.append(name, text.trim()),
+                Value::String(_) => object.wrong(&path, "a header value must not contain control characters"),
                 other => object.expected(&path, "text or a list of texts", other),
             }
         }

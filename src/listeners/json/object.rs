@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 
-use super::Json;
+use serde_json::{Map, Value};
+
+use super::describe;
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::text::duration;
 use crate::engine::text::quote::{quoted, shown};
@@ -36,48 +38,60 @@ impl Mistakes {
         let mistakes = self.0.into_inner();
         value.filter(|_| mistakes.is_empty()).ok_or(mistakes)
     }
+
+    fn add(&self, pointer: String, detail: &str) {
+        let mut mistakes = self.0.borrow_mut();
+        if mistakes.len() < MAX_MISTAKES {
+            mistakes.push(Mistake::new(pointer, detail));
+        }
+    }
+
+    fn expected(&self, pointer: String, what: &str, found: &Value) {
+        self.add(pointer, &format!("expected {what}, found {}", describe(found)));
+    }
 }
 
 /// An object in a body. A member that is not as expected is a mistake and reads as absent.
 #[derive(Debug)]
 pub(crate) struct Object<'a> {
     pointer: String,
-    pub(crate) members: &'a [(String, Json)],
+    pub(crate) members: &'a Map<String, Value>,
     mistakes: &'a Mistakes,
 }
 
 impl<'a> Object<'a> {
-    pub(crate) fn root(json: &'a Json, mistakes: &'a Mistakes) -> Option<Self> {
-        Self { pointer: String::new(), members: &[], mistakes }.nested("", json)
+    pub(crate) fn root(json: &'a Value, mistakes: &'a Mistakes) -> Option<Self> {
+        Self::at(String::new(), json, mistakes)
+    }
+
+    fn at(pointer: String, json: &'a Value, mistakes: &'a Mistakes) -> Option<Self> {
+        if let Value::Object(members) = json {
+            return Some(Self { pointer, members, mistakes });
+        }
+        mistakes.expected(pointer, "an object", json);
+        None
     }
 
     /// Reads an object at a path below this one.
-    pub(crate) fn nested(&self, path: &str, json: &'a Json) -> Option<Self> {
-        let Json::Map(members) = json else {
-            self.expected(path, "an object", json);
-            return None;
-        };
-        Some(Self { pointer: format!("{}{path}", self.pointer), members, mistakes: self.mistakes })
+    pub(crate) fn nested(&self, path: &str, json: &'a Value) -> Option<Self> {
+        Self::at(format!("{}{path}", self.pointer), json, self.mistakes)
     }
 
     pub(crate) fn object(&self, key: &str) -> Option<Self> {
         self.nested(&format!("/{key}"), self.get(key)?)
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<&'a Json> {
-        self.members.iter().find(|(given, _)| given == key).map(|(_, value)| value)
+    pub(crate) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.members.get(key)
     }
 
     /// Adds a mistake at a path below this object.
     pub(crate) fn wrong(&self, path: &str, detail: &str) {
-        let mut mistakes = self.mistakes.0.borrow_mut();
-        if mistakes.len() < MAX_MISTAKES {
-            mistakes.push(Mistake::new(format!("{}{path}", self.pointer), detail));
-        }
+        self.mistakes.add(format!("{}{path}", self.pointer), detail);
     }
 
-    pub(crate) fn expected(&self, path: &str, what: &str, found: &Json) {
-        self.wrong(path, &format!("expected {what}, found {}", found.describe()));
+    pub(crate) fn expected(&self, path: &str, what: &str, found: &Value) {
+        self.mistakes.expected(format!("{}{path}", self.pointer), what, found);
     }
 
     /// Reports members with other keys.
@@ -97,7 +111,7 @@ impl<'a> Object<'a> {
 
     pub(crate) fn text(&self, key: &str) -> Option<&'a str> {
         match self.get(key)? {
-            Json::Text(text) => Some(text),
+            Value::String(text) => Some(text),
             other => {
                 self.expected(&path_of(key), "text", other);
                 None
@@ -108,8 +122,7 @@ impl<'a> Object<'a> {
     /// Returns a whole number that counting is exact for.
     pub(crate) fn whole(&self, key: &str, least: u64) -> Option<u64> {
         let value = self.get(key)?;
-        let number = if let Json::Number(number) = value { number.as_u64() } else { None };
-        let number = number.filter(|number| (least..EXACT).contains(number));
+        let number = value.as_u64().filter(|number| (least..EXACT).contains(number));
         if number.is_none() {
             self.expected(&path_of(key), &format!("a whole number from {least} to {}", EXACT - 1), value);
         }
@@ -118,7 +131,7 @@ impl<'a> Object<'a> {
 
     pub(crate) fn truth(&self, key: &str) -> Option<bool> {
         match self.get(key)? {
-            Json::Bool(value) => Some(*value),
+            Value::Bool(value) => Some(*value),
             other => {
                 self.expected(&path_of(key), "true or false", other);
                 None

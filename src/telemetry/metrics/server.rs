@@ -27,7 +27,7 @@ label! {
 }
 
 label! {
-    /// Which connections are too many: the label `reason` of `weir_http_connections_rejected_total`.
+    /// The connections that are too many: the label `reason` of `weir_http_connections_rejected_total`.
     pub enum TooMany {
         /// Those of the process.
         Total = "total",
