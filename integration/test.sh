@@ -36,15 +36,15 @@ else
 fi
 cargo test --locked --doc
 
-# Each listener's parsers for about 20 seconds of two cores, on more random input than each run of the tests above can take.
+# Each listener's parsers for about 10 seconds of two cores, on more random input than each run of the tests above can take.
 # `integration/fuzz.sh` looks longer and by the branches taken, and needs a nightly compiler for that.
 fuzz() { # LISTENER CASES
     PROPTEST_CASES=$2 cargo test --locked --quiet --lib -- "$1::properties" "$1::http1::properties"
 }
-fuzz http 16000
-fuzz http_check 5500
-fuzz grpc 37000
-fuzz spoe 20000
+fuzz http 8000
+fuzz http_check 2700
+fuzz grpc 18000
+fuzz spoe 10000
 
 # No request may fail while rules and certificates are replaced and new processes take over. The tests have built the
 # binary; how fast it is does not matter here, so it need not be a release.

@@ -205,7 +205,8 @@ pub(super) const HAPROXY_SPOE: Gateway = Gateway {
     listener: "--spoe",
     patience: &[
         ("timeout hello 100ms", "timeout hello 60s"),
-        ("timeout processing 200ms", "timeout processing 60s"),
+        // A request that is on its way when the agent goes waits so long.
+        ("timeout processing 200ms", "timeout processing 20s"),
         ("timeout connect 100ms", "timeout connect 60s"),
     ],
     closed: HAPROXY_CLOSED,
