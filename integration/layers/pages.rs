@@ -12,7 +12,7 @@ const TOUCHED: &[(&str, &str, &[&str], usize)] = &[
     ("an algorithm", "`sliding_log`", &["SlidingLog", "sliding_log", "LogEdit"], 15),
     ("a part of a request", "a cookie", &["Cookie"], 11),
     ("a word of a limit", "`drain_over_limit`", &["drain_over_limit"], 11),
-    ("a listener", "SPOE", &["Spoe", "spoe"], 9),
+    ("a listener", "SPOE", &["Spoe", "spoe"], 8),
     ("an import", "limitd", &["limitd"], 6),
 ];
 
