@@ -6,14 +6,16 @@ use locked::Locked;
 use overflow::Overflow;
 use parking_lot::{Mutex, MutexGuard};
 use quotas::Quotas;
-use shard::Shard;
+use shard::{Place, Shard};
 use shares::Shares;
 pub use shares::{LimitKeys, Reserve};
 
 use super::{Batch, StoreError};
 use crate::engine::algorithms::charge::Charge;
-use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::decision::{Attempt, Decisions};
+use crate::engine::algorithms::level::LevelChange;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::state::{self, Edit};
 use crate::engine::algorithms::taking::has_duplicate;
 
 mod limits;
@@ -103,10 +105,43 @@ impl MemoryStore {
 
     /// Decides the charges of one request, all or nothing.
     pub fn decide(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
+        if let [charge] = batch.charges
+            && let Some(decisions) = self.decide_level_alone(charge, batch)
+        {
+            return Ok(decisions);
+        }
         if has_duplicate(batch.charges) {
             return Err(StoreError::Duplicate);
         }
         Locked::of(self, batch.charges.iter()).decide(batch)
+    }
+
+    /// Decides a request of one charge to a level in the table, as most are. `None` if its bucket is elsewhere. [`Locked`] would do the
+    /// same, in 800 instructions more: a seventh of what `weir simulate` takes for a line. The tests of `model` drive both.
+    fn decide_level_alone(&self, charge: &Charge, batch: &Batch<'_>) -> Option<Decisions> {
+        if !charge.keeps_level() {
+            return None;
+        }
+        let now = batch.now;
+        let mut shard = self.shards.get(self.shard_number(charge))?.lock();
+        let level = match shard.place(charge, now, self.keys_per_shard, &[]) {
+            Place::Table(level) => Some(level),
+            Place::New(_) => None,
+            Place::States | Place::Overflow | Place::OverflowSlot => return None,
+        };
+        let (decision, change) = state::decide_level(level.as_ref(), charge, now, batch.effective_from);
+        let is_written = change != LevelChange::Keep;
+        if is_written && shard.apply(charge, &Edit::Level(change)) {
+            shard.tidy(now);
+        }
+        drop(shard);
+        let taken = level.map_or(now, |level| level.since.max(now));
+        let mut decisions = Decisions::from_iter([decision]);
+        if charge.is_told() {
+            let detail = Attempt::new(decision, is_written.then_some(())).told(charge, taken).detail;
+            decisions.details.extend(detail.map(|detail| (0, detail)));
+        }
+        Some(decisions)
     }
 
     /// Decides several requests one after the other, without another request in between.
