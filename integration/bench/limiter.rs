@@ -22,7 +22,7 @@ use weir::engine::limit::candidate::Candidate;
 use weir::engine::limit::fingerprint::Fingerprinter;
 use weir::engine::limit::rules::Rules;
 use weir::engine::request::{Body, Request};
-use weir::limiter::{Ask, Limiter, Shared};
+use weir::limiter::{DecisionRequest, Limiter, Shared};
 use weir::message::headers::Headers;
 use weir::store::memory::MemoryStore;
 use weir::store::{Batch, Store};
@@ -148,7 +148,7 @@ impl Case {
     fn decide(&mut self) {
         self.turn = (self.turn + 1) % self.clients;
         let request = request(&self.headers, self.turn);
-        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
-        black_box(self.runtime.block_on(self.limiter.decide(ask)).unwrap());
+        let asked = DecisionRequest::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+        black_box(self.runtime.block_on(self.limiter.decide(asked)).unwrap());
     }
 }

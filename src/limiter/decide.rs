@@ -1,12 +1,12 @@
-//! The way from an ask to its ruling: plan the charges, ask the store, make the verdict, count it.
+//! The way from a request to its verdict: plan the charges, ask the store, make the verdict, count it.
 
 use std::rc::Rc;
 
 use tokio::task::spawn_local;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::ask::{Ask, Ruling};
-use super::delays::Place;
+use super::decision_request::{DecisionRequest, LimiterVerdict};
+use super::delays::DelayPlace;
 use super::settlement::Job;
 use super::slots::HeldSlots;
 use super::{Limiter, View};
@@ -22,58 +22,59 @@ use crate::telemetry::metrics::{DecisionResult, StoreReport};
 
 /// A request that is being decided.
 #[derive(Default)]
-struct Question {
+struct OpenDecision {
     deciding: Deciding,
     /// Held for an allowed request that has to wait.
-    place: Option<Place>,
+    place: Option<DelayPlace>,
     slots: Option<Box<HeldSlots>>,
 }
 
 impl Limiter {
     /// Decides in one call to the store, or by the limits' `on_store_error` if that fails. Waits no longer than the store's
     /// timeout. With [`Patience::Held`](super::Patience::Held), the caller must call [`Self::hold`] then.
-    pub async fn decide(&self, ask: Ask<'_>) -> Result<Ruling, InvalidSubject> {
+    pub async fn decide(&self, asked: DecisionRequest<'_>) -> Result<LimiterVerdict, InvalidSubject> {
         let view = self.view();
-        let claims = self.claims(&view, &ask);
-        let with_claims = with_claims(&ask, &claims);
-        let ask =
-            with_claims.as_deref().map_or(ask, |request| Ask { subject: DecisionSubject::Request(request), ..ask });
-        let mut question = Question::default();
-        self.prepare(&view, &ask, &mut question)?;
-        if let Some(round) = question.deciding.round() {
-            let answer = self.ask_store(&view, round, &ask).await;
-            self.answered(&view, &mut question, answer, ask.now());
+        let claims = self.claims(&view, &asked);
+        let with_claims = with_claims(&asked, &claims);
+        let asked = with_claims
+            .as_deref()
+            .map_or(asked, |request| DecisionRequest { subject: DecisionSubject::Request(request), ..asked });
+        let mut open = OpenDecision::default();
+        self.prepare(&view, &asked, &mut open)?;
+        if let Some(round) = open.deciding.round() {
+            let answer = self.ask_store(&view, round, &asked).await;
+            self.answered(&view, &mut open, answer, asked.now());
         }
-        let mut ruling = self.conclude(view, &ask, &mut question);
-        ruling.claims = claims;
-        Ok(ruling)
+        let mut decided = self.conclude(view, &asked, &mut open);
+        decided.claims = claims;
+        Ok(decided)
     }
 
     /// Begins the decision.
-    fn prepare(&self, view: &View, ask: &Ask<'_>, question: &mut Question) -> Result<(), InvalidSubject> {
+    fn prepare(&self, view: &View, asked: &DecisionRequest<'_>, open: &mut OpenDecision) -> Result<(), InvalidSubject> {
         let blocks = self.blocks();
-        let Ask { subject, intent, can_accept, .. } = ask;
+        let DecisionRequest { subject, intent, can_accept, .. } = asked;
         let afterwards = &view.snapshot.afterwards;
         let notices = Notices { blocks: blocks.as_deref(), afterwards, can_accept: *can_accept };
-        question.deciding.begin(view.rules(), subject, intent, &notices)?;
-        let plan = &mut question.deciding.plan;
-        if ask.is_decision() {
+        open.deciding.begin(view.rules(), subject, intent, &notices)?;
+        let plan = &mut open.deciding.plan;
+        if asked.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
         }
         if view.rules().has_delays() {
-            question.place = self.bound_delays(plan, ask);
+            open.place = self.bound_delays(plan, asked);
         }
-        if question.deciding.round().is_some() {
-            let plan = &mut question.deciding.plan;
-            self.bound_new_keys(view, plan, ask.now());
-            question.slots = self.name_slots(view, plan, ask);
+        if open.deciding.round().is_some() {
+            let plan = &mut open.deciding.plan;
+            self.bound_new_keys(view, plan, asked.now());
+            open.slots = self.name_slots(view, plan, asked);
         }
         Ok(())
     }
 
     /// Takes the store's answer, or decides without it.
-    fn answered(&self, view: &View, question: &mut Question, answer: Result<Decisions, StoreError>, now: Micros) {
-        let Question { deciding, slots, .. } = question;
+    fn answered(&self, view: &View, open: &mut OpenDecision, answer: Result<Decisions, StoreError>, now: Micros) {
+        let OpenDecision { deciding, slots, .. } = open;
         match answer {
             Ok(decisions) => {
                 *slots = slots.take().and_then(|slots| slots.decided(&deciding.plan.charges, &decisions));
@@ -83,36 +84,44 @@ impl Limiter {
         }
     }
 
-    /// Makes the ruling of what is decided.
-    fn conclude(&self, view: Rc<View>, ask: &Ask<'_>, question: &mut Question) -> Ruling {
-        let Question { deciding, place, slots } = question;
+    /// Makes the verdict of what is decided.
+    fn conclude(&self, view: Rc<View>, asked: &DecisionRequest<'_>, open: &mut OpenDecision) -> LimiterVerdict {
+        let OpenDecision { deciding, place, slots } = open;
         let Decided { verdict, descriptors, due } = deciding.conclude(view.rules());
         let (is_local, plan, decisions) = (deciding.is_local(), &deciding.plan, &deciding.decisions);
         if !due.is_empty() {
-            self.charge(&view, due, ask.now(), is_local);
+            self.charge(&view, due, asked.now(), is_local);
         }
         // A request that takes slots only when it has waited is counted then.
         let is_final = place.is_none() || slots.is_none() || verdict.delay() == Micros(0);
-        let is_counted = is_final && ask.is_decision();
-        let denials = if is_counted { view.count_verdict(&verdict, plan, ask.start) } else { Vec::new() };
-        self.record(&view, ask, &verdict);
+        let is_counted = is_final && asked.is_decision();
+        let denials = if is_counted { view.count_verdict(&verdict, plan, asked.start) } else { Vec::new() };
+        self.record(&view, asked, &verdict);
         view.snapshot.warn_of_values(&verdict);
-        let settlement = self.settlement(&view, (plan, decisions), &verdict, ask, is_local);
-        self.seconds[ask.listener].observe(ask.start.elapsed());
+        let settlement = self.settlement(&view, (plan, decisions), &verdict, asked, is_local);
+        self.seconds[asked.listener].observe(asked.start.elapsed());
         let slots = slots.take().filter(|_| verdict.is_allowed());
-        let (held, listener) = (None, ask.listener);
-        let mut ruling =
-            Ruling { view, verdict, descriptors, slots, settlement, held, listener, denials, claims: Vec::new() };
-        if let Some(place) = place.take().filter(|_| ruling.verdict.delay() > Micros(0)) {
+        let mut decided = LimiterVerdict {
+            view,
+            verdict,
+            descriptors,
+            slots,
+            settlement,
+            held: None,
+            listener: asked.listener,
+            denials,
+            claims: Vec::new(),
+        };
+        if let Some(place) = place.take().filter(|_| decided.verdict.delay() > Micros(0)) {
             let plan = std::mem::take(&mut deciding.plan);
-            ruling.held = Some(Self::held(place, (plan, &deciding.decisions), &mut ruling, ask, is_local));
+            decided.held = Some(Self::held(place, (plan, &deciding.decisions), &mut decided, asked, is_local));
         }
-        ruling
+        decided
     }
 
     /// Verifies the tokens of a request if limits need their claims.
-    fn claims(&self, view: &View, ask: &Ask<'_>) -> Vec<TokenClaims> {
-        match ask.subject {
+    fn claims(&self, view: &View, asked: &DecisionRequest<'_>) -> Vec<TokenClaims> {
+        match asked.subject {
             // Tests state the claims themselves.
             DecisionSubject::Request(request) if request.claims.is_empty() && view.rules().needs_claims(request) => {
                 let tokens = &self.shared.metrics.server.jwt_tokens;
@@ -124,12 +133,12 @@ impl Limiter {
     }
 
     /// Names the slots that the plan's charges take, so that they can be given back before the store has answered.
-    fn name_slots(&self, view: &View, plan: &mut Plan, ask: &Ask<'_>) -> Option<Box<HeldSlots>> {
-        if !ask.sees_response {
+    fn name_slots(&self, view: &View, plan: &mut Plan, asked: &DecisionRequest<'_>) -> Option<Box<HeldSlots>> {
+        if !asked.sees_response {
             return None;
         }
         let effective_from = view.rules().effective_from;
-        let slots = self.slots.name(&mut plan.charges, effective_from, ask.now(), ask.start)?;
+        let slots = self.slots.name(&mut plan.charges, effective_from, asked.now(), asked.start)?;
         self.keeper.get_or_init(|| AbortOnDropHandle::new(spawn_local(self.slots.clone().keep())));
         Some(slots)
     }
@@ -142,8 +151,8 @@ impl Limiter {
 }
 
 /// Returns the request with its claims, if it has any. In a box, as few requests do.
-fn with_claims<'a>(ask: &Ask<'a>, claims: &'a [TokenClaims]) -> Option<Box<Request<'a>>> {
-    match ask.subject {
+fn with_claims<'a>(asked: &DecisionRequest<'a>, claims: &'a [TokenClaims]) -> Option<Box<Request<'a>>> {
+    match asked.subject {
         DecisionSubject::Request(request) if !claims.is_empty() => Some(Box::new(Request { claims, ..*request })),
         _ => None,
     }

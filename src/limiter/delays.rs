@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tokio::time::sleep_until;
 
-use super::ask::{Ask, Patience, Ruling};
+use super::decision_request::{DecisionRequest, LimiterVerdict, Patience};
 use super::slots::HeldSlots;
 use super::{Limiter, Shared};
 use crate::clock::micros;
@@ -20,7 +20,7 @@ use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
-use crate::engine::deciding::verdict::{Answer, Standing, Unanswered, Verdict};
+use crate::engine::deciding::verdict::{LimitDecision, Unanswered, Verdict, VerdictKind};
 use crate::engine::limit::StoreErrorPolicy;
 use crate::store::{Batch, StoreError};
 use crate::telemetry::metrics::{LocalTimer, Tally};
@@ -58,7 +58,7 @@ pub(super) struct DelayTable {
 }
 
 /// A place in a [`DelayTable`].
-pub(super) struct Place {
+pub(super) struct DelayPlace {
     table: Rc<DelayTable>,
     /// The buckets that its request waits for.
     buckets: SmallVec<[u128; 1]>,
@@ -81,13 +81,13 @@ impl DelayTable {
     }
 
     /// Returns `None` if the table is full.
-    fn reserve(self: &Rc<Self>) -> Option<Place> {
+    fn reserve(self: &Rc<Self>) -> Option<DelayPlace> {
         let places = self.places.get();
         if places >= self.most {
             return None;
         }
         self.places.set(places + 1);
-        Some(Place { table: self.clone(), buckets: SmallVec::new() })
+        Some(DelayPlace { table: self.clone(), buckets: SmallVec::new() })
     }
 
     fn has_room_for(&self, bucket: u128) -> bool {
@@ -96,7 +96,7 @@ impl DelayTable {
     }
 }
 
-impl Place {
+impl DelayPlace {
     /// From here on, its request waits for these buckets.
     fn wait_for(&mut self, buckets: impl Iterator<Item = u128>) {
         let mut waiting = self.table.waiting.borrow_mut();
@@ -108,7 +108,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for DelayPlace {
     fn drop(&mut self) {
         let table = &self.table;
         table.places.set(table.places.get() - 1);
@@ -150,15 +150,15 @@ impl Limiter {
     }
 
     /// Sets how long the charges of a plan may be delayed, and takes a place for a request that the limiter would hold.
-    pub(super) fn bound_delays(&self, plan: &mut Plan, ask: &Ask<'_>) -> Option<Place> {
+    pub(super) fn bound_delays(&self, plan: &mut Plan, asked: &DecisionRequest<'_>) -> Option<DelayPlace> {
         if plan.charges.iter().all(|charge| charge.delay().is_none()) {
             return None;
         }
-        let (place, most) = match ask.patience {
+        let (place, most) = match asked.patience {
             Patience::None => (None, Micros(0)),
             Patience::Caller(most) => (None, most),
             // A check takes nothing, so nobody waits.
-            Patience::Held(most) if ask.intent.mode == Mode::Check => (None, most),
+            Patience::Held(most) if asked.intent.mode == Mode::Check => (None, most),
             Patience::Held(most) => {
                 let place = self.delays.reserve();
                 let most = if place.is_some() { most } else { Micros(0) };
@@ -174,74 +174,78 @@ impl Limiter {
 
     /// Books what an allowed request has to wait for. Its verdict is not counted yet if it has slots to take.
     pub(super) fn held(
-        mut place: Place,
+        mut place: DelayPlace,
         (plan, decisions): (Plan, &Decisions),
-        ruling: &mut Ruling,
-        ask: &Ask<'_>,
+        decided: &mut LimiterVerdict,
+        asked: &DecisionRequest<'_>,
         is_local: bool,
     ) -> Box<HeldRequest> {
         let delayed = plan.charges.iter().zip(decisions.iter()).filter(|(_, decision)| decision.delay > 0);
         place.wait_for(delayed.map(|(charge, _)| charge.bucket.fingerprint));
-        let booking =
-            Booking { effective_from: ruling.view.rules().effective_from, now: ask.now(), start: ask.start, is_local };
+        let booking = Booking {
+            effective_from: decided.view.rules().effective_from,
+            now: asked.now(),
+            start: asked.start,
+            is_local,
+        };
         // They are given back here: a request that waits must not keep others from them.
-        let had_slots = ruling.slots.take().is_some();
+        let had_slots = decided.slots.take().is_some();
         let slots = plan.charges.iter().filter(|charge| had_slots && charge.slot().is_some()).cloned().collect();
-        let ends = tokio::time::Instant::now() + wait(&ruling.verdict);
+        let ends = tokio::time::Instant::now() + wait(&decided.verdict);
         Box::new(HeldRequest { booking, place, ends, slots, uncounted: had_slots.then_some(plan) })
     }
 
     /// Waits until the charges of an allowed request fit, if they do not yet. If this is dropped, they stay booked.
-    pub async fn hold(&self, ruling: &mut Ruling) {
-        if let Some(held) = ruling.held.take() {
+    pub async fn hold(&self, decided: &mut LimiterVerdict) {
+        if let Some(held) = decided.held.take() {
             // They are logged.
-            ruling.denials.clear();
+            decided.denials.clear();
             // In a box, as few requests wait.
-            Box::pin(self.wait_for(*held, ruling)).await;
+            Box::pin(self.wait_for(*held, decided)).await;
         }
     }
 
-    async fn wait_for(&self, held: HeldRequest, ruling: &mut Ruling) {
+    async fn wait_for(&self, held: HeldRequest, decided: &mut LimiterVerdict) {
         let HeldRequest { booking, place, ends, slots, uncounted } = held;
-        let uncounted = Uncounted { ruling, plan: uncounted, start: booking.start };
+        let uncounted = Uncounted { decided, plan: uncounted, start: booking.start };
         sleep_until(ends).await;
-        self.delays.seconds.observe(wait(&uncounted.ruling.verdict));
+        self.delays.seconds.observe(wait(&uncounted.decided.verdict));
         drop(place);
         if !slots.is_empty() {
-            self.take_slots(uncounted.ruling, &slots, &booking).await;
+            self.take_slots(uncounted.decided, &slots, &booking).await;
         }
     }
 
     /// Takes the slots of a request that has waited, or denies it.
-    async fn take_slots(&self, ruling: &mut Ruling, slots: &[Charge], booking: &Booking) {
+    async fn take_slots(&self, decided: &mut LimiterVerdict, slots: &[Charge], booking: &Booking) {
         let mut charges: Vec<Charge> = slots.to_vec();
         let (start, now, effective_from) = (Instant::now(), booking.now(), booking.effective_from);
         let Some(mut named) = self.slots.name(&mut charges, effective_from, now, start) else { return };
         let batch = Batch { charges: &charges, effective_from, now };
         let memory = booking.is_local.then_some(&self.shared.local);
-        let decided = match memory {
+        let answer = match memory {
             Some(memory) => memory.decide(&batch),
             None => self.store.decide(&batch).await,
         };
-        match decided {
+        match answer {
             Ok(decisions) if booking.is_local => {
                 named.unanswered(&StoreError::Down);
                 named.decided_locally(&charges, &decisions, effective_from);
-                ruling.slots = Some(named);
-                ruling.decide_slots(&charges, &decisions);
+                decided.slots = Some(named);
+                decided.decide_slots(&charges, &decisions);
             }
             Ok(decisions) => {
-                ruling.slots = named.decided(&charges, &decisions);
-                ruling.decide_slots(&charges, &decisions);
+                decided.slots = named.decided(&charges, &decisions);
+                decided.decide_slots(&charges, &decisions);
             }
             Err(error) => {
                 self.note_failure(&error);
                 named.unanswered(&error);
-                self.decide_slots_without_store(ruling, &charges, &mut named, booking);
-                ruling.slots = Some(named);
+                self.decide_slots_without_store(decided, &charges, &mut named, booking);
+                decided.slots = Some(named);
             }
         }
-        ruling.slots = ruling.slots.take().filter(|_| ruling.verdict.is_allowed());
+        decided.slots = decided.slots.take().filter(|_| decided.verdict.is_allowed());
     }
 }
 
@@ -249,12 +253,12 @@ impl Limiter {
     /// Applies `on_store_error` of the limits whose slots the store did not decide.
     fn decide_slots_without_store(
         &self,
-        ruling: &mut Ruling,
+        decided: &mut LimiterVerdict,
         charges: &[Charge],
         named: &mut HeldSlots,
         booking: &Booking,
     ) {
-        let view = ruling.view.clone();
+        let view = decided.view.clone();
         let policy = |origin: &ChargeOrigin| view.rules().limit(origin.limit).map(|limit| limit.on_store_error);
         let (mut local, mut locals, mut unanswered) = (Vec::new(), Vec::new(), Vec::new());
         for charge in charges {
@@ -271,25 +275,25 @@ impl Limiter {
                 }
             }
         }
-        ruling.leave_unanswered(unanswered);
+        decided.leave_unanswered(unanswered);
         let (effective_from, now) = (booking.effective_from, booking.now());
-        if !ruling.verdict.is_allowed() {
+        if !decided.verdict.is_allowed() {
             return;
         }
         match self.shared.local.decide(&Batch { charges: &local, effective_from, now }) {
             Ok(decisions) => {
                 named.decided_locally(&local, &decisions, effective_from);
-                ruling.decide_slots(&local, &decisions);
+                decided.decide_slots(&local, &decisions);
             }
             Err(error) => {
                 self.note_failure(&error);
-                ruling.leave_unanswered(locals);
+                decided.leave_unanswered(locals);
             }
         }
     }
 }
 
-impl Ruling {
+impl LimiterVerdict {
     /// Replaces what was decided about slots before the wait. Denies the request if one of these decisions does.
     fn decide_slots(&mut self, charges: &[Charge], decisions: &Decisions) {
         self.replace_answers(|answers| {
@@ -306,22 +310,22 @@ impl Ruling {
             answers.retain(|answer| unanswered.iter().all(|limit| limit.limit != answer.limit));
         });
         if unanswered.iter().any(|limit| limit.denies) {
-            self.verdict.standing = Standing::Unavailable;
+            self.verdict.kind = VerdictKind::Unavailable;
         }
         self.verdict.unanswered.extend(unanswered);
     }
 
-    fn replace_answers(&mut self, replace: impl FnOnce(&mut Vec<Answer>)) {
+    fn replace_answers(&mut self, replace: impl FnOnce(&mut Vec<LimitDecision>)) {
         let mut answers = std::mem::take(&mut self.verdict.answers);
         replace(&mut answers);
-        let Verdict { standing, answers, binding, .. } = Verdict::of(&[], answers);
-        (self.verdict.standing, self.verdict.answers, self.verdict.binding) = (standing, answers, binding);
+        let Verdict { kind, answers, binding, .. } = Verdict::of(&[], answers);
+        (self.verdict.kind, self.verdict.answers, self.verdict.binding) = (kind, answers, binding);
     }
 }
 
-/// A ruling whose verdict is final only after the wait. Dropping this counts it, also if the client leaves.
+/// A verdict that is final only after the wait. Dropping this counts it, also if the client leaves.
 struct Uncounted<'a> {
-    ruling: &'a mut Ruling,
+    decided: &'a mut LimiterVerdict,
     /// `None` if the verdict is counted already.
     plan: Option<Plan>,
     start: Instant,
@@ -330,8 +334,8 @@ struct Uncounted<'a> {
 impl Drop for Uncounted<'_> {
     fn drop(&mut self) {
         if let Some(plan) = self.plan.take() {
-            let Ruling { view, verdict, .. } = &*self.ruling;
-            self.ruling.denials = view.count_verdict(verdict, &plan, self.start);
+            let LimiterVerdict { view, verdict, .. } = &*self.decided;
+            self.decided.denials = view.count_verdict(verdict, &plan, self.start);
         }
     }
 }
@@ -343,7 +347,7 @@ fn wait(verdict: &Verdict) -> Duration {
 /// An allowed request that has to wait.
 pub(super) struct HeldRequest {
     booking: Booking,
-    place: Place,
+    place: DelayPlace,
     ends: tokio::time::Instant,
     /// The charges of slots, which it takes when it has waited.
     slots: Vec<Charge>,

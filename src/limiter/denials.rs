@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::{Ruling, View};
+use super::{LimiterVerdict, View};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::deciding::verdict::{Answer, Verdict};
+use crate::engine::deciding::verdict::{LimitDecision, Verdict};
 use crate::engine::request::Request;
 use crate::message::trace_context::TraceContext;
 use crate::telemetry::denials::{DenialLine, IdFormat};
@@ -51,7 +51,12 @@ impl View {
         self.snapshot.denials.flush(self.rules().names(), at_end);
     }
 
-    fn denial_id(&self, denial: &Denial, answer: Option<&Answer>, request: Option<&Request<'_>>) -> Option<String> {
+    fn denial_id(
+        &self,
+        denial: &Denial,
+        answer: Option<&LimitDecision>,
+        request: Option<&Request<'_>>,
+    ) -> Option<String> {
         let fingerprint = answer.and_then(|answer| answer.fingerprint);
         let id = self.snapshot.denials.ids().id(|| self.rules().id_of(denial.limit, request?), fingerprint);
         id.or_else(|| denial.id.clone())
@@ -64,7 +69,7 @@ impl Drop for View {
     }
 }
 
-impl Ruling {
+impl LimiterVerdict {
     /// Logs the denials that get a line. `trace_id` is the request's, if its headers do not have it.
     pub fn log_denials(&self, request: Option<&Request<'_>>, trace_id: Option<u128>) {
         if !self.denials.is_empty() {
@@ -97,7 +102,7 @@ impl Ruling {
 }
 
 /// The answer that a line is about.
-fn answer<'a>(verdict: &'a Verdict, denial: &Denial) -> Option<&'a Answer> {
+fn answer<'a>(verdict: &'a Verdict, denial: &Denial) -> Option<&'a LimitDecision> {
     let mut answers = verdict.answers.iter().filter(|answer| answer.limit == denial.limit);
     let first = answers.clone().next();
     answers.find(|answer| answer.is_short()).or(first)

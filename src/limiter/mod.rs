@@ -19,8 +19,8 @@ use crate::telemetry::metrics::{DecisionListener, LocalTimer, PerLabel, Timer};
 use crate::telemetry::most_denied::WorkerDenials;
 use crate::telemetry::throttle::Throttle;
 
-mod ask;
 mod decide;
+mod decision_request;
 mod delays;
 mod denials;
 mod failure_policy;
@@ -40,7 +40,7 @@ mod slots;
 mod store_call;
 mod view;
 
-pub use ask::{Ask, Patience, Ruling};
+pub use decision_request::{DecisionRequest, LimiterVerdict, Patience};
 use delays::DelayTable;
 pub use delays::{DEFAULT_MAX_DELAYED, DelayBounds};
 pub use key_bounds::{DEFAULT_MAX_NEW_KEYS, KeyBounds};

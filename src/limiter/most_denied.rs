@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::View;
 use crate::engine::algorithms::charge::Bucket;
 use crate::engine::charging::plan::Plan;
-use crate::engine::deciding::verdict::Answer;
+use crate::engine::deciding::verdict::LimitDecision;
 use crate::engine::limit::key::plain;
 use crate::telemetry::denials::{IdFormat, half};
 use crate::telemetry::most_denied::DenialKind;
@@ -15,7 +15,7 @@ use crate::telemetry::most_denied::DenialKind;
 impl View {
     /// Counts the ids whose buckets are short in these answers of one limit, each once.
     #[cold]
-    pub(super) fn count_ids(&self, kind: DenialKind, answers: &[Answer], plan: &Plan, at: Instant) {
+    pub(super) fn count_ids(&self, kind: DenialKind, answers: &[LimitDecision], plan: &Plan, at: Instant) {
         let Some(limit) = answers.first().map(|answer| answer.limit) else { return };
         let (ids, rules) = (self.snapshot.denials.ids(), self.rules());
         let (Some(hint), Some(limit)) = (self.denied_places.get(limit as usize), rules.limit(limit)) else { return };

@@ -6,7 +6,7 @@ use arc_swap::{ArcSwapOption, Cache};
 use tokio::sync::mpsc::Receiver;
 
 use super::recording::{Fate, Recording};
-use super::{Ask, Limiter, Shared, View};
+use super::{DecisionRequest, Limiter, Shared, View};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::deciding::DecisionSubject;
 use crate::engine::deciding::verdict::Verdict;
@@ -35,22 +35,22 @@ impl Shared {
 impl Limiter {
     /// Adds a decision about a request to the recording that runs, if one does.
     #[inline]
-    pub(super) fn record(&self, view: &View, ask: &Ask<'_>, verdict: &Verdict) {
+    pub(super) fn record(&self, view: &View, asked: &DecisionRequest<'_>, verdict: &Verdict) {
         if let Some(recording) = self.recording.borrow_mut().load() {
-            record(recording, view.rules(), ask, verdict);
+            record(recording, view.rules(), asked, verdict);
         }
     }
 }
 
 #[cold]
-fn record(recording: &Recording, rules: &Rules, ask: &Ask<'_>, verdict: &Verdict) {
-    if !ask.is_decision() {
+fn record(recording: &Recording, rules: &Rules, asked: &DecisionRequest<'_>, verdict: &Verdict) {
+    if !asked.is_decision() {
         return;
     }
-    let is_kept = match ask.subject {
+    let is_kept = match asked.subject {
         DecisionSubject::Named { .. } => return recording.count(Fate::Named),
         // The rules do not give its cost.
-        DecisionSubject::Request(_) if ask.intent.cost.is_some() || ask.intent.mode != Mode::Spend => {
+        DecisionSubject::Request(_) if asked.intent.cost.is_some() || asked.intent.mode != Mode::Spend => {
             return recording.count(Fate::Named);
         }
         DecisionSubject::Request(request) => match request.client {
@@ -66,7 +66,7 @@ fn record(recording: &Recording, rules: &Rules, ask: &Ask<'_>, verdict: &Verdict
     if !is_kept {
         return recording.count(Fate::LeftOut);
     }
-    match ask.subject {
+    match asked.subject {
         DecisionSubject::Named { .. } => {}
         DecisionSubject::Request(request) => recording.push(rules, recording.request(rules, request), verdict),
         DecisionSubject::Descriptors(call) => recording.push(rules, recording.call(rules, call), verdict),

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::ask::Ask;
+use super::decision_request::DecisionRequest;
 use super::failure_policy::failure;
 use super::response_body::{ResponseBody, UninspectedLog};
 use super::{Limiter, Shared, View};
@@ -88,14 +88,14 @@ impl Limiter {
         view: &Rc<View>,
         (plan, decisions): (&Plan, &Decisions),
         verdict: &Verdict,
-        ask: &Ask<'_>,
+        asked: &DecisionRequest<'_>,
         is_local: bool,
     ) -> Option<Box<Settlement>> {
         if plan.reservations.is_empty() || !verdict.is_allowed() {
             return None;
         }
         let is_accepted = accepted::accepted_entry(view.rules(), verdict).is_some();
-        if !is_accepted && !ask.sees_response {
+        if !is_accepted && !asked.sees_response {
             return None;
         }
         let owed = plan.pending_settlements(view.rules(), decisions, |origin| verdict.decision(origin));
@@ -105,8 +105,8 @@ impl Limiter {
         let settlement = Box::new(Settlement {
             owed,
             is_local,
-            now: ask.now(),
-            start: ask.start,
+            now: asked.now(),
+            start: asked.start,
             progress: ResponseReport::Unsent,
             uploaded: Rc::default(),
             body: None,

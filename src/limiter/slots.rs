@@ -1,4 +1,4 @@
-//! The slots that requests in flight hold, from the ask to the end of the request.
+//! The slots that a request in flight holds, from its decision to its end.
 //!
 //! A slot is named before the store is asked for it, and its holder has [`HeldSlots`] from then on. So a request that is
 //! dropped in between, because its client has gone, gives back what the store is about to grant. Giving back a name twice
@@ -331,7 +331,7 @@ mod tests {
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::rules::Rules;
     use crate::engine::request::sample;
-    use crate::limiter::{Ask, Limiter, Ruling};
+    use crate::limiter::{DecisionRequest, Limiter, LimiterVerdict};
     use crate::message::headers::Headers;
     use crate::store::memory::MemoryStore;
     use crate::telemetry::metrics::{DecisionListener, Metrics};
@@ -347,19 +347,19 @@ mod tests {
         Rc::new(Limiter::new(Arc::new(shared), Store::Memory(Arc::new(store()))))
     }
 
-    async fn ask(limiter: &Limiter) -> Ruling {
+    async fn ask(limiter: &Limiter) -> LimiterVerdict {
         let headers = Headers::new();
         let request = sample(&headers);
-        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
-        limiter.decide(Ask { sees_response: true, ..ask }).await.unwrap()
+        let asked = DecisionRequest::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+        limiter.decide(DecisionRequest { sees_response: true, ..asked }).await.unwrap()
     }
 
     /// Whether a slot is free, asked as by a listener that does not see requests end.
     async fn is_free(limiter: &Limiter) -> bool {
         let headers = Headers::new();
         let request = sample(&headers);
-        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Check, Instant::now());
-        limiter.decide(ask).await.unwrap().verdict.is_allowed()
+        let asked = DecisionRequest::new(DecisionSubject::Request(&request), DecisionListener::Check, Instant::now());
+        limiter.decide(asked).await.unwrap().verdict.is_allowed()
     }
 
     #[tokio::test]
@@ -382,8 +382,8 @@ mod tests {
             let limiter = limiter();
             let inner = limiter.clone();
             let panicked = spawn_local(async move {
-                let ruling = ask(&inner).await;
-                assert!(!ruling.verdict.is_allowed(), "on purpose");
+                let decided = ask(&inner).await;
+                assert!(!decided.verdict.is_allowed(), "on purpose");
             });
             assert!(panicked.await.is_err_and(|error| error.is_panic()));
             assert!(is_free(&limiter).await);

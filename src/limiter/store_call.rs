@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tokio::time::timeout;
 
-use super::ask::Ask;
+use super::decision_request::DecisionRequest;
 use super::{Limiter, View};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
@@ -18,9 +18,9 @@ impl Limiter {
         &self,
         view: &View,
         round: [&[Charge]; 2],
-        ask: &Ask<'_>,
+        asked: &DecisionRequest<'_>,
     ) -> Result<Decisions, StoreError> {
-        let batches = batches(view, round, ask.now());
+        let batches = batches(view, round, asked.now());
         if let Some(memory) = self.store.as_memory() {
             return self.ask_memory(memory, &batches);
         }
@@ -28,10 +28,10 @@ impl Limiter {
         if !reported.charges.is_empty() {
             // In a box, as few requests report.
             return Ok(Decisions::joined(
-                Box::pin(self.wait(self.store.decide_in_turn(&batches), ask.deadline)).await?,
+                Box::pin(self.wait(self.store.decide_in_turn(&batches), asked.deadline)).await?,
             ));
         }
-        self.wait(self.store.decide(charges), ask.deadline).await
+        self.wait(self.store.decide(charges), asked.deadline).await
     }
 
     fn ask_memory(&self, store: &MemoryStore, batches: &[Batch<'_>; 2]) -> Result<Decisions, StoreError> {

@@ -14,7 +14,7 @@ use crate::engine::algorithms::charge::{Elevated, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::terms::Intent;
-use crate::engine::deciding::verdict::{Answer, Standing, Verdict};
+use crate::engine::deciding::verdict::{LimitDecision, Verdict, VerdictKind};
 use crate::engine::deciding::{Deciding, DecisionSubject};
 use crate::engine::limit::allowance::{Allowance, ElevatedAllowance};
 use crate::engine::limit::candidate::Candidate;
@@ -51,8 +51,8 @@ fn request<'a>(method: &'a str, headers: &'a Headers) -> Request<'a> {
 }
 
 async fn decide(limiter: &Limiter, request: &Request<'_>) -> Verdict {
-    let ask = Ask::new(DecisionSubject::Request(request), DecisionListener::Proxy, Instant::now());
-    limiter.decide(ask).await.unwrap().verdict
+    let asked = DecisionRequest::new(DecisionSubject::Request(request), DecisionListener::Proxy, Instant::now());
+    limiter.decide(asked).await.unwrap().verdict
 }
 
 async fn ask(limiter: &Limiter, method: &str) -> Verdict {
@@ -63,7 +63,7 @@ async fn ask(limiter: &Limiter, method: &str) -> Verdict {
 async fn count(limiter: &Limiter, times: usize) -> [usize; 3] {
     let mut counts = [0; 3];
     for _ in 0..times {
-        counts[ask(limiter, "GET").await.standing as usize] += 1;
+        counts[ask(limiter, "GET").await.kind as usize] += 1;
     }
     counts
 }
@@ -100,7 +100,7 @@ async fn limits_that_need_no_store_answer_by_themselves() {
     let denying = Limit { allowance: Allowance::Deny, ..limit("Closed", 1) };
     let limiter = limiter(vec![unlimited, denying, limit("Counted", 5)]);
     let verdict = ask(&limiter, "GET").await;
-    assert_eq!((verdict.standing, verdict.answers.len()), (Standing::Denied, 1));
+    assert_eq!((verdict.kind, verdict.answers.len()), (VerdictKind::Denied, 1));
     assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Free\",result=\"unlimited\"}"), "1");
     assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Counted\",result=\"uncharged\"}"), "1");
 }
@@ -119,9 +119,12 @@ async fn what_has_happened_is_counted_beside_a_limit_that_denies_by_itself() {
         (Mode::Reset, true, Some(5)),
     ] {
         let request = request("GET", &headers);
-        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Check, Instant::now());
-        let verdict =
-            limiter.decide(Ask { intent: Intent { mode, cost: None, can_probe: true }, ..ask }).await.unwrap().verdict;
+        let asked = DecisionRequest::new(DecisionSubject::Request(&request), DecisionListener::Check, Instant::now());
+        let verdict = limiter
+            .decide(DecisionRequest { intent: Intent { mode, cost: None, can_probe: true }, ..asked })
+            .await
+            .unwrap()
+            .verdict;
         let counted = verdict.answers.iter().find(|answer| answer.limit == 1);
         let found = counted.map(|answer| answer.decision.remaining);
         assert_eq!((verdict.is_allowed(), found), (allowed, left), "{mode:?}");
@@ -197,7 +200,7 @@ fn without_store(policies: &[StoreErrorPolicy]) -> [usize; 3] {
         let plan = view.rules().charges(&request("GET", &Headers::new()), None).unwrap();
         let mut deciding = Deciding::new(plan);
         limiter.decide_without_store(&view, (&mut deciding, None), Micros(0), &StoreError::Down);
-        counts[deciding.conclude(view.rules()).verdict.standing as usize] += 1;
+        counts[deciding.conclude(view.rules()).verdict.kind as usize] += 1;
     }
     assert_eq!(metric(&limiter, "weir_store_errors_total{kind=\"down\"}"), "10");
     counts
@@ -282,11 +285,11 @@ proptest! {
                 now = now.after(Micros(later));
                 let headers = Headers::new();
                 let request = Request { now, ..request(["GET", "PUT", "POST"][method], &headers) };
-                let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+                let asked = DecisionRequest::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
                 let modes = [Mode::Spend, Mode::Spend, Mode::Spend, Mode::Check, Mode::SpendOnly, Mode::Refund];
                 let mode = modes[mode];
-                let ask = Ask { intent: Intent { mode, cost: Some(cost), can_probe: false }, ..ask };
-                let [expected, verdict] = [&in_memory, &replaced].map(|limiter| limiter.decide(ask));
+                let asked = DecisionRequest { intent: Intent { mode, cost: Some(cost), can_probe: false }, ..asked };
+                let [expected, verdict] = [&in_memory, &replaced].map(|limiter| limiter.decide(asked));
                 let (expected, verdict) = (expected.await.unwrap().verdict, verdict.await.unwrap().verdict);
                 prop_assert_eq!(verdict, expected);
             }
@@ -312,7 +315,7 @@ async fn limits_that_nothing_can_decide_allow_and_are_counted() {
     let local = |name: &str| Limit { on_store_error: StoreErrorPolicy::Local, ..limit(name, 1) };
     let limiter = limiter(vec![local("Same"), local("Same"), limit("Plain", 1)]);
     let verdict = ask(&limiter, "GET").await;
-    assert_eq!((verdict.standing, verdict.answers.len(), verdict.unanswered.len()), (Standing::Allowed, 0, 3));
+    assert_eq!((verdict.kind, verdict.answers.len(), verdict.unanswered.len()), (VerdictKind::Allowed, 0, 3));
     assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Plain\",result=\"error_allowed\"}"), "1");
     assert_eq!(metric(&limiter, "weir_decisions_total{limit=\"Same\",result=\"error_allowed\"}"), "2");
 }
@@ -345,7 +348,7 @@ async fn passes(numbers: Numbers, delay: Micros, visits: &[Visit]) -> Vec<u64> {
     for visit in visits {
         let (Visit::Comes(span) | Visit::Leaves(span, _)) = visit;
         now += span;
-        waiting.retain(|(at, _): &(u64, Ruling)| {
+        waiting.retain(|(at, _): &(u64, LimiterVerdict)| {
             let has_passed = *at <= now;
             passed.extend(has_passed.then_some(*at));
             !has_passed
@@ -355,12 +358,14 @@ async fn passes(numbers: Numbers, delay: Micros, visits: &[Visit]) -> Vec<u64> {
             Visit::Leaves(..) => {}
             Visit::Comes(_) => {
                 let request = Request { now: Micros(now), ..request("GET", &headers) };
-                let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
-                let ruling = limiter.decide(Ask { patience: Patience::Held(delay), ..ask }).await.unwrap();
-                if ruling.must_wait() {
-                    waiting.push((now + ruling.verdict.delay().0, ruling));
+                let asked =
+                    DecisionRequest::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+                let decided =
+                    limiter.decide(DecisionRequest { patience: Patience::Held(delay), ..asked }).await.unwrap();
+                if decided.must_wait() {
+                    waiting.push((now + decided.verdict.delay().0, decided));
                 } else {
-                    passed.extend(ruling.verdict.is_allowed().then_some(now));
+                    passed.extend(decided.verdict.is_allowed().then_some(now));
                 }
             }
         }
@@ -444,11 +449,11 @@ proptest! {
             for (later, cost, kind) in asks {
                 now = now.after(Micros(later));
                 let request = Request { now, ..request(if kind == 0 { "PUT" } else { "GET" }, &headers) };
-                let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
-                let ask = Ask { intent: Intent { cost: Some(cost), ..Intent::SPEND }, ..ask };
+                let asked = DecisionRequest::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+                let asked = DecisionRequest { intent: Intent { cost: Some(cost), ..Intent::SPEND }, ..asked };
                 let [enforced, shadow, candidate] =
-                    [enforced.decide(ask).await, shadow.decide(ask).await, candidate.decide(ask).await];
-                let short = |answers: &[Answer]| {
+                    [enforced.decide(asked).await, shadow.decide(asked).await, candidate.decide(asked).await];
+                let short = |answers: &[LimitDecision]| {
                     let own = answers.iter().filter(|answer| answer.limit == 0);
                     own.map(|answer| (answer.window, answer.is_short(), answer.decision.remaining)).collect::<Vec<_>>()
                 };

@@ -11,7 +11,7 @@ use super::denials::Denial;
 use super::new_keys::NewKeyCount;
 use super::shared::Snapshot;
 use crate::engine::charging::plan::Plan;
-use crate::engine::deciding::verdict::{Answer, Standing, Verdict};
+use crate::engine::deciding::verdict::{LimitDecision, Verdict, VerdictKind};
 use crate::engine::limit::rules::Rules;
 use crate::telemetry::metrics::{DecisionResult, LimitTallies, Metrics, SettlementMetrics};
 use crate::telemetry::most_denied::{DenialKind, PlaceHint, WorkerDenials};
@@ -65,7 +65,7 @@ impl View {
         };
         for windows in verdict.answers.chunk_by(|a, b| a.limit == b.limit) {
             let Some(first) = windows.first() else { continue };
-            let result = if windows.iter().any(Answer::would_deny) {
+            let result = if windows.iter().any(LimitDecision::would_deny) {
                 self.count_ids(DenialKind::Shadow, windows, plan, start);
                 DecisionResult::ShadowDenied
             } else if windows.iter().any(|answer| answer.decision.is_denied()) {
@@ -81,7 +81,7 @@ impl View {
         }
         for unanswered in &verdict.unanswered {
             let result = match unanswered.denies {
-                _ if verdict.standing == Standing::Overloaded => DecisionResult::Rejected,
+                _ if verdict.kind == VerdictKind::Overloaded => DecisionResult::Rejected,
                 true => DecisionResult::ErrorDenied,
                 false => DecisionResult::ErrorAllowed,
             };

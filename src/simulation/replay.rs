@@ -10,7 +10,7 @@ use super::slots::Slots;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::deciding::verdict::{Standing, Verdict};
+use crate::engine::deciding::verdict::{Verdict, VerdictKind};
 use crate::engine::deciding::{Decided, Deciding};
 use crate::engine::limit::rules::Rules;
 use crate::store::Batch;
@@ -192,7 +192,7 @@ impl Replay {
                 delay: Micros(0),
             });
         }
-        verdict.standing == Standing::Denied
+        verdict.kind == VerdictKind::Denied
     }
 }
 

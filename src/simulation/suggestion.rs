@@ -5,7 +5,7 @@ use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::level::LevelChange;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::algorithms::state::{State, decide, decide_level};
+use crate::engine::algorithms::state::{BucketState, decide, decide_level};
 use crate::engine::limit::Limit;
 
 /// The most charges that are kept for all limits together, 24 bytes each.
@@ -207,13 +207,13 @@ fn share_of(all: u64, millionths: u64) -> u64 {
 }
 
 /// Decides one charge of a bucket that no other request charges.
-fn is_denied(state: &mut Option<State>, charge: &Charge, now: Micros) -> bool {
+fn is_denied(state: &mut Option<BucketState>, charge: &Charge, now: Micros) -> bool {
     if charge.keeps_level() {
-        let level = state.as_ref().and_then(State::level);
+        let level = state.as_ref().and_then(BucketState::level);
         let (decision, change) = decide_level(level.as_ref(), charge, now, Micros(0));
         match change {
             LevelChange::Keep => {}
-            LevelChange::Write(level) => *state = Some(State::Level(level)),
+            LevelChange::Write(level) => *state = Some(BucketState::Level(level)),
             LevelChange::Clear => *state = None,
         }
         return decision.is_denied();
@@ -221,7 +221,7 @@ fn is_denied(state: &mut Option<State>, charge: &Charge, now: Micros) -> bool {
     let Ok(attempt) = decide(state.as_ref(), charge, None, now, Micros(0)) else { return false };
     let is_denied = attempt.decision.is_denied();
     if let Some(edit) = attempt.edit.filter(|_| !is_denied || attempt.counts_denied) {
-        *state = State::edited(state.take(), &edit);
+        *state = BucketState::edited(state.take(), &edit);
     }
     is_denied
 }

@@ -1,4 +1,4 @@
-//! A step's question to the limiter, and what the proxy would answer.
+//! Puts a step to the limiter, and makes the answer of the proxy.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use crate::engine::charging::descriptors::{ChargedAfterwards, Descriptor, Descri
 use crate::engine::charging::named::NamedCharge;
 use crate::engine::charging::plan::Plan;
 use crate::engine::charging::terms::Intent;
-use crate::engine::deciding::DecisionSubject;
+use crate::engine::deciding::{DecisionSubject, InvalidSubject};
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::{Body, DescriptorEntry, Request};
-use crate::limiter::{Ask, HeldSlots, Limiter, Patience, Ruling};
+use crate::limiter::{DecisionRequest, HeldSlots, Limiter, LimiterVerdict, Patience};
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::DecisionListener;
 
@@ -29,7 +29,7 @@ const BAD_REQUEST: u16 = 400;
 /// The outcome of a step's request.
 pub(super) struct Asked {
     /// The error is the reason why the request is rejected.
-    pub(super) ruling: Result<Ruling, String>,
+    pub(super) decided: Result<LimiterVerdict, String>,
     /// The proxy's answer.
     pub(super) status: u16,
     pub(super) headers: Headers,
@@ -38,9 +38,16 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// An answer without a status, unless the request is rejected.
+    fn of(decided: Result<LimiterVerdict, InvalidSubject>) -> Self {
+        let status = if decided.is_ok() { 0 } else { BAD_REQUEST };
+        let decided = decided.map_err(|error| error.to_string());
+        Self { decided, status, headers: Headers::new(), slots: None }
+    }
+
     /// Returns whether the store has not answered.
     pub(super) fn is_undecided(&self) -> bool {
-        self.ruling.as_ref().is_ok_and(|ruling| !ruling.verdict.unanswered.is_empty())
+        self.decided.as_ref().is_ok_and(|decided| !decided.verdict.unanswered.is_empty())
     }
 }
 
@@ -50,20 +57,16 @@ pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> As
         Subject::Request(given) => ask_request(limiter, given, now).await,
         Subject::Charge(given) => {
             let charges = [named(given)];
-            let ask = patient(DecisionSubject::Named { charges: &charges, now }, DecisionListener::Check);
-            decided(
-                limiter
-                    .decide(Ask { intent: Intent { mode: given.mode, ..Intent::SPEND }, ..ask })
-                    .await
-                    .map_err(|error| error.to_string()),
-            )
+            let patient = patient(DecisionSubject::Named { charges: &charges, now }, DecisionListener::Check);
+            let intent = Intent { mode: given.mode, ..Intent::SPEND };
+            Asked::of(limiter.decide(DecisionRequest { intent, ..patient }).await)
         }
         Subject::Descriptors(given) => {
             let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();
             let descriptors = descriptors(given, &entries);
-            let question = question(given, &descriptors, now);
-            let ask = patient(DecisionSubject::Descriptors(&question), DecisionListener::RateLimit);
-            decided(limiter.decide(ask).await.map_err(|error| error.to_string()))
+            let request = descriptor_request(given, &descriptors, now);
+            let patient = patient(DecisionSubject::Descriptors(&request), DecisionListener::RateLimit);
+            Asked::of(limiter.decide(patient).await)
         }
     }
 }
@@ -71,36 +74,29 @@ pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> As
 async fn ask_request(limiter: &Limiter, given: &TestRequest, now: Micros) -> Asked {
     let descriptor = entries(&given.descriptor);
     let request = request(given, &descriptor, now);
-    let ask = patient(DecisionSubject::Request(&request), DecisionListener::Proxy);
-    let ruling = limiter.decide(Ask { sees_response: true, ..ask }).await.map_err(|error| error.to_string());
-    let mut asked = decided(ruling);
-    let Ok(ruling) = &mut asked.ruling else { return asked };
-    (asked.status, asked.headers) = reply(ruling, given);
-    if let Some(mut settlement) = ruling.settlement.take() {
+    let patient = patient(DecisionSubject::Request(&request), DecisionListener::Proxy);
+    let mut asked = Asked::of(limiter.decide(DecisionRequest { sees_response: true, ..patient }).await);
+    let Ok(decided) = &mut asked.decided else { return asked };
+    (asked.status, asked.headers) = reply(decided, given);
+    if let Some(mut settlement) = decided.settlement.take() {
         settlement.sent();
         settlement.answered(given.status, &given.response, !given.response_body.is_empty());
         settlement.data(given.response_body.as_bytes());
     }
-    let delay = ruling.verdict.delay();
-    asked.slots = ruling.slots.take().zip(given.lasts.map(|lasts| lasts.after(delay)));
+    let delay = decided.verdict.delay();
+    asked.slots = decided.slots.take().zip(given.lasts.map(|lasts| lasts.after(delay)));
     asked
 }
 
-/// An answer without a status, unless the request is rejected.
-fn decided(ruling: Result<Ruling, String>) -> Asked {
-    let status = if ruling.is_ok() { 0 } else { BAD_REQUEST };
-    Asked { ruling, status, headers: Headers::new(), slots: None }
-}
-
 /// A caller that waits as long as a limit delays. No time passes while it does.
-fn patient(subject: DecisionSubject<'_>, listener: DecisionListener) -> Ask<'_> {
-    let ask = Ask::new(subject, listener, Instant::now() + AHEAD);
-    Ask { patience: Patience::Caller(Micros(LONGEST_DELAY)), ..ask }
+fn patient(subject: DecisionSubject<'_>, listener: DecisionListener) -> DecisionRequest<'_> {
+    let request = DecisionRequest::new(subject, listener, Instant::now() + AHEAD);
+    DecisionRequest { patience: Patience::Caller(Micros(LONGEST_DELAY)), ..request }
 }
 
 /// The proxy's status and headers.
-fn reply(ruling: &Ruling, given: &TestRequest) -> (u16, Headers) {
-    let (rules, verdict, generations) = (ruling.view.rules(), &ruling.verdict, Generations::default());
+fn reply(decided: &LimiterVerdict, given: &TestRequest) -> (u16, Headers) {
+    let (rules, verdict, generations) = (decided.view.rules(), &decided.verdict, Generations::default());
     if !verdict.is_allowed() {
         let reply = denial(rules, verdict, generations, given.headers.is_grpc());
         return (reply.status.as_u16(), reply.headers);
@@ -124,7 +120,7 @@ pub(super) fn charges(rules: &Rules, subject: &Subject, now: Micros) -> Option<P
         Subject::Descriptors(given) => {
             let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();
             let afterwards = ChargedAfterwards::new(rules);
-            rules.plan(&question(given, &descriptors(given, &entries), now), None, &afterwards).ok()
+            rules.plan(&descriptor_request(given, &descriptors(given, &entries), now), None, &afterwards).ok()
         }
     }
 }
@@ -174,6 +170,10 @@ fn descriptors<'a>(given: &TestDescriptors, entries: &'a [Vec<DescriptorEntry<'a
     entries.iter().map(|entries| Descriptor { entries, hits, carried: None }).collect()
 }
 
-fn question<'a>(given: &'a TestDescriptors, descriptors: &'a [Descriptor<'a>], now: Micros) -> DescriptorRequest<'a> {
+fn descriptor_request<'a>(
+    given: &'a TestDescriptors,
+    descriptors: &'a [Descriptor<'a>],
+    now: Micros,
+) -> DescriptorRequest<'a> {
     DescriptorRequest { domain: &given.domain, descriptors, purpose: DescriptorMode::Decide, now }
 }

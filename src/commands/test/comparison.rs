@@ -8,7 +8,7 @@ use crate::config::rule_tests::{Expectation, LimitExpectation, LimitVerdict, Ste
 use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::deciding::verdict::{Answer, Verdict};
+use crate::engine::deciding::verdict::{LimitDecision, Verdict};
 use crate::engine::limit::rules::Rules;
 use crate::message::lossless;
 
@@ -54,7 +54,7 @@ pub(super) struct Place<'a> {
 
 impl Counts {
     pub(super) fn add(&mut self, asked: &Asked) {
-        match asked.ruling.as_ref().map(|ruling| ruling.verdict.is_allowed()) {
+        match asked.decided.as_ref().map(|decided| decided.verdict.is_allowed()) {
             Ok(true) => self.allowed += 1,
             Ok(false) => self.denied += 1,
             Err(_) => {}
@@ -67,17 +67,17 @@ impl Place<'_> {
     /// limits that the store cannot count.
     pub(super) fn compare(&self, asked: &Asked, counts: Counts, needs_redis: bool) -> Result<(), Box<Difference>> {
         let mut found = Found(Vec::new());
-        match &asked.ruling {
+        match &asked.decided {
             Err(reason) => self.rejected(reason, asked.status, &mut found),
             Ok(_) if asked.is_undecided() => {
                 let why = if needs_redis { "; queues and scripts need `--store redis://...`" } else { "" };
                 found.differs("verdict", "a decision", format!("the store did not answer{why}"));
             }
-            Ok(ruling) => {
+            Ok(decided) => {
                 if let Some(expected) = &self.step.expectation {
-                    self.each(expected, &ruling.verdict, asked.status, &mut found);
+                    self.each(expected, &decided.verdict, asked.status, &mut found);
                     if self.number + 1 == self.step.repeat {
-                        self.last(expected, asked, &ruling.verdict, counts, &mut found);
+                        self.last(expected, asked, &decided.verdict, counts, &mut found);
                     }
                 }
             }
@@ -135,7 +135,7 @@ impl Place<'_> {
         let Some(place) = self.rules.limits().iter().position(|limit| limit.name == expected.name) else { return };
         let Ok(place) = u32::try_from(place) else { return };
         let name = &expected.name;
-        let answers: Vec<&Answer> = verdict.answers.iter().filter(|answer| answer.limit == place).collect();
+        let answers: Vec<&LimitDecision> = verdict.answers.iter().filter(|answer| answer.limit == place).collect();
         let part = || {
             if answers.iter().any(|answer| answer.is_short()) {
                 let is_enforced = answers.iter().any(|answer| answer.enforced);
@@ -185,7 +185,7 @@ impl Place<'_> {
         let _ = write!(subject, ", at {}", shown_span(self.at));
         let of =
             |verdict: &Verdict| verdict.answers.iter().map(|answer| decision(self.rules, verdict, answer)).collect();
-        let decisions = asked.ruling.as_ref().map(|ruling| of(&ruling.verdict)).unwrap_or_default();
+        let decisions = asked.decided.as_ref().map(|decided| of(&decided.verdict)).unwrap_or_default();
         Difference { step: self.position, line: self.step.line, subject, lines, decisions }
     }
 }
@@ -267,7 +267,7 @@ fn subject(subject: &Subject) -> String {
 }
 
 /// A limit's decision, for people.
-fn decision(rules: &Rules, verdict: &Verdict, answer: &Answer) -> String {
+fn decision(rules: &Rules, verdict: &Verdict, answer: &LimitDecision) -> String {
     let decision = &answer.decision;
     let verb = match (answer.is_short(), answer.enforced) {
         (false, _) => "allows",

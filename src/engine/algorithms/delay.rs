@@ -48,7 +48,7 @@ mod tests {
     use super::super::calendar::{Calendar, Unit};
     use super::super::charge::{Bucket, Charge, Input, Mode};
     use super::super::decision::Outcome;
-    use super::super::state::{self, State};
+    use super::super::state::{self, BucketState};
 
     const SECOND: u64 = 1_000_000_000;
     const NOW: Micros = Micros(1_000_000_000);
@@ -62,7 +62,7 @@ mod tests {
     #[track_caller]
     fn check(numbers: &Numbers, most: u64, effective_from: Micros, delays: &[(u64, u64)], denied: u64) {
         let delay = Delay::new(Micros(most));
-        let mut kept: Option<State> = None;
+        let mut kept: Option<BucketState> = None;
         for (after, again) in delays {
             let ask = |mode| state::decide(kept.as_ref(), &charge(numbers, 1, mode, delay), None, NOW, effective_from);
             let [spend, check, look] = [Mode::Spend, Mode::Check, Mode::Look].map(|mode| ask(mode).unwrap());
@@ -70,7 +70,7 @@ mod tests {
             assert_eq!((look.decision.delay, look.edit), (spend.decision.delay, None));
             let waits = [spend.decision.delay(), spend.decision.retry_after.unwrap()].map(|wait| wait.0 / 1_000);
             assert_eq!((spend.decision.outcome, waits), (Outcome::Allowed, [*after, *again]));
-            kept = State::edited(kept, &spend.edit.unwrap());
+            kept = BucketState::edited(kept, &spend.edit.unwrap());
         }
         for patience in [most, 0] {
             let impatient = Delay { most: Micros(most), patience: Micros(patience) };
@@ -110,7 +110,7 @@ mod tests {
             [(EXACT - 1, 1, Outcome::Denied), (EXACT - 1, 2, Outcome::Denied), (EXACT - 2, 1, Outcome::Allowed)]
         {
             let first = state::decide(None, &spend(used), None, NOW, Micros(0)).unwrap();
-            let kept = State::edited(None, &first.edit.unwrap());
+            let kept = BucketState::edited(None, &first.edit.unwrap());
             let second = state::decide(kept.as_ref(), &spend(booked), None, NOW, Micros(0)).unwrap();
             assert_eq!(second.decision.outcome, expected, "{booked} after {used}");
         }

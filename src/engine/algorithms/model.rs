@@ -8,7 +8,7 @@ use super::charge::{Bucket, Charge, ChargeOrigin, Dated, Input, Mode, Slot};
 use super::decision::{Decision, Outcome};
 use super::micros::Micros;
 use super::numbers::Numbers;
-use super::state::{self, State};
+use super::state::{self, BucketState};
 use super::taking::{Edits, decide_all};
 
 const SECOND: u64 = 1_000_000;
@@ -409,7 +409,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// Plays the steps on a bucket and on its model. A wait of -1, 0 or 1 goes to about when the last decision said that its charge
 /// would fit.
 fn play<M: Model>(numbers: &Numbers, mut model: M, steps: &[Step]) -> Result<(), TestCaseError> {
-    let (mut now, mut state, mut last) = (START, None::<State>, Vec::<u64>::new());
+    let (mut now, mut state, mut last) = (START, None::<BucketState>, Vec::<u64>::new());
     let mut told = 0;
     for step in steps {
         now = match step.wait {
@@ -451,7 +451,7 @@ fn play<M: Model>(numbers: &Numbers, mut model: M, steps: &[Step]) -> Result<(),
         prop_assert_eq!(decisions.taken(0), instant, "{:?} on {:?}", step, before);
         prop_assert_eq!(decisions.details.len(), usize::from(is_told));
         for (_, edit) in &edits {
-            state = State::edited(state.take(), edit);
+            state = BucketState::edited(state.take(), edit);
         }
         prop_assert_eq!(state.is_none(), model.is_empty(), "{:?} after {:?} on {:?}", state, step, before);
         if is_told {
@@ -526,14 +526,14 @@ fn expected(
 fn play_slots(capacity: u64, steps: &[(u64, Mode, u64, u128)]) -> Result<(), TestCaseError> {
     let numbers = Numbers::concurrency(capacity, 3_000 * SECOND).unwrap();
     let lease = numbers.span();
-    let (mut now, mut state, mut held) = (START, None::<State>, Vec::<(u128, u64)>::new());
+    let (mut now, mut state, mut held) = (START, None::<BucketState>, Vec::<(u128, u64)>::new());
     for (wait, mode, cost, name) in steps.iter().copied() {
         now += wait;
         let input = (name > 0).then(|| Box::new(Input::Slot(Slot(name))));
         let charge = Charge { input, ..Charge::new(Bucket::new("L:k", 1), numbers.clone(), cost, mode) };
         let attempt = state::decide(state.as_ref(), &charge, None, Micros(now), Micros(0)).unwrap();
         if let Some(edit) = &attempt.edit {
-            state = State::edited(state.take(), edit);
+            state = BucketState::edited(state.take(), edit);
             held.retain(|(_, end)| *end > now);
         }
         let live = |held: &[(u128, u64)]| held.iter().filter(|(_, end)| *end > now).count() as u64;
@@ -561,7 +561,7 @@ fn play_slots(capacity: u64, steps: &[(u64, Mode, u64, u128)]) -> Result<(), Tes
             held = after;
         }
         let ends = held.iter().map(|(_, end)| *end).max();
-        let entries = state.as_ref().map_or(0, State::entries);
+        let entries = state.as_ref().map_or(0, BucketState::entries);
         prop_assert_eq!(entries, held.len(), "{}", context);
         if let Some(state) = &state {
             prop_assert!(!state.is_over(Micros(ends.unwrap() - 1), Micros(0)));

@@ -16,7 +16,7 @@ use super::{fixed_window, gcra};
 
 /// The state of a bucket that is not full.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum BucketState {
     /// For `gcra` and `fixed_window`.
     Level(Level),
     Elevated(ElevatedLevel),
@@ -69,7 +69,7 @@ pub fn decide_level(
 /// Decides a charge against a bucket; see [`decide_level`]. State of another algorithm counts as a full bucket. `quota` are the
 /// activations of the charge's quota, if it has one.
 pub fn decide(
-    state: Option<&State>,
+    state: Option<&BucketState>,
     charge: &Charge,
     quota: Option<Activations>,
     now: Micros,
@@ -78,28 +78,28 @@ pub fn decide(
     let changed = effective_from.max(charge.changed);
     Ok(match (charge.numbers.algorithm(), charge.elevated()) {
         (Algorithm::Gcra | Algorithm::FixedWindow(_), None) => {
-            let level = state.and_then(State::level);
+            let level = state.and_then(BucketState::level);
             let (decision, change) = decide_level(level.as_ref(), charge, now, effective_from);
             let taken = level.map_or(now, |level| level.since.max(now));
             Attempt::new(decision, (change != LevelChange::Keep).then_some(Edit::Level(change))).told(charge, taken)
         }
         (Algorithm::Gcra | Algorithm::FixedWindow(_), Some(elevated)) => {
             let kept = match state {
-                Some(State::Elevated(kept)) => Some(*kept),
-                state => state.and_then(State::level).map(ElevatedLevel::of),
+                Some(BucketState::Elevated(kept)) => Some(*kept),
+                state => state.and_then(BucketState::level).map(ElevatedLevel::of),
             };
             elevated::decide(kept.as_ref(), charge, elevated, quota, now, changed).map(Edit::Elevated)
         }
         (Algorithm::SlidingLog, _) => {
-            let log = if let Some(State::Log(log)) = state { Some(log) } else { None };
+            let log = if let Some(BucketState::Log(log)) = state { Some(log) } else { None };
             sliding_log::decide(log, charge, now).map(Edit::Log)
         }
         (Algorithm::SlidingWindow { .. }, _) => {
-            let window = if let Some(State::SlidingWindow(window)) = state { Some(window) } else { None };
+            let window = if let Some(BucketState::SlidingWindow(window)) = state { Some(window) } else { None };
             sliding_window::decide(window, charge, now, changed).map(Edit::SlidingWindow)
         }
         (Algorithm::Concurrency, _) => {
-            let slots = if let Some(State::Slots(slots)) = state { Some(slots) } else { None };
+            let slots = if let Some(BucketState::Slots(slots)) = state { Some(slots) } else { None };
             concurrency::decide(slots, charge, now).map(Edit::Slots)
         }
         (Algorithm::Queue | Algorithm::Script, _) => return Err(NeedsRedis),
@@ -108,7 +108,7 @@ pub fn decide(
 
 /// Returns the decision for a charge of a denied request: the state of its bucket, as nothing was taken.
 pub fn peek(
-    state: Option<&State>,
+    state: Option<&BucketState>,
     charge: &Charge,
     now: Micros,
     effective_from: Micros,
@@ -135,7 +135,7 @@ fn check_of_zero(charge: &Charge) -> Charge {
     }
 }
 
-impl State {
+impl BucketState {
     /// Returns the level of a limit without elevated numbers, which may have had some at the last write.
     pub const fn level(&self) -> Option<Level> {
         match self {

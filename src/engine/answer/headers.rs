@@ -3,7 +3,7 @@
 use super::told::{binding, told};
 use crate::engine::algorithms::decision::{Decision, Detail};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::deciding::verdict::{Answer, Verdict};
+use crate::engine::deciding::verdict::{LimitDecision, Verdict};
 use crate::engine::limit::rules::Rules;
 use crate::message::headers::{self, Headers};
 
@@ -139,7 +139,7 @@ fn push_states(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec<u
 }
 
 /// Begins a member of the list that begins at `start`.
-fn push_member(rules: &Rules, answer: &Answer, taken: &[u32], start: usize, list: &mut Vec<u8>) {
+fn push_member(rules: &Rules, answer: &LimitDecision, taken: &[u32], start: usize, list: &mut Vec<u8>) {
     list.extend_from_slice(if list.len() == start { b"\"" } else { b", \"" });
     list.extend_from_slice(if taken.contains(&answer.limit) { b"weir." } else { b"" });
     list.extend_from_slice(rules.name(answer.limit).as_bytes());
@@ -168,7 +168,7 @@ fn effective_window(decision: &Decision) -> Option<Micros> {
 /// Adds the quota policy of each limit to `X-RateLimit-Limit`, in the form of Envoy's `DRAFT_VERSION_03`: `1, 1;w=60`.
 /// Readers that expect a single number stop at the comma.
 fn push_quotas(rules: &Rules, verdict: &Verdict, value: &mut Vec<u8>) {
-    for numbers in told(rules, verdict).filter_map(Answer::counted_numbers) {
+    for numbers in told(rules, verdict).filter_map(LimitDecision::counted_numbers) {
         if let Some(seconds) = numbers.window_seconds() {
             value.extend_from_slice(b", ");
             push_number(value, numbers.burst());

@@ -8,7 +8,7 @@ use super::headers::{Generations, add_headers};
 use super::told;
 use crate::engine::algorithms::decision::Detail;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::deciding::verdict::{Standing, Verdict};
+use crate::engine::deciding::verdict::{Verdict, VerdictKind};
 use crate::engine::limit::deny_with::{DenyWith, Template};
 use crate::engine::limit::rules::Rules;
 use crate::message::headers::Headers;
@@ -38,16 +38,16 @@ const UNAVAILABLE_RETRY_SECONDS: u64 = 1;
 /// Returns the `Retry-After` of a denial in seconds; `None` if waiting does not help. It is rounded up and never 0, so that
 /// a client that obeys it is not denied again.
 pub fn retry_after(verdict: &Verdict) -> Option<u64> {
-    match verdict.standing {
-        Standing::Allowed => None,
-        Standing::Unavailable | Standing::Overloaded => Some(UNAVAILABLE_RETRY_SECONDS),
-        Standing::Denied => verdict.wait().map(|wait| wait.ceil_seconds().max(1)),
+    match verdict.kind {
+        VerdictKind::Allowed => None,
+        VerdictKind::Unavailable | VerdictKind::Overloaded => Some(UNAVAILABLE_RETRY_SECONDS),
+        VerdictKind::Denied => verdict.wait().map(|wait| wait.ceil_seconds().max(1)),
     }
 }
 
 /// Returns the reply to a request that is not allowed; `is_grpc` if its content type is `application/grpc`.
 pub fn denial(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> Reply {
-    let is_denied = verdict.standing == Standing::Denied;
+    let is_denied = verdict.kind == VerdictKind::Denied;
     let limit = verdict.binding().filter(|_| is_denied).and_then(|answer| rules.limit(answer.limit));
     let with = limit.and_then(|limit| limit.deny_with.as_deref());
     let fill =
@@ -76,8 +76,8 @@ pub fn denial(rules: &Rules, verdict: &Verdict, generations: Generations, is_grp
 
 /// The status for clients that do not speak gRPC.
 fn status(verdict: &Verdict, with: Option<&DenyWith>) -> StatusCode {
-    match verdict.standing {
-        Standing::Denied => with.and_then(|with| with.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
+    match verdict.kind {
+        VerdictKind::Denied => with.and_then(|with| with.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS),
         _ => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
@@ -85,7 +85,7 @@ fn status(verdict: &Verdict, with: Option<&DenyWith>) -> StatusCode {
 /// Returns the `Retry-After` of a reply; `None` if only limits deny that clients are not told of. Beside a limit that they are
 /// told of, a hidden one that denies for longer counts: a client that obeys the header must not be denied again.
 fn told_retry_after(rules: &Rules, verdict: &Verdict) -> Option<u64> {
-    let is_hidden = verdict.standing == Standing::Denied && told::denial(rules, verdict).is_none();
+    let is_hidden = verdict.kind == VerdictKind::Denied && told::denial(rules, verdict).is_none();
     if is_hidden { None } else { retry_after(verdict) }
 }
 
@@ -117,7 +117,7 @@ pub fn round(verdict: &mut Verdict) {
 
 /// A problem with the names of the limits that deny, in the draft's extension `violated-policies`.
 fn problem_details(status: StatusCode, rules: &Rules, verdict: &Verdict) -> Reply {
-    let is_denied = verdict.standing == Standing::Denied;
+    let is_denied = verdict.kind == VerdictKind::Denied;
     if is_denied && told::denial(rules, verdict).is_none() {
         return problem(status, HIDDEN);
     }
@@ -143,10 +143,10 @@ fn problem_details(status: StatusCode, rules: &Rules, verdict: &Verdict) -> Repl
 
 /// Writes the message for people: the limit that binds, what it allows, and when to retry.
 fn push_detail(text: &mut String, rules: &Rules, verdict: &Verdict) {
-    match verdict.standing {
-        Standing::Overloaded => return text.push_str("Too many requests are waiting"),
-        Standing::Unavailable => return text.push_str("The limit cannot be counted at the moment"),
-        Standing::Denied | Standing::Allowed => {}
+    match verdict.kind {
+        VerdictKind::Overloaded => return text.push_str("Too many requests are waiting"),
+        VerdictKind::Unavailable => return text.push_str("The limit cannot be counted at the moment"),
+        VerdictKind::Denied | VerdictKind::Allowed => {}
     }
     let Some(answer) = told::denial(rules, verdict) else { return text.push_str(HIDDEN) };
     text.push_str(rules.name(answer.limit));

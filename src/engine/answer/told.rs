@@ -1,6 +1,6 @@
 //! The part of a verdict that clients are told: all but the limits with `headers: none`.
 
-use crate::engine::deciding::verdict::{Answer, Standing, Verdict};
+use crate::engine::deciding::verdict::{LimitDecision, Verdict, VerdictKind};
 use crate::engine::limit::deny_with::Visibility;
 use crate::engine::limit::rules::Rules;
 
@@ -10,12 +10,12 @@ pub fn is_told(rules: &Rules, limit: u32) -> bool {
 }
 
 /// The answers of enforced limits that clients are told of.
-pub(super) fn told<'v>(rules: &'v Rules, verdict: &'v Verdict) -> impl Iterator<Item = &'v Answer> {
+pub(super) fn told<'v>(rules: &'v Rules, verdict: &'v Verdict) -> impl Iterator<Item = &'v LimitDecision> {
     verdict.enforced().filter(|answer| is_told(rules, answer.limit))
 }
 
 /// Returns the answer that binds among those that clients are told of.
-pub(super) fn binding<'v>(rules: &'v Rules, verdict: &'v Verdict) -> Option<&'v Answer> {
+pub(super) fn binding<'v>(rules: &'v Rules, verdict: &'v Verdict) -> Option<&'v LimitDecision> {
     if rules.has_hidden {
         told(rules, verdict).max_by(|a, b| a.decision.strictness(&b.decision))
     } else {
@@ -24,7 +24,7 @@ pub(super) fn binding<'v>(rules: &'v Rules, verdict: &'v Verdict) -> Option<&'v 
 }
 
 /// Returns the denial that binds among those that clients are told of.
-pub(super) fn denial<'v>(rules: &'v Rules, verdict: &'v Verdict) -> Option<&'v Answer> {
-    let is_denied = verdict.standing == Standing::Denied;
+pub(super) fn denial<'v>(rules: &'v Rules, verdict: &'v Verdict) -> Option<&'v LimitDecision> {
+    let is_denied = verdict.kind == VerdictKind::Denied;
     binding(rules, verdict).filter(|answer| is_denied && answer.decision.is_denied())
 }

@@ -6,7 +6,7 @@ use crate::engine::algorithms::charge::{Charge, ChargeOrigin};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::charging::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
 use crate::engine::charging::plan::Plan;
-use crate::engine::deciding::verdict::{Answer, Verdict};
+use crate::engine::deciding::verdict::{LimitDecision, Verdict};
 use crate::engine::limit::rules::Rules;
 
 /// The verdicts of one call to the rate limit service.
@@ -35,9 +35,10 @@ impl DescriptorVerdicts {
         };
         let mut members: Vec<DescriptorVerdict> = joint.members.iter().map(verdict).collect();
         settle_quotas(rules, joint, &mut members);
-        let mut answers: Vec<Answer> = members.iter().flat_map(|member| &member.verdict.answers).cloned().collect();
+        let mut answers: Vec<LimitDecision> =
+            members.iter().flat_map(|member| &member.verdict.answers).cloned().collect();
         strictest_of_each_window(&mut answers);
-        let mut candidates: Vec<Answer> =
+        let mut candidates: Vec<LimitDecision> =
             members.iter().flat_map(|member| &member.verdict.candidates).cloned().collect();
         strictest_of_each_window(&mut candidates);
         let details = Verdict::details_of(plan, decisions).filter(|(_, detail)| matches!(detail, Detail::Counted(_)));
@@ -46,7 +47,7 @@ impl DescriptorVerdicts {
     }
 }
 
-fn strictest_of_each_window(answers: &mut Vec<Answer>) {
+fn strictest_of_each_window(answers: &mut Vec<LimitDecision>) {
     answers
         .sort_by(|a, b| (a.limit, a.window).cmp(&(b.limit, b.window)).then_with(|| b.decision.strictness(&a.decision)));
     answers.dedup_by_key(|answer| (answer.limit, answer.window));
@@ -54,7 +55,7 @@ fn strictest_of_each_window(answers: &mut Vec<Answer>) {
 
 /// Denies the request if all quotas are exceeded; otherwise the exceeded ones do not count.
 fn settle_quotas(rules: &Rules, joint: &JointPlan, members: &mut [DescriptorVerdict]) {
-    let is_exceeded = |answer: &Answer| rules.is_quota(answer.limit) && answer.is_short();
+    let is_exceeded = |answer: &LimitDecision| rules.is_quota(answer.limit) && answer.is_short();
     let mut quotas = joint.members.iter().zip(&*members).filter(|(member, _)| member.is_quota);
     let all_exceeded = quotas.all(|(_, given)| given.verdict.answers.iter().any(is_exceeded));
     for DescriptorVerdict { verdict, .. } in members {
@@ -84,7 +85,7 @@ fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Deci
         let elevated = elevated.filter(|_| decision.limit != charge.numbers.burst());
         let numbers = Some(elevated.map_or(&charge.numbers, |elevated| &elevated.numbers).clone());
         let fingerprint = Some(charge.fingerprint);
-        Some(Answer { limit, window, numbers, cost: charge.cost, decision, enforced, fingerprint })
+        Some(LimitDecision { limit, window, numbers, cost: charge.cost, decision, enforced, fingerprint })
     };
     let answers = |is_candidate: bool| {
         let charges = member.charges.iter().filter(move |charge| charge.origin.is_candidate() == is_candidate);

@@ -159,7 +159,7 @@ mod tests {
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::charging::plan::{DenialReason, LimitDenial};
-    use crate::engine::deciding::verdict::Standing;
+    use crate::engine::deciding::verdict::VerdictKind;
     use crate::engine::limit::Limit;
     use crate::engine::limit::fingerprint::Fingerprinter;
     use StoreErrorPolicy::{Allow, Deny, Local};
@@ -184,14 +184,14 @@ mod tests {
     #[test]
     fn each_limit_decides_without_the_store_by_its_own_policy() {
         let allowed = Decision { outcome: Outcome::Allowed, ..Decision::never() };
-        for (policies, is_overloaded, local, standing, due) in [
-            (&[Allow, Allow][..], false, &[][..], Standing::Allowed, &[][..]),
-            (&[Allow, Local], false, &[1], Standing::Allowed, &[]),
-            (&[Local, Local], false, &[0, 1], Standing::Allowed, &[]),
+        for (policies, is_overloaded, local, kind, due) in [
+            (&[Allow, Allow][..], false, &[][..], VerdictKind::Allowed, &[][..]),
+            (&[Allow, Local], false, &[1], VerdictKind::Allowed, &[]),
+            (&[Local, Local], false, &[0, 1], VerdictKind::Allowed, &[]),
             // Nothing is charged where another limit denies, but a count of denied requests.
-            (&[Local, Deny, Allow], false, &[], Standing::Unavailable, &[0]),
-            (&[Deny], false, &[], Standing::Unavailable, &[]),
-            (&[Allow, Local], true, &[], Standing::Overloaded, &[]),
+            (&[Local, Deny, Allow], false, &[], VerdictKind::Unavailable, &[0]),
+            (&[Deny], false, &[], VerdictKind::Unavailable, &[]),
+            (&[Allow, Local], true, &[], VerdictKind::Overloaded, &[]),
         ] {
             let (rules, mut deciding) = start(policies);
             assert!(!deciding.is_local());
@@ -203,7 +203,7 @@ mod tests {
             }
             let Decided { verdict, due: follows, .. } = deciding.conclude(&rules);
             let counted = limits(&follows);
-            assert_eq!((verdict.standing, &counted[..]), (standing, due), "{policies:?}");
+            assert_eq!((verdict.kind, &counted[..]), (kind, due), "{policies:?}");
             assert_eq!(verdict.answers.len(), local.len(), "{policies:?}");
             assert!(deciding.is_local());
         }
@@ -218,7 +218,7 @@ mod tests {
         let Decided { verdict, due, .. } = deciding.conclude(&rules);
         let mut unanswered: Vec<u32> = verdict.unanswered.iter().map(|limit| limit.limit).collect();
         unanswered.sort_unstable();
-        assert_eq!((verdict.standing, unanswered, due), (Standing::Allowed, vec![0, 1], Vec::new()));
+        assert_eq!((verdict.kind, unanswered, due), (VerdictKind::Allowed, vec![0, 1], Vec::new()));
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         deciding.plan.denials.push(denial);
         assert!(deciding.round().is_none());
         let Decided { verdict, due, .. } = deciding.conclude(&rules);
-        assert_eq!((verdict.standing, limits(&due)), (Standing::Denied, vec![0, 1]));
+        assert_eq!((verdict.kind, limits(&due)), (VerdictKind::Denied, vec![0, 1]));
         assert!(due.iter().all(|charge| charge.mode == Mode::SpendOnly));
         // In shadow it denies nothing, so the store decides.
         let (_, mut deciding) = start(&[Allow]);

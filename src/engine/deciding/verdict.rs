@@ -7,9 +7,9 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
 use crate::engine::deciding::candidate::take_candidates;
 
-/// The answer of one window of one limit.
+/// The decision of one window of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct LimitDecision {
     /// The index of the limit in the rules.
     pub limit: u32,
     /// The index in the limit's `rates`.
@@ -24,7 +24,7 @@ pub struct Answer {
     pub fingerprint: Option<u128>,
 }
 
-impl Answer {
+impl LimitDecision {
     /// Returns the numbers that held, unless only the user's script knows them.
     pub fn counted_numbers(&self) -> Option<&Numbers> {
         self.numbers.as_ref().filter(|numbers| !numbers.is_script())
@@ -46,7 +46,7 @@ impl Answer {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum VerdictKind {
     Allowed,
     /// A limit denies the request: 429.
     Denied,
@@ -59,11 +59,11 @@ pub enum Standing {
 /// The answer for one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    pub standing: Standing,
+    pub kind: VerdictKind,
     /// In the order of the rules.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<LimitDecision>,
     /// The answers of candidates, which nothing but counts depends on. In the order of the rules.
-    pub candidates: Vec<Answer>,
+    pub candidates: Vec<LimitDecision>,
     /// The index of the answer that binds, among the enforced ones.
     pub binding: Option<usize>,
     /// The limits that the store did not answer for.
@@ -91,9 +91,9 @@ impl Verdict {
             let enforced = charge.origin.is_enforced();
             let numbers = Some(charge.numbers_by(decisions.detail(place)).clone());
             let fingerprint = Some(charge.bucket.fingerprint);
-            Answer { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
+            LimitDecision { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
         });
-        let mut answers: Vec<Answer> = answers.collect();
+        let mut answers: Vec<LimitDecision> = answers.collect();
         let candidates = take_candidates(&plan.charges, &mut answers);
         Self { details, ..Self::of(&plan.denials, answers) }.with_candidates(candidates)
     }
@@ -115,7 +115,7 @@ impl Verdict {
     #[must_use]
     pub fn unanswered(mut self, unanswered: Vec<Unanswered>) -> Self {
         if unanswered.iter().any(|limit| limit.denies) {
-            self.standing = Standing::Unavailable;
+            self.kind = VerdictKind::Unavailable;
         }
         self.unanswered = unanswered;
         self
@@ -124,12 +124,12 @@ impl Verdict {
     /// The verdict when too many requests are waiting for the store, which was not asked about `unanswered`.
     #[must_use]
     pub fn overloaded(self, unanswered: Vec<Unanswered>) -> Self {
-        Self { standing: Standing::Overloaded, unanswered, ..self }
+        Self { kind: VerdictKind::Overloaded, unanswered, ..self }
     }
 
     /// The verdict of these answers, and of limits that deny without the store.
-    pub(crate) fn of(denials: &[LimitDenial], mut answers: Vec<Answer>) -> Self {
-        answers.extend(denials.iter().map(|denial| Answer {
+    pub(crate) fn of(denials: &[LimitDenial], mut answers: Vec<LimitDecision>) -> Self {
+        answers.extend(denials.iter().map(|denial| LimitDecision {
             limit: denial.limit,
             window: 0,
             numbers: None,
@@ -142,13 +142,13 @@ impl Verdict {
         let enforced = answers.iter().enumerate().filter(|(_, answer)| answer.enforced);
         let binding = enforced.max_by(|(_, a), (_, b)| a.decision.strictness(&b.decision)).map(|(place, _)| place);
         let denied = binding.and_then(|place| answers.get(place)).is_some_and(|answer| answer.decision.is_denied());
-        let standing = if denied { Standing::Denied } else { Standing::Allowed };
-        Self { standing, answers, candidates: Vec::new(), binding, unanswered: Vec::new(), details: Vec::new() }
+        let kind = if denied { VerdictKind::Denied } else { VerdictKind::Allowed };
+        Self { kind, answers, candidates: Vec::new(), binding, unanswered: Vec::new(), details: Vec::new() }
     }
 
     /// Adds the answers of candidates.
     #[must_use]
-    pub(crate) fn with_candidates(mut self, mut candidates: Vec<Answer>) -> Self {
+    pub(crate) fn with_candidates(mut self, mut candidates: Vec<LimitDecision>) -> Self {
         candidates.sort_by_key(|answer| (answer.limit, answer.window));
         self.candidates = candidates;
         self
@@ -160,7 +160,7 @@ impl Verdict {
     }
 
     pub fn is_allowed(&self) -> bool {
-        self.standing == Standing::Allowed
+        self.kind == VerdictKind::Allowed
     }
 
     /// Returns how long an allowed request has to wait: as long as the limit that takes longest.
@@ -170,7 +170,7 @@ impl Verdict {
 
     /// Returns the decision on a charge of the plan.
     pub fn decision(&self, origin: ChargeOrigin) -> Option<Decision> {
-        let of_charge = |answer: &&Answer| (answer.limit, answer.window) == (origin.limit, origin.window);
+        let of_charge = |answer: &&LimitDecision| (answer.limit, answer.window) == (origin.limit, origin.window);
         let answers = if origin.is_candidate() { &self.candidates } else { &self.answers };
         answers.iter().find(of_charge).map(|answer| answer.decision)
     }
@@ -182,24 +182,24 @@ impl Verdict {
             Detail::Counted(wait) => Some(*wait),
             _ => None,
         });
-        let binding = self.binding().filter(|_| self.standing == Standing::Denied)?.decision.retry_after?;
+        let binding = self.binding().filter(|_| self.kind == VerdictKind::Denied)?.decision.retry_after?;
         Some(counted.fold(binding, Micros::max))
     }
 
     /// Returns how long the request has to wait because of this answer. For the one that binds a denied request, that is [`Self::wait`].
-    pub fn wait_by(&self, answer: &Answer) -> Option<Micros> {
-        let window = |answer: &Answer| (answer.limit, answer.window);
+    pub fn wait_by(&self, answer: &LimitDecision) -> Option<Micros> {
+        let window = |answer: &LimitDecision| (answer.limit, answer.window);
         let binds = self.binding().is_some_and(|binding| window(binding) == window(answer));
-        if binds && self.standing == Standing::Denied { self.wait() } else { answer.decision.retry_after }
+        if binds && self.kind == VerdictKind::Denied { self.wait() } else { answer.decision.retry_after }
     }
 
     /// Returns the answer that binds.
-    pub fn binding(&self) -> Option<&Answer> {
+    pub fn binding(&self) -> Option<&LimitDecision> {
         self.answers.get(self.binding?)
     }
 
     /// Returns the answers of limits that are not in shadow.
-    pub fn enforced(&self) -> impl Iterator<Item = &Answer> {
+    pub fn enforced(&self) -> impl Iterator<Item = &LimitDecision> {
         self.answers.iter().filter(|answer| answer.enforced)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BucketState, Operator, OperatorError};
+use super::{BucketReport, Operator, OperatorError};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::LimitMode;
 use crate::engine::limit::blocks::{Block, Blocks, MOST_BLOCKS};
@@ -34,7 +34,7 @@ impl Operator {
         span: Micros,
         reason: Option<String>,
         by: String,
-    ) -> Result<BucketState, OperatorError> {
+    ) -> Result<BucketReport, OperatorError> {
         let (view, now) = (self.limiter.view(), self.clock.now());
         let found = view.rules().inspect(bucket, now)?;
         if !found.is_in_use() {
@@ -64,7 +64,7 @@ impl Operator {
     }
 
     /// Ends the block of exactly this id or beginning, not one that covers more.
-    pub async fn unblock(&self, bucket: &str) -> Result<BucketState, OperatorError> {
+    pub async fn unblock(&self, bucket: &str) -> Result<BucketReport, OperatorError> {
         let (view, now) = (self.limiter.view(), self.clock.now());
         let found = view.rules().inspect(bucket, now)?;
         let mut known = self.known.lock().await;

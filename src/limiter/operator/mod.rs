@@ -62,7 +62,7 @@ pub enum OperatorError {
 
 /// The state of an id's buckets.
 #[derive(Clone, Debug)]
-pub struct BucketState {
+pub struct BucketReport {
     /// `Name:id`, in canonical text.
     pub bucket: String,
     pub mode: LimitMode,
@@ -103,14 +103,14 @@ impl Operator {
     }
 
     /// Returns the state of the bucket `Name:id`.
-    pub async fn look(&self, bucket: &str) -> Result<BucketState, OperatorError> {
+    pub async fn look(&self, bucket: &str) -> Result<BucketReport, OperatorError> {
         let (view, now) = (self.limiter.view(), self.clock.now());
         let found = view.rules().inspect(bucket, now)?;
         self.state(&found, None, now).await
     }
 
     /// Changes all windows of a bucket at once. Returns the new state.
-    pub async fn change(&self, bucket: &str, change: BucketChange) -> Result<BucketState, OperatorError> {
+    pub async fn change(&self, bucket: &str, change: BucketChange) -> Result<BucketReport, OperatorError> {
         let (view, now) = (self.limiter.view(), self.clock.now());
         let found = view.rules().inspect(bucket, now)?;
         change.check(&found)?;
@@ -164,7 +164,7 @@ impl Operator {
         found: &BucketInfo<'_>,
         change: Option<BucketChange>,
         now: Micros,
-    ) -> Result<BucketState, OperatorError> {
+    ) -> Result<BucketReport, OperatorError> {
         let mut windows = self.decide(found, change, now).await?;
         let own = found.plan.charges.iter().filter(|charge| !charge.origin.is_candidate()).count();
         let candidate = windows.split_off(own.min(windows.len()));
@@ -175,7 +175,7 @@ impl Operator {
         });
         let now = self.clock.now();
         let blocked = self.blocks().covering(&found.key, now).map(|block| (block.clone(), block.until.since(now)));
-        Ok(BucketState {
+        Ok(BucketReport {
             bucket: found.name(),
             mode: found.limit.mode,
             enforced: found.enforced,

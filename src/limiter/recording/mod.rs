@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use self::parts::{Parts, Treatment};
 use self::pseudonyms::Pseudonyms;
-use crate::engine::deciding::verdict::{Standing, Verdict};
+use crate::engine::deciding::verdict::{Verdict, VerdictKind};
 use crate::engine::limit::WHOLE_SHARE;
 use crate::engine::limit::rules::Rules;
 
@@ -95,15 +95,15 @@ impl Recording {
     }
 
     pub(super) fn push(&self, rules: &Rules, mut line: Value, verdict: &Verdict) {
-        let standing = match verdict.standing {
-            Standing::Allowed => "allowed",
-            Standing::Denied => "denied",
-            Standing::Unavailable => "unavailable",
-            Standing::Overloaded => "overloaded",
+        let kind = match verdict.kind {
+            VerdictKind::Allowed => "allowed",
+            VerdictKind::Denied => "denied",
+            VerdictKind::Unavailable => "unavailable",
+            VerdictKind::Overloaded => "overloaded",
         };
-        line["verdict"] = standing.into();
+        line["verdict"] = kind.into();
         let binding = verdict.binding.and_then(|place| verdict.answers.get(place));
-        if let Some(binding) = binding.filter(|_| verdict.standing == Standing::Denied) {
+        if let Some(binding) = binding.filter(|_| verdict.kind == VerdictKind::Denied) {
             line["by"] = rules.name(binding.limit).into();
         }
         let sent = self.lines.try_send(format!("{line}\n"));

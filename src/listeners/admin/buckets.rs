@@ -8,7 +8,7 @@ use super::change::{AdminRequest, Caller, Rejection};
 use super::{Admin, Answer, replies};
 use crate::engine::limit::blocks::LONGEST_BLOCK;
 use crate::http::simple::Incoming;
-use crate::limiter::operator::{BucketChange, BucketState};
+use crate::limiter::operator::{BucketChange, BucketReport};
 use crate::listeners::rules_json;
 use crate::message::reply::Reply;
 use crate::telemetry::metrics::AdminWrite;
@@ -62,7 +62,7 @@ impl Admin {
         bucket: &str,
         body: Incoming,
         caller: &Caller,
-    ) -> Result<(BucketState, String), Rejection> {
+    ) -> Result<(BucketReport, String), Rejection> {
         Ok(match write {
             AdminWrite::Reset => {
                 read(body, &[], |_| Some(())).await?;
@@ -116,7 +116,7 @@ fn check_length(bucket: &str) -> Result<(), Rejection> {
     Err(Rejection::new(StatusCode::URI_TOO_LONG, detail))
 }
 
-fn page(state: &BucketState) -> Reply {
+fn page(state: &BucketReport) -> Reply {
     json_reply(&replies::state(state))
 }
 

@@ -7,11 +7,11 @@ use crate::engine::algorithms::decision::Decision;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::blocks::Block;
-use crate::limiter::operator::BucketState;
+use crate::limiter::operator::BucketReport;
 use crate::listeners::json::milliseconds;
 use crate::listeners::rules_json;
 
-pub(super) fn state(state: &BucketState) -> Value {
+pub(super) fn state(state: &BucketReport) -> Value {
     json!({
         "bucket": state.bucket,
         "mode": rules_json::mode(state.mode),

@@ -15,11 +15,11 @@ use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers, is_list};
 use crate::engine::answer::problem::denial;
 use crate::engine::deciding::DecisionSubject;
-use crate::engine::deciding::verdict::{Standing, Verdict};
+use crate::engine::deciding::verdict::{Verdict, VerdictKind};
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::{self, Body, DescriptorEntry};
 use crate::http::subject_of_pem;
-use crate::limiter::Ask;
+use crate::limiter::DecisionRequest;
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::ActiveRequest;
 use crate::message::address;
@@ -85,11 +85,12 @@ impl Envoy {
             descriptor: &request.descriptor(),
             now: self.front.clock.now(),
         };
-        let ask = Ask::new(DecisionSubject::Request(&view), DecisionListener::ExtAuthz, call.start);
-        let ask = Ask { deadline: call.deadline, patience: self.front.limiter.patience(call.deadline), ..ask };
-        Ok(match active.decide(&self.front.limiter, ask, call.context).await {
-            Ok(ruling) => {
-                let (view, verdict) = (&ruling.view, &ruling.verdict);
+        let asked = DecisionRequest::new(DecisionSubject::Request(&view), DecisionListener::ExtAuthz, call.start);
+        let asked =
+            DecisionRequest { deadline: call.deadline, patience: self.front.limiter.patience(call.deadline), ..asked };
+        Ok(match active.decide(&self.front.limiter, asked, call.context).await {
+            Ok(decided) => {
+                let (view, verdict) = (&decided.view, &decided.verdict);
                 answer(view.rules(), verdict, self.front.generations, request.headers.is_grpc())
             }
             Err(error) => invalid(problem(StatusCode::BAD_REQUEST, &error.to_string())),
@@ -230,18 +231,18 @@ fn subject(source: &Peer) -> Option<String> {
 
 fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: bool) -> CheckResponse {
     let denial = || denied(envoy_denial(rules, verdict, generations, is_grpc));
-    let (code, response) = match verdict.standing {
-        Standing::Allowed => match accepted::accepted(rules, verdict, generations) {
+    let (code, response) = match verdict.kind {
+        VerdictKind::Allowed => match accepted::accepted(rules, verdict, generations) {
             // Envoy sends the status and body of a denial to the client.
             Some(accepted) => (Code::Cancelled, HttpResponse::Denied(denied(accepted))),
             None => (Code::Ok, HttpResponse::Ok(allowed(rules, verdict, generations))),
         },
-        Standing::Denied => (Code::ResourceExhausted, HttpResponse::Denied(denial())),
+        VerdictKind::Denied => (Code::ResourceExhausted, HttpResponse::Denied(denial())),
         // Not an error, which Envoy may let pass: a flood must not switch limits off.
-        Standing::Overloaded => (Code::Unavailable, HttpResponse::Denied(denial())),
+        VerdictKind::Overloaded => (Code::Unavailable, HttpResponse::Denied(denial())),
         // Envoy's `failure_mode_allow` decides, as without an answer. Envoy before 1.37 does not know this response and
         // denies with 403.
-        Standing::Unavailable => (Code::Unavailable, HttpResponse::Error(denial())),
+        VerdictKind::Unavailable => (Code::Unavailable, HttpResponse::Error(denial())),
     };
     check_response(code, response, metadata(rules, verdict))
 }

@@ -19,13 +19,13 @@ use crate::engine::answer::problem::denial;
 use crate::engine::charging::descriptors::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
 use crate::engine::deciding::DecisionSubject;
 use crate::engine::deciding::descriptors::DescriptorVerdict;
-use crate::engine::deciding::verdict::{Answer, Standing};
+use crate::engine::deciding::verdict::{LimitDecision, VerdictKind};
 use crate::engine::limit::LimitMode;
 use crate::engine::limit::deny_with::Visibility;
 use crate::engine::limit::descriptors::{Metadata, PerUnit, RateUnit};
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::DescriptorEntry;
-use crate::limiter::{Ask, Patience, Ruling};
+use crate::limiter::{DecisionRequest, LimiterVerdict, Patience};
 use crate::listeners::http::ActiveRequest;
 use crate::message::headers::Headers;
 use crate::telemetry::metrics::{DecisionListener, RateLimitAnswer};
@@ -89,15 +89,16 @@ impl Envoy {
         let now = self.front.clock.now();
         let question =
             DescriptorRequest { domain: text(&request.domain), descriptors: &descriptors, purpose: mode, now };
-        let ask = Ask::new(DecisionSubject::Descriptors(&question), DecisionListener::RateLimit, call.start);
+        let asked =
+            DecisionRequest::new(DecisionSubject::Descriptors(&question), DecisionListener::RateLimit, call.start);
         let patience = match mode {
             DescriptorMode::Decide => self.front.limiter.patience(call.deadline),
             DescriptorMode::Check | DescriptorMode::Report => Patience::None,
         };
-        let ask = Ask { deadline: call.deadline, patience, ..ask };
-        let ruling = active.decide(&self.front.limiter, ask, call.context).await;
-        let ruling = ruling.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
-        let response = respond(request, &ruling, &descriptors, self.front.generations)?;
+        let asked = DecisionRequest { deadline: call.deadline, patience, ..asked };
+        let decided = active.decide(&self.front.limiter, asked, call.context).await;
+        let decided = decided.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+        let response = respond(request, &decided, &descriptors, self.front.generations)?;
         if mode == DescriptorMode::Report {
             // Only the statuses, which tell what is left.
             let RateLimitResponse { statuses, .. } = response;
@@ -107,10 +108,12 @@ impl Envoy {
                 RateLimitResponse { overall_code, statuses, ..RateLimitResponse::default() },
             ));
         }
-        let answer = match ruling.verdict.standing {
-            Standing::Allowed if !ruling.view.rules().knows_domain(question.domain) => RateLimitAnswer::UnknownDomain,
-            Standing::Allowed => RateLimitAnswer::Ok,
-            Standing::Overloaded => RateLimitAnswer::Unavailable,
+        let answer = match decided.verdict.kind {
+            VerdictKind::Allowed if !decided.view.rules().knows_domain(question.domain) => {
+                RateLimitAnswer::UnknownDomain
+            }
+            VerdictKind::Allowed => RateLimitAnswer::Ok,
+            VerdictKind::Overloaded => RateLimitAnswer::Unavailable,
             _ => RateLimitAnswer::OverLimit,
         };
         Ok((answer, response))
@@ -169,18 +172,18 @@ fn unit_number(unit: Option<RateUnit>) -> i32 {
 
 fn respond(
     request: &RateLimitRequest,
-    ruling: &Ruling,
+    decided: &LimiterVerdict,
     descriptors: &[Descriptor<'_>],
     generations: Generations,
 ) -> Result<RateLimitResponse, Status> {
-    let (rules, whole) = (ruling.view.rules(), &ruling.verdict);
+    let (rules, whole) = (decided.view.rules(), &decided.verdict);
     let mut response = RateLimitResponse {
         statuses: Vec::with_capacity(descriptors.len()),
         overall_code: messages::Code::Ok.into(),
         ..RateLimitResponse::default()
     };
     let mut metadata: Option<Metadata> = None;
-    for (given, descriptor) in ruling.descriptors.iter().zip(descriptors) {
+    for (given, descriptor) in decided.descriptors.iter().zip(descriptors) {
         let status = status(rules, given, descriptor);
         if status.code == i32::from(messages::Code::Ok) {
             for given in metadata_of(rules, given) {
@@ -192,16 +195,16 @@ fn respond(
         }
         response.statuses.push(status);
     }
-    match whole.standing {
+    match whole.kind {
         // Envoy's `failure_mode_deny` decides.
-        Standing::Unavailable => return Err(Status::new(Code::Unavailable, "the limits cannot be counted now")),
-        Standing::Allowed => {
+        VerdictKind::Unavailable => return Err(Status::new(Code::Unavailable, "the limits cannot be counted now")),
+        VerdictKind::Allowed => {
             let mut headers = Headers::new();
             add_headers(rules, whole, generations, &mut headers);
             response.response_headers_to_add = HeaderValue::list(&headers).collect();
         }
         // Not an error for overload, because Envoy passes requests on errors by default: a flood must not switch limits off.
-        Standing::Denied | Standing::Overloaded => {
+        VerdictKind::Denied | VerdictKind::Overloaded => {
             let denial = denial(rules, whole, generations, false);
             response.overall_code = messages::Code::OverLimit.into();
             response.response_headers_to_add = HeaderValue::list(&denial.headers).collect();
@@ -215,7 +218,7 @@ fn respond(
 fn status(rules: &Rules, given: &DescriptorVerdict, descriptor: &Descriptor<'_>) -> DescriptorStatus {
     // The answer that determines the code comes first, then an enforced one.
     let chosen = given.verdict.answers.iter().max_by(|a, b| {
-        let rank = |answer: &Answer| (is_over(rules, answer), answer.enforced);
+        let rank = |answer: &LimitDecision| (is_over(rules, answer), answer.enforced);
         rank(a).cmp(&rank(b)).then_with(|| a.decision.strictness(&b.decision))
     });
     let Some(answer) = chosen else {
@@ -238,13 +241,13 @@ fn status(rules: &Rules, given: &DescriptorVerdict, descriptor: &Descriptor<'_>)
 
 /// Returns whether the status of a limit is "over limit". One in shadow mode hides that. One that denies nothing because
 /// no limit does, or because another quota is left, shows it: only the overall code decides.
-fn is_over(rules: &Rules, answer: &Answer) -> bool {
+fn is_over(rules: &Rules, answer: &LimitDecision) -> bool {
     let Some(limit) = rules.limit(answer.limit).filter(|_| answer.is_short()) else { return false };
     let is_quota = limit.rule.as_deref().is_some_and(|rule| rule.is_quota);
     answer.enforced || limit.mode == LimitMode::Enforce && (is_quota || limit.is_shadowed)
 }
 
-fn current_limit(rules: &Rules, answer: &Answer, descriptor: &Descriptor<'_>) -> Option<RateLimit> {
+fn current_limit(rules: &Rules, answer: &LimitDecision, descriptor: &Descriptor<'_>) -> Option<RateLimit> {
     // Envoy advertises a limit only if it gets its numbers.
     let limit = rules.limit(answer.limit).filter(|limit| limit.visibility == Visibility::Shown)?;
     if let Some(rule) = limit.rule.as_deref() {

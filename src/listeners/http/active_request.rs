@@ -9,7 +9,7 @@ use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
 use crate::http::message::Response;
 use crate::http::{Context, Exchange};
-use crate::limiter::{Ask, HeldSlots, Limiter, Ruling};
+use crate::limiter::{DecisionRequest, HeldSlots, Limiter, LimiterVerdict};
 use crate::message::connection::Cut;
 use crate::telemetry::access_log::{Entry, UpstreamUse};
 use crate::telemetry::http_counters::InFlight;
@@ -43,47 +43,53 @@ impl ActiveRequest {
         }
     }
 
-    /// Decides the request and records the ruling in the access log, the trace and the log of denials. Returns when the
+    /// Decides the request and records the verdict in the access log, the trace and the log of denials. Returns when the
     /// answer may be sent.
     pub(crate) async fn decide(
         &mut self,
         limiter: &Limiter,
-        ask: Ask<'_>,
+        asked: DecisionRequest<'_>,
         context: &Context,
-    ) -> Result<Ruling, InvalidSubject> {
-        let mut ruling = limiter.decide(ask).await?;
-        self.decided(limiter, &ask, context, &mut ruling).await;
-        Ok(ruling)
+    ) -> Result<LimiterVerdict, InvalidSubject> {
+        let mut decided = limiter.decide(asked).await?;
+        self.decided(limiter, &asked, context, &mut decided).await;
+        Ok(decided)
     }
 
-    /// Records a ruling in the access log, the trace and the log of denials. Returns when the answer may be sent.
-    pub(crate) async fn decided(&mut self, limiter: &Limiter, ask: &Ask<'_>, context: &Context, ruling: &mut Ruling) {
-        self.slots = ruling.slots.take().into();
-        let request = if let DecisionSubject::Request(request) = ask.subject { Some(request) } else { None };
-        self.record(ruling, ask, request);
+    /// Records a verdict in the access log, the trace and the log of denials. Returns when the answer may be sent.
+    pub(crate) async fn decided(
+        &mut self,
+        limiter: &Limiter,
+        asked: &DecisionRequest<'_>,
+        context: &Context,
+        decided: &mut LimiterVerdict,
+    ) {
+        self.slots = decided.slots.take().into();
+        let request = if let DecisionSubject::Request(request) = asked.subject { Some(request) } else { None };
+        self.record(decided, asked, request);
         context.ready_to_answer().await;
-        if ruling.must_wait() {
+        if decided.must_wait() {
             // Boxed because it is rare.
             context.activity.hold();
-            Box::pin(limiter.hold(ruling)).await;
+            Box::pin(limiter.hold(decided)).await;
             context.activity.resume();
-            self.slots = ruling.slots.take().into();
-            if ruling.verdict.is_allowed() {
-                ruling.log_denials(request, self.trace.id());
+            self.slots = decided.slots.take().into();
+            if decided.verdict.is_allowed() {
+                decided.log_denials(request, self.trace.id());
             } else {
-                self.record(ruling, ask, request);
+                self.record(decided, asked, request);
             }
         }
     }
 
-    fn record(&mut self, ruling: &Ruling, ask: &Ask<'_>, request: Option<&Request<'_>>) {
-        let (rules, verdict) = (ruling.view.rules(), &ruling.verdict);
+    fn record(&mut self, decided: &LimiterVerdict, asked: &DecisionRequest<'_>, request: Option<&Request<'_>>) {
+        let (rules, verdict) = (decided.view.rules(), &decided.verdict);
         // The log has one limit per line, and a call may ask for many.
-        if let Some(entry) = self.entry.as_mut().filter(|_| ask.listener != DecisionListener::RateLimit) {
+        if let Some(entry) = self.entry.as_mut().filter(|_| asked.listener != DecisionListener::RateLimit) {
             entry.record.decided(rules, verdict);
         }
-        self.trace.decided(rules, verdict, ask.listener, ask.start, request);
-        ruling.log_denials(request, self.trace.id());
+        self.trace.decided(rules, verdict, asked.listener, asked.start, request);
+        decided.log_denials(request, self.trace.id());
     }
 }
 

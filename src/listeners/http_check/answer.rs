@@ -9,9 +9,9 @@ use crate::engine::algorithms::script::{ScriptOutput, ScriptValue};
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::{RESOURCE_EXHAUSTED, denial, retry_after};
-use crate::engine::deciding::verdict::{self, Standing, Verdict};
+use crate::engine::deciding::verdict::{self, Verdict, VerdictKind};
 use crate::engine::limit::rules::Rules;
-use crate::limiter::Ruling;
+use crate::limiter::LimiterVerdict;
 use crate::listeners::json::{Mistake, milliseconds};
 use crate::listeners::replies::method_not_allowed;
 use crate::message::headers::Headers;
@@ -25,8 +25,8 @@ const CONTENT_TYPE: &str = "content-type";
 const CLIENT_STATUS: &str = "x-ratelimit-status";
 
 /// The answer to a gateway: 200 with the rate limit headers, or the denial for the client.
-pub(super) fn to_gateway(ruling: &Ruling, generations: Generations) -> Answer {
-    let (rules, verdict) = (ruling.view.rules(), &ruling.verdict);
+pub(super) fn to_gateway(decided: &LimiterVerdict, generations: Generations) -> Answer {
+    let (rules, verdict) = (decided.view.rules(), &decided.verdict);
     if !verdict.is_allowed() {
         // Never gRPC's own denial: its HTTP status is 200.
         return (denial(rules, verdict, generations, false), result(verdict));
@@ -75,8 +75,8 @@ pub(super) fn for_envoy(mut reply: Reply, is_grpc: bool) -> Reply {
 
 /// The answer to an application: every limit's decision, with the status and headers that a client would get. `waits`: it has to
 /// wait by itself for limits with `delay`.
-pub(super) fn to_application(ruling: &Ruling, waits: bool, generations: Generations) -> Answer {
-    let (mut reply, result) = to_gateway(ruling, generations);
+pub(super) fn to_application(decided: &LimiterVerdict, waits: bool, generations: Generations) -> Answer {
+    let (mut reply, result) = to_gateway(decided, generations);
     if reply.status == StatusCode::ACCEPTED {
         // The application gets the entry's id in the body.
         reply.status = StatusCode::OK;
@@ -85,19 +85,19 @@ pub(super) fn to_application(ruling: &Ruling, waits: bool, generations: Generati
     if !reply.headers.contains("cache-control") {
         reply.headers.append("cache-control", "no-store");
     }
-    let mut json = verdict_json(ruling.view.rules(), &ruling.verdict);
+    let mut json = verdict_json(decided.view.rules(), &decided.verdict);
     if waits {
-        json["delay_ms"] = milliseconds(ruling.verdict.delay()).into();
+        json["delay_ms"] = milliseconds(decided.verdict.delay()).into();
     }
     reply.body = format!("{json}\n");
     (reply, result)
 }
 
 fn result(verdict: &Verdict) -> CheckResult {
-    match verdict.standing {
-        Standing::Allowed => CheckResult::Allowed,
-        Standing::Denied => CheckResult::Denied,
-        Standing::Unavailable | Standing::Overloaded => CheckResult::Unavailable,
+    match verdict.kind {
+        VerdictKind::Allowed => CheckResult::Allowed,
+        VerdictKind::Denied => CheckResult::Denied,
+        VerdictKind::Unavailable | VerdictKind::Overloaded => CheckResult::Unavailable,
     }
 }
 
@@ -108,9 +108,9 @@ fn verdict_json(rules: &Rules, verdict: &Verdict) -> Value {
     json!({
         "allowed": verdict.is_allowed(),
         "binding": verdict.binding().map(|answer| name(answer.limit)),
-        "retry_after_ms": match verdict.standing {
-            Standing::Allowed => Some(0),
-            Standing::Denied => verdict.wait().map(milliseconds),
+        "retry_after_ms": match verdict.kind {
+            VerdictKind::Allowed => Some(0),
+            VerdictKind::Denied => verdict.wait().map(milliseconds),
             _ => retry_after(verdict).map(|seconds| seconds * 1_000),
         },
         "limits": verdict.answers.iter().map(|answer| limit(rules, verdict, answer)).collect::<Vec<_>>(),
@@ -120,7 +120,7 @@ fn verdict_json(rules: &Rules, verdict: &Verdict) -> Value {
     })
 }
 
-fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::Answer) -> Value {
+fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::LimitDecision) -> Value {
     let decision = &answer.decision;
     // Only the script knows its numbers.
     let known = |number: u64| Some(number).filter(|_| !answer.is_script());

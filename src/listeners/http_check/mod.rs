@@ -35,7 +35,7 @@ use crate::http::Context;
 use crate::http::Server;
 use crate::http::forwarding;
 use crate::http::message::{Request, Response};
-use crate::limiter::{Ask, Limiter, Patience, Ruling};
+use crate::limiter::{DecisionRequest, Limiter, LimiterVerdict, Patience};
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::failure::Failure;
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService, body};
@@ -104,7 +104,7 @@ impl Check {
             Convention::Nginx => reader.nginx(),
             _ => reader.forward(),
         };
-        let ruling = match original {
+        let decided = match original {
             Ok(original) => {
                 // The other gateways would forward a request that a queue has accepted, and it would be done twice.
                 let can_accept = matches!(convention, Convention::Envoy | Convention::Nginx);
@@ -114,8 +114,8 @@ impl Check {
             }
             Err(error) => Err(error),
         };
-        let (reply, result) = match ruling {
-            Ok(ruling) => answer::to_gateway(&ruling, self.front.generations),
+        let (reply, result) = match decided {
+            Ok(decided) => answer::to_gateway(&decided, self.front.generations),
             Err(InvalidRequest::Client(reason)) => (problem(StatusCode::BAD_REQUEST, &reason), CheckResult::Malformed),
             Err(error) => {
                 self.log_misconfiguration(convention, &error);
@@ -140,7 +140,7 @@ impl Check {
         Charge { mode, cost, can_accept, patience }: Charge,
         context: &Context,
         active: &mut ActiveRequest,
-    ) -> Result<Ruling, InvalidRequest> {
+    ) -> Result<LimiterVerdict, InvalidRequest> {
         if headers.text("host") != Some(&original.authority) {
             headers.set("host", &original.authority);
         }
@@ -169,9 +169,10 @@ impl Check {
             descriptor: &[],
             now: self.front.clock.now(),
         };
-        let ask = Ask::new(DecisionSubject::Request(&view), DecisionListener::Check, context.activity.now());
-        let ask = Ask { intent: Intent { mode, cost, can_probe: true }, can_accept, patience, ..ask };
-        active.decide(&self.front.limiter, ask, context).await.map_err(|error| match error {
+        let asked =
+            DecisionRequest::new(DecisionSubject::Request(&view), DecisionListener::Check, context.activity.now());
+        let asked = DecisionRequest { intent: Intent { mode, cost, can_probe: true }, can_accept, patience, ..asked };
+        active.decide(&self.front.limiter, asked, context).await.map_err(|error| match error {
             InvalidSubject::Accept(_) => InvalidRequest::Gateway(error.to_string()),
             _ => InvalidRequest::Client(error.to_string().into()),
         })
@@ -189,15 +190,15 @@ impl Check {
             return Ok((problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));
         }
         let text = body::read(&mut request.body, &context.activity, MAX_BODY).await?;
-        let ruling = match call::parse(&text) {
+        let decided = match call::parse(&text) {
             Ok(call) => {
                 let waits = call.max_delay.is_some();
-                self.decide_call(call, context, active).await.map(|ruling| (ruling, waits))
+                self.decide_call(call, context, active).await.map(|decided| (decided, waits))
             }
             Err(mistakes) => Err(mistakes),
         };
-        Ok(match ruling {
-            Ok((ruling, waits)) => answer::to_application(&ruling, waits, self.front.generations),
+        Ok(match decided {
+            Ok((decided, waits)) => answer::to_application(&decided, waits, self.front.generations),
             Err(mistakes) => (answer::mistaken(&mistakes), CheckResult::Malformed),
         })
     }
@@ -207,20 +208,20 @@ impl Check {
         call: Call,
         context: &Context,
         active: &mut ActiveRequest,
-    ) -> Result<Ruling, Vec<Mistake>> {
+    ) -> Result<LimiterVerdict, Vec<Mistake>> {
         let patience = call.max_delay.map_or_else(|| self.front.limiter.patience(None), Patience::Caller);
         match call.subject {
             Subject::Named { charges, in_list } => {
                 let subject = DecisionSubject::Named { charges: &charges, now: self.front.clock.now() };
-                let ask = Ask::new(subject, DecisionListener::Check, context.activity.now());
-                let ruling = active
+                let asked = DecisionRequest::new(subject, DecisionListener::Check, context.activity.now());
+                let decided = active
                     .decide(
                         &self.front.limiter,
-                        Ask { intent: Intent { mode: call.mode, ..Intent::SPEND }, patience, ..ask },
+                        DecisionRequest { intent: Intent { mode: call.mode, ..Intent::SPEND }, patience, ..asked },
                         context,
                     )
                     .await;
-                ruling.map_err(|error| vec![Mistake::of_ask(&error, in_list)])
+                decided.map_err(|error| vec![Mistake::of_ask(&error, in_list)])
             }
             Subject::Request { mut request, cost } => {
                 let invalid = |error: InvalidRequest| vec![Mistake::new("/request", &error.to_string())];

@@ -13,7 +13,7 @@ use crate::engine::answer::headers::Generations;
 use crate::engine::answer::problem::{denial, retry_after, round};
 use crate::engine::deciding::verdict::Verdict;
 use crate::http::message::{KeptHeaders, Response, ResponseBody, ResponseHeaders};
-use crate::limiter::{Ruling, View};
+use crate::limiter::{LimiterVerdict, View};
 use crate::message::reply::Reply;
 
 /// Replies that are kept, of about 2 KiB each: one for each second of a minute.
@@ -43,8 +43,8 @@ impl DenialReplies {
     }
 
     /// Returns the response to a denied request.
-    pub(super) fn response(&self, ruling: &mut Ruling, is_grpc: bool) -> Response {
-        let Ruling { view, verdict, .. } = ruling;
+    pub(super) fn response(&self, decided: &mut LimiterVerdict, is_grpc: bool) -> Response {
+        let LimiterVerdict { view, verdict, .. } = decided;
         round(verdict);
         let mut kept = self.kept.borrow_mut();
         let slot = &mut kept[index(verdict)];
@@ -90,7 +90,7 @@ mod tests {
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::rules::Rules;
     use crate::engine::request::sample;
-    use crate::limiter::{Ask, Limiter, Shared};
+    use crate::limiter::{DecisionRequest, Limiter, Shared};
     use crate::message::headers::Headers;
     use crate::store::Store;
     use crate::store::memory::MemoryStore;
@@ -104,18 +104,18 @@ mod tests {
     }
 
     /// A denial by the rules in force that differs from others in the microseconds until the client may come back.
-    async fn ruling(limiter: &Limiter, retry_after: u64) -> Ruling {
+    async fn decided(limiter: &Limiter, retry_after: u64) -> LimiterVerdict {
         let headers = Headers::new();
         let request = sample(&headers);
-        let ask = Ask::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
-        let mut ruling = limiter.decide(ask).await.unwrap();
-        for answer in &mut ruling.verdict.answers {
+        let asked = DecisionRequest::new(DecisionSubject::Request(&request), DecisionListener::Proxy, Instant::now());
+        let mut decided = limiter.decide(asked).await.unwrap();
+        for answer in &mut decided.verdict.answers {
             let wait = Some(Micros(retry_after));
             let outcome = Outcome::Denied;
             answer.decision = Decision { outcome, retry_after: wait, reset_after: wait, ..answer.decision };
         }
-        ruling.verdict.standing = crate::engine::deciding::verdict::Standing::Denied;
-        ruling
+        decided.verdict.kind = crate::engine::deciding::verdict::VerdictKind::Denied;
+        decided
     }
 
     /// Formats a response.
@@ -147,7 +147,7 @@ mod tests {
             (65_000_000, false, 8),
             (1_000_000, false, 9),
         ] {
-            let (given, other) = (ruling(&limiter, retry_after).await, ruling(&limiter, retry_after).await);
+            let (given, other) = (decided(&limiter, retry_after).await, decided(&limiter, retry_after).await);
             let written = denial(given.view.rules(), &given.verdict, Generations::default(), is_grpc);
             responses.push(denials.response(&mut { other }, is_grpc));
             let kept = |response: &Response| match &response.headers {
@@ -161,7 +161,7 @@ mod tests {
         }
 
         shared.replace(rules("Second"));
-        let words = said(&denials.response(&mut ruling(&limiter, 2_000_000).await, false));
+        let words = said(&denials.response(&mut decided(&limiter, 2_000_000).await, false));
         assert!(words.contains("\"Second\"") && !words.contains("First"), "{words}");
     }
 
@@ -172,7 +172,7 @@ mod tests {
         let limiter = Limiter::new(shared.clone(), Store::Memory(Arc::new(store())));
         let denials = DenialReplies::new(Generations::default());
         let view = Rc::downgrade(&limiter.view());
-        denials.response(&mut ruling(&limiter, 1).await, false);
+        denials.response(&mut decided(&limiter, 1).await, false);
         shared.replace(rules("Second"));
         limiter.flush();
         assert!(view.upgrade().is_none());

@@ -20,7 +20,7 @@ use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};
 use crate::http::upstream::{Destination, Upstreams};
 use crate::http::{Server, Source, UpstreamOptions};
-use crate::limiter::{Ask, Limiter, Patience, Ruling};
+use crate::limiter::{DecisionRequest, Limiter, LimiterVerdict, Patience};
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::failure::{self, Failure};
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService};
@@ -61,7 +61,7 @@ pub struct Proxy {
 enum NextStep<'a> {
     /// It was denied, or a queue has accepted it.
     Answer(Response),
-    Forward(Option<&'a Destination>, &'a mut Ruling),
+    Forward(Option<&'a Destination>, &'a mut LimiterVerdict),
 }
 
 impl Proxy {
@@ -81,13 +81,13 @@ impl Proxy {
         self.front.flush();
     }
 
-    /// Checks and charges a request, before its body is read. The ruling gets its place from the caller and stays there.
+    /// Checks and charges a request, before its body is read. The verdict gets its place from the caller and stays there.
     async fn decide<'a>(
         &'a self,
         context: &Context,
         request: &mut Request,
         active: &mut ActiveRequest,
-        ruling: &'a mut Option<Ruling>,
+        decided: &'a mut Option<LimiterVerdict>,
     ) -> Result<NextStep<'a>, Failure> {
         let Server { limits, client_headers, .. } = &self.front.server;
         target::check(request, &context.peer, limits.escaped_slashes)?;
@@ -132,16 +132,17 @@ impl Proxy {
         // The body may have taken a while.
         let now = self.front.clock.at(context.activity.now());
         let view = request::Request { body: inspected.body(), now, ..view };
-        let ask = Ask::new(DecisionSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
-        let ask = Ask { sees_response: true, patience: Patience::Held(Micros(LONGEST_DELAY)), ..ask };
-        let decided = limiter.decide(ask).await;
-        let ruling = ruling.insert(decided.map_err(|error| Failure::InvalidRequest(error.to_string()))?);
-        active.decided(limiter, &ask, context, ruling).await;
-        let accepted = accepted::accepted(ruling.view.rules(), &ruling.verdict, self.front.generations);
+        let asked =
+            DecisionRequest::new(DecisionSubject::Request(&view), DecisionListener::Proxy, context.activity.now());
+        let asked = DecisionRequest { sees_response: true, patience: Patience::Held(Micros(LONGEST_DELAY)), ..asked };
+        let verdict = limiter.decide(asked).await.map_err(|error| Failure::InvalidRequest(error.to_string()))?;
+        let decided = decided.insert(verdict);
+        active.decided(limiter, &asked, context, decided).await;
+        let accepted = accepted::accepted(decided.view.rules(), &decided.verdict, self.front.generations);
         Ok(match accepted {
             Some(accepted) => NextStep::Answer(accepted.into()),
-            None if ruling.verdict.is_allowed() => NextStep::Forward(destination, ruling),
-            None => NextStep::Answer(self.denials.response(ruling, request.headers.is_grpc())),
+            None if decided.verdict.is_allowed() => NextStep::Forward(destination, decided),
+            None => NextStep::Answer(self.denials.response(decided, request.headers.is_grpc())),
         })
     }
 
@@ -166,7 +167,7 @@ impl Proxy {
         context: &Context,
         request: &mut Request,
         destination: Option<&Destination>,
-        ruling: &mut Ruling,
+        decided: &mut LimiterVerdict,
         active: &mut ActiveRequest,
     ) -> Result<Response, Failure> {
         let destination = destination.ok_or(Failure::NoRoute)?;
@@ -175,21 +176,21 @@ impl Proxy {
         }
         let upgrade = forwarding::upgrade(request).map(str::to_owned);
         context.peer.forward(request.version, &mut request.headers);
-        accepted::add_entries(ruling.view.rules(), &ruling.verdict, &mut request.headers);
+        accepted::add_entries(decided.view.rules(), &decided.verdict, &mut request.headers);
         active.trace.pass_on(&mut request.headers);
         if let Some(protocol) = upgrade {
             request.headers.append("connection", "upgrade");
             request.headers.append("upgrade", protocol);
         }
-        if ruling.settlement.as_ref().is_some_and(|settlement| settlement.reads_body()) {
+        if decided.settlement.as_ref().is_some_and(|settlement| settlement.reads_body()) {
             // A compressed body is not read. Without the header, any coding would be acceptable (RFC 9110 section 12.5.3).
             request.headers.remove("accept-encoding");
             request.headers.append("accept-encoding", "identity");
         }
-        if let Some(uploaded) = ruling.settlement.as_ref().and_then(|settlement| settlement.uploaded()) {
+        if let Some(uploaded) = decided.settlement.as_ref().and_then(|settlement| settlement.uploaded()) {
             counted_body::count(&mut request.body, uploaded);
         }
-        let mut response = match (destination, ruling.settlement.take()) {
+        let mut response = match (destination, decided.settlement.take()) {
             (Destination::Servers(forwarder), None) => forwarder.send(request, context).await?,
             (Destination::Servers(forwarder), Some(settlement)) => {
                 let request = std::mem::take(request);
@@ -223,13 +224,13 @@ impl HttpService for Proxy {
     }
 
     async fn respond(&self, context: &Context, request: &mut Request, active: &mut ActiveRequest) -> Response {
-        let mut ruling = None;
-        let (destination, ruling) = match self.decide(context, request, active, &mut ruling).await {
-            Ok(NextStep::Forward(destination, ruling)) => (destination, ruling),
+        let mut decided = None;
+        let (destination, decided) = match self.decide(context, request, active, &mut decided).await {
+            Ok(NextStep::Forward(destination, decided)) => (destination, decided),
             Ok(NextStep::Answer(response)) => return self.front.own(response),
             Err(failure) => return self.front.failed(&failure),
         };
-        let mut response = match self.forward(context, request, destination, ruling, active).await {
+        let mut response = match self.forward(context, request, destination, decided, active).await {
             Ok(response) => {
                 self.front.answered(response.status);
                 response
@@ -241,7 +242,7 @@ impl HttpService for Proxy {
                 self.front.failed(&failure)
             }
         };
-        add_headers(ruling.view.rules(), &ruling.verdict, self.front.generations, &mut response.headers);
+        add_headers(decided.view.rules(), &decided.verdict, self.front.generations, &mut response.headers);
         response
     }
 }

@@ -50,7 +50,7 @@ use crate::engine::answer::problem::denial;
 use crate::engine::deciding::DecisionSubject;
 use crate::engine::text::quote::shown;
 use crate::http::{AcceptOptions, Acceptor, Admission, Stream};
-use crate::limiter::{Ask, Limiter};
+use crate::limiter::{DecisionRequest, Limiter};
 use crate::listeners::client_address::client_address;
 use crate::listeners::http::{ConnectionObserver, FrontendOptions};
 use crate::message::client_address::TrustedProxies;
@@ -207,23 +207,23 @@ impl Spoe {
         let client = client_address(&self.limiter, DecisionListener::Spoe, check.client);
         let (entries, generations) = (check.entries(), self.options.generations);
         let view = check.view(client, &entries, self.options.clock.now());
-        let ask = Ask::new(DecisionSubject::Request(&view), DecisionListener::Spoe, received);
-        let ruling = match self.limiter.decide(ask).await {
-            Ok(ruling) => ruling,
+        let asked = DecisionRequest::new(DecisionSubject::Request(&view), DecisionListener::Spoe, received);
+        let decided = match self.limiter.decide(asked).await {
+            Ok(decided) => decided,
             Err(error) => return deny(&problem(StatusCode::BAD_REQUEST, &error.to_string()), ack),
         };
-        ruling.log_denials(Some(&view), None);
-        let rules = ruling.view.rules();
-        if let Some(accepted) = accepted::accepted(rules, &ruling.verdict, generations) {
+        decided.log_denials(Some(&view), None);
+        let rules = decided.view.rules();
+        if let Some(accepted) = accepted::accepted(rules, &decided.verdict, generations) {
             deny(&accepted, ack);
-        } else if ruling.verdict.is_allowed() {
+        } else if decided.verdict.is_allowed() {
             let mut headers = Headers::new();
-            add_headers(rules, &ruling.verdict, generations, &mut headers);
-            accepted::add_entries(rules, &ruling.verdict, &mut headers);
+            add_headers(rules, &decided.verdict, generations, &mut headers);
+            accepted::add_entries(rules, &decided.verdict, &mut headers);
             ack.set("deny", Data::Bool(false));
             set_headers(&headers, ack);
         } else {
-            deny(&denial(rules, &ruling.verdict, generations, check.is_grpc()), ack);
+            deny(&denial(rules, &decided.verdict, generations, check.is_grpc()), ack);
         }
     }
 

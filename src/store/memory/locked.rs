@@ -13,7 +13,7 @@ use super::{Batch, MemoryStore, StoreError};
 use crate::engine::algorithms::charge::{Charge, Mode, Slot};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::state::{self, Edit, NeedsRedis, State};
+use crate::engine::algorithms::state::{self, BucketState, Edit, NeedsRedis};
 use crate::engine::algorithms::taking::{Edits, FEW, decide_all};
 
 type Few<T> = SmallVec<[T; FEW]>;
@@ -163,9 +163,13 @@ impl<'s> Locked<'s> {
 }
 
 /// Returns the state of an overflow bucket after the edits of other charges of the request that share it.
-fn after<'s>(state: Option<Cow<'s, State>>, charge: &Charge, edits: &[(&Charge, Edit)]) -> Option<Cow<'s, State>> {
+fn after<'s>(
+    state: Option<Cow<'s, BucketState>>,
+    charge: &Charge,
+    edits: &[(&Charge, Edit)],
+) -> Option<Cow<'s, BucketState>> {
     let of_bucket = edits.iter().filter(|(other, _)| overflow::is_same(&other.bucket, &charge.bucket));
-    of_bucket.fold(state, |state, (_, edit)| State::edited(state.map(Cow::into_owned), edit).map(Cow::Owned))
+    of_bucket.fold(state, |state, (_, edit)| BucketState::edited(state.map(Cow::into_owned), edit).map(Cow::Owned))
 }
 
 /// Returns the slot that a charge frees or renews. It may have been taken from the overflow bucket although its bucket has

@@ -18,7 +18,7 @@ use crate::engine::algorithms::charge::{Bucket, ChargeOrigin, Dated, Elevated, I
 use crate::engine::algorithms::decision::{Attempt, Decision, Detail, Outcome};
 use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::algorithms::state::{self, Edit, State};
+use crate::engine::algorithms::state::{self, BucketState, Edit};
 use crate::store::memory::shard::low_half;
 
 /// 2024-03-31T23:00:00Z, an hour before a month ends.
@@ -124,7 +124,7 @@ struct Map<'t> {
     rules: usize,
     effective_from: Micros,
     /// By key, those that are not full. Ids without room share the key of their limit and algorithm.
-    buckets: HashMap<String, State>,
+    buckets: HashMap<String, BucketState>,
     quotas: HashMap<(u8, Arc<str>), Activations>,
 }
 
@@ -139,7 +139,7 @@ enum Owner {
 
 /// The buckets that a store keeps, full ones included, by their place among the known ones.
 struct Kept {
-    states: HashMap<usize, State>,
+    states: HashMap<usize, BucketState>,
     quotas: usize,
 }
 
@@ -149,10 +149,10 @@ impl Kept {
         let find = |(place, known): (usize, &Known)| {
             let shard = &mut shards[known.shard];
             let fingerprint = low_half(&known.bucket);
-            let level = shard.table.find(fingerprint).map(|level| State::Level(*level));
+            let level = shard.table.find(fingerprint).map(|level| BucketState::Level(*level));
             Some((place, level.or_else(|| shard.states.get(fingerprint).cloned())?))
         };
-        let states: HashMap<usize, State> = known.iter().enumerate().filter_map(find).collect();
+        let states: HashMap<usize, BucketState> = known.iter().enumerate().filter_map(find).collect();
         assert_eq!(shards.iter().map(|shard| shard.len()).sum::<usize>(), states.len());
         assert!(shards.iter().all(|shard| shard.len() <= store.keys_per_shard));
         let quotas = store.quotas.lock().len();
@@ -201,7 +201,7 @@ impl Map<'_> {
 
     /// Compares what the store keeps, and forgets what it has dropped although the bucket is not full by new numbers.
     fn compare(&mut self, store: &MemoryStore, kept: &Kept, now: Micros) -> Result<(), TestCaseError> {
-        let is_over = |state: &State| state.is_over(now, self.effective_from);
+        let is_over = |state: &BucketState| state.is_over(now, self.effective_from);
         for (place, known) in self.known.iter().enumerate() {
             let (own, kept) = (self.buckets.get(&known.bucket.key), kept.states.get(&place));
             match kept {
@@ -372,7 +372,7 @@ impl Map<'_> {
             self.quotas.insert((tag, name.clone()), counted);
         }
         let Some(edit) = &attempt.edit else { return };
-        if let Some(state) = State::edited(self.buckets.remove(key), edit) {
+        if let Some(state) = BucketState::edited(self.buckets.remove(key), edit) {
             self.buckets.insert(key.to_owned(), state);
         }
     }

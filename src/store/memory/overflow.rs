@@ -5,17 +5,17 @@ use std::collections::HashMap;
 use super::shares::short_of;
 use crate::engine::algorithms::charge::{Bucket, Slot};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::state::{Edit, State};
+use crate::engine::algorithms::state::{BucketState, Edit};
 
 /// One bucket for each window of a limit, by `<short>#<window>`. Those of a removed limit stay until they are full.
 #[derive(Default)]
 pub(super) struct Overflow {
-    states: HashMap<String, State>,
+    states: HashMap<String, BucketState>,
 }
 
 impl Overflow {
     /// The bucket that takes the place of this one.
-    pub(super) fn get(&self, bucket: &Bucket) -> Option<&State> {
+    pub(super) fn get(&self, bucket: &Bucket) -> Option<&BucketState> {
         self.states.get(&window_key(bucket))
     }
 
@@ -46,7 +46,7 @@ impl Overflow {
 
     pub(super) fn apply(&mut self, bucket: &Bucket, edit: &Edit) {
         let key = window_key(bucket);
-        if let Some(state) = State::edited(self.states.remove(&key), edit) {
+        if let Some(state) = BucketState::edited(self.states.remove(&key), edit) {
             self.states.insert(key, state);
         }
     }

@@ -10,7 +10,7 @@ use super::table::Table;
 use crate::engine::algorithms::charge::{Bucket, Charge};
 use crate::engine::algorithms::level::{Level, LevelChange};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::state::{Edit, State};
+use crate::engine::algorithms::state::{BucketState, Edit};
 
 /// The slots that each insertion sweeps for full buckets. So buckets leave at least as fast as they come, and no insertion pays
 /// for a whole sweep.
@@ -100,7 +100,7 @@ impl Shard {
         }
         self.states.redate(low_half(&charge.bucket), now);
         // A limit finds what it wrote while it had elevated numbers, or before it had them.
-        let is_readable = |state: &State| !keeps_level || state.level().is_some();
+        let is_readable = |state: &BucketState| !keeps_level || state.level().is_some();
         if self.states.get(low_half(&charge.bucket)).is_some_and(is_readable) {
             return Place::States;
         }
@@ -140,9 +140,9 @@ impl Shard {
         place: Place,
         charge: &Charge,
         overflow: Option<&'s Overflow>,
-    ) -> Option<Cow<'s, State>> {
+    ) -> Option<Cow<'s, BucketState>> {
         match place {
-            Place::Table(level) => Some(Cow::Owned(State::Level(level))),
+            Place::Table(level) => Some(Cow::Owned(BucketState::Level(level))),
             Place::States => self.states.get(low_half(&charge.bucket)).map(Cow::Borrowed),
             Place::New(_) => None,
             Place::Overflow | Place::OverflowSlot => overflow?.get(&charge.bucket).map(Cow::Borrowed),

@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use super::shares::{Shares, Tag};
 use crate::engine::algorithms::by_fingerprint::ByFingerprint;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::state::{Edit, State};
+use crate::engine::algorithms::state::{BucketState, Edit};
 
 /// The entries per bucket, on average over the shard, beyond which the oldest are merged. At this bound a bucket takes some 130
 /// bytes, a little more than twice as much as a level.
@@ -15,7 +15,7 @@ const ENTRIES_PER_BUCKET: usize = 8;
 const MOST_STALE: usize = 64;
 
 pub(super) struct States {
-    buckets: ByFingerprint<u64, (Tag, State)>,
+    buckets: ByFingerprint<u64, (Tag, BucketState)>,
     /// The order of sweeps. A bucket that is removed between sweeps stays in it until the next one.
     order: VecDeque<u64>,
     /// The number of entries of all buckets.
@@ -38,7 +38,7 @@ impl States {
         self.buckets.len()
     }
 
-    pub(super) fn get(&self, fingerprint: u64) -> Option<&State> {
+    pub(super) fn get(&self, fingerprint: u64) -> Option<&BucketState> {
         self.buckets.get(&fingerprint).map(|(_, state)| state)
     }
 
@@ -74,8 +74,8 @@ impl States {
     /// Makes an edit. Returns true if the bucket is new; `tag` is that of its limit.
     pub(super) fn apply(&mut self, fingerprint: u64, edit: &Edit, tag: impl FnOnce() -> Tag, shares: &Shares) -> bool {
         let (held, before) = self.buckets.remove(&fingerprint).unzip();
-        self.entries -= before.as_ref().map_or(0, State::entries);
-        let Some(mut state) = State::edited(before, edit) else {
+        self.entries -= before.as_ref().map_or(0, BucketState::entries);
+        let Some(mut state) = BucketState::edited(before, edit) else {
             if let Some(tag) = held {
                 shares.free(tag);
             }

@@ -1,4 +1,4 @@
-//! A listener's question to the limiter, and the reply.
+//! A request for a decision, and its verdict with what the request holds until its end.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -18,9 +18,9 @@ use crate::engine::deciding::verdict::Verdict;
 use crate::engine::request::claims::TokenClaims;
 use crate::telemetry::metrics::DecisionListener;
 
-/// A question to [`Limiter::decide`](super::Limiter::decide).
+/// A request to [`Limiter::decide`](super::Limiter::decide).
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct DecisionRequest<'a> {
     pub subject: DecisionSubject<'a>,
     /// Descriptors have purposes of their own.
     pub intent: Intent,
@@ -33,9 +33,9 @@ pub struct Ask<'a> {
     pub deadline: Option<Instant>,
     /// The wait that the caller allows for limits with `delay:`.
     pub patience: Patience,
-    /// Whether the caller sees the response: it can hold [`Ruling::slots`] until the end, and settle
-    /// [`Ruling::settlement`]. For others, a concurrency limit only says whether a slot is free, and what a limit reserves
-    /// stays charged.
+    /// Whether the caller sees the response: it can hold [`LimiterVerdict::slots`] until the end, and settle
+    /// [`LimiterVerdict::settlement`]. For others, a concurrency limit only says whether a slot is free, and what a limit
+    /// reserves stays charged.
     pub sees_response: bool,
 }
 
@@ -51,7 +51,7 @@ pub enum Patience {
 }
 
 /// A verdict, the rules that it comes from, and the slots and the settlement that the request holds until its end.
-pub struct Ruling {
+pub struct LimiterVerdict {
     pub view: Rc<View>,
     /// For descriptors: of all of them together.
     pub verdict: Verdict,
@@ -69,14 +69,14 @@ pub struct Ruling {
     pub(super) claims: Vec<TokenClaims>,
 }
 
-impl Ruling {
+impl LimiterVerdict {
     /// Returns true if an allowed request has to wait: see [`Limiter::hold`](super::Limiter::hold).
     pub const fn must_wait(&self) -> bool {
         self.held.is_some()
     }
 }
 
-impl<'a> Ask<'a> {
+impl<'a> DecisionRequest<'a> {
     /// Spends what the limits cost. The caller waits as long as the store takes, can answer 202, and sees no response.
     pub const fn new(subject: DecisionSubject<'a>, listener: DecisionListener, start: Instant) -> Self {
         Self {
@@ -98,7 +98,7 @@ impl<'a> Ask<'a> {
     /// Returns whether this counts as a decision about a request. A check or a refund does not.
     pub(super) fn is_decision(&self) -> bool {
         match self.subject {
-            DecisionSubject::Descriptors(question) => question.purpose != DescriptorMode::Report,
+            DecisionSubject::Descriptors(request) => request.purpose != DescriptorMode::Report,
             DecisionSubject::Request(_) | DecisionSubject::Named { .. } => {
                 matches!(self.intent.mode, Mode::Spend | Mode::SpendOnly)
             }
