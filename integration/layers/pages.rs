@@ -42,6 +42,29 @@ fn few_files_know_of_one_thing() {
     }
 }
 
+/// The types between a request and its verdict. The number only goes down.
+#[test]
+fn the_types_on_the_way_are_those_that_the_page_lists() {
+    const MOST: usize = 34;
+    let page = fs::read_to_string(repository().join("docs/architecture.md")).unwrap();
+    let (_, rest) = page.split_once("## From request to verdict").unwrap();
+    let (section, _) = rest.split_once("\n## ").unwrap();
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`').map(|(name, _)| name));
+    let listed: Vec<&str> = rows.collect();
+    assert!((20..=MOST).contains(&listed.len()), "{} types: {listed:?}", listed.len());
+    let engine = files(&repository().join("src/engine")).into_values().collect::<String>();
+    let defined = engine + &fs::read_to_string(repository().join("src/store/batch.rs")).unwrap();
+    for name in listed {
+        let is_defined = ["struct", "enum"].iter().any(|kind| {
+            let start = format!("{kind} {name}");
+            defined
+                .match_indices(&start)
+                .any(|(at, _)| !defined[at + start.len()..].starts_with(|c: char| c.is_alphanumeric()))
+        });
+        assert!(is_defined, "the page lists {name}");
+    }
+}
+
 #[test]
 fn files_that_pages_name_exist() {
     let docs = fs::read_dir(repository().join("docs")).unwrap().map(|entry| entry.unwrap().path());
