@@ -26,7 +26,7 @@
 //! | [`server`] | the process: workers, sockets, reload, drain, hand-over to a new process |
 //! | [`listeners`] | the protocols: the proxy, Envoy's gRPC services, checks over HTTP, `HAProxy`'s SPOE, the admin listener |
 //! | [`simulation`] | what rules would have done to the requests of a log |
-//! | [`limiter`] | from a request to its verdict: charges, store, failure policy; slots, settlement, blocks, and what operators do with buckets |
+//! | [`limiter`] | from a request to its verdict: charges, store, failure policy; slots, settlement, what operators do with buckets, and the noticeboard: blocks, live overrides, resets |
 //! | [`store`] | where buckets live: memory, or Redis (the only place that names the Redis crate) |
 //! | [`config`] | `limits.yaml` to compiled rules, every mistake at once (the only place that names the YAML crate) |
 //! | [`logs`] | access logs, read: formats, compression, what each tells of a request |
@@ -43,7 +43,7 @@
 //! A worker is a thread with a single-threaded runtime. It has its own sockets, connections to upstreams and connection to
 //! Redis. A connection stays with the worker that accepted it, so the proxy counts references without atomics and takes
 //! no locks. Workers share the rules (swapped whole), the memory store's shards, the metrics, and the count of
-//! connections. One more thread runs the admin listener, the signals and the sync of blocks; one reloads files, one
+//! connections. One more thread runs the admin listener, the signals and the sync of the noticeboard; one reloads files, one
 //! writes the access log, and one exports traces, if enabled.
 //!
 //! # Invariants

@@ -13,13 +13,8 @@ use crate::support::{becomes, eventually};
 
 const HOUR: &str = r#"{"for": "1h", "reason": "scraping"}"#;
 
-/// Blocks an id once the store is connected.
 fn block(weir: &Weir, bucket: &str, body: &str) -> Value {
-    let path = format!("/buckets/{bucket}/block");
-    eventually("the store is there", || match ask(weir, "PUT", &path, body) {
-        (200, state) => Ok(state),
-        other => Err(other),
-    })
+    done(weir, "PUT", &format!("/buckets/{bucket}/block"), body)
 }
 
 /// A denial by a block with less than an hour left.
@@ -118,144 +113,6 @@ fn the_first_components_block_all_ids_that_begin_so() {
     });
 }
 
-#[test]
-fn a_block_ends_by_itself_and_leaves_nothing() {
-    let redis = RedisServer::plain();
-    for store in [&["--store", "memory"][..], &["--store", &redis.url()]] {
-        let weir = serve(store);
-        block(&weir, "Wide:7", HOUR);
-        // A second block replaces the first.
-        block(&weir, "Wide:7", r#"{"for": "5s"}"#);
-        let denied = weir.get("/wide", &[("x-id", "7")]);
-        let retry_after: u64 = denied.header("retry-after").unwrap().parse().unwrap();
-        assert!(denied.status() == 429 && (1..=5).contains(&retry_after), "{denied:?}");
-        eventually("it is over", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err("blocked") });
-        becomes("it is forgotten", 0, || weir.metric("weir_blocks"));
-        assert_eq!(done(&weir, "GET", "/buckets/Wide:7", "")["blocked"], Value::Null);
-    }
-    let ttl: u64 = redis.cli(&["TTL", "weir:{0}:!blocked"]).parse().unwrap();
-    assert!((3_600..=3_660).contains(&ttl), "the first block was for an hour, and its version is kept as long: {ttl}");
-}
-
-#[test]
-fn one_gateway_blocks_for_all_and_for_those_that_come_later() {
-    let redis = RedisServer::plain();
-    let url = redis.url();
-    let store = ["--store", url.as_str()];
-    let (one, other) = (serve(&store), serve(&store));
-    let asks = |weir: &Weir| weir.get("/wide", &[("x-id", "a{b}:c")]);
-    assert_eq!((asks(&one).status(), asks(&other).status()), (200, 200));
-    block(&one, "Wide:a%7Bb%7D:c", HOUR);
-    check_denied(&asks(&one), "Wide");
-    let heard = |weir: &Weir| {
-        eventually("the other gateway denies, too", || match asks(weir) {
-            answer if answer.status() == 429 => Ok(answer),
-            answer => Err(answer.status()),
-        })
-    };
-    check_denied(&heard(&other), "Wide");
-    let noted = done(&other, "GET", "/buckets/Wide:a%7Bb%7D:c", "");
-    assert_eq!((&noted["blocked"]["reason"], &noted["blocked"]["by"]), (&json!("scraping"), &json!("127.0.0.1")));
-    let ttl: i64 = redis.cli(&["TTL", "weir:{0}:!blocked"]).parse().unwrap();
-    assert!((3_500..=3_660).contains(&ttl), "{ttl}");
-    assert!(
-        redis.cli(&["ZRANGE", "weir:{0}:!blocked", "0", "-1"]).contains("Wide:a%7Bb%7D%3Ac"),
-        "no text of a user makes a tag"
-    );
-
-    drop(one);
-    let later = serve(&store);
-    check_denied(&heard(&later), "Wide");
-    done(&later, "DELETE", "/buckets/Wide:a%7Bb%7D:c/block", "");
-    assert_eq!(asks(&later).status(), 200);
-    eventually("the other gateway lets it pass", || match asks(&other).status() {
-        200 => Ok(()),
-        status => Err(status),
-    });
-    assert_eq!(redis.cli(&["ZRANGE", "weir:{0}:!blocked", "0", "-1"]), "!version");
-    assert_eq!(redis.cli(&["EXISTS", "weir:{0}:!blocked-notes"]), "0");
-}
-
-#[test]
-fn what_is_blocked_stays_so_without_a_store() {
-    let mut redis = RedisServer::plain();
-    let weir = serve(&["--store", &redis.url()]);
-    block(&weir, "Wide:7", HOUR);
-    redis.kill();
-    eventually("the store is away", || if weir.metric("weir_store_connections") == 0 { Ok(()) } else { Err(()) });
-    check_denied(&weir.get("/wide", &[("x-id", "7")]), "Wide");
-    assert!(spend(&weir, "/wide", &[("x-id", "8")]), "`on_store_error: allow`");
-    redis.restart();
-    eventually("the store has what it had lost", || match redis.cli(&["EXISTS", "weir:{0}:!blocked"]).as_str() {
-        "1" => Ok(()),
-        other => Err(other.to_owned()),
-    });
-    check_denied(&weir.get("/wide", &[("x-id", "7")]), "Wide");
-}
-
-#[test]
-fn a_store_that_has_lost_what_is_blocked_gets_it_back_from_those_who_know() {
-    let mut redis = RedisServer::plain();
-    let url = redis.url();
-    let store = ["--store", url.as_str()];
-    let (one, other) = (serve(&store), serve(&store));
-    let blocks = |weir: &Weir, count: u64| becomes("as many blocks as there are", count, || weir.metric("weir_blocks"));
-    for id in ["7", "8"] {
-        block(&one, &format!("Wide:{id}"), HOUR);
-    }
-    blocks(&other, 2);
-    let restored = |redis: &RedisServer, members: &str| {
-        eventually("it was written back", || match redis.cli(&["ZCARD", "weir:{0}:!blocked"]) {
-            count if count == members => Ok(()),
-            count => Err(count),
-        });
-    };
-    redis.kill();
-    redis.restart();
-    restored(&redis, "3");
-    redis.cli(&["FLUSHALL"]);
-    restored(&redis, "3");
-    redis.cli(&["DEL", "weir:{0}:!blocked"]);
-    restored(&redis, "3");
-    let later = serve(&store);
-    blocks(&later, 2);
-    for weir in [&one, &other, &later] {
-        check_denied(&weir.get("/wide", &[("x-id", "7")]), "Wide");
-    }
-    let noted = done(&later, "GET", "/buckets/Wide:7", "");
-    assert_eq!((&noted["blocked"]["reason"], &noted["blocked"]["by"]), (&json!("scraping"), &json!("127.0.0.1")));
-
-    // A process that was absent when a block ended does not restore it, even if it was the last one.
-    for (id, members) in [("7", "2"), ("8", "1")] {
-        other.signal("STOP");
-        done(&one, "DELETE", &format!("/buckets/Wide:{id}/block"), "");
-        other.signal("CONT");
-        for weir in [&one, &other, &later] {
-            eventually("it passes", || if spend(weir, "/wide", &[("x-id", id)]) { Ok(()) } else { Err("blocked") });
-        }
-        assert_eq!(redis.cli(&["ZCARD", "weir:{0}:!blocked"]), members);
-    }
-
-    // A block that is set in a store without data does not drop the others.
-    block(&one, "Wide:8", HOUR);
-    redis.cli(&["FLUSHALL"]);
-    block(&one, "Wide:9", HOUR);
-    redis.cli(&["FLUSHALL"]);
-    done(&one, "DELETE", "/buckets/Wide:8/block", "");
-    for weir in [&one, &other, &later] {
-        eventually("one of two", || if spend(weir, "/wide", &[("x-id", "8")]) { Ok(()) } else { Err("blocked") });
-        blocks(weir, 1);
-        check_denied(&weir.get("/wide", &[("x-id", "9")]), "Wide");
-    }
-    done(&one, "DELETE", "/buckets/Wide:9/block", "");
-    for weir in [&one, &other, &later] {
-        blocks(weir, 0);
-    }
-    redis.cli(&["FLUSHALL"]);
-    block(&other, "Wide:1", r#"{"for": "1h"}"#);
-    restored(&redis, "2");
-}
-
 const BY_ADDRESS: &str = "\
 limits:
   PerAddress: { by: ip, burst: 1000 }
@@ -317,28 +174,6 @@ fn every_listener_denies_who_is_blocked_and_counts_it_beside_the_block() {
         }
         assert_eq!(["Beside:GET", "BesideUser:bob"].map(left), [994, 999]);
     });
-}
-
-/// Blocks are read in pages, so that Redis keeps answering.
-#[test]
-fn a_thousand_blocks_are_read_whole() {
-    let redis = RedisServer::plain();
-    let url = redis.url();
-    let store = ["--store", url.as_str()];
-    let (one, other) = (serve(&store), serve(&store));
-    let ends = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() + 3_600_000_000;
-    let members: Vec<String> = (0..999).flat_map(|id| [(ends + id).to_string(), format!("Wide:{id}")]).collect();
-    let words: Vec<&str> =
-        ["ZADD", "weir:{0}:!blocked"].into_iter().chain(members.iter().map(String::as_str)).collect();
-    redis.cli(&words);
-    block(&one, "Wide:new", HOUR);
-    for weir in [&one, &other] {
-        becomes("all of them are known", 1_000, || weir.metric("weir_blocks"));
-        for id in ["0", "199", "200", "998", "new"] {
-            check_denied(&weir.get("/wide", &[("x-id", id)]), "Wide");
-        }
-        assert!(spend(weir, "/wide", &[("x-id", "1000")]));
-    }
 }
 
 #[test]

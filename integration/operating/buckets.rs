@@ -27,11 +27,7 @@ fn every_algorithm_is_looked_at_and_changed() {
         ] {
             let at = format!("/buckets/{bucket}");
             let left = |used: u64| most.iter().map(|most| most - used).collect::<Vec<_>>();
-            let fresh = eventually("the store is there", || match ask(&weir, "GET", &at, "") {
-                (200, state) => Ok(state),
-                other => Err(other),
-            });
-            assert_eq!(remaining(&fresh), left(0), "{name} {bucket}");
+            assert_eq!(remaining(&done(&weir, "GET", &at, "")), left(0), "{name} {bucket}");
             for _ in 0..4 {
                 assert!(spend(&weir, path, &headers), "{name} {bucket}");
             }
@@ -75,10 +71,7 @@ fn what_is_set_remains_of_the_numbers_that_hold() {
                  elevated: { count: 200, period: 1h, for: 15m, activations_per_month: 5 } } }";
     each_store(|store, name| {
         let weir = Weir::serve(rules, &[&["--admin-token", TOKEN], store].concat());
-        eventually("the store is there", || match ask(&weir, "GET", "/buckets/L:7", "") {
-            (200, _) => Ok(()),
-            other => Err(other),
-        });
+        done(&weir, "GET", "/buckets/L:7", "");
         let set = |remaining: u64| remaining_of(&weir, &format!("{{\"remaining\": {remaining}}}"));
         assert_eq!((set(5), set(0), set(20), set(150)), (5, 0, 20, 20), "{name}: nothing is elevated");
         for request in 0..21 {
@@ -232,12 +225,9 @@ fn mistakes_say_what_would_be_right() {
 
 #[test]
 fn a_store_that_is_away_is_said_and_nothing_is_done() {
-    let mut redis = crate::support::redis::RedisServer::plain();
+    let mut redis = RedisServer::plain();
     let weir = serve(&["--store", &redis.url()]);
-    eventually("the store is there", || match ask(&weir, "GET", "/buckets/Even:7", "") {
-        (200, _) => Ok(()),
-        other => Err(other),
-    });
+    done(&weir, "GET", "/buckets/Even:7", "");
     redis.kill();
     for (method, path, body) in [
         ("GET", "/buckets/Even:7", ""),
@@ -252,11 +242,7 @@ fn a_store_that_is_away_is_said_and_nothing_is_done() {
     assert_eq!(done(&weir, "GET", "/blocks", ""), json!({"blocks": []}));
     assert!(weir.metric("weir_admin_writes_total{op=\"block\",result=\"failed\"}") > 0);
     redis.restart();
-    let back = eventually("the store is back", || match ask(&weir, "PUT", "/buckets/Even:7", r#"{"remaining": 3}"#) {
-        (200, state) => Ok(state),
-        other => Err(other),
-    });
-    assert_eq!(remaining(&back), [3]);
+    assert_eq!(remaining(&done(&weir, "PUT", "/buckets/Even:7", r#"{"remaining": 3}"#)), [3]);
 }
 
 #[test]
@@ -273,10 +259,7 @@ fn what_stands_in_for_the_store_goes_by_what_operators_say() {
     assert_eq!([passed("reset"), passed("set"), passed("left")], [3, 3, 3]);
     redis.restart();
     connections(1);
-    eventually("the operator is connected", || match ask(&weir, "PUT", "/buckets/L:set", r#"{"remaining": 2}"#) {
-        (200, _) => Ok(()),
-        other => Err(other),
-    });
+    done(&weir, "PUT", "/buckets/L:set", r#"{"remaining": 2}"#);
     done(&weir, "POST", "/buckets/L:reset/reset", "");
     redis.kill();
     connections(0);

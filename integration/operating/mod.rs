@@ -8,6 +8,7 @@ mod command;
 mod denied;
 mod health;
 mod listeners;
+mod notices;
 mod openapi;
 mod override_feed;
 mod overrides;
@@ -19,6 +20,7 @@ mod unread;
 
 use serde_json::Value;
 
+use crate::support::eventually;
 use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
 use crate::support::wire::{Message, Wire};
@@ -79,10 +81,13 @@ fn ask(weir: &Weir, method: &str, path: &str, body: &str) -> (u16, Value) {
     (answer.status(), serde_json::from_str(answer.text()).unwrap())
 }
 
-/// Sends a change that must succeed; returns the bucket's new state.
+/// Sends a request that must succeed once the operator's own connection to the store is there; returns what it says.
 #[track_caller]
 fn done(weir: &Weir, method: &str, path: &str, body: &str) -> Value {
-    let (status, state) = ask(weir, method, path, body);
+    let (status, state) = eventually("the store is there", || match ask(weir, method, path, body) {
+        (503, answer) => Err(answer),
+        answer => Ok(answer),
+    });
     assert_eq!(status, 200, "{method} {path} {body}: {state}");
     state
 }

@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::listeners::{ALL, at_listener};
 use super::{LIMITS, TOKEN, ask, ask_with, done, each_store, serve, spend};
 use crate::support::binary;
+use crate::support::eventually;
 use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
-use crate::support::{becomes, eventually};
 
 /// Buckets that no polling empties.
 const BY_ADDRESS: &str = "\
@@ -18,16 +18,8 @@ limits:
   PerUser: { match: { domain: api, descriptor: { user: '*' } }, by: { descriptor: user }, burst: 1000 }
 ";
 
-/// Sets an override once the store is connected.
 fn set(weir: &Weir, override_: &str, body: &str) -> Value {
-    let path = format!("/overrides/{override_}");
-    eventually("the store is there", || match ask(weir, "PUT", &path, body) {
-        (503, answer) => Err(answer),
-        (status, answer) => {
-            assert_eq!(status, 200, "{path} {body}: {answer}");
-            Ok(answer)
-        }
-    })
+    done(weir, "PUT", &format!("/overrides/{override_}"), body)
 }
 
 fn remaining(weir: &Weir, bucket: &str) -> Value {
@@ -42,9 +34,6 @@ fn an_override_replaces_the_numbers_and_buckets_keep_what_they_have_used() {
         for (path, bucket) in
             [("/even", "Even:7"), ("/windows", "Windows:7"), ("/log", "Log:7"), ("/sliding", "Sliding:7")]
         {
-            eventually("the store is there", || {
-                if weir.metric("weir_store_connections") > 0 { Ok(()) } else { Err("no store") }
-            });
             for _ in 0..4 {
                 assert!(spend(&weir, path, &id));
             }
@@ -152,35 +141,6 @@ fn one_gateway_sets_an_override_for_every_listener_of_all() {
     done(&later, "DELETE", "/overrides/PerAddress:192.0.2.7", "");
     done(&later, "DELETE", "/overrides/PerUser:bob", "");
     answers(&other, 200);
-}
-
-#[test]
-fn overrides_hold_without_a_store_and_are_written_back() {
-    let mut redis = RedisServer::plain();
-    let weir = serve(&["--store", &redis.url()]);
-    set(&weir, "Wide:7", r#"{"deny": true}"#);
-    redis.kill();
-    becomes("the store is away", 0, || weir.metric("weir_store_connections"));
-    assert!(!spend(&weir, "/wide", &[("x-id", "7")]));
-    let (status, answer) = ask(&weir, "PUT", "/overrides/Wide:8", r#"{"deny": true}"#);
-    assert_eq!(status, 503, "{answer}");
-    redis.restart();
-    eventually("the store has what it had lost", || match redis.cli(&["EXISTS", "weir:{0}:!overrides"]).as_str() {
-        "1" => Ok(()),
-        other => Err(other.to_owned()),
-    });
-    assert!(!spend(&weir, "/wide", &[("x-id", "7")]));
-}
-
-#[test]
-fn an_override_expires() {
-    each_store(|store, _| {
-        let weir = serve(store);
-        set(&weir, "Wide:7", r#"{"deny": true, "for": "5s"}"#);
-        assert!(!spend(&weir, "/wide", &[("x-id", "7")]));
-        eventually("it is over", || if spend(&weir, "/wide", &[("x-id", "7")]) { Ok(()) } else { Err("denied") });
-        becomes("it is forgotten", 0, || weir.metric("weir_live_overrides"));
-    });
 }
 
 #[test]

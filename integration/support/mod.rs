@@ -37,9 +37,9 @@ pub(crate) fn eventually<T, E: Debug>(what: &str, mut ask: impl FnMut() -> Resul
     }
 }
 
-/// Asks until a number, such as a metric, is the expected one.
+/// Asks until a value, such as a metric, is the expected one.
 #[track_caller]
-pub(crate) fn becomes(what: &str, expected: u64, mut look: impl FnMut() -> u64) {
+pub(crate) fn becomes<T: PartialEq + Debug + Copy>(what: &str, expected: T, mut look: impl FnMut() -> T) {
     eventually(what, || match look() {
         value if value == expected => Ok(()),
         other => Err(other),

@@ -110,41 +110,11 @@ impl Shared {
         self.put(rules);
     }
 
-    /// Puts these resets of limits in force, and no others.
-    pub(super) fn apply_resets(&self, list: Vec<LimitReset>) {
-        let mut live = self.live.lock();
-        live.resets = list;
-        let rules = self.snapshot.load().rules.clone();
-        self.put(rules.with_resets(&live.resets));
-    }
-
-    /// The last reset of each limit that was reset.
-    pub(super) fn resets(&self) -> Vec<LimitReset> {
-        self.live.lock().resets.clone()
-    }
-
-    /// Removes the buckets of a limit, given its name in keys, from the tables in memory.
-    pub(super) fn drop_buckets(&self, short: &str) {
-        for table in self.bounds.memory.as_deref().into_iter().chain([&self.local]) {
-            table.remove_limit(short);
-        }
-    }
-
-    /// All live overrides, expired ones too.
-    pub(super) fn overrides(&self) -> Vec<KnownOverride> {
-        self.live.lock().list.clone()
-    }
-
     /// Reads an override by the rules in force. The error says what is wrong and where.
     pub(super) fn read_override(&self, text: OverrideText<'_>, now: Micros) -> Result<PlacedOverride, String> {
         let reader = self.live.lock().reader.clone();
         let mut read = reader.map_or_else(Vec::new, |read| read(&[text], now));
         read.pop().unwrap_or_else(|| Err(NO_FILES.to_owned()))
-    }
-
-    /// The file that keeps live overrides, if they are to survive a restart.
-    pub(super) fn overrides_file(&self) -> Option<PathBuf> {
-        self.live.lock().file.clone()
     }
 
     fn count_overrides(&self, live: &Live) {

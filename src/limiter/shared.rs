@@ -124,12 +124,6 @@ impl Shared {
         self.metrics.forget_limits(|name| kept.contains(name));
     }
 
-    /// Blocks these ids, and no others, from the next request on.
-    pub(super) fn block(&self, blocks: Blocks) {
-        self.metrics.listeners.blocks.set(i64::try_from(blocks.list().len()).unwrap_or(i64::MAX));
-        self.blocks.store(Arc::new(blocks));
-    }
-
     /// Calls `each` with every limit of the rules in force, in their order, and with its decisions so far by
     /// [`DecisionResult`]. The last one stands for limits that requests carry.
     pub fn each_limit(&self, mut each: impl FnMut(&Limit, [u64; DecisionResult::ALL.len()])) {

@@ -19,6 +19,7 @@ use crate::engine::limit::{Cost, CostFallback, Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::request::Request;
 use crate::engine::request::component::{Component, ComponentSource};
 use crate::engine::request::value_type::ValueType;
+use crate::engine::telling::bucket_info::limit_of;
 use crate::engine::telling::explanation::{CandidateUse, Explanation};
 use crate::engine::telling::reasons::wanted_value;
 use crate::limiter::KnownOverride;
@@ -119,10 +120,9 @@ pub(crate) fn given(rules: &Rules, limit: &Limit, given: &Override) -> Value {
 /// A live override.
 pub(crate) fn live(known: &KnownOverride) -> Value {
     let given = &known.given;
-    let limit = given.bucket.split_once(':').map_or(given.bucket.as_str(), |(name, _)| name);
     let mut value = json!({
         "override": given.bucket,
-        "limit": limit,
+        "limit": limit_of(&given.bucket),
         "source": "live",
         "place": "live",
         "numbers": serde_json::from_str::<Value>(&given.numbers).unwrap_or_default(),

@@ -76,7 +76,7 @@ impl Control {
             Err(error) => return report(Err(io::Error::other(error))),
         };
         // Runs until the end of the drain, so that blocks apply to the requests in flight.
-        let _block_sync = AbortOnDropHandle::new(tokio::task::spawn_local(sync_blocks(operator.clone())));
+        let _notices = AbortOnDropHandle::new(tokio::task::spawn_local(sync_notices(operator.clone())));
         let _keys =
             AbortOnDropHandle::new(tokio::task::spawn_local(keep_keys(self.shared.clone(), self.readiness.clone())));
         let feeds = std::mem::take(&mut self.options.override_feeds);
@@ -239,8 +239,8 @@ impl Control {
     }
 }
 
-/// Keeps the workers up to date with the blocks that other gateways add and remove.
-async fn sync_blocks(operator: Rc<Operator>) {
+/// Keeps the workers up to date with what operators post at other gateways.
+async fn sync_notices(operator: Rc<Operator>) {
     loop {
         sleep(operator.keep_up().await).await;
     }

@@ -17,7 +17,7 @@ pub use answer::StoreAnswer;
 pub use batch::Batch;
 pub use error::StoreError;
 pub use health::{Fault, Health};
-pub use redis::{SharedBlocks, SharedOverrides, SharedResets, StoredNotes};
+pub use redis::{Note, SharedNotes};
 
 /// A store. Cheap to clone: clones share their buckets.
 #[derive(Clone)]
@@ -124,27 +124,11 @@ impl Store {
         matches!(self, Self::Redis(_))
     }
 
-    /// The blocks that gateways at one server share. `None` for memory.
-    pub fn shared_blocks(&self) -> Option<SharedBlocks<'_>> {
+    /// The notes of this name that gateways at one server share. `None` for memory.
+    pub fn shared_notes(&self, name: &'static str) -> Option<SharedNotes<'_>> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis(store) => Some(store.blocks()),
-        }
-    }
-
-    /// The live overrides that gateways at one server share. `None` for memory.
-    pub fn shared_overrides(&self) -> Option<SharedOverrides<'_>> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Redis(store) => Some(store.overrides()),
-        }
-    }
-
-    /// The resets that gateways at one server share. `None` for memory.
-    pub fn shared_resets(&self) -> Option<SharedResets<'_>> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Redis(store) => Some(store.resets()),
+            Self::Redis(store) => Some(store.notes(name)),
         }
     }
 

@@ -6,10 +6,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::key::fingerprint_of;
 
-/// The blocks that may exist at once. People list and review them; an override with `deny: true` is for permanent ones.
-pub const MOST_BLOCKS: usize = 10_000;
-
-/// The longest block: 366 days.
+/// The longest block: 366 days. An override with `deny: true` is for permanent ones.
 pub const LONGEST_BLOCK: Micros = Micros(366 * 86_400 * 1_000_000);
 
 /// A blocked id.

@@ -2,17 +2,11 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::overrides::{Override, OverrideLookup, Overrides};
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
-
-/// The live overrides that may exist at once. Each change compiles all of them, and people list and review them; a file takes a
-/// million.
-pub const MOST_LIVE_OVERRIDES: usize = 10_000;
 
 /// A live override as its operator gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,36 +55,6 @@ pub struct OverrideText<'a> {
 pub type OverrideReader = Arc<dyn Fn(&[OverrideText<'_>], Micros) -> Vec<Result<PlacedOverride, String>> + Send + Sync>;
 
 impl LiveOverride {
-    /// The override as JSON, for other gateways and for a restart. Times are microseconds since the epoch.
-    pub fn note(&self) -> Value {
-        let numbers: Value = serde_json::from_str(&self.numbers).unwrap_or_default();
-        json!({
-            "override": self.bucket,
-            "numbers": numbers,
-            "until": self.until.map(|until| until.0),
-            "comment": self.comment,
-            "by": self.by,
-            "at": self.at.0,
-        })
-    }
-
-    /// The inverse of [`Self::note`]; `None` if it is not an override.
-    pub fn from_note(note: &Value) -> Option<Self> {
-        let text = |member: &str| note[member].as_str().map(str::to_owned);
-        let until = match &note["until"] {
-            Value::Null => None,
-            until => Some(Micros(until.as_u64()?)),
-        };
-        Some(Self {
-            bucket: text("override")?,
-            numbers: Value::from(note["numbers"].as_object()?.clone()).to_string(),
-            until,
-            comment: text("comment"),
-            by: text("by").unwrap_or_default(),
-            at: Micros(note["at"].as_u64().unwrap_or(0)),
-        })
-    }
-
     pub fn text(&self) -> OverrideText<'_> {
         OverrideText { bucket: &self.bucket, numbers: &self.numbers }
     }

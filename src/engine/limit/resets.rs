@@ -3,18 +3,13 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
-
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::Bucket;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::Limit;
 use crate::engine::limit::rules::Rules;
 
-/// The limits that may have been reset at once. A reset has no end: without its mark, buckets from before it would count again.
-pub const MOST_RESETS: usize = 10_000;
-
-/// The last reset of all ids of a limit.
+/// The last reset of all ids of a limit. It has no end: without its mark, buckets from before it would count again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitReset {
     /// The limit's name in keys.
@@ -42,23 +37,6 @@ pub const fn obstacle(algorithm: Algorithm) -> Option<&'static str> {
 pub(crate) type Marks = Arc<[Option<Box<str>>]>;
 
 impl LimitReset {
-    /// The reset as JSON, for other gateways.
-    pub fn note(&self) -> Value {
-        json!({ "generation": self.generation, "limit": self.limit, "by": self.by, "at": self.at.0 })
-    }
-
-    /// The inverse of [`Self::note`] for the limit with this name in keys; `None` if it is not a reset.
-    pub fn from_note(short: String, note: &Value) -> Option<Self> {
-        let text = |member: &str| note[member].as_str().map(str::to_owned);
-        Some(Self {
-            generation: note["generation"].as_u64()?,
-            limit: text("limit").unwrap_or_else(|| short.clone()),
-            by: text("by").unwrap_or_default(),
-            at: Micros(note["at"].as_u64().unwrap_or(0)),
-            short,
-        })
-    }
-
     /// Follows the id in keys. Ids are percent-encoded and names have no `#`, so no other key has it.
     fn mark(&self) -> Box<str> {
         format!("#r{:x}", self.generation).into()

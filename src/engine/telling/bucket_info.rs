@@ -46,6 +46,11 @@ pub enum BucketInfoError {
     Id(String),
 }
 
+/// The name of the limit in `Name:id`.
+pub fn limit_of(bucket: &str) -> &str {
+    bucket.split_once(':').map_or(bucket, |(name, _)| name)
+}
+
 impl BucketInfo<'_> {
     /// `Name:id`, or the name alone of a limit without ids.
     pub fn name(&self) -> String {
@@ -102,14 +107,20 @@ impl Rules {
             }
         };
         let found = (0..).zip(self.limits()).filter_map(fits).max_by_key(|(_, limit, _)| limit.name.len());
-        found.ok_or_else(|| {
-            let name = bucket.split_once(':').map_or(bucket, |(name, _)| name);
-            let help = match nearest(name, self.limits().iter().map(|limit| limit.name.as_str())) {
-                Some(known) => format!("; did you mean `{known}`?"),
-                None => String::new(),
-            };
-            format!("there is no limit {}{help}", quoted(name))
-        })
+        found.ok_or_else(|| self.unknown_limit(limit_of(bucket)))
+    }
+
+    /// Finds a limit. The error suggests a similar name.
+    pub fn limit_named(&self, name: &str) -> Result<&Limit, String> {
+        self.limits().iter().find(|limit| limit.name == name).ok_or_else(|| self.unknown_limit(name))
+    }
+
+    fn unknown_limit(&self, name: &str) -> String {
+        let help = match nearest(name, self.limits().iter().map(|limit| limit.name.as_str())) {
+            Some(known) => format!("; did you mean `{known}`?"),
+            None => String::new(),
+        };
+        format!("there is no limit {}{help}", quoted(name))
     }
 }
 

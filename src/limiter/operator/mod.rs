@@ -4,11 +4,11 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::sync::Mutex;
 
-use self::blocks::KnownVersion;
+use self::noticeboard::Noticeboard;
 use super::{Limiter, Shared, View};
 use crate::clock::Clock;
 use crate::engine::algorithms::charge::{Charge, Mode};
@@ -18,28 +18,26 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::LimitMode;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::blocks::Block;
+use crate::engine::limit::live::LiveOverride;
+use crate::engine::limit::resets::LimitReset;
 use crate::engine::telling::bucket_info::{BucketInfo, BucketInfoError};
 use crate::store::{Batch, Store, StoreError};
 
 mod blocks;
 mod change;
+mod noticeboard;
 mod overrides;
 mod resets;
 mod top;
 
 pub use change::BucketChange;
-pub use overrides::{Kept, NewOverride, kept_overrides};
+pub use overrides::{NewOverride, kept_overrides};
 pub use top::{TopId, TopIds};
 
 pub struct Operator {
     limiter: Limiter,
     clock: Clock,
-    /// Locked while blocks change.
-    known: Mutex<KnownVersion>,
-    /// Locked while live overrides change.
-    known_overrides: Mutex<KnownVersion>,
-    /// Locked while limits are reset.
-    known_resets: Mutex<KnownVersion>,
+    board: Noticeboard,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -84,13 +82,8 @@ pub struct BucketReport {
 impl Operator {
     /// `clock` must be that of the listeners. Must be called inside the runtime that the operator works on.
     pub fn new(shared: Arc<Shared>, store: Store, clock: Clock) -> Self {
-        Self {
-            limiter: Limiter::new(shared, store),
-            clock,
-            known: Mutex::default(),
-            known_overrides: Mutex::default(),
-            known_resets: Mutex::default(),
-        }
+        let board = Noticeboard::new(shared.clone(), store.clone(), clock.clone());
+        Self { limiter: Limiter::new(shared, store), clock, board }
     }
 
     /// The rules in force.
@@ -100,6 +93,12 @@ impl Operator {
 
     pub fn now(&self) -> Micros {
         self.clock.now()
+    }
+
+    /// Learns other gateways' notices, and drops those that have ended. Returns how long to wait until the next call.
+    pub async fn keep_up(&self) -> Duration {
+        let next = self.board.keep_up::<Block>().await.min(self.board.keep_up::<LiveOverride>().await);
+        next.min(self.board.keep_up::<LimitReset>().await)
     }
 
     /// Returns the state of the bucket `Name:id`.

@@ -1,19 +1,80 @@
-//! Sets live overrides, and keeps this process's in step with those that gateways at one store share.
+//! Sets live overrides.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::blocks::{FIRST_INTERVAL, INTERVAL, KnownVersion};
+use super::noticeboard::{MOST_NOTICES, Notice};
 use super::{Operator, OperatorError};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::limit::live::{LiveOverride, MOST_LIVE_OVERRIDES, OverrideText, PlacedOverride};
-use crate::limiter::KnownOverride;
+use crate::engine::limit::live::{LiveOverride, OverrideText, PlacedOverride};
+use crate::engine::telling::bucket_info::limit_of;
+use crate::limiter::{KnownOverride, Shared};
 use crate::message::unique_json;
-use crate::store::StoreError;
+use crate::store::Note;
 use crate::telemetry::metrics::SharedNote;
+
+impl Notice for LiveOverride {
+    const KIND: SharedNote = SharedNote::Override;
+    const NOTES: &'static str = "overrides";
+    const PLURAL: &'static str = "live overrides";
+
+    fn key(&self) -> &str {
+        &self.bucket
+    }
+
+    /// The operator's, whatever the store's clock.
+    fn until(&self) -> Micros {
+        self.until.unwrap_or(Note::NEVER)
+    }
+
+    /// Times are microseconds since the epoch.
+    fn text(&self) -> Value {
+        let numbers: Value = serde_json::from_str(&self.numbers).unwrap_or_default();
+        json!({
+            "override": self.bucket,
+            "numbers": numbers,
+            "until": self.until.map(|until| until.0),
+            "comment": self.comment,
+            "by": self.by,
+            "at": self.at.0,
+        })
+    }
+
+    fn read(_key: &str, _until: Micros, text: &Value) -> Option<Self> {
+        let member = |name: &str| text[name].as_str().map(str::to_owned);
+        let until = match &text["until"] {
+            Value::Null => None,
+            until => Some(Micros(until.as_u64()?)),
+        };
+        Some(Self {
+            bucket: member("override")?,
+            numbers: Value::from(text["numbers"].as_object()?.clone()).to_string(),
+            until,
+            comment: member("comment"),
+            by: member("by").unwrap_or_default(),
+            at: Micros(text["at"].as_u64().unwrap_or(0)),
+        })
+    }
+
+    fn posted(shared: &Shared) -> Vec<Self> {
+        shared.live.lock().list.iter().map(|known| known.given.clone()).collect()
+    }
+
+    fn apply(shared: &Shared, list: Vec<Self>, since: Micros) {
+        shared.apply_overrides(list, since);
+    }
+
+    fn file(shared: &Shared) -> Option<PathBuf> {
+        shared.live.lock().file.clone()
+    }
+
+    fn synced(shared: &Shared, now: Micros) {
+        let seconds = i64::try_from(now.0 / 1_000_000).unwrap_or(i64::MAX);
+        shared.metrics.listeners.live_overrides_synced.set(seconds);
+    }
+}
 
 /// A live override as an operator asks for it.
 #[derive(Clone, Debug)]
@@ -25,17 +86,6 @@ pub struct NewOverride {
     pub comment: Option<String>,
     /// The operator.
     pub by: String,
-}
-
-/// The place that keeps live overrides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// In Redis, for all gateways.
-    Redis,
-    /// In a file, for this process and the next one.
-    File,
-    /// In this process's memory.
-    Process,
 }
 
 impl Operator {
@@ -52,46 +102,21 @@ impl Operator {
             return Err(OperatorError::Invalid(reason));
         }
         let (allowance, until) = (placed.given.allowance, placed.given.until);
-        let until = until.or(new.span.map(|span| Micros(now.0.saturating_add(span.0))));
+        let until = until.or(new.span.map(|span| now.after(span)));
         let mut numbers: Value = serde_json::from_str(&new.numbers).unwrap_or_default();
         numbers.as_object_mut().map(|numbers| numbers.remove("until"));
         let NewOverride { comment, by, .. } = new;
         let given = LiveOverride { bucket: placed.bucket, numbers: numbers.to_string(), until, comment, by, at: now };
-        let mut known = self.known_overrides.lock().await;
-        self.catch_up_on_overrides(&mut known).await?;
-        let mut list = self.other_overrides(&given.bucket, now);
-        let is_added = match self.limiter.store.shared_overrides() {
-            Some(shared) => shared.set(&given, known.version.unwrap_or(0), now).await?,
-            None => list.len() < MOST_LIVE_OVERRIDES,
-        };
-        if !is_added {
-            let reason = format!("there are {MOST_LIVE_OVERRIDES} live overrides, which is the maximum");
-            return Err(OperatorError::Unsupported(reason));
-        }
-        list.push(given.clone());
-        self.keep_overrides(&list).await?;
-        // It holds here at once, even if the store cannot be asked again.
-        self.limiter.shared.apply_overrides(list, now);
-        let _ = self.catch_up_on_overrides(&mut known).await;
-        drop(known);
+        self.board.open().await?.post(given.clone()).await?;
         let set = self.find_override(&given.bucket).unwrap_or(KnownOverride { given, allowance: Ok(allowance) });
         Ok((set, placed.warnings))
     }
 
     /// Deletes the live override of exactly this id or beginning. Returns it.
     pub async fn delete_override(&self, bucket: &str) -> Result<KnownOverride, OperatorError> {
-        let now = self.clock.now();
-        let mut known = self.known_overrides.lock().await;
-        self.catch_up_on_overrides(&mut known).await?;
+        let board = self.board.open::<LiveOverride>().await?;
         let found = self.live_override(bucket)?;
-        let bucket = &found.given.bucket;
-        if let Some(shared) = self.limiter.store.shared_overrides() {
-            shared.delete(bucket, known.version.unwrap_or(0)).await?;
-        }
-        let list = self.other_overrides(bucket, now);
-        self.keep_overrides(&list).await?;
-        self.limiter.shared.apply_overrides(list, now);
-        let _ = self.catch_up_on_overrides(&mut known).await;
+        board.remove(&found.given.bucket).await?;
         Ok(found)
     }
 
@@ -110,129 +135,36 @@ impl Operator {
     /// The live overrides that have not expired, in the order of their names.
     pub fn live_overrides(&self) -> Vec<KnownOverride> {
         let now = self.clock.now();
-        let mut list = self.limiter.shared.overrides();
+        let mut list = self.limiter.shared.live.lock().list.clone();
         list.retain(|known| known.given.is_in_force(now));
         list.sort_by(|a, b| a.given.bucket.cmp(&b.given.bucket));
         list
     }
 
-    pub fn overrides_are_kept(&self) -> Kept {
+    /// The place that keeps live overrides: `redis`, for all gateways; a `file`, for the next start; or the `process` alone.
+    pub fn overrides_are_kept(&self) -> &'static str {
+        let is_filed = LiveOverride::file(&self.limiter.shared).is_some();
         if self.limiter.store.is_remote() {
-            Kept::Redis
-        } else if self.limiter.shared.overrides_file().is_some() {
-            Kept::File
+            "redis"
+        } else if is_filed {
+            "file"
         } else {
-            Kept::Process
+            "process"
         }
     }
 
     fn find_override(&self, bucket: &str) -> Option<KnownOverride> {
         let now = self.clock.now();
-        let mut list = self.limiter.shared.overrides().into_iter();
-        list.find(|known| known.given.bucket == bucket && known.given.is_in_force(now))
+        let live = self.limiter.shared.live.lock();
+        live.list.iter().find(|known| known.given.bucket == bucket && known.given.is_in_force(now)).cloned()
     }
 
     fn read_override(&self, text: OverrideText<'_>, now: Micros) -> Result<PlacedOverride, OperatorError> {
         self.limiter.shared.read_override(text, now).map_err(|reason| {
-            let name = text.bucket.split_once(':').map_or(text.bucket, |(name, _)| name);
-            let is_known = self.limiter.view().rules().limits().iter().any(|limit| limit.name == name);
+            let is_known = self.limiter.view().rules().limit_named(limit_of(text.bucket)).is_ok();
             if is_known { OperatorError::Invalid(reason) } else { OperatorError::Unknown(reason) }
         })
     }
-
-    /// The live overrides in force, without that of this bucket.
-    fn other_overrides(&self, bucket: &str, now: Micros) -> Vec<LiveOverride> {
-        let list = self.limiter.shared.overrides().into_iter().map(|known| known.given);
-        list.filter(|given| given.bucket != bucket && given.is_in_force(now)).collect()
-    }
-
-    /// Learns other gateways' live overrides and drops those that have expired. Returns how long to wait until the next call.
-    pub(super) async fn keep_up_with_overrides(&self) -> Duration {
-        let mut known = self.known_overrides.lock().await;
-        let read = self.catch_up_on_overrides(&mut known).await;
-        self.drop_expired();
-        match read {
-            Ok(()) => {
-                known.is_logged = false;
-                let now = i64::try_from(self.clock.now().0 / 1_000_000).unwrap_or(i64::MAX);
-                self.limiter.shared.metrics.listeners.live_overrides_synced.set(now);
-            }
-            // The connection's own task logs that it is lost.
-            Err(StoreError::Down) if known.version.is_none() => return FIRST_INTERVAL,
-            Err(StoreError::Down) => {}
-            Err(error) => {
-                if !std::mem::replace(&mut known.is_logged, true) {
-                    tracing::warn!(
-                        "cannot read the live overrides from the store: {error}; the known ones stay in force"
-                    );
-                }
-            }
-        }
-        INTERVAL
-    }
-
-    fn drop_expired(&self) {
-        let now = self.clock.now();
-        let all: Vec<_> = self.limiter.shared.overrides().into_iter().map(|known| known.given).collect();
-        let last_end = all.iter().filter(|given| !given.is_in_force(now)).filter_map(|given| given.until).max();
-        if let Some(last_end) = last_end {
-            let list = all.into_iter().filter(|given| given.is_in_force(now)).collect();
-            self.limiter.shared.apply_overrides(list, last_end);
-        }
-    }
-
-    /// Applies the store's live overrides, if gateways share them and their version has changed. A store with an older version
-    /// has lost them, for example by a restart without persistence; then they are written back.
-    async fn catch_up_on_overrides(&self, known: &mut KnownVersion) -> Result<(), StoreError> {
-        let Some(shared) = self.limiter.store.shared_overrides() else { return Ok(()) };
-        let Some(mut stored) = shared.read(known.version, &self.clock).await? else { return Ok(()) };
-        let now = self.clock.now();
-        if let Some(version) = known.version.filter(|known| *known > stored.version) {
-            let ours = self.other_overrides("", now);
-            if !ours.is_empty() {
-                if shared.restore(version, &ours, now).await? {
-                    tracing::warn!(overrides = ours.len(), "the store lost its live overrides; they were written back");
-                    return Ok(());
-                }
-                // Another gateway was faster.
-                stored = shared.read(None, &self.clock).await?.unwrap_or(stored);
-            }
-        }
-        self.tell_unread(SharedNote::Override, &stored.unread);
-        let (version, mut list) = (stored.version, stored.list);
-        list.retain(|given| given.is_in_force(now));
-        list.sort_by(|a, b| a.bucket.cmp(&b.bucket));
-        let mut ours = self.other_overrides("", now);
-        ours.sort_by(|a, b| a.bucket.cmp(&b.bucket));
-        if ours != list {
-            self.limiter.shared.apply_overrides(list, now);
-        }
-        known.version = Some(version);
-        Ok(())
-    }
-
-    /// Writes live overrides to the file that keeps them, if there is one.
-    async fn keep_overrides(&self, list: &[LiveOverride]) -> Result<(), OperatorError> {
-        let Some(path) = self.limiter.shared.overrides_file() else { return Ok(()) };
-        let text = json!({ "overrides": list.iter().map(LiveOverride::note).collect::<Vec<_>>() }).to_string() + "\n";
-        let name = path.display().to_string();
-        let written = tokio::task::spawn_blocking(move || write_whole(&path, &text)).await;
-        let written = written.unwrap_or_else(|error| Err(io::Error::other(error)));
-        written.map_err(|error| OperatorError::File(format!("cannot write the live overrides to {name}: {error}")))
-    }
-}
-
-/// Replaces a file as a whole: after a crash it is the old one or the new one.
-fn write_whole(path: &Path, text: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let mut file = std::fs::File::create(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&beside, path)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::File::open(folder)?.sync_all()
 }
 
 /// Reads the file that keeps live overrides; none if it does not exist yet. The error names the file and what is wrong.
@@ -247,12 +179,12 @@ pub fn kept_overrides(path: &Path) -> Result<Vec<LiveOverride>, String> {
     let Some(list) = file["overrides"].as_array() else {
         return Err(wrong("expected what `weir override` has written, an object with `overrides`".to_owned()));
     };
-    if list.len() > MOST_LIVE_OVERRIDES {
-        return Err(wrong(format!("it has {} overrides; there may be {MOST_LIVE_OVERRIDES}", list.len())));
+    if list.len() > MOST_NOTICES {
+        return Err(wrong(format!("it has {} overrides; there may be {MOST_NOTICES}", list.len())));
     }
     let read = |(place, note)| {
         let invalid = || wrong(format!("`/overrides/{place}` is not a live override"));
-        LiveOverride::from_note(note).ok_or_else(invalid)
+        LiveOverride::read("", Note::NEVER, note).ok_or_else(invalid)
     };
     list.iter().enumerate().map(read).collect()
 }

@@ -1,13 +1,11 @@
 //! The limits in force.
 
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::Admin;
 use super::buckets::json_reply;
 use super::change::Rejection;
-use crate::engine::limit::rules::Rules;
-use crate::engine::text::quote::quoted;
-use crate::engine::text::suggest::nearest;
 use crate::listeners::rules_json;
 use crate::message::reply::Reply;
 
@@ -20,16 +18,9 @@ impl Admin {
 
     pub(super) fn limit(&self, name: &str) -> Reply {
         let view = self.operator.view();
-        let rules = view.rules();
-        match rules.limits().iter().find(|limit| limit.name == name) {
-            Some(limit) => json_reply(&rules_json::limit(limit)),
-            None => unknown_limit(rules, name).reply(),
+        match view.rules().limit_named(name) {
+            Ok(limit) => json_reply(&rules_json::limit(limit)),
+            Err(reason) => Rejection::new(StatusCode::NOT_FOUND, reason).reply(),
         }
     }
-}
-
-pub(super) fn unknown_limit(rules: &Rules, name: &str) -> Rejection {
-    let known = rules.limits().iter().map(|limit| limit.name.as_str());
-    let help = nearest(name, known).map(|known| format!("; did you mean `{known}`?")).unwrap_or_default();
-    Rejection::new(http::StatusCode::NOT_FOUND, format!("there is no limit {}{help}", quoted(name)))
 }

@@ -1,18 +1,19 @@
 //! Overrides: those of the files and the live ones, which operators set and delete here.
 
+use http::StatusCode;
 use serde_json::{Value, json};
 
 use super::body::{comment, read_members, span};
 use super::buckets::json_reply;
 use super::change::{AdminRequest, Caller, MAX_SHOWN_NAME, Rejection};
-use super::limits::unknown_limit;
 use super::{Admin, Answer};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::rules::Rules;
+use crate::engine::telling::bucket_info::limit_of;
 use crate::engine::text::quote::{quoted, shown};
 use crate::http::simple::Incoming;
 use crate::limiter::KnownOverride;
-use crate::limiter::operator::{Kept, NewOverride};
+use crate::limiter::operator::NewOverride;
 use crate::listeners::rules_json;
 use crate::message::percent::decode;
 use crate::message::reply::Reply;
@@ -91,7 +92,7 @@ impl Admin {
         });
         let (set, warnings) = self.operator.set_override(bucket, new.await?).await?;
         let mut reply = rules_json::live(&set);
-        reply["kept"] = kept(self.operator.overrides_are_kept()).into();
+        reply["kept"] = self.operator.overrides_are_kept().into();
         reply["warnings"] = warnings.into();
         Ok((reply, set.given.bucket.clone(), told(&set)))
     }
@@ -103,10 +104,10 @@ impl Admin {
         let mut live = self.operator.live_overrides();
         live.retain(|known| is_source("live") && is_wanted(limit_of(&known.given.bucket)));
         if let Some(name) = &wanted.limit
-            && !rules.limits().iter().any(|limit| limit.name == *name)
+            && let Err(unknown) = rules.limit_named(name)
             && live.is_empty()
         {
-            return Err(unknown_limit(rules, name));
+            return Err(Rejection::new(StatusCode::NOT_FOUND, unknown));
         }
         let all = rules.limits().iter().filter(|limit| is_source("file") && is_wanted(&limit.name));
         let all = all.flat_map(|limit| limit.overrides.list().iter().map(move |given| (limit, given)));
@@ -116,19 +117,7 @@ impl Admin {
         let mut page = live.iter().map(rules_json::live).chain(of_files).skip(wanted.after).peekable();
         let overrides: Vec<Value> = page.by_ref().take(count).collect();
         let next = page.peek().is_some().then(|| wanted.after + overrides.len());
-        Ok(json!({ "overrides": overrides, "next": next, "kept": kept(self.operator.overrides_are_kept()) }))
-    }
-}
-
-fn limit_of(bucket: &str) -> &str {
-    bucket.split_once(':').map_or(bucket, |(name, _)| name)
-}
-
-const fn kept(kept: Kept) -> &'static str {
-    match kept {
-        Kept::Redis => "redis",
-        Kept::File => "file",
-        Kept::Process => "process",
+        Ok(json!({ "overrides": overrides, "next": next, "kept": self.operator.overrides_are_kept() }))
     }
 }
 

@@ -16,7 +16,6 @@ use crate::engine::algorithms::micros::{EXACT, Micros};
 use crate::engine::algorithms::script::ScriptSource;
 use crate::engine::algorithms::taking::has_duplicate;
 
-mod blocks;
 mod call;
 mod cluster;
 mod diagnosis;
@@ -28,9 +27,7 @@ mod leasing;
 mod node;
 mod notes;
 mod options;
-mod overrides;
 mod redirect;
-mod resets;
 mod sentinel;
 mod session;
 mod stream;
@@ -39,16 +36,13 @@ mod tls;
 mod unclaimed;
 mod url;
 
-pub use blocks::SharedBlocks;
 use cluster::Cluster;
 pub use hash_slots::NAMES as TAG_NAMES;
 use keys::KeyStarts;
 use leases::Leases;
 use node::{Connection, NodeHandle, Route};
-pub use notes::StoredNotes;
+pub use notes::{Note, SharedNotes};
 pub use options::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
-pub use overrides::SharedOverrides;
-pub use resets::SharedResets;
 pub use target::Target;
 
 /// The buckets in Redis. Each worker has an instance on its own runtime; all gateways share the buckets.

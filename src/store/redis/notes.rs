@@ -28,42 +28,31 @@ const PAGE: usize = 200;
 /// The most times that all notes are read, if they change in between.
 const MOST_READS: usize = 3;
 
-/// Notes on a server, in two keys whose ends are given. Each change increases their version, which is 0 if there were none
-/// lately, or if the server has lost them. A change may have been made after [`StoreError::Late`]. Times are this machine's.
+/// Notes on a server. Each change increases their version, which is 0 if there were none lately, or if the server has lost them. A
+/// change may have been made after [`StoreError::Late`]. Times are this machine's.
 #[derive(Clone, Copy)]
-pub(super) struct SharedNotes<'a> {
-    pub(super) store: &'a RedisStore,
-    /// The ends of the keys; no bucket's begins with `!`.
-    pub(super) keys: [&'static str; 2],
+pub struct SharedNotes<'a> {
+    store: &'a RedisStore,
+    name: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Note {
-    pub(super) key: String,
-    pub(super) until: Micros,
-    pub(super) text: Vec<u8>,
+pub struct Note {
+    /// No two notes of a name have the same.
+    pub key: String,
+    pub until: Micros,
+    pub text: Vec<u8>,
 }
 
-/// The notes on a server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredNotes<T> {
-    pub version: u64,
-    pub list: Vec<T>,
-    /// The keys of notes that cannot be read, such as those of another version of Weir.
-    pub unread: Vec<String>,
+impl Note {
+    /// The end of a note that never expires: the year 2255. The script's arithmetic is exact up to there.
+    pub const NEVER: Micros = Micros(9_000_000_000_000_000);
 }
 
-impl<T> StoredNotes<T> {
-    /// Reads notes, at most `most` of which are used.
-    pub(super) fn of((version, notes): (u64, Vec<Note>), most: usize, read: impl Fn(&Note) -> Option<T>) -> Self {
-        let mut stored = Self { version, list: Vec::with_capacity(notes.len()), unread: Vec::new() };
-        for note in notes {
-            match read(&note).filter(|_| stored.list.len() < most) {
-                Some(value) => stored.list.push(value),
-                None => stored.unread.push(note.key),
-            }
-        }
-        stored
+impl RedisStore {
+    /// The notes in the keys that end in `!name` and `!name-notes`; no bucket's begins with `!`.
+    pub fn notes(&self, name: &'static str) -> SharedNotes<'_> {
+        SharedNotes { store: self, name }
     }
 }
 
@@ -73,26 +62,26 @@ type Page = (u64, usize, Vec<Note>);
 impl SharedNotes<'_> {
     /// Adds a note, or replaces that of the same key. The new version is greater than `known`. Returns false if `most` others
     /// are in force.
-    pub(super) async fn put(self, note: &Note, most: usize, known: u64, now: Micros) -> Result<bool, StoreError> {
+    pub async fn put(self, note: &Note, most: usize, known: u64, now: Micros) -> Result<bool, StoreError> {
         let words =
             [b"block".to_vec(), bytes(&most), left(note, now), bytes(&note.key), note.text.clone(), bytes(&known)];
         is_changed(&self.call(&words).await?)
     }
 
     /// Removes the note with this key. The new version is greater than `known`. Returns false if it does not exist.
-    pub(super) async fn remove(self, key: &str, known: u64) -> Result<bool, StoreError> {
+    pub async fn remove(self, key: &str, known: u64) -> Result<bool, StoreError> {
         is_changed(&self.call(&[b"unblock".to_vec(), bytes(&key), bytes(&known)]).await?)
     }
 
     /// Writes all notes back. Returns false if the server has this version or a later one.
-    pub(super) async fn restore(self, version: u64, notes: &[Note], now: Micros) -> Result<bool, StoreError> {
+    pub async fn restore(self, version: u64, notes: &[Note], now: Micros) -> Result<bool, StoreError> {
         let mut words = vec![b"restore".to_vec(), bytes(&version)];
         words.extend(notes.iter().flat_map(|note| [left(note, now), bytes(&note.key), note.text.clone()]));
         is_changed(&self.call(&words).await?)
     }
 
     /// Reads the version and all notes in the order of their ends; `None` if the version is still `known`.
-    pub(super) async fn read(self, known: Option<u64>, clock: &Clock) -> Result<Option<(u64, Vec<Note>)>, StoreError> {
+    pub async fn read(self, known: Option<u64>, clock: &Clock) -> Result<Option<(u64, Vec<Note>)>, StoreError> {
         let mut stored = (0, Vec::new());
         for _ in 0..MOST_READS {
             let (version, looked_at, list) = self.read_page(known, 0, clock).await?;
@@ -137,17 +126,17 @@ impl SharedNotes<'_> {
     }
 
     async fn call(self, arguments: &[Vec<u8>]) -> Result<Value, StoreError> {
-        let live = self.store.connection()?;
-        let start = self.store.key_start();
+        let Self { store, name } = self;
+        let (live, start) = (store.connection()?, store.key_start());
         let mut command = Cmd::new();
-        command.arg("EVAL").arg(SOURCE.as_str()).arg(self.keys.len());
-        command.arg(&self.keys.map(|key| format!("{start}{key}"))).arg(arguments);
+        command.arg("EVAL").arg(SOURCE.as_str()).arg(2);
+        command.arg(format!("{start}!{name}")).arg(format!("{start}!{name}-notes")).arg(arguments);
         let answer = timeout(TIMEOUT, live.reply(&command)).await.map_err(|_| StoreError::Late(TIMEOUT))?;
         answer.and_then(Value::extract_error).map_err(|error| {
             if error.code().is_none() {
                 return StoreError::Broken;
             }
-            self.store.note_redirect();
+            store.note_redirect();
             StoreError::Failed(describe(&error))
         })
     }
@@ -159,7 +148,7 @@ fn bytes(value: &impl ToString) -> Vec<u8> {
 
 /// The time left, in microseconds.
 fn left(note: &Note, now: Micros) -> Vec<u8> {
-    bytes(&note.until.since(now).0)
+    bytes(&note.until.min(Note::NEVER).since(now).0)
 }
 
 fn is_changed(answer: &Value) -> Result<bool, StoreError> {
