@@ -116,7 +116,7 @@ impl Player {
                 config = step["reload"].clone();
             }
             if is_new || place == 0 {
-                self.weir.shared.replace(rules(&config, &case["limits"], number, Micros(millis * 1_000)));
+                self.weir.shared.replace(rules(&config, &case["limits"], number, Micros(millis * 1_000)), None);
             }
             let request = request(case, step);
             let (mut passed, mut last) = (0, None);
@@ -262,7 +262,7 @@ async fn every_case_comes_out_in_memory() {
 async fn every_case_comes_out_in_redis() {
     let redis = RedisServer::plain();
     let player = Player::new(Some(&redis)).await;
-    player.weir.shared.replace(rules(&json!(["another"]), &Json::Null, 0, Micros(0)));
+    player.weir.shared.replace(rules(&json!(["another"]), &Json::Null, 0, Micros(0)), None);
     // Without a connection, the limits of such a file are missing from the answer.
     let first = json!({ "domain": "another", "of": ["key2=first"] });
     eventually_async("the store connects", async || {
@@ -285,7 +285,7 @@ fn step(domain: &str, of: &[&str]) -> RateLimitRequest {
 #[tokio::test]
 async fn in_shadow_the_statuses_tell_and_the_request_passes() {
     let mut player = Player::new(None).await;
-    player.weir.shared.replace(rules(&json!(["modes"]), &Json::Null, 0, Micros(0)).in_shadow());
+    player.weir.shared.replace(rules(&json!(["modes"]), &Json::Null, 0, Micros(0)).in_shadow(), None);
     for (of, expected) in [
         (&["normal=x"][..], "OVER_LIMIT 2/HOUR 0"),
         (&["shadow=x"], "OK 2/HOUR 0"),
@@ -312,7 +312,7 @@ async fn without_a_store_each_limit_has_its_policy() {
   Closed: { match: { domain: closed }, by: global, count: 1, period: 1h, on_store_error: deny }
   Local: { match: { domain: local }, by: { descriptor: k }, count: 1, period: 1h, on_store_error: local }
 ";
-    player.weir.shared.replace(rules(&json!(["another"]), &limits.into(), 0, Micros(0)));
+    player.weir.shared.replace(rules(&json!(["another"]), &limits.into(), 0, Micros(0)), None);
     for (domain, of, expected) in [
         ("open", &["k=v"][..], Ok("OK none 0")),
         ("closed", &["k=v"], Err(tonic::Code::Unavailable)),
@@ -337,7 +337,7 @@ async fn without_a_store_each_limit_has_its_policy() {
 #[tokio::test]
 async fn callers_make_no_series() {
     let mut player = Player::new(None).await;
-    player.weir.shared.replace(rules(&json!(["another"]), &Json::Null, 0, Micros(0)));
+    player.weir.shared.replace(rules(&json!(["another"]), &Json::Null, 0, Micros(0)), None);
     let series = |player: &Player| player.weir.page("/metrics").text().lines().count();
     // The listener's own counters start with its first call.
     player.client.should_rate_limit(step("domain", &["key2=x"])).await.unwrap();

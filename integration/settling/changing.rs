@@ -47,7 +47,7 @@ fn a_request_that_began_under_older_rules_is_settled_by_those_in_force() {
                 std::thread::scope(|scope| {
                     let slow = scope.spawn(|| weir.connect().get("/").status());
                     held.has_one();
-                    weir.shared.replace(rules(&of(algorithm, 1_000)));
+                    weir.shared.replace(rules(&of(algorithm, 1_000)), None);
                     ask(weir, &json!({ "limit": "Tokens", "cost": 898 }));
                     assert_eq!(left(weir, "Tokens"), 100, "{algorithm}");
                     held.answer(cost);

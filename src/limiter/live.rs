@@ -11,9 +11,6 @@ use crate::engine::limit::live::{LiveOverride, OverrideReader, OverrideText, Pla
 use crate::engine::limit::resets::LimitReset;
 use crate::engine::limit::rules::Rules;
 
-/// Nothing tells how to read an override.
-const NO_FILES: &str = "the rules do not come from files";
-
 /// The live overrides, and what they are under the rules in force.
 #[derive(Default)]
 pub(super) struct Live {
@@ -34,16 +31,20 @@ pub struct KnownOverride {
 }
 
 impl Live {
+    /// Reads overrides by the rules in force. An error says what is wrong and where.
+    pub(super) fn read(&self, texts: &[OverrideText<'_>], now: Micros) -> Vec<Result<PlacedOverride, String>> {
+        let unread = |_| Err("the rules do not come from files".to_owned());
+        self.reader.as_ref().map_or_else(|| texts.iter().map(unread).collect(), |read| read(texts, now))
+    }
+
     /// Returns rules with these overrides. `effective_from` is when the numbers change.
     fn apply(&mut self, rules: &Rules, list: Vec<LiveOverride>, effective_from: Micros) -> Rules {
-        let texts: Vec<_> = list.iter().map(LiveOverride::text).collect();
-        let read = self.reader.as_ref().map_or_else(Vec::new, |read| read(&texts, effective_from));
+        let read = self.read(&list.iter().map(LiveOverride::text).collect::<Vec<_>>(), effective_from);
         let mut placed = Vec::with_capacity(list.len());
         let mut ids = HashMap::with_capacity(list.len());
         let inert = self.list.drain(..).filter_map(|known| Some((known.given.bucket, known.allowance.err()?)));
         let inert: HashMap<String, String> = inert.collect();
-        let unread = || Err(NO_FILES.to_owned());
-        for (given, read) in list.into_iter().zip(read.into_iter().chain(std::iter::repeat_with(unread))) {
+        for (given, read) in list.into_iter().zip(read) {
             let allowance = read.and_then(|read| {
                 // Two names of one id, such as after a limit was renamed to another's name, have one override.
                 match ids.entry((read.limit, read.components, read.fingerprint)) {
@@ -76,25 +77,18 @@ impl Shared {
         self.apply_overrides(kept, now);
     }
 
-    /// Puts new rules in force, with the live overrides as `reader` reads them by these rules.
-    pub fn replace_all(&self, rules: Rules, reader: OverrideReader) {
+    /// Puts new rules in force, with the resets there are, and the live overrides as `reader` reads them by these rules. Requests that
+    /// have begun keep the old ones.
+    pub fn replace(&self, rules: Rules, reader: Option<OverrideReader>) {
         let mut live = self.live.lock();
-        live.reader = Some(reader);
-        let rules = self.with_changes(&mut live, rules);
-        self.put(rules);
-    }
-
-    /// Returns the rules with the resets and live overrides there are.
-    pub(super) fn with_changes(&self, live: &mut Live, rules: Rules) -> Rules {
-        let rules = if live.resets.is_empty() { rules } else { rules.with_resets(&live.resets) };
-        if live.list.is_empty() {
-            return rules;
+        live.reader = reader.or(live.reader.take());
+        let mut rules = if live.resets.is_empty() { rules } else { rules.with_resets(&live.resets) };
+        if !live.list.is_empty() {
+            let list = live.list.iter().map(|known| known.given.clone()).collect();
+            rules = live.apply(&rules, list, rules.effective_from);
+            self.count_overrides(&live);
         }
-        let list = live.list.iter().map(|known| known.given.clone()).collect();
-        let before = rules.effective_from;
-        let rules = live.apply(&rules, list, before);
-        self.count_overrides(live);
-        rules
+        self.put(rules);
     }
 
     /// Puts these live overrides in force, and no others. `effective_from` is when the numbers change.
@@ -108,13 +102,6 @@ impl Shared {
         let rules = live.apply(&rules.rules, list, effective_from.max(rules.rules.effective_from));
         self.count_overrides(&live);
         self.put(rules);
-    }
-
-    /// Reads an override by the rules in force. The error says what is wrong and where.
-    pub(super) fn read_override(&self, text: OverrideText<'_>, now: Micros) -> Result<PlacedOverride, String> {
-        let reader = self.live.lock().reader.clone();
-        let mut read = reader.map_or_else(Vec::new, |read| read(&[text], now));
-        read.pop().unwrap_or_else(|| Err(NO_FILES.to_owned()))
     }
 
     fn count_overrides(&self, live: &Live) {

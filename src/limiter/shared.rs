@@ -105,13 +105,6 @@ impl Shared {
         }
     }
 
-    /// Puts new rules in force, with the live overrides there are. Requests that have begun keep the old ones.
-    pub fn replace(&self, rules: Rules) {
-        let mut live = self.live.lock();
-        let rules = self.with_changes(&mut live, rules);
-        self.put(rules);
-    }
-
     /// Puts these rules in force. The caller holds the lock of [`Self::live`].
     pub(super) fn put(&self, rules: Rules) {
         let mut snapshot = Snapshot::new(rules, &self.metrics, &self.denial_log);

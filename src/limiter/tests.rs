@@ -304,7 +304,7 @@ async fn new_rules_hold_from_the_next_request_on() {
     let limiter = limiter(vec![limit("L", 3)]);
     assert_eq!(count(&limiter, 5).await, [3, 2, 0]);
     let rules = Rules::new(vec![limit("L", 5)], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
-    limiter.shared.replace(rules);
+    limiter.shared.replace(rules, None);
     // Three were used and stay used.
     assert_eq!(count(&limiter, 5).await, [2, 3, 0]);
 }

@@ -95,10 +95,7 @@ impl Reloader {
             tracing::warn!("the rules have warnings:\n{}", loaded.report);
         }
         tracing::info!(limits = rules.limits().len(), "new rules are in force");
-        match reader {
-            Some(reader) => shared.replace_all(rules, reader),
-            None => shared.replace(rules),
-        }
+        shared.replace(rules, reader);
         shared.metrics().server.reloaded(true);
         shared.metrics().server.reload_timestamp.set(seconds(&self.clock));
         ReloadResult::Replaced

@@ -160,7 +160,7 @@ mod tests {
             assert_eq!((kept(last).is_some(), found), (true, Some(first)), "{retry_after} us");
         }
 
-        shared.replace(rules("Second"));
+        shared.replace(rules("Second"), None);
         let words = said(&denials.response(&mut decided(&limiter, 2_000_000).await, false));
         assert!(words.contains("\"Second\"") && !words.contains("First"), "{words}");
     }
@@ -173,7 +173,7 @@ mod tests {
         let denials = DenialReplies::new(Generations::default());
         let view = Rc::downgrade(&limiter.view());
         denials.response(&mut decided(&limiter, 1).await, false);
-        shared.replace(rules("Second"));
+        shared.replace(rules("Second"), None);
         limiter.flush();
         assert!(view.upgrade().is_none());
     }
