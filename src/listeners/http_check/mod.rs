@@ -77,7 +77,7 @@ struct Charge {
 }
 
 /// A reply with the result that it counts as.
-type Answer = (Reply, CheckResult);
+type CheckAnswer = (Reply, CheckResult);
 
 impl Check {
     pub fn new(limiter: Rc<Limiter>, options: &FrontendOptions) -> Rc<Self> {
@@ -93,7 +93,7 @@ impl Check {
         context: &Context,
         request: &mut Request,
         active: &mut ActiveRequest,
-    ) -> Answer {
+    ) -> CheckAnswer {
         forwarding::strip_named(&mut request.headers);
         let is_grpc = request.headers.is_grpc();
         let Server { trusted_proxies, limits, .. } = &self.front.server;
@@ -184,7 +184,7 @@ impl Check {
         context: &Context,
         request: &mut Request,
         active: &mut ActiveRequest,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<CheckAnswer, Failure> {
         if !answer::is_json(&request.headers) {
             let detail = "a call must be JSON: send `Content-Type: application/json`";
             return Ok((problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));
