@@ -35,3 +35,4 @@ mod systemd;
 mod telemetry;
 mod testing;
 mod tokens;
+mod ways_in;

@@ -29,7 +29,7 @@ pub(crate) fn string(bytes: &[u8]) -> Vec<u8> {
     [&[u8::try_from(bytes.len()).unwrap()], bytes].concat()
 }
 
-fn frame(kind: u8, numbers: [u8; 2], payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, numbers: [u8; 2], payload: &[u8]) -> Vec<u8> {
     let body = [&[kind, 0, 0, 0, 1][..], &numbers, payload].concat();
     [&u32::try_from(body.len()).unwrap().to_be_bytes()[..], &body].concat()
 }

@@ -288,7 +288,10 @@ fn mistakes_are_told_with_their_places() {
         ),
         (json!({ "request": { "url": "https://a.example/" } }), &[("#/request", "the client's address is missing")]),
         (json!({ "request": { "url": "/", "ip": "192.0.2.1" } }), &[("#/request", "`Host` is missing")]),
-        (json!({ "request": { "url": "a.example/", "ip": "192.0.2.1" } }), &[("#/request", "is not an `http://`")]),
+        (
+            json!({ "request": { "url": "a.example/", "ip": "192.0.2.1" } }),
+            &[("#/request", "a target must be a path, or an `http://` or `https://` URL")],
+        ),
         (json!({ "request": { "url": "http://a/\\", "ip": "192.0.2.1" } }), &[("#/request", "backslash")]),
     ] {
         let answer = app.call(&asked);

@@ -145,7 +145,7 @@ fn options(proxy: &str) -> ServerOptions {
     let http = HttpOptions {
         accept: AcceptOptions::default(),
         trusted_proxies: weir::message::client_address::TrustedProxies::default(),
-        client_headers: weir::http::ClientHeaders::default(),
+        client_headers: weir::message::client_headers::ClientHeaders::default(),
         timeouts: Timeouts::default(),
         limits: HttpLimits::default(),
         admission: admission.clone(),
@@ -164,6 +164,7 @@ fn options(proxy: &str) -> ServerOptions {
         admin_tokens: weir::listeners::admin::tokens::Tokens::default(),
         admin_hosts: Arc::default(),
         log: None,
+        reading: weir::engine::request::incoming::ReadingOptions::default(),
         clock: weir::clock::Clock::machine(),
         workers: 2.try_into().unwrap(),
         drain_delay: Duration::ZERO,

@@ -12,8 +12,7 @@ use weir::engine::answer::headers::Generations;
 use weir::engine::limit::fingerprint::Fingerprinter;
 use weir::engine::limit::rules::Rules;
 use weir::http::{
-    AcceptOptions, Admission, ClientHeaders, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts,
-    UpstreamOptions,
+    AcceptOptions, Admission, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts, UpstreamOptions,
 };
 use weir::limiter::{DelayBounds, KeyBounds, Shared};
 use weir::listeners::ListenerOptions;
@@ -24,6 +23,7 @@ use weir::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOpt
 use weir::listeners::http::FrontendOptions;
 use weir::listeners::proxy::ProxyOptions;
 use weir::message::client_address::{AddressSource, TrustedProxies};
+use weir::message::client_headers::ClientHeaders;
 use weir::server::{ListenAddress, MakeStore, RunningServer, ServerOptions, start};
 use weir::store::Store;
 use weir::store::memory::MemoryStore;
@@ -135,6 +135,7 @@ impl Setup {
         };
         let check = ListenerOptions::Check(front.clone());
         let check = self.check.then(|| ("127.0.0.1:0".parse().unwrap(), check));
+        let reading = front.reading();
         let proxy = ProxyOptions { front, upstream };
         let anywhere: ListenAddress = "127.0.0.1:0".parse().unwrap();
         let options = ServerOptions {
@@ -149,6 +150,7 @@ impl Setup {
             admin_tokens: self.admin_tokens,
             admin_hosts: Arc::default(),
             log: None,
+            reading,
             clock,
             workers: NonZeroUsize::new(self.workers).unwrap(),
             drain_delay: self.drain_delay,

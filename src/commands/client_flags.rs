@@ -3,9 +3,11 @@
 use ipnet::IpNet;
 
 use super::values::parse_network;
-use crate::http::ClientHeaders;
+use crate::engine::request::incoming::ReadingOptions;
 use crate::message::client_address::{AddressSource, TrustedProxies};
+use crate::message::client_headers::ClientHeaders;
 use crate::message::headers;
+use crate::message::path::EscapedSlashes;
 use crate::message::underscores::Underscores;
 
 #[derive(clap::Args, Debug)]
@@ -43,6 +45,11 @@ impl TrustArgs {
 }
 
 impl ClientArgs {
+    pub(super) fn reading(&self, escaped_slashes: EscapedSlashes) -> ReadingOptions {
+        let trusted_proxies = self.trust.trusted_proxies();
+        ReadingOptions { trusted_proxies, client_headers: self.headers(), escaped_slashes }
+    }
+
     pub(super) fn headers(&self) -> ClientHeaders {
         ClientHeaders { underscores: self.underscores, dropped: self.drop_headers.clone().into() }
     }

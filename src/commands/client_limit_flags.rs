@@ -59,12 +59,18 @@ pub(super) struct ClientLimitArgs {
     #[arg(long, value_name = "N", env = "WEIR_MAX_REQUESTS", default_value_t = 100_000)]
     max_requests: u32,
 
-    /// Paths with `%2F` or `%5C`
-    #[arg(long, value_name = "WHAT", env = "WEIR_ESCAPED_SLASHES", default_value = "keep", value_parser = one_of(ESCAPED_SLASHES))]
-    escaped_slashes: EscapedSlashes,
+    #[command(flatten)]
+    pub(super) slashes: EscapedSlashesArg,
 
     #[command(flatten)]
     http2: Http2Args,
+}
+
+#[derive(clap::Args, Clone, Copy, Debug)]
+pub(super) struct EscapedSlashesArg {
+    /// Paths with `%2F` or `%5C`
+    #[arg(long, value_name = "WHAT", env = "WEIR_ESCAPED_SLASHES", default_value = "keep", value_parser = one_of(ESCAPED_SLASHES))]
+    pub(super) escaped_slashes: EscapedSlashes,
 }
 
 #[derive(clap::Args, Debug)]
@@ -93,7 +99,7 @@ impl ClientLimitArgs {
             inspected_bytes: self.inspection.bytes(),
             requests: self.max_requests,
             http2: self.http2.limits(),
-            escaped_slashes: self.escaped_slashes,
+            escaped_slashes: self.slashes.escaped_slashes,
         }
     }
 

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::client_flags::TrustArgs;
-use super::client_limit_flags::InspectionArgs;
+use super::client_flags::ClientArgs;
+use super::client_limit_flags::{EscapedSlashesArg, InspectionArgs};
 use super::exit::{ExitCode, Failure};
 use super::print::{detail, in_parentheses, joined};
 use super::rules_flags::RulesArgs;
@@ -23,10 +23,11 @@ use crate::engine::limit::response_cost::CostSource;
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::claims::TokenResult;
 use crate::engine::request::component::ComponentError;
+use crate::engine::request::incoming::{Described, ReadingOptions, Received};
 use crate::engine::request::{Body, DescriptorEntry, Request};
 use crate::engine::telling::explanation::{CandidateUse, Explanation};
 use crate::jwt::Checker;
-use crate::listeners::rules_json::{self, ExplainedUrl};
+use crate::listeners::rules_json;
 use crate::message::headers::{self, Headers};
 use crate::store::StorePlan;
 use crate::store::redis::{RedisOptions, TAG_NAMES};
@@ -46,7 +47,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["method", "headers", "ip", "tls_subject"])]
     domain: Option<String>,
 
-    /// A descriptor entry or `ext_authz` context extension, `key=value`; repeatable, in order
+    /// A descriptor entry or `ext_authz` context extension, `key=value`; repeatable, in order. A request with one is read as
+    /// `ext_authz` reads it, others as the proxy does
     #[arg(long = "descriptor", value_name = "ENTRY", value_parser = parse_entry)]
     descriptor: Vec<(String, String)>,
 
@@ -58,9 +60,6 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1")]
     ip: IpAddr,
 
-    #[command(flatten)]
-    trust: TrustArgs,
-
     /// The subject of the client's certificate, such as `CN=client 1,O=Acme`
     #[arg(long, value_name = "TEXT")]
     tls_subject: Option<String>,
@@ -71,6 +70,9 @@ pub struct Args {
 
     #[command(flatten)]
     inspection: InspectionArgs,
+
+    #[command(flatten)]
+    slashes: EscapedSlashesArg,
 
     /// The output: `text`, or `json`, as the admin listener's `/explain` answers
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -86,6 +88,9 @@ pub struct Args {
     /// A YAML file of flags, as for `weir serve`
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<std::path::PathBuf>,
+
+    #[command(flatten)]
+    client: ClientArgs,
 }
 
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,33 +104,23 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let is_cluster = is_cluster(&args.store).map_err(Failure::usage)?;
     let now = Clock::machine().now();
     let rules = args.rules.load(Fingerprinter::new((0, 0)), now, err)?;
-    // Neither is given with a domain.
-    let (method, url) = (args.method.as_deref().unwrap_or("GET"), args.url.as_deref().unwrap_or("/"));
-    let headers: Headers = args.headers.iter().cloned().collect();
-    let url = ExplainedUrl::parse(method, url, &headers).map_err(Failure::bad_input)?;
-    let client = args.trust.trusted_proxies().client(args.ip, &headers).address;
+    let mut headers: Headers = args.headers.iter().cloned().collect();
     let descriptor: Vec<_> = args.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
     let data = args.data.as_deref().unwrap_or_default().as_bytes();
     let mut tokens = Vec::new();
-    let claims = Checker::new(Arc::default()).claims(&rules, &headers, now, |result| tokens.push(result));
-    let request = Request {
-        method: args.method.as_deref().unwrap_or_default(),
-        host: &url.host,
-        path: &url.path,
-        query: url.query.as_deref(),
-        headers: &headers,
-        client: Some(client),
-        tls_subject: args.tls_subject.as_deref(),
-        claims: &claims,
-        body: Body::inspected(data, &headers, args.inspection.bytes()),
-        domain: None,
-        descriptor: &descriptor,
-        now,
+    let reading = args.client.reading(args.slashes.escaped_slashes);
+    let (received, claims);
+    let request = if let Some(domain) = &args.domain {
+        Request { domain: Some(domain), ..Request::empty(&headers) }
+    } else {
+        let client;
+        (received, client) = args.read(&reading, &mut headers).map_err(Failure::bad_input)?;
+        claims = Checker::new(Arc::default()).claims(&rules, received.headers, now, |result| tokens.push(result));
+        let (tls_subject, most) = (args.tls_subject.as_deref(), args.inspection.bytes());
+        let body = Body::inspected(data, received.headers, most);
+        Request { client, tls_subject, claims: &claims, body, ..received.request() }
     };
-    let request = match args.domain.as_deref() {
-        None => request,
-        Some(domain) => Request { domain: Some(domain), path: "", client: None, ..request },
-    };
+    let request = Request { descriptor: &descriptor, now, ..request };
     let tags = if is_cluster { tags(&rules, &request).map_err(Failure::bad_input)? } else { Vec::new() };
     match args.format {
         Format::Json => print_json(&rules, &request, &tags, out)?,
@@ -137,6 +132,19 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         writeln!(err, "the body has {length} bytes; `weir serve` reads up to {most} (`--max-inspected-body`), {why}")?;
     }
     Ok(ExitCode::Success)
+}
+
+impl Args {
+    fn read<'a>(
+        &'a self,
+        reading: &'a ReadingOptions,
+        headers: &'a mut Headers,
+    ) -> Result<(Received<'a>, Option<IpAddr>), String> {
+        // Both are given without a domain.
+        let (method, url) = (self.method.as_deref().unwrap_or_default(), self.url.as_deref().unwrap_or_default());
+        let is_of_gateway = !self.descriptor.is_empty();
+        reading.read(Described { method, url, headers, peer: Some(self.ip), is_of_gateway })
+    }
 }
 
 fn print_text(

@@ -195,6 +195,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         admin_tokens,
         admin_hosts: args.admin.hosts(),
         log: Some(log),
+        reading: front.reading(),
         clock: front.clock,
         workers: args.process.workers(),
         drain_delay: args.process.drain_delay,

@@ -70,7 +70,6 @@ pub use admission::{
     SlowReaders,
 };
 pub use fetch::{FetchError, Fetched, Fetcher};
-pub use forwarding::ClientHeaders;
 pub use limits::{HeadLimits, Http2Limits, HttpLimits, Timeouts};
 pub use server::HttpOptions;
 pub(crate) use server::Server;

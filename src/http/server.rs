@@ -7,12 +7,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 use super::admission::{Admission, SlowReaders};
 use super::failure::HeadError;
-use super::forwarding::ClientHeaders;
 use super::limits::{HttpLimits, Timeouts};
 use super::message::Response;
 use super::observer::Observer;
 use super::transport::{AcceptOptions, Acceptor};
 use crate::message::client_address::TrustedProxies;
+use crate::message::client_headers::ClientHeaders;
 use crate::message::connection::HttpLimit;
 
 /// Options for a listener's connections and requests.

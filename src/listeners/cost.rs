@@ -27,11 +27,11 @@ use crate::engine::limit::rules::Rules;
 use crate::engine::request::component::{Component, ComponentSource};
 use crate::engine::request::value_type::ValueType;
 use crate::http::{
-    AcceptOptions, Admission, ClientHeaders, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts,
-    UpstreamOptions,
+    AcceptOptions, Admission, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts, UpstreamOptions,
 };
 use crate::limiter::Shared;
 use crate::message::client_address::TrustedProxies;
+use crate::message::client_headers::ClientHeaders;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::metrics::Metrics;

@@ -1,6 +1,5 @@
 //! Limits, overrides and explanations as JSON, for the admin listener and `weir explain`.
 
-use std::borrow::Cow;
 use std::fmt::Display;
 
 use jiff::Timestamp;
@@ -23,41 +22,6 @@ use crate::engine::telling::bucket_info::limit_of;
 use crate::engine::telling::explanation::{CandidateUse, Explanation};
 use crate::engine::telling::reasons::wanted_value;
 use crate::limiter::KnownOverride;
-use crate::message::headers::Headers;
-use crate::message::host::host_of;
-use crate::message::path::{EscapedSlashes, normalise};
-use crate::message::target::{self, UrlError};
-
-/// The host, path and query of a request to explain.
-pub(crate) struct ExplainedUrl {
-    pub(crate) host: String,
-    pub(crate) path: String,
-    pub(crate) query: Option<String>,
-}
-
-impl ExplainedUrl {
-    /// Reads an absolute URL, or one that starts at the path; then the host is that of `Host`, if there is one.
-    pub(crate) fn parse(method: &str, url: &str, headers: &Headers) -> Result<Self, String> {
-        let wrong = |reason| format!("`{method} {url}`: {reason}");
-        let (authority, target) = split(method, url).map_err(wrong)?;
-        let host = authority.or_else(|| headers.text("host")).unwrap_or_default();
-        let host = host_of(host).ok_or_else(|| format!("invalid host `{host}`"))?;
-        let (path, query) = target::split(&target);
-        Ok(Self { host: host.into_owned(), path: normalise(path).into_owned(), query: query.map(str::to_owned) })
-    }
-}
-
-/// The authority of a URL, if it is absolute, and its target.
-fn split<'a>(method: &str, url: &'a str) -> Result<(Option<&'a str>, Cow<'a, str>), &'static str> {
-    let (authority, target) = if url.starts_with('/') || url == "*" {
-        (None, Cow::Borrowed(url))
-    } else {
-        let (authority, target) = target::split_url(method, url).map_err(UrlError::reason)?;
-        (Some(authority), target)
-    };
-    target::check(method, &target, EscapedSlashes::Keep)?;
-    Ok((authority, target))
-}
 
 /// A limit as its file gives it.
 pub(crate) fn limit(limit: &Limit) -> Value {

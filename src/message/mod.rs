@@ -3,6 +3,7 @@
 
 pub mod address;
 pub mod client_address;
+pub mod client_headers;
 pub mod connection;
 pub mod credentials;
 pub mod event_stream;

@@ -61,6 +61,11 @@ impl UrlError {
     }
 }
 
+/// Returns whether a target is neither in origin form nor `*`.
+pub fn is_absolute(target: &str) -> bool {
+    !target.starts_with('/') && target != "*"
+}
+
 /// Splits an absolute URL into its authority and its target in origin form, which is `*` for OPTIONS without a path (RFC
 /// 9112 section 3.2.4).
 pub fn split_url<'a>(method: &str, url: &'a str) -> Result<(&'a str, Cow<'a, str>), UrlError> {

@@ -17,6 +17,7 @@ use self::inherited::InheritedSockets;
 use self::sockets::Sockets;
 use self::worker::Worker;
 use crate::clock::Clock;
+use crate::engine::request::incoming::ReadingOptions;
 use crate::http::{AcceptOptions, Admission};
 use crate::limiter::Shared;
 use crate::listeners::ListenerOptions;
@@ -68,6 +69,8 @@ pub struct ServerOptions {
     pub admin_hosts: Arc<[String]>,
     /// The log filter that the admin listener may change.
     pub log: Option<LogFilter>,
+    /// The listeners' settings, for explanations.
+    pub reading: ReadingOptions,
     pub clock: Clock,
     pub workers: NonZeroUsize,
     /// The time for which the process accepts connections after the signal to stop, while `/readyz` fails.
@@ -202,6 +205,7 @@ pub fn start(
         listeners: bound.addresses.iter().map(|(kind, address)| (kind.label(), address.to_string())).collect(),
         hosts: options.admin_hosts.clone(),
         reloads: ask_reload.clone(),
+        reading: options.reading.clone(),
         is_local: admin.is_some_and(|address| address.ip().is_loopback()),
     };
     let control = Control {

@@ -71,7 +71,7 @@ pub enum LeftOut {
     NoClient,
     /// The line does not fit its format.
     Unreadable,
-    /// The server rejected the request before any limit.
+    /// The request is rejected before any limit: by its server, or because it is malformed.
     Rejected,
     /// The request is rejected because its entry for a queue is too large.
     InvalidEntry,

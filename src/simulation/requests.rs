@@ -1,6 +1,5 @@
 //! From the entry of a line to the charges of its request.
 
-use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::calls::entries;
@@ -15,13 +14,12 @@ use crate::engine::deciding::{Deciding, DecisionSubject, Notices};
 use crate::engine::limit::LimitMode;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::rules::Rules;
-use crate::engine::request::{Body, Request};
+use crate::engine::request::Request;
+use crate::engine::request::incoming::{Incoming, Preparation};
 use crate::logs::told::Told;
-use crate::logs::{Lack, LogEntry};
+use crate::logs::{Entry, Lack};
 use crate::message::headers::Headers;
-use crate::message::host::host_of;
-use crate::message::path::{self, EscapedSlashes, normalise};
-use crate::message::target;
+use crate::message::path::EscapedSlashes;
 
 /// Rules, and the parts that a log lacks for their limits.
 pub(super) struct Side {
@@ -155,7 +153,7 @@ fn keep(plan: &mut Plan, is_kept: impl Fn(u32, Option<&Charge>) -> bool) {
 
 /// Reads the entry of a line as a listener reads a request. `is_arrival`: the log tells when requests arrive.
 pub(super) fn arrival(
-    entry: &LogEntry<'_>,
+    entry: &Entry<'_>,
     is_arrival: bool,
     side: &Side,
     other: Option<&Side>,
@@ -178,30 +176,22 @@ pub(super) fn arrival(
         return Ok(Arrival { at, ends: None, asked, other });
     }
     let descriptor = descriptors.and_then(|given| given.each.first()).map(entries).unwrap_or_default();
-    let host = match entry.host.as_deref() {
-        None | Some("") => Cow::Borrowed(""),
-        Some(host) => host_of(host).ok_or(LeftOut::Rejected)?,
+    let incoming = Incoming {
+        method: entry.method.as_deref(),
+        target: entry.target.as_deref().unwrap_or("/"),
+        query: None,
+        authority: entry.host.as_deref(),
+        headers: &mut headers(entry, side, other),
+        preparation: Preparation::None,
+        slashes: EscapedSlashes::Keep,
     };
-    let (raw, query) = target::split(entry.target.as_deref().unwrap_or("/"));
-    // `OPTIONS *` has no path.
-    if raw != "*" {
-        path::check(raw, EscapedSlashes::Keep).map_err(|_| LeftOut::Rejected)?;
-    }
-    let path = normalise(raw);
-    let headers = headers(entry, side, other);
+    let received = incoming.read().map_err(|_| LeftOut::Rejected)?;
     let request = Request {
-        method: entry.method.as_deref().unwrap_or_default(),
-        host: &host,
-        path: &path,
-        query,
-        headers: &headers,
         client: entry.client.as_ref().map(IpAddr::to_canonical),
         tls_subject: entry.tls_subject.as_deref(),
-        claims: &[],
-        body: Body::Absent,
-        domain: None,
         descriptor: &descriptor,
         now: at,
+        ..received.request()
     };
     let ends = entry.took.map(|took| at.after(took));
     let asked = side.ask(&request, &entry.lacks, ends.is_some())?;
@@ -210,7 +200,7 @@ pub(super) fn arrival(
 }
 
 /// The headers of an entry that limits read.
-fn headers(entry: &LogEntry<'_>, side: &Side, other: Option<&Side>) -> Headers {
+fn headers(entry: &Entry<'_>, side: &Side, other: Option<&Side>) -> Headers {
     let mut headers = Headers::new();
     if side.headers.is_empty() && other.is_none_or(|other| other.headers.is_empty()) {
         return headers;

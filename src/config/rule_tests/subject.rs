@@ -1,6 +1,5 @@
 //! The subject of a step: a request, a charge by name, or a call of the rate limit service.
 
-use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -17,10 +16,13 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::named_id::GivenId;
 use crate::engine::request::INSPECTED_BYTES;
 use crate::engine::request::claims::TokenClaims;
+use crate::engine::request::incoming::{Incoming, Preparation, Received};
+use crate::message::address;
+use crate::message::client_headers::ClientHeaders;
 use crate::message::headers::{self, Headers};
-use crate::message::host::host_of;
-use crate::message::path::{EscapedSlashes, normalise};
-use crate::message::{address, target};
+use crate::message::path::EscapedSlashes;
+use crate::message::target::is_absolute;
+use crate::message::underscores::Underscores;
 
 /// Keys that are a method, each with it.
 pub(in super::super) const METHODS: [(&str, &str); 7] = [
@@ -163,13 +165,8 @@ pub(super) fn read(kind: Kind, map: &Mapping<'_>, names: &[&str]) -> ReadResult<
 }
 
 fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
-    let line = map.need(key, "write a path").and_then(|node| method_and_target(key, node));
-    let host = map.read("host", |node| {
-        let host = node.text()?;
-        let known = host_of(host).map(Cow::into_owned);
-        known
-            .ok_or_else(|| node.error(format!("invalid host {}", quoted(host)), "write a name such as api.example.com"))
-    });
+    let line = map.need(key, "write a path").and_then(|node| Ok((method_and_target(key, node)?, node)));
+    let host = map.read("host", |node| node.text().map(str::to_owned));
     let client = map.read("ip", |node| {
         address::parse(node.text()?).map_err(|message| node.error(message, "write one such as 10.1.2.3"))
     });
@@ -180,26 +177,20 @@ fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
     let descriptor = map.read("descriptor", entries);
     let lasts = map.read("lasts", span);
     let response = map.read("response", response);
-    let (line, host, client, fields) = (line?, host?, client?, fields?.unwrap_or_default());
+    let told = line.and_then(|(line, node)| told(line, node, host?.as_deref(), fields?.unwrap_or_default()));
+    let client = client?.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let claims = claims?.unwrap_or_default();
     let (tls_subject, descriptor, lasts) = (tls_subject?, descriptor?.unwrap_or_default(), lasts?);
     let (status, response, response_body) = response?.unwrap_or((200, Headers::new(), String::new()));
     let body = body?;
-    let Line { method, authority, target } = line;
-    let named = || fields.text("host").and_then(host_of).map(Cow::into_owned);
-    let host = host.or(authority).or_else(named).unwrap_or_else(|| HOST.to_owned());
-    let mut headers = fields;
-    if !headers.contains("host") {
-        headers.append("host", &host);
-    }
-    let (path, query) = target::split(&target);
+    let Told { method, host, path, query, headers } = told?;
     Ok(TestRequest {
         method,
-        path: normalise(path).into_owned(),
-        query: query.map(str::to_owned),
         host,
+        path,
+        query,
         headers,
-        client: client.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        client,
         tls_subject,
         claims,
         body,
@@ -210,6 +201,36 @@ fn request(key: &str, map: &Mapping<'_>) -> ReadResult<TestRequest> {
         response,
         response_body,
     })
+}
+
+/// The text of a request as rules see it.
+struct Told {
+    method: String,
+    host: String,
+    path: String,
+    query: Option<String>,
+    headers: Headers,
+}
+
+/// Reads a request as the proxy reads one of a trusted proxy. A test does not know the server's flags.
+fn told((method, url): (&str, &str), node: &Node, host: Option<&str>, mut headers: Headers) -> ReadResult<Told> {
+    if !is_absolute(url) && host.is_none() && !headers.contains("host") {
+        headers.append("host", HOST);
+    }
+    let accepted = ClientHeaders { underscores: Underscores::Keep, ..ClientHeaders::default() };
+    let incoming = Incoming {
+        method: Some(method),
+        target: url,
+        query: None,
+        authority: host,
+        headers: &mut headers,
+        preparation: Preparation::Forwarded { accepted: &accepted, is_trusted: true },
+        slashes: EscapedSlashes::Keep,
+    };
+    let wrong = |reason| node.error(format!("{}: {reason}", quoted(url)), "write a path such as /v1/orders?a=b");
+    let Received { host, path, query, .. } = incoming.read().map_err(wrong)?;
+    let (host, path, query) = (host.into_owned(), path.into_owned(), query.map(str::to_owned));
+    Ok(Told { method: method.to_owned(), host, path, query, headers })
 }
 
 /// Reads a map of claims, each with a value that becomes what it would be in JSON.
@@ -234,34 +255,15 @@ fn json(node: &Node) -> Json {
     }
 }
 
-/// A request's first line.
-struct Line {
-    method: String,
-    /// The host of an absolute URL.
-    authority: Option<String>,
-    /// In origin form.
-    target: String,
-}
-
 /// Reads `get: /path`, `get: http://host/path` or `request: GET /path`.
-fn method_and_target(key: &str, node: &Node) -> ReadResult<Line> {
+fn method_and_target<'a>(key: &str, node: &'a Node) -> ReadResult<(&'a str, &'a str)> {
     let text = node.text()?;
-    let method = METHODS.iter().find(|(known, _)| *known == key).map(|(_, method)| *method);
-    let (method, url) = match method {
-        Some(method) => (method, text),
+    match METHODS.iter().find(|(known, _)| *known == key) {
+        Some((_, method)) => Ok((*method, text)),
         None => text.split_once(' ').ok_or_else(|| {
             node.error(format!("{} is not a method and a target", quoted(text)), "write `request: PURGE /path`")
-        })?,
-    };
-    let wrong = |reason: &str| node.error(format!("{}: {reason}", quoted(text)), "write a path such as /v1/orders?a=b");
-    let (authority, target) = if url.starts_with('/') || url == "*" {
-        (None, url.into())
-    } else {
-        let (authority, target) = target::split_url(method, url).map_err(|error| wrong(error.reason()))?;
-        (host_of(authority).map(Cow::into_owned), target)
-    };
-    target::check(method, &target, EscapedSlashes::Keep).map_err(wrong)?;
-    Ok(Line { method: method.to_owned(), authority, target: target.into_owned() })
+        }),
+    }
 }
 
 /// Reads a map of names, each with a value or a list of values.

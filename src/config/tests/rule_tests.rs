@@ -95,7 +95,7 @@ fn a_step_is_clear() {
         ("[{ after: 1ns, get: /, expect: allow }]", "whole microseconds"),
         ("[{ request: PURGE, expect: allow }]", "is not a method and a target"),
         ("[{ request: get /, expect: allow }]", "must be in upper case"),
-        ("[{ get: /, host: \"a b\", expect: allow }]", "invalid host `a b`"),
+        ("[{ get: /, host: \"a b\", expect: allow }]", "`/`: the `Host` header is not a valid host"),
         ("[{ get: /, headers: { \"a b\": 1 }, expect: allow }]", "invalid header name `a b`"),
         ("[{ limit: Orders, ip: 10.0.0.1, expect: allow }]", "`ip` does not apply to a charge by name"),
         ("[{ limit: Order, id: a, expect: allow }]", "unknown limit `Order`"),

@@ -15,7 +15,7 @@ use crate::engine::limit::descriptors::PerUnit;
 use crate::engine::limit::key::{BucketKey, encoded};
 use crate::engine::limit::queue::InvalidInput;
 use crate::engine::limit::rules::Rules;
-use crate::engine::request::{Body, DescriptorEntry, Request};
+use crate::engine::request::{DescriptorEntry, Request};
 use crate::message::headers::Headers;
 
 /// A request to the rate limit service.
@@ -84,20 +84,8 @@ impl ChargedAfterwards {
 impl<'a> DescriptorRequest<'a> {
     /// The view of a descriptor as a request: it has only the domain and the entries.
     pub fn request(&self, descriptor: &Descriptor<'a>, headers: &'a Headers) -> Request<'a> {
-        Request {
-            method: "",
-            host: "",
-            path: "",
-            query: None,
-            headers,
-            client: None,
-            tls_subject: None,
-            claims: &[],
-            body: Body::Absent,
-            domain: Some(self.domain),
-            descriptor: descriptor.entries,
-            now: self.now,
-        }
+        let (domain, descriptor) = (Some(self.domain), descriptor.entries);
+        Request { domain, descriptor, now: self.now, ..Request::empty(headers) }
     }
 
     /// Returns true if a descriptor can be denied. Reports and refunds cannot.

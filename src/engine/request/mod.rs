@@ -4,6 +4,7 @@ pub mod body_cost;
 pub mod claims;
 pub mod component;
 pub mod glob;
+pub mod incoming;
 pub mod path_pattern;
 pub mod value_type;
 
@@ -101,6 +102,24 @@ impl Duplicates {
 }
 
 impl<'a> Request<'a> {
+    /// A request of which nothing is known but headers.
+    pub const fn empty(headers: &'a Headers) -> Self {
+        Self {
+            method: "",
+            host: "",
+            path: "",
+            query: None,
+            headers,
+            client: None,
+            tls_subject: None,
+            claims: &[],
+            body: Body::Absent,
+            domain: None,
+            descriptor: &[],
+            now: Micros(0),
+        }
+    }
+
     /// The values of the descriptor entries with this key.
     pub fn entries<'k>(&self, key: &'k str) -> impl Iterator<Item = &'a str> + use<'a, 'k> {
         self.descriptor.iter().filter(move |entry| entry.key == key).map(|entry| entry.value)
@@ -324,20 +343,8 @@ fn strictly_decoded(text: &str) -> Result<Cow<'_, str>, AmbiguousValue> {
 /// A request for tests: `GET` of `/` on host `a` from 192.0.2.7.
 #[cfg(test)]
 pub(crate) fn sample(headers: &Headers) -> Request<'_> {
-    Request {
-        method: "GET",
-        host: "a",
-        path: "/",
-        query: None,
-        headers,
-        client: Some(IpAddr::from([192, 0, 2, 7])),
-        tls_subject: None,
-        claims: &[],
-        body: Body::Absent,
-        domain: None,
-        descriptor: &[],
-        now: Micros(0),
-    }
+    let client = Some(IpAddr::from([192, 0, 2, 7]));
+    Request { method: "GET", host: "a", path: "/", client, ..Request::empty(headers) }
 }
 
 #[cfg(test)]

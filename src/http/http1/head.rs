@@ -14,9 +14,9 @@ use httparse::{Error, Header, Status};
 use super::decode::Framing;
 use super::spare;
 use crate::http::failure::HeadError;
-use crate::http::forwarding;
 use crate::http::limits::HeadLimits;
 use crate::http::message::Request;
+use crate::message::client_headers;
 use crate::message::headers::{self, Headers, Names};
 
 /// The most header lines that a message may have, whatever is configured. They are split on the stack.
@@ -266,8 +266,8 @@ fn is_protected(name: &str) -> bool {
     const NAMES: [&str; 7] =
         ["host", "content-length", "transfer-encoding", "content-type", "authorization", "cookie", "via"];
     NAMES.iter().any(|protected| name.eq_ignore_ascii_case(protected))
-        || forwarding::is_claim(name.as_bytes())
-        || forwarding::is_rate_limit(name.as_bytes())
+        || client_headers::is_claim(name.as_bytes())
+        || client_headers::is_rate_limit(name.as_bytes())
 }
 
 impl ParsedHeaders {

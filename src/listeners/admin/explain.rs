@@ -8,13 +8,14 @@ use super::Admin;
 use super::body::read;
 use super::buckets::json_reply;
 use super::change::Rejection;
-use crate::engine::request::{Body, DescriptorEntry, Request};
+use crate::engine::request::incoming;
+use crate::engine::request::{DescriptorEntry, Request};
 use crate::engine::text::quote::quoted;
 use crate::http::simple::Incoming;
 use crate::jwt::Checker;
 use crate::listeners::json::Object;
 use crate::listeners::json::headers::headers;
-use crate::listeners::rules_json::{self, ExplainedUrl};
+use crate::listeners::rules_json;
 use crate::message::address;
 use crate::message::headers::{Headers, is_name, is_value};
 use crate::message::reply::Reply;
@@ -24,9 +25,9 @@ const KEYS: [&str; 9] = ["method", "url", "host", "path", "headers", "ip", "tls_
 /// A request as an operator describes it.
 struct Described {
     method: String,
-    url: ExplainedUrl,
+    url: String,
     headers: Headers,
-    client: Option<IpAddr>,
+    peer: Option<IpAddr>,
     tls_subject: Option<String>,
     domain: Option<String>,
     descriptor: Vec<(String, String)>,
@@ -41,27 +42,29 @@ impl Admin {
     }
 
     async fn explanation(&self, body: Incoming) -> Result<Reply, Rejection> {
-        let described = read(body, &KEYS, described).await?;
+        let mut described = read(body, &KEYS, described).await?;
         let entries = described.descriptor.iter().map(|(key, value)| DescriptorEntry { key, value });
         let entries: Vec<_> = entries.collect();
-        let is_call = described.domain.is_some();
-        let view = self.operator.view();
-        let mut checker = Checker::new(self.options.shared.keys.clone());
-        let claims = checker.claims(view.rules(), &described.headers, self.operator.now(), |_| ());
-        let request = Request {
-            method: if is_call { "" } else { &described.method },
-            host: &described.url.host,
-            path: if is_call { "" } else { &described.url.path },
-            query: described.url.query.as_deref(),
-            headers: &described.headers,
-            client: described.client.filter(|_| !is_call),
-            tls_subject: described.tls_subject.as_deref(),
-            claims: &claims,
-            body: Body::Absent,
-            domain: described.domain.as_deref(),
-            descriptor: &entries,
-            now: self.operator.now(),
+        let (view, now) = (self.operator.view(), self.operator.now());
+        let (received, claims);
+        let request = if let Some(domain) = &described.domain {
+            Request { domain: Some(domain), ..Request::empty(&described.headers) }
+        } else {
+            let given = incoming::Described {
+                method: &described.method,
+                url: &described.url,
+                headers: &mut described.headers,
+                peer: described.peer,
+                is_of_gateway: !entries.is_empty(),
+            };
+            let read = self.options.reading.read(given);
+            let client;
+            (received, client) = read.map_err(Rejection::bad)?;
+            claims = Checker::new(self.options.shared.keys.clone()).claims(view.rules(), received.headers, now, |_| ());
+            let tls_subject = described.tls_subject.as_deref();
+            Request { client, tls_subject, claims: &claims, ..received.request() }
         };
+        let request = Request { descriptor: &entries, now, ..request };
         Ok(json_reply(&rules_json::explanation(view.rules(), &request, Some(&self.operator.blocks()))))
     }
 }
@@ -89,14 +92,13 @@ fn described(body: &Object<'_>) -> Option<Described> {
             path.unwrap_or_else(|| "/".to_owned())
         }
     };
-    let url = ExplainedUrl::parse(&method, &url, &headers).map_err(|reason| body.wrong("/url", &reason)).ok()?;
     let parse = |ip: &str| {
         let invalid = |_| body.wrong("/ip", &format!("invalid IP address {}", quoted(ip)));
         address::parse(ip).map_err(invalid).ok()
     };
-    let client = body.text("ip").and_then(parse);
+    let peer = body.text("ip").and_then(parse);
     let descriptor = descriptor(body);
-    Some(Described { method, url, headers, client, tls_subject: text("tls_subject"), domain, descriptor })
+    Some(Described { method, url, headers, peer, tls_subject: text("tls_subject"), domain, descriptor })
 }
 
 /// Reads `[["name", "value"], ...]`, which repeats names as a request may.

@@ -27,6 +27,7 @@ use self::log::LogFilter;
 use self::reload::ReloadSender;
 use self::routes::{Access, Found, Operation};
 use self::tokens::Tokens;
+use crate::engine::request::incoming::ReadingOptions;
 use crate::http::simple::{self, Body, Incoming};
 use crate::http::{AcceptOptions, Acceptor, Admission, ConnectionLimits, Stream};
 use crate::limiter::Shared;
@@ -166,6 +167,8 @@ pub struct AdminOptions {
     /// Names of the listener in `Host`, in lower case, besides `localhost` and addresses.
     pub hosts: Arc<[String]>,
     pub reloads: ReloadSender,
+    /// The listeners' settings, for explanations.
+    pub reading: ReadingOptions,
     /// The listener is on a loopback address, so it answers only to loopback names.
     pub is_local: bool,
 }
@@ -184,13 +187,13 @@ pub struct Admin {
 }
 
 /// The answer to a request.
-enum AdminAnswer {
+enum Answer {
     Reply(Reply),
     /// Lines of JSON, as they come.
     Stream(Receiver<Bytes>),
 }
 
-impl From<Reply> for AdminAnswer {
+impl From<Reply> for Answer {
     fn from(reply: Reply) -> Self {
         Self::Reply(reply)
     }
@@ -237,7 +240,7 @@ impl Admin {
             let (head, body) = request.into_parts();
             let answer = self.answer(AdminRequest { head, body, peer }).await;
             // A stream goes on, and ends with its connection.
-            if matches!(answer, AdminAnswer::Reply(_)) {
+            if matches!(answer, Answer::Reply(_)) {
                 connection.stage.set(Stage::Idle);
             }
             convert(answer)
@@ -265,7 +268,7 @@ impl Admin {
         }
     }
 
-    async fn answer(self: &Rc<Self>, request: AdminRequest) -> AdminAnswer {
+    async fn answer(self: &Rc<Self>, request: AdminRequest) -> Answer {
         let path = request.head.uri.path().to_owned();
         let found = routes::find(request.head.method.as_str(), &path);
         let access = if let Found::Route(route, _) = &found { route.access } else { Access::Open };
@@ -280,7 +283,7 @@ impl Admin {
     }
 
     /// `segment` is what the route's path leaves open.
-    async fn operate(self: &Rc<Self>, operation: Operation, segment: &str, request: AdminRequest) -> AdminAnswer {
+    async fn operate(self: &Rc<Self>, operation: Operation, segment: &str, request: AdminRequest) -> Answer {
         match operation {
             Operation::Page => page::reply(),
             Operation::Top => self.top(request.head.uri.query()),
@@ -316,11 +319,11 @@ fn page(status: StatusCode, content_type: &str, body: String) -> Reply {
 }
 
 /// Converts a reply. Headers that the library does not take are left out; replies have none.
-fn convert(answer: AdminAnswer) -> Response<Body> {
+fn convert(answer: Answer) -> Response<Body> {
     let (status, headers, body) = match answer {
         // hyper leaves the body out for HEAD and keeps its length.
-        AdminAnswer::Reply(Reply { status, headers, body }) => (status, headers, Body::Whole(Full::new(body.into()))),
-        AdminAnswer::Stream(lines) => {
+        Answer::Reply(Reply { status, headers, body }) => (status, headers, Body::Whole(Full::new(body.into()))),
+        Answer::Stream(lines) => {
             let headers = Headers::from_iter([("content-type", "application/x-ndjson"), ("cache-control", "no-store")]);
             (StatusCode::OK, headers, Body::Stream(lines))
         }

@@ -17,7 +17,8 @@ use crate::engine::answer::problem::denial;
 use crate::engine::deciding::DecisionSubject;
 use crate::engine::deciding::verdict::{Verdict, VerdictKind};
 use crate::engine::limit::rules::Rules;
-use crate::engine::request::{self, Body, DescriptorEntry};
+use crate::engine::request::incoming::{Incoming, Preparation};
+use crate::engine::request::{self, DescriptorEntry};
 use crate::http::subject_of_pem;
 use crate::limiter::DecisionRequest;
 use crate::listeners::client_address::client_address;
@@ -25,12 +26,10 @@ use crate::listeners::http::ActiveRequest;
 use crate::message::address;
 use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers, QUEUE_ENTRY};
-use crate::message::host::host_of;
 use crate::message::lossless;
-use crate::message::path::{self, EscapedSlashes};
+use crate::message::path::EscapedSlashes;
 use crate::message::percent::decode;
 use crate::message::reply::{Reply, problem};
-use crate::message::target;
 use crate::message::underscores::Underscores;
 use crate::telemetry::denials::hash;
 use crate::telemetry::metrics::DecisionListener;
@@ -63,27 +62,24 @@ impl Envoy {
     ) -> Result<CheckResponse, Status> {
         let server = &self.front.server;
         let attributes = request.attributes.unwrap_or_default();
-        let slashes = server.limits.escaped_slashes;
-        let read = CheckedRequest::read(attributes, self.address_sources, &server.trusted_proxies, slashes);
-        let request = match read.and_then(|request| request.folded(server.client_headers.underscores)) {
+        let read = CheckedRequest::read(attributes, self.address_sources, &server.trusted_proxies);
+        let mut request = match read {
             Ok(request) => request,
             Err(InvalidCheck::Call(status)) => return Err(status),
-            Err(InvalidCheck::Request(reply)) => return Ok(invalid(reply)),
+            Err(InvalidCheck::Request(reason)) => return Ok(invalid(reason)),
         };
-        let (path, query) = target::split(&request.target);
+        let mut headers = std::mem::take(&mut request.headers);
+        let (underscores, slashes) = (server.client_headers.underscores, server.limits.escaped_slashes);
+        let received = match request.incoming(&mut headers, underscores, slashes).read() {
+            Ok(received) => received,
+            Err(reason) => return Ok(invalid(reason)),
+        };
         let view = request::Request {
-            method: &request.method,
-            host: &request.host,
-            path: &path::normalise(path),
-            query,
-            headers: &request.headers,
             client: client_address(&self.front.limiter, DecisionListener::ExtAuthz, request.client),
             tls_subject: request.subject.as_deref(),
-            claims: &[],
-            body: Body::Absent,
-            domain: None,
             descriptor: &request.descriptor(),
             now: self.front.clock.now(),
+            ..received.request()
         };
         let asked = DecisionRequest::new(DecisionSubject::Request(&view), DecisionListener::ExtAuthz, call.start);
         let asked =
@@ -91,9 +87,9 @@ impl Envoy {
         Ok(match active.decide(&self.front.limiter, asked, call.context).await {
             Ok(decided) => {
                 let (view, verdict) = (&decided.view, &decided.verdict);
-                answer(view.rules(), verdict, self.front.generations, request.headers.is_grpc())
+                answer(view.rules(), verdict, self.front.generations, received.headers.is_grpc())
             }
-            Err(error) => invalid(problem(StatusCode::BAD_REQUEST, &error.to_string())),
+            Err(error) => invalid(&error.to_string()),
         })
     }
 }
@@ -115,8 +111,8 @@ struct CheckedRequest {
 enum InvalidCheck {
     /// Envoy's configuration is wrong: the call fails.
     Call(Status),
-    /// The client's request is invalid: Envoy passes the reply on.
-    Request(Reply),
+    /// The client's request is invalid, for this reason.
+    Request(&'static str),
 }
 
 impl CheckedRequest {
@@ -124,7 +120,6 @@ impl CheckedRequest {
         attributes: AttributeContext,
         sources: AddressSources,
         trusted: &TrustedProxies,
-        slashes: EscapedSlashes,
     ) -> Result<Self, InvalidCheck> {
         let AttributeContext { source, request, context_extensions: mut extensions } = attributes;
         for entry in &mut extensions {
@@ -136,21 +131,26 @@ impl CheckedRequest {
             return Err(InvalidCheck::Call(Status::new(Code::InvalidArgument, message)));
         };
         let source = source.unwrap_or_default();
-        let headers = headers_of(&http).ok_or_else(|| bad("a header value must not contain control characters"))?;
+        let headers = headers_of(&http);
+        let headers = headers.ok_or(InvalidCheck::Request("a header value must not contain control characters"))?;
         let client = client(&source, &headers, sources, trusted);
         let HttpRequest { method, path, host, .. } = http;
         let [method, path, host] = [method, path, host].map(|bytes| lossless::text(&bytes).into_owned());
         // CONNECT has no path.
         let target = if path.is_empty() && method == "CONNECT" { "/".to_owned() } else { path };
-        target::check(&method, &target, slashes).map_err(bad)?;
-        let host = host_of(&host).ok_or_else(|| bad("the `Host` header is not a valid host"))?.into_owned();
         Ok(Self { method, host, target, headers, client, subject: subject(&source), extensions })
     }
 
-    /// Handles header names with underscores.
-    fn folded(mut self, underscores: Underscores) -> Result<Self, InvalidCheck> {
-        underscores.fold(&mut self.headers).map_err(bad)?;
-        Ok(self)
+    /// `headers` are its own.
+    fn incoming<'a>(
+        &'a self,
+        headers: &'a mut Headers,
+        underscores: Underscores,
+        slashes: EscapedSlashes,
+    ) -> Incoming<'a> {
+        let (method, target, authority) = (Some(self.method.as_str()), &self.target, Some(self.host.as_str()));
+        let preparation = Preparation::Asked(underscores);
+        Incoming { method, target, query: None, authority, headers, preparation, slashes }
     }
 
     /// Returns the route's context extensions.
@@ -162,18 +162,16 @@ impl CheckedRequest {
     }
 }
 
-fn bad(detail: &str) -> InvalidCheck {
-    InvalidCheck::Request(problem(StatusCode::BAD_REQUEST, detail))
-}
-
 /// Returns the headers of a valid check.
 #[cfg(any(test, fuzzing))]
 pub(super) fn checked_headers(request: CheckRequest) -> Option<Headers> {
     let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().ok()?]);
     let attributes = request.attributes?;
-    let request = CheckedRequest::read(attributes, AddressSources::default(), &trusted, EscapedSlashes::Keep).ok()?;
+    let mut request = CheckedRequest::read(attributes, AddressSources::default(), &trusted).ok()?;
     request.descriptor();
-    Some(request.headers)
+    let mut headers = std::mem::take(&mut request.headers);
+    request.incoming(&mut headers, Underscores::Drop, EscapedSlashes::Keep).read().ok()?;
+    Some(headers)
 }
 
 /// Returns the headers of the client's request, with `:authority` as `Host`. Envoy adds the pseudo-headers of HTTP/2 even to
@@ -248,7 +246,8 @@ fn answer(rules: &Rules, verdict: &Verdict, generations: Generations, is_grpc: b
 }
 
 /// The answer to a request that no rule can be applied to.
-fn invalid(reply: Reply) -> CheckResponse {
+fn invalid(reason: &str) -> CheckResponse {
+    let reply = problem(StatusCode::BAD_REQUEST, reason);
     check_response(Code::InvalidArgument, HttpResponse::Denied(denied(reply)), None)
 }
 
@@ -364,7 +363,7 @@ mod tests {
 
     fn read(attributes: AttributeContext, sources: AddressSources) -> Result<CheckedRequest, InvalidCheck> {
         let trusted = TrustedProxies::new(vec!["10.0.0.0/8".parse().unwrap()]);
-        CheckedRequest::read(attributes, sources, &trusted, EscapedSlashes::Keep)
+        CheckedRequest::read(attributes, sources, &trusted)
     }
 
     #[track_caller]
@@ -414,15 +413,16 @@ mod tests {
     fn names_with_underscores_are_folded_or_rejected() {
         let lines = [("x_api_key", "1"), ("x_forwarded_for", "203.0.113.7")];
         let asked = || read(attributes(peer("10.0.0.1"), http("GET", "/", &lines)), AddressSources::default()).unwrap();
-        let folded = asked().folded(Underscores::Drop).unwrap();
-        assert_eq!(
-            (folded.client, folded.headers.text("x-api-key")),
-            (Some(IpAddr::from([10, 0, 0, 1]).into()), Some("1"))
-        );
-        assert_eq!(asked().folded(Underscores::Keep).unwrap().headers.text("x-api-key"), None);
-        assert!(
-            matches!(asked().folded(Underscores::Reject), Err(InvalidCheck::Request(reply)) if reply.status == 400)
-        );
+        assert_eq!(asked().client, Some(IpAddr::from([10, 0, 0, 1]).into()));
+        let key = |underscores| {
+            let mut request = asked();
+            let mut headers = std::mem::take(&mut request.headers);
+            let received = request.incoming(&mut headers, underscores, EscapedSlashes::Keep).read();
+            received.map(|received| received.headers.text("x-api-key").map(str::to_owned))
+        };
+        assert_eq!(key(Underscores::Drop), Ok(Some("1".to_owned())));
+        assert_eq!(key(Underscores::Keep), Ok(None));
+        assert!(key(Underscores::Reject).is_err());
     }
 
     #[test]
@@ -441,17 +441,15 @@ mod tests {
             ("GET", "/", "a b", "not a valid host"),
         ] {
             let given = HttpRequest { host: host.to_owned().into(), ..http(method, path, &[]) };
-            let Err(InvalidCheck::Request(reply)) =
-                read(attributes(peer("192.0.2.1"), given), AddressSources::default())
-            else {
-                panic!("{method} {path} passes")
-            };
-            assert!(reply.status == 400 && reply.body.contains(part), "{reply:?}");
-            let Some(HttpResponse::Denied(denied)) = invalid(reply).http_response else { panic!("no denial") };
+            let mut request = read(attributes(peer("192.0.2.1"), given), AddressSources::default()).unwrap();
+            let mut headers = std::mem::take(&mut request.headers);
+            let reason = request.incoming(&mut headers, Underscores::Drop, EscapedSlashes::Keep).read().unwrap_err();
+            assert!(reason.contains(part), "{method} {path}: {reason}");
+            let Some(HttpResponse::Denied(denied)) = invalid(reason).http_response else { panic!("no denial") };
             assert_eq!(denied.status, Some(HttpStatus { code: 400 }));
         }
         let connect = read(attributes(peer("192.0.2.1"), http("CONNECT", "", &[])), AddressSources::default()).unwrap();
-        assert_eq!((connect.target.as_str(), connect.host.as_str()), ("/", "a.example"));
+        assert_eq!((connect.target.as_str(), connect.host.as_str()), ("/", "A.example:80"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::failure::Failure;
 use super::observers::RouteObserver;
 use crate::clock::Clock;
 use crate::engine::answer::headers::Generations;
+use crate::engine::request::incoming::ReadingOptions;
 use crate::http::Context;
 use crate::http::failure::HeadError;
 use crate::http::forwarding::Peer;
@@ -35,6 +36,14 @@ pub struct FrontendOptions {
     pub generations: Generations,
     pub access_log: Option<AccessLog>,
     pub traces: Option<Traces>,
+}
+
+impl FrontendOptions {
+    /// Returns the settings for reading requests.
+    pub fn reading(&self) -> ReadingOptions {
+        let HttpOptions { trusted_proxies, client_headers, limits, .. } = self.http.clone();
+        ReadingOptions { trusted_proxies, client_headers, escaped_slashes: limits.escaped_slashes }
+    }
 }
 
 /// The state that a listener's connections share.

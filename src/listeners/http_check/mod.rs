@@ -30,10 +30,9 @@ use self::original::{GatewayReader, InvalidRequest, Original};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::charging::terms::Intent;
 use crate::engine::deciding::{DecisionSubject, InvalidSubject};
-use crate::engine::request::{self, Body};
+use crate::engine::request;
 use crate::http::Context;
 use crate::http::Server;
-use crate::http::forwarding;
 use crate::http::message::{Request, Response};
 use crate::limiter::{DecisionRequest, Limiter, LimiterVerdict, Patience};
 use crate::listeners::client_address::client_address;
@@ -41,9 +40,10 @@ use crate::listeners::http::failure::Failure;
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService, body};
 use crate::listeners::json::Mistake;
 use crate::listeners::replies::method_not_allowed;
+use crate::message::client_headers::strip_named;
 use crate::message::headers::Headers;
 use crate::message::reply::{Reply, problem};
-use crate::message::{path, target};
+use crate::message::target;
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::{CheckResult, Convention, DecisionListener, ListenerKind};
 use crate::telemetry::throttle::Throttle;
@@ -77,7 +77,7 @@ struct Charge {
 }
 
 /// A reply with the result that it counts as.
-type CheckAnswer = (Reply, CheckResult);
+type Answer = (Reply, CheckResult);
 
 impl Check {
     pub fn new(limiter: Rc<Limiter>, options: &FrontendOptions) -> Rc<Self> {
@@ -93,12 +93,10 @@ impl Check {
         context: &Context,
         request: &mut Request,
         active: &mut ActiveRequest,
-    ) -> CheckAnswer {
-        forwarding::strip_named(&mut request.headers);
+    ) -> Answer {
+        strip_named(&mut request.headers);
         let is_grpc = request.headers.is_grpc();
-        let Server { trusted_proxies, limits, .. } = &self.front.server;
-        let reader =
-            GatewayReader { headers: &request.headers, trusted: trusted_proxies, slashes: limits.escaped_slashes };
+        let reader = GatewayReader { headers: &request.headers, trusted: &self.front.server.trusted_proxies };
         let original = match convention {
             Convention::Envoy => reader.envoy(request.method.as_str(), rest),
             Convention::Nginx => reader.nginx(),
@@ -141,13 +139,9 @@ impl Check {
         context: &Context,
         active: &mut ActiveRequest,
     ) -> Result<LimiterVerdict, InvalidRequest> {
-        if headers.text("host") != Some(&original.authority) {
-            headers.set("host", &original.authority);
-        }
-        let underscores = self.front.server.client_headers.underscores;
-        underscores.fold(headers).map_err(|reason| InvalidRequest::Client(reason.into()))?;
-        let (path, query) = target::split(&original.target);
-        let path = path::normalise(path);
+        let Server { client_headers, limits, .. } = &self.front.server;
+        let incoming = original.incoming(headers, client_headers.underscores, limits.escaped_slashes);
+        let received = incoming.read().map_err(|reason| InvalidRequest::Client(reason.into()))?;
         if original.client.is_none()
             && let Some(limit) = self.front.limiter.view().rules().needs_client()
         {
@@ -155,20 +149,7 @@ impl Check {
             return Err(InvalidRequest::Gateway(reason));
         }
         let client = client_address(&self.front.limiter, DecisionListener::Check, original.client);
-        let view = request::Request {
-            method: &original.method,
-            host: &original.host,
-            path: &path,
-            query,
-            headers,
-            client,
-            tls_subject: None,
-            claims: &[],
-            body: Body::Absent,
-            domain: None,
-            descriptor: &[],
-            now: self.front.clock.now(),
-        };
+        let view = request::Request { client, now: self.front.clock.now(), ..received.request() };
         let asked =
             DecisionRequest::new(DecisionSubject::Request(&view), DecisionListener::Check, context.activity.now());
         let asked = DecisionRequest { intent: Intent { mode, cost, can_probe: true }, can_accept, patience, ..asked };
@@ -184,7 +165,7 @@ impl Check {
         context: &Context,
         request: &mut Request,
         active: &mut ActiveRequest,
-    ) -> Result<CheckAnswer, Failure> {
+    ) -> Result<Answer, Failure> {
         if !answer::is_json(&request.headers) {
             let detail = "a call must be JSON: send `Content-Type: application/json`";
             return Ok((problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));
@@ -223,12 +204,11 @@ impl Check {
                     .await;
                 decided.map_err(|error| vec![Mistake::of_ask(&error, in_list)])
             }
-            Subject::Request { mut request, cost } => {
+            Subject::Request { request, cost } => {
                 let invalid = |error: InvalidRequest| vec![Mistake::new("/request", &error.to_string())];
-                let slashes = self.front.server.limits.escaped_slashes;
-                let original = Original::described(&request, slashes).map_err(invalid)?;
+                let (original, mut headers) = Original::described(request).map_err(invalid)?;
                 let charge = Charge { mode: call.mode, cost, can_accept: true, patience };
-                self.decide(&original, &mut request.headers, charge, context, active).await.map_err(invalid)
+                self.decide(&original, &mut headers, charge, context, active).await.map_err(invalid)
             }
         }
     }

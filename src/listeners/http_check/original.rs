@@ -7,24 +7,24 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::call::DescribedRequest;
+use crate::engine::request::incoming::{Incoming, Preparation};
 use crate::engine::text::quote::quoted;
 use crate::message::client_address::{ClientAddress, TrustedProxies};
 use crate::message::headers::{self, Headers};
 use crate::message::host::host_of;
 use crate::message::path::EscapedSlashes;
 use crate::message::target::UrlError;
+use crate::message::underscores::Underscores;
 use crate::message::{address, target};
 
-/// A valid request.
+/// A request as a gateway or an application tells it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Original {
     pub(super) method: String,
-    /// In origin form, or `*`, as the client sent it.
+    /// The client's target, unchanged, or a URL.
     pub(super) target: String,
-    /// The host with its port, like `Host`.
-    pub(super) authority: String,
-    /// [`Self::authority`] without its port, in lower case.
-    pub(super) host: String,
+    /// The host with its port; `None` if an application has it in the URL or among the headers.
+    pub(super) authority: Option<String>,
     /// `None` if the gateway does not send it.
     pub(super) client: Option<ClientAddress>,
 }
@@ -54,27 +54,32 @@ impl InvalidRequest {
 }
 
 impl Original {
-    pub(super) fn new(
-        method: &str,
-        target: &str,
-        authority: &str,
-        client: Option<ClientAddress>,
-        slashes: EscapedSlashes,
-    ) -> Result<Self, InvalidRequest> {
-        target::check(method, target, slashes).map_err(|reason| InvalidRequest::Client(reason.into()))?;
-        let host = host_of(authority).ok_or(InvalidRequest::Client("the host is invalid".into()))?.into_owned();
-        let (method, target, authority) = (method.to_owned(), target.to_owned(), authority.to_owned());
-        Ok(Self { method, target, authority, host, client })
+    fn new(method: &str, target: &str, authority: &str, client: Option<ClientAddress>) -> Self {
+        let authority = Some(authority.to_owned());
+        Self { method: method.to_owned(), target: target.to_owned(), authority, client }
     }
 
-    /// A request that an application describes.
-    pub(super) fn described(request: &DescribedRequest, slashes: EscapedSlashes) -> Result<Self, InvalidRequest> {
-        if request.url.starts_with('/') {
-            let host = required(&request.headers, "Host", "give an absolute `url`, or `host` among the `headers`")?;
-            return Self::new(&request.method, &request.url, host, request.client.map(ClientAddress::from), slashes);
+    /// A request that an application describes, and its headers.
+    pub(super) fn described(request: DescribedRequest) -> Result<(Self, Headers), InvalidRequest> {
+        let DescribedRequest { method, url, client, headers } = request;
+        let has_no_host = headers.get("host").is_none_or(<[u8]>::is_empty);
+        if has_no_host && !target::is_absolute(&url) {
+            return Err(missing("Host", "give an absolute `url`, or `host` among the `headers`"));
         }
-        let (authority, target) = split_url(&request.method, &request.url)?;
-        Self::new(&request.method, &target, authority, request.client.map(ClientAddress::from), slashes)
+        let client = client.map(ClientAddress::from);
+        Ok((Self { method, target: url, authority: None, client }, headers))
+    }
+
+    /// `headers` are those of the gateway's question or of the application's description.
+    pub(super) fn incoming<'a>(
+        &'a self,
+        headers: &'a mut Headers,
+        underscores: Underscores,
+        slashes: EscapedSlashes,
+    ) -> Incoming<'a> {
+        let (method, target, authority) = (Some(self.method.as_str()), &self.target, self.authority.as_deref());
+        let preparation = Preparation::Asked(underscores);
+        Incoming { method, target, query: None, authority, headers, preparation, slashes }
     }
 }
 
@@ -82,7 +87,6 @@ impl Original {
 pub(super) struct GatewayReader<'a> {
     pub(super) headers: &'a Headers,
     pub(super) trusted: &'a TrustedProxies,
-    pub(super) slashes: EscapedSlashes,
 }
 
 impl GatewayReader<'_> {
@@ -101,7 +105,7 @@ impl GatewayReader<'_> {
             Some(client) => Some(client.into()),
             None => trusted.client_of_gateway(headers),
         };
-        Original::new(method, rest, host, client, self.slashes)
+        Ok(Original::new(method, rest, host, client))
     }
 
     /// nginx' `auth_request`: `X-Original-Method`, `-URI` and `-Host` and `X-Real-IP`, as our example sets them; or
@@ -123,7 +127,7 @@ impl GatewayReader<'_> {
             let Some(path) = only(headers, "Path")? else { return Err(missing("X-Original-URI", set)) };
             let method = required(headers, "Method", "it belongs to `Path`")?;
             let host = required(headers, "Host", "it belongs to `Path`")?;
-            return Original::new(method, path, host, client, self.slashes);
+            return Ok(Original::new(method, path, host, client));
         }
         let method = "write `proxy_set_header X-Original-Method $request_method;`";
         let method = required(headers, "X-Original-Method", method)?;
@@ -134,7 +138,7 @@ impl GatewayReader<'_> {
         let is_same = |host: &str, authority: &str| host_of(host) == host_of(authority);
         let set = "write `proxy_set_header X-Original-Host $host;`";
         let host = agreed(["X-Original-Host", "X-Original-URL"], host, authority, is_same, set)?;
-        Original::new(method, target, host, client, self.slashes)
+        Ok(Original::new(method, target, host, client))
     }
 
     /// Traefik's `ForwardAuth`, Caddy's `forward_auth`, and HAProxy with these headers set: `X-Forwarded-Method`, `-Uri`,
@@ -145,7 +149,7 @@ impl GatewayReader<'_> {
         let method = required(headers, "X-Forwarded-Method", SET)?;
         let target = required(headers, "X-Forwarded-Uri", SET)?;
         let host = required(headers, "X-Forwarded-Host", SET)?;
-        Original::new(method, target, host, trusted.client_of_gateway(headers), self.slashes)
+        Ok(Original::new(method, target, host, trusted.client_of_gateway(headers)))
     }
 }
 
@@ -223,7 +227,13 @@ mod tests {
     /// Formats a request as `METHOD target authority client`.
     fn shown(original: Result<Original, InvalidRequest>) -> String {
         match original {
-            Ok(Original { method, target, authority, client, .. }) => {
+            Ok(original) => {
+                let mut headers = Headers::new();
+                if let Err(reason) = original.incoming(&mut headers, Underscores::Drop, EscapedSlashes::Keep).read() {
+                    return format!("client: {reason}");
+                }
+                let Original { method, target, authority, client } = original;
+                let authority = authority.unwrap_or_default();
                 let client = client.map_or_else(|| "-".to_owned(), |client| client.address.to_string());
                 format!("{method} {target} {authority} {client}")
             }
@@ -233,7 +243,7 @@ mod tests {
     }
 
     fn reader<'a>(headers: &'a Headers, trusted: &'a TrustedProxies) -> GatewayReader<'a> {
-        GatewayReader { headers, trusted, slashes: EscapedSlashes::Keep }
+        GatewayReader { headers, trusted }
     }
 
     fn trusted() -> TrustedProxies {
@@ -393,19 +403,13 @@ mod tests {
     fn what_servers_read_differently_is_the_clients_mistake() {
         for (method, target, host, part) in [
             ("get", "/", "a", "upper case"),
-            ("G T", "/", "a", "a token"),
-            ("", "/", "a", "a token"),
             ("GET", "x", "a", "a target must be a path"),
-            ("GET", "/a\\b", "a", "backslash"),
-            ("GET", "/%00", "a", "control"),
-            ("GET", "/%g0", "a", "escape"),
-            ("GET", "/?a#b", "a", "fragment"),
             ("GET", "/", "a/b", "host"),
+            ("GET", "http://b/", "a", "contradict each other"),
         ] {
-            check(Original::new(method, target, host, None, EscapedSlashes::Keep), &format!("client: {part}"));
+            check(Ok(Original::new(method, target, host, None)), &format!("client: {part}"));
         }
-        check(Original::new("GET", "/%2f", "a", None, EscapedSlashes::Reject), "client: escaped slashes");
-        check(Original::new("M-SEARCH", "/%2f", "", None, EscapedSlashes::Keep), "M-SEARCH /%2f  -");
+        check(Ok(Original::new("GET", "http://A/x", "a:80", None)), "GET http://A/x a:80 -");
         check_nginx(&[("X-Original-URI", "/\u{e4}"), ("X-Original-Method", "GET")], "client: printable ASCII");
     }
 }

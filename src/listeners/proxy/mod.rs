@@ -14,7 +14,8 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::add_headers;
 use crate::engine::deciding::DecisionSubject;
-use crate::engine::request::{self, Body};
+use crate::engine::request;
+use crate::engine::request::incoming::{Incoming, Preparation, Received};
 use crate::http::Context;
 use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};
@@ -25,9 +26,7 @@ use crate::listeners::client_address::client_address;
 use crate::listeners::http::failure::{self, Failure};
 use crate::listeners::http::{ActiveRequest, Frontend, FrontendOptions, HttpService};
 use crate::message::headers::Headers;
-use crate::message::path;
 use crate::message::reply::Reply;
-use crate::message::target::split;
 use crate::telemetry::metrics::{DecisionListener, ListenerKind};
 use crate::telemetry::throttle::Throttle;
 
@@ -90,42 +89,38 @@ impl Proxy {
         decided: &'a mut Option<LimiterVerdict>,
     ) -> Result<NextStep<'a>, Failure> {
         let Server { limits, client_headers, .. } = &self.front.server;
-        target::check(request, &context.peer, limits.escaped_slashes)?;
-        client_headers.strip(&mut request.headers, context.peer.is_trusted).map_err(Failure::Malformed)?;
-        forwarding::strip_named(&mut request.headers);
-        forwarding::strip_claims(&mut request.headers, context.peer.is_trusted);
-        let host = target::host(request, &context.peer)?;
-        if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(&host)) {
+        target::check(request)?;
+        let authority = target::in_origin_form(request)?;
+        let is_trusted = context.peer.is_trusted;
+        let incoming = Incoming {
+            method: Some(request.method.as_str()),
+            target: &request.target,
+            query: None,
+            authority: authority.as_deref(),
+            headers: &mut request.headers,
+            preparation: Preparation::Forwarded { accepted: client_headers, is_trusted },
+            slashes: limits.escaped_slashes,
+        };
+        let received = incoming.read_with(|host| context.peer.host(host)).map_err(Failure::Malformed)?;
+        target::has_host(request.version, received.headers)?;
+        let Received { host, path, headers, .. } = &received;
+        if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(host)) {
             return Err(Failure::Misdirected);
         }
         if request.body.length().is_some_and(|length| length > limits.body_bytes) {
             return Err(Failure::TooLong(limits.body_bytes));
         }
-        let client = self.client(&context.peer, &request.headers)?;
-        let (path, query) = split(&request.target);
-        let path = path::normalise(path);
-        let destination = self.upstreams.pick(&host, &path);
-        let view = request::Request {
-            method: request.method.as_str(),
-            host: &host,
-            path: &path,
-            query,
-            headers: &request.headers,
-            client,
-            tls_subject: context.peer.subject(),
-            claims: &[],
-            body: Body::Absent,
-            domain: None,
-            descriptor: &[],
-            now: Micros(0),
-        };
+        let client = self.client(&context.peer, headers)?;
+        let destination = self.upstreams.pick(host, path);
+        let tls_subject = context.peer.subject();
+        let view = request::Request { client, tls_subject, ..received.request() };
         let limiter = &self.front.limiter;
         let needs_body = limiter.view().rules().needs_body(&view);
         let inspected = if needs_body {
             let (most, metrics) = (limits.inspected_bytes, limiter.shared().metrics());
             let activity = &context.activity;
             // Boxed, so that other requests have a smaller future.
-            Box::pin(inspection::inspect(&mut request.body, &request.headers, most, activity, metrics)).await?
+            Box::pin(inspection::inspect(&mut request.body, headers, most, activity, metrics)).await?
         } else {
             Inspected::Absent
         };
@@ -142,7 +137,7 @@ impl Proxy {
         Ok(match accepted {
             Some(accepted) => NextStep::Answer(accepted.into()),
             None if decided.verdict.is_allowed() => NextStep::Forward(destination, decided),
-            None => NextStep::Answer(self.denials.response(decided, request.headers.is_grpc())),
+            None => NextStep::Answer(self.denials.response(decided, headers.is_grpc())),
         })
     }
 

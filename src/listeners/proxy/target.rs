@@ -1,20 +1,18 @@
-//! Checks that a request can be forwarded, and finds its host (RFC 9112 section 3.2, RFC 9110 section 7.2).
-
-use std::rc::Rc;
+//! Checks that a request can be forwarded, and brings its target to origin form (RFC 9112 section 3.2, RFC 9110 section 7.2).
 
 use http::{Method, Version};
 
-use crate::http::forwarding::{self, Peer};
+use crate::http::forwarding;
 use crate::http::message::Request;
 use crate::listeners::http::failure::Failure;
-use crate::message::path::EscapedSlashes;
+use crate::message::headers::Headers;
 use crate::message::target;
 
 /// `Via` entries of Weir in a request: more than chains of proxies have, and few turns of a loop.
 const MAX_HOPS: usize = 5;
 
-/// Checks a request, and brings its target to origin form. The authority of an absolute target replaces `Host`.
-pub(super) fn check(request: &mut Request, peer: &Peer, slashes: EscapedSlashes) -> Result<(), Failure> {
+/// Checks that a request may be forwarded.
+pub(super) fn check(request: &Request) -> Result<(), Failure> {
     match request.method {
         Method::CONNECT => return Err(Failure::Method("this proxy does not open tunnels")),
         Method::TRACE => return Err(Failure::Method("TRACE is not supported: requests may carry credentials")),
@@ -26,33 +24,27 @@ pub(super) fn check(request: &mut Request, peer: &Peer, slashes: EscapedSlashes)
     if request.headers.contains("via") && forwarding::hops(&request.headers) >= MAX_HOPS {
         return Err(Failure::Loop);
     }
-    if request.headers.all("host").count() > 1 {
-        return Err(Failure::Malformed("a request must have one `Host` header"));
-    }
-    if !request.target.starts_with('/') && request.target != "*" {
-        absolute(request, peer)?;
-    }
-    target::check(request.method.as_str(), &request.target, slashes).map_err(Failure::Malformed)
+    Ok(())
 }
 
-/// Returns the host of a checked request without its port, in lower case. It is empty for HTTP/1.0 without `Host`.
-pub(super) fn host(request: &Request, peer: &Peer) -> Result<Rc<str>, Failure> {
-    match request.headers.get("host") {
-        Some(host) => peer.host(host).ok_or(Failure::Malformed("the `Host` header is not a valid host")),
-        None if request.version < Version::HTTP_11 => Ok("".into()),
-        None => Err(Failure::Malformed("an HTTP/1.1 request must have a `Host` header")),
+/// Brings an absolute target to origin form. Returns its authority, which replaces `Host`.
+pub(super) fn in_origin_form(request: &mut Request) -> Result<Option<String>, Failure> {
+    if !target::is_absolute(&request.target) {
+        return Ok(None);
     }
-}
-
-/// Splits a target in absolute form.
-fn absolute(request: &mut Request, peer: &Peer) -> Result<(), Failure> {
-    // An invalid `Host` is an error even if it is replaced.
-    host(request, peer)?;
+    has_host(request.version, &request.headers)?;
     let split = target::split_url(request.method.as_str(), &request.target);
     let (authority, target) = split.map_err(|error| Failure::Malformed(error.reason()))?;
     let (authority, target) = (authority.to_owned(), target.into_owned());
-    request.headers.set("host", authority);
     request.target = target;
+    Ok(Some(authority))
+}
+
+/// Only a request of HTTP/1.0 may lack `Host`.
+pub(super) fn has_host(version: Version, headers: &Headers) -> Result<(), Failure> {
+    if version >= Version::HTTP_11 && !headers.contains("host") {
+        return Err(Failure::Malformed("an HTTP/1.1 request must have a `Host` header"));
+    }
     Ok(())
 }
 
@@ -71,7 +63,10 @@ pub(super) fn count_down(request: &mut Request) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::request::incoming::{Incoming, Preparation};
     use crate::http::message::RequestBody;
+    use crate::message::client_headers::ClientHeaders;
+    use crate::message::path::EscapedSlashes;
 
     type Lines = &'static [(&'static str, &'static str)];
 
@@ -83,9 +78,19 @@ mod tests {
     #[track_caller]
     fn check_request(method: &str, target: &str, version: Version, lines: Lines) -> Result<String, Failure> {
         let mut request = request(method, target, version, lines);
-        let peer = Peer::untrusted([192, 0, 2, 7]);
-        check(&mut request, &peer, EscapedSlashes::Keep)?;
-        let host = host(&request, &peer)?;
+        check(&request)?;
+        let authority = in_origin_form(&mut request)?;
+        let incoming = Incoming {
+            method: Some(method),
+            target: &request.target,
+            query: None,
+            authority: authority.as_deref(),
+            headers: &mut request.headers,
+            preparation: Preparation::Forwarded { accepted: &ClientHeaders::default(), is_trusted: false },
+            slashes: EscapedSlashes::Keep,
+        };
+        let host = incoming.read().map_err(Failure::Malformed)?.host.into_owned();
+        has_host(version, &request.headers)?;
         Ok(format!("{host} {} {}", request.target, request.headers.text("host").unwrap_or_default()))
     }
 

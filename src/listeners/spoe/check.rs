@@ -12,26 +12,22 @@ use smallvec::SmallVec;
 use super::SpoeOptions;
 use super::data::{Data, Reader};
 use super::frame::Arguments;
-use crate::engine::algorithms::micros::Micros;
-use crate::engine::request::{Body, DescriptorEntry, Request};
+use crate::engine::request::DescriptorEntry;
+use crate::engine::request::incoming::{Incoming, Preparation, Received};
 use crate::message::client_address::ClientAddress;
 use crate::message::headers::{self, Headers};
-use crate::message::host::host_of;
-use crate::message::lossless;
-use crate::message::path::{self, EscapedSlashes};
-use crate::message::target::UrlError;
-use crate::message::{address, target};
+use crate::message::{address, lossless};
 
 /// A request, as the arguments describe it.
 #[derive(Debug)]
 pub(super) struct Check<'a> {
-    method: &'a str,
-    host: Cow<'a, str>,
-    path: Cow<'a, str>,
+    method: Option<&'a str>,
+    target: &'a str,
     query: Option<&'a str>,
-    headers: Headers,
+    host: Option<&'a str>,
+    pub(super) headers: Headers,
     pub(super) client: Option<ClientAddress>,
-    tls_subject: Option<Cow<'a, str>>,
+    pub(super) tls_subject: Option<Cow<'a, str>>,
     /// Arguments of other names.
     entries: SmallVec<[(&'a str, Cow<'a, str>); 4]>,
     /// A mistake in `HAProxy`'s configuration.
@@ -45,27 +41,26 @@ impl<'a> Check<'a> {
     /// Reads the arguments. The error is for the client.
     pub(super) fn read(arguments: &Arguments<'a>, options: &SpoeOptions) -> Result<Self, &'static str> {
         let mut check = Self {
-            method: "",
-            host: Cow::Borrowed(""),
-            path: Cow::Borrowed("/"),
+            method: None,
+            target: "/",
             query: None,
+            host: None,
             headers: Headers::new(),
             client: None,
             tls_subject: None,
             entries: SmallVec::new(),
             mistake: None,
         };
-        let (mut method, mut uri, mut host, mut query, mut peer) = (None, None, None, None, None);
-        let mut is_pathless = false;
+        let (mut uri, mut is_pathless, mut peer) = (None, false, None);
         for (name, value) in arguments {
             match *name {
-                b"method" => method = text(*value, "the method must be text")?,
+                b"method" => check.method = text(*value, "the method must be text")?,
                 b"path" | b"uri" => {
                     uri = text(*value, "the path must be text")?;
                     is_pathless = uri.is_none();
                 }
-                b"query" => query = text(*value, "the query must be text")?,
-                b"host" => host = text(*value, "the host must be text")?,
+                b"query" => check.query = text(*value, "the query must be text")?,
+                b"host" => check.host = text(*value, "the host must be text")?,
                 b"src" => peer = source(*value),
                 b"headers" => check.headers = read_headers(*value).ok_or("invalid header")?,
                 b"tls_subject" => {
@@ -77,89 +72,29 @@ impl<'a> Check<'a> {
             }
         }
         // HAProxy sends a null path for the target `*`.
-        let pathless = if is_pathless && method == Some("OPTIONS") { "*" } else { "/" };
-        check.method = method.unwrap_or_default();
-        // Without a method no limit with `methods` covers the request.
-        check.read_target(method.unwrap_or("GET"), uri.unwrap_or(pathless), query, options.escaped_slashes)?;
-        check.read_host(host)?;
+        let pathless = if is_pathless && check.method == Some("OPTIONS") { "*" } else { "/" };
+        check.target = uri.unwrap_or(pathless);
         match peer {
             Some(peer) => check.client = Some(options.trusted_proxies.client(peer, &check.headers)),
             None => check.mistake = Some(NO_SOURCE),
         }
-        options.underscores.fold(&mut check.headers)?;
         Ok(check)
     }
 
-    /// Reads a path with or without its query, or an absolute URL, whose host has precedence (RFC 9112 section 3.2.2).
-    /// `HAProxy`'s `url` is absolute for HTTP/2.
-    fn read_target(
-        &mut self,
-        method: &str,
-        given: &'a str,
-        query: Option<&'a str>,
-        slashes: EscapedSlashes,
-    ) -> Result<(), &'static str> {
-        let mut target = Cow::Borrowed(given);
-        if !given.starts_with('/') && given != "*" {
-            let (authority, rest) = target::split_url(method, given).map_err(UrlError::reason)?;
-            self.host = host_of(authority).ok_or(UrlError::Authority.reason())?;
-            target = rest;
-        }
-        target::check(method, &target, slashes)?;
-        query.map_or(Ok(()), target::check_query)?;
-        self.path = match target {
-            Cow::Borrowed(target) => path::normalise(target::split(target).0),
-            Cow::Owned(target) => Cow::Owned(path::normalise(target::split(&target).0).into_owned()),
-        };
-        self.query = query.or(target::split(given).1);
-        Ok(())
-    }
-
-    fn read_host(&mut self, given: Option<&'a str>) -> Result<(), &'static str> {
-        let mut lines = self.headers.all("host");
-        let line = lines.next();
-        if lines.next().is_some() {
-            return Err("a request must have one `Host` header");
-        }
-        let host = match (given, line) {
-            _ if !self.host.is_empty() => return Ok(()),
-            (Some(given), _) => host_of(given),
-            (None, Some(line)) => str::from_utf8(line).ok().and_then(host_of).map(|host| Cow::Owned(host.into_owned())),
-            (None, None) => return Ok(()),
-        };
-        self.host = host.ok_or("the `Host` header is not a valid host")?;
-        Ok(())
+    /// Reads the request; `headers` are its own.
+    pub(super) fn received<'b>(
+        &'b self,
+        headers: &'b mut Headers,
+        options: &SpoeOptions,
+    ) -> Result<Received<'b>, &'static str> {
+        let Self { method, target, query, host: authority, .. } = *self;
+        let (preparation, slashes) = (Preparation::Asked(options.underscores), options.escaped_slashes);
+        Incoming { method, target, query, authority, headers, preparation, slashes }.read()
     }
 
     /// Returns the arguments of other names.
     pub(super) fn entries(&self) -> SmallVec<[DescriptorEntry<'_>; 4]> {
         self.entries.iter().map(|(key, value)| DescriptorEntry { key, value }).collect()
-    }
-
-    pub(super) fn view<'b>(
-        &'b self,
-        client: Option<IpAddr>,
-        entries: &'b [DescriptorEntry<'b>],
-        now: Micros,
-    ) -> Request<'b> {
-        Request {
-            method: self.method,
-            host: &self.host,
-            path: &self.path,
-            query: self.query,
-            headers: &self.headers,
-            client,
-            tls_subject: self.tls_subject.as_deref(),
-            claims: &[],
-            body: Body::Absent,
-            domain: None,
-            descriptor: entries,
-            now,
-        }
-    }
-
-    pub(super) fn is_grpc(&self) -> bool {
-        self.headers.is_grpc()
     }
 }
 
@@ -257,16 +192,17 @@ mod tests {
     #[track_caller]
     fn check(arguments: &[(&str, Data<'_>)], expected: Result<&str, &str>) {
         let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
-        let found = read(&arguments).map(|check| {
-            let entries = check.entries();
-            let view = check.view(check.client.map(|client| client.address), &entries, Micros(0));
+        let found = read(&arguments).and_then(|mut check| {
+            let mut headers = std::mem::take(&mut check.headers);
+            let view = check.received(&mut headers, &SpoeOptions::sample())?;
             let query = view.query.map(|query| format!("?{query}")).unwrap_or_default();
-            let client = view.client.map_or("-".to_owned(), |client| client.to_string());
+            let client = check.client.map_or("-".to_owned(), |client| client.address.to_string());
+            let entries = check.entries();
             let entries: Vec<_> = entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
-            let subject = view.tls_subject.unwrap_or("-");
+            let subject = check.tls_subject.as_deref().unwrap_or("-");
             let entries = lossless::shown(&entries.join(",")).into_owned();
             let subject = lossless::shown(subject);
-            format!("{} {} {}{query} {client} {subject} {entries}", view.method, view.host, view.path)
+            Ok(format!("{} {} {}{query} {client} {subject} {entries}", view.method, view.host, view.path))
         });
         assert_eq!(found.as_deref(), expected.as_ref().map(|text| *text));
     }
@@ -292,7 +228,7 @@ mod tests {
             Ok("GET a.example /v1/orders?a=b 192.0.2.7 CN=a tenant=acme,port=-443,is_tls=true,dst=192.0.2.9"),
         );
         check(&[("uri", text("/a?b=%20")), ("host", text("B.example"))], Ok(" b.example /a?b=%20 - - "));
-        check(&[("uri", text("https://c.example:1?b")), ("host", text("b.example"))], Ok(" c.example /?b - - "));
+        check(&[("uri", text("https://c.example:1?b")), ("host", text("C.example"))], Ok(" c.example /?b - - "));
         check(&[("path", Data::Null), ("tls_subject", text(""))], Ok("  / - - "));
         let bytes = [("tls_subject", Data::Text(b"CN=\xe9")), ("tenant", Data::Binary(b"\xff"))];
         check(&bytes, Ok("  / - CN=%E9 tenant=%FF"));
@@ -323,11 +259,11 @@ mod tests {
         let headers = binary(&[("x_api_key", "1"), ("x_forwarded_for", "1.2.3.4")]);
         let arguments = [("headers", Data::Binary(&headers)), ("src", Data::Address([10, 1, 2, 3].into()))];
         let arguments = arguments.iter().map(|(name, value)| (name.as_bytes(), *value)).collect();
-        let check = read(&arguments).unwrap();
-        assert_eq!(
-            (check.client, check.headers.text("x-api-key")),
-            (Some(IpAddr::from([10, 1, 2, 3]).into()), Some("1"))
-        );
+        let mut check = read(&arguments).unwrap();
+        let mut headers = std::mem::take(&mut check.headers);
+        let received = check.received(&mut headers, &SpoeOptions::sample()).unwrap();
+        let client = Some(IpAddr::from([10, 1, 2, 3]).into());
+        assert_eq!((check.client, received.headers.text("x-api-key")), (client, Some("1")));
     }
 
     #[test]
@@ -361,10 +297,10 @@ mod tests {
             check(&[("path", text(target))], Err(form));
         }
         for target in ["*", "http://a.example/*#", "https://b/#c"] {
-            assert!(
-                read(&[(&b"method"[..], text("GET")), (b"uri", text(target))].into_iter().collect()).is_err(),
-                "{target}"
-            );
+            let arguments = [(&b"method"[..], text("GET")), (b"uri", text(target))].into_iter().collect();
+            let mut check = read(&arguments).unwrap();
+            let mut headers = std::mem::take(&mut check.headers);
+            assert!(check.received(&mut headers, &SpoeOptions::sample()).is_err(), "{target}");
         }
         check(&[("method", text(""))], Err("a method must be a token"));
         check(&[("method", text("G T"))], Err("a method must be a token"));
@@ -373,6 +309,8 @@ mod tests {
         check(&[("uri", text("http://a b/"))], Err("the target's authority is not a valid host"));
         check(&[("uri", text("/?a b"))], Err("a query must be printable ASCII without a fragment"));
         check(&[("host", text("a b"))], Err("the `Host` header is not a valid host"));
+        let contradiction = "the host and the target's authority contradict each other";
+        check(&[("uri", text("https://c.example/")), ("host", text("b.example"))], Err(contradiction));
         check(&[("headers", Data::Binary(&two))], Err("a request must have one `Host` header"));
         check(&[("headers", Data::Binary(b"\x04host"))], Err("invalid header"));
         check(&[("method", text("get"))], Err("a standard method must be in upper case"));

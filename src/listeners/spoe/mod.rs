@@ -48,6 +48,7 @@ use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
 use crate::engine::deciding::DecisionSubject;
+use crate::engine::request::Request;
 use crate::engine::text::quote::shown;
 use crate::http::{AcceptOptions, Acceptor, Admission, Stream};
 use crate::limiter::{DecisionRequest, Limiter};
@@ -194,20 +195,26 @@ impl Spoe {
         }
         let Some(arguments) = &notify.check else { return ack.finish() };
         match Check::read(arguments, &self.options) {
-            Ok(check) => self.decide(&check, &mut ack, received).await,
+            Ok(check) => self.decide(check, &mut ack, received).await,
             Err(detail) => deny(&problem(StatusCode::BAD_REQUEST, detail), &mut ack),
         }
         ack.finish()
     }
 
-    async fn decide(&self, check: &Check<'_>, ack: &mut Ack, received: Instant) {
+    async fn decide(&self, mut check: Check<'_>, ack: &mut Ack, start: Instant) {
         if let Some(mistake) = check.mistake {
             self.log_misconfiguration(mistake);
         }
         let client = client_address(&self.limiter, DecisionListener::Spoe, check.client);
+        let mut headers = std::mem::take(&mut check.headers);
         let (entries, generations) = (check.entries(), self.options.generations);
-        let view = check.view(client, &entries, self.options.clock.now());
-        let asked = DecisionRequest::new(DecisionSubject::Request(&view), DecisionListener::Spoe, received);
+        let received = match check.received(&mut headers, &self.options) {
+            Ok(received) => received,
+            Err(detail) => return deny(&problem(StatusCode::BAD_REQUEST, detail), ack),
+        };
+        let (tls_subject, now) = (check.tls_subject.as_deref(), self.options.clock.now());
+        let view = Request { client, tls_subject, descriptor: &entries, now, ..received.request() };
+        let asked = DecisionRequest::new(DecisionSubject::Request(&view), DecisionListener::Spoe, start);
         let decided = match self.limiter.decide(asked).await {
             Ok(decided) => decided,
             Err(error) => return deny(&problem(StatusCode::BAD_REQUEST, &error.to_string()), ack),
@@ -223,7 +230,7 @@ impl Spoe {
             ack.set("deny", Data::Bool(false));
             set_headers(&headers, ack);
         } else {
-            deny(&denial(rules, &decided.verdict, generations, check.is_grpc()), ack);
+            deny(&denial(rules, &decided.verdict, generations, received.headers.is_grpc()), ack);
         }
     }
 

@@ -7,7 +7,6 @@ use super::check::Check;
 use super::connection::next;
 use super::data::{Data, write_data, write_integer, write_string};
 use super::frame::{Ack, Frame, LENGTH_BYTES, MAX_FRAME, Notify, write_disconnect};
-use crate::engine::algorithms::micros::Micros;
 use crate::message::headers;
 
 /// Each of a connection's frames is read or rejected with a reason, and none is longer than was agreed.
@@ -68,13 +67,13 @@ fn again(notify: &Notify<'_>) {
 /// Rules see only valid requests.
 fn asked(notify: &Notify<'_>) {
     let Some(arguments) = &notify.check else { return };
-    let Ok(check) = Check::read(arguments, &SpoeOptions::sample()) else { return };
-    let entries = check.entries();
-    let view = check.view(check.client.map(|client| client.address), &entries, Micros(0));
+    let Ok(mut check) = Check::read(arguments, &SpoeOptions::sample()) else { return };
+    let mut headers = std::mem::take(&mut check.headers);
+    let Ok(view) = check.received(&mut headers, &SpoeOptions::sample()) else { return };
     assert!(view.path.starts_with('/') && !view.host.bytes().any(|byte| byte.is_ascii_uppercase()));
     assert!(view.headers.iter().all(|(name, value)| headers::is_name(name) && headers::is_value(value)));
     assert!(!view.headers.has_underscores());
-    assert!(view.client.is_none_or(|client| client == client.to_canonical()));
+    assert!(check.client.is_none_or(|client| client.address == client.address.to_canonical()));
 }
 
 #[cfg(test)]
