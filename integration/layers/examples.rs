@@ -264,3 +264,30 @@ fn long_files_and_functions_are_found_without_their_tests() {
         [("engine/mod.rs", "#[cfg(any(test, fuzzing))] mod properties;"), ("engine/properties.rs", &*lines(500))];
     check(&file, &[]);
 }
+
+#[test]
+fn a_broad_name_stands_for_types_of_one_module() {
+    let engine = ("engine/mod.rs", "pub mod limit; pub struct State;");
+    let of_engine = ("engine/limit/mod.rs", "enum State {} impl std::ops::Deref for Limit { type Target = State; }");
+    check(&[engine, of_engine, ("store/mod.rs", "struct NodeState; #[cfg(test)] mod tests { struct State; }")], &[]);
+    for text in [
+        "struct State;",
+        "type State = u8;",
+        "fn f() { enum State {} }",
+        "mod node { pub struct State; }",
+        "labels! { pub enum State { Up } }",
+    ] {
+        check(&[engine, of_engine, ("store/mod.rs", text)], &["State names types of 2 modules"]);
+    }
+    let deref = "impl std::ops::Deref for Store { type Target = u8; } struct Store;";
+    check(&[("store/mod.rs", deref), ("http/mod.rs", "pub struct Target;")], &[]);
+}
+
+#[test]
+fn one_word_stands_for_one_thing() {
+    for text in ["pub struct Ruling;", "type Ruling = u8;", "mod inner { enum Ruling {} }"] {
+        check(&[("limiter/mod.rs", text)], &["Ruling is another word for a verdict"]);
+    }
+    // A variant is no type: Redis answers ASK.
+    check(&[("store/mod.rs", "enum Redirect { Ask { node: String } }")], &[]);
+}

@@ -1,5 +1,5 @@
 //! Holds the sources to the map in `src/lib.rs`: imports run downwards, a crate is named only in its place, no cycle leaves its
-//! folder, no file or function is too long, and each file says what it is for.
+//! folder, no file or function is too long, types that differ have names that differ, and each file says what it is for.
 //!
 //! The sources are parsed, so that `super::` paths, groups, renames and re-exports count as what they lead to. Test code is
 //! skipped: items behind `#[cfg(test)]` and `#[cfg(any(test, fuzzing))]`, and the files of such modules.
@@ -90,6 +90,17 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("jiff::Zoned::now", &["commands", "server", "listeners", "telemetry", "clock"]),
 ];
 
+/// Names for types that say little by themselves. Each may stand for types of one top-level module.
+const BROAD_NAMES: &[&str] = &["Answer", "Place", "Target", "State", "Entry"];
+
+/// Names for types, and what such a type is called instead: one word stands for one thing.
+const OTHER_WORDS: &[(&str, &str)] = &[
+    ("Ask", "a request for a decision"),
+    ("Question", "a request for a decision"),
+    ("Ruling", "a verdict"),
+    ("Standing", "the kind of a verdict, or the state of a bucket"),
+];
+
 /// A file's lines and a function's, without test code.
 const MOST_LINES: (usize, usize) = (400, 70);
 
@@ -125,6 +136,7 @@ fn mistakes(parsed: &Crate) -> Mistakes {
     confined(parsed, &mut mistakes);
     imports(parsed, &mut mistakes);
     sizes(parsed, &mut mistakes);
+    names(parsed, &mut mistakes);
     mistakes
 }
 
@@ -209,6 +221,26 @@ fn sizes(parsed: &Crate, mistakes: &mut Mistakes) {
     for function in parsed.functions.iter().filter(|function| function.lines > function_lines) {
         let name = format!("{} in {} has more than {function_lines} lines", function.name, function.file);
         note(mistakes, name, format!("{}", function.lines));
+    }
+}
+
+/// Types whose names say too little, or are other words for what has a name.
+fn names(parsed: &Crate, mistakes: &mut Mistakes) {
+    let files = |name: &str| -> BTreeSet<&str> {
+        let modules = parsed.modules.iter().filter(|module| module.items.contains(name));
+        modules.map(|module| module.file.as_str()).collect()
+    };
+    for name in BROAD_NAMES {
+        let files = files(name);
+        let layers: BTreeSet<&str> = files.iter().map(|file| layer(file)).collect();
+        for file in files.iter().filter(|_| layers.len() > 1) {
+            note(mistakes, format!("{name} names types of {} modules", layers.len()), format!("src/{file}"));
+        }
+    }
+    for (name, instead) in OTHER_WORDS {
+        for file in files(name) {
+            note(mistakes, format!("{name} is another word for {instead}"), format!("src/{file}"));
+        }
     }
 }
 

@@ -148,16 +148,22 @@ impl Reader<'_> {
         self.refer(path, tree.span().start().line, kind);
     }
 
-    /// Macros' arguments are not parsed; every `a::b` in them counts as a path.
+    /// Macros' arguments are not parsed; every `a::b` in them counts as a path, and a name after `enum` or `struct` as an item.
     fn read_tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let (mut line, mut punctuation) = (0, String::new());
+        let mut declares = false;
         for token in tokens {
+            let declared = std::mem::take(&mut declares);
             match token {
                 TokenTree::Ident(ident) => {
                     if punctuation != "::" || path.is_empty() {
                         self.finish(&mut path, line);
                         line = ident.span().start().line;
+                    }
+                    declares = ident == "enum" || ident == "struct";
+                    if declared {
+                        self.current().items.insert(text(&ident));
                     }
                     let is_member = punctuation == ".";
                     if !is_member {

@@ -83,7 +83,7 @@ impl Loader {
         let origin = OverrideOrigin { file, line: 0, comment: comment.map(Into::into) };
         let given = Override { allowance, until, origin };
         let (fingerprinter, has_lints) = (self.fingerprinter, self.has_lints);
-        let mut target = Target { draft, given, fingerprinter, files: &self.files, has_lints };
+        let mut target = OverriddenLimit { draft, given, fingerprinter, files: &self.files, has_lints };
         for node in subjects {
             // A mistake has been reported, and the others may be right.
             let (Ok(()) | Err(ReportedError)) = match kind {
@@ -148,7 +148,7 @@ fn until(node: &Node, now: Micros) -> ReadResult<Micros> {
 }
 
 /// A limit that gets overrides with the same numbers.
-struct Target<'t> {
+struct OverriddenLimit<'t> {
     draft: &'t mut Draft,
     /// The override, but for its line.
     given: Override,
@@ -157,7 +157,7 @@ struct Target<'t> {
     has_lints: bool,
 }
 
-impl Target<'_> {
+impl OverriddenLimit<'_> {
     /// Adds an override for an id, or for an item of `ids`.
     fn add_id(&mut self, item: &Node) -> ReadResult<()> {
         let (node, comment) = if matches!(item.value, Value::Map(_)) {

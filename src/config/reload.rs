@@ -124,12 +124,12 @@ pub struct Watcher {
     files: Files,
     /// The files that the rules file named at the last poll.
     named_files: Vec<PathBuf>,
-    state: State,
+    last_poll: LastPoll,
 }
 
 /// The state at the last poll.
 #[derive(Debug)]
-enum State {
+enum LastPoll {
     Nothing,
     Read { stamps: Option<Vec<Stamp>>, hash: u64 },
     Failed(Problem),
@@ -142,14 +142,14 @@ type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 impl Watcher {
     /// Returns a watcher of these files; the first [`Self::poll`] reads them.
     pub fn new(files: Files) -> Self {
-        Self { files, named_files: Vec::new(), state: State::Nothing }
+        Self { files, named_files: Vec::new(), last_poll: LastPoll::Nothing }
     }
 
     /// Returns the change since the last call.
     pub fn poll(&mut self, mode: PollMode) -> Change {
         let now = SystemTime::now();
         let before = self.stamps();
-        if let State::Read { stamps: Some(seen), .. } = &self.state
+        if let LastPoll::Read { stamps: Some(seen), .. } = &self.last_poll
             && mode == PollMode::IfTouched
             && before.as_ref().is_some_and(|stamps| stamps == seen)
         {
@@ -158,10 +158,10 @@ impl Watcher {
         let sources = match self.files.read() {
             Ok(sources) => sources,
             Err(problem) => {
-                if matches!(&self.state, State::Failed(known) if *known == problem) {
+                if matches!(&self.last_poll, LastPoll::Failed(known) if *known == problem) {
                     return Change::Same;
                 }
-                self.state = State::Failed(problem.clone());
+                self.last_poll = LastPoll::Failed(problem.clone());
                 return Change::Unreadable(problem);
             }
         };
@@ -173,8 +173,8 @@ impl Watcher {
         // Stamps that changed while the files were read, or may not change with the files, are useless at the next poll.
         let stamps = before.filter(|stamps| Some(stamps) == self.stamps().as_ref() && settled(stamps, now));
         let hash = hash(&sources);
-        let same = matches!(self.state, State::Read { hash: known, .. } if known == hash);
-        self.state = State::Read { stamps, hash };
+        let same = matches!(self.last_poll, LastPoll::Read { hash: known, .. } if known == hash);
+        self.last_poll = LastPoll::Read { stamps, hash };
         if same { Change::Same } else { Change::New(sources) }
     }
 
@@ -255,7 +255,7 @@ mod tests {
         let mut watcher = Watcher::new(only(&path));
         // As if `b` had been read long ago at the time of these stamps.
         let sources = Sources { limits: Some(Source { name: String::new(), text: "b".into() }), ..Sources::default() };
-        watcher.state = State::Read { stamps: watcher.stamps(), hash: hash(&sources) };
+        watcher.last_poll = LastPoll::Read { stamps: watcher.stamps(), hash: hash(&sources) };
         polls(&mut watcher, PollMode::IfTouched, None);
         polls(&mut watcher, PollMode::Always, Some(Ok("a")));
         let stamps = watcher.stamps().unwrap();

@@ -7,7 +7,7 @@ use super::address::address;
 use super::escape::unescaped;
 use super::instant::{self, Instants};
 use super::told::{Told, ToldHeaders};
-use super::{Descriptors, Entry, Lack};
+use super::{Descriptors, Lack, LogEntry};
 use crate::engine::algorithms::micros::Micros;
 use crate::message::{headers, lossless, percent, target};
 
@@ -54,7 +54,7 @@ pub(super) enum Field {
 /// The entry of a line, while its parts are read.
 #[derive(Debug, Default)]
 pub(super) struct Draft<'a> {
-    entry: Entry<'a>,
+    entry: LogEntry<'a>,
     arrival: Option<Micros>,
     end: Option<Micros>,
     peer: Option<IpAddr>,
@@ -230,7 +230,7 @@ impl<'a> Draft<'a> {
 
     /// Returns the entry, and the instant as logged. A line without the head or the verdict that its log tells is that of a
     /// rejected request.
-    pub(super) fn finish(mut self, tells: Tells) -> Result<(Entry<'a>, Micros), &'static str> {
+    pub(super) fn finish(mut self, tells: Tells) -> Result<(LogEntry<'a>, Micros), &'static str> {
         let logged = self.arrival.or(self.end).ok_or("the time of the request")?;
         self.entry.at = match (self.arrival, self.end, self.entry.took) {
             (None, Some(end), Some(took)) => Micros(end.0.saturating_sub(took.0)),

@@ -4,7 +4,7 @@ use super::instant::Instants;
 use super::json::{Dialect, JsonFormat};
 use super::template::Template;
 use super::told::Told;
-use super::{Entry, RecordingEnd, Unreadable};
+use super::{LogEntry, RecordingEnd, Unreadable};
 use crate::engine::algorithms::micros::Micros;
 
 /// The longest line that is read, in bytes.
@@ -191,7 +191,11 @@ impl Format {
         Parser { format: self, instants: Instants::new() }
     }
 
-    fn parse<'a>(&'a self, line: &'a [u8], instants: &mut Instants) -> Result<Option<(Entry<'a>, Micros)>, Unreadable> {
+    fn parse<'a>(
+        &'a self,
+        line: &'a [u8],
+        instants: &mut Instants,
+    ) -> Result<Option<(LogEntry<'a>, Micros)>, Unreadable> {
         if line.len() > MAX_LINE {
             return Err(Unreadable {
                 expected: format!("the end of a line of at most {MAX_LINE} bytes").into(),
@@ -215,7 +219,7 @@ pub struct Parser<'f> {
 
 impl<'f> Parser<'f> {
     /// Returns the request that a line tells; `None` if the line tells of something else, such as the start of a server.
-    pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable>
+    pub fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Option<LogEntry<'a>>, Unreadable>
     where
         'f: 'a,
     {

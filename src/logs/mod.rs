@@ -25,7 +25,7 @@ pub mod told;
 
 /// A request as one line of a log tells it. `None` stands for what the line does not tell.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Entry<'a> {
+pub struct LogEntry<'a> {
     /// By the log's clock: when the request arrived, or when its response ended if the log tells no more; see
     /// [`Told::is_arrival`](told::Told::is_arrival). Lines are written when responses end, so a log is not sorted by it.
     pub at: Micros,

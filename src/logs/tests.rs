@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 
-use super::Entry;
+use super::LogEntry;
 use super::format::{Format, GivenFormat};
 use super::input::Blocks;
 
@@ -33,7 +33,7 @@ fn sample(name: &str) -> PathBuf {
 }
 
 /// Calls `check` for each entry of a sample, which must be readable whole.
-fn entries(name: &str, format: Option<&GivenFormat>, mut check: impl FnMut(&Entry<'_>)) -> Format {
+fn entries(name: &str, format: Option<&GivenFormat>, mut check: impl FnMut(&LogEntry<'_>)) -> Format {
     let mut blocks = Blocks::open(&[sample(name)], format).unwrap();
     let format = (*blocks.files()[0].format).clone();
     let mut parser = format.parser();

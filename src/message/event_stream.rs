@@ -5,7 +5,7 @@
 /// Splits an event stream into the data of its events.
 #[derive(Clone, Debug, Default)]
 pub struct EventStream {
-    place: Place,
+    place: LinePosition,
     /// The last byte was a carriage return: a line feed after it belongs to it.
     is_after_return: bool,
     /// The event has data.
@@ -14,7 +14,7 @@ pub struct EventStream {
 
 /// The place in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum LinePosition {
     /// At the start of the stream, after this many bytes of a byte order mark.
     Mark(usize),
     /// At the start of a line.
@@ -37,7 +37,7 @@ pub enum EventPart<'a> {
     End,
 }
 
-impl Default for Place {
+impl Default for LinePosition {
     fn default() -> Self {
         Self::Mark(0)
     }
@@ -63,26 +63,26 @@ impl EventStream {
                 continue;
             }
             self.place = match (self.place, byte) {
-                (Place::Data | Place::Other, _) => {
+                (LinePosition::Data | LinePosition::Other, _) => {
                     let end = memchr::memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
                     let (text, rest) = bytes.split_at(end);
-                    if self.place == Place::Data {
+                    if self.place == LinePosition::Data {
                         take(EventPart::Data(text));
                     }
                     bytes = rest;
                     continue;
                 }
-                (Place::Colon, b' ') => Place::Data,
-                (Place::Colon, _) => {
-                    self.place = Place::Data;
+                (LinePosition::Colon, b' ') => LinePosition::Data,
+                (LinePosition::Colon, _) => {
+                    self.place = LinePosition::Data;
                     continue;
                 }
-                (Place::Mark(read), _) if BYTE_ORDER_MARK[read] == byte => match read + 1 {
-                    read if read == BYTE_ORDER_MARK.len() => Place::Start,
-                    read => Place::Mark(read),
+                (LinePosition::Mark(read), _) if BYTE_ORDER_MARK[read] == byte => match read + 1 {
+                    read if read == BYTE_ORDER_MARK.len() => LinePosition::Start,
+                    read => LinePosition::Mark(read),
                 },
-                (Place::Mark(1..), _) => Place::Other,
-                (Place::Mark(0) | Place::Start | Place::Name(_), _) => self.name(byte, &mut take),
+                (LinePosition::Mark(1..), _) => LinePosition::Other,
+                (LinePosition::Mark(0) | LinePosition::Start | LinePosition::Name(_), _) => self.name(byte, &mut take),
             };
             bytes = rest;
         }
@@ -95,20 +95,22 @@ impl EventStream {
         }
     }
 
-    fn name(&mut self, byte: u8, take: &mut impl FnMut(EventPart<'_>)) -> Place {
-        let length = if let Place::Name(length) = self.place { length } else { 0 };
+    fn name(&mut self, byte: u8, take: &mut impl FnMut(EventPart<'_>)) -> LinePosition {
+        let length = if let LinePosition::Name(length) = self.place { length } else { 0 };
         if length == FIELD.len() && byte == b':' {
             // The lines of an event's data are joined by line feeds.
             if std::mem::replace(&mut self.has_data, true) {
                 take(EventPart::Data(b"\n"));
             }
-            return Place::Colon;
+            return LinePosition::Colon;
         }
-        if FIELD.get(length) == Some(&byte) { Place::Name(length + 1) } else { Place::Other }
+        if FIELD.get(length) == Some(&byte) { LinePosition::Name(length + 1) } else { LinePosition::Other }
     }
 
     fn end_line(&mut self, take: &mut impl FnMut(EventPart<'_>)) {
-        if std::mem::replace(&mut self.place, Place::Start) == Place::Start && std::mem::take(&mut self.has_data) {
+        if std::mem::replace(&mut self.place, LinePosition::Start) == LinePosition::Start
+            && std::mem::take(&mut self.has_data)
+        {
             take(EventPart::End);
         }
     }

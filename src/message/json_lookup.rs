@@ -24,7 +24,7 @@ pub enum LookupError {
 #[derive(Clone, Debug)]
 pub struct JsonLookup {
     pointer: JsonPointer,
-    state: State,
+    state: LookupState,
     lexeme: Lexeme,
     /// A bit for each open container: 1 for an object.
     kinds: u128,
@@ -45,7 +45,7 @@ pub struct JsonLookup {
 
 /// The parts of a document that may come next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LookupState {
     Value,
     FirstElement,
     FirstKey,
@@ -73,7 +73,7 @@ impl JsonLookup {
         Self {
             seen: vec![(false, 0); pointer.tokens.len()],
             pointer,
-            state: State::Value,
+            state: LookupState::Value,
             lexeme: Lexeme::None,
             kinds: 0,
             depth: 0,
@@ -95,7 +95,7 @@ impl JsonLookup {
     /// Reads on.
     pub fn push(&mut self, mut bytes: &[u8]) {
         while let Some((&first, rest)) = bytes.split_first() {
-            if self.state == State::Invalid {
+            if self.state == LookupState::Invalid {
                 return;
             }
             bytes = match self.lexeme {
@@ -127,10 +127,10 @@ impl JsonLookup {
         if self.lexeme == Lexeme::Plain {
             self.end_plain();
         }
-        let is_whole = self.state == State::Done;
+        let is_whole = self.state == LookupState::Done;
         let found = std::mem::replace(&mut self.found, Ok(None));
         self.text.clear();
-        (self.state, self.lexeme, self.is_next) = (State::Value, Lexeme::None, true);
+        (self.state, self.lexeme, self.is_next) = (LookupState::Value, Lexeme::None, true);
         (self.kinds, self.depth, self.on_way, self.most) = (0, 0, 0, 0);
         if is_whole { found } else { Err(LookupError::Invalid) }
     }
@@ -168,26 +168,26 @@ impl JsonLookup {
             return;
         }
         self.state = match (self.state, byte) {
-            (State::FirstElement, b']') | (State::FirstKey, b'}') => self.close(),
-            (State::Value | State::FirstElement, _) => {
-                if self.state == State::FirstElement {
+            (LookupState::FirstElement, b']') | (LookupState::FirstKey, b'}') => self.close(),
+            (LookupState::Value | LookupState::FirstElement, _) => {
+                if self.state == LookupState::FirstElement {
                     self.begin_element();
                 }
                 self.begin_value(byte)
             }
-            (State::FirstKey | State::Key, b'"') => {
+            (LookupState::FirstKey | LookupState::Key, b'"') => {
                 self.begin_key();
                 self.state
             }
-            (State::Colon, b':') => State::Value,
-            (State::After, b',') if self.is_in_object() => State::Key,
-            (State::After, b',') => {
+            (LookupState::Colon, b':') => LookupState::Value,
+            (LookupState::After, b',') if self.is_in_object() => LookupState::Key,
+            (LookupState::After, b',') => {
                 self.begin_element();
-                State::Value
+                LookupState::Value
             }
-            (State::After, b'}') if self.is_in_object() => self.close(),
-            (State::After, b']') if !self.is_in_object() => self.close(),
-            _ => State::Invalid,
+            (LookupState::After, b'}') if self.is_in_object() => self.close(),
+            (LookupState::After, b']') if !self.is_in_object() => self.close(),
+            _ => LookupState::Invalid,
         };
     }
 
@@ -205,14 +205,14 @@ impl JsonLookup {
         self.is_next && self.depth == self.pointer.tokens.len()
     }
 
-    fn begin_value(&mut self, byte: u8) -> State {
+    fn begin_value(&mut self, byte: u8) -> LookupState {
         self.most = 0;
         let is_target = self.is_target();
         match byte {
             b'{' | b'[' => return self.open(byte == b'{', is_target),
             b'"' => self.lexeme = Lexeme::String { is_key: false, is_escaped: false },
             b'-' | b'0'..=b'9' | b't' | b'f' | b'n' => self.lexeme = Lexeme::Plain,
-            _ => return State::Invalid,
+            _ => return LookupState::Invalid,
         }
         self.text.clear();
         if is_target {
@@ -221,12 +221,12 @@ impl JsonLookup {
         if byte != b'"' {
             self.keep(&[byte]);
         }
-        State::Value
+        LookupState::Value
     }
 
-    fn open(&mut self, is_object: bool, is_target: bool) -> State {
+    fn open(&mut self, is_object: bool, is_target: bool) -> LookupState {
         if self.depth == MOST_NESTED {
-            return State::Invalid;
+            return LookupState::Invalid;
         }
         if is_target {
             self.found = Err(LookupError::Unusable);
@@ -239,18 +239,18 @@ impl JsonLookup {
         self.kinds = self.kinds << 1 | u128::from(is_object);
         self.depth += 1;
         self.is_next = false;
-        if is_object { State::FirstKey } else { State::FirstElement }
+        if is_object { LookupState::FirstKey } else { LookupState::FirstElement }
     }
 
-    fn close(&mut self) -> State {
+    fn close(&mut self) -> LookupState {
         self.on_way = self.on_way.min(self.depth - 1);
         self.depth -= 1;
         self.kinds >>= 1;
         self.after()
     }
 
-    const fn after(&self) -> State {
-        if self.depth == 0 { State::Done } else { State::After }
+    const fn after(&self) -> LookupState {
+        if self.depth == 0 { LookupState::Done } else { LookupState::After }
     }
 
     fn begin_key(&mut self) {
@@ -265,7 +265,7 @@ impl JsonLookup {
 
     fn end_key(&mut self) {
         self.lexeme = Lexeme::None;
-        self.state = State::Colon;
+        self.state = LookupState::Colon;
         self.is_next = false;
         let Some(PointerToken::Name(name)) = self.token() else { return };
         if self.text.len() > self.most || !string(&self.text).is_some_and(|key| is_same_key(&key, name)) {
@@ -310,7 +310,7 @@ impl JsonLookup {
         };
         self.most = 0;
         match value {
-            Err(LookupError::Invalid) => self.state = State::Invalid,
+            Err(LookupError::Invalid) => self.state = LookupState::Invalid,
             // A value that is not usable stays that way.
             value if self.found.is_ok() && value != Ok(None) => self.found = value,
             _ => {}

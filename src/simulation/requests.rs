@@ -17,7 +17,7 @@ use crate::engine::limit::rules::Rules;
 use crate::engine::request::Request;
 use crate::engine::request::incoming::{Incoming, Preparation};
 use crate::logs::told::Told;
-use crate::logs::{Entry, Lack};
+use crate::logs::{Lack, LogEntry};
 use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
 
@@ -153,7 +153,7 @@ fn keep(plan: &mut Plan, is_kept: impl Fn(u32, Option<&Charge>) -> bool) {
 
 /// Reads the entry of a line as a listener reads a request. `is_arrival`: the log tells when requests arrive.
 pub(super) fn arrival(
-    entry: &Entry<'_>,
+    entry: &LogEntry<'_>,
     is_arrival: bool,
     side: &Side,
     other: Option<&Side>,
@@ -200,7 +200,7 @@ pub(super) fn arrival(
 }
 
 /// The headers of an entry that limits read.
-fn headers(entry: &Entry<'_>, side: &Side, other: Option<&Side>) -> Headers {
+fn headers(entry: &LogEntry<'_>, side: &Side, other: Option<&Side>) -> Headers {
     let mut headers = Headers::new();
     if side.headers.is_empty() && other.is_none_or(|other| other.headers.is_empty()) {
         return headers;

@@ -29,7 +29,7 @@ pub enum Store {
 /// A store with valid options. Each worker opens it.
 pub enum StorePlan {
     Memory(Arc<memory::MemoryStore>),
-    Redis(Box<redis::Target>),
+    Redis(Box<redis::StoreTarget>),
 }
 
 impl StorePlan {

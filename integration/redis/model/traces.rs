@@ -48,7 +48,7 @@ pub(super) struct Request {
 
 /// A charge relative to its numbers.
 #[derive(Clone, Debug)]
-struct Ask {
+struct AskedCharge {
     id: u128,
     numbers: usize,
     cost: Cost,
@@ -87,7 +87,7 @@ struct Step {
     clock: Clocked,
     /// Before now, or since an arbitrary instant.
     effective_from: Result<u64, u64>,
-    asks: Vec<Ask>,
+    asks: Vec<AskedCharge>,
 }
 
 pub(super) fn traces() -> impl Strategy<Value = Trace> {
@@ -114,7 +114,7 @@ impl Trace {
         // Pseudo-random, as the store expects of fingerprints.
         let scattered = (number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut charges: Vec<Charge> = Vec::new();
-        for Ask { id, numbers: limit, cost, mode, role, slot, changed, taken } in &step.asks {
+        for AskedCharge { id, numbers: limit, cost, mode, role, slot, changed, taken } in &step.asks {
             let (numbers, mut elevated) = self.allowed[*limit].clone();
             if let Some(quota) = elevated.as_mut().and_then(|elevated| Arc::make_mut(elevated).quota.as_mut()) {
                 *quota = format!("{number}{quota}").into();
@@ -343,7 +343,7 @@ fn step() -> impl Strategy<Value = Step> {
     let taken = prop_oneof![4 => (0..MOST_STEPS).prop_map(Ok), 1 => any_length(53).prop_map(Err)];
     let role = prop_oneof![4 => Just(Role::Enforced), 2 => Just(Role::Shadow), 1 => Just(Role::Candidate)];
     let asked = (0..IDS, 0..NUMBERS, Cost::any(), (mode, role), slot, changed, proptest::option::of(taken));
-    let ask = asked.prop_map(|(id, numbers, cost, (mode, role), slot, changed, taken)| Ask {
+    let ask = asked.prop_map(|(id, numbers, cost, (mode, role), slot, changed, taken)| AskedCharge {
         id,
         numbers,
         cost,

@@ -39,7 +39,7 @@ pub(super) struct Counts {
 }
 
 /// The request of a step that is compared.
-pub(super) struct Place<'a> {
+pub(super) struct ComparedRequest<'a> {
     pub(super) rules: &'a Rules,
     pub(super) step: &'a Step,
     /// The number of the step, counted from 1.
@@ -62,7 +62,7 @@ impl Counts {
     }
 }
 
-impl Place<'_> {
+impl ComparedRequest<'_> {
     /// Compares what a request has got. `counts` are those of the step, with its last request. `needs_redis`: the rules have
     /// limits that the store cannot count.
     pub(super) fn compare(&self, asked: &Asked, counts: Counts, needs_redis: bool) -> Result<(), Box<Difference>> {

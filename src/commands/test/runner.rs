@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::store_flags::StoreArgs;
 use super::asking::{ask, charges};
 use super::buckets::{connected, forget};
-use super::comparison::{Counts, Difference, Place};
+use super::comparison::{ComparedRequest, Counts, Difference};
 use crate::clock::Clock;
 use crate::config::rule_tests::{RuleTest, Step};
 use crate::engine::algorithms::charge::Charge;
@@ -118,7 +118,7 @@ impl<'a> Runner<'a> {
             }
             counts.add(&asked);
             let view = limiter.view();
-            let place = Place { rules: view.rules(), step, position, number, at, now };
+            let place = ComparedRequest { rules: view.rules(), step, position, number, at, now };
             place.compare(&asked, counts, self.needs_redis)?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::super::print::joined;
 use super::buckets::{connected, forget};
-use super::step_answer::{Answer, UNLIMITED, answer, binding, compare};
+use super::step_answer::{StepAnswer, UNLIMITED, answer, binding, compare};
 use super::unread::{self, given};
 use crate::config::{self, Severity};
 use crate::engine::algorithms::charge::{Bucket, Charge, Dated, Input, Mode, Slot};
@@ -108,7 +108,7 @@ impl Player {
         step: &Value,
         epoch: Micros,
         used: &mut Vec<Charge>,
-    ) -> Result<Answer, String> {
+    ) -> Result<StepAnswer, String> {
         let now = epoch.after(micros(&step["at_ms"])?);
         self.clock.store(now.0, Ordering::Relaxed);
         let op = step["op"].as_str().unwrap_or_default();
@@ -141,7 +141,7 @@ impl Player {
         self.decide(rules, plan, now).await
     }
 
-    async fn decide(&mut self, rules: &Rules, plan: Plan, now: Micros) -> Result<Answer, String> {
+    async fn decide(&mut self, rules: &Rules, plan: Plan, now: Micros) -> Result<StepAnswer, String> {
         let effective_from = rules.effective_from;
         let mut deciding = Deciding::new(plan);
         if let Some([charges, _]) = deciding.round() {
@@ -233,7 +233,7 @@ impl Player {
         plan: &Plan,
         now: Micros,
         calls: u64,
-    ) -> Result<Answer, String> {
+    ) -> Result<StepAnswer, String> {
         let mut tasks = tokio::task::JoinSet::new();
         let effective_from = rules.effective_from;
         for _ in 0..calls {

@@ -10,7 +10,7 @@ use crate::engine::limit::rules::Rules;
 
 /// The answer to a step, as an object with the keys of `expect`. The error is that of an invalid step, which a scenario
 /// expects with `error: true`.
-pub(super) type Answer = Result<Value, String>;
+pub(super) type StepAnswer = Result<Value, String>;
 
 /// The answer of the binding decision. Charges that cannot deny count only if there are no others, and so do refunds that gave
 /// nothing back.
@@ -75,7 +75,7 @@ pub(super) fn answer(rules: &Rules, limit: Option<u32>, decision: &Decision, det
 /// The remaining tokens of a bucket without a limit, which equal any number.
 pub(super) const UNLIMITED: &str = "unlimited";
 
-pub(super) fn compare(answer: &Answer, expect: &Value, tolerance: f64) -> Result<(), String> {
+pub(super) fn compare(answer: &StepAnswer, expect: &Value, tolerance: f64) -> Result<(), String> {
     let Some(expect) = expect.as_object() else { return Ok(()) };
     let values = match answer {
         Ok(values) => values,

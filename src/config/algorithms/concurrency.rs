@@ -2,7 +2,7 @@
 
 use super::super::node::Value;
 use super::{
-    Algorithm, ComponentSource, Entry, Limit, Mapping, Node, Numbers, ReadResult, Settings, reject_token_keys,
+    Algorithm, AlgorithmEntry, ComponentSource, Limit, Mapping, Node, Numbers, ReadResult, Settings, reject_token_keys,
 };
 use crate::engine::algorithms::concurrency::{DEFAULT_LEASE, LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::algorithms::numbers::NumbersError;
@@ -10,7 +10,7 @@ use crate::engine::limit::Cost;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::request::component::Component;
 
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     words: &["concurrency"],
     settings: || Box::new(Concurrency { lease: DEFAULT_LEASE }),
     keys: &["capacity", "lease"],

@@ -6,13 +6,13 @@ use super::super::lints::Lint;
 use super::super::node::Key;
 use super::super::numbers::{self, Period, period};
 use super::super::problem::Place;
-use super::{Algorithm, Allowance, Entry, Interner, Mapping, Node, Numbers, ReadResult, ReportedError, gcra};
+use super::{Algorithm, AlgorithmEntry, Allowance, Interner, Mapping, Node, Numbers, ReadResult, ReportedError, gcra};
 use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::limit::allowance::ElevatedAllowance;
 
-pub(super) const ENTRY: Entry =
-    Entry { words: &[], settings: gcra::ENTRY.settings, keys: &["elevated"], override_keys: &["elevated"] };
+pub(super) const ENTRY: AlgorithmEntry =
+    AlgorithmEntry { words: &[], settings: gcra::ENTRY.settings, keys: &["elevated"], override_keys: &["elevated"] };
 
 pub(in super::super) const KEYS: [&str; 5] = ["burst", "count", "period", "for", "activations_per_month"];
 

@@ -5,12 +5,12 @@ use super::super::numbers::{Period, Rate, Window, rates};
 use super::super::scalars::one_of;
 use super::super::suggest::nearest;
 use super::super::{delay, lease};
-use super::{Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, ReadResult, Settings, quoted};
+use super::{Algorithm, AlgorithmEntry, Context, Limit, Mapping, Node, Numbers, ReadResult, Settings, quoted};
 use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::calendar::{Calendar, Unit};
 use crate::engine::algorithms::numbers::NumbersError;
 
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     words: &["fixed_window"],
     settings: || Box::new(FixedWindow::default()),
     keys: &["aligned", "timezone", "resets_on", "lease", "delay"],

@@ -2,10 +2,10 @@
 
 use super::super::numbers::{Rate, Window, rates};
 use super::super::{delay, lease};
-use super::{Algorithm, Context, Entry, Limit, Mapping, Numbers, ReadResult, Settings};
+use super::{Algorithm, AlgorithmEntry, Context, Limit, Mapping, Numbers, ReadResult, Settings};
 
 /// A token bucket that refills evenly is the same algorithm.
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     words: &["gcra", "token_bucket"],
     settings: || Box::new(Gcra),
     keys: &["lease", "delay"],

@@ -29,7 +29,7 @@ use crate::engine::request::component::ComponentSource;
 use crate::engine::request::path_pattern::PathPattern;
 
 /// The part of the rules file that belongs to an algorithm.
-struct Entry {
+struct AlgorithmEntry {
     /// The words of `algorithm:` that select it. `elevated` has none: it is a key of `gcra`.
     words: &'static [&'static str],
     settings: fn() -> Box<dyn Settings>,
@@ -39,7 +39,7 @@ struct Entry {
     override_keys: &'static [&'static str],
 }
 
-static REGISTRY: [Entry; 8] = [
+static REGISTRY: [AlgorithmEntry; 8] = [
     gcra::ENTRY,
     fixed_window::ENTRY,
     sliding_log::ENTRY,
@@ -123,10 +123,11 @@ pub(super) fn of_word(node: &Node) -> ReadResult<Box<dyn Settings>> {
 pub(super) fn settings(inherited: &dyn Settings, map: &Mapping<'_>) -> ReadResult<Box<dyn Settings>> {
     let algorithm = inherited.algorithm().name();
     for key in map.keys().filter(|key| !(key.text == "headers" && deny_with::is_none(map.value("headers")))) {
-        let has = |entry: &&Entry| entry.keys.iter().chain(entry.override_keys).any(|known| *known == key.text);
+        let has =
+            |entry: &&AlgorithmEntry| entry.keys.iter().chain(entry.override_keys).any(|known| *known == key.text);
         let owners = || REGISTRY.iter().filter(has);
         // `elevated` checks what it can be combined with.
-        let is_own = |entry: &Entry| entry.words.is_empty() || entry.words.contains(&algorithm);
+        let is_own = |entry: &AlgorithmEntry| entry.words.is_empty() || entry.words.contains(&algorithm);
         if owners().next().is_some() && !owners().any(is_own) {
             let words: Vec<&str> = owners().map(|entry| entry.words[0]).collect();
             let message = format!("`{}` needs `algorithm: {}`", key.text, words.join("` or `"));

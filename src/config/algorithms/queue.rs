@@ -6,8 +6,8 @@ use super::super::mapping::all;
 use super::super::node::Key;
 use super::super::scalars::{is_name, one_of};
 use super::{
-    Algorithm, Context, Entry, Limit, Mapping, Node, Numbers, PathPattern, ReadResult, Settings, StoreErrorPolicy,
-    check_redis_only, quoted, reject_token_keys,
+    Algorithm, AlgorithmEntry, Context, Limit, Mapping, Node, Numbers, PathPattern, ReadResult, Settings,
+    StoreErrorPolicy, check_redis_only, quoted, reject_token_keys,
 };
 use crate::engine::algorithms::numbers::NumbersError;
 use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING, Storage};
@@ -15,7 +15,7 @@ use crate::engine::limit::LimitMode;
 use crate::engine::limit::queue::{FollowUp, Queue};
 use crate::engine::request::component::Component;
 
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     words: &["queue"],
     settings: || Box::new(QueueSettings { max_age: None }),
     keys: &["capacity", "max_age", "kind", "fields", "then"],

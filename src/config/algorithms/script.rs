@@ -7,14 +7,14 @@ use http::header::HeaderName;
 use super::super::mapping::all;
 use super::super::{deny_with, named_files};
 use super::{
-    Algorithm, Context, Entry, Limit, Mapping, NamedFile, Node, Numbers, ReadResult, Settings, check_redis_only,
-    quoted, reject_token_keys,
+    Algorithm, AlgorithmEntry, Context, Limit, Mapping, NamedFile, Node, Numbers, ReadResult, Settings,
+    check_redis_only, quoted, reject_token_keys,
 };
 use crate::engine::algorithms::script::{
     LONGEST_ARGUMENT, MOST_ARGUMENTS, MOST_HEADERS, Script, ScriptSource, arguments, may_set,
 };
 
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     words: &["script"],
     settings: || Box::new(ScriptSettings { arguments: None }),
     keys: &["file", "args", "headers"],

@@ -1,10 +1,10 @@
 //! `algorithm: sliding_log`: each token comes back one period after it was taken.
 
 use super::super::numbers::{Rate, Window, rates};
-use super::{Algorithm, Entry, Mapping, Numbers, ReadResult, Settings};
+use super::{Algorithm, AlgorithmEntry, Mapping, Numbers, ReadResult, Settings};
 
-pub(super) const ENTRY: Entry =
-    Entry { words: &["sliding_log"], settings: || Box::new(SlidingLog), keys: &[], override_keys: &[] };
+pub(super) const ENTRY: AlgorithmEntry =
+    AlgorithmEntry { words: &["sliding_log"], settings: || Box::new(SlidingLog), keys: &[], override_keys: &[] };
 
 struct SlidingLog;
 

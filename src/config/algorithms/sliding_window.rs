@@ -1,9 +1,9 @@
 //! `algorithm: sliding_window`: tokens come back while the next window passes. `count_denied` also counts denied requests.
 
 use super::super::numbers::rates;
-use super::{Algorithm, Entry, Mapping, Node, Numbers, ReadResult, Settings};
+use super::{Algorithm, AlgorithmEntry, Mapping, Node, Numbers, ReadResult, Settings};
 
-pub(super) const ENTRY: Entry = Entry {
+pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     words: &["sliding_window"],
     settings: || Box::new(SlidingWindow { count_denied: false }),
     keys: &["count_denied"],

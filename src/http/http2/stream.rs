@@ -111,7 +111,7 @@ pub(super) async fn serve<S: Service>(
 }
 
 /// A response and the rest of its request.
-struct Answer<E> {
+struct StreamAnswer<E> {
     response: Response,
     /// `None` if the request's head was rejected.
     exchange: Option<E>,
@@ -143,7 +143,7 @@ impl<S: Service> Stream<'_, S> {
             }
         })
         .await;
-        let Some(Answer { response, exchange, upload }) = answered else {
+        let Some(StreamAnswer { response, exchange, upload }) = answered else {
             let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
             return if is_rapid { StreamEnd::RapidReset } else { StreamEnd::Broken };
         };
@@ -164,7 +164,7 @@ impl<S: Service> Stream<'_, S> {
         ended
     }
 
-    async fn answer(&self, head: request::Parts, body: RecvStream) -> Answer<S::Exchange> {
+    async fn answer(&self, head: request::Parts, body: RecvStream) -> StreamAnswer<S::Exchange> {
         let Self { service, context, responder } = self;
         let server = service.server();
         let incoming = (!body.is_end_stream()).then(|| ReceivedBody::new(body, &head.headers));
@@ -173,7 +173,7 @@ impl<S: Service> Stream<'_, S> {
             Err(error) => {
                 let response = server.reject(error);
                 service.rejected(context, Version::HTTP_2, error, &response);
-                return Answer { response, exchange: None, upload: RequestBody::Empty };
+                return StreamAnswer { response, exchange: None, upload: RequestBody::Empty };
             }
         };
         // Held here as well: if the service drops an unread body, the stream must not be reset while the response is
@@ -194,7 +194,7 @@ impl<S: Service> Stream<'_, S> {
         let mut exchange = service.begin(context, &request);
         let response = service.answer(context, &mut request, &mut exchange).await;
         exchange.answered(context, &response);
-        Answer { response, exchange: Some(exchange), upload }
+        StreamAnswer { response, exchange: Some(exchange), upload }
     }
 
     async fn respond(

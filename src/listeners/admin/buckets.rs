@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::body::{read, reason, span, tokens};
 use super::change::{AdminRequest, Caller, Rejection};
-use super::{Admin, Answer, replies};
+use super::{Admin, AdminAnswer, replies};
 use crate::engine::limit::blocks::LONGEST_BLOCK;
 use crate::http::simple::Incoming;
 use crate::limiter::operator::{BucketChange, BucketReport};
@@ -25,7 +25,7 @@ impl Admin {
         state.map_or_else(|error| Rejection::from(error).reply(), |state| page(&state))
     }
 
-    pub(super) async fn change_bucket(&self, write: AdminWrite, bucket: &str, request: AdminRequest) -> Answer {
+    pub(super) async fn change_bucket(&self, write: AdminWrite, bucket: &str, request: AdminRequest) -> AdminAnswer {
         if let Err(rejection) = check_length(bucket) {
             return rejection.reply().into();
         }
@@ -39,7 +39,7 @@ impl Admin {
     }
 
     /// Makes all buckets of a limit full.
-    pub(super) async fn reset_limit(&self, name: &str, request: AdminRequest) -> Answer {
+    pub(super) async fn reset_limit(&self, name: &str, request: AdminRequest) -> AdminAnswer {
         if let Err(rejection) = check_length(name) {
             return rejection.reply().into();
         }

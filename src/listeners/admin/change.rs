@@ -6,7 +6,7 @@ use http::StatusCode;
 use http::request::Parts;
 
 use super::access::FOR_CHANGES;
-use super::{Admin, Answer};
+use super::{Admin, AdminAnswer};
 use crate::engine::text::quote::shown;
 use crate::http::simple::Incoming;
 use crate::limiter::operator::OperatorError;
@@ -82,8 +82,8 @@ impl Admin {
         write: AdminWrite,
         bucket: Option<&str>,
         request: AdminRequest,
-        apply: impl AsyncFnOnce(&Caller, Incoming) -> Result<Answer, Rejection>,
-    ) -> Answer {
+        apply: impl AsyncFnOnce(&Caller, Incoming) -> Result<AdminAnswer, Rejection>,
+    ) -> AdminAnswer {
         let AdminRequest { head, body, peer } = request;
         let (op, bucket) = (write.label(), bucket.map(|bucket| shown(bucket, MAX_SHOWN_NAME)));
         let (result, answer) = match self.authorize(&head, peer, FOR_CHANGES) {

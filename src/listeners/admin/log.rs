@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::body::{read, span};
 use super::buckets::json_reply;
 use super::change::{AdminRequest, Caller, Rejection};
-use super::{Admin, Answer};
+use super::{Admin, AdminAnswer};
 use crate::engine::algorithms::micros::Micros;
 use crate::http::simple::Incoming;
 use crate::message::reply::{Reply, problem};
@@ -101,7 +101,7 @@ impl Admin {
         self.options.log.as_ref().map_or_else(no_filter, LogFilter::page)
     }
 
-    pub(super) async fn change_log(self: &Rc<Self>, is_reset: bool, request: AdminRequest) -> Answer {
+    pub(super) async fn change_log(self: &Rc<Self>, is_reset: bool, request: AdminRequest) -> AdminAnswer {
         let Some(filter) = &self.options.log else { return no_filter().into() };
         let apply = async |caller: &Caller, body: Incoming| {
             if is_reset {

@@ -187,13 +187,13 @@ pub struct Admin {
 }
 
 /// The answer to a request.
-enum Answer {
+enum AdminAnswer {
     Reply(Reply),
     /// Lines of JSON, as they come.
     Stream(Receiver<Bytes>),
 }
 
-impl From<Reply> for Answer {
+impl From<Reply> for AdminAnswer {
     fn from(reply: Reply) -> Self {
         Self::Reply(reply)
     }
@@ -240,7 +240,7 @@ impl Admin {
             let (head, body) = request.into_parts();
             let answer = self.answer(AdminRequest { head, body, peer }).await;
             // A stream goes on, and ends with its connection.
-            if matches!(answer, Answer::Reply(_)) {
+            if matches!(answer, AdminAnswer::Reply(_)) {
                 connection.stage.set(Stage::Idle);
             }
             convert(answer)
@@ -268,7 +268,7 @@ impl Admin {
         }
     }
 
-    async fn answer(self: &Rc<Self>, request: AdminRequest) -> Answer {
+    async fn answer(self: &Rc<Self>, request: AdminRequest) -> AdminAnswer {
         let path = request.head.uri.path().to_owned();
         let found = routes::find(request.head.method.as_str(), &path);
         let access = if let Found::Route(route, _) = &found { route.access } else { Access::Open };
@@ -283,7 +283,7 @@ impl Admin {
     }
 
     /// `segment` is what the route's path leaves open.
-    async fn operate(self: &Rc<Self>, operation: Operation, segment: &str, request: AdminRequest) -> Answer {
+    async fn operate(self: &Rc<Self>, operation: Operation, segment: &str, request: AdminRequest) -> AdminAnswer {
         match operation {
             Operation::Page => page::reply(),
             Operation::Top => self.top(request.head.uri.query()),
@@ -319,11 +319,11 @@ fn page(status: StatusCode, content_type: &str, body: String) -> Reply {
 }
 
 /// Converts a reply. Headers that the library does not take are left out; replies have none.
-fn convert(answer: Answer) -> Response<Body> {
+fn convert(answer: AdminAnswer) -> Response<Body> {
     let (status, headers, body) = match answer {
         // hyper leaves the body out for HEAD and keeps its length.
-        Answer::Reply(Reply { status, headers, body }) => (status, headers, Body::Whole(Full::new(body.into()))),
-        Answer::Stream(lines) => {
+        AdminAnswer::Reply(Reply { status, headers, body }) => (status, headers, Body::Whole(Full::new(body.into()))),
+        AdminAnswer::Stream(lines) => {
             let headers = Headers::from_iter([("content-type", "application/x-ndjson"), ("cache-control", "no-store")]);
             (StatusCode::OK, headers, Body::Stream(lines))
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::body::{comment, read_members, span};
 use super::buckets::json_reply;
 use super::change::{AdminRequest, Caller, MAX_SHOWN_NAME, Rejection};
-use super::{Admin, Answer};
+use super::{Admin, AdminAnswer};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::rules::Rules;
 use crate::engine::telling::bucket_info::limit_of;
@@ -52,7 +52,7 @@ impl Admin {
         }
     }
 
-    pub(super) async fn change_override(&self, write: AdminWrite, bucket: &str, request: AdminRequest) -> Answer {
+    pub(super) async fn change_override(&self, write: AdminWrite, bucket: &str, request: AdminRequest) -> AdminAnswer {
         let apply = async |caller: &Caller, body: Incoming| {
             let (reply, bucket, what) = if write == AdminWrite::SetOverride {
                 self.set_override(bucket, body, caller).await?

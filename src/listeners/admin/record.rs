@@ -15,7 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::body::{read, span};
 use super::change::{AdminRequest, Caller, Rejection};
-use super::{Admin, Answer};
+use super::{Admin, AdminAnswer};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::WHOLE_SHARE;
 use crate::http::simple::Incoming;
@@ -62,7 +62,7 @@ impl Drop for Running {
 }
 
 impl Admin {
-    pub(super) async fn record(self: &Rc<Self>, request: AdminRequest) -> Answer {
+    pub(super) async fn record(self: &Rc<Self>, request: AdminRequest) -> AdminAnswer {
         let apply = async |caller: &Caller, body: Incoming| {
             let bounds = read(body, &["for", "max_bytes", "share"], bounds).await?;
             let Some((recording, lines)) = self.options.shared.start_recording(rand::random(), bounds.share) else {
@@ -78,7 +78,7 @@ impl Admin {
             let task = AbortOnDropHandle::new(spawn_local(running.stream(lines, pieces, bounds)));
             // There is no other: its recording would be running.
             self.recording.replace(Some(task));
-            Ok(Answer::Stream(stream))
+            Ok(AdminAnswer::Stream(stream))
         };
         self.change(AdminWrite::Record, None, request, apply).await
     }

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::body::read;
 use super::buckets::json_reply;
 use super::change::{AdminRequest, Caller, Rejection};
-use super::{Admin, Answer};
+use super::{Admin, AdminAnswer};
 use crate::http::simple::Incoming;
 use crate::listeners::rules_json::timestamp;
 use crate::message::reply::Reply;
@@ -37,7 +37,7 @@ pub struct ReloadOutcome {
 }
 
 impl Admin {
-    pub(super) async fn reload(&self, request: AdminRequest) -> Answer {
+    pub(super) async fn reload(&self, request: AdminRequest) -> AdminAnswer {
         let apply = async |caller: &Caller, body: Incoming| {
             read(body, &[], |_| Some(())).await?;
             let (by, agent) = (&caller.name, &caller.agent);

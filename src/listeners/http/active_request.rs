@@ -11,7 +11,7 @@ use crate::http::message::Response;
 use crate::http::{Context, Exchange};
 use crate::limiter::{DecisionRequest, HeldSlots, Limiter, LimiterVerdict};
 use crate::message::connection::Cut;
-use crate::telemetry::access_log::{Entry, UpstreamUse};
+use crate::telemetry::access_log::{AccessLogEntry, UpstreamUse};
 use crate::telemetry::http_counters::InFlight;
 use crate::telemetry::metrics::DecisionListener;
 use crate::telemetry::traces::Trace;
@@ -23,7 +23,7 @@ pub(crate) struct ActiveRequest {
     _in_flight: InFlight,
     pub(crate) trace: Trace,
     /// Boxed because it is large and usually absent.
-    entry: Option<Box<Entry>>,
+    entry: Option<Box<AccessLogEntry>>,
     slots: RefCell<Option<Box<HeldSlots>>>,
     activity: Rc<Activity>,
     /// True once the last of the response was handed over.
@@ -31,7 +31,12 @@ pub(crate) struct ActiveRequest {
 }
 
 impl ActiveRequest {
-    pub(super) fn new(in_flight: InFlight, trace: Trace, entry: Option<Box<Entry>>, context: &Context) -> Self {
+    pub(super) fn new(
+        in_flight: InFlight,
+        trace: Trace,
+        entry: Option<Box<AccessLogEntry>>,
+        context: &Context,
+    ) -> Self {
         let activity = context.activity.clone();
         Self { _in_flight: in_flight, trace, entry, slots: RefCell::default(), activity, has_ended: Cell::new(false) }
     }

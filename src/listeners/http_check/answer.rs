@@ -3,7 +3,7 @@
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Answer, OPENAPI};
+use super::{CheckAnswer, OPENAPI};
 use crate::engine::algorithms::decision::{Detail, Elevation, Outcome};
 use crate::engine::algorithms::script::{ScriptOutput, ScriptValue};
 use crate::engine::answer::accepted;
@@ -25,7 +25,7 @@ const CONTENT_TYPE: &str = "content-type";
 const CLIENT_STATUS: &str = "x-ratelimit-status";
 
 /// The answer to a gateway: 200 with the rate limit headers, or the denial for the client.
-pub(super) fn to_gateway(decided: &LimiterVerdict, generations: Generations) -> Answer {
+pub(super) fn to_gateway(decided: &LimiterVerdict, generations: Generations) -> CheckAnswer {
     let (rules, verdict) = (decided.view.rules(), &decided.verdict);
     if !verdict.is_allowed() {
         // Never gRPC's own denial: its HTTP status is 200.
@@ -75,7 +75,7 @@ pub(super) fn for_envoy(mut reply: Reply, is_grpc: bool) -> Reply {
 
 /// The answer to an application: every limit's decision, with the status and headers that a client would get. `waits`: it has to
 /// wait by itself for limits with `delay`.
-pub(super) fn to_application(decided: &LimiterVerdict, waits: bool, generations: Generations) -> Answer {
+pub(super) fn to_application(decided: &LimiterVerdict, waits: bool, generations: Generations) -> CheckAnswer {
     let (mut reply, result) = to_gateway(decided, generations);
     if reply.status == StatusCode::ACCEPTED {
         // The application gets the entry's id in the body.

@@ -77,7 +77,7 @@ struct Charge {
 }
 
 /// A reply with the result that it counts as.
-type Answer = (Reply, CheckResult);
+type CheckAnswer = (Reply, CheckResult);
 
 impl Check {
     pub fn new(limiter: Rc<Limiter>, options: &FrontendOptions) -> Rc<Self> {
@@ -93,7 +93,7 @@ impl Check {
         context: &Context,
         request: &mut Request,
         active: &mut ActiveRequest,
-    ) -> Answer {
+    ) -> CheckAnswer {
         strip_named(&mut request.headers);
         let is_grpc = request.headers.is_grpc();
         let reader = GatewayReader { headers: &request.headers, trusted: &self.front.server.trusted_proxies };
@@ -165,7 +165,7 @@ impl Check {
         context: &Context,
         request: &mut Request,
         active: &mut ActiveRequest,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<CheckAnswer, Failure> {
         if !answer::is_json(&request.headers) {
             let detail = "a call must be JSON: send `Content-Type: application/json`";
             return Ok((problem(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail), CheckResult::Malformed));

@@ -9,7 +9,7 @@ use self::scan::{Mistake, Scanned, Scanner};
 use super::field::{self, Draft, Field, Tells};
 use super::instant::Instants;
 use super::told::{Told, ToldHeaders};
-use super::{Entry, RecordingEnd, Unreadable};
+use super::{LogEntry, RecordingEnd, Unreadable};
 use crate::engine::algorithms::micros::Micros;
 
 mod names;
@@ -41,7 +41,7 @@ pub(super) struct JsonFormat {
 
 /// The index at which the next member is expected among the known ones.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Place(usize);
+pub(super) struct ExpectedMember(usize);
 
 impl JsonFormat {
     /// Learns the members of a log from its first lines, and the dialect unless it is given.
@@ -123,12 +123,12 @@ impl JsonFormat {
         &'a self,
         line: &'a [u8],
         instants: &mut Instants,
-    ) -> Result<Option<(Entry<'a>, Micros)>, Unreadable> {
+    ) -> Result<Option<(LogEntry<'a>, Micros)>, Unreadable> {
         let unreadable = |(expected, at): Mistake| Unreadable { expected: expected.into(), at };
         let mut scanner = Scanner::object(line).map_err(unreadable)?;
         let mut draft = Draft::default();
         let required = self.dialect.required();
-        let (mut place, mut is_request) = (Place::default(), required.is_empty());
+        let (mut place, mut is_request) = (ExpectedMember::default(), required.is_empty());
         let mut recorded = RecordedDescriptors::default();
         let (mut seen, mut has_headers) = (0_u128, false);
         while let Some((name, value)) = scanner.member().map_err(unreadable)? {
@@ -208,7 +208,7 @@ impl JsonFormat {
     }
 
     /// The place and the meaning of a member. Lines have their members in the same order, so the next one is tried first.
-    fn member(&self, name: &[u8], place: &mut Place) -> Option<(usize, &Field)> {
+    fn member(&self, name: &[u8], place: &mut ExpectedMember) -> Option<(usize, &Field)> {
         let is_named = |(known, _): &&(Box<[u8]>, Field)| **known == *name;
         let found = match self.members.get(place.0).filter(is_named) {
             Some(_) => place.0,

@@ -8,7 +8,7 @@ use super::field::{self, Draft, Field, Tells};
 use super::instant::Instants;
 use super::told::Told;
 use crate::engine::algorithms::micros::Micros;
-use crate::logs::Entry;
+use crate::logs::LogEntry;
 
 mod apache;
 mod envoy;
@@ -93,7 +93,7 @@ impl Template {
         &'a self,
         line: &'a [u8],
         instants: &mut Instants,
-    ) -> Result<(Entry<'a>, Micros), Unreadable> {
+    ) -> Result<(LogEntry<'a>, Micros), Unreadable> {
         let expected_text =
             |text: &[u8], at| Unreadable { expected: format!("`{}`", String::from_utf8_lossy(text)).into(), at };
         let mut draft = Draft::default();
@@ -171,7 +171,7 @@ fn find(rest: &[u8], end: &[u8], has_escapes: bool) -> Option<usize> {
 mod tests {
     use super::*;
 
-    pub(super) fn parse(template: &str, line: &str) -> Result<Entry<'static>, Unreadable> {
+    pub(super) fn parse(template: &str, line: &str) -> Result<LogEntry<'static>, Unreadable> {
         let template = Box::leak(Box::new(Template::compile(template).unwrap()));
         let line = Box::leak(line.to_owned().into_boxed_str());
         template.parse(line.as_bytes(), &mut Instants::new()).map(|(entry, _)| entry)

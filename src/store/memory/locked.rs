@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::overflow::{self, Overflow};
 use super::quotas::RequestQuotas;
-use super::shard::{Place, Shard, low_half};
+use super::shard::{BucketPlace, Shard, low_half};
 use super::shares::Tag;
 use super::{Batch, MemoryStore, StoreError};
 use crate::engine::algorithms::charge::{Charge, Mode, Slot};
@@ -52,7 +52,7 @@ impl<'s> Locked<'s> {
             self.shards[self.index(charge)].state(places[index], charge, self.overflow.as_deref())
         };
         let mut shared: Few<(&Charge, Edit)> = Few::new();
-        let new = places.iter().filter(|place| matches!(place, Place::New(_))).count();
+        let new = places.iter().filter(|place| matches!(place, BucketPlace::New(_))).count();
         let shares = self.shards.first().map(|shard| &shard.shares);
         let mut quotas = shares.and_then(|shares| RequestQuotas::of(self.store, shares, batch.charges, now, new));
         let mut edits = Edits::new();
@@ -108,8 +108,8 @@ impl<'s> Locked<'s> {
 
     /// Finds the places of all charges, and dates the overflow buckets among them. After a sweep all are found again: it may have
     /// dropped a bucket that was there.
-    fn places(&mut self, charges: &[Charge], now: Micros) -> Few<Place> {
-        let has_room = |place: &Place| !matches!(place, Place::Overflow);
+    fn places(&mut self, charges: &[Charge], now: Micros) -> Few<BucketPlace> {
+        let has_room = |place: &BucketPlace| !matches!(place, BucketPlace::Overflow);
         let mut places = Few::new();
         self.find_places(charges, now, &mut places);
         if !places.iter().all(has_room) {
@@ -129,7 +129,7 @@ impl<'s> Locked<'s> {
         places
     }
 
-    fn find_places(&mut self, charges: &[Charge], now: Micros, places: &mut Few<Place>) {
+    fn find_places(&mut self, charges: &[Charge], now: Micros, places: &mut Few<BucketPlace>) {
         places.clear();
         if charges.len() > 1 {
             // With a million buckets each is a cache miss, and one look after the other would wait for each in turn.
@@ -148,9 +148,9 @@ impl<'s> Locked<'s> {
                 && !self.shards[index].states.get(low_half(&charge.bucket)).is_some_and(|state| state.holds(slot, now))
                 && self.lock_overflow().holds(&charge.bucket, slot, now)
             {
-                place = Place::OverflowSlot;
+                place = BucketPlace::OverflowSlot;
             }
-            if let Place::New(tag) = place {
+            if let BucketPlace::New(tag) = place {
                 new.push((index, tag));
             }
             places.push(place);

@@ -6,7 +6,7 @@ use locked::Locked;
 use overflow::Overflow;
 use parking_lot::{Mutex, MutexGuard};
 use quotas::Quotas;
-use shard::{Place, Shard};
+use shard::{BucketPlace, Shard};
 use shares::Shares;
 pub use shares::{LimitKeys, Reserve};
 
@@ -125,9 +125,9 @@ impl MemoryStore {
         let now = batch.now;
         let mut shard = self.shards.get(self.shard_number(charge))?.lock();
         let level = match shard.place(charge, now, self.keys_per_shard, &[]) {
-            Place::Table(level) => Some(level),
-            Place::New(_) => None,
-            Place::States | Place::Overflow | Place::OverflowSlot => return None,
+            BucketPlace::Table(level) => Some(level),
+            BucketPlace::New(_) => None,
+            BucketPlace::States | BucketPlace::Overflow | BucketPlace::OverflowSlot => return None,
         };
         let (decision, change) = state::decide_level(level.as_ref(), charge, now, batch.effective_from);
         let is_written = change != LevelChange::Keep;

@@ -51,7 +51,7 @@ struct Terms {
 #[derive(Clone, Debug)]
 enum Step {
     /// A call to the store after a while.
-    Call(Wait, Vec<Vec<Ask>>),
+    Call(Wait, Vec<Vec<AskedCharge>>),
     /// The other rules take effect.
     Reload,
     RemoveLimit(usize),
@@ -68,7 +68,7 @@ enum Wait {
 }
 
 #[derive(Clone, Debug)]
-struct Ask {
+struct AskedCharge {
     bucket: usize,
     mode: Mode,
     role: Role,
@@ -167,7 +167,7 @@ fn shared_key(key: &str) -> String {
 }
 
 impl Map<'_> {
-    fn charge(&self, ask: &Ask) -> (usize, Charge) {
+    fn charge(&self, ask: &AskedCharge) -> (usize, Charge) {
         let place = ask.bucket % self.known.len();
         let Known { limit, bucket, .. } = &self.known[place];
         let Terms { numbers, elevated, delay, .. } = &self.trace.limits[*limit][self.rules];
@@ -194,7 +194,7 @@ impl Map<'_> {
     }
 
     /// The charges of a request, none to the same bucket, and their places among the known buckets.
-    fn charges(&self, asks: &[Ask]) -> (Vec<usize>, Vec<Charge>) {
+    fn charges(&self, asks: &[AskedCharge]) -> (Vec<usize>, Vec<Charge>) {
         let mut seen = HashSet::new();
         asks.iter().map(|ask| self.charge(ask)).filter(|(place, _)| seen.insert(*place)).unzip()
     }
@@ -520,7 +520,7 @@ fn limit() -> impl Strategy<Value = [Terms; 2]> {
     })
 }
 
-fn ask() -> impl Strategy<Value = Ask> {
+fn ask() -> impl Strategy<Value = AskedCharge> {
     let role = prop_oneof![4 => Just(Role::Enforced), 2 => Just(Role::Shadow), 1 => Just(Role::Candidate)];
     let mode = prop_oneof![
         8 => Just(Mode::Spend),
@@ -533,7 +533,7 @@ fn ask() -> impl Strategy<Value = Ask> {
     let cost = prop_oneof![4 => Just(1u64), 2 => 0..7u64];
     let taken = proptest::option::of(prop_oneof![Just(0u64), 0..5_000_000u64]);
     (any::<u16>(), (mode, role), cost, 1..5u128, taken, any::<bool>(), any::<bool>()).prop_map(
-        |(bucket, (mode, role), cost, slot, taken, is_patient, is_plain)| Ask {
+        |(bucket, (mode, role), cost, slot, taken, is_patient, is_plain)| AskedCharge {
             bucket: bucket.into(),
             mode,
             role,

@@ -32,7 +32,7 @@ pub(super) struct Shard {
 
 /// The place of a charge's bucket.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum BucketPlace {
     /// In the table, with this level.
     Table(Level),
     States,
@@ -44,7 +44,7 @@ pub(super) enum Place {
     OverflowSlot,
 }
 
-impl Place {
+impl BucketPlace {
     pub(super) const fn is_overflow(self) -> bool {
         matches!(self, Self::Overflow | Self::OverflowSlot)
     }
@@ -93,23 +93,23 @@ impl Shard {
     /// Finds the place of a charge's bucket, in a shard of at most `bound` buckets. `new` are the shards and tags of other buckets
     /// that the request adds.
     #[inline]
-    pub(super) fn place(&mut self, charge: &Charge, now: Micros, bound: usize, new: &[(usize, Tag)]) -> Place {
+    pub(super) fn place(&mut self, charge: &Charge, now: Micros, bound: usize, new: &[(usize, Tag)]) -> BucketPlace {
         let keeps_level = charge.keeps_level();
         if keeps_level && let Some(level) = self.find(charge, now) {
-            return Place::Table(level);
+            return BucketPlace::Table(level);
         }
         self.states.redate(low_half(&charge.bucket), now);
         // A limit finds what it wrote while it had elevated numbers, or before it had them.
         let is_readable = |state: &BucketState| !keeps_level || state.level().is_some();
         if self.states.get(low_half(&charge.bucket)).is_some_and(is_readable) {
-            return Place::States;
+            return BucketPlace::States;
         }
         if charge.elevated().is_some()
             && let Some(level) = self.find(charge, now)
         {
-            return Place::Table(level);
+            return BucketPlace::Table(level);
         }
-        self.room(charge, new).filter(|_| self.len() < bound).map_or(Place::Overflow, Place::New)
+        self.room(charge, new).filter(|_| self.len() < bound).map_or(BucketPlace::Overflow, BucketPlace::New)
     }
 
     /// Makes room at the bound, if buckets are full. Places that were found before may be wrong.
@@ -137,15 +137,15 @@ impl Shard {
     /// Returns the state of a charge's bucket; `None` if it is full.
     pub(super) fn state<'s>(
         &'s self,
-        place: Place,
+        place: BucketPlace,
         charge: &Charge,
         overflow: Option<&'s Overflow>,
     ) -> Option<Cow<'s, BucketState>> {
         match place {
-            Place::Table(level) => Some(Cow::Owned(BucketState::Level(level))),
-            Place::States => self.states.get(low_half(&charge.bucket)).map(Cow::Borrowed),
-            Place::New(_) => None,
-            Place::Overflow | Place::OverflowSlot => overflow?.get(&charge.bucket).map(Cow::Borrowed),
+            BucketPlace::Table(level) => Some(Cow::Owned(BucketState::Level(level))),
+            BucketPlace::States => self.states.get(low_half(&charge.bucket)).map(Cow::Borrowed),
+            BucketPlace::New(_) => None,
+            BucketPlace::Overflow | BucketPlace::OverflowSlot => overflow?.get(&charge.bucket).map(Cow::Borrowed),
         }
     }
 

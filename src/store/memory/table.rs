@@ -15,7 +15,7 @@ const SMALLEST: usize = 16;
 
 /// A bucket. 40 bytes, at most 7 of 10 slots taken: 57 bytes a bucket when a table is at its bound.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct TableEntry {
     /// The upper bits are the bucket's fingerprint, the lower ones its limit's tag; 0 in a vacant slot. Two of a million buckets
     /// are mistaken for each other in one of 700,000 such tables. A longer fingerprint would make every lookup read a fifth more
     /// memory.
@@ -26,12 +26,12 @@ struct Entry {
 /// The mask of the tag.
 const TAG: u64 = (1 << TAG_BITS) - 1;
 
-const VACANT: Entry =
-    Entry { fingerprint: 0, level: Level { since: Micros(0), used: 0, weight: 0, refill: Refill::evenly(0) } };
+const VACANT: TableEntry =
+    TableEntry { fingerprint: 0, level: Level { since: Micros(0), used: 0, weight: 0, refill: Refill::evenly(0) } };
 
 /// The table. It starts without memory and doubles until `bound` buckets fit.
 pub(super) struct Table {
-    slots: Vec<Entry>,
+    slots: Vec<TableEntry>,
     held: usize,
     bound: usize,
     /// The slot at which the next sweep goes on.
@@ -74,14 +74,14 @@ impl Table {
             Err(slot) => {
                 let tag = tag();
                 shares.take(tag);
-                self.add(slot, Entry { fingerprint: fingerprint | u64::from(tag.0), level });
+                self.add(slot, TableEntry { fingerprint: fingerprint | u64::from(tag.0), level });
                 true
             }
         }
     }
 
     /// Adds an entry at `slot`.
-    fn add(&mut self, mut slot: usize, mut moved: Entry) {
+    fn add(&mut self, mut slot: usize, mut moved: TableEntry) {
         if self.held >= capacity(self.slots.len()) {
             self.grow();
             slot = self.locate(moved.fingerprint).unwrap_or_else(|slot| slot);
@@ -191,7 +191,7 @@ impl Table {
     }
 
     /// Returns the distance between the entry in `slot` and its home.
-    fn distance(&self, slot: usize, entry: &Entry) -> usize {
+    fn distance(&self, slot: usize, entry: &TableEntry) -> usize {
         let home = self.home(entry.fingerprint);
         if slot >= home { slot - home } else { slot + self.slots.len() - home }
     }
@@ -214,11 +214,11 @@ const fn key(fingerprint: u64) -> u64 {
 
 /// Returns whether an entry has this fingerprint, with any tag.
 #[inline]
-const fn is_of(entry: &Entry, fingerprint: u64) -> bool {
+const fn is_of(entry: &TableEntry, fingerprint: u64) -> bool {
     (entry.fingerprint ^ fingerprint) & !TAG == 0
 }
 
-const fn tag(entry: &Entry) -> Tag {
+const fn tag(entry: &TableEntry) -> Tag {
     Tag((entry.fingerprint & TAG) as u16)
 }
 

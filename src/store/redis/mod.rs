@@ -43,7 +43,7 @@ use leases::Leases;
 use node::{Connection, NodeHandle, Route};
 pub use notes::{Note, SharedNotes};
 pub use options::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
-pub use target::Target;
+pub use target::StoreTarget;
 
 /// The buckets in Redis. Each worker has an instance on its own runtime; all gateways share the buckets.
 pub struct RedisStore {
@@ -65,7 +65,7 @@ enum Servers {
 impl RedisStore {
     /// Starts to connect to `target` and returns at once: until there is a connection, every decision is
     /// [`StoreError::Down`]. Call it inside the tokio runtime that will ask.
-    pub fn connect(target: &Target) -> Arc<Self> {
+    pub fn connect(target: &StoreTarget) -> Arc<Self> {
         let (timeout, clock) = (target.timeout, target.clock.clone());
         let (key_starts, servers) = if target.is_cluster() {
             (KeyStarts::spread(&target.prefix), Servers::Cluster(Cluster::start(target)))

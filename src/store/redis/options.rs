@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::stream::Address;
-use super::target::{Target, Topology};
+use super::target::{StoreTarget, Topology};
 use super::tls;
 use super::url::{HostPort, Servers, StoreUrl, redacted};
 use crate::clock::Clock;
@@ -54,7 +54,7 @@ impl RedisOptions {
     /// Checks the options and reads the files; connects to nothing.
     ///
     /// A `rediss` URL needs rustls' process-wide provider: call `CryptoProvider::install_default` before.
-    pub fn target(&self) -> Result<Target, String> {
+    pub fn target(&self) -> Result<StoreTarget, String> {
         if self.timeout.is_zero() {
             return Err("--store-timeout must be longer than 0".into());
         }
@@ -79,7 +79,7 @@ impl RedisOptions {
         };
         let login = login.set_lib_name("weir", env!("CARGO_PKG_VERSION"));
         let (timeout, queue, clock) = (self.timeout, self.queue, self.clock.clone());
-        Ok(Target { topology, tls, login, timeout, queue, clock, shown, prefix: self.prefix.clone() })
+        Ok(StoreTarget { topology, tls, login, timeout, queue, clock, shown, prefix: self.prefix.clone() })
     }
 }
 

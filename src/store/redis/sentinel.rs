@@ -11,7 +11,7 @@ use super::call::{describe, text};
 use super::diagnosis::Diagnosis;
 use super::session::Session;
 use super::stream::Address;
-use super::target::{Target, Topology};
+use super::target::{StoreTarget, Topology};
 use super::url::{HostPort, SentinelLogin};
 use crate::store::Fault;
 
@@ -40,7 +40,7 @@ pub(super) struct Watching {
 }
 
 /// A Sentinel's answer.
-enum Answer {
+enum SentinelAnswer {
     Master(HostPort),
     /// It watches only masters with these names.
     Unknown(Vec<String>),
@@ -48,7 +48,7 @@ enum Answer {
 
 impl Sentinels {
     /// The Sentinels of a target that has some.
-    pub(super) fn of(target: &Target) -> Option<Self> {
+    pub(super) fn of(target: &StoreTarget) -> Option<Self> {
         let Topology::Sentinel { sentinels, master, login } = &target.topology else { return None };
         Some(Self { addresses: sentinels.clone(), login: login.clone(), master: master.clone() })
     }
@@ -114,7 +114,7 @@ impl Sentinels {
             let answer = timeout(ANSWER_TIMEOUT, self.ask_again(address, sessions[place].take())).await;
             let Ok(Ok((session, answer))) = answer else { continue };
             sessions[place] = Some(session);
-            if matches!(&answer, Answer::Master(master) if master == current) {
+            if matches!(&answer, SentinelAnswer::Master(master) if master == current) {
                 continue;
             }
             // One Sentinel may be behind.
@@ -130,7 +130,11 @@ impl Sentinels {
     }
 
     /// Asks on this connection, or on a new one.
-    async fn ask_again(&self, address: &Address, session: Option<Session>) -> Result<(Session, Answer), Diagnosis> {
+    async fn ask_again(
+        &self,
+        address: &Address,
+        session: Option<Session>,
+    ) -> Result<(Session, SentinelAnswer), Diagnosis> {
         let session = match session {
             Some(session) => session,
             None => open(address, &self.login).await?.0,
@@ -150,8 +154,8 @@ impl Watching {
         };
         let silent = |_| Diagnosis::new(Fault::Silent, format!("no answer within {ANSWER_TIMEOUT:?}"));
         match timeout(ANSWER_TIMEOUT, asking).await.map_err(silent)?? {
-            (session, Answer::Master(master)) => Ok(Self { session, master }),
-            (_, Answer::Unknown(names)) => {
+            (session, SentinelAnswer::Master(master)) => Ok(Self { session, master }),
+            (_, SentinelAnswer::Unknown(names)) => {
                 let names = if names.is_empty() { "none".to_owned() } else { format!("`{}`", names.join("`, `")) };
                 Err(Diagnosis::new(Fault::Sentinel, format!("it watches no master `{master}`; it watches {names}")))
             }
@@ -179,7 +183,7 @@ async fn open(address: &Address, login: &SentinelLogin) -> Result<(Session, Opti
 }
 
 /// Asks for the master. `rejected` is the error of AUTH.
-async fn ask(session: &Session, master: &str, rejected: Option<String>) -> Result<Answer, Diagnosis> {
+async fn ask(session: &Session, master: &str, rejected: Option<String>) -> Result<SentinelAnswer, Diagnosis> {
     let failed = |error: redis::RedisError| {
         let text = describe(&error);
         let (fault, text) = match error.code() {
@@ -204,13 +208,13 @@ async fn ask(session: &Session, master: &str, rejected: Option<String>) -> Resul
         && let [host, port] = parts.as_slice()
         && let (Some(host), Some(port)) = (text(host), text(port).and_then(|port| port.parse().ok()))
     {
-        return Ok(Answer::Master((host.to_owned(), port)));
+        return Ok(SentinelAnswer::Master((host.to_owned(), port)));
     }
     // The names are only for the error.
     let Ok(Value::Array(masters)) = session.ask(&question("MASTERS")).await else {
-        return Ok(Answer::Unknown(Vec::new()));
+        return Ok(SentinelAnswer::Unknown(Vec::new()));
     };
-    Ok(Answer::Unknown(masters.iter().filter_map(name).map(str::to_owned).collect()))
+    Ok(SentinelAnswer::Unknown(masters.iter().filter_map(name).map(str::to_owned).collect()))
 }
 
 fn question(subcommand: &str) -> Cmd {

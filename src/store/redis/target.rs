@@ -11,7 +11,7 @@ use crate::clock::Clock;
 
 /// A store with checked options. Each worker connects on its own.
 #[derive(Clone)]
-pub struct Target {
+pub struct StoreTarget {
     pub(super) topology: Topology,
     /// The settings for all servers, if the URL asks for TLS.
     pub(super) tls: Option<Tls>,
@@ -42,7 +42,7 @@ pub(super) enum Topology {
     },
 }
 
-impl Target {
+impl StoreTarget {
     /// The maximum duration of a decision.
     pub const fn timeout(&self) -> Duration {
         self.timeout

@@ -381,7 +381,7 @@ pub(super) mod tests {
         assert_eq!(parsed["user_agent"], String::from_utf8_lossy(&hostile).as_ref());
     }
 
-    fn read_back(format: Format, line: &[u8], check: impl FnOnce(&crate::logs::Entry<'_>)) {
+    fn read_back(format: Format, line: &[u8], check: impl FnOnce(&crate::logs::LogEntry<'_>)) {
         let name = if format == Format::Json { "weir" } else { "combined" };
         let line = line.trim_ascii_end();
         let format = crate::logs::format::Format::named(name).unwrap().of_log(std::iter::once(line));

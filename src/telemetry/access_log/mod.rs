@@ -75,21 +75,21 @@ pub(crate) struct WorkerLog {
 
 impl WorkerLog {
     /// Starts the line of a request that was received just now.
-    pub(crate) fn begin(self: &Rc<Self>, record: Record) -> Entry {
-        Entry { log: self.clone(), began: Instant::now(), sent: Cell::new(0), record }
+    pub(crate) fn begin(self: &Rc<Self>, record: Record) -> AccessLogEntry {
+        AccessLogEntry { log: self.clone(), began: Instant::now(), sent: Cell::new(0), record }
     }
 }
 
 /// Logs a request when it is dropped, so requests whose connection broke are logged, too.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct AccessLogEntry {
     log: Rc<WorkerLog>,
     began: Instant,
     sent: Cell<u64>,
     pub(crate) record: Record,
 }
 
-impl Entry {
+impl AccessLogEntry {
     pub(crate) const fn received(&self) -> Instant {
         self.began
     }
@@ -100,7 +100,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for AccessLogEntry {
     fn drop(&mut self) {
         self.record.duration = self.began.elapsed();
         self.record.sent = self.sent.get();

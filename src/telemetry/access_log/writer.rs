@@ -29,14 +29,14 @@ const ERROR_INTERVAL: Duration = Duration::from_secs(10);
 /// Lines on their way from the workers to the thread.
 #[derive(Debug)]
 pub(super) struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     changed: Condvar,
     dropped: IntCounter,
 }
 
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent signals between the workers and the thread")]
-struct State {
+struct QueueState {
     lines: Vec<u8>,
     /// The thread waits for lines or a signal.
     is_idle: bool,
@@ -49,7 +49,7 @@ impl Queue {
     /// Opens the destination and starts the thread, which ends with [`Self::finish`].
     pub(super) fn start(destination: Destination, dropped: IntCounter) -> io::Result<Arc<Self>> {
         let file = open(&destination)?;
-        let state = State {
+        let state = QueueState {
             lines: Vec::with_capacity(MAX_PENDING),
             is_idle: false,
             reopen: false,
@@ -95,11 +95,11 @@ impl Queue {
     /// Returns whether to reopen the file, and whether to finish.
     fn take(&self, lines: &mut Vec<u8>) -> (bool, bool) {
         let mut state = self.state.lock();
-        let is_signalled = |state: &State| state.reopen || state.finish;
+        let is_signalled = |state: &QueueState| state.reopen || state.finish;
         state.is_idle = true;
         self.changed.wait_while(&mut state, |state| state.lines.is_empty() && !is_signalled(state));
         state.is_idle = false;
-        let may_wait = |state: &mut State| state.lines.len() <= MAX_PENDING / 2 && !is_signalled(state);
+        let may_wait = |state: &mut QueueState| state.lines.len() <= MAX_PENDING / 2 && !is_signalled(state);
         self.changed.wait_while_for(&mut state, may_wait, GATHER);
         mem::swap(&mut state.lines, lines);
         (mem::take(&mut state.reopen), state.finish)

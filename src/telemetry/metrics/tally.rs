@@ -53,13 +53,13 @@ pub(super) struct Tallies {
 #[derive(Debug)]
 struct Open {
     line: Arc<Line>,
-    target: Target,
+    target: TallyTarget,
     /// The part that was already added to the target.
     added: u64,
 }
 
 #[derive(Debug)]
-enum Target {
+enum TallyTarget {
     Counter(IntCounter),
     Count(Count),
     Gauge(IntGauge),
@@ -67,18 +67,18 @@ enum Target {
 
 impl Tallies {
     pub(super) fn counter(&self, counter: IntCounter) -> Tally {
-        self.open(Target::Counter(counter))
+        self.open(TallyTarget::Counter(counter))
     }
 
     pub(super) fn count(&self, count: Count) -> Tally {
-        self.open(Target::Count(count))
+        self.open(TallyTarget::Count(count))
     }
 
     pub(super) fn gauge(&self, gauge: IntGauge) -> Tally {
-        self.open(Target::Gauge(gauge))
+        self.open(TallyTarget::Gauge(gauge))
     }
 
-    fn open(&self, target: Target) -> Tally {
+    fn open(&self, target: TallyTarget) -> Tally {
         let line = Arc::new(Line::default());
         self.open.lock().push(Open { line: line.clone(), target, added: 0 });
         Tally { line, _one_writer: PhantomData }
@@ -92,9 +92,9 @@ impl Tallies {
             let count = open.line.0.load(Ordering::Relaxed);
             let change = count.wrapping_sub(std::mem::replace(&mut open.added, count));
             match &open.target {
-                Target::Counter(counter) => counter.inc_by(change),
-                Target::Count(count) => count.inc_by(change),
-                Target::Gauge(gauge) => gauge.add(change.cast_signed()),
+                TallyTarget::Counter(counter) => counter.inc_by(change),
+                TallyTarget::Count(count) => count.inc_by(change),
+                TallyTarget::Gauge(gauge) => gauge.add(change.cast_signed()),
             }
             is_in_use
         });

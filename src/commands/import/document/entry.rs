@@ -55,7 +55,7 @@ pub(crate) type Ids = Vec<(String, Option<String>)>;
 
 /// The result for a limit or an override.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ImportState {
     Written,
     /// Written as a comment, for this reason.
     LeftOut(String),
@@ -136,13 +136,13 @@ pub(super) fn block(name: &str, limit: &Limit) -> String {
 }
 
 /// Adds an entry with its notes; as a comment if it is left out.
-pub(super) fn entry(notes: &[String], state: &State, text: &str, out: &mut String) {
+pub(super) fn entry(notes: &[String], state: &ImportState, text: &str, out: &mut String) {
     for note in notes {
         comment(2, note, out);
     }
     match state {
-        State::Written => out.push_str(text),
-        State::LeftOut(reason) => {
+        ImportState::Written => out.push_str(text),
+        ImportState::LeftOut(reason) => {
             comment(2, &format!("left out: {reason}"), out);
             for line in text.lines() {
                 out.push_str("  #   ");
@@ -150,6 +150,6 @@ pub(super) fn entry(notes: &[String], state: &State, text: &str, out: &mut Strin
                 out.push('\n');
             }
         }
-        State::Gone => {}
+        ImportState::Gone => {}
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 pub(super) use self::entry::{Ids, Limit, Origin, Override, Subject};
-use self::entry::{State, block, entry};
+use self::entry::{ImportState, block, entry};
 use super::text::{comment, piece, quoted};
 use crate::config::foreign::MOST_REGEXES;
 use crate::config::{self, Source, Sources};
@@ -29,7 +29,7 @@ struct WrittenLimit {
     limit: Limit,
     /// Valid and unique.
     name: String,
-    state: State,
+    state: ImportState,
     by: Vec<Component>,
     regexes: usize,
 }
@@ -56,7 +56,7 @@ pub(super) struct Document {
     /// The ids that are not written although other ids of their override are: they are invalid, or another override has them.
     refused: usize,
     limits: Vec<WrittenLimit>,
-    overrides: Vec<(Override, State)>,
+    overrides: Vec<(Override, ImportState)>,
     /// The names that are taken, including those in the store, in lower case.
     names: HashSet<String>,
     /// The override of each id, by limit.
@@ -89,8 +89,8 @@ impl Document {
         limit.fields.push(("short", quoted(&short)));
         let text = format!("limits:\n{}", block(&name, &limit));
         let (state, by) = match checked(&text) {
-            Ok(by) => (State::Written, by),
-            Err(reason) => (State::LeftOut(reason), Vec::new()),
+            Ok(by) => (ImportState::Written, by),
+            Err(reason) => (ImportState::LeftOut(reason), Vec::new()),
         };
         self.limits.push(WrittenLimit { limit, name, state, by, regexes: 0 });
         self.limits.len() - 1
@@ -101,14 +101,14 @@ impl Document {
         let index = self.overrides.len();
         let Some(limit) = self.limits.get_mut(given.limit) else { return };
         let state = match given.subject.clone() {
-            _ if limit.state != State::Written => State::LeftOut("its limit is left out".to_owned()),
+            _ if limit.state != ImportState::Written => ImportState::LeftOut("its limit is left out".to_owned()),
             Subject::Regex(_) => {
                 limit.regexes += 1;
                 if limit.regexes > MOST_REGEXES {
                     let most = format!("a limit can have at most {MOST_REGEXES} regular expressions");
-                    State::LeftOut(format!("{most}; combine them with `|`"))
+                    ImportState::LeftOut(format!("{most}; combine them with `|`"))
                 } else {
-                    checked(&limit.with(&given)).map_or_else(State::LeftOut, |_| State::Written)
+                    checked(&limit.with(&given)).map_or_else(ImportState::LeftOut, |_| ImportState::Written)
                 }
             }
             Subject::Ids(ids) => self.add_ids(ids, index, &mut given),
@@ -117,8 +117,8 @@ impl Document {
     }
 
     /// Keeps the ids that are valid for their limit.
-    fn add_ids(&mut self, ids: Ids, index: usize, given: &mut Override) -> State {
-        let Some(limit) = self.limits.get(given.limit) else { return State::Gone };
+    fn add_ids(&mut self, ids: Ids, index: usize, given: &mut Override) -> ImportState {
+        let Some(limit) = self.limits.get(given.limit) else { return ImportState::Gone };
         let mut kept = Vec::new();
         let mut refused = Vec::new();
         for (id, comment) in ids {
@@ -132,7 +132,7 @@ impl Document {
         if kept.is_empty() {
             let reasons = refused.iter().map(|(_, _, reason)| reason.as_str()).collect::<Vec<_>>().join("; ");
             given.subject = Subject::Ids(refused.into_iter().map(|(id, comment, _)| (id, comment)).collect());
-            return State::LeftOut(reasons);
+            return ImportState::LeftOut(reasons);
         }
         self.refused += refused.len();
         for (id, _, reason) in refused {
@@ -154,7 +154,7 @@ impl Document {
             }
         }
         given.subject = Subject::Ids(written);
-        State::Written
+        ImportState::Written
     }
 
     /// Removes an id from an override, because a later one has it too.
@@ -166,7 +166,7 @@ impl Document {
         let Some(place) = ids.iter().position(|(id, _)| is_it(id)) else { return };
         let (id, _) = ids.remove(place);
         if ids.is_empty() {
-            *state = State::Gone;
+            *state = ImportState::Gone;
         }
         let what = format!("{} is left out: {}:{} overrides it.", piece(&id), later.file, later.line);
         earlier.notes.push(earlier.origin.note(what));
@@ -223,7 +223,7 @@ impl Document {
             comment(0, text, &mut out);
         }
         out.push('\n');
-        let is_empty = self.limits.iter().all(|limit| limit.state != State::Written);
+        let is_empty = self.limits.iter().all(|limit| limit.state != ImportState::Written);
         out.push_str(if is_empty { "limits: {}\n" } else { "limits:\n" });
         for (place, limit) in self.limits.iter().enumerate() {
             if place > 0 {
@@ -231,7 +231,7 @@ impl Document {
             }
             entry(&limit.limit.notes, &limit.state, &block(&limit.name, &limit.limit), &mut out);
         }
-        let written = || self.overrides.iter().filter(|(_, state)| *state == State::Written);
+        let written = || self.overrides.iter().filter(|(_, state)| *state == ImportState::Written);
         if !self.overrides.is_empty() {
             out.push('\n');
         }
@@ -253,11 +253,14 @@ impl Document {
     pub(super) fn counts(&self) -> Counts {
         let limits = || self.limits.iter().map(|limit| (1, &limit.state, &limit.limit.notes));
         let overrides = || self.overrides.iter().map(|(given, state)| (given.len(), state, &given.notes));
-        let written = |(count, state, _): (usize, &State, _)| if *state == State::Written { count } else { 0 };
-        let left_out =
-            |(count, state, _): (usize, &State, _)| if matches!(state, State::LeftOut(_)) { count } else { 0 };
-        let comments =
-            |(_, state, notes): (_, &State, &Vec<_>)| notes.len() + usize::from(matches!(state, State::LeftOut(_)));
+        let written =
+            |(count, state, _): (usize, &ImportState, _)| if *state == ImportState::Written { count } else { 0 };
+        let left_out = |(count, state, _): (usize, &ImportState, _)| {
+            if matches!(state, ImportState::LeftOut(_)) { count } else { 0 }
+        };
+        let comments = |(_, state, notes): (_, &ImportState, &Vec<_>)| {
+            notes.len() + usize::from(matches!(state, ImportState::LeftOut(_)))
+        };
         let of_entries: usize = limits().chain(overrides()).map(comments).sum();
         Counts {
             limits: limits().map(written).sum(),

@@ -17,7 +17,7 @@ use self::map::Map;
 use super::diagnosis::Diagnosis;
 use super::keys::KeyStarts;
 use super::node::{NodeHandle, within};
-use super::target::Target;
+use super::target::StoreTarget;
 use super::unclaimed::Unclaimed;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
@@ -39,7 +39,7 @@ pub(super) struct Cluster {
 
 /// The nodes, for requests and for the task that finds them.
 struct Nodes {
-    target: Target,
+    target: StoreTarget,
     key_starts: KeyStarts,
     timeout: Duration,
     map: ArcSwap<Map>,
@@ -77,7 +77,7 @@ impl Request {
 
 impl Cluster {
     /// Starts to look for the nodes and returns at once. Call it inside the tokio runtime that will ask.
-    pub(super) fn start(target: &Target) -> Self {
+    pub(super) fn start(target: &StoreTarget) -> Self {
         let diagnosis = Diagnosis::new(Fault::Unreachable, "not connected yet");
         let nodes = Arc::new(Nodes {
             target: target.clone(),

@@ -17,7 +17,7 @@ use super::hash_slots::SLOTS;
 use super::keys::KeyStarts;
 use super::sentinel::{Sentinels, Watching};
 use super::stream::Address;
-use super::target::{Target, Topology};
+use super::target::{StoreTarget, Topology};
 use super::url::{SentinelLogin, host_and_port};
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
@@ -50,7 +50,7 @@ const TRIAL: &str = "!trial";
 const MOST_NODES: usize = 100;
 
 /// Looks at a store. Ends within some seconds for each server.
-pub async fn inspect(target: &Target) -> Inspection {
+pub async fn inspect(target: &StoreTarget) -> Inspection {
     let (fault, decisions) = decide(target).await;
     let mut found = Inspection { url: target.shown.clone(), fault, decisions, ..Inspection::default() };
     match &target.topology {
@@ -79,8 +79,8 @@ pub async fn inspect(target: &Target) -> Inspection {
 }
 
 /// Connects as `weir serve` does and times decisions. Returns the reason if there is no decision.
-async fn decide(target: &Target) -> (Option<String>, Option<RoundTrips>) {
-    let store = RedisStore::connect(&Target { timeout: DECISION_TIMEOUT, ..target.clone() });
+async fn decide(target: &StoreTarget) -> (Option<String>, Option<RoundTrips>) {
+    let store = RedisStore::connect(&StoreTarget { timeout: DECISION_TIMEOUT, ..target.clone() });
     if let Err(reason) = connected(&store).await {
         return (Some(reason), None);
     }
@@ -120,7 +120,7 @@ async fn connected(store: &RedisStore) -> Result<(), String> {
 }
 
 /// The facts about a server that has all keys.
-async fn single(target: &Target, address: &Address) -> Server {
+async fn single(target: &StoreTarget, address: &Address) -> Server {
     let trial = Trial::new(
         format!("{}{TRIAL}", KeyStarts::single(&target.prefix).of(0)),
         format!("{}*", KeyStarts::single(&target.prefix).of(0)),
@@ -137,7 +137,7 @@ async fn look_at(address: &Address, login: &RedisConnectionInfo, is_spare: bool,
 }
 
 /// The nodes of a cluster, as the first node that answers knows them.
-async fn nodes(target: &Target, seeds: &[Address]) -> Vec<Server> {
+async fn nodes(target: &StoreTarget, seeds: &[Address]) -> Vec<Server> {
     let mut silent = Vec::new();
     for seed in seeds {
         let known = match Questions::open(seed, &target.login).await {
@@ -157,7 +157,7 @@ async fn nodes(target: &Target, seeds: &[Address]) -> Vec<Server> {
     silent
 }
 
-async fn node(target: &Target, line: &NodeLine) -> Server {
+async fn node(target: &StoreTarget, line: &NodeLine) -> Server {
     let has = |slot: &u16| line.slots.iter().any(|(first, last)| (first..=last).contains(&slot));
     let tag = (0..TAGS).zip(SLOTS).find(|(_, slot)| has(slot)).map(|(tag, _)| tag);
     let key_starts = KeyStarts::spread(&target.prefix);

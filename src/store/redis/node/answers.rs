@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use redis::{RedisError, Value};
 
-use super::calls::Answer;
+use super::calls::RequestAnswer;
 use super::connection::Connection;
-use super::{Node, SHORTEST_LIFE, State};
+use super::{Node, NodeState, SHORTEST_LIFE};
 use crate::store::redis::call::{BadReply, Requests, describe};
 use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::redis::redirect::Redirect;
@@ -20,7 +20,7 @@ impl Node {
         live: &Arc<Connection>,
         requests: &Requests,
         answer: Result<Value, RedisError>,
-    ) -> Result<Vec<Answer>, StoreError> {
+    ) -> Result<Vec<RequestAnswer>, StoreError> {
         let value = answer.map_err(|error| self.call_error(live, &error))?;
         let reply = requests.reply(value).map_err(|reply| match reply {
             BadReply::Malformed(text) => StoreError::Failed(text),
@@ -91,7 +91,7 @@ impl Node {
             let may_return = may_return && live.opened.elapsed() >= SHORTEST_LIFE;
             self.is_returning.store(may_return, Ordering::Relaxed);
             self.is_failing.store(false, Ordering::Relaxed);
-            *state = State { breaker_open: diagnosis.fault == Fault::Silent, diagnosis: Some(diagnosis) };
+            *state = NodeState { breaker_open: diagnosis.fault == Fault::Silent, diagnosis: Some(diagnosis) };
             self.live.store(None);
             live.driver.abort();
             self.lost.notify_one();

@@ -51,7 +51,7 @@ const MAX_CHARGES: usize = 128;
 const MAX_BYTES: usize = 32 * 1024;
 
 /// The answer to a request.
-pub(super) type Answer = Result<Decisions, StoreError>;
+pub(super) type RequestAnswer = Result<Decisions, StoreError>;
 
 /// Calls that are being collected, and the tasks that send them.
 pub(super) struct Calls {
@@ -105,7 +105,7 @@ struct Call {
 
 /// The receiver of an answer.
 struct Asker {
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<RequestAnswer>,
     /// Refunds and resets are sent even if nobody waits for the answer.
     gives_back: bool,
     unclaimed: Option<Box<Unclaimed>>,
@@ -163,7 +163,7 @@ impl Calls {
         route: Route,
         batch: &Batch<'_>,
         now: Option<Micros>,
-    ) -> Receiver<Answer> {
+    ) -> Receiver<RequestAnswer> {
         self.collect(node, route, (batch, &[]), now, |call| call.push(batch))
     }
 
@@ -173,7 +173,7 @@ impl Calls {
         node: &Arc<Node>,
         batches: &[Batch<'_>],
         now: Option<Micros>,
-    ) -> Vec<Receiver<Answer>> {
+    ) -> Vec<Receiver<RequestAnswer>> {
         let Some(batches_of_call) = batches.split_first() else { return Vec::new() };
         let push = |call: &mut Call| batches.iter().map(|batch| call.push(batch)).collect();
         self.collect(node, Route::default(), batches_of_call, now, push)
@@ -246,7 +246,7 @@ impl Node {
         route: Route,
         now: Option<Micros>,
         unclaimed: Option<Box<Unclaimed>>,
-        answer: Answer,
+        answer: RequestAnswer,
     ) {
         if let (Some(unclaimed), Ok(decisions)) = (unclaimed, answer) {
             let refunds = unclaimed.refunds(&decisions);
@@ -313,7 +313,7 @@ impl Call {
         charges <= MAX_CHARGES && bytes <= MAX_BYTES && u128::from(waited.0) < (node.timeout / PARTS).as_micros()
     }
 
-    fn push(&mut self, batch: &Batch<'_>) -> Receiver<Answer> {
+    fn push(&mut self, batch: &Batch<'_>) -> Receiver<RequestAnswer> {
         let (answer, receiver) = oneshot::channel();
         self.requests.push(batch.charges, batch.now);
         let gives_back = batch.charges.iter().any(|charge| matches!(charge.mode, Mode::Refund | Mode::Reset));

@@ -23,7 +23,7 @@ pub(super) use self::connection::Connection;
 pub(super) use self::patience::within;
 use super::diagnosis::Diagnosis;
 use super::keys::KeyStarts;
-use super::target::Target;
+use super::target::StoreTarget;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::ScriptSource;
@@ -76,14 +76,14 @@ pub(super) struct Node {
     number: AtomicU64,
     /// Wakes the owner when a connection was given up or has ended.
     lost: Notify,
-    state: Mutex<State>,
+    state: Mutex<NodeState>,
     /// Set while `state` holds a [`Fault::Failing`].
     is_failing: AtomicBool,
     corrupt: AtomicU64,
 }
 
 #[derive(Clone, Default)]
-struct State {
+struct NodeState {
     /// The server was silent, and nothing is sent until it answers on a new connection.
     breaker_open: bool,
     diagnosis: Option<Diagnosis>,
@@ -92,7 +92,7 @@ struct State {
 impl NodeHandle {
     /// Starts to connect to `target` and returns at once: until there is a connection, every decision is
     /// [`StoreError::Down`]. Call it inside the tokio runtime that will ask.
-    pub(super) fn start(target: &Target, key_starts: KeyStarts) -> Self {
+    pub(super) fn start(target: &StoreTarget, key_starts: KeyStarts) -> Self {
         let is_in_cluster = target.is_node();
         let outstanding = if is_in_cluster { OUTSTANDING_IN_CLUSTER } else { OUTSTANDING };
         let diagnosis = Some(Diagnosis::new(Fault::Unreachable, "not connected yet"));
@@ -110,7 +110,7 @@ impl NodeHandle {
             // A random start: a reply to another process does not match.
             number: AtomicU64::new(rand::random()),
             lost: Notify::new(),
-            state: Mutex::new(State { diagnosis, ..State::default() }),
+            state: Mutex::new(NodeState { diagnosis, ..NodeState::default() }),
             is_failing: AtomicBool::new(false),
             corrupt: AtomicU64::new(0),
         });
@@ -182,7 +182,7 @@ impl Node {
     }
 
     pub(super) fn health(&self) -> Health {
-        let State { breaker_open, diagnosis } = self.state.lock().clone();
+        let NodeState { breaker_open, diagnosis } = self.state.lock().clone();
         let (fault, last_error) = diagnosis.map(|diagnosis| (diagnosis.fault, diagnosis.text)).unzip();
         Health {
             connected: self.live.load().is_some(),

@@ -20,7 +20,7 @@ use crate::store::redis::redirect::Redirect;
 use crate::store::redis::sentinel::Sentinels;
 use crate::store::redis::session::on_opening;
 use crate::store::redis::stream::Address;
-use crate::store::redis::target::{Target, Topology};
+use crate::store::redis::target::{StoreTarget, Topology};
 use crate::store::redis::url::{HostPort, host_and_port};
 use crate::store::{Batch, Fault};
 
@@ -38,7 +38,7 @@ const COMMANDS_KEPT: usize = 64;
 const TRIAL: &str = "!trial";
 
 /// Opens a connection to a server that can decide.
-pub(super) async fn open(node: &Arc<Node>, target: &Target) -> Result<Connection, Diagnosis> {
+pub(super) async fn open(node: &Arc<Node>, target: &StoreTarget) -> Result<Connection, Diagnosis> {
     let opened = timeout(CONNECT_TIMEOUT, async {
         match &target.topology {
             Topology::Single(address) | Topology::Node(address, _) => open_at(node, target, address).await,
@@ -50,7 +50,7 @@ pub(super) async fn open(node: &Arc<Node>, target: &Target) -> Result<Connection
     opened.await.map_err(silent)?
 }
 
-async fn open_at(node: &Arc<Node>, target: &Target, address: &Address) -> Result<Connection, Diagnosis> {
+async fn open_at(node: &Arc<Node>, target: &StoreTarget, address: &Address) -> Result<Connection, Diagnosis> {
     let live = connect(node, target, address).await?;
     identify(&live, target, address).await?;
     try_out(&live, node, address, target).await?;
@@ -58,7 +58,7 @@ async fn open_at(node: &Arc<Node>, target: &Target, address: &Address) -> Result
 }
 
 /// Opens a connection to the master that the Sentinels name, and has them watched for another one.
-async fn open_master(node: &Arc<Node>, target: &Target) -> Result<Connection, Diagnosis> {
+async fn open_master(node: &Arc<Node>, target: &StoreTarget) -> Result<Connection, Diagnosis> {
     let Some(sentinels) = Sentinels::of(target) else { return Err(Diagnosis::new(Fault::Sentinel, "no Sentinel")) };
     let masters = sentinels.masters().await?;
     // A failover that is not known to all Sentinels yet leaves two candidates.
@@ -102,7 +102,7 @@ fn shown((host, port): &HostPort) -> String {
 }
 
 /// Opens a connection and logs in.
-async fn connect(node: &Arc<Node>, target: &Target, address: &Address) -> Result<Connection, Diagnosis> {
+async fn connect(node: &Arc<Node>, target: &StoreTarget, address: &Address) -> Result<Connection, Diagnosis> {
     let stream = address.open().await?;
     let config = AsyncConnectionConfig::new()
         // Each call and each probe has its own deadline.
@@ -124,7 +124,7 @@ async fn connect(node: &Arc<Node>, target: &Target, address: &Address) -> Result
 }
 
 /// Tells the server this client's name and asks for its mode and role. What it does not let the user ask is left to the trial.
-async fn identify(live: &Connection, target: &Target, address: &Address) -> Result<(), Diagnosis> {
+async fn identify(live: &Connection, target: &StoreTarget, address: &Address) -> Result<(), Diagnosis> {
     let mut hello = redis::cmd("HELLO");
     let (mode, role) = match live.reply(hello.arg(2).arg("SETNAME").arg(client_name())).await {
         Ok(Value::Array(values)) => (text_of(&values, "mode"), text_of(&values, "role")),
@@ -174,7 +174,7 @@ fn text_of(values: &[Value], name: &str) -> String {
 }
 
 /// Makes a call that needs the usual permissions and leaves nothing behind: a reset of an unused bucket.
-async fn try_out(live: &Connection, node: &Node, address: &Address, target: &Target) -> Result<(), Diagnosis> {
+async fn try_out(live: &Connection, node: &Node, address: &Address, target: &StoreTarget) -> Result<(), Diagnosis> {
     let Ok(numbers) = Numbers::fixed(1) else { return Ok(()) };
     let charge = Charge::new(Bucket::new(TRIAL, 0), numbers, 0, Mode::Reset);
     let batch = Batch { charges: &[charge], effective_from: Micros(0), now: Micros(0) };

@@ -11,11 +11,11 @@ use tokio::time::{sleep, timeout};
 use super::connection::Connection;
 use super::opening::open;
 use super::patience::within;
-use super::{Node, State};
+use super::{Node, NodeState};
 use crate::store::Fault;
 use crate::store::redis::call::describe;
 use crate::store::redis::diagnosis::Diagnosis;
-use crate::store::redis::target::Target;
+use crate::store::redis::target::StoreTarget;
 
 /// The interval of probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
@@ -34,14 +34,14 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(400);
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// Keeps `node` supplied with a connection to `target`, until it is aborted.
-pub(super) async fn run(node: Arc<Node>, target: Target) {
+pub(super) async fn run(node: Arc<Node>, target: StoreTarget) {
     let mut log = Log { target: target.shown.clone(), is_connected: false, reported: Vec::new(), cut: None };
     let mut pause = FIRST_PAUSE;
     loop {
         match open_for_waiting_requests(&node, &target).await {
             Ok(live) => {
                 let live = Arc::new(live);
-                *node.state.lock() = State::default();
+                *node.state.lock() = NodeState::default();
                 node.live.store(Some(live.clone()));
                 release_waiting(&node);
                 log.connected();
@@ -69,7 +69,7 @@ pub(super) async fn run(node: Arc<Node>, target: Target) {
 }
 
 /// Opens a connection. Requests wait for it no longer than the store's timeout.
-async fn open_for_waiting_requests(node: &Arc<Node>, target: &Target) -> Result<Connection, Diagnosis> {
+async fn open_for_waiting_requests(node: &Arc<Node>, target: &StoreTarget) -> Result<Connection, Diagnosis> {
     let mut opened = pin!(open(node, target));
     if node.is_returning.load(Ordering::Relaxed) {
         if let Some(opened) = within(node.timeout, opened.as_mut()).await {
