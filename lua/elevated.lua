@@ -211,16 +211,6 @@ local function until_fits(found, charge, level)
   return wait >= 0 and min(left + wait, EXACT - 1) or -1
 end
 
--- Microseconds until the bucket is full with `level` used by the numbers that hold, -1 for never.
-local function until_full(found, charge, level)
-  local plain, left = time_for(level, found.by.parameters), found.ending - found.instant
-  if found.ending == 0 or plain >= 0 and plain < left then
-    return plain
-  end
-  local wait = time_for(at_end(found, charge, level).level, charge.base.parameters)
-  return wait >= 0 and min(left + wait, EXACT - 1) or -1
-end
-
 -- Microseconds until the elevated numbers can be switched on for a charge in a bucket that counts as full later, -1 for never.
 local function until_raised_when_full(found, charge)
   local instant = found.instant + found.full_in
@@ -286,7 +276,7 @@ function algorithm.decide(key, charge)
     end
   end
   found.write = level
-  local reset = until_full(found, charge, after)
+  local reset = time_for(after, found.by.parameters)
   if found.full_in and not level and not triggered then
     local is_short = outcome > ALLOWED and charge.cost > 0 and retry ~= 0
     retry, reset = full_after(found.full_in, charge, outcome, retry, reset)
@@ -298,7 +288,7 @@ end
 
 function algorithm.standing(key, charge)
   local found = find(key, charge)
-  local reset = until_full(found, charge, found.level)
+  local reset = time_for(found.level, found.by.parameters)
   if found.full_in and (reset == -1 or reset > found.full_in) then
     reset = found.full_in
   end

@@ -175,7 +175,7 @@ impl Picture for Raised {
     }
 
     fn is_reset(&self, later: u64) -> bool {
-        self.ended(later).map_or_else(|| self.level.is_reset(later), |ended| ended.level.is_reset(0))
+        self.level.is_reset(later)
     }
 
     fn quota(&self) -> Option<Activations> {

