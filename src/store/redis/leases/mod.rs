@@ -192,7 +192,7 @@ mod tests {
         let charge = |limit: u32, lease, cost| {
             let bucket = Bucket::new(format!("L{limit}:k"), limit.into());
             let origin = ChargeOrigin::new(limit, true);
-            Charge { lease, origin, ..Charge::new(bucket, numbers.clone(), cost, Mode::Spend) }
+            Charge { origin, lease, ..Charge::new(bucket, numbers.clone(), cost, Mode::Spend) }
         };
         let decision = Decision { outcome: Outcome::Allowed, limit: 100, remaining: 90, ..Decision::never() };
         for (is_ended, expected) in [(false, None), (true, Some((Mode::Refund, 2)))] {
