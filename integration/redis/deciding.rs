@@ -323,9 +323,9 @@ fn the_script_of_elevated_numbers_runs_by_hand() {
     assert_eq!(at(0, 3, "spend"), "0 0 15 0 500000 0 elevated 1 1 1");
     let until = START + 5_000_000;
     assert_eq!(server.cli(&["GET", "k"]), format!("{START} 500000 100000 1 {until} 1 {}", START + 60_000_000));
-    assert_eq!(at(4_000, 20, "spend"), "0 0 0 1000000 1000000 0 elevated 0 1 -1", "they end, and switch on again");
-    assert_eq!(at(4_500, 9, "spend_up_to"), "0 0 0 0 500000 0 elevated 0 1 -1");
-    assert_eq!(at(4_500, 1, "refund"), "0 0 1 0 500000 0 elevated 0 1 -1");
+    assert_eq!(at(4_000, 20, "spend"), "0 0 0 1000000 2000000 0 elevated 0 1 -1", "they end, and switch on again");
+    assert_eq!(at(4_500, 9, "spend_up_to"), "0 0 0 0 2000000 0 elevated 0 1 -1");
+    assert_eq!(at(4_500, 1, "refund"), "0 0 1 0 1900000 0 elevated 0 1 -1");
     // At the end 6 of 20 remain, of which the base burst holds 2.
     assert_eq!(at(5_000, 2, "spend"), "0 0 0 0 1000000 0 elevated 0 0 -1");
     assert_eq!(at(5_000, 1, "spend"), "0 0 17 0 300000 0 elevated 1 1 0");
