@@ -6,8 +6,8 @@ use std::fs;
 
 use super::{files, repository};
 
-/// What is added now and then, with an example, the names by which files know of it, and how many files do. The numbers should only go
-/// down: a new file that has to know of every algorithm is a place that the next one forgets.
+/// Things that are added now and then, with an example, the names by which files know of it, and the number of these files. The numbers
+/// should only go down: a new file that has to know of every algorithm is a place that the next one forgets.
 const TOUCHED: &[(&str, &str, &[&str], usize)] = &[
     ("an algorithm", "`sliding_log`", &["SlidingLog", "sliding_log", "LogEdit"], 15),
     ("a part of a request", "a cookie", &["Cookie"], 11),

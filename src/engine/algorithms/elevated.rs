@@ -39,7 +39,7 @@ impl ElevatedLevel {
         Self { level, until: Micros(0), activations: Activations::default(), ends: level.full_at() }
     }
 
-    /// As [`Level::forgotten_at`]. A bucket with activations is kept for these.
+    /// See [`Level::forgotten_at`]. A bucket with activations is kept for these.
     fn forgotten_at(&self, charge: &Charge, now: Micros, effective_from: Micros) -> Option<Micros> {
         let counted = self.activations.at(self.level.since.max(now)).count;
         let is_plain = self.until == Micros(0) && counted == 0;

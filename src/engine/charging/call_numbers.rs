@@ -35,7 +35,7 @@ impl CallNumbers {
             (None, Some(windows)) => Cow::Borrowed(&windows[..]),
             (None, None) => Cow::Borrowed(&[][..]),
         };
-        // A log has the instants of its tokens, and not the period under which they were taken.
+        // A log has the instants of its tokens, but not their period.
         let changes_period = |own: &Numbers| windows.iter().any(|numbers| numbers.span() != own.span());
         if algorithm == Algorithm::SlidingLog && given.windows().is_some_and(|own| own.iter().all(changes_period)) {
             return Err(format!(

@@ -11,7 +11,7 @@ use crate::engine::limit::queue::InvalidInput;
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::Request;
 
-/// What a decision is about.
+/// The subject of a decision.
 #[derive(Clone, Copy, Debug)]
 pub enum DecisionSubject<'a> {
     Request(&'a Request<'a>),
@@ -24,13 +24,13 @@ pub enum DecisionSubject<'a> {
     Descriptors(&'a DescriptorRequest<'a>),
 }
 
-/// What else a decision depends on.
+/// The circumstances of a decision beside its subject.
 #[derive(Clone, Copy, Debug)]
 pub struct Notices<'a> {
     /// The ids that operators have blocked, if there are any.
     pub blocks: Option<&'a Blocks>,
     pub afterwards: &'a ChargedAfterwards,
-    /// Whether the caller can answer 202 to a request that a queue has taken.
+    /// True if the caller can answer 202 to a request that a queue has taken.
     pub can_accept: bool,
 }
 

@@ -1,4 +1,5 @@
-//! What rules tell people: which limits cover a request and why the others do not, what a bucket holds, which limits share tags.
+//! Facts about rules for people: the limits that cover a request and the reasons of the others, the contents of a bucket, and limits
+//! that share requests under different hash tags.
 
 pub mod bucket_info;
 pub mod explanation;

@@ -184,7 +184,7 @@ mod tests {
     use crate::engine::algorithms::lease::{LeaseGrant, LeaseTerms};
     use crate::engine::algorithms::numbers::Numbers;
 
-    /// What was taken goes back to the lease, or to the store if another request has ended the lease in the meantime.
+    /// Tokens go back to their lease, or to the store if another request has ended the lease in the meantime.
     #[test]
     fn tokens_of_a_denied_request_go_back_even_if_their_lease_has_ended() {
         let numbers = Numbers::new(100, 1, 1_000_000_000_000).unwrap();
