@@ -66,6 +66,26 @@ fn every_algorithm_is_looked_at_and_changed() {
 }
 
 #[test]
+fn an_empty_bucket_in_shadow_or_of_a_candidate_says_when_a_token_is_back() {
+    const RULES: &str = "limits:\n  Watched: { by: global, count: 2, period: 100h, mode: shadow }\n  \
+                         Tried: { by: global, count: 9, period: 100h, candidate: { count: 2, period: 100h } }\n";
+    each_store(|store, name| {
+        let weir = Weir::serve(RULES, &[&["--check", "127.0.0.1:0", "--admin-token", TOKEN], store].concat());
+        weir.until_connected();
+        for _ in 0..3 {
+            assert!(spend(&weir, "/", &[]), "{name}");
+        }
+        for (bucket, windows) in [("Watched", "windows"), ("Tried", "candidate")] {
+            let state = done(&weir, "GET", &format!("/buckets/{bucket}"), "");
+            let window = &state[windows][0];
+            assert_eq!(window["remaining"], 0, "{name} {state}");
+            let wait = window["retry_after_ms"].as_u64().unwrap();
+            assert!(wait > 40 * 3_600_000, "{name} {state}");
+        }
+    });
+}
+
+#[test]
 fn what_is_set_remains_of_the_numbers_that_hold() {
     let rules = "limits: { L: { match: { path: /l }, by: { header: x-id }, count: 20, period: 1h, \
                  elevated: { count: 200, period: 1h, for: 15m, activations_per_month: 5 } } }";

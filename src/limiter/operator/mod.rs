@@ -150,8 +150,8 @@ impl Operator {
         }
         let [.., standing, asking] = decided.as_slice() else { return Ok(Vec::new()) };
         let window = |(charge, (standing, asking)): (&Charge, (&Decision, &Decision))| {
-            // If another window denies the request, it would fit this one. One that would be held fits when its turn comes.
-            let retry_after = if asking.is_denied() { asking.retry_after } else { Some(asking.delay()) };
+            // If only another window is short, the cost would fit this one. One that would be held fits when its turn comes.
+            let retry_after = if asking.is_short() { asking.retry_after } else { Some(asking.delay()) };
             (charge.numbers.clone(), Decision { retry_after, delay: asking.delay, ..*standing })
         };
         Ok(charges.iter().zip(standing.iter().zip(asking.iter())).map(window).collect())
