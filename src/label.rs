@@ -1,6 +1,6 @@
 //! Closed sets of labels, each declared once: of metrics, of the log, of replies.
 
-/// An enum that [`label!`] has declared.
+/// An enum that `label!` has declared.
 pub trait Label: Copy + 'static {
     /// In the order of the variants.
     const ALL_LABELS: &'static [&'static str];

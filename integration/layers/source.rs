@@ -154,7 +154,7 @@ impl Reader<'_> {
         let (mut line, mut punctuation) = (0, String::new());
         let mut declares = false;
         for token in tokens {
-            let declared = std::mem::take(&mut declares);
+            let is_type_name = std::mem::take(&mut declares);
             match token {
                 TokenTree::Ident(ident) => {
                     if punctuation != "::" || path.is_empty() {
@@ -162,7 +162,7 @@ impl Reader<'_> {
                         line = ident.span().start().line;
                     }
                     declares = ident == "enum" || ident == "struct";
-                    if declared {
+                    if is_type_name {
                         self.current().items.insert(text(&ident));
                     }
                     let is_member = punctuation == ".";
