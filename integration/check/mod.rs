@@ -5,6 +5,7 @@ mod contracts;
 mod conventions;
 mod delaying;
 mod mistakes;
+mod taking;
 
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -24,7 +24,7 @@ pub struct DecisionRequest<'a> {
     pub subject: DecisionSubject<'a>,
     /// Descriptors have purposes of their own.
     pub intent: Intent,
-    /// Whether the caller can answer 202 to a request that a queue has taken.
+    /// True if the caller can answer 202 to a request that a queue has taken.
     pub can_accept: bool,
     pub listener: DecisionListener,
     /// When the request arrived. Its decision is timed from here.

@@ -92,7 +92,7 @@ mod tests {
         Rules::new(vec![limit], HASH, Micros(0), Vec::new())
     }
 
-    /// What a charge of a request from `client` becomes when rules of 10 an hour have changed.
+    /// A charge of a request from `client` after rules of 10 an hour have changed.
     #[track_caller]
     fn check(client: &str, newer: &Rules, expected: &[u64]) {
         let older = rules(&[even(10), even(100)], |_| {});

@@ -132,7 +132,7 @@ impl Rules {
             key.push(entry.key);
             key.push(entry.value);
         }
-        // The first component is the domain, which all ids share. The first value tells clients apart.
+        // The first component is the domain, which all ids share. The first value distinguishes clients.
         let tag = descriptor.entries.first().map_or(Tag::OfId, |entry| Tag::Fixed(of_component(&encoded(entry.value))));
         let terms = Terms::carried(place, limit, key.into_bucket(tag));
         let mode = terms.mode(Mode::Spend);

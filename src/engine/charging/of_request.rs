@@ -399,7 +399,7 @@ mod tests {
         assert!(mode(LimitMode::Off).charges.is_empty());
     }
 
-    /// What a request with [`FIELDS`] comes to at 10 us while these ids are blocked until then: charges, whether a limit
+    /// The result of a request with [`FIELDS`] at 10 us while these ids are blocked until then: charges, whether a limit
     /// refuses it, and for how long.
     fn blocked(limit: Limit, blocks: &[(&str, u64)]) -> (usize, bool, Option<u64>) {
         let block = |(key, until): &(&str, u64)| Block {

@@ -1,4 +1,4 @@
-//! What a request asks of the store: its charges, and the limits that decide without the store.
+//! The plan of a request: its charges, and the limits that decide without the store.
 
 use std::fmt::Write;
 

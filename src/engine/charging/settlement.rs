@@ -188,7 +188,7 @@ mod tests {
         Numbers::new(100, 100, MINUTE).unwrap()
     }
 
-    /// What is done at once about a reserve of 10, as text: the result, and the change if there is one.
+    /// The settlement of a reserve of 10, as text: the result, and the change if there is one.
     #[track_caller]
     fn check(cost: ResponseCost, heard: ResponseReport<'_>, expected: &str) {
         let (result, changes) = owed(cost, 10, hundred(), None).settle(heard, false).unwrap();

@@ -20,7 +20,7 @@ pub struct LimitDecision {
     pub decision: Decision,
     /// False for a limit or an id in shadow, which cannot deny.
     pub enforced: bool,
-    /// The bucket's fingerprint, which tells ids apart without showing them; `None` if no bucket was charged.
+    /// The bucket's fingerprint, which distinguishes ids without showing them; `None` if no bucket was charged.
     pub fingerprint: Option<u128>,
 }
 

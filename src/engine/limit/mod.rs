@@ -68,7 +68,7 @@ pub struct Limit {
     pub mode: LimitMode,
     /// True if all limits are in shadow, whatever their mode (see [`crate::engine::limit::rules::Rules::in_shadow`]).
     pub is_shadowed: bool,
-    /// The share of ids for which it is enforced, in parts per [`WHOLE_SHARE`]; the others are in shadow.
+    /// The share of ids that it can deny, in parts per [`WHOLE_SHARE`]; the others are in shadow.
     pub enforce_for: u32,
     /// Other numbers that are decided beside its own.
     pub candidate: Option<Box<Candidate>>,

@@ -1,4 +1,4 @@
-//! How each limit applies to a request, for `weir explain`.
+//! The effect of each limit on a request, for `weir explain`.
 
 use std::borrow::Cow;
 
