@@ -104,7 +104,7 @@ fn with_overrides(mut limit: Limit, count: u32) -> Limit {
         let address = Ipv4Addr::from_bits(Ipv4Addr::new(10, 0, 0, 0).to_bits() + number);
         let id = Id::parse(&limit.by, &address.to_string()).unwrap();
         let given = Override { allowance: other.clone(), until: None, origin: OverrideOrigin::default() };
-        limit.overrides.add_id(id.components.len(), id.fingerprint(&limit.short, &FINGERPRINTER), given).unwrap();
+        limit.overrides.add_id(id.parts.len(), id.fingerprint(&limit.short, &FINGERPRINTER), given).unwrap();
     }
     limit.overrides.finish().unwrap();
     limit

@@ -17,7 +17,7 @@ use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::queue::{Storage, Work};
 use weir::engine::algorithms::script::{Run, ScriptSource, arguments};
 use weir::engine::limit::queue::{FollowUp, Queue};
-use weir::engine::request::component::{Component, ComponentSource};
+use weir::engine::request::part::{Part, TypedPart};
 use weir::engine::request::value_type::ValueType;
 use weir::store::Batch;
 use weir::store::redis::{RedisOptions, RedisStore};
@@ -71,7 +71,7 @@ fn with_input(name: &'static str, numbers: Numbers, input: impl Fn(u64) -> Input
 
 /// Adds an entry to a queue.
 fn work(storage: Storage) -> Input {
-    let fields = vec![("n".to_owned(), Component::new(ComponentSource::Method, ValueType::Text))];
+    let fields = vec![("n".to_owned(), TypedPart::new(Part::Method, ValueType::Text))];
     let entry =
         Queue { storage, then: FollowUp::Accept, fields }.entry_of(&[("n".to_owned(), "1".to_owned())]).unwrap();
     Input::Queue(Work { storage, entry, given_back: None })

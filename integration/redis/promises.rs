@@ -158,7 +158,7 @@ fn plan_of_call(asked: &Asked<'_>, (burst, count, seconds): (u64, u64, u64), id:
     let window = Numbers::new(burst, count, seconds * 1_000_000_000).unwrap();
     let charge = |limit: &Limit| NamedCharge {
         limit: limit.name.clone(),
-        id: GivenId::Components(vec!["a".to_owned(), id.to_owned()]),
+        id: GivenId::Parts(vec!["a".to_owned(), id.to_owned()]),
         cost: Some(asked.cost),
         // A call cannot change the period of a log.
         numbers: (limit.algorithm != Algorithm::SlidingLog)

@@ -22,8 +22,8 @@ use crate::engine::limit::queue::InvalidInput;
 use crate::engine::limit::response_cost::CostSource;
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::claims::TokenResult;
-use crate::engine::request::component::ComponentError;
 use crate::engine::request::incoming::{Described, ReadingOptions, Received};
+use crate::engine::request::part::PartError;
 use crate::engine::request::{Body, DescriptorEntry, Request};
 use crate::engine::telling::explanation::{CandidateUse, Explanation};
 use crate::jwt::Checker;
@@ -273,14 +273,14 @@ const fn verb(allowance: &Allowance, enforced: bool) -> &'static str {
     }
 }
 
-fn shown_id(id: &[Result<String, ComponentError>]) -> String {
+fn shown_id(id: &[Result<String, PartError>]) -> String {
     if id.is_empty() {
         return "(one bucket for all)".to_owned();
     }
-    let shown = id.iter().map(|component| match component {
+    let shown = id.iter().map(|part| match part {
         Ok(text) => text,
-        Err(ComponentError::Missing) => "(missing)",
-        Err(ComponentError::Malformed) => "(malformed)",
+        Err(PartError::Missing) => "(missing)",
+        Err(PartError::Malformed) => "(malformed)",
     });
     joined(shown, ":")
 }

@@ -1,22 +1,22 @@
-//! Reads `by`: the components of a limit's ids.
+//! Reads `by`: the parts of a limit's ids.
 
 use super::jwt;
 use super::mapping::Mapping;
-use super::node::{Node, Value};
+use super::node::{Key, Node, Value};
 use super::pointer::pointer;
 use super::problem::{ReadResult, ReportedError, quoted};
 use super::scalars::one_of;
 use super::suggest::{did_you_mean, nearest};
 use crate::engine::request::Duplicates;
 use crate::engine::request::claims::ClaimRef;
-use crate::engine::request::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
+use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 use crate::engine::request::path_pattern::PathPattern;
 use crate::engine::request::value_type::ValueType;
 
-/// Components that are plain words.
+/// Parts that are plain words.
 pub(super) const WORDS: [&str; 6] = ["ip", "host", "method", "path", "credentials", "global"];
 
-/// The keys of a component that select its source.
+/// The keys that select a part.
 const SOURCES: [&str; 9] = ["header", "query", "cookie", "path", "host", "tls", "claim", "body", "descriptor"];
 
 pub(super) const KEYS: [&str; 12] =
@@ -24,7 +24,7 @@ pub(super) const KEYS: [&str; 12] =
 
 pub(super) const DUPLICATES: [(&str, Duplicates); 2] = [("first", Duplicates::First), ("last", Duplicates::Last)];
 
-pub(super) const TLS: [(&str, ComponentSource); 1] = [("subject", ComponentSource::TlsSubject)];
+pub(super) const TLS: [(&str, Part); 1] = [("subject", Part::TlsSubject)];
 
 /// The values of `as`.
 pub(super) const FORMS: [(&str, ValueType); 6] = [
@@ -36,26 +36,26 @@ pub(super) const FORMS: [(&str, ValueType); 6] = [
     ("hostname-set", ValueType::HostnameSet),
 ];
 
-/// The ways to split an override's id at its colons grow with the number of components.
-pub(super) const MOST_COMPONENTS: usize = 6;
+/// The ways to split an override's id at its colons grow with the number of parts.
+pub(super) const MOST_PARTS: usize = 6;
 
 /// Reads `by`. `paths` are the patterns of the limit's `match`, which define path parameters; `None` if they have a mistake.
-pub(super) fn by(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<Component>> {
+pub(super) fn by(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<TypedPart>> {
     let Value::List(items) = &node.value else {
-        return Ok(component(node, paths)?.into_iter().collect());
+        return Ok(part(node, paths)?.into_iter().collect());
     };
-    if items.is_empty() || items.len() > MOST_COMPONENTS {
-        let help = format!("use 1 to {MOST_COMPONENTS}, or `by: global` for a single bucket");
+    if items.is_empty() || items.len() > MOST_PARTS {
+        let help = format!("use 1 to {MOST_PARTS}, or `by: global` for a single bucket");
         return Err(node.error(format!("`by` has {} components", items.len()), help));
     }
-    let mut components: Vec<Component> = Vec::with_capacity(items.len());
+    let mut parts: Vec<TypedPart> = Vec::with_capacity(items.len());
     let mut outcome = Ok(());
     for item in items {
-        match component(item, paths) {
-            Ok(Some(component)) if components.contains(&component) => {
+        match part(item, paths) {
+            Ok(Some(part)) if parts.contains(&part) => {
                 outcome = Err(item.error("duplicate component in `by`", "remove one of them"));
             }
-            Ok(Some(component)) => components.push(component),
+            Ok(Some(part)) => parts.push(part),
             Ok(None) => {
                 let help = "write `by: global` alone, or remove it from the list";
                 outcome = Err(item.error("`global` cannot be combined with other components", help));
@@ -63,11 +63,11 @@ pub(super) fn by(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<C
             Err(reported) => outcome = Err(reported),
         }
     }
-    outcome.map(|()| components)
+    outcome.map(|()| parts)
 }
 
-/// Reads one component; `None` for `global`.
-pub(super) fn component(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Option<Component>> {
+/// Reads one part; `None` for `global`.
+pub(super) fn part(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Option<TypedPart>> {
     match &node.value {
         Value::Scalar { .. } => word(node),
         Value::Map(_) => map(node, paths).map(Some),
@@ -75,21 +75,21 @@ pub(super) fn component(node: &Node, paths: Option<&[PathPattern]>) -> ReadResul
     }
 }
 
-fn word(node: &Node) -> ReadResult<Option<Component>> {
+fn word(node: &Node) -> ReadResult<Option<TypedPart>> {
     let word = node.text()?;
     let source = match word {
         "global" => return Ok(None),
-        "ip" => ComponentSource::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX },
-        "host" => ComponentSource::Host,
-        "method" => ComponentSource::Method,
-        "path" => ComponentSource::Path,
-        "credentials" => ComponentSource::Credentials,
+        "ip" => Part::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX },
+        "host" => Part::Host,
+        "method" => Part::Method,
+        "path" => Part::Path,
+        "credentials" => Part::Credentials,
         _ => match word.strip_prefix("ip/") {
-            Some(prefix) => ComponentSource::Ip { ipv6_prefix: ipv6_prefix(prefix, node)? },
+            Some(prefix) => Part::Ip { ipv6_prefix: ipv6_prefix(prefix, node)? },
             None => return Err(unknown_word(word, node)),
         },
     };
-    Ok(Some(Component::new(source, ValueType::Text)))
+    Ok(Some(TypedPart::new(source, ValueType::Text)))
 }
 
 fn ipv6_prefix(text: &str, node: &Node) -> ReadResult<u8> {
@@ -115,7 +115,7 @@ fn unknown_word(word: &str, node: &Node) -> ReportedError {
     node.error(format!("unknown id component {}", quoted(word)), help)
 }
 
-fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Component> {
+fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<TypedPart> {
     if let Value::Map(entries) = &node.value
         && let Some((key, _)) =
             entries.iter().find(|(key, _)| matches!(key.text.as_str(), "ip" | "method" | "credentials" | "global"))
@@ -137,30 +137,37 @@ fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Component> {
     if let Some((other, _)) = map.get(jwt::KEY).filter(|_| key.text != "claim") {
         return Err(other.error("`jwt` needs `claim`", "write `{ claim: NAME, jwt: NAME }`"));
     }
-    let source = match key.text.as_str() {
-        "header" => ComponentSource::Header(value.header_name()?),
-        "query" => ComponentSource::Query(name(value)?),
-        "cookie" => ComponentSource::Cookie(name(value)?),
-        "descriptor" => ComponentSource::Descriptor(name(value)?),
+    let part = match key.text.as_str() {
         "tls" => one_of(&TLS)(value)?,
-        "claim" => ComponentSource::Claim(ClaimRef::new(jwt?, jwt::claim(value)?)),
-        "body" => ComponentSource::Body(pointer(value)?),
-        "host" if value.truth()? => ComponentSource::Host,
+        "host" if value.truth()? => Part::Host,
         "host" => return Err(value.error("`host` must be `true`", "write `host: true`")),
-        _ => path_parameter(value, paths)?,
+        "path" => path_parameter(value, paths)?,
+        _ => named(key, value, jwt?)?,
     };
     let is_single = matches!(key.text.as_str(), "tls" | "host" | "path" | "claim" | "body");
     if let Some((key, _)) = map.get("duplicates").filter(|_| is_single) {
         let help = "remove it; only headers, query parameters, cookies and descriptor entries can be repeated";
         return Err(key.error("`duplicates` does not apply: a request has this component only once", help));
     }
-    Ok(Component {
+    Ok(TypedPart {
         duplicates: duplicates?.unwrap_or_default(),
-        ..Component::new(source, form?.unwrap_or(ValueType::Text))
+        ..TypedPart::new(part, form?.unwrap_or(ValueType::Text))
     })
 }
 
-fn path_parameter(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<ComponentSource> {
+/// Reads the name of a part of which a request has several. `jwt` is the issuer that is given for a claim.
+pub(super) fn named(key: &Key, node: &Node, jwt: Option<String>) -> ReadResult<Part> {
+    Ok(match key.text.as_str() {
+        "header" => Part::Header(node.header_name()?),
+        "query" => Part::Query(name(node)?),
+        "cookie" => Part::Cookie(name(node)?),
+        "claim" => Part::Claim(ClaimRef::new(jwt, jwt::claim(node)?)),
+        "body" => Part::Body(pointer(node)?),
+        _ => Part::Descriptor(name(node)?),
+    })
+}
+
+fn path_parameter(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Part> {
     let name = name(node)?;
     // The mistake in the patterns has been reported.
     let paths = paths.ok_or(ReportedError)?;
@@ -182,7 +189,7 @@ fn path_parameter(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Comp
         let message = format!("{} is not the same segment in every path of `match`", quoted(&name));
         return Err(node.error(message, "write one limit per path"));
     }
-    Ok(ComponentSource::PathParameter { name, segment: segments[0] })
+    Ok(Part::PathParameter { name, segment: segments[0] })
 }
 
 fn name(node: &Node) -> ReadResult<String> {

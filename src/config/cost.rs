@@ -1,13 +1,11 @@
 //! Reads `cost`: a number, or the part of a request that has it.
 
-use super::jwt;
+use super::by;
 use super::mapping::Mapping;
 use super::node::{Node, Value};
-use super::pointer::pointer;
 use super::problem::ReadResult;
 use super::scalars::one_of;
 use crate::engine::limit::{Cost, Limit};
-use crate::engine::request::claims::ClaimRef;
 
 /// The keys of a `cost` that the request carries.
 pub(super) const COST_KEYS: [&str; 9] =
@@ -43,12 +41,10 @@ pub(super) fn read(node: &Node, limit: &mut Limit) -> ReadResult<()> {
 fn source(node: &Node, map: &Mapping<'_>) -> ReadResult<Cost> {
     let jwt = map.read("jwt", |node| node.text().map(str::to_owned))?;
     match map.all(&COST_SOURCES)[..] {
-        [(key, name)] if key.text == "claim" => jwt::claim(name).map(|path| Cost::Claim(ClaimRef::new(jwt, path))),
+        [(key, name)] if key.text == "claim" => by::named(key, name, jwt).map(Cost::Part),
         _ if jwt.is_some() => Err(node.error("`jwt` needs `claim`", "write `{ claim: NAME, jwt: NAME }`")),
-        [(key, name)] if key.text == "header" => name.header_name().map(Cost::Header),
-        [(key, name)] if key.text == "body" => pointer(name).map(Cost::Body),
         [(key, name)] if key.text == "bytes" => bytes(name),
-        [(_, name)] => name.text().map(|name| Cost::Query(name.to_owned())),
+        [(key, name)] => by::named(key, name, None).map(Cost::Part),
         _ => {
             let help = "write a number, `{ header: NAME }`, `{ query: NAME }`, `{ claim: NAME }`, `{ body: /NAME }` or \
                         `{ bytes: request }`";

@@ -14,7 +14,7 @@ use super::suggest::did_you_mean;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::request::claims::{ClaimPath, ClaimRef, KeySource, TokenIssuer};
-use crate::engine::request::component::ComponentSource;
+use crate::engine::request::part::Part;
 use crate::jwt::KeySet;
 use crate::message::url::HttpUrl;
 
@@ -147,12 +147,12 @@ pub(super) fn resolve(limit: &mut Limit, places: &Places, issuers: &Issuers, fin
     };
     let in_queue = limit.queue.iter_mut().flat_map(|queue| &mut queue.fields).map(|(_, part)| (part, "fields"));
     for (part, key) in limit.by.iter_mut().map(|part| (part, "by")).chain(in_queue) {
-        if let ComponentSource::Claim(claim) = &mut part.source {
+        if let Part::Claim(claim) = &mut part.part {
             set(claim, key);
         }
     }
     limit.conditions.claims.iter_mut().for_each(|wanted| set(&mut wanted.claim, "match"));
-    if let Cost::Claim(claim) = &mut limit.cost {
+    if let Cost::Part(Part::Claim(claim)) = &mut limit.cost {
         set(claim, "cost");
     }
 }

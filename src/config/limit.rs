@@ -20,7 +20,7 @@ use crate::engine::limit::deny_with::Visibility;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::Match;
 use crate::engine::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
-use crate::engine::request::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
+use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
 const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for candidate missing \
@@ -239,9 +239,9 @@ impl Draft {
             limit.algorithm = settings.algorithm();
             settings.read_limit(map, Context { paths, files }, limit);
         }
-        let in_queue = limit.queue.iter_mut().flat_map(|queue| &mut queue.fields).map(|(_, component)| component);
-        for component in limit.by.iter_mut().chain(in_queue) {
-            component.path_reading = conditions.path_reading;
+        let in_queue = limit.queue.iter_mut().flat_map(|queue| &mut queue.fields).map(|(_, part)| part);
+        for part in limit.by.iter_mut().chain(in_queue) {
+            part.path_reading = conditions.path_reading;
         }
         limit.conditions = conditions;
         let algorithm = self.settings.as_ref().map(|settings| settings.algorithm());
@@ -278,8 +278,8 @@ fn places(map: &Mapping<'_>, name: &Key) -> Places {
 }
 
 /// Rejects ids that requests of the rate limit service cannot have: they consist of descriptors.
-fn check_by_of_domain(map: &Mapping<'_>, by: &[Component], conditions: &Match, name: &Key) -> ReadResult<()> {
-    let by_entry = |component: &Component| matches!(component.source, ComponentSource::Descriptor(_));
+fn check_by_of_domain(map: &Mapping<'_>, by: &[TypedPart], conditions: &Match, name: &Key) -> ReadResult<()> {
+    let by_entry = |part: &TypedPart| matches!(part.part, Part::Descriptor(_));
     if conditions.domains.is_empty() || by.iter().all(by_entry) {
         return Ok(());
     }

@@ -111,11 +111,11 @@ fn placed(loader: &mut Loader, key: &Key) -> Option<PlacedOverride> {
     let limit = loader.limits.find(name)?;
     let settings = &mut loader.limits.drafts[limit].limit;
     let overrides = std::mem::take(&mut settings.overrides);
-    let (OverrideSubject::Id(components, fingerprint), given) = overrides.entries().next()? else { return None };
+    let (OverrideSubject::Id(parts, fingerprint), given) = overrides.entries().next()? else { return None };
     let id = Id::parse(&settings.by, id).ok()?;
     let given = Override { origin: OverrideOrigin::live(None), ..given.clone() };
     let bucket = format!("{}:{id}", settings.name);
-    Some(PlacedOverride { bucket, limit, components, fingerprint, given, never_applies: None, warnings: Vec::new() })
+    Some(PlacedOverride { bucket, limit, parts, fingerprint, given, never_applies: None, warnings: Vec::new() })
 }
 
 /// `count: must be at least 1; write ...`

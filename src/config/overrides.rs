@@ -30,7 +30,7 @@ const SUBJECTS: [&str; 3] = ["ids", "regex", "cidr"];
 pub(super) const ID_KEYS: [&str; 2] = ["id", "comment"];
 
 /// The most colons of an id. Where addresses may have some, each way to split at colons is tried: 15504 with six
-/// components. Two whole IPv6 addresses and four numbers have 18 colons.
+/// parts. Two whole IPv6 addresses and four numbers have 18 colons.
 const MOST_COLONS: usize = 20;
 
 /// The longest id in bytes. A hostname set of a hundred names, each as long as a name can be, takes 25 KiB.
@@ -185,14 +185,14 @@ impl OverriddenLimit<'_> {
         let limit = &mut self.draft.limit;
         let parsed = Id::parse(&limit.by, id)
             .map_err(|why| node.error(format!("{} is not a valid id for {}", quoted(id), quoted(&limit.name)), why))?;
-        if let Some(message) = self.has_lints.then(|| never_charged(limit, &parsed.components)).flatten() {
+        if let Some(message) = self.has_lints.then(|| never_charged(limit, &parsed.parts)).flatten() {
             node.warning(Lint::OverrideNeverApplies, message, "correct or remove it");
         }
-        if let Some(message) = self.has_lints.then(|| for_network(limit, id, &parsed.components)).flatten() {
+        if let Some(message) = self.has_lints.then(|| for_network(limit, id, &parsed.parts)).flatten() {
             node.warning(Lint::OverrideForNetwork, message, "write the network, or `by: ip/128` on the limit");
         }
         let fingerprint = parsed.fingerprint(&limit.short, &self.fingerprinter);
-        let added = limit.overrides.add_id(parsed.components.len(), fingerprint, given);
+        let added = limit.overrides.add_id(parsed.parts.len(), fingerprint, given);
         added.map_err(|first| self.report_duplicate(first, node, &parsed.to_string()))
     }
 

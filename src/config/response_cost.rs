@@ -12,7 +12,6 @@ use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::response_cost::{CostSource, ResponseCost, Statuses};
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::request::body_cost::{BodyCost, Usage};
-use crate::engine::request::component::ComponentSource;
 
 /// The keys of `cost_from_response`.
 pub(super) const COST_KEYS: [&str; 5] = ["header", "json", "usage", "bytes", "reserve"];
@@ -84,12 +83,11 @@ fn check(limit: &Limit, key: &Key, what: &str) -> ReadResult<()> {
         return Err(key.error(message, help));
     }
     let conditions = &limit.conditions;
-    let by_entry = limit.by.iter().any(|component| matches!(component.source, ComponentSource::Descriptor(_)));
     let reason = if !conditions.domains.is_empty() {
         "`match: { domain }`"
     } else if conditions.needs_descriptor() {
         "`match: { descriptor }`"
-    } else if by_entry && limit.missing != Fallback::Shared {
+    } else if limit.is_by_entry() && limit.missing != Fallback::Shared {
         "`by: { descriptor }`"
     } else {
         return Ok(());

@@ -292,7 +292,7 @@ mod tests {
         same(&schema, "/$defs/override/properties/ids/items/anyOf/1/properties", &overrides::ID_KEYS);
         check_tests(&schema);
         assert_eq!(schema["$defs"]["rates"]["maxItems"], numbers::MOST_WINDOWS);
-        assert_eq!(schema["$defs"]["by"]["anyOf"][2]["maxItems"], by::MOST_COMPONENTS);
+        assert_eq!(schema["$defs"]["by"]["anyOf"][2]["maxItems"], by::MOST_PARTS);
         let (rules, _) = validators();
         for word in by::WORDS {
             assert_eq!(misfit(&rules, &format!("limits: {{ A: {{ by: {word} }} }}")), None);

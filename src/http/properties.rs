@@ -16,7 +16,7 @@ use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::ids::{self, Id};
 use crate::engine::limit::rules::Rules;
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::path_pattern::PathPattern;
 use crate::engine::request::value_type::ValueType;
 use crate::engine::request::{Body, Request, trimmed};
@@ -178,14 +178,11 @@ fn routes(given: &str) {
 /// The canonical text of an id is its own. (Not that of a registered domain: people write an IPv6 address there without
 /// the mask that it is counted by.)
 fn override_id(given: &str) {
-    let of = |source: ComponentSource, form| Component::new(source, form);
+    let of = |source: Part, form| TypedPart::new(source, form);
     for by in [
-        vec![of(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Address)],
-        vec![of(ComponentSource::Host, ValueType::Hostname)],
-        vec![
-            of(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Address),
-            of(ComponentSource::Method, ValueType::Integer),
-        ],
+        vec![of(Part::Ip { ipv6_prefix: 64 }, ValueType::Address)],
+        vec![of(Part::Host, ValueType::Hostname)],
+        vec![of(Part::Ip { ipv6_prefix: 128 }, ValueType::Address), of(Part::Method, ValueType::Integer)],
     ] {
         if let Ok(id) = Id::parse(&by, given) {
             let written = id.to_string();
@@ -204,7 +201,7 @@ fn header_id(value: &[u8]) {
     if !headers::is_value(value) || value.is_empty() {
         return;
     }
-    let by = vec![Component::new(ComponentSource::Header("x-id".parse().unwrap()), ValueType::Text)];
+    let by = vec![TypedPart::new(Part::Header("x-id".parse().unwrap()), ValueType::Text)];
     let windows = [Numbers::fixed(1).unwrap()].into();
     let limit = Limit { by, allowance: Allowance::Windows(windows), ..Limit::new("L") };
     let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());

@@ -47,7 +47,7 @@ impl Live {
         for (given, read) in list.into_iter().zip(read) {
             let allowance = read.and_then(|read| {
                 // Two names of one id, such as after a limit was renamed to another's name, have one override.
-                match ids.entry((read.limit, read.components, read.fingerprint)) {
+                match ids.entry((read.limit, read.parts, read.fingerprint)) {
                     Entry::Occupied(first) => Err(format!("the same id has the live override of {}", first.get())),
                     Entry::Vacant(place) => {
                         place.insert(given.bucket.clone());

@@ -23,7 +23,7 @@ use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::Match;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 use crate::engine::request::{Request, sample};
 use crate::message::headers::Headers;
@@ -35,7 +35,7 @@ use crate::telemetry::metrics::Metrics;
 /// A limit that allows `burst` and never refills.
 fn limit(name: &str, burst: u64) -> Limit {
     let windows = [Numbers::fixed(burst).unwrap()].into();
-    let by = vec![Component::new(ComponentSource::Method, ValueType::Text)];
+    let by = vec![TypedPart::new(Part::Method, ValueType::Text)];
     Limit { by, allowance: Allowance::Windows(windows), ..Limit::new(name) }
 }
 
@@ -135,7 +135,7 @@ async fn what_has_happened_is_counted_beside_a_limit_that_denies_by_itself() {
 async fn a_limit_that_counts_denied_requests_counts_those_that_another_denies_by_itself() {
     let numbers = Numbers::sliding_window(5, 3_600_000_000_000, true).unwrap();
     let counting = Limit { allowance: Allowance::Windows([numbers].into()), ..limit("Counting", 1) };
-    let header = Component::new(ComponentSource::Header(http::HeaderName::from_static("x-id")), ValueType::Text);
+    let header = TypedPart::new(Part::Header(http::HeaderName::from_static("x-id")), ValueType::Text);
     let named = Limit { by: vec![header], missing: Fallback::Deny, ..limit("Named", 9) };
     let limiter = limiter(vec![named, counting]);
     for _ in 0..3 {

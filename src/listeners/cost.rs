@@ -24,7 +24,7 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 use crate::http::{
     AcceptOptions, Admission, ConnectionLimits, HttpLimits, HttpOptions, Routes, Timeouts, UpstreamOptions,
@@ -71,7 +71,7 @@ fn runtime() -> LocalRuntime {
 fn limiter(burst: u64) -> Rc<Limiter> {
     let allowance = || Allowance::Windows([Numbers::new(burst, 1, 1_000_000_000).unwrap()].into());
     let requests = Limit { allowance: allowance(), ..Limit::new("Requests") };
-    let address = Component::new(ComponentSource::Descriptor("remote_address".into()), ValueType::Text);
+    let address = TypedPart::new(Part::Descriptor("remote_address".into()), ValueType::Text);
     let descriptors = Limit { allowance: allowance(), by: vec![address], ..Limit::new("Descriptors") };
     let rules = Rules::new(vec![requests, descriptors], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
     let store = || MemoryStore::new(10);

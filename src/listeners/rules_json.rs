@@ -16,7 +16,8 @@ use crate::engine::limit::overrides::{Override, OverrideOrigin};
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Cost, CostFallback, Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::request::Request;
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::claims::ClaimRef;
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 use crate::engine::telling::bucket_info::limit_of;
 use crate::engine::telling::explanation::{CandidateUse, Explanation};
@@ -31,7 +32,7 @@ pub(crate) fn limit(limit: &Limit) -> Value {
         "enforced": limit.is_enforced(),
         "enforce_for_percent": f64::from(limit.enforce_for) * 100.0 / f64::from(WHOLE_SHARE),
         "match": conditions(&limit.conditions),
-        "by": limit.by.iter().map(component).collect::<Vec<_>>(),
+        "by": limit.by.iter().map(typed).collect::<Vec<_>>(),
         "cost": cost(limit),
         "overrides": limit.overrides.len(),
     });
@@ -49,10 +50,7 @@ pub(crate) fn limit(limit: &Limit) -> Value {
 fn cost(limit: &Limit) -> Value {
     let mut value = match &limit.cost {
         Cost::Fixed(cost) => return json!(cost),
-        Cost::Header(name) => json!({ "header": name.as_str() }),
-        Cost::Query(name) => json!({ "query": name }),
-        Cost::Claim(claim) => json!({ "claim": claim.path.as_str() }),
-        Cost::Body(pointer) => json!({ "body": pointer.as_str() }),
+        Cost::Part(part) => named(part, part.name().unwrap_or_default()),
         Cost::Bytes { .. } => json!({ "bytes": "request" }),
     };
     let (fallback, usual) = (limit.cost_fallback, CostFallback::default());
@@ -135,7 +133,7 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
     let mut value = json!({
         "name": limit.name,
         "applies": *allowance != Allowance::Disabled,
-        "id": id.iter().map(|component| component.as_ref().ok()).collect::<Vec<_>>(),
+        "id": id.iter().map(|part| part.as_ref().ok()).collect::<Vec<_>>(),
         "bucket": bucket,
         "enforced": enforced,
         "cost": cost,
@@ -202,36 +200,28 @@ fn window(numbers: &Numbers) -> Value {
     })
 }
 
-/// A component as a rules file writes it.
-fn component(component: &Component) -> Value {
-    let named = |kind: &str, name: &str| {
-        let mut value = json!({ kind: name });
-        if component.form != ValueType::Text {
-            value["as"] = component.form.name().into();
-        }
-        value
+/// A part as a rules file writes it.
+fn typed(by: &TypedPart) -> Value {
+    let mut value = match by.part.name() {
+        None if by.form == ValueType::Text => return by.to_string().into(),
+        None => json!({ by.part.word(): true }),
+        Some(name) => named(&by.part, name),
     };
-    match &component.source {
-        ComponentSource::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}").into(),
-        ComponentSource::Host => "host".into(),
-        ComponentSource::Method => "method".into(),
-        ComponentSource::Path => "path".into(),
-        ComponentSource::Credentials => "credentials".into(),
-        ComponentSource::TlsSubject => named("tls", "subject"),
-        ComponentSource::Claim(claim) => {
-            let mut value = named("claim", claim.path.as_str());
-            if let Some(jwt) = &claim.jwt {
-                value["jwt"] = jwt.as_str().into();
-            }
-            value
-        }
-        ComponentSource::Body(pointer) => named("body", pointer.as_str()),
-        ComponentSource::Header(name) => named("header", name.as_str()),
-        ComponentSource::Query(name) => named("query", name),
-        ComponentSource::Cookie(name) => named("cookie", name),
-        ComponentSource::PathParameter { name, .. } => named("path", name),
-        ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => named("descriptor", key),
+    if by.form != ValueType::Text {
+        value["as"] = by.form.name().into();
     }
+    if let Some(duplicates) = by.duplicates.name() {
+        value["duplicates"] = duplicates.into();
+    }
+    value
+}
+
+fn named(part: &Part, name: &str) -> Value {
+    let mut value = json!({ part.word(): name });
+    if let Part::Claim(ClaimRef { jwt: Some(jwt), .. }) = part {
+        value["jwt"] = jwt.as_str().into();
+    }
+    value
 }
 
 /// The conditions that a limit has.
@@ -270,15 +260,52 @@ pub(crate) fn timestamp(time: Micros) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Source, Sources, load};
+    use crate::engine::limit::fingerprint::Fingerprinter;
+
+    /// The only limit of a rules file with these settings, as JSON.
+    fn read(settings: &str) -> Value {
+        let text = format!(
+            "jwt: {{ main: {{ issuer: a, audiences: [], jwks_url: 'https://a/' }} }}\n\
+             limits: {{ A: {{ burst: 1, match: {{ path: '/{{p}}' }}, {settings} }} }}"
+        );
+        let source = Source { name: String::new(), text };
+        let sources = Sources { limits: Some(source), ..Sources::default() };
+        let loaded = load(&sources, Fingerprinter::new((1, 2)), Micros(0));
+        let rules = loaded.rules.unwrap_or_else(|| panic!("{settings}: {}", loaded.report));
+        limit(&rules.limits()[0])
+    }
 
     #[test]
-    fn components_are_as_in_a_rules_file() {
-        for (source, form, expected) in [
-            (ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text, json!("ip/64")),
-            (ComponentSource::TlsSubject, ValueType::Text, json!({ "tls": "subject" })),
-            (ComponentSource::Query("q".to_owned()), ValueType::Integer, json!({ "query": "q", "as": "integer" })),
+    fn parts_are_as_in_a_rules_file() {
+        for by in [
+            json!("ip/48"),
+            json!("host"),
+            json!("method"),
+            json!("path"),
+            json!("credentials"),
+            json!({ "host": true, "as": "registered-domain" }),
+            json!({ "header": "x-a", "as": "integer" }),
+            json!({ "query": "q", "duplicates": "first" }),
+            json!({ "cookie": "c", "duplicates": "last" }),
+            json!({ "path": "p" }),
+            json!({ "tls": "subject" }),
+            json!({ "claim": "sub", "jwt": "main" }),
+            json!({ "claim": "/a/b" }),
+            json!({ "body": "/model" }),
+            json!({ "descriptor": "tenant" }),
         ] {
-            assert_eq!(component(&Component::new(source, form)), expected);
+            assert_eq!(read(&format!("by: {by}"))["by"], json!([by]));
+        }
+        for cost in [
+            json!(7),
+            json!({ "header": "x-a", "default": 5 }),
+            json!({ "query": "q", "missing": "deny" }),
+            json!({ "claim": "n", "jwt": "main" }),
+            json!({ "body": "/n", "malformed": "default" }),
+            json!({ "bytes": "request" }),
+        ] {
+            assert_eq!(read(&format!("cost: {cost}"))["cost"], cost);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::live::OverrideReader;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Cost, Limit};
-use crate::engine::request::component::ComponentSource;
+use crate::engine::request::part::Part;
 use crate::limiter::Shared;
 use crate::message::underscores::Underscores;
 
@@ -166,12 +166,12 @@ fn within(loaded: LoadResult, sources: &Sources, options: RulesOptions) -> LoadR
 
 /// Warns of a limit that reads a header with an underscore in its name: such headers never reach the rules.
 fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
-    let by = limit.by.iter().filter_map(|component| match &component.source {
-        ComponentSource::Header(name) => Some(name),
+    let by = limit.by.iter().filter_map(|part| match &part.part {
+        Part::Header(name) => Some(name),
         _ => None,
     });
     let matched = limit.conditions.headers.iter().map(|header| &header.name);
-    let cost = if let Cost::Header(name) = &limit.cost { Some(name) } else { None };
+    let cost = if let Cost::Part(Part::Header(name)) = &limit.cost { Some(name) } else { None };
     let name = by.chain(matched).chain(cost).find(|name| name.as_str().contains('_'))?;
     let message = format!("`{}` reads `{name}`, but headers with underscores never reach the rules", limit.name);
     let help = "use hyphens in the header's name, or start with `--underscores keep`";

@@ -4,38 +4,23 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, CONTENT_LENGTH};
-
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::ValueTest;
 use crate::engine::limit::response_cost::ResponseCost;
 use crate::engine::limit::rules::Rules;
-use crate::engine::limit::{Cost, Limit, LimitMode, WHOLE_SHARE};
-use crate::engine::request::component::ComponentSource;
+use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
+use crate::engine::request::part::Source;
 use crate::logs::Lack;
 use crate::logs::told::Told;
 
 /// A reason why a log does not cover a limit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Missing {
-    Method,
-    Host,
-    Path,
-    Query,
-    Client,
-    Certificate,
-    /// The verified claims of tokens.
-    Claims,
-    /// The bodies of requests.
-    Body,
-    /// In lower case.
-    Header(String),
+    Of(Source),
     Duration,
     /// The costs that responses report for `cost_from_response`.
     ResponseCost,
-    /// The descriptors of the rate limit service.
-    Descriptor,
     /// In a recording, the values of a header that the limit compares. In lower case.
     HashedHeader(String),
     /// In a recording, the values of a descriptor entry that the limit compares.
@@ -47,18 +32,9 @@ pub enum Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Method => f.write_str("the method"),
-            Self::Host => f.write_str("the host"),
-            Self::Path => f.write_str("the path"),
-            Self::Query => f.write_str("the query"),
-            Self::Client => f.write_str("the client's address"),
-            Self::Certificate => f.write_str("the client's certificate"),
-            Self::Claims => f.write_str("the verified claims of tokens"),
-            Self::Body => f.write_str("the bodies of requests"),
-            Self::Header(name) => write!(f, "the header `{name}`"),
+            Self::Of(source) => source.fmt(f),
             Self::Duration => f.write_str("how long requests take"),
             Self::ResponseCost => f.write_str("what responses report for `cost_from_response`"),
-            Self::Descriptor => f.write_str("the descriptors of the rate limit service"),
             Self::HashedHeader(name) => write!(f, "the values of the header `{name}`, which are hashed"),
             Self::HashedEntry(key) => write!(f, "the values of the descriptor entry `{key}`, which are hashed"),
             Self::Redis(algorithm) => write!(f, "the state of Redis, which `{}` needs", algorithm.name()),
@@ -70,22 +46,22 @@ impl Missing {
     /// Returns true if a line that lacks this part of a request does not tell what to decide by.
     pub(super) fn is_of(&self, lack: Lack<'_>) -> bool {
         match (self, lack) {
-            (Self::Method, Lack::Method)
-            | (Self::Host, Lack::Host)
-            | (Self::Path, Lack::Path)
-            | (Self::Query, Lack::Query)
-            | (Self::Client, Lack::Client)
-            | (Self::Certificate, Lack::Certificate)
-            | (Self::Duration, Lack::Duration)
-            | (Self::Header(_), Lack::Headers) => true,
-            (Self::Header(name), Lack::Header(lacking)) => name == lacking,
+            (Self::Of(Source::Method), Lack::Method)
+            | (Self::Of(Source::Host), Lack::Host)
+            | (Self::Of(Source::Path), Lack::Path)
+            | (Self::Of(Source::Query), Lack::Query)
+            | (Self::Of(Source::Client), Lack::Client)
+            | (Self::Of(Source::Certificate), Lack::Certificate)
+            | (Self::Of(Source::Header(_)), Lack::Headers)
+            | (Self::Duration, Lack::Duration) => true,
+            (Self::Of(Source::Header(name)), Lack::Header(lacking)) => name == lacking,
             _ => false,
         }
     }
 
     /// Returns true for what each request has: a line without it was not written for the request as a whole.
     pub const fn is_of_each_request(&self) -> bool {
-        matches!(self, Self::Method | Self::Path | Self::Duration)
+        matches!(self, Self::Of(Source::Method | Source::Path) | Self::Duration)
     }
 }
 
@@ -100,26 +76,28 @@ fn missing_for(limit: &Limit, told: &Told) -> Vec<Missing> {
     }
     let mut needed = needs(limit);
     needed.retain(|need| match need {
-        Missing::Method => !told.method,
-        Missing::Host => !told.host,
-        Missing::Path => !told.path,
-        Missing::Query => !told.query,
-        Missing::Client => !told.client,
-        Missing::Certificate => !told.tls_subject,
-        Missing::Header(name) => !told.header(name),
+        Missing::Of(source) => !tells(told, source),
         Missing::Duration => !told.took,
-        Missing::Descriptor => told.descriptors.is_none(),
-        Missing::Claims
-        | Missing::Body
-        | Missing::ResponseCost
-        | Missing::HashedHeader(_)
-        | Missing::HashedEntry(_)
-        | Missing::Redis(_) => true,
+        Missing::ResponseCost | Missing::HashedHeader(_) | Missing::HashedEntry(_) | Missing::Redis(_) => true,
     });
     needed.extend(hashed(limit, told));
     needed.sort();
     needed.dedup();
     needed
+}
+
+fn tells(told: &Told, source: &Source) -> bool {
+    match source {
+        Source::Method => told.method,
+        Source::Host => told.host,
+        Source::Path => told.path,
+        Source::Query => told.query,
+        Source::Client => told.client,
+        Source::Certificate => told.tls_subject,
+        Source::Header(name) => told.header(name),
+        Source::Descriptor => told.descriptors.is_some(),
+        Source::Claims | Source::Body => false,
+    }
 }
 
 /// Returns the values that a limit compares and that a recording has only as stand-ins.
@@ -167,48 +145,23 @@ pub(super) fn needs(limit: &Limit) -> Vec<Missing> {
     need(limit.algorithm == Algorithm::Concurrency, Missing::Duration);
     let by_response = |cost: &Arc<ResponseCost>| !cost.is_of_request() || cost.when.is_some();
     need(limit.response_cost.as_ref().is_some_and(by_response), Missing::ResponseCost);
-    need(!conditions.methods.is_empty(), Missing::Method);
-    need(!conditions.hosts.is_empty() || !conditions.other_hosts.is_empty(), Missing::Host);
-    need(!conditions.paths.is_empty(), Missing::Path);
+    need(!conditions.methods.is_empty(), Missing::Of(Source::Method));
+    need(!conditions.hosts.is_empty() || !conditions.other_hosts.is_empty(), Missing::Of(Source::Host));
+    need(!conditions.paths.is_empty(), Missing::Of(Source::Path));
     let has_networks = !conditions.networks.is_empty() || !conditions.other_networks.is_empty();
-    need(has_networks || limit.overrides.has_networks(), Missing::Client);
+    need(has_networks || limit.overrides.has_networks(), Missing::Of(Source::Client));
     // The share of requests without an id is one of addresses.
     let denies = limit.missing == Fallback::Deny || limit.malformed == Fallback::Deny;
-    need(denies && limit.enforce_for < WHOLE_SHARE, Missing::Client);
-    need(conditions.needs_descriptor(), Missing::Descriptor);
+    need(denies && limit.enforce_for < WHOLE_SHARE, Missing::Of(Source::Client));
+    need(conditions.needs_descriptor(), Missing::Of(Source::Descriptor));
     for header in &conditions.headers {
-        need(true, Missing::Header(header.name.as_str().to_owned()));
+        need(true, Missing::Of(Source::Header(header.name.as_str().to_owned())));
     }
-    need(!conditions.claims.is_empty(), Missing::Claims);
-    for component in &limit.by {
-        need(true, of_source(&component.source));
-    }
-    match &limit.cost {
-        Cost::Fixed(_) => {}
-        Cost::Header(name) => need(true, Missing::Header(name.as_str().to_owned())),
-        Cost::Query(_) => need(true, Missing::Query),
-        Cost::Claim(_) => need(true, Missing::Claims),
-        Cost::Body(_) => need(true, Missing::Body),
-        Cost::Bytes { .. } => need(true, Missing::Header(CONTENT_LENGTH.as_str().to_owned())),
+    need(!conditions.claims.is_empty(), Missing::Of(Source::Claims));
+    for part in limit.by.iter().map(|by| &by.part).chain(limit.cost.part()) {
+        need(true, Missing::Of(part.source()));
     }
     needs
-}
-
-fn of_source(source: &ComponentSource) -> Missing {
-    match source {
-        ComponentSource::Ip { .. } => Missing::Client,
-        ComponentSource::Host => Missing::Host,
-        ComponentSource::Method => Missing::Method,
-        ComponentSource::Path | ComponentSource::PathParameter { .. } => Missing::Path,
-        ComponentSource::Header(name) => Missing::Header(name.as_str().to_owned()),
-        ComponentSource::Credentials => Missing::Header(AUTHORIZATION.as_str().to_owned()),
-        ComponentSource::Query(_) => Missing::Query,
-        ComponentSource::Cookie(_) => Missing::Header("cookie".to_owned()),
-        ComponentSource::TlsSubject => Missing::Certificate,
-        ComponentSource::Claim(_) => Missing::Claims,
-        ComponentSource::Body(_) => Missing::Body,
-        ComponentSource::Descriptor(_) | ComponentSource::Entry { .. } => Missing::Descriptor,
-    }
 }
 
 /// Everything that covered limits read.
@@ -219,13 +172,13 @@ fn read_by_covered(rules: &Rules, missing: &[Vec<Missing>]) -> impl Iterator<Ite
 
 /// Returns true if a covered limit reads the client's address.
 pub(super) fn need_client(rules: &Rules, missing: &[Vec<Missing>]) -> bool {
-    read_by_covered(rules, missing).any(|need| need == Missing::Client)
+    read_by_covered(rules, missing).any(|need| need == Missing::Of(Source::Client))
 }
 
 /// The headers that covered limits read, in lower case.
 pub(super) fn headers_read(rules: &Rules, missing: &[Vec<Missing>]) -> Vec<String> {
     let names = read_by_covered(rules, missing).filter_map(|need| match need {
-        Missing::Header(name) => Some(name),
+        Missing::Of(Source::Header(name)) => Some(name),
         _ => None,
     });
     let mut names: Vec<String> = names.collect();

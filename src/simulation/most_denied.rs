@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use crate::engine::frequent_ids::FrequentIds;
 
-/// Denials by id, with the components of the id as text, or empty for `by: global`. They are exact if fewer than 1,792 ids are denied.
+/// Denials by id, with the parts of the id as text, or empty for `by: global`. They are exact if fewer than 1,792 ids are denied.
 pub(super) type MostDenied = FrequentIds<u128, String, 1_024>;
 
 /// An id and its denials.

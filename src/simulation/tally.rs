@@ -246,5 +246,5 @@ pub(super) fn id_text(side: &Side, asked: &Asked, outcome: &LimitOutcome) -> Str
     let short = side.rules.limit(outcome.limit).map_or("", |limit| &limit.short);
     let id = key.strip_prefix(short).and_then(|id| id.strip_prefix(':')).unwrap_or_default();
     let id = id.split('#').next().unwrap_or_default();
-    id.split(':').map(|component| shown(&decode(component)).into_owned()).collect::<Vec<_>>().join(":")
+    id.split(':').map(|part| shown(&decode(part)).into_owned()).collect::<Vec<_>>().join(":")
 }

@@ -1,13 +1,13 @@
 //! Predicts whether the buckets of a limit carry over or start full when its rules change.
 //!
-//! A bucket is found by its key: the limit's name in keys, the components of the id, and a suffix for what the algorithm keeps.
+//! A bucket is found by its key: the limit's name in keys, the parts of the id, and a suffix for what the algorithm keeps.
 //! If the key stays the same, the tokens used carry over to other numbers.
 
 use super::conditions::by;
 use super::shares;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::{Limit, LimitMode};
-use crate::engine::request::component::ComponentSource;
+use crate::engine::request::part::Part;
 
 /// The fate of the buckets, as text after the word "buckets".
 pub(super) fn after(old: &Limit, new: &Limit) -> String {
@@ -39,8 +39,8 @@ pub(super) fn after(old: &Limit, new: &Limit) -> String {
     if old.by != new.by {
         text.push_str(" where the id's text stays the same");
         let prefix = |limit: &Limit| {
-            limit.by.iter().find_map(|component| match component.source {
-                ComponentSource::Ip { ipv6_prefix } => Some(ipv6_prefix),
+            limit.by.iter().find_map(|part| match part.part {
+                Part::Ip { ipv6_prefix } => Some(ipv6_prefix),
                 _ => None,
             })
         };

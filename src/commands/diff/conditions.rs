@@ -7,7 +7,8 @@ use super::limits::Change;
 use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::Match;
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::TypedPart;
+use crate::engine::text::quote::joined;
 
 /// The effect of covering more requests, which then count as well, or fewer.
 pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
@@ -97,7 +98,7 @@ pub(super) fn of_by(old: &Limit, new: &Limit) -> Option<Change> {
     let coarser = splits(&new.by, &old.by);
     let (effect, note) = match (finer, coarser) {
         (true, true) => (Effect::NONE, "the same ids in another order"),
-        // A request that lacks an added component is denied.
+        // A request that lacks an added part is denied.
         (true, false) if denies(new) => {
             (Effect::BOTH, "fewer requests share a bucket, and those without an id are denied")
         }
@@ -110,33 +111,11 @@ pub(super) fn of_by(old: &Limit, new: &Limit) -> Option<Change> {
 }
 
 /// Returns true if requests that share a bucket by `new` share one by `old`.
-fn splits(old: &[Component], new: &[Component]) -> bool {
-    let is_within = |old: &Component, new: &Component| match (&old.source, &new.source) {
-        (ComponentSource::Ip { ipv6_prefix: old }, ComponentSource::Ip { ipv6_prefix: new }) => old <= new,
-        _ => old == new,
-    };
-    old.iter().all(|old| new.iter().any(|new| is_within(old, new)))
+fn splits(old: &[TypedPart], new: &[TypedPart]) -> bool {
+    old.iter().all(|old| new.iter().any(|new| old == new || old.is_wider_address(new)))
 }
 
-/// The components, for people.
-pub(super) fn by(components: &[Component]) -> String {
-    if components.is_empty() {
-        return "global".to_owned();
-    }
-    let names = components.iter().map(|component| match &component.source {
-        ComponentSource::Ip { ipv6_prefix } => format!("ip/{ipv6_prefix}"),
-        ComponentSource::Host => "host".to_owned(),
-        ComponentSource::Method => "method".to_owned(),
-        ComponentSource::Path => "path".to_owned(),
-        ComponentSource::Header(name) => format!("header {name}"),
-        ComponentSource::Credentials => "credentials".to_owned(),
-        ComponentSource::Query(name) => format!("query {name}"),
-        ComponentSource::Cookie(name) => format!("cookie {name}"),
-        ComponentSource::Body(pointer) => format!("body {pointer}"),
-        ComponentSource::TlsSubject => "tls subject".to_owned(),
-        ComponentSource::Claim(claim) => format!("claim {claim}"),
-        ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => format!("descriptor {key}"),
-        ComponentSource::PathParameter { name, .. } => format!("path {name}"),
-    });
-    names.collect::<Vec<_>>().join(" and ")
+/// The parts, for people.
+pub(super) fn by(parts: &[TypedPart]) -> String {
+    if parts.is_empty() { "global".to_owned() } else { joined(parts, " and ") }
 }

@@ -89,10 +89,7 @@ fn mode(old: &Limit, new: &Limit) -> Option<Change> {
 fn cost(old: &Limit, new: &Limit) -> Option<Change> {
     let shown = |cost: &Cost| match cost {
         Cost::Fixed(cost) => cost.to_string(),
-        Cost::Header(name) => format!("header {name}"),
-        Cost::Query(name) => format!("query {name}"),
-        Cost::Claim(claim) => format!("claim {claim}"),
-        Cost::Body(pointer) => format!("body {pointer}"),
+        Cost::Part(part) => format!("{} {}", part.word(), part.name().unwrap_or_default()),
         Cost::Bytes { reserve } => format!("bytes of the request, {reserve} before its length is known"),
     };
     let effect = match (&old.cost, &new.cost) {

@@ -99,6 +99,21 @@ fn every_kind_of_change_has_a_direction() {
 }
 
 #[test]
+fn a_part_is_named_with_how_it_is_read() {
+    let by = |part: &str| one(&format!("burst: 1, by: {part}"));
+    for (old, new, expected) in [
+        ("ip", "{ host: true, as: registered-domain }", ["ip/64", "host as registered-domain"]),
+        ("{ header: x-a }", "{ header: x-a, as: integer }", ["header x-a", "header x-a as integer"]),
+        ("{ query: q, duplicates: first }", "{ query: q }", ["query q, the first", "query q"]),
+        ("{ tls: subject }", "[method, { body: /a }]", ["tls subject", "method and body /a"]),
+    ] {
+        let found = diff(&by(old), &by(new));
+        let change = found[0].changes.iter().find(|change| change.what == "by").unwrap();
+        assert_eq!([&change.from, &change.to], expected, "{old} {new}");
+    }
+}
+
+#[test]
 fn overrides_have_a_direction_too() {
     let rules = |overrides: &str| format!("limits: {{ L: {{ count: 10, period: 1s }} }}\noverrides:\n{overrides}\n");
     let (more, fewer) = ("{ count: 20, period: 1s }", "{ count: 5, period: 1s }");

@@ -1,14 +1,11 @@
 //! `algorithm: concurrency`: requests in flight, each of which holds a slot. Keys: `capacity`, `lease`.
 
 use super::super::node::Value;
-use super::{
-    Algorithm, AlgorithmEntry, ComponentSource, Limit, Mapping, Node, Numbers, ReadResult, Settings, reject_token_keys,
-};
+use super::{Algorithm, AlgorithmEntry, Limit, Mapping, Node, Numbers, ReadResult, Settings, reject_token_keys};
 use crate::engine::algorithms::concurrency::{DEFAULT_LEASE, LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::algorithms::numbers::NumbersError;
 use crate::engine::limit::Cost;
 use crate::engine::limit::identity::Fallback;
-use crate::engine::request::component::Component;
 
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     words: &["concurrency"],
@@ -58,10 +55,9 @@ impl Settings for Concurrency {
     /// Rejects what does not apply to requests in flight, and limits on requests whose end nobody sees.
     fn check(&self, map: &Mapping<'_>, limit: &mut Limit) {
         reject_token_keys(map, limit, (limit.cost != Cost::Fixed(1), "a request takes one slot; remove `cost`"));
-        let by_entry = |component: &Component| matches!(component.source, ComponentSource::Descriptor(_));
         let key = match (map.get("match"), map.get("by")) {
             (Some((key, _)), _) if limit.conditions.needs_descriptor() => key,
-            (_, Some((key, _))) if limit.missing == Fallback::Skip && limit.by.iter().any(by_entry) => key,
+            (_, Some((key, _))) if limit.missing == Fallback::Skip && limit.is_by_entry() => key,
             _ => return,
         };
         let help = "the proxy counts requests in flight; use a `match` and `by` that it can evaluate";

@@ -25,7 +25,6 @@ use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::{Limit, StoreErrorPolicy};
-use crate::engine::request::component::ComponentSource;
 use crate::engine::request::path_pattern::PathPattern;
 
 /// The part of the rules file that belongs to an algorithm.
@@ -187,8 +186,8 @@ fn check_redis_only(map: &Mapping<'_>, limit: &Limit) {
     }
     let conditions = &limit.conditions;
     let is_described = !conditions.domains.is_empty() || !conditions.descriptor.entries().is_empty();
-    let by_entry = limit.by.iter().any(|component| matches!(component.source, ComponentSource::Descriptor(_)));
-    if let Some((_, node)) = if is_described { map.get("match") } else { map.get("by").filter(|_| by_entry) } {
+    if let Some((_, node)) = if is_described { map.get("match") } else { map.get("by").filter(|_| limit.is_by_entry()) }
+    {
         let message = format!("the rate limit service does not support `algorithm: {algorithm}`");
         node.error(message, "descriptors do not stand for single requests; remove `domain` and `descriptor`");
     }

@@ -13,7 +13,7 @@ use crate::engine::algorithms::numbers::NumbersError;
 use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING, Storage};
 use crate::engine::limit::LimitMode;
 use crate::engine::limit::queue::{FollowUp, Queue};
-use crate::engine::request::component::Component;
+use crate::engine::request::part::TypedPart;
 
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     words: &["queue"],
@@ -96,18 +96,18 @@ fn queue(map: &Mapping<'_>, paths: Option<&[PathPattern]>) -> ReadResult<Queue> 
     Ok(Queue { storage, then, fields })
 }
 
-fn fields(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<(String, Component)>> {
+fn fields(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<(String, TypedPart)>> {
     let entries = node.map("`fields`", "write `fields: { user: { header: x-user } }`")?;
     node.check_count("`fields`", entries.len(), "entries", MOST_FIELDS)?;
     all(entries.iter().map(|(key, source)| field(key, source, paths)))
 }
 
-fn field(key: &Key, source: &Node, paths: Option<&[PathPattern]>) -> ReadResult<(String, Component)> {
+fn field(key: &Key, source: &Node, paths: Option<&[PathPattern]>) -> ReadResult<(String, TypedPart)> {
     if !is_name(&key.text, LONGEST_NAME) {
         let help = format!("use 1 to {LONGEST_NAME} letters, digits, `_`, `.` and `-`");
         return Err(key.error(format!("invalid field name {}", quoted(&key.text)), help));
     }
-    by::component(source, paths)?.map(|component| (key.text.clone(), component)).ok_or_else(|| {
+    by::part(source, paths)?.map(|part| (key.text.clone(), part)).ok_or_else(|| {
         let help = "use ip, host, method, path, or a map such as { header: x-user }";
         source.error("`global` has no value to put into an entry", help)
     })

@@ -7,7 +7,7 @@ use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::descriptors::{PerUnit, Tree, limit_name};
 use crate::engine::limit::matching::{DescriptorMatch, EntryMatch, Match, ValueTest};
 use crate::engine::limit::{Limit, LimitMode, StoreErrorPolicy};
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 
 /// Adds the descriptors of one domain.
@@ -48,7 +48,7 @@ impl DomainLimits<'_> {
         let (domains, descriptor) = (vec![self.domain.to_owned()], DescriptorMatch::Whole(entries));
         self.limits.push(Limit {
             conditions: Match { domains, descriptor, ..Match::default() },
-            by: components(path),
+            by: parts(path),
             allowance: limit.rule.per_unit.map_or(Allowance::Unlimited, allowance),
             mode: if limit.is_shadow { LimitMode::Shadow } else { LimitMode::Enforce },
             // Envoy's `failure_mode_deny` decides about requests that cannot be counted.
@@ -77,9 +77,8 @@ fn allowance(per_unit: PerUnit) -> Allowance {
     per_unit.numbers().map_or(Allowance::Deny, |numbers| Allowance::Windows([numbers].into()))
 }
 
-/// Returns the components of ids: the entries whose values the path leaves open.
-fn components(path: &[Level]) -> Vec<Component> {
+/// Returns the parts of ids: the entries whose values the path leaves open.
+fn parts(path: &[Level]) -> Vec<TypedPart> {
     let open = path.iter().enumerate().filter(|(_, level)| level.is_open());
-    open.map(|(place, level)| Component::new(ComponentSource::Entry { key: level.key.clone(), place }, ValueType::Text))
-        .collect()
+    open.map(|(place, level)| TypedPart::new(Part::Entry { key: level.key.clone(), place }, ValueType::Text)).collect()
 }

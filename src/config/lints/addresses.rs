@@ -3,7 +3,7 @@
 use super::super::problem::Place;
 use super::Subject;
 use super::coverage::{covers, is_coarser};
-use crate::engine::request::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
+use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 
 pub(super) fn find<'s>(
@@ -17,7 +17,7 @@ pub(super) fn find<'s>(
     if is_ipv4_only || !limit.is_enforced() || limit.allowance.windows().is_none() {
         return None;
     }
-    let by_network = [Component::new(ComponentSource::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX }, ValueType::Text)];
+    let by_network = [TypedPart::new(Part::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX }, ValueType::Text)];
     let bounds = |other: &Subject<'_>| {
         other.is_enforced_for_all()
             && other.limit.allowance.windows().is_some()

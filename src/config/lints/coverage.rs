@@ -1,7 +1,7 @@
 //! Compares what limits cover. In doubt, one does not cover the other.
 
 use crate::engine::limit::matching::{DescriptorMatch, Match, ValueTest};
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::TypedPart;
 use crate::engine::request::path_pattern::{PathPattern, Segment};
 use crate::message::host_pattern::HostPattern;
 
@@ -74,14 +74,6 @@ fn is_same(one: &ValueTest, other: &ValueTest) -> bool {
 }
 
 /// Returns whether all requests in one bucket by `fine` are in one bucket by `coarse`.
-pub(super) fn is_coarser(coarse: &[Component], fine: &[Component]) -> bool {
-    coarse.iter().all(|component| fine.iter().any(|other| component == other || is_shorter(component, other)))
-}
-
-/// Returns whether one is a shorter prefix of the client's address than the other.
-fn is_shorter(one: &Component, other: &Component) -> bool {
-    match (&one.source, &other.source) {
-        (ComponentSource::Ip { ipv6_prefix: one }, ComponentSource::Ip { ipv6_prefix: other }) => one <= other,
-        _ => false,
-    }
+pub(super) fn is_coarser(coarse: &[TypedPart], fine: &[TypedPart]) -> bool {
+    coarse.iter().all(|part| fine.iter().any(|other| part == other || part.is_wider_address(other)))
 }

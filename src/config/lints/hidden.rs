@@ -8,7 +8,7 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::{Cost, Limit};
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 
 /// Returns the findings about a limit: the other limit that hides it, or the windows of its own that hide others.
@@ -81,12 +81,9 @@ fn is_plain(limit: &Limit) -> bool {
 
 /// Returns whether no request goes to a bucket that ids share, where coarser limits would tell clients apart.
 fn has_an_id_always(limit: &Limit) -> bool {
-    let is_well_formed = |component: &Component| match component.source {
-        ComponentSource::Ip { .. } => true,
-        ComponentSource::Host
-        | ComponentSource::Method
-        | ComponentSource::Path
-        | ComponentSource::PathParameter { .. } => component.form == ValueType::Text,
+    let is_well_formed = |part: &TypedPart| match part.part {
+        Part::Ip { .. } => true,
+        Part::Host | Part::Method | Part::Path | Part::PathParameter { .. } => part.form == ValueType::Text,
         _ => false,
     };
     limit.missing == Fallback::Skip && limit.by.iter().all(is_well_formed)

@@ -1,6 +1,5 @@
 //! `never-matches`: conditions that no request with an id can meet.
 
-use http::header::{AUTHORIZATION, COOKIE, HeaderName};
 use ipnet::IpNet;
 
 use super::super::problem::{Place, quoted};
@@ -8,7 +7,7 @@ use super::Subject;
 use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::{DescriptorMatch, Match, ValueTest};
-use crate::engine::request::component::ComponentSource;
+use crate::engine::request::part::Source;
 
 /// Returns the place and the reason why a limit never charges a request.
 pub(super) fn contradiction(subject: &Subject<'_>) -> Option<(Place, String)> {
@@ -57,23 +56,15 @@ fn excludes_ids(limit: &Limit) -> Option<String> {
         return None;
     }
     let conditions = &limit.conditions;
-    limit.by.iter().find_map(|component| {
-        let what = match &component.source {
-            ComponentSource::Header(name) if lacks_header(conditions, name) => {
-                format!("the header {}", quoted(name.as_str()))
-            }
-            ComponentSource::Credentials if lacks_header(conditions, &AUTHORIZATION) => "credentials".to_owned(),
-            ComponentSource::Cookie(name) if lacks_header(conditions, &COOKIE) => {
-                format!("the cookie {}", quoted(name))
-            }
-            ComponentSource::Descriptor(key) if lacks_entry(conditions, key) => format!("the entry {}", quoted(key)),
-            _ => return None,
-        };
-        Some(format!("no request has an id: `by` needs {what}, and `match` only takes requests without it"))
-    })
+    let lacking = limit.by.iter().map(|by| &by.part).find(|part| match part.source() {
+        Source::Header(name) => lacks_header(conditions, &name),
+        Source::Descriptor => part.name().is_some_and(|key| lacks_entry(conditions, key)),
+        _ => false,
+    })?;
+    Some(format!("no request has an id: `by` needs the {lacking}, and `match` only takes requests without it"))
 }
 
-fn lacks_header(conditions: &Match, name: &HeaderName) -> bool {
+fn lacks_header(conditions: &Match, name: &str) -> bool {
     conditions.headers.iter().any(|header| header.name == name && matches!(header.test, ValueTest::Present(false)))
 }
 

@@ -17,7 +17,7 @@ pub use registry::Lint;
 use super::problem::Place;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 #[cfg(doc)]
-use crate::engine::request::component::IPV6_CLIENT_PREFIX;
+use crate::engine::request::part::IPV6_CLIENT_PREFIX;
 
 /// With more limits, none is compared with the others: a pair takes about 20 ns, and this many make half a million.
 pub(super) const MOST_COMPARED: usize = 1_000;

@@ -309,9 +309,9 @@ pub(super) fn status(node: &Node) -> ReadResult<u16> {
 fn charge(map: &Mapping<'_>, names: &[&str]) -> ReadResult<TestCharge> {
     let limit = map.need("limit", "").and_then(|node| limit_name(node, names));
     let id = map.read("id", |node| match &node.value {
-        Value::List(components) => {
-            let texts = components.iter().map(|component| component.text().map(str::to_owned));
-            all(texts).map(GivenId::Components)
+        Value::List(parts) => {
+            let texts = parts.iter().map(|part| part.text().map(str::to_owned));
+            all(texts).map(GivenId::Parts)
         }
         _ => node.text().map(|text| GivenId::Text(text.to_owned())),
     });

@@ -12,7 +12,7 @@ use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::overrides::OverrideOrigin;
 use crate::engine::limit::response_cost::{CostSource, ResponseCost, Statuses};
 use crate::engine::limit::{Cost, CostFallback, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 use crate::engine::request::{Request, sample};
 use crate::message::headers::Headers;
@@ -65,23 +65,23 @@ overrides:
     let networks: Vec<String> = full.conditions.networks.iter().map(ToString::to_string).collect();
     assert_eq!(networks, ["10.0.0.0/8", "192.0.2.7/32"]);
     let by = [
-        (ComponentSource::Header("x-id".parse().unwrap()), ValueType::Integer),
-        (ComponentSource::PathParameter { name: "id".into(), segment: 2 }, ValueType::Text),
-        (ComponentSource::Ip { ipv6_prefix: 56 }, ValueType::Text),
-        (ComponentSource::Cookie("sid".into()), ValueType::Text),
-        (ComponentSource::Query("q".into()), ValueType::HostnameSet),
+        (Part::Header("x-id".parse().unwrap()), ValueType::Integer),
+        (Part::PathParameter { name: "id".into(), segment: 2 }, ValueType::Text),
+        (Part::Ip { ipv6_prefix: 56 }, ValueType::Text),
+        (Part::Cookie("sid".into()), ValueType::Text),
+        (Part::Query("q".into()), ValueType::HostnameSet),
     ];
-    assert_eq!(full.by, by.map(|(source, form)| Component::new(source, form)));
+    assert_eq!(full.by, by.map(|(source, form)| TypedPart::new(source, form)));
     let second = 1_000_000_000;
     let windows = [Numbers::new(20, 10, second).unwrap(), Numbers::new(1_000, 1_000, 86_400 * second).unwrap()];
     assert_eq!(full.allowance, Allowance::Windows(windows.into()));
-    assert_eq!(full.cost, Cost::Header("x-cost".parse().unwrap()));
+    assert_eq!(full.cost, Cost::Part(Part::Header("x-cost".parse().unwrap())));
     assert_eq!((full.mode, full.enforce_for), (LimitMode::Enforce, 125_000));
     assert_eq!((full.missing, full.on_store_error, full.per_call), (Fallback::Shared, StoreErrorPolicy::Local, true));
     assert_eq!((full.max_keys, full.max_new_keys), (Some(1_000), Some(50)));
     assert_eq!((full.tag, plain.tag, fixed.tag), (Tag::named("Orders"), Tag::OfId, Tag::named("Fixed")));
 
-    let client = Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text);
+    let client = TypedPart::new(Part::Ip { ipv6_prefix: 64 }, ValueType::Text);
     assert_eq!((&plain.allowance, plain.short.as_str()), (&Allowance::Disabled, "Plain"));
     assert_eq!(plain.by, [client]);
     assert_eq!((plain.cost.clone(), plain.enforce_for, plain.mode), (Cost::Fixed(1), WHOLE_SHARE, LimitMode::Enforce));
@@ -98,7 +98,7 @@ overrides:
 
     assert_eq!((fixed.by.len(), fixed.mode), (0, LimitMode::Off));
     assert_eq!(fixed.allowance, Allowance::Windows([Numbers::fixed(3).unwrap()].into()));
-    assert_eq!(fixed.cost, Cost::Query("n".into()));
+    assert_eq!(fixed.cost, Cost::Part(Part::Query("n".into())));
 
     assert_eq!(told.cost, Cost::Fixed(4));
     let expected = ResponseCost {
@@ -143,13 +143,18 @@ fn costs_have_a_default_and_settings_for_what_is_not_one() {
         (rules.limits()[0].cost.clone(), rules.limits()[0].cost_fallback)
     };
     let usual = CostFallback::default();
-    assert_eq!(cost("{ query: n }"), (Cost::Query("n".into()), usual));
+    assert_eq!(cost("{ query: n }"), (Cost::Part(Part::Query("n".into())), usual));
     let strict = CostFallback { default: 0, denies_missing: true, denies_malformed: false };
-    assert_eq!(cost("{ query: n, default: 0, missing: deny, malformed: default }"), (Cost::Query("n".into()), strict));
+    assert_eq!(
+        cost("{ query: n, default: 0, missing: deny, malformed: default }"),
+        (Cost::Part(Part::Query("n".into())), strict)
+    );
     let plain = CostFallback { default: 50, ..usual };
     assert_eq!(cost("{ query: n, default: 50, missing: default, malformed: deny }").1, plain);
     for (cost, expected) in [
         ("{ default: 5 }", "`cost` needs exactly one source"),
+        ("{ query: ' n' }", "must not be empty or have spaces around it"),
+        ("{ query: '' }", "must not be empty or have spaces around it"),
         ("{ body: /n, default: x }", "is not a whole number"),
         ("{ body: /n, missing: skip }", "unknown value `skip`"),
         ("{ body: /n, malformed: shared }", "unknown value `shared`"),

@@ -16,7 +16,7 @@ pub(crate) const IPV6_BITS: u8 = 48;
 /// How a bucket gets its hash tag. Only stores that are a cluster use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Tag {
-    /// From the first component of its id, so that limits that begin with the same id share a tag.
+    /// From the first part of its id, so that limits that begin with the same id share a tag.
     #[default]
     OfId,
     /// All buckets of the limit have this one. Below [`TAGS`].
@@ -34,21 +34,21 @@ impl Tag {
 pub fn tag_of(bucket: &Bucket) -> u8 {
     match bucket.tag {
         Tag::Fixed(tag) => tag,
-        Tag::OfId => of_component(first_component(&bucket.key)),
+        Tag::OfId => of_part(first_part(&bucket.key)),
     }
 }
 
-/// The hash tag of an id that begins with this component, percent-encoded as in keys. An IPv6 address or network counts by its
+/// The hash tag of an id that begins with this part, percent-encoded as in keys. An IPv6 address or network counts by its
 /// first [`IPV6_BITS`].
-pub(crate) fn of_component(encoded: &str) -> u8 {
+pub(crate) fn of_part(encoded: &str) -> u8 {
     match ipv6(encoded) {
         Some(address) => hashed(&address.octets()[..usize::from(IPV6_BITS / 8)]),
         None => hashed(encoded.as_bytes()),
     }
 }
 
-/// The first component of the id in a key, `short:component:...#window`. The name if there is no id.
-fn first_component(key: &str) -> &str {
+/// The first part of the id in a key, `short:part:...#window`. The name if there is no id.
+fn first_part(key: &str) -> &str {
     let id = key.split('#').next().unwrap_or(key);
     let mut parts = id.split(':');
     let name = parts.next().unwrap_or(id);

@@ -9,7 +9,7 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::key::fingerprint_of;
 use crate::engine::limit::overrides::OverrideLookup;
 use crate::engine::limit::rules::Rules;
-use crate::engine::request::component::ComponentSource;
+use crate::engine::request::part::Part;
 use crate::message::address;
 use crate::message::percent::decode;
 
@@ -18,7 +18,7 @@ impl Rules {
     /// made the charge. Unchanged if these rules do not have the bucket, because then nobody else uses it.
     ///
     /// The id is parsed from the key. Overrides by network see only the address in it, and those by `regex` see the hash of
-    /// a long component.
+    /// a long part.
     #[must_use]
     pub fn renumbered(&self, charge: Charge, older: &Limit, now: Micros) -> Charge {
         self.in_force(&charge, older, now).unwrap_or(charge)
@@ -34,11 +34,11 @@ impl Rules {
         let id = plain.strip_prefix(limit.short.as_str())?;
         let mut end = limit.short.len();
         let (mut prefixes, mut texts, mut client) = (Vec::new(), Vec::new(), None);
-        for (component, encoded) in limit.by.iter().zip(id.split(':').skip(1)) {
+        for (part, encoded) in limit.by.iter().zip(id.split(':').skip(1)) {
             end += 1 + encoded.len();
             prefixes.push(fingerprint_of(plain.get(..end)?, &hash));
             let text = decode(encoded);
-            if matches!(component.source, ComponentSource::Ip { .. }) {
+            if matches!(part.part, Part::Ip { .. }) {
                 client = client.or_else(|| address_of(&text));
             }
             texts.push(text);
@@ -55,7 +55,7 @@ impl Rules {
     }
 }
 
-/// The address of an `ip` component, which may be a network.
+/// The address of an `ip` part, which may be a network.
 fn address_of(text: &str) -> Option<IpAddr> {
     address::parse(text.split('/').next()?).ok()
 }
@@ -69,7 +69,7 @@ mod tests {
     use crate::engine::limit::allowance::Allowance;
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::overrides::{Override, OverrideOrigin};
-    use crate::engine::request::component::Component;
+    use crate::engine::request::part::TypedPart;
     use crate::engine::request::value_type::ValueType;
     use crate::engine::request::{Request, sample};
     use crate::message::headers::Headers;
@@ -83,8 +83,8 @@ mod tests {
 
     fn rules(numbers: &[Numbers], change: impl Fn(&mut Limit)) -> Rules {
         let by = vec![
-            Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text),
-            Component::new(ComponentSource::Path, ValueType::Text),
+            TypedPart::new(Part::Ip { ipv6_prefix: 64 }, ValueType::Text),
+            TypedPart::new(Part::Path, ValueType::Text),
         ];
         let mut limit = Limit { by, allowance: Allowance::Windows(numbers.into()), ..Limit::new("L") };
         change(&mut limit);

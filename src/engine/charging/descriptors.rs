@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::algorithms::tag::{Tag, of_component};
+use crate::engine::algorithms::tag::{Tag, of_part};
 use crate::engine::charging::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
 use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
 use crate::engine::charging::terms::Terms;
@@ -132,8 +132,8 @@ impl Rules {
             key.push(entry.key);
             key.push(entry.value);
         }
-        // The first component is the domain, which all ids share. The first value distinguishes clients.
-        let tag = descriptor.entries.first().map_or(Tag::OfId, |entry| Tag::Fixed(of_component(&encoded(entry.value))));
+        // The first part is the domain, which all ids share. The first value distinguishes clients.
+        let tag = descriptor.entries.first().map_or(Tag::OfId, |entry| Tag::Fixed(of_part(&encoded(entry.value))));
         let terms = Terms::carried(place, limit, key.into_bucket(tag));
         let mode = terms.mode(Mode::Spend);
         terms.add_charges(&mut plan, &[numbers], None, 1, mode);

@@ -43,7 +43,7 @@ pub struct NamedChargeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeMember {
     Limit,
-    /// The index of the component, if it is one.
+    /// The index of the part, if it is one.
     Id(Option<usize>),
     Numbers,
     Fields,
@@ -80,7 +80,7 @@ impl Rules {
             }
             let identified = self
                 .identify_given(limit, &charge.id)
-                .map_err(|(component, reason)| wrong(ChargeMember::Id(component), reason))?;
+                .map_err(|(part, reason)| wrong(ChargeMember::Id(part), reason))?;
             if buckets.contains(&identified.bucket.fingerprint) {
                 let reason = format!("{} is charged twice for this id; add the costs", limit.name);
                 return Err(wrong(ChargeMember::Id(None), reason));
@@ -125,7 +125,7 @@ fn add(plan: &mut Plan, terms: Terms<'_>, charge: &NamedCharge, mode: Mode) -> R
     }
     let cost = charge.cost.unwrap_or(match terms.limit.cost {
         Cost::Fixed(cost) => cost,
-        Cost::Header(_) | Cost::Query(_) | Cost::Claim(_) | Cost::Body(_) => terms.limit.cost_fallback.default,
+        Cost::Part(_) => terms.limit.cost_fallback.default,
         Cost::Bytes { .. } => 1,
     });
     let charged = terms.mode(mode);
@@ -151,7 +151,7 @@ mod tests {
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::ids::Id;
     use crate::engine::limit::overrides::{Override, OverrideOrigin};
-    use crate::engine::request::component::{Component, ComponentSource};
+    use crate::engine::request::part::{Part, TypedPart};
     use crate::engine::request::value_type::ValueType;
     use crate::engine::request::{Request, sample};
     use crate::message::headers::Headers;
@@ -162,15 +162,15 @@ mod tests {
         Allowance::Windows([Numbers::fixed(burst).unwrap()].into())
     }
 
-    fn part(source: ComponentSource, form: ValueType) -> Component {
-        Component::new(source, form)
+    fn part(source: Part, form: ValueType) -> TypedPart {
+        TypedPart::new(source, form)
     }
 
-    fn header(name: &'static str, form: ValueType) -> Component {
-        part(ComponentSource::Header(HeaderName::from_static(name)), form)
+    fn header(name: &'static str, form: ValueType) -> TypedPart {
+        part(Part::Header(HeaderName::from_static(name)), form)
     }
 
-    fn limit(name: &str, by: Vec<Component>) -> Limit {
+    fn limit(name: &str, by: Vec<TypedPart>) -> Limit {
         Limit { by, allowance: burst(10), ..Limit::new(name) }
     }
 
@@ -187,11 +187,11 @@ mod tests {
     }
 
     fn list(texts: &[&str]) -> GivenId {
-        GivenId::Components(texts.iter().map(|text| (*text).to_owned()).collect())
+        GivenId::Parts(texts.iter().map(|text| (*text).to_owned()).collect())
     }
 
-    /// The key of the bucket that an id of a limit with these components has, or what is wrong with it.
-    fn key(by: &[Component], id: GivenId) -> Result<String, String> {
+    /// The key of the bucket that an id of a limit with these parts has, or what is wrong with it.
+    fn key(by: &[TypedPart], id: GivenId) -> Result<String, String> {
         let rules = rules(vec![limit("L", by.to_vec())]);
         let plan = rules.named(&[charge("L", id)], Mode::Spend, Micros(0), None).map_err(|error| error.reason)?;
         Ok(plan.charges[0].bucket.key.clone())
@@ -199,22 +199,20 @@ mod tests {
 
     #[test]
     fn ids_are_made_canonical_as_those_of_requests() {
-        let ip = |ipv6_prefix| part(ComponentSource::Ip { ipv6_prefix }, ValueType::Text);
-        let account_and_domain = [
-            header("x-account", ValueType::Integer),
-            part(ComponentSource::Query("d".into()), ValueType::RegisteredDomain),
-        ];
+        let ip = |ipv6_prefix| part(Part::Ip { ipv6_prefix }, ValueType::Text);
+        let account_and_domain =
+            [header("x-account", ValueType::Integer), part(Part::Query("d".into()), ValueType::RegisteredDomain)];
         let text_and_ip = [header("x-a", ValueType::Text), ip(64)];
         for (by, id, expected) in [
             (&[ip(64)][..], text("2001:db8::7"), Ok("L:2001%3Adb8%3A%3A/64")),
             (&[ip(128)], text("::ffff:192.0.2.7"), Ok("L:192.0.2.7")),
             (&[ip(128)], text("192.0.2"), Err("`192.0.2` is not a valid IP address")),
-            (&[part(ComponentSource::Host, ValueType::Text)], text("EXAMPLE.com:80"), Ok("L:example.com")),
-            (&[part(ComponentSource::Host, ValueType::Text)], text("0:0::1"), Ok("L:%3A%3A1")),
-            (&[part(ComponentSource::Host, ValueType::Text)], text("[::1]:80"), Ok("L:%3A%3A1")),
-            (&[part(ComponentSource::Host, ValueType::Text)], text("a b"), Err("not a valid host")),
-            (&[part(ComponentSource::Path, ValueType::Text)], text("/a//%62/"), Ok("L:/a/b")),
-            (&[part(ComponentSource::Path, ValueType::Text)], text("a"), Err("must begin with `/`")),
+            (&[part(Part::Host, ValueType::Text)], text("EXAMPLE.com:80"), Ok("L:example.com")),
+            (&[part(Part::Host, ValueType::Text)], text("0:0::1"), Ok("L:%3A%3A1")),
+            (&[part(Part::Host, ValueType::Text)], text("[::1]:80"), Ok("L:%3A%3A1")),
+            (&[part(Part::Host, ValueType::Text)], text("a b"), Err("not a valid host")),
+            (&[part(Part::Path, ValueType::Text)], text("/a//%62/"), Ok("L:/a/b")),
+            (&[part(Part::Path, ValueType::Text)], text("a"), Err("must begin with `/`")),
             (&[header("x-a", ValueType::Text)], text(" a:%3A "), Ok("L:a%3A%253A")),
             (&[header("x-a", ValueType::Text)], list(&["a:b"]), Ok("L:a%3Ab")),
             (&[header("x-a", ValueType::Text)], text(" "), Err("empty")),
@@ -242,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_charge_by_name_meets_the_bucket_of_the_request() {
-        let by = vec![header("x-id", ValueType::Text), part(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text)];
+        let by = vec![header("x-id", ValueType::Text), part(Part::Ip { ipv6_prefix: 64 }, ValueType::Text)];
         let rules = rules(vec![limit("L", by)]);
         let headers = Headers::from_iter([("x-id", "a{b}:c")]);
         let request = Request { client: "2001:db8::9".parse().ok(), ..sample(&headers) };
@@ -256,7 +254,7 @@ mod tests {
         let mut limit = limit;
         let id = Id::parse(&limit.by, id).unwrap();
         let given = Override { allowance, until: None, origin: OverrideOrigin::default() };
-        limit.overrides.add_id(id.components.len(), id.fingerprint(&limit.short, &HASH), given).unwrap();
+        limit.overrides.add_id(id.parts.len(), id.fingerprint(&limit.short, &HASH), given).unwrap();
         limit
     }
 
@@ -275,10 +273,7 @@ mod tests {
             )
             .unwrap();
         known.per_call = true;
-        let net = Limit {
-            by: vec![part(ComponentSource::Ip { ipv6_prefix: 128 }, ValueType::Text)],
-            ..limit("Net", Vec::new())
-        };
+        let net = Limit { by: vec![part(Part::Ip { ipv6_prefix: 128 }, ValueType::Text)], ..limit("Net", Vec::new()) };
         let mut net = net;
         let given = Override { allowance: burst(70), until: None, origin: OverrideOrigin::default() };
         net.overrides.add_network("10.0.0.0/8".parse().unwrap(), given).unwrap();

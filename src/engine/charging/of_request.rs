@@ -136,7 +136,7 @@ mod tests {
     use crate::engine::limit::{Cost, CostFallback};
     use crate::engine::limit::{LimitMode, WHOLE_SHARE};
     use crate::engine::request::claims::{ClaimPath, ClaimRef, TokenClaims};
-    use crate::engine::request::component::{Component, ComponentSource};
+    use crate::engine::request::part::{Part, TypedPart};
     use crate::engine::request::path_pattern::PathPattern;
     use crate::engine::request::sample;
     use crate::engine::request::value_type::ValueType;
@@ -149,8 +149,8 @@ mod tests {
         Allowance::Windows(bursts.iter().map(|burst| Numbers::new(*burst, 1, 1_000_000_000).unwrap()).collect())
     }
 
-    fn header(name: &'static str, form: ValueType) -> Component {
-        Component::new(ComponentSource::Header(HeaderName::from_static(name)), form)
+    fn header(name: &'static str, form: ValueType) -> TypedPart {
+        TypedPart::new(Part::Header(HeaderName::from_static(name)), form)
     }
 
     /// A limit by two header headers that allows 10.
@@ -165,7 +165,7 @@ mod tests {
 
     fn with_override(mut limit: Limit, id: &str, over: Override) -> Limit {
         let id = Id::parse(&limit.by, id).unwrap();
-        limit.overrides.add_id(id.components.len(), id.fingerprint(&limit.short, &HASH), over).unwrap();
+        limit.overrides.add_id(id.parts.len(), id.fingerprint(&limit.short, &HASH), over).unwrap();
         limit
     }
 
@@ -216,8 +216,7 @@ mod tests {
     fn an_id_has_one_override() {
         let mut limit = with_override(limit("L"), "7", given(windows(&[20]), None));
         let id = Id::parse(&limit.by, "7").unwrap();
-        let again =
-            limit.overrides.add_id(id.components.len(), id.fingerprint("L", &HASH), given(windows(&[21]), None));
+        let again = limit.overrides.add_id(id.parts.len(), id.fingerprint("L", &HASH), given(windows(&[21]), None));
         assert_eq!(again, Err(0));
     }
 
@@ -255,13 +254,13 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         };
-        let by = |source| Limit { by: vec![Component::new(source, ValueType::Text)], ..limit("L") };
-        let account = || by(ComponentSource::Header("x-account".parse().unwrap()));
+        let by = |source| Limit { by: vec![TypedPart::new(source, ValueType::Text)], ..limit("L") };
+        let account = || by(Part::Header("x-account".parse().unwrap()));
         assert_eq!(tags(account(), "L:7"), [Tag::OfId; 4]);
         assert_eq!(tags(Limit { tag: Tag::named("T"), ..account() }, "L:7"), [Tag::named("T"); 4]);
         assert_eq!(tags(Limit { by: Vec::new(), ..limit("L") }, "L"), [Tag::named("L"); 4]);
-        assert_eq!(tags(Limit { short: "s".into(), ..by(ComponentSource::Path) }, "L:/v1"), [Tag::named("s"); 4]);
-        assert_eq!(tags(Limit { tag: Tag::named("T"), ..by(ComponentSource::Method) }, "L:GET"), [Tag::named("T"); 4]);
+        assert_eq!(tags(Limit { short: "s".into(), ..by(Part::Path) }, "L:/v1"), [Tag::named("s"); 4]);
+        assert_eq!(tags(Limit { tag: Tag::named("T"), ..by(Part::Method) }, "L:GET"), [Tag::named("T"); 4]);
     }
 
     #[test]
@@ -302,7 +301,7 @@ mod tests {
 
     /// The cost of a request with these lines of `x-cost`, or why it is denied.
     fn priced(fallback: CostFallback, mode: LimitMode, lines: &[&'static str]) -> Result<u64, (DenialReason, bool)> {
-        let cost = Cost::Header(HeaderName::from_static("x-cost"));
+        let cost = Cost::Part(Part::Header(HeaderName::from_static("x-cost")));
         let headers: Vec<_> = FIELDS.into_iter().chain(lines.iter().map(|line| ("x-cost", *line))).collect();
         let plan = plan(vec![Limit { cost, cost_fallback: fallback, mode, ..limit("L") }], &headers, 0).unwrap();
         match plan.charges.first() {
@@ -332,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_cost_is_in_any_part_of_a_request() {
-        let query = Limit { cost: Cost::Query("cost".into()), ..limit("L") };
+        let query = Limit { cost: Cost::Part(Part::Query("cost".into())), ..limit("L") };
         assert_eq!(plan(vec![query], &FIELDS, 0).unwrap().charges[0].cost, 3);
         let bytes = |headers: &[(&'static str, &'static str)]| {
             plan(vec![Limit { cost: Cost::Bytes { reserve: 5 }, ..limit("L") }], headers, 0)
@@ -351,9 +350,9 @@ mod tests {
         let claim = || ClaimRef::new(None, ClaimPath::Name("plan".into()));
         let test = ValueTest::Value("free".into());
         let conditions = Match { claims: vec![ClaimMatch { claim: claim(), test }], ..Match::default() };
-        let by_claim = vec![Component::new(ComponentSource::Claim(claim()), ValueType::Text)];
+        let by_claim = vec![TypedPart::new(Part::Claim(claim()), ValueType::Text)];
         let headers = FIELDS.into_iter().collect();
-        let keys = |by: &[Component], malformed, values: Option<serde_json::Value>| {
+        let keys = |by: &[TypedPart], malformed, values: Option<serde_json::Value>| {
             let limit = Limit { by: by.to_vec(), malformed, conditions: conditions.clone(), ..limit("L") };
             let claims = [TokenClaims { issuer: 0, values: values.map(Arc::new) }];
             let request = Request { claims: &claims, ..sample(&headers) };
@@ -375,7 +374,7 @@ mod tests {
     #[test]
     fn a_caller_that_says_the_cost_needs_none_of_the_request() {
         let cost_fallback = CostFallback { denies_missing: true, ..CostFallback::default() };
-        let cost = Cost::Header(HeaderName::from_static("x-cost"));
+        let cost = Cost::Part(Part::Header(HeaderName::from_static("x-cost")));
         let rules = Rules::new(vec![Limit { cost, cost_fallback, ..limit("L") }], HASH, Micros(0), Vec::new());
         let headers = FIELDS.into_iter().collect();
         for (mode, cost, expected) in [

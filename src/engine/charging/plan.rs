@@ -10,7 +10,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::joint_plan::JointPlan;
 use crate::engine::limit::candidate::Candidate;
-use crate::engine::request::component::ComponentError;
+use crate::engine::request::part::PartError;
 
 /// The charges of a request, and the limits that decide without the store.
 #[derive(Debug, Default)]
@@ -40,9 +40,9 @@ pub struct LimitDenial {
 pub enum DenialReason {
     /// `deny: true` of the limit or an override.
     Deny,
-    /// A component or the cost is missing, with `missing: deny`.
+    /// A part or the cost is missing, with `missing: deny`.
     Missing,
-    /// A component, a claim or the cost is malformed, with `malformed: deny`.
+    /// A part, a claim or the cost is malformed, with `malformed: deny`.
     Malformed,
     /// An operator has blocked the id, for this long from now.
     Blocked(Micros),
@@ -59,11 +59,11 @@ pub struct Reservation {
     pub only_checks: bool,
 }
 
-impl From<ComponentError> for DenialReason {
-    fn from(reason: ComponentError) -> Self {
+impl From<PartError> for DenialReason {
+    fn from(reason: PartError) -> Self {
         match reason {
-            ComponentError::Missing => Self::Missing,
-            ComponentError::Malformed => Self::Malformed,
+            PartError::Missing => Self::Missing,
+            PartError::Malformed => Self::Malformed,
         }
     }
 }

@@ -12,7 +12,7 @@ pub const LONGEST_BLOCK: Micros = Micros(366 * 86_400 * 1_000_000);
 /// A blocked id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The prefix of its buckets' keys: `<short>:<id>`, where the last components may be missing.
+    /// The prefix of its buckets' keys: `<short>:<id>`, where the last parts may be missing.
     pub key: String,
     /// The end, by this machine's clock.
     pub until: Micros,
@@ -49,7 +49,7 @@ impl Blocks {
     }
 
     /// The time left of the block that covers an id, given the fingerprints of the id and of its first one, two, ...
-    /// components. The longest if several blocks cover it.
+    /// parts. The longest if several blocks cover it.
     pub fn left(&self, whole: u128, prefixes: &[u128], now: Micros) -> Option<Micros> {
         let ends = prefixes.iter().chain([&whole]).filter_map(|fingerprint| self.ends.get(fingerprint));
         ends.copied().max().filter(|end| *end > now).map(|end| end.since(now))
@@ -80,16 +80,16 @@ mod tests {
     #[test]
     fn a_block_covers_the_ids_that_begin_so_until_it_ends() {
         let blocks = Blocks::new(vec![block("L:a", 10), block("L:a:b", 20), block("L", 5), block("G", 7)], &HASH);
-        let left = |components: &[&str], now: u64| {
-            let keys: Vec<String> = (2..=components.len()).map(|length| components[..length].join(":")).collect();
+        let left = |parts: &[&str], now: u64| {
+            let keys: Vec<String> = (2..=parts.len()).map(|length| parts[..length].join(":")).collect();
             let prefixes: Vec<u128> = keys.iter().map(|key| fingerprint_of(key, &HASH)).collect();
-            let key = components.join(":");
+            let key = parts.join(":");
             let left = blocks.left(fingerprint_of(&key, &HASH), &prefixes, Micros(now)).map(|left| left.0);
             let covering = blocks.covering(&key, Micros(now));
             assert_eq!(covering.map(|block| block.until.0 - now), left, "{key} at {now}");
             left
         };
-        for (components, now, expected) in [
+        for (parts, now, expected) in [
             (&["L", "a", "b"][..], 3, Some(17)),
             (&["L", "a", "c"], 3, Some(7)),
             (&["L", "a"], 9, Some(1)),
@@ -100,7 +100,7 @@ mod tests {
             (&["M", "a"], 3, None),
             (&["G"], 3, Some(4)),
         ] {
-            assert_eq!(left(components, now), expected, "{components:?} at {now}");
+            assert_eq!(left(parts, now), expected, "{parts:?} at {now}");
         }
         assert!(!blocks.is_empty() && Blocks::default().is_empty());
     }

@@ -8,19 +8,19 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::key::BucketKey;
 use crate::engine::request::Request;
-use crate::engine::request::component::{Component, ComponentError, ComponentSource};
+use crate::engine::request::part::{Part, PartError, TypedPart};
 
-/// Stands for a missing component with `missing: shared`. No component encodes to it.
+/// Stands for a missing part with `missing: shared`. No part encodes to it.
 const MISSING: &str = "*";
 
-/// Stands for a malformed component with `malformed: shared`. No component encodes to it.
+/// Stands for a malformed part with `malformed: shared`. No part encodes to it.
 const MALFORMED: &str = "!";
 
 /// The id of a request for a limit.
 pub struct Identity {
     /// The bucket of the whole id.
     pub bucket: Bucket,
-    /// The fingerprints of the first one, two, ... components, which overrides are looked up by; empty if not requested.
+    /// The fingerprints of the first one, two, ... parts, which overrides are looked up by; empty if not requested.
     pub prefixes: Vec<u128>,
 }
 
@@ -31,15 +31,15 @@ pub enum Fallback {
     Skip,
     /// The request is denied.
     Deny,
-    /// All such requests share a bucket: a mark that no request can send replaces the component.
+    /// All such requests share a bucket: a mark that no request can send replaces the part.
     Shared,
 }
 
 /// The part that a request lacks for a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lacking {
-    /// The component of `by` with this index.
-    Component(usize),
+    /// The part of `by` with this index.
+    Id(usize),
     /// The claim of `match` with this index.
     Claim(usize),
     Cost,
@@ -49,12 +49,12 @@ pub enum Lacking {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdError {
     pub lacking: Lacking,
-    pub reason: ComponentError,
+    pub reason: PartError,
     /// True if the request is denied. Otherwise it is not charged.
     pub is_denied: bool,
 }
 
-/// Returns the id of `request` for a limit. If several components have no value, one that denies the
+/// Returns the id of `request` for a limit. If several parts have no value, one that denies the
 /// request takes precedence over one that leaves it uncharged, and that over a shared bucket.
 pub fn identify(
     limit: &Limit,
@@ -68,7 +68,7 @@ pub fn identify(
     let mut skipped = None;
     if let Some(place) = limit.conditions.unreadable_claim(request) {
         let lacks_claim =
-            |is_denied| IdError { lacking: Lacking::Claim(place), reason: ComponentError::Malformed, is_denied };
+            |is_denied| IdError { lacking: Lacking::Claim(place), reason: PartError::Malformed, is_denied };
         match limit.malformed {
             Fallback::Deny => return Err(lacks_claim(true)),
             Fallback::Skip => skipped = Some(lacks_claim(false)),
@@ -76,9 +76,9 @@ pub fn identify(
             Fallback::Shared => {}
         }
     }
-    for (component, part) in by.iter().enumerate() {
-        // The most common component needs neither a separate text nor escapes.
-        if let (ComponentSource::Ip { .. }, Some(IpAddr::V4(address))) = (&part.source, request.client) {
+    for (place, part) in by.iter().enumerate() {
+        // The most common part needs neither a separate text nor escapes.
+        if let (Part::Ip { .. }, Some(IpAddr::V4(address))) = (&part.part, request.client) {
             key.push_ipv4(address);
             if with_prefixes {
                 prefixes.push(key.fingerprint());
@@ -88,10 +88,10 @@ pub fn identify(
         match part.of(request) {
             Ok(text) => key.push(&text),
             Err(reason) => {
-                let lacking = Lacking::Component(component);
+                let lacking = Lacking::Id(place);
                 let (fallback, mark) = match reason {
-                    ComponentError::Missing => (limit.missing, MISSING),
-                    ComponentError::Malformed => (limit.malformed, MALFORMED),
+                    PartError::Missing => (limit.missing, MISSING),
+                    PartError::Malformed => (limit.malformed, MALFORMED),
                 };
                 match fallback {
                     Fallback::Deny => return Err(IdError { lacking, reason, is_denied: true }),
@@ -110,17 +110,17 @@ pub fn identify(
     Ok(Identity { bucket: key.into_bucket(limit.tag), prefixes })
 }
 
-/// The canonical components of the id of `request`.
-pub fn describe<'a>(by: &[Component], request: &Request<'a>) -> Vec<Result<Cow<'a, str>, ComponentError>> {
+/// The canonical parts of the id of `request`.
+pub fn describe<'a>(by: &[TypedPart], request: &Request<'a>) -> Vec<Result<Cow<'a, str>, PartError>> {
     by.iter().map(|part| part.of(request)).collect()
 }
 
-/// Joins an id to one text, with marks for components without a value.
-pub fn readable(id: &[Result<Cow<'_, str>, ComponentError>]) -> String {
-    let text = |component: &Result<Cow<'_, str>, ComponentError>| match component {
+/// Joins an id to one text, with marks for parts without a value.
+pub fn readable(id: &[Result<Cow<'_, str>, PartError>]) -> String {
+    let text = |part: &Result<Cow<'_, str>, PartError>| match part {
         Ok(text) => text.clone().into_owned(),
-        Err(ComponentError::Missing) => MISSING.to_owned(),
-        Err(ComponentError::Malformed) => MALFORMED.to_owned(),
+        Err(PartError::Missing) => MISSING.to_owned(),
+        Err(PartError::Malformed) => MALFORMED.to_owned(),
     };
     id.iter().map(text).collect::<Vec<_>>().join(":")
 }
@@ -142,9 +142,9 @@ mod tests {
     const SKIP: [Fallback; 2] = [Fallback::Skip; 2];
     const SHARE: [Fallback; 2] = [Fallback::Shared; 2];
 
-    /// The bucket of a request's id, by the treatments of missing and malformed components.
+    /// The bucket of a request's id, by the treatments of missing and malformed parts.
     fn identify(
-        by: &[Component],
+        by: &[TypedPart],
         request: &Request<'_>,
         [missing, malformed]: [Fallback; 2],
     ) -> Result<Identity, IdError> {
@@ -152,16 +152,16 @@ mod tests {
         super::identify(&limit, request, true, &HASH)
     }
 
-    fn header(form: ValueType) -> Component {
-        Component::new(ComponentSource::Header(HeaderName::from_static("x-id")), form)
+    fn header(form: ValueType) -> TypedPart {
+        TypedPart::new(Part::Header(HeaderName::from_static("x-id")), form)
     }
 
-    fn ip(ipv6_prefix: u8) -> Component {
-        Component::new(ComponentSource::Ip { ipv6_prefix }, ValueType::Text)
+    fn ip(ipv6_prefix: u8) -> TypedPart {
+        TypedPart::new(Part::Ip { ipv6_prefix }, ValueType::Text)
     }
 
-    fn lacking(component: usize, reason: ComponentError, is_denied: bool) -> IdError {
-        IdError { lacking: Lacking::Component(component), reason, is_denied }
+    fn lacking(part: usize, reason: PartError, is_denied: bool) -> IdError {
+        IdError { lacking: Lacking::Id(part), reason, is_denied }
     }
 
     #[test]
@@ -175,13 +175,13 @@ mod tests {
         let first = Id::parse(&[header(ValueType::Text), ip(64)], "a%3Ab{c}*!").unwrap();
         assert_eq!(Some(&first.fingerprint("L", &HASH)), found.prefixes.first());
 
-        let missing = Some(lacking(0, ComponentError::Missing, false));
-        let by = [Component::new(ComponentSource::Cookie("sid".into()), ValueType::Text)];
+        let missing = Some(lacking(0, PartError::Missing, false));
+        let by = [TypedPart::new(Part::Cookie("sid".into()), ValueType::Text)];
         assert_eq!(identify(&by, &request, SKIP).err(), missing);
         let shared = identify(&by, &request, SHARE).map(|found| found.bucket.key);
         assert_eq!(shared.ok().as_deref(), Some("L:*"));
 
-        let by = [Component::new(ComponentSource::TlsSubject, ValueType::Text)];
+        let by = [TypedPart::new(Part::TlsSubject, ValueType::Text)];
         assert_eq!(identify(&by, &request, SKIP).err(), missing);
         let request = Request { tls_subject: Some("CN=client 1,O=Acme"), ..request };
         let found = identify(&by, &request, SKIP).map(|found| found.bucket);
@@ -235,18 +235,18 @@ mod tests {
         let headers = Headers::from_iter([("x-id", "x")]);
         let entries = [("k", "1"), ("k", "2")].map(|(key, value)| DescriptorEntry { key, value });
         let request = Request { descriptor: &entries, ..sample(&headers) };
-        let malformed = || Component::new(ComponentSource::Descriptor("k".into()), ValueType::Text);
-        let missing = || Component::new(ComponentSource::Query("q".into()), ValueType::Text);
-        let check = |by: [Component; 2], missing, malformed| {
+        let malformed = || TypedPart::new(Part::Descriptor("k".into()), ValueType::Text);
+        let missing = || TypedPart::new(Part::Query("q".into()), ValueType::Text);
+        let check = |by: [TypedPart; 2], missing, malformed| {
             identify(&by, &request, [missing, malformed]).map(|found| found.bucket.key)
         };
         assert_eq!(check([malformed(), missing()], Shared, Shared).as_deref(), Ok("L:!:*"));
         for (by, first) in [([malformed(), missing()], true), ([missing(), malformed()], false)] {
             let place = |is_malformed: bool| usize::from(is_malformed != first);
             let denied = |is_malformed, reason| lacking(place(is_malformed), reason, true);
-            assert_eq!(check(by.clone(), Skip, Deny), Err(denied(true, ComponentError::Malformed)));
-            assert_eq!(check(by.clone(), Deny, Skip), Err(denied(false, ComponentError::Missing)));
-            assert_eq!(check(by, Shared, Skip), Err(lacking(place(true), ComponentError::Malformed, false)));
+            assert_eq!(check(by.clone(), Skip, Deny), Err(denied(true, PartError::Malformed)));
+            assert_eq!(check(by.clone(), Deny, Skip), Err(denied(false, PartError::Missing)));
+            assert_eq!(check(by, Shared, Skip), Err(lacking(place(true), PartError::Malformed, false)));
         }
     }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::key::BucketKey;
-use crate::engine::request::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
+use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 use crate::engine::request::trimmed_text;
 use crate::engine::request::value_type::{ValueType, canonical};
 use crate::engine::text::quote::quoted;
@@ -17,18 +17,18 @@ use crate::message::lossless;
 use crate::message::path::{self, EscapedSlashes};
 use crate::message::percent::decode;
 
-/// The id of an override: the first components of `by`, or all of them, as canonical text.
+/// The id of an override: the first parts of `by`, or all of them, as canonical text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Id {
-    pub components: Vec<String>,
+    pub parts: Vec<String>,
 }
 
 impl Id {
-    /// Parses `text` as an id of a limit with these components.
+    /// Parses `text` as an id of a limit with these parts.
     ///
-    /// Colons separate components, but addresses contain colons too, so every split is tried for these: all components
+    /// Colons separate parts, but addresses contain colons too, so every split is tried for these: all parts
     /// before fewer, the earliest colon first. A literal colon in text is written `%3A`.
-    pub fn parse(by: &[Component], text: &str) -> Result<Self, String> {
+    pub fn parse(by: &[TypedPart], text: &str) -> Result<Self, String> {
         if by.is_empty() {
             return Err("the limit is `by: global`: it has one bucket and no ids".into());
         }
@@ -37,9 +37,9 @@ impl Id {
         }
         let mut reason = None;
         for length in (1..=by.len()).rev() {
-            let mut components = Vec::with_capacity(length);
-            match split(&by[..length], text, length == by.len(), &mut components) {
-                Ok(()) => return Ok(Self { components }),
+            let mut parts = Vec::with_capacity(length);
+            match split(&by[..length], text, length == by.len(), &mut parts) {
+                Ok(()) => return Ok(Self { parts }),
                 Err(error) => reason = reason.or(Some(error)),
             }
         }
@@ -49,8 +49,8 @@ impl Id {
     /// The fingerprint of a request with this id.
     pub fn fingerprint(&self, short: &str, fingerprinter: &Fingerprinter) -> u128 {
         let mut key = BucketKey::new(short, fingerprinter);
-        for component in &self.components {
-            key.push(component);
+        for part in &self.parts {
+            key.push(part);
         }
         key.fingerprint()
     }
@@ -58,24 +58,24 @@ impl Id {
 
 impl std::fmt::Display for Id {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.components.join(":"))
+        f.write_str(&self.parts.join(":"))
     }
 }
 
-/// Parses `text` as the components `by`, backtracking over the colons.
-fn split(by: &[Component], text: &str, whole: bool, found: &mut Vec<String>) -> Result<(), String> {
+/// Parses `text` as the parts `by`, backtracking over the colons.
+fn split(by: &[TypedPart], text: &str, whole: bool, found: &mut Vec<String>) -> Result<(), String> {
     let Some((first, rest)) = by.split_first() else { return Err("too many components".into()) };
     if rest.is_empty() {
         if !whole && !has_colons(first) && text.contains(':') {
             return Err(format!("`{text}` has a colon; write it as %3A"));
         }
-        found.push(parse_component(first, &meant(first, text))?);
+        found.push(parse_part(first, &meant(first, text))?);
         return Ok(());
     }
     let mut reason = format!("`{text}` has fewer components than the limit's `by`");
     let tries = if has_colons(first) { usize::MAX } else { 1 };
     for (place, _) in text.match_indices(':').take(tries) {
-        match parse_component(first, &meant(first, &text[..place])) {
+        match parse_part(first, &meant(first, &text[..place])) {
             Ok(canonical) => {
                 found.push(canonical);
                 match split(rest, &text[place + 1..], whole, found) {
@@ -90,22 +90,21 @@ fn split(by: &[Component], text: &str, whole: bool, found: &mut Vec<String>) -> 
     Err(reason)
 }
 
-/// Returns true if the text of a component may contain colons, as an IPv6 address does.
-fn has_colons(component: &Component) -> bool {
-    matches!(component.source, ComponentSource::Ip { .. })
-        || !matches!(component.form, ValueType::Text | ValueType::Integer)
+/// Returns true if the text of a part may contain colons, as an IPv6 address does.
+fn has_colons(part: &TypedPart) -> bool {
+    matches!(part.part, Part::Ip { .. }) || !matches!(part.form, ValueType::Text | ValueType::Integer)
 }
 
-/// Decodes a component that people write. A path keeps its escapes, because it is normalised separately.
-pub(crate) fn meant<'a>(component: &Component, text: &'a str) -> Cow<'a, str> {
-    if component.source == ComponentSource::Path { text.into() } else { unescape(text) }
+/// Decodes a part that people write. A path keeps its escapes, because it is normalised separately.
+pub(crate) fn meant<'a>(part: &TypedPart, text: &'a str) -> Cow<'a, str> {
+    if part.part == Part::Path { text.into() } else { unescape(text) }
 }
 
-/// The inverse of [`meant`]. Colons are escaped if the component has neighbours.
-pub(crate) fn written(component: &Component, text: &str, has_neighbours: bool) -> String {
-    match component.source {
-        ComponentSource::Path if has_neighbours => text.replace(':', "%3A"),
-        ComponentSource::Path => text.to_owned(),
+/// The inverse of [`meant`]. Colons are escaped if the part has neighbours.
+pub(crate) fn written(part: &TypedPart, text: &str, has_neighbours: bool) -> String {
+    match part.part {
+        Part::Path if has_neighbours => text.replace(':', "%3A"),
+        Part::Path => text.to_owned(),
         _ => escape(text, has_neighbours),
     }
 }
@@ -119,7 +118,7 @@ pub(crate) fn unescape(text: &str) -> Cow<'_, str> {
     if has_escapes || lossless::has_bytes(&decoded) || escapes_controls() { decoded } else { lossless::keep(text) }
 }
 
-/// The inverse of [`unescape`]. Colons are escaped if the component has neighbours.
+/// The inverse of [`unescape`]. Colons are escaped if the part has neighbours.
 pub fn escape(text: &str, has_neighbours: bool) -> String {
     let is_plain = !lossless::has_bytes(text) && !lossless::has_controls(text) && unescape(text) == text;
     let mut escaped = if is_plain && !has_neighbours { text.to_owned() } else { text.replace('%', "%25") };
@@ -129,33 +128,33 @@ pub fn escape(text: &str, has_neighbours: bool) -> String {
     lossless::shown(&escaped).into_owned()
 }
 
-/// Returns the canonical text of a component, or why no request can have it.
-fn parse_component(component: &Component, text: &str) -> Result<String, String> {
+/// Returns the canonical text of a part, or why no request can have it.
+fn parse_part(part: &TypedPart, text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("a component of the id is empty".into());
     }
-    match (&component.source, component.form) {
-        (ComponentSource::Ip { ipv6_prefix }, _) => parse_ip(text, *ipv6_prefix),
+    match (&part.part, part.form) {
+        (Part::Ip { ipv6_prefix }, _) => parse_ip(text, *ipv6_prefix),
         (_, ValueType::RegisteredDomain) => parse_registered_domain(text),
         // Hosts of requests are canonical, so an id in another spelling would never match.
-        (ComponentSource::Host, ValueType::Text) => match written_host(text) {
+        (Part::Host, ValueType::Text) => match written_host(text) {
             Some(host) if !host.is_empty() => Ok(host.into_owned()),
             _ => Err(format!("{} is not a valid host", quoted(text))),
         },
-        (ComponentSource::Path, ValueType::Text) if !text.starts_with('/') => {
+        (Part::Path, ValueType::Text) if !text.starts_with('/') => {
             Err(format!("a path must begin with `/`; write `/{text}`"))
         }
-        (ComponentSource::Path, ValueType::Text) => {
+        (Part::Path, ValueType::Text) => {
             path::check(text, EscapedSlashes::Keep)?;
-            Ok(component.path_reading.of(&path::normalise(text)).into_owned())
+            Ok(part.path_reading.of(&path::normalise(text)).into_owned())
         }
         (source, ValueType::Text) if source.is_trimmed() && trimmed_text(text.into()) != text => {
             Err(format!("values must not have surrounding spaces; write {}", quoted(&trimmed_text(text.into()))))
         }
-        (ComponentSource::PathParameter { .. }, form) if component.path_reading.ignores_case => {
+        (Part::PathParameter { .. }, form) if part.path_reading.ignores_case => {
             canonical(form, &text.to_ascii_lowercase())
         }
-        (ComponentSource::Credentials, _) => credentials(text),
+        (Part::Credentials, _) => credentials(text),
         (_, form) => canonical(form, text),
     }
 }
@@ -223,16 +222,16 @@ mod tests {
     use super::*;
     use crate::engine::request::path_pattern::PathReading;
 
-    fn header(form: ValueType) -> Component {
-        Component::new(ComponentSource::Header(HeaderName::from_static("x-id")), form)
+    fn header(form: ValueType) -> TypedPart {
+        TypedPart::new(Part::Header(HeaderName::from_static("x-id")), form)
     }
 
-    fn ip(ipv6_prefix: u8) -> Component {
-        Component::new(ComponentSource::Ip { ipv6_prefix }, ValueType::Text)
+    fn ip(ipv6_prefix: u8) -> TypedPart {
+        TypedPart::new(Part::Ip { ipv6_prefix }, ValueType::Text)
     }
 
     #[track_caller]
-    fn parses(by: &[Component], text: &str, expected: Result<&str, &str>) {
+    fn parses(by: &[TypedPart], text: &str, expected: Result<&str, &str>) {
         let id = Id::parse(by, text).map(|id| id.to_string());
         match expected {
             Ok(expected) => assert_eq!(id.as_deref(), Ok(expected), "{text}"),
@@ -255,27 +254,27 @@ mod tests {
         parses(&[header(ValueType::RegisteredDomain)], "2602:80a:6000::/64", Err("without a mask"));
         parses(&[header(ValueType::Text)], " gold", Err("write `gold`"));
         parses(&[header(ValueType::Text), header(ValueType::Text)], "a:", Err("is empty"));
-        let host = Component::new(ComponentSource::Host, ValueType::Text);
+        let host = TypedPart::new(Part::Host, ValueType::Text);
         parses(std::slice::from_ref(&host), "API.Example.com", Ok("api.example.com"));
         parses(std::slice::from_ref(&host), "[0:0::1]", Ok("::1"));
         parses(std::slice::from_ref(&host), "0:0::1", Ok("::1"));
         parses(&[host], "a b", Err("not a valid host"));
-        let path = Component::new(ComponentSource::Path, ValueType::Text);
+        let path = TypedPart::new(Part::Path, ValueType::Text);
         parses(std::slice::from_ref(&path), "//v1/", Ok("/v1"));
         parses(std::slice::from_ref(&path), "v1", Err("write `/v1`"));
         parses(std::slice::from_ref(&path), "/a%3Ab%2fc", Ok("/a:b%2Fc"));
         parses(std::slice::from_ref(&path), "/a%2541", Ok("/a%2541"));
         parses(std::slice::from_ref(&path), "/caf\u{e9}", Err("printable ASCII"));
         let path_reading = PathReading { ignores_case: true, strips_parameters: true };
-        parses(&[Component { path_reading, ..path }], "/V1;x/Orders", Ok("/v1/orders"));
+        parses(&[TypedPart { path_reading, ..path }], "/V1;x/Orders", Ok("/v1/orders"));
         parses(&[], "x", Err("by: global"));
         let sources = [
-            ComponentSource::Header("x-key".parse().unwrap()),
-            ComponentSource::Query("key".to_owned()),
-            ComponentSource::Cookie("key".to_owned()),
-            ComponentSource::PathParameter { name: "key".to_owned(), segment: 0 },
+            Part::Header("x-key".parse().unwrap()),
+            Part::Query("key".to_owned()),
+            Part::Cookie("key".to_owned()),
+            Part::PathParameter { name: "key".to_owned(), segment: 0 },
         ];
-        for by in sources.map(|source| [Component::new(source, ValueType::Text)]) {
+        for by in sources.map(|source| [TypedPart::new(source, ValueType::Text)]) {
             for blank in [" ", "\t", "\u{a0}", "\u{3000}"] {
                 for text in [format!("{blank}a b"), format!("a b{blank}")] {
                     parses(&by, &text, Err("values must not have surrounding spaces; write `a b`"));
@@ -294,8 +293,8 @@ mod tests {
         parses(&by, "x:2001:db8::1", Err("integer"));
         let texts = [header(ValueType::Text), header(ValueType::Text)];
         parses(&texts, "a:b:c", Ok("a:b:c"));
-        assert_eq!(Id::parse(&texts, "a:b:c").unwrap().components, ["a", "b:c"]);
-        assert_eq!(Id::parse(&texts, "a%3Ab").unwrap().components, ["a:b"]);
+        assert_eq!(Id::parse(&texts, "a:b:c").unwrap().parts, ["a", "b:c"]);
+        assert_eq!(Id::parse(&texts, "a%3Ab").unwrap().parts, ["a:b"]);
     }
 
     #[test]

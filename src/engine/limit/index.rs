@@ -13,7 +13,7 @@ use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::{Candidates, DescriptorMatch, Match, ValueTest};
 use crate::engine::limit::networks::Networks;
 use crate::engine::request::Request;
-use crate::engine::request::component::ComponentSource;
+use crate::engine::request::part::Part;
 use crate::engine::request::path_pattern::{PathPattern, PathReading, Segment, segments};
 use crate::message::host_pattern::HostPattern;
 
@@ -32,7 +32,7 @@ pub(crate) struct Index {
     described: DescriptorIndex,
 }
 
-/// Limits with a condition or a component on the domain or descriptor. Requests with neither skip these tables. Requests
+/// Limits with a condition or a part on the domain or descriptor. Requests with neither skip these tables. Requests
 /// with a domain have nothing else and use only these.
 #[derive(Clone, Debug, Default)]
 struct DescriptorIndex {
@@ -155,7 +155,7 @@ enum Kind {
 }
 
 impl DescriptorIndex {
-    /// Files a limit if it has a condition or component on the domain or descriptor.
+    /// Files a limit if it has a condition or part on the domain or descriptor.
     fn insert(&mut self, place: u32, limit: &Limit) -> Kind {
         let conditions = &limit.conditions;
         self.known_domains.extend(conditions.domains.iter().cloned());
@@ -168,8 +168,8 @@ impl DescriptorIndex {
             _ => None,
         });
         let needed = entries.iter().find(|entry| entry.test.needs_value()).map(|entry| &entry.key);
-        let by = limit.by.iter().find_map(|component| match &component.source {
-            ComponentSource::Descriptor(key) => Some(key),
+        let by = limit.by.iter().find_map(|part| match &part.part {
+            Part::Descriptor(key) => Some(key),
             _ => None,
         });
         let needed = needed.or(by.filter(|_| limit.missing == Fallback::Skip));
@@ -259,8 +259,8 @@ fn entry<'l, K: PartialEq + Clone, V: Default>(list: &'l mut Vec<(K, V)>, key: &
 mod tests {
     use super::*;
     use crate::engine::limit::matching::{EntryMatch, HeaderMatch};
-    use crate::engine::request::component::Component;
     use crate::engine::request::glob::Glob;
+    use crate::engine::request::part::TypedPart;
     use crate::engine::request::value_type::ValueType;
     use crate::engine::request::{DescriptorEntry, sample};
     use crate::message::headers::Headers;
@@ -329,8 +329,7 @@ mod tests {
         let entries = entries.iter().map(|(key, test)| EntryMatch { key: (*key).into(), test: test.clone() }).collect();
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
         let conditions = Match { domains, descriptor: DescriptorMatch::Each(entries), ..Match::default() };
-        let by =
-            by.iter().map(|key| Component::new(ComponentSource::Descriptor((*key).into()), ValueType::Text)).collect();
+        let by = by.iter().map(|key| TypedPart::new(Part::Descriptor((*key).into()), ValueType::Text)).collect();
         Limit { conditions, by, missing, ..Limit::new("L") }
     }
 

@@ -11,10 +11,10 @@ use crate::engine::limit::fingerprint::{Fingerprinter, PartialFingerprint};
 use crate::message::address;
 use crate::message::{lossless, percent};
 
-/// A longer encoded component is replaced by its hash: an id may be a whole URL.
-const LONGEST_COMPONENT: usize = 64;
+/// A longer encoded part is replaced by its hash: an id may be a whole URL.
+const LONGEST_PART: usize = 64;
 
-/// Stands for ids that share a bucket because too many are new. No component encodes to it.
+/// Stands for ids that share a bucket because too many are new. No part encodes to it.
 const NEWCOMERS: &str = "~new";
 
 /// The bucket of an id given as opaque text, as scenarios do.
@@ -38,7 +38,7 @@ pub fn of_newcomers(key: &str, tag: Tag, number: usize, fingerprinter: &Fingerpr
     key.into_bucket(tag)
 }
 
-/// The fingerprint of a bucket's key, or of a prefix of it that ends with a component.
+/// The fingerprint of a bucket's key, or of a prefix of it that ends with a part.
 pub(crate) fn fingerprint_of(text: &str, fingerprinter: &Fingerprinter) -> u128 {
     let mut hash = fingerprinter.start();
     hash.write(text.as_bytes());
@@ -54,16 +54,16 @@ pub fn plain<'k>(key: &'k str, fingerprint: u128, fingerprinter: &Fingerprinter)
     }
 }
 
-/// A component as keys have it: percent-encoded, so that user text can neither end a component nor form a Redis hash tag
+/// A part as keys have it: percent-encoded, so that user text can neither end a part nor form a Redis hash tag
 /// (`{...}` decides the hash slot of a key), and hashed if it is long.
-pub(crate) fn encoded(component: &str) -> Cow<'_, str> {
-    if component.bytes().all(is_plain) && component.len() <= LONGEST_COMPONENT {
-        return component.into();
+pub(crate) fn encoded(part: &str) -> Cow<'_, str> {
+    if part.bytes().all(is_plain) && part.len() <= LONGEST_PART {
+        return part.into();
     }
-    let mut encoded = String::with_capacity(component.len() + 8);
-    percent::encode(&lossless::bytes(component), is_plain, &mut encoded);
-    if encoded.len() > LONGEST_COMPONENT {
-        encoded = format!("~{}", &sha256(component)[..32]);
+    let mut encoded = String::with_capacity(part.len() + 8);
+    percent::encode(&lossless::bytes(part), is_plain, &mut encoded);
+    if encoded.len() > LONGEST_PART {
+        encoded = format!("~{}", &sha256(part)[..32]);
     }
     encoded.into()
 }
@@ -98,9 +98,9 @@ impl BucketKey {
         Bucket { key: self.text, fingerprint, tag }
     }
 
-    /// Appends a component as [`encoded`].
-    pub(crate) fn push(&mut self, component: &str) {
-        self.push_encoded(&encoded(component));
+    /// Appends a part as [`encoded`].
+    pub(crate) fn push(&mut self, part: &str) {
+        self.push_encoded(&encoded(part));
     }
 
     pub(crate) fn push_ipv4(&mut self, address: Ipv4Addr) {
@@ -114,7 +114,7 @@ impl BucketKey {
     }
 }
 
-/// Bytes that are not escaped in a key. `~` starts a hashed component, `*` is a missing and `!` a malformed one, and `#`
+/// Bytes that are not escaped in a key. `~` starts a hashed part, `*` is a missing and `!` a malformed one, and `#`
 /// starts a window.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._/@,+=".contains(&byte)

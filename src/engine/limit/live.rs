@@ -31,8 +31,8 @@ pub struct PlacedOverride {
     pub bucket: String,
     /// The index of the limit.
     pub limit: usize,
-    /// The number of components of the id.
-    pub components: usize,
+    /// The number of parts of the id.
+    pub parts: usize,
     pub fingerprint: u128,
     pub given: Override,
     /// Why it cannot apply to any request, if so.
@@ -79,13 +79,12 @@ impl Rules {
     #[must_use]
     pub fn with_live(&self, placed: impl IntoIterator<Item = PlacedOverride>, effective_from: Micros) -> Self {
         let mut live: Vec<Overrides> = Vec::new();
-        for PlacedOverride { limit, components, fingerprint, given, .. } in placed {
+        for PlacedOverride { limit, parts, fingerprint, given, .. } in placed {
             if live.is_empty() {
                 live.resize_with(self.limits.len(), Overrides::default);
             }
             // The caller has sorted out two names of one id.
-            let (Ok(()) | Err(_)) =
-                live.get_mut(limit).map_or(Ok(()), |all| all.add_id(components, fingerprint, given));
+            let (Ok(()) | Err(_)) = live.get_mut(limit).map_or(Ok(()), |all| all.add_id(parts, fingerprint, given));
         }
         let mut index = Arc::clone(&self.index);
         for (place, (limit, live)) in (0..).zip(self.limits.iter().zip(&live)) {

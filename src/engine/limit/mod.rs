@@ -24,8 +24,6 @@ pub mod rules;
 
 use std::sync::Arc;
 
-use http::header::HeaderName;
-
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::lease::LeaseTerms;
 use crate::engine::algorithms::micros::Micros;
@@ -40,11 +38,9 @@ use crate::engine::limit::matching::Match;
 use crate::engine::limit::overrides::Overrides;
 use crate::engine::limit::queue::Queue;
 use crate::engine::limit::response_cost::ResponseCost;
-use crate::engine::request::claims::ClaimRef;
-use crate::engine::request::component::{Component, ComponentSource, IPV6_CLIENT_PREFIX};
+use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 use crate::engine::stable_hash::stable;
-use crate::message::json_pointer::JsonPointer;
 
 /// A named rule: which requests it covers, which bucket it charges, and how much.
 #[derive(Debug)]
@@ -57,8 +53,8 @@ pub struct Limit {
     /// The hash tag of its buckets: `tag:`, or, from [`crate::engine::limit::rules::Rules::new`] on, the one of [`Limit::default_tag`].
     pub tag: Tag,
     pub conditions: Match,
-    /// The components of its ids. Empty means one bucket for all (`global`).
-    pub by: Vec<Component>,
+    /// The parts of its ids. Empty means one bucket for all (`global`).
+    pub by: Vec<TypedPart>,
     /// The numbers of ids without an override.
     pub allowance: Allowance,
     pub cost: Cost,
@@ -108,14 +104,8 @@ pub const WHOLE_SHARE: u32 = 1_000_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
     Fixed(u64),
-    /// The value of a header.
-    Header(HeaderName),
-    /// The value of a query parameter.
-    Query(String),
-    /// The value of a claim.
-    Claim(ClaimRef),
-    /// The value in the JSON body.
-    Body(JsonPointer),
+    /// The value of a header, a query parameter, a claim or in the body.
+    Part(Part),
     /// The bytes of the body, as `Content-Length` announces them; `reserve` if it does not.
     Bytes {
         reserve: u64,
@@ -131,6 +121,19 @@ pub struct CostFallback {
     pub denies_missing: bool,
     /// True if those are denied whose cost is not a whole number, or cannot be read.
     pub denies_malformed: bool,
+}
+
+static CONTENT_LENGTH: Part = Part::Header(http::header::CONTENT_LENGTH);
+
+impl Cost {
+    /// The part of a request that has the cost.
+    pub fn part(&self) -> Option<&Part> {
+        match self {
+            Self::Fixed(_) => None,
+            Self::Part(part) => Some(part),
+            Self::Bytes { .. } => Some(&CONTENT_LENGTH),
+        }
+    }
 }
 
 impl Default for CostFallback {
@@ -170,7 +173,7 @@ impl Limit {
             short: name.to_owned(),
             tag: Tag::OfId,
             conditions: Match::default(),
-            by: vec![Component::new(ComponentSource::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX }, ValueType::Text)],
+            by: vec![TypedPart::new(Part::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX }, ValueType::Text)],
             allowance: Allowance::Disabled,
             cost: Cost::Fixed(1),
             cost_fallback: CostFallback::default(),
@@ -201,18 +204,17 @@ impl Limit {
     /// The hash tag of its buckets without `tag:`. Ids that begin with a method or a path are few, or of nobody in particular, so
     /// other limits hardly share them, and the tag is that of the name in keys.
     pub(crate) fn default_tag(&self) -> Tag {
-        match self.by.first().map(|component| &component.source) {
-            None | Some(ComponentSource::Method | ComponentSource::Path) => Tag::named(&self.short),
+        match self.by.first().map(|part| &part.part) {
+            None | Some(Part::Method | Part::Path) => Tag::named(&self.short),
             Some(_) => Tag::OfId,
         }
     }
 
     /// Returns true if it reads the bodies of requests.
     pub fn reads_body(&self) -> bool {
-        let in_queue = self.queue.iter().flat_map(|queue| &queue.fields).map(|(_, component)| component);
-        let mut components = self.by.iter().chain(in_queue);
-        matches!(self.cost, Cost::Body(_))
-            || components.any(|component| matches!(component.source, ComponentSource::Body(_)))
+        let in_queue = self.queue.iter().flat_map(|queue| &queue.fields).map(|(_, part)| part);
+        let mut parts = self.by.iter().chain(in_queue);
+        matches!(self.cost, Cost::Part(Part::Body(_))) || parts.any(|part| matches!(part.part, Part::Body(_)))
     }
 
     /// Returns true if it counts requests in flight, which needs a listener that sees them end.
@@ -230,9 +232,14 @@ impl Limit {
         self.is_enforced() && is_in_share(key, self.enforce_for)
     }
 
+    /// Returns true if its ids have descriptor entries.
+    pub fn is_by_entry(&self) -> bool {
+        self.by.iter().any(|part| matches!(part.part, Part::Descriptor(_)))
+    }
+
     /// Returns true if its ids have the client's address.
     pub fn is_by_client(&self) -> bool {
-        self.by.iter().any(|component| matches!(component.source, ComponentSource::Ip { .. }))
+        self.by.iter().any(|part| matches!(part.part, Part::Ip { .. }))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::ids::{Id, credentials};
 use crate::engine::limit::key::BucketKey;
 use crate::engine::limit::rules::Rules;
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::trimmed_text;
 use crate::engine::request::value_type::{ValueType, canonical};
 use crate::engine::text::quote::quoted;
@@ -25,10 +25,10 @@ const LONGEST_SPLIT: usize = 1024;
 pub enum GivenId {
     /// For `by: global`.
     Absent,
-    /// The whole text of a single component, or several components separated by colons, as in the ids of overrides.
+    /// The whole text of a single part, or several parts separated by colons, as in the ids of overrides.
     Text(String),
-    /// The components in the order of `by`.
-    Components(Vec<String>),
+    /// The parts in the order of `by`.
+    Parts(Vec<String>),
 }
 
 /// The id of a charge by name: its bucket, and what overrides are looked up by.
@@ -41,36 +41,36 @@ pub(crate) struct NamedIdentity {
 }
 
 impl Rules {
-    /// Reads an id. The error has the index of the invalid component, if it is one.
+    /// Reads an id. The error has the index of the invalid part, if it is one.
     pub(crate) fn identify_given(&self, limit: &Limit, id: &GivenId) -> Result<NamedIdentity, (Option<usize>, String)> {
-        Ok(self.identify_components(limit, &components(&limit.by, id)?))
+        Ok(self.identify_parts(limit, &parts(&limit.by, id)?))
     }
 
-    /// The id of these components. The last ones may be missing.
-    pub(crate) fn identify_components(&self, limit: &Limit, components: &[CanonicalComponent<'_>]) -> NamedIdentity {
+    /// The id of these parts. The last ones may be missing.
+    pub(crate) fn identify_parts(&self, limit: &Limit, parts: &[CanonicalPart<'_>]) -> NamedIdentity {
         let fingerprinter = self.fingerprinter;
         let mut key = BucketKey::new(&limit.short, &fingerprinter);
-        let mut prefixes = Vec::with_capacity(components.len());
-        for component in components {
-            key.push(&component.text);
+        let mut prefixes = Vec::with_capacity(parts.len());
+        for part in parts {
+            key.push(&part.text);
             prefixes.push(key.fingerprint());
         }
-        let texts: Vec<&str> = components.iter().map(|component| component.text.as_ref()).collect();
+        let texts: Vec<&str> = parts.iter().map(|part| part.text.as_ref()).collect();
         NamedIdentity {
             bucket: key.into_bucket(limit.tag),
             prefixes,
             text: texts.join(":"),
-            client: components.iter().find_map(|component| component.address),
+            client: parts.iter().find_map(|part| part.address),
         }
     }
 }
 
-pub(crate) struct CanonicalComponent<'a> {
+pub(crate) struct CanonicalPart<'a> {
     pub(crate) text: Cow<'a, str>,
     pub(crate) address: Option<IpAddr>,
 }
 
-fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<CanonicalComponent<'a>>, (Option<usize>, String)> {
+fn parts<'a>(by: &[TypedPart], id: &'a GivenId) -> Result<Vec<CanonicalPart<'a>>, (Option<usize>, String)> {
     let wrong = |given: usize| {
         let reason = match by.len() {
             0 => "the limit is `by: global`: it has one bucket and no ids".to_owned(),
@@ -86,21 +86,22 @@ fn components<'a>(by: &[Component], id: &'a GivenId) -> Result<Vec<CanonicalComp
         GivenId::Absent => Err((None, "an id is missing".to_owned())),
         GivenId::Text(text) => match by {
             [] => wrong(1),
-            [only] => canonical_component(only, keep(text)).map(|found| vec![found]).map_err(|reason| (None, reason)),
+            [only] => canonical_part(only, keep(text)).map(|found| vec![found]).map_err(|reason| (None, reason)),
             several => split(several, text).map_err(|reason| (None, reason)),
         },
-        GivenId::Components(texts) if texts.len() != by.len() => wrong(texts.len()),
-        GivenId::Components(texts) => {
-            let read = by.iter().zip(texts).enumerate().map(|(place, (component, text))| {
-                canonical_component(component, keep(text)).map_err(|reason| (Some(place), reason))
-            });
+        GivenId::Parts(texts) if texts.len() != by.len() => wrong(texts.len()),
+        GivenId::Parts(texts) => {
+            let read =
+                by.iter().zip(texts).enumerate().map(|(place, (part, text))| {
+                    canonical_part(part, keep(text)).map_err(|reason| (Some(place), reason))
+                });
             read.collect()
         }
     }
 }
 
-/// Splits several components in one text, as in overrides.
-fn split<'a>(by: &[Component], text: &str) -> Result<Vec<CanonicalComponent<'a>>, String> {
+/// Splits several parts in one text, as in overrides.
+fn split<'a>(by: &[TypedPart], text: &str) -> Result<Vec<CanonicalPart<'a>>, String> {
     let found = split_first(by, text)?;
     if found.len() < by.len() {
         return Err(format!("the limit's ids have {} components, this one has {}", by.len(), found.len()));
@@ -108,8 +109,8 @@ fn split<'a>(by: &[Component], text: &str) -> Result<Vec<CanonicalComponent<'a>>
     Ok(found)
 }
 
-/// Does the same as [`split`], but the last components may be missing.
-pub(crate) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<CanonicalComponent<'a>>, String> {
+/// Does the same as [`split`], but the last parts may be missing.
+pub(crate) fn split_first<'a>(by: &[TypedPart], text: &str) -> Result<Vec<CanonicalPart<'a>>, String> {
     if text.len() > LONGEST_SPLIT {
         return Err(format!(
             "an id of {} bytes is too long to be split at its colons; give a list of texts",
@@ -117,51 +118,40 @@ pub(crate) fn split_first<'a>(by: &[Component], text: &str) -> Result<Vec<Canoni
         ));
     }
     let id = Id::parse(by, text)?;
-    let canonical = by.iter().zip(id.components).map(|(component, text)| {
+    let canonical = by.iter().zip(id.parts).map(|(part, text)| {
         let network = text.split_once('/').map_or(text.as_str(), |(address, _)| address);
-        let is_address = matches!(component.source, ComponentSource::Ip { .. });
-        CanonicalComponent {
-            address: is_address.then(|| address::parse(network).ok()).flatten(),
-            text: Cow::Owned(text),
-        }
+        let is_address = matches!(part.part, Part::Ip { .. });
+        CanonicalPart { address: is_address.then(|| address::parse(network).ok()).flatten(), text: Cow::Owned(text) }
     });
     Ok(canonical.collect())
 }
 
-/// Returns the canonical text of a component: `EXAMPLE.com:80` and `example.com` are the same host.
-pub(crate) fn canonical_component<'a>(
-    component: &Component,
-    text: Cow<'a, str>,
-) -> Result<CanonicalComponent<'a>, String> {
-    if let ComponentSource::Ip { ipv6_prefix } = component.source {
+/// Returns the canonical text of a part: `EXAMPLE.com:80` and `example.com` are the same host.
+pub(crate) fn canonical_part<'a>(part: &TypedPart, text: Cow<'a, str>) -> Result<CanonicalPart<'a>, String> {
+    if let Part::Ip { ipv6_prefix } = part.part {
         let client = address::parse(&text).map_err(|_| format!("{} is not a valid IP address", quoted(&text)))?;
-        return Ok(CanonicalComponent {
-            text: Cow::Owned(address::id_text(client, ipv6_prefix)),
-            address: Some(client),
-        });
+        return Ok(CanonicalPart { text: Cow::Owned(address::id_text(client, ipv6_prefix)), address: Some(client) });
     }
-    let raw = match &component.source {
-        ComponentSource::Host => {
+    let raw = match &part.part {
+        Part::Host => {
             let host = written_host(&text).ok_or_else(|| format!("{} is not a valid host", quoted(&text)))?;
             if host == text { text } else { host.into_owned().into() }
         }
-        ComponentSource::Path if !text.starts_with('/') => {
+        Part::Path if !text.starts_with('/') => {
             return Err(format!("a path must begin with `/`, found {}", quoted(&text)));
         }
-        ComponentSource::Path => component.path_reading.of(&normalise(&text)).into_owned().into(),
-        ComponentSource::PathParameter { .. } if component.path_reading.ignores_case => {
-            trimmed_text(text.to_ascii_lowercase().into())
-        }
-        ComponentSource::Credentials => credentials(&text)?.into(),
+        Part::Path => part.path_reading.of(&normalise(&text)).into_owned().into(),
+        Part::PathParameter { .. } if part.path_reading.ignores_case => trimmed_text(text.to_ascii_lowercase().into()),
+        Part::Credentials => credentials(&text)?.into(),
         source if source.is_trimmed() => trimmed_text(text),
         _ => text,
     };
     if raw.is_empty() {
         return Err("a component of the id is empty".to_owned());
     }
-    let text = match component.form {
+    let text = match part.form {
         ValueType::Text => raw,
         form => Cow::Owned(canonical(form, &raw)?),
     };
-    Ok(CanonicalComponent { text, address: None })
+    Ok(CanonicalPart { text, address: None })
 }

@@ -44,12 +44,12 @@ impl OverrideOrigin {
 
 /// The overrides of one limit.
 ///
-/// The most specific wins: ids with more components before ids with fewer, then the longest network, then the first
+/// The most specific wins: ids with more parts before ids with fewer, then the longest network, then the first
 /// regular expression in file order. Expired overrides are ignored.
 #[derive(Debug, Default)]
 pub struct Overrides {
     list: Vec<Override>,
-    /// `exact[n]` has the fingerprints of ids with `n + 1` components, and indices into `list`.
+    /// `exact[n]` has the fingerprints of ids with `n + 1` parts, and indices into `list`.
     exact: Vec<HashTable<(u128, u32)>>,
     networks: Networks<u32>,
     patterns: Vec<(String, u32)>,
@@ -59,7 +59,7 @@ pub struct Overrides {
 /// The ids that an override is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OverrideSubject {
-    /// The id with this number of components and this fingerprint, and those that begin with it.
+    /// The id with this number of parts and this fingerprint, and those that begin with it.
     Id(usize, u128),
     /// The clients in a network.
     Network(IpNet),
@@ -70,7 +70,7 @@ pub enum OverrideSubject {
 /// The id and the instant that overrides are looked up by.
 #[derive(Clone, Copy)]
 pub struct OverrideLookup<'a> {
-    /// The fingerprints of the first one, two, ... components of the id.
+    /// The fingerprints of the first one, two, ... parts of the id.
     pub prefixes: &'a [u128],
     pub client: Option<IpAddr>,
     /// The readable id; called only if the limit has regular expressions.
@@ -80,14 +80,14 @@ pub struct OverrideLookup<'a> {
 }
 
 impl Overrides {
-    /// Adds an override for the id with this number of components and this fingerprint. If there is one already, its index
+    /// Adds an override for the id with this number of parts and this fingerprint. If there is one already, its index
     /// is the error.
-    pub fn add_id(&mut self, components: usize, fingerprint: u128, given: Override) -> Result<(), usize> {
-        if self.exact.len() < components {
-            self.exact.resize_with(components, HashTable::new);
+    pub fn add_id(&mut self, parts: usize, fingerprint: u128, given: Override) -> Result<(), usize> {
+        if self.exact.len() < parts {
+            self.exact.resize_with(parts, HashTable::new);
         }
         let index = self.next();
-        let Some(table) = components.checked_sub(1).and_then(|last| self.exact.get_mut(last)) else { return Ok(()) };
+        let Some(table) = parts.checked_sub(1).and_then(|last| self.exact.get_mut(last)) else { return Ok(()) };
         match table.entry(
             fingerprint_hash(fingerprint),
             |(key, _)| *key == fingerprint,
@@ -137,8 +137,8 @@ impl Overrides {
 
     /// All overrides with their subjects, in the order of the files.
     pub fn entries(&self) -> impl Iterator<Item = (OverrideSubject, &Override)> {
-        let ids = (1..).zip(&self.exact).flat_map(|(components, table)| {
-            table.iter().map(move |(fingerprint, index)| (OverrideSubject::Id(components, *fingerprint), *index))
+        let ids = (1..).zip(&self.exact).flat_map(|(parts, table)| {
+            table.iter().map(move |(fingerprint, index)| (OverrideSubject::Id(parts, *fingerprint), *index))
         });
         let networks = self.networks.iter().map(|(network, index)| (OverrideSubject::Network(*network), *index));
         let regexes = self.patterns.iter().map(|(pattern, index)| (OverrideSubject::Regex(pattern.clone()), *index));

@@ -2,7 +2,7 @@
 
 use crate::engine::algorithms::queue::{EntryTooLong, LONGEST_ENTRY, QueueEntry, Storage};
 use crate::engine::request::Request;
-use crate::engine::request::component::Component;
+use crate::engine::request::part::TypedPart;
 use crate::engine::text::quote::quoted;
 
 /// An entry for a queue that is too large.
@@ -22,7 +22,7 @@ pub struct Queue {
     pub storage: Storage,
     pub then: FollowUp,
     /// The fields of an entry by name, 1 to 16. Names have letters, digits, `_`, `.` and `-`.
-    pub fields: Vec<(String, Component)>,
+    pub fields: Vec<(String, TypedPart)>,
 }
 
 /// `then:`, for a request whose entry was added.
@@ -38,8 +38,8 @@ pub enum FollowUp {
 impl Queue {
     /// The entry of a request. Missing and malformed fields are empty, so that all entries have the same fields.
     pub fn entry(&self, limit: &str, request: &Request<'_>) -> Result<QueueEntry, InvalidInput> {
-        let value = |component: &Component| component.of(request).unwrap_or_default();
-        let entry = QueueEntry::of(self.fields.iter().map(|(name, component)| (name.as_str(), value(component))));
+        let value = |part: &TypedPart| part.of(request).unwrap_or_default();
+        let entry = QueueEntry::of(self.fields.iter().map(|(name, part)| (name.as_str(), value(part))));
         entry.map_err(|EntryTooLong(bytes)| InvalidInput {
             origin: format!("the queue entry of {limit}"),
             wanted: "at most 8192 bytes",
@@ -68,15 +68,15 @@ mod tests {
     use http::header::HeaderName;
 
     use super::*;
-    use crate::engine::request::component::ComponentSource;
+    use crate::engine::request::part::Part;
     use crate::engine::request::sample;
     use crate::engine::request::value_type::ValueType;
     use crate::message::headers::Headers;
 
     fn queue() -> Queue {
-        let part = |source| Component::new(source, ValueType::Text);
-        let user = part(ComponentSource::Header(HeaderName::from_static("x-user")));
-        let fields = vec![("user".to_owned(), user), ("path".to_owned(), part(ComponentSource::Path))];
+        let part = |source| TypedPart::new(source, ValueType::Text);
+        let user = part(Part::Header(HeaderName::from_static("x-user")));
+        let fields = vec![("user".to_owned(), user), ("path".to_owned(), part(Part::Path))];
         Queue { storage: Storage::Stream, then: FollowUp::Accept, fields }
     }
 

@@ -9,7 +9,7 @@ use http::header::HeaderName;
 use serde_json::Value;
 
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::request::component::ComponentError;
+use crate::engine::request::part::PartError;
 use crate::message::json_pointer::JsonPointer;
 use crate::message::url::HttpUrl;
 
@@ -128,11 +128,11 @@ impl ClaimRef {
     }
 
     /// The value as text: a string, a whole number, or `true` and `false`.
-    pub fn text<'a>(&self, claims: &'a [TokenClaims]) -> Result<Option<Cow<'a, str>>, ComponentError> {
+    pub fn text<'a>(&self, claims: &'a [TokenClaims]) -> Result<Option<Cow<'a, str>>, PartError> {
         match self.find(claims) {
-            None if self.is_unreadable(claims) => Err(ComponentError::Malformed),
+            None if self.is_unreadable(claims) => Err(PartError::Malformed),
             None | Some(Value::Null) => Ok(None),
-            Some(value) => scalar(value).map(Some).ok_or(ComponentError::Malformed),
+            Some(value) => scalar(value).map(Some).ok_or(PartError::Malformed),
         }
     }
 
@@ -192,9 +192,9 @@ mod tests {
             ("/no/x", Ok(None)),
             ("other", Ok(None)),
             ("/sub/x", Ok(None)),
-            ("half", Err(ComponentError::Malformed)),
-            ("org", Err(ComponentError::Malformed)),
-            ("roles", Err(ComponentError::Malformed)),
+            ("half", Err(PartError::Malformed)),
+            ("org", Err(PartError::Malformed)),
+            ("roles", Err(PartError::Malformed)),
         ] {
             assert_eq!(text(path), expected.map(|text| text.map(str::to_owned)), "{path}");
         }
@@ -203,7 +203,7 @@ mod tests {
         let of_another = ClaimRef { issuer: 2, ..claim("sub") };
         assert_eq!(of_another.text(&claims), Ok(None));
         let invalid = [TokenClaims { issuer: 2, values: None }];
-        assert_eq!(of_another.text(&invalid), Err(ComponentError::Malformed));
+        assert_eq!(of_another.text(&invalid), Err(PartError::Malformed));
         assert_eq!(claim("sub").text(&invalid), Ok(None));
     }
 }

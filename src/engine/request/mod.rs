@@ -2,9 +2,9 @@
 
 pub mod body_cost;
 pub mod claims;
-pub mod component;
 pub mod glob;
 pub mod incoming;
+pub mod part;
 pub mod path_pattern;
 pub mod value_type;
 
@@ -85,6 +85,15 @@ pub enum Duplicates {
 pub struct AmbiguousValue;
 
 impl Duplicates {
+    /// The value of `duplicates`.
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Ambiguous => None,
+            Self::First => Some("first"),
+            Self::Last => Some("last"),
+        }
+    }
+
     fn pick<T: PartialEq>(self, mut values: impl Iterator<Item = T>) -> Result<Option<T>, AmbiguousValue> {
         match (self, values.next()) {
             (_, None) => Ok(None),

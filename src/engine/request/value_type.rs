@@ -1,4 +1,4 @@
-//! `as:`: the type of a component of an id, and its canonical text.
+//! `as:`: the type of a part of an id, and its canonical text.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use crate::engine::digest::sha256;
 use crate::message::address;
 use crate::message::host;
 
-/// The type of a component: `as:`.
+/// The type of a part: `as:`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ValueType {
     /// Any text, unchanged.

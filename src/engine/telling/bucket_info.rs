@@ -5,11 +5,11 @@ use crate::engine::charging::plan::Plan;
 use crate::engine::charging::terms::Terms;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::ids::{self, Id, meant};
-use crate::engine::limit::named_id::{CanonicalComponent, canonical_component, split_first};
+use crate::engine::limit::named_id::{CanonicalPart, canonical_part, split_first};
 use crate::engine::limit::overrides::{OverrideLookup, OverrideOrigin};
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Cost, Limit, LimitMode};
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::text::quote::quoted;
 use crate::engine::text::suggest::nearest;
 use crate::message::percent::decode;
@@ -20,9 +20,9 @@ pub struct BucketInfo<'r> {
     pub limit: &'r Limit,
     /// The canonical id, as overrides write it.
     pub id: String,
-    /// The key of the bucket, or its prefix if components are missing.
+    /// The key of the bucket, or its prefix if parts are missing.
     pub key: String,
-    /// The number of components missing at the end of the id.
+    /// The number of parts missing at the end of the id.
     pub missing: usize,
     pub allowance: &'r Allowance,
     /// The origin of the override that gives the allowance, if one does.
@@ -66,14 +66,14 @@ impl BucketInfo<'_> {
 
 impl Rules {
     /// Finds the bucket `Name:id`. The id is written as in overrides; an address may also be in the form of a request. An
-    /// id without its last components stands for all buckets with that prefix.
+    /// id without its last parts stands for all buckets with that prefix.
     pub fn inspect(&self, bucket: &str, now: Micros) -> Result<BucketInfo<'_>, BucketInfoError> {
         let (place, limit, id) = self.split_bucket(bucket).map_err(BucketInfoError::Limit)?;
-        let components = components(&limit.by, id).map_err(|reason| {
+        let parts = parts(&limit.by, id).map_err(|reason| {
             BucketInfoError::Id(format!("invalid id {} for {}: {reason}", quoted(id.unwrap_or("")), limit.name))
         })?;
-        let missing = limit.by.len() - components.len();
-        let identified = self.identify_components(limit, &components);
+        let missing = limit.by.len() - parts.len();
+        let identified = self.identify_parts(limit, &parts);
         let text = || identified.text.clone();
         let id = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
         let key = identified.bucket.key.clone();
@@ -89,7 +89,7 @@ impl Rules {
             }
         }
         let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { limit.cost_fallback.default };
-        let id = written(&limit.by, &components);
+        let id = written(&limit.by, &parts);
         let has_overrides = self.has_overrides(place, limit);
         Ok(BucketInfo { limit, id, key, missing, allowance, given_by, has_overrides, enforced, cost, plan })
     }
@@ -125,39 +125,39 @@ impl Rules {
 }
 
 impl Limit {
-    /// Returns the id in a bucket's key, as overrides write it. Long components are hashes.
+    /// Returns the id in a bucket's key, as overrides write it. Long parts are hashes.
     pub fn id_in(&self, key: &str) -> String {
         let encoded = key.strip_prefix(self.short.as_str()).unwrap_or(key).split(':').skip(1);
         let parts = self.by.iter().zip(encoded).map(|(part, encoded)| {
             let text = decode(encoded);
-            let is_address = matches!(part.source, ComponentSource::Ip { .. });
+            let is_address = matches!(part.part, Part::Ip { .. });
             if is_address { text.into_owned() } else { ids::written(part, &text, self.by.len() > 1) }
         });
         parts.collect::<Vec<_>>().join(":")
     }
 }
 
-fn components<'a>(by: &[Component], id: Option<&'a str>) -> Result<Vec<CanonicalComponent<'a>>, String> {
+fn parts<'a>(by: &[TypedPart], id: Option<&'a str>) -> Result<Vec<CanonicalPart<'a>>, String> {
     match (by, id) {
         ([], None) => Ok(Vec::new()),
         ([], Some(_)) => Err("the limit is `by: global`: it has one bucket and no ids".to_owned()),
         (_, None | Some("")) => Err("it is missing; write `Name:id`".to_owned()),
         // `2001:db8::/64` is what a limit by ip/64 calls an id itself.
-        ([only], Some(text)) if matches!(only.source, ComponentSource::Ip { .. }) && text.contains('/') => {
+        ([only], Some(text)) if matches!(only.part, Part::Ip { .. }) && text.contains('/') => {
             Id::parse(by, text)?;
             let (address, _) = text.split_once('/').unwrap_or((text, ""));
-            Ok(vec![canonical_component(only, address.into())?])
+            Ok(vec![canonical_part(only, address.into())?])
         }
-        ([only], Some(text)) => Ok(vec![canonical_component(only, meant(only, text))?]),
+        ([only], Some(text)) => Ok(vec![canonical_part(only, meant(only, text))?]),
         (several, Some(text)) => split_first(several, text),
     }
 }
 
-/// The inverse of [`components`].
-fn written(by: &[Component], components: &[CanonicalComponent<'_>]) -> String {
-    let written = by.iter().zip(components).map(|(part, component)| match component.address {
-        Some(_) => component.text.clone(),
-        None => ids::written(part, &component.text, by.len() > 1).into(),
+/// The inverse of [`parts`].
+fn written(by: &[TypedPart], parts: &[CanonicalPart<'_>]) -> String {
+    let written = by.iter().zip(parts).map(|(typed, part)| match part.address {
+        Some(_) => part.text.clone(),
+        None => ids::written(typed, &part.text, by.len() > 1).into(),
     });
     written.collect::<Vec<_>>().join(":")
 }
@@ -174,19 +174,19 @@ mod tests {
 
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
 
-    fn header(name: &'static str, form: ValueType) -> Component {
-        Component::new(ComponentSource::Header(HeaderName::from_static(name)), form)
+    fn header(name: &'static str, form: ValueType) -> TypedPart {
+        TypedPart::new(Part::Header(HeaderName::from_static(name)), form)
     }
 
-    fn ip(ipv6_prefix: u8) -> Component {
-        Component::new(ComponentSource::Ip { ipv6_prefix }, ValueType::Text)
+    fn ip(ipv6_prefix: u8) -> TypedPart {
+        TypedPart::new(Part::Ip { ipv6_prefix }, ValueType::Text)
     }
 
     fn windows(burst: u64) -> Allowance {
         Allowance::Windows([Numbers::fixed(burst).unwrap()].into())
     }
 
-    fn limit(name: &str, by: Vec<Component>) -> Limit {
+    fn limit(name: &str, by: Vec<TypedPart>) -> Limit {
         Limit { by, allowance: windows(10), ..Limit::new(name) }
     }
 
@@ -197,7 +197,7 @@ mod tests {
             let id = Id::parse(&accounts.by, id).unwrap();
             let origin = OverrideOrigin { line: 3, ..OverrideOrigin::default() };
             let given = Override { allowance, until: None, origin };
-            accounts.overrides.add_id(id.components.len(), id.fingerprint("Accounts", &HASH), given).unwrap();
+            accounts.overrides.add_id(id.parts.len(), id.fingerprint("Accounts", &HASH), given).unwrap();
         }
         let limits = vec![
             limit("PerAddress", vec![ip(64)]),

@@ -14,7 +14,7 @@ use crate::engine::limit::overrides::{OverrideLookup, OverrideOrigin};
 use crate::engine::limit::rules::{Rules, is_enforced_without_id};
 use crate::engine::limit::{Limit, LimitMode};
 use crate::engine::request::Request;
-use crate::engine::request::component::{ComponentError, ComponentSource};
+use crate::engine::request::part::{Part, PartError};
 use crate::message::lossless::shown;
 
 /// The effect of one limit on a request.
@@ -29,9 +29,9 @@ pub enum Explanation {
     /// The request has no id and is not charged.
     NoId(IdError),
     Applies {
-        /// By component.
-        id: Vec<Result<String, ComponentError>>,
-        /// `Name:id`, as operators and overrides write it; `None` if the id lacks a component.
+        /// By part.
+        id: Vec<Result<String, PartError>>,
+        /// `Name:id`, as operators and overrides write it; `None` if the id lacks a part.
         bucket: Option<String>,
         allowance: Allowance,
         candidate: CandidateUse,
@@ -85,7 +85,7 @@ impl Rules {
         }
         let id = describe(&limit.by, request);
         let text = readable(&id);
-        let shown = |component: Result<Cow<'_, str>, ComponentError>| component.map(|text| shown(&text).into_owned());
+        let shown = |part: Result<Cow<'_, str>, PartError>| part.map(|text| shown(&text).into_owned());
         let bucket = limit.bucket_name(&id);
         let id = id.into_iter().map(shown).collect();
         let identified = match self.identify(limit, request, blocks.is_some() || self.has_overrides(place, limit)) {
@@ -133,13 +133,13 @@ impl Rules {
 }
 
 impl Limit {
-    fn bucket_name(&self, id: &[Result<Cow<'_, str>, ComponentError>]) -> Option<String> {
+    fn bucket_name(&self, id: &[Result<Cow<'_, str>, PartError>]) -> Option<String> {
         let mut name = self.name.clone();
         for (part, text) in self.by.iter().zip(id) {
             let text = text.as_ref().ok()?;
             name.push(':');
-            match part.source {
-                ComponentSource::Ip { .. } => name.push_str(text),
+            match part.part {
+                Part::Ip { .. } => name.push_str(text),
                 _ => name.push_str(&ids::written(part, text, self.by.len() > 1)),
             }
         }
@@ -151,10 +151,10 @@ impl IdError {
     /// The setting that denies the request.
     pub const fn setting(&self) -> &'static str {
         match (self.lacking, self.reason) {
-            (Lacking::Cost, ComponentError::Missing) => "`missing: deny` of the cost",
-            (Lacking::Cost, ComponentError::Malformed) => "`malformed: deny` of the cost",
-            (_, ComponentError::Missing) => "`missing: deny`",
-            (_, ComponentError::Malformed) => "`malformed: deny`",
+            (Lacking::Cost, PartError::Missing) => "`missing: deny` of the cost",
+            (Lacking::Cost, PartError::Malformed) => "`malformed: deny` of the cost",
+            (_, PartError::Missing) => "`missing: deny`",
+            (_, PartError::Malformed) => "`malformed: deny`",
         }
     }
 }

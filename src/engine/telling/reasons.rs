@@ -6,7 +6,7 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Lacking;
 use crate::engine::limit::matching::{DescriptorMatch, Match, Mismatch, ValueTest};
 use crate::engine::request::Request;
-use crate::engine::request::component::{Component, ComponentError, ComponentSource};
+use crate::engine::request::part::PartError;
 use crate::engine::telling::explanation::Explanation;
 use crate::engine::text::quote::joined;
 use crate::message::lossless::shown;
@@ -20,11 +20,11 @@ impl Explanation {
             Self::Outranked => "a rule for this value or an earlier pattern takes precedence".to_owned(),
             Self::Undescribed => "the limit matches neither a domain nor a descriptor".to_owned(),
             Self::NoId(error) => {
-                let component = lacking(limit, error.lacking);
+                let part = lacking(limit, error.lacking);
                 match error.reason {
-                    ComponentError::Missing => format!("the request has no {component}"),
-                    ComponentError::Malformed => {
-                        format!("the {component} is malformed, and the limit has `malformed: skip`")
+                    PartError::Missing => format!("the request has no {part}"),
+                    PartError::Malformed => {
+                        format!("the {part} is malformed, and the limit has `malformed: skip`")
                     }
                 }
             }
@@ -119,29 +119,10 @@ fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: u
 
 fn lacking(limit: &Limit, lacking: Lacking) -> String {
     match lacking {
-        Lacking::Component(place) => limit.by.get(place).map_or_else(String::new, source),
+        Lacking::Id(place) => limit.by.get(place).map_or_else(String::new, |part| part.part.to_string()),
         Lacking::Claim(place) => {
             limit.conditions.claims.get(place).map_or_else(String::new, |wanted| format!("claim `{}`", wanted.claim))
         }
         Lacking::Cost => "cost".to_owned(),
-    }
-}
-
-/// The part of a request that a component is.
-fn source(component: &Component) -> String {
-    match &component.source {
-        ComponentSource::Ip { .. } => "address".into(),
-        ComponentSource::Host => "host".into(),
-        ComponentSource::Method => "method".into(),
-        ComponentSource::Path => "path".into(),
-        ComponentSource::Header(name) => format!("header `{name}`"),
-        ComponentSource::Credentials => "credentials".into(),
-        ComponentSource::Query(name) => format!("query parameter `{name}`"),
-        ComponentSource::Cookie(name) => format!("cookie `{name}`"),
-        ComponentSource::Claim(claim) => format!("claim `{claim}`"),
-        ComponentSource::Body(pointer) => format!("JSON body value `{pointer}`"),
-        ComponentSource::TlsSubject => "client certificate subject".into(),
-        ComponentSource::PathParameter { name, .. } => format!("path parameter `{name}`"),
-        ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => format!("descriptor entry `{key}`"),
     }
 }

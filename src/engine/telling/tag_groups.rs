@@ -5,7 +5,7 @@ use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::matching::{DescriptorMatch, Match};
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::path_pattern::PathPattern;
 use crate::message::host_pattern::HostPattern;
 
@@ -51,10 +51,10 @@ fn may_split(one: &Limit, other: &Limit) -> bool {
     !same_tag && may_meet(one, other)
 }
 
-/// Returns true if two first components of a request always have the same tag.
-fn is_same_id(one: &Component, other: &Component) -> bool {
-    use ComponentSource::{Ip, PathParameter};
-    match (&one.source, &other.source) {
+/// Returns true if two first parts of a request always have the same tag.
+fn is_same_id(one: &TypedPart, other: &TypedPart) -> bool {
+    use Part::{Ip, PathParameter};
+    match (&one.part, &other.part) {
         // Shorter networks have the tag of their first address.
         (Ip { ipv6_prefix: one }, Ip { ipv6_prefix: other }) => one.min(&IPV6_BITS) == other.min(&IPV6_BITS),
         (PathParameter { segment: first, .. }, PathParameter { segment: second, .. }) => {
@@ -85,10 +85,7 @@ fn needs_domain(conditions: &Match) -> bool {
 
 /// Returns true if it has nothing about descriptors, and so covers no request with a domain.
 fn is_plain(limit: &Limit) -> bool {
-    let by_entry = |component: &Component| matches!(component.source, ComponentSource::Descriptor(_));
-    !needs_domain(&limit.conditions)
-        && limit.conditions.descriptor.entries().is_empty()
-        && !limit.by.iter().any(by_entry)
+    !needs_domain(&limit.conditions) && limit.conditions.descriptor.entries().is_empty() && !limit.is_by_entry()
 }
 
 #[cfg(test)]
@@ -102,14 +99,14 @@ mod tests {
     use crate::engine::request::path_pattern::PathReading;
     use crate::engine::request::value_type::ValueType;
 
-    const IP: ComponentSource = ComponentSource::Ip { ipv6_prefix: 128 };
+    const IP: Part = Part::Ip { ipv6_prefix: 128 };
 
-    fn header(name: &str) -> ComponentSource {
-        ComponentSource::Header(name.parse().unwrap())
+    fn header(name: &str) -> Part {
+        Part::Header(name.parse().unwrap())
     }
 
-    fn by(sources: &[ComponentSource]) -> Limit {
-        let by = sources.iter().map(|source| Component::new(source.clone(), ValueType::Text)).collect();
+    fn by(sources: &[Part]) -> Limit {
+        let by = sources.iter().map(|source| TypedPart::new(source.clone(), ValueType::Text)).collect();
         let allowance = Allowance::Windows([Numbers::fixed(1).unwrap()].into());
         Limit { by, allowance, ..Limit::new("") }
     }
@@ -127,13 +124,13 @@ mod tests {
 
     #[test]
     fn limits_that_begin_with_the_same_id_share_a_tag() {
-        let networks = [128, 64, 48].map(|ipv6_prefix| by(&[ComponentSource::Ip { ipv6_prefix }]));
+        let networks = [128, 64, 48].map(|ipv6_prefix| by(&[Part::Ip { ipv6_prefix }]));
         check(networks, &[]);
-        check([by(&[IP]), by(&[IP, header("x")]), by(&[IP, ComponentSource::Path])], &[]);
+        check([by(&[IP]), by(&[IP, header("x")]), by(&[IP, Part::Path])], &[]);
         check([by(&[IP]), by(&[header("x"), IP])], &["AB"]);
-        check([by(&[IP]), by(&[ComponentSource::Ip { ipv6_prefix: 32 }])], &["AB"]);
+        check([by(&[IP]), by(&[Part::Ip { ipv6_prefix: 32 }])], &["AB"]);
         check([by(&[header("x")]), by(&[header("x")]), by(&[header("y")])], &["ABC"]);
-        let parameter = |name: &str, segment| by(&[ComponentSource::PathParameter { name: name.into(), segment }]);
+        let parameter = |name: &str, segment| by(&[Part::PathParameter { name: name.into(), segment }]);
         check([parameter("a", 1), parameter("b", 1)], &[]);
         check([parameter("a", 1), parameter("a", 2)], &["AB"]);
         let mut first = by(&[header("x")]);
@@ -155,7 +152,7 @@ mod tests {
 
     #[test]
     fn conditions_that_exclude_each_other_keep_limits_apart() {
-        let limit = |source: ComponentSource, conditions: Match| Limit { conditions, ..by(&[source]) };
+        let limit = |source: Part, conditions: Match| Limit { conditions, ..by(&[source]) };
         let pair = |one: Match, other: Match, expected: &[&str]| {
             check([limit(IP, one), limit(header("x"), other)], expected);
         };

@@ -11,7 +11,7 @@ use super::parts::Treatment;
 use super::pseudonyms::Pseudonyms;
 use crate::engine::charging::descriptors::{DescriptorMode, DescriptorRequest, Hits};
 use crate::engine::limit::rules::Rules;
-use crate::engine::request::component::ComponentSource;
+use crate::engine::request::part::Part;
 use crate::engine::request::{AmbiguousValue, DescriptorEntry, Duplicates, Request};
 use crate::engine::telling::explanation::Explanation;
 use crate::message::headers::Headers;
@@ -149,25 +149,20 @@ impl<'r> Clear<'r> {
             if !matches!(explanation, Explanation::Applies { given_by: Some(_), .. }) {
                 continue;
             }
-            for component in &limit.by {
-                match &component.source {
-                    ComponentSource::Ip { .. } => clear.client = true,
-                    ComponentSource::PathParameter { .. } => clear.path = true,
-                    ComponentSource::TlsSubject => clear.tls_subject = true,
-                    ComponentSource::Header(name) => clear.names.push(name.as_str().into()),
-                    ComponentSource::Query(name) | ComponentSource::Cookie(name) => {
+            for part in &limit.by {
+                match &part.part {
+                    Part::Ip { .. } => clear.client = true,
+                    Part::PathParameter { .. } => clear.path = true,
+                    Part::TlsSubject => clear.tls_subject = true,
+                    Part::Header(name) => clear.names.push(name.as_str().into()),
+                    Part::Query(name) | Part::Cookie(name) => {
                         clear.names.push(name.to_ascii_lowercase().into());
                     }
-                    ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => {
+                    Part::Descriptor(key) | Part::Entry { key, .. } => {
                         clear.names.push(key.as_str().into());
                     }
                     // A secret stays one.
-                    ComponentSource::Credentials
-                    | ComponentSource::Host
-                    | ComponentSource::Method
-                    | ComponentSource::Path
-                    | ComponentSource::Claim(_)
-                    | ComponentSource::Body(_) => {}
+                    Part::Credentials | Part::Host | Part::Method | Part::Path | Part::Claim(_) | Part::Body(_) => {}
                 }
             }
         }

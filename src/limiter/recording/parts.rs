@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-use http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use http::header::AUTHORIZATION;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
@@ -11,8 +11,8 @@ use super::line::encoded;
 use super::pseudonyms::Pseudonyms;
 use crate::engine::limit::matching::ValueTest;
 use crate::engine::limit::rules::Rules;
-use crate::engine::limit::{Cost, Limit, LimitMode};
-use crate::engine::request::component::ComponentSource;
+use crate::engine::limit::{Limit, LimitMode};
+use crate::engine::request::part::Part;
 use crate::engine::request::path_pattern::{PathPattern, PathReading, Segment, segments};
 use crate::engine::request::trimmed_text;
 use crate::engine::request::value_type::{ValueType, lenient};
@@ -75,12 +75,13 @@ impl Parts {
         for limit in rules.limits().iter().filter(|limit| limit.mode != LimitMode::Off) {
             parts.add_ids(limit);
             parts.add_conditions(limit);
-            match &limit.cost {
+            match limit.cost.part() {
+                Some(Part::Header(name)) => parts.header(name.as_str()).is_cost = true,
+                Some(Part::Query(name)) => {
+                    parts.queries.entry(name.to_ascii_lowercase()).or_default().is_cost = true;
+                }
                 // A recording has neither tokens nor bodies.
-                Cost::Fixed(_) | Cost::Claim(_) | Cost::Body(_) => {}
-                Cost::Header(name) => parts.header(name.as_str()).is_cost = true,
-                Cost::Bytes { .. } => parts.header(CONTENT_LENGTH.as_str()).is_cost = true,
-                Cost::Query(name) => parts.queries.entry(name.to_ascii_lowercase()).or_default().is_cost = true,
+                _ => {}
             }
         }
         parts
@@ -93,36 +94,31 @@ impl Parts {
     }
 
     fn add_ids(&mut self, limit: &Limit) {
-        for component in &limit.by {
-            let form = component.form;
-            match &component.source {
-                ComponentSource::Header(name) => self.header(name.as_str()).identify(form),
-                ComponentSource::Query(name) => {
+        for part in &limit.by {
+            let form = part.form;
+            match &part.part {
+                Part::Header(name) => self.header(name.as_str()).identify(form),
+                Part::Query(name) => {
                     self.queries.entry(name.to_ascii_lowercase()).or_default().identify(form);
                 }
-                ComponentSource::Cookie(name) => {
+                Part::Cookie(name) => {
                     self.cookies.entry(name.to_ascii_lowercase()).or_default().identify(form);
                 }
-                ComponentSource::Descriptor(key) | ComponentSource::Entry { key, .. } => {
+                Part::Descriptor(key) | Part::Entry { key, .. } => {
                     self.entries.entry(key.clone()).or_default().identify(form);
                 }
-                ComponentSource::Credentials => {
+                Part::Credentials => {
                     self.has_credentials = true;
                     self.header(AUTHORIZATION.as_str()).identify(form);
                 }
-                ComponentSource::TlsSubject => self.has_tls_subject = true,
-                ComponentSource::PathParameter { segment, .. } => self.parameters.push(PathParameter {
+                Part::TlsSubject => self.has_tls_subject = true,
+                Part::PathParameter { segment, .. } => self.parameters.push(PathParameter {
                     paths: limit.conditions.paths.clone(),
                     reading: limit.conditions.path_reading,
                     segment: *segment,
                     form,
                 }),
-                ComponentSource::Ip { .. }
-                | ComponentSource::Claim(_)
-                | ComponentSource::Host
-                | ComponentSource::Method
-                | ComponentSource::Body(_)
-                | ComponentSource::Path => {}
+                Part::Ip { .. } | Part::Claim(_) | Part::Host | Part::Method | Part::Body(_) | Part::Path => {}
             }
         }
     }

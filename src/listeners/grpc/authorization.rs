@@ -332,7 +332,7 @@ mod tests {
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::queue::{FollowUp, Queue};
     use crate::engine::limit::{Limit, StoreErrorPolicy};
-    use crate::engine::request::component::{Component, ComponentSource};
+    use crate::engine::request::part::{Part, TypedPart};
     use crate::engine::request::value_type::ValueType;
     use crate::store::Batch;
     use crate::store::memory::MemoryStore;
@@ -480,7 +480,7 @@ mod tests {
 
     /// The verdicts of so many requests to a limit `L` by address, which allows one request.
     fn verdicts(count: usize) -> (Rules, Vec<Verdict>) {
-        let by = vec![Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text)];
+        let by = vec![TypedPart::new(Part::Ip { ipv6_prefix: 64 }, ValueType::Text)];
         let windows = [Numbers::new(1, 1, 60_000_000_000).unwrap()].into();
         let limit = Limit { by, allowance: Allowance::Windows(windows), ..Limit::new("L") };
         assert_eq!(limit.on_store_error, StoreErrorPolicy::Allow);

@@ -82,7 +82,7 @@ impl Mistake {
         let member = match error.member {
             ChargeMember::Limit => "limit",
             ChargeMember::Id(None) => "id",
-            ChargeMember::Id(Some(component)) => &format!("id/{component}"),
+            ChargeMember::Id(Some(part)) => &format!("id/{part}"),
             ChargeMember::Numbers => "count",
             ChargeMember::Fields => "fields",
             ChargeMember::Entry => "entry",
@@ -177,7 +177,7 @@ fn id(body: &Object<'_>) -> GivenId {
                     None
                 }
             };
-            GivenId::Components(items.iter().enumerate().filter_map(text).collect())
+            GivenId::Parts(items.iter().enumerate().filter_map(text).collect())
         }
         // A number is not taken for its text: 12345678901234567890123 would be charged to 1.2345678901234568e22.
         Some(other) => {
@@ -289,8 +289,8 @@ mod tests {
         assert_eq!(named(r#"{"limit": "L", "id": "a:b", "cost": 0}"#), [charge(text("a:b"), Some(0))]);
         let listed =
             r#"{"limits": [{"limit": "L", "id": ["a", "b"]}, {"limit": "L", "id": "c", "cost": 2}], "op": "check"}"#;
-        let components = GivenId::Components(vec!["a".into(), "b".into()]);
-        assert_eq!(named(listed), [charge(components, None), charge(text("c"), Some(2))]);
+        let parts = GivenId::Parts(vec!["a".into(), "b".into()]);
+        assert_eq!(named(listed), [charge(parts, None), charge(text("c"), Some(2))]);
         assert_eq!(good(listed).mode, Mode::Check);
         let numbers =
             |text: &str| named(text)[0].numbers.as_ref().and_then(|numbers| Some(numbers.window.as_ref()?.to_string()));

@@ -12,7 +12,7 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 use crate::http::properties::Property;
 use crate::listeners::json::Mistake;
@@ -115,10 +115,10 @@ fn check_call(bytes: &[u8]) {
 
 /// A limit of every kind of id.
 fn rules() -> Rules {
-    let header = |form| Component::new(ComponentSource::Header("x-a".parse().unwrap()), form);
-    let ip = || Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Text);
+    let header = |form| TypedPart::new(Part::Header("x-a".parse().unwrap()), form);
+    let ip = || TypedPart::new(Part::Ip { ipv6_prefix: 64 }, ValueType::Text);
     let windows = [Numbers::fixed(10).unwrap(), Numbers::new(5, 5, 1_000_000_000).unwrap()];
-    let limit = |(name, by): (&str, Vec<Component>)| Limit {
+    let limit = |(name, by): (&str, Vec<TypedPart>)| Limit {
         by,
         per_call: true,
         allowance: Allowance::Windows(windows.clone().into()),

@@ -17,7 +17,7 @@ use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Cost, Limit};
-use crate::engine::request::component::{Component, ComponentSource};
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 use crate::limiter::Shared;
 use crate::store::Store;
@@ -27,9 +27,9 @@ use crate::telemetry::metrics::Metrics;
 /// Three requests for each address, ever; a cost that is asked for is taken.
 fn spoe(timeouts: SpoeTimeouts) -> Rc<Spoe> {
     let limit = Limit {
-        by: vec![Component::new(ComponentSource::Ip { ipv6_prefix: 64 }, ValueType::Address)],
+        by: vec![TypedPart::new(Part::Ip { ipv6_prefix: 64 }, ValueType::Address)],
         allowance: Allowance::Windows([Numbers::fixed(3).unwrap()].into()),
-        cost: Cost::Query("cost".into()),
+        cost: Cost::Part(Part::Query("cost".into())),
         ..Limit::new("PerAddress")
     };
     let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());

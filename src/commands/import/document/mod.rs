@@ -13,7 +13,7 @@ use crate::config::{self, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::ids::Id;
-use crate::engine::request::component::Component;
+use crate::engine::request::part::TypedPart;
 use crate::engine::stable_hash::stable;
 
 mod entry;
@@ -30,7 +30,7 @@ struct WrittenLimit {
     /// Valid and unique.
     name: String,
     state: ImportState,
-    by: Vec<Component>,
+    by: Vec<TypedPart>,
     regexes: usize,
 }
 
@@ -123,7 +123,7 @@ impl Document {
         let mut refused = Vec::new();
         for (id, comment) in ids {
             given.subject = Subject::Ids(vec![(id.clone(), comment.clone())]);
-            let canonical = Id::parse(&limit.by, &id).map(|id| id.components);
+            let canonical = Id::parse(&limit.by, &id).map(|id| id.parts);
             match checked(&limit.with(given)).and(canonical) {
                 Ok(canonical) => kept.push((id, comment, canonical)),
                 Err(reason) => refused.push((id, comment, reason)),
@@ -162,7 +162,7 @@ impl Document {
         let Some((earlier, state)) = self.overrides.get_mut(index) else { return };
         let by = self.limits.get(earlier.limit).map(|limit| limit.by.as_slice()).unwrap_or_default();
         let Subject::Ids(ids) = &mut earlier.subject else { return };
-        let is_it = |id: &str| Id::parse(by, id).is_ok_and(|id| id.components == canonical);
+        let is_it = |id: &str| Id::parse(by, id).is_ok_and(|id| id.parts == canonical);
         let Some(place) = ids.iter().position(|(id, _)| is_it(id)) else { return };
         let (id, _) = ids.remove(place);
         if ids.is_empty() {
@@ -284,8 +284,8 @@ impl WrittenLimit {
     }
 }
 
-/// Loads a rules file. Returns the components of its first limit, or the first error.
-fn checked(text: &str) -> Result<Vec<Component>, String> {
+/// Loads a rules file. Returns the parts of its first limit, or the first error.
+fn checked(text: &str) -> Result<Vec<TypedPart>, String> {
     let limits = Some(Source { name: String::new(), text: text.to_owned() });
     // These rules serve no requests, so the hash needs no secret, and nothing expires before 1970.
     let loaded = config::load(&Sources { limits, ..Sources::default() }, Fingerprinter::new((0, 0)), Micros(0));
