@@ -2,12 +2,12 @@
 
 use std::fmt::Debug;
 
-use super::effect::Effect;
 use super::limits::Change;
 use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::Match;
 use crate::engine::request::part::TypedPart;
+use crate::engine::telling::order::Effect;
 use crate::engine::text::quote::joined;
 
 /// The effect of covering more requests, which then count as well, or fewer.

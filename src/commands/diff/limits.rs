@@ -1,7 +1,6 @@
 //! The limits of two sets of rules in pairs, and what changes about each.
 
 use super::buckets;
-use super::effect::Effect;
 use super::overrides::{self, OverrideChange};
 use super::settings;
 use super::shares;
@@ -9,6 +8,7 @@ use super::source::Rulebook;
 use super::tokens;
 use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
+use crate::engine::telling::order::Effect;
 
 /// One changed setting.
 #[derive(Clone, Debug)]

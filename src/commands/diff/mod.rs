@@ -11,9 +11,7 @@ use super::print::joined;
 
 mod buckets;
 mod conditions;
-mod effect;
 mod limits;
-mod numbers;
 mod overrides;
 mod report;
 mod settings;

@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::effect::Effect;
-use super::numbers;
 use super::settings::allowance;
 use super::shares;
 use super::source::Rulebook;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::Limit;
 use crate::engine::limit::overrides::{Override, OverrideSubject};
+use crate::engine::telling::order::{self, Effect};
 
 /// A changed override. Without one, the limit's own numbers hold.
 #[derive(Debug)]
@@ -42,7 +41,7 @@ pub(super) fn compare(
     for (subject, given) in new.overrides.entries() {
         let was = before.remove(&key(new_rules, new, subject, given)).map(|(_, given)| given);
         let effect = match was {
-            Some(was) => numbers::compare(&was.allowance, &given.allowance) | of_end(was, given, new),
+            Some(was) => order::compare(&was.allowance, &given.allowance) | of_end(was, given, new),
             None => shares::of_override(old, &given.allowance),
         };
         if was.is_none_or(|was| was.allowance != given.allowance || was.until != given.until) {

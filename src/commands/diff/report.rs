@@ -5,9 +5,9 @@ use std::fmt::Write;
 use serde_json::{Map, Value, json};
 
 use super::super::print::{counted, joined};
-use super::effect::Effect;
 use super::limits::{Change, LimitDiff, Presence};
 use super::overrides::OverrideChange;
+use crate::engine::telling::order::Effect;
 
 /// The overrides of one limit that text and Markdown show.
 const MOST_OVERRIDES: usize = 20;

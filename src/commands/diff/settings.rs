@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use super::conditions::{of_by, of_match};
-use super::effect::Effect;
 use super::limits::Change;
 use crate::engine::algorithms::describe::Span;
 use crate::engine::limit::allowance::Allowance;
@@ -11,6 +10,7 @@ use crate::engine::limit::deny_with::Visibility;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::response_cost::{CostSource, ResponseCost};
 use crate::engine::limit::{Cost, Limit, LimitMode, StoreErrorPolicy};
+use crate::engine::telling::order::Effect;
 
 /// The changed settings.
 pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {

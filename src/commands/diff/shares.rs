@@ -2,12 +2,11 @@
 //!
 //! Each id has a place among all, and is in a share that reaches beyond it. So ids between two shares' ends are alike.
 
-use super::effect::Effect;
 use super::limits::Change;
-use super::numbers;
 use super::settings::allowance;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::{Limit, WHOLE_SHARE};
+use crate::engine::telling::order::{self, Effect};
 
 /// What a limit is for some of its ids, unless they have overrides.
 #[derive(Clone, Copy)]
@@ -37,7 +36,7 @@ pub(super) fn change_numbers(old: &Limit, new: &Limit) -> bool {
 /// The effect on an id of the limit that gets this allowance as its override, over all that it may have now.
 pub(super) fn of_override(limit: &Limit, given: &Allowance) -> Effect {
     let parts = ends(limit).into_iter().map(|place| part(limit, place)).filter(|part| part.is_enforced);
-    parts.map(|part| numbers::compare(part.allowance, given)).fold(Effect::NONE, |all, one| all | one)
+    parts.map(|part| order::compare(part.allowance, given)).fold(Effect::NONE, |all, one| all | one)
 }
 
 /// The places from which on ids may have another part.
@@ -81,7 +80,7 @@ fn of_numbers(pairs: &[Pair<'_>], of_candidate: bool) -> Effect {
     effect(pairs, |old, new| {
         let is_meant = (old.of_candidate || new.of_candidate) == of_candidate;
         if is_meant && old.is_enforced && new.is_enforced {
-            numbers::compare(old.allowance, new.allowance)
+            order::compare(old.allowance, new.allowance)
         } else {
             Effect::NONE
         }

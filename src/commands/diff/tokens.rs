@@ -1,10 +1,10 @@
 //! Changes of `jwt`, for the limits that use claims of its tokens.
 
-use super::effect::Effect;
 use super::limits::Change;
 use super::source::Rulebook;
 use crate::engine::limit::Limit;
 use crate::engine::request::claims::{KeySource, TokenIssuer};
+use crate::engine::telling::order::Effect;
 
 /// Compares the issuers of a limit's claims. The claims themselves are compared with `by`, `match` and `cost`.
 pub(super) fn of_issuers(

@@ -3,13 +3,13 @@
 use super::super::problem::{Place, quoted};
 use super::Subject;
 use super::coverage::{covers, is_coarser};
-use crate::engine::algorithms::algorithm::{Algorithm, Aligned};
-use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
+use crate::engine::telling::order::{self, Counted};
 
 /// Returns the findings about a limit: the other limit that hides it, or the windows of its own that hide others.
 pub(super) fn find<'s>(
@@ -28,8 +28,9 @@ pub(super) fn find<'s>(
     let mut found = Vec::new();
     for (place, window) in windows.iter().enumerate() {
         let hiding = windows.iter().enumerate().find(|(other_place, other)| {
-            let is_first = *other_place < place || !is_stricter(window, other, true);
-            *other_place != place && is_first && is_stricter(other, window, true)
+            let is_within = |strict, loose| order::numbers_are_within(strict, loose, Counted::Same);
+            let is_first = *other_place < place || !is_within(window, other);
+            *other_place != place && is_first && is_within(other, window)
         });
         if let Some((_, other)) = hiding {
             let at = subject.places.windows.get(place).copied().unwrap_or(subject.places.name);
@@ -59,14 +60,10 @@ fn hides(other: &Subject<'_>, subject: &Subject<'_>) -> bool {
     if !ids_share_buckets {
         return false;
     }
-    match (&strict.allowance, &loose.allowance) {
-        (Allowance::Deny, Allowance::Deny | Allowance::Windows(_)) => true,
-        (Allowance::Windows(strict), Allowance::Windows(loose)) => {
-            let counts_the_same = has_same_ids && covers(&subject.limit.conditions, &other.limit.conditions);
-            loose.iter().all(|loose| strict.iter().any(|strict| is_stricter(strict, loose, counts_the_same)))
-        }
-        _ => false,
-    }
+    let is_same = has_same_ids && covers(&loose.conditions, &strict.conditions);
+    let counted = if is_same { Counted::Same } else { Counted::More };
+    let denies = !matches!(loose.allowance, Allowance::Unlimited | Allowance::Disabled);
+    denies && order::is_within(&strict.allowance, &loose.allowance, counted)
 }
 
 /// Returns whether a limit has the same numbers for all its ids, and each request costs the same.
@@ -75,6 +72,8 @@ fn is_plain(limit: &Limit) -> bool {
         && limit.candidate.is_none()
         && !limit.per_call
         && limit.response_cost.is_none()
+        && limit.lease.is_none()
+        && limit.delay.is_none()
         && limit.cost == Cost::Fixed(1)
         && !matches!(limit.algorithm, Algorithm::Queue | Algorithm::Script)
 }
@@ -87,30 +86,4 @@ fn has_an_id_always(limit: &Limit) -> bool {
         _ => false,
     };
     limit.missing == Fallback::Skip && limit.by.iter().all(is_well_formed)
-}
-
-/// Returns whether one window denies whatever the other denies. `counts_the_same` is true if both see the same requests by the
-/// same ids.
-fn is_stricter(strict: &Numbers, loose: &Numbers, counts_the_same: bool) -> bool {
-    if strict.algorithm() != loose.algorithm() {
-        return false;
-    }
-    let is_smaller = strict.burst() <= loose.burst() && strict.count() <= loose.count();
-    match strict.algorithm() {
-        Algorithm::Gcra => {
-            let rate = |one: &Numbers, other: &Numbers| u128::from(one.count()) * u128::from(other.period().max(1));
-            let is_slower = strict.count() == 0 || rate(strict, loose) <= rate(loose, strict);
-            strict.burst() <= loose.burst() && is_slower
-        }
-        Algorithm::Concurrency => strict.burst() <= loose.burst(),
-        _ if strict.is_calendar() || loose.is_calendar() => counts_the_same && strict == loose,
-        Algorithm::SlidingLog | Algorithm::FixedWindow(Aligned::Clock) => {
-            is_smaller && strict.period() == loose.period()
-        }
-        // Their windows begin with a bucket's first request.
-        Algorithm::FixedWindow(Aligned::First) | Algorithm::SlidingWindow { .. } => {
-            is_smaller && strict.period() == loose.period() && counts_the_same
-        }
-        Algorithm::Queue | Algorithm::Script => false,
-    }
 }

@@ -76,6 +76,27 @@ const ROWS: &[(&str, &[&str])] = &[
         "  A: { by: ip/64, algorithm: sliding_log, count: 9, period: 1h }\n  B: { by: ip/64, algorithm: sliding_log, count: 8, period: 1h }\n",
         &["hidden-limit 2:3"],
     ),
+    ("@  A: { by: ip/64, algorithm: sliding_log, count: 2000, period: 1s }\n", &["hidden-limit 3:3"]),
+    ("@  A: { by: ip/64, algorithm: sliding_window, count: 2001, period: 1s }\n", &["hidden-limit 3:3"]),
+    (
+        "  A: { by: ip/64, count: 2, period: 1s }\n  B: { by: global, algorithm: sliding_window, count: 2, period: 1s }\n",
+        &["hidden-limit 2:3"],
+    ),
+    (
+        "  A: { by: ip/64, count: 9, period: 1s, elevated: { count: 90, period: 1s, for: 1m, activations_per_month: 1 } }\n  B: { by: ip/64, count: 5, period: 1s }\n",
+        &["hidden-limit 2:3"],
+    ),
+    // What waits for one is denied by the other.
+    ("  A: { by: ip/64, count: 9, period: 1s }\n  B: { by: ip/64, count: 5, period: 1s, delay: 1s }\n", &[]),
+    (
+        "  A: { by: ip/64, count: 99, period: 1s }\n  B: { by: ip/64, count: 50, period: 1s, lease: { tokens: 5, for: 1s } }\n",
+        &[],
+    ),
+    // The slots of a process that died are free sooner.
+    (
+        "  A: { by: ip/64, algorithm: concurrency, burst: 9, lease: 2m }\n  B: { by: ip/64, algorithm: concurrency, burst: 5, lease: 1m }\n",
+        &[],
+    ),
     ("@  A: { by: ip/64, burst: 2000, count: 999, period: 1s }\n", &[]),
     ("@  A: { by: ip/64, burst: 999, count: 2000, period: 1s }\n", &[]),
     ("@  A: { by: ip/32, count: 2000, period: 1s }\n", &[]),

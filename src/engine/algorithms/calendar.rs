@@ -9,6 +9,7 @@ use jiff::civil::Date;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use super::micros::{EXACT, Micros};
+use super::windows;
 
 /// The most windows that a bucket may take to refill. Each charge sends Redis the starts of all windows that its decision may
 /// need, 17 bytes each.
@@ -100,6 +101,15 @@ impl Calendar {
     /// Returns the length of a window, in microseconds.
     pub fn length(&self, number: u64) -> u64 {
         self.start(number + 1).since(self.start(number)).0
+    }
+
+    /// Returns bounds of the lengths of its windows, in microseconds. Each leaves a day for time zones that cross the date line.
+    pub const fn lengths(&self) -> (u64, u64) {
+        const DAY: u64 = 86_400_000_000;
+        match self.unit {
+            Unit::Month(_) => (27 * DAY, windows::LONGEST_MONTH),
+            Unit::Year => (364 * DAY, windows::LONGEST_YEAR),
+        }
     }
 
     fn starts(&self) -> &[u64] {

@@ -41,7 +41,7 @@ impl Numbers {
     }
 }
 
-fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
+pub const fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

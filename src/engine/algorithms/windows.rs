@@ -143,8 +143,8 @@ impl Refill {
 }
 
 /// The longest month and the longest year, plus a day in case a time zone crosses the date line.
-const LONGEST_MONTH: u64 = 32 * 86_400_000_000;
-const LONGEST_YEAR: u64 = 367 * 86_400_000_000;
+pub(super) const LONGEST_MONTH: u64 = 32 * 86_400_000_000;
+pub(super) const LONGEST_YEAR: u64 = 367 * 86_400_000_000;
 
 #[cfg(test)]
 mod tests {
