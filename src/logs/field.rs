@@ -228,13 +228,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Returns the entry, and the instant as logged. A line without the head or the verdict that its log tells is that of a
-    /// rejected request.
-    pub(super) fn finish(mut self, tells: Tells) -> Result<(LogEntry<'a>, Micros), &'static str> {
-        let logged = self.arrival.or(self.end).ok_or("the time of the request")?;
+    /// Returns the entry. A line without the head or the verdict that its log tells is that of a rejected request.
+    pub(super) fn finish(mut self, tells: Tells) -> Result<LogEntry<'a>, &'static str> {
+        self.entry.logged = self.arrival.or(self.end).ok_or("the time of the request")?;
         self.entry.at = match (self.arrival, self.end, self.entry.took) {
             (None, Some(end), Some(took)) => Micros(end.0.saturating_sub(took.0)),
-            _ => logged,
+            _ => self.entry.logged,
         };
         // A simulation has delays of its own.
         self.entry.took = self.entry.took.map(|took| took.before(self.waited));
@@ -260,29 +259,27 @@ impl<'a> Draft<'a> {
         let is_headless = has_no_head && self.entry.descriptors.is_none() && !self.has_unread_request;
         self.entry.is_rejected |= (tells.verdict && !self.has_verdict) || (tells.head && is_headless);
         self.find_lacks(tells);
-        Ok((self.entry, logged))
+        Ok(self.entry)
     }
 
     /// Finds what each request has, and this line does not tell.
     fn find_lacks(&mut self, tells: Tells) {
-        let entry = &mut self.entry;
-        if entry.descriptors.as_ref().is_some_and(|call| call.domain.is_some()) {
+        let LogEntry { method, target, host, took, client, unread_client, descriptors, lacks, .. } = &mut self.entry;
+        if descriptors.as_ref().is_some_and(|call| call.domain.is_some()) {
             return;
         }
-        let has_no_target = entry.target.is_none();
-        for (is_lacking, lack) in [
-            (tells.method && entry.method.is_none(), Lack::Method),
-            (tells.path && has_no_target, Lack::Path),
-            // It would stand behind the path.
-            (tells.query && has_no_target, Lack::Query),
-            (tells.host && entry.host.is_none(), Lack::Host),
-            (tells.took && entry.took.is_none(), Lack::Duration),
-            (tells.clients && entry.client.is_none() && entry.unread_client.is_none(), Lack::Client),
-        ] {
-            if is_lacking && !entry.lacks.contains(&lack) {
-                entry.lacks.push(lack);
+        let mut find = |is_lacking: bool, lack| {
+            if is_lacking && !lacks.contains(&lack) {
+                lacks.push(lack);
             }
-        }
+        };
+        find(tells.method && method.is_none(), Lack::Method);
+        find(tells.path && target.is_none(), Lack::Path);
+        // It would stand behind the path.
+        find(tells.query && target.is_none(), Lack::Query);
+        find(tells.host && host.is_none(), Lack::Host);
+        find(tells.took && took.is_none(), Lack::Duration);
+        find(tells.clients && client.is_none() && unread_client.is_none(), Lack::Client);
     }
 
     /// The authority of a target that is a URL counts, and not the header (RFC 9112 section 3.2.2).

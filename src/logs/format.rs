@@ -161,9 +161,9 @@ impl Format {
     /// The coarsest of a second, a millisecond and a microsecond in which these lines write their instants.
     fn precision<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> Micros {
         let mut instants = Instants::new();
-        let logged = lines.filter_map(|line| self.parse(line, &mut instants).ok().flatten());
-        let precision =
-            logged.map(|(_, at)| [1_000_000, 1_000].into_iter().find(|unit| at.0.is_multiple_of(*unit)).unwrap_or(1));
+        let entries = lines.filter_map(|line| self.parse(line, &mut instants).ok().flatten());
+        let precision = entries
+            .map(|entry| [1_000_000, 1_000].into_iter().find(|unit| entry.logged.0.is_multiple_of(*unit)).unwrap_or(1));
         Micros(precision.min().unwrap_or(1))
     }
 
@@ -191,11 +191,7 @@ impl Format {
         Parser { format: self, instants: Instants::new() }
     }
 
-    fn parse<'a>(
-        &'a self,
-        line: &'a [u8],
-        instants: &mut Instants,
-    ) -> Result<Option<(LogEntry<'a>, Micros)>, Unreadable> {
+    fn parse<'a>(&'a self, line: &'a [u8], instants: &mut Instants) -> Result<Option<LogEntry<'a>>, Unreadable> {
         if line.len() > MAX_LINE {
             return Err(Unreadable {
                 expected: format!("the end of a line of at most {MAX_LINE} bytes").into(),
@@ -223,7 +219,7 @@ impl<'f> Parser<'f> {
     where
         'f: 'a,
     {
-        Ok(self.format.parse(line, &mut self.instants)?.map(|(entry, _)| entry))
+        self.format.parse(line, &mut self.instants)
     }
 }
 

@@ -29,6 +29,8 @@ pub struct LogEntry<'a> {
     /// By the log's clock: when the request arrived, or when its response ended if the log tells no more; see
     /// [`Told::is_arrival`](told::Told::is_arrival). Lines are written when responses end, so a log is not sorted by it.
     pub at: Micros,
+    /// The instant as the line has it.
+    pub logged: Micros,
     /// From its arrival to the end of its response.
     pub took: Option<Micros>,
     pub method: Option<Cow<'a, str>>,

@@ -11,7 +11,7 @@ use crate::message::headers::Headers;
 
 impl Side {
     /// The charges of a call, which are decided together.
-    pub(super) fn ask_call(&self, call: &Descriptors<'_>, domain: &str, now: Micros) -> Result<Asked, LeftOut> {
+    pub(super) fn ask_call(&self, call: &Descriptors<'_>, domain: &str, now: Micros) -> Result<Box<Asked>, LeftOut> {
         let each: Vec<Vec<DescriptorEntry<'_>>> = call.each.iter().map(entries).collect();
         let descriptors: Vec<descriptors::Descriptor<'_>> = call
             .each

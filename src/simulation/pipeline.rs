@@ -174,7 +174,7 @@ fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) ->
 impl Parsed {
     /// Takes over the limits that a line says too little for.
     fn take_lacking(&mut self, line: u64, arrival: &mut Arrival) {
-        let sides = [(false, Some(&mut arrival.asked)), (true, arrival.other.as_deref_mut())];
+        let sides = [(false, Some(&mut *arrival.asked)), (true, arrival.other.as_deref_mut())];
         for (is_other, asked) in sides {
             let left_out = asked.map(|asked| std::mem::take(&mut asked.left_out)).unwrap_or_default();
             let lacking = left_out.into_iter().map(|(limit, lacks)| Lacking { line, is_other, limit, lacks });

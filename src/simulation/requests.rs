@@ -43,12 +43,12 @@ pub(super) struct Arrival {
     pub(super) at: Micros,
     /// The end of its response, if the line tells it.
     pub(super) ends: Option<Micros>,
-    pub(super) asked: Asked,
-    /// Its charges under the other rules.
+    pub(super) asked: Box<Asked>,
+    /// Its decision under the other rules.
     pub(super) other: Option<Box<Asked>>,
 }
 
-/// The decision of a request under some rules.
+/// The decision of a request under some rules. Boxed: moved from list to list, it would take longer than to parse its line.
 #[derive(Default)]
 pub(super) struct Asked {
     pub(super) deciding: Deciding,
@@ -83,7 +83,7 @@ impl Side {
         self.missing.get(limit as usize).is_none_or(Vec::is_empty)
     }
 
-    fn ask(&self, request: &Request<'_>, lacks: &[Lack<'_>], has_end: bool) -> Result<Asked, LeftOut> {
+    fn ask(&self, request: &Request<'_>, lacks: &[Lack<'_>], has_end: bool) -> Result<Box<Asked>, LeftOut> {
         self.asked(&DecisionSubject::Request(request), &[*request], lacks, has_end)
     }
 
@@ -112,12 +112,13 @@ impl Side {
         requests: &[Request<'_>],
         lacks: &[Lack<'_>],
         has_end: bool,
-    ) -> Result<Asked, LeftOut> {
-        let mut deciding = Deciding::default();
+    ) -> Result<Box<Asked>, LeftOut> {
+        let mut asked = Box::<Asked>::default();
+        let Asked { deciding, uncharged, left_out } = &mut *asked;
         let notices = Notices { blocks: None, afterwards: &self.afterwards, can_accept: true };
         deciding.begin(&self.rules, subject, &Intent::SPEND, &notices).map_err(|_| LeftOut::InvalidEntry)?;
         let plan = &mut deciding.plan;
-        let left_out = self.left_out(lacks);
+        *left_out = self.left_out(lacks);
         if self.has_gaps || !left_out.is_empty() || (self.has_slots && !has_end) {
             keep(plan, |limit, charge| {
                 self.is_covered(limit)
@@ -125,7 +126,6 @@ impl Side {
                     && (has_end || charge.is_none_or(|charge| !charge.numbers.is_slots()))
             });
         }
-        let mut uncharged = Vec::new();
         let denied = plan.denials.iter().filter(|denial| denial.reason == DenialReason::Deny);
         for limit in denied.map(|denial| denial.limit).chain(plan.unlimited.iter().copied()) {
             let mut ids = requests.iter().filter_map(|request| self.rules.id_of(limit, request));
@@ -133,7 +133,7 @@ impl Side {
                 uncharged.push((limit, fingerprint, id));
             }
         }
-        Ok(Asked { deciding, uncharged, left_out })
+        Ok(asked)
     }
 }
 
@@ -172,7 +172,7 @@ pub(super) fn arrival(
     let descriptors = entry.descriptors.as_deref();
     if let Some((call, domain)) = descriptors.and_then(|call| Some((call, call.domain.as_deref()?))) {
         let asked = side.ask_call(call, domain, at)?;
-        let other = other.map(|other| other.ask_call(call, domain, at).map(Box::new)).transpose()?;
+        let other = other.map(|other| other.ask_call(call, domain, at)).transpose()?;
         return Ok(Arrival { at, ends: None, asked, other });
     }
     let descriptor = descriptors.and_then(|given| given.each.first()).map(entries).unwrap_or_default();
@@ -195,7 +195,7 @@ pub(super) fn arrival(
     };
     let ends = entry.took.map(|took| at.after(took));
     let asked = side.ask(&request, &entry.lacks, ends.is_some())?;
-    let other = other.map(|other| other.ask(&request, &entry.lacks, ends.is_some()).map(Box::new)).transpose()?;
+    let other = other.map(|other| other.ask(&request, &entry.lacks, ends.is_some())).transpose()?;
     Ok(Arrival { at, ends, asked, other })
 }
 

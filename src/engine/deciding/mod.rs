@@ -23,8 +23,8 @@ pub struct Deciding {
     pub plan: Plan,
     /// By charge, and then by report; empty until the store has answered.
     pub decisions: Decisions,
-    /// Set if the store did not answer.
-    failure: Option<Failure>,
+    /// Set if the store did not answer. Boxed because it is rare.
+    failure: Option<Box<Failure>>,
 }
 
 /// The limits that decide without an answer of the store.
@@ -70,7 +70,7 @@ impl Deciding {
     /// another round: that of limits with `local`, which alone stay in the plan, unless another limit denies the request.
     pub fn unanswered(&mut self, rules: &Rules, is_overloaded: bool) -> bool {
         let Self { plan, failure, .. } = self;
-        let failure = failure.insert(Failure::default());
+        let failure = failure.insert(Box::default());
         if plan.joint.as_ref().is_some_and(|joint| joint.is_denied) {
             // A limit denies the request without the store, and nothing was to be charged.
             return false;
@@ -119,10 +119,10 @@ impl Deciding {
             }
         };
         let mut due = Vec::new();
-        if let Some(Failure { unanswered, is_overload, counting }) = failure {
-            let unanswered = std::mem::take(unanswered);
-            verdict = if *is_overload { verdict.overloaded(unanswered) } else { verdict.unanswered(unanswered) };
-            due = std::mem::take(counting);
+        if let Some(failure) = failure {
+            let unanswered = std::mem::take(&mut failure.unanswered);
+            verdict = if failure.is_overload { verdict.overloaded(unanswered) } else { verdict.unanswered(unanswered) };
+            due = std::mem::take(&mut failure.counting);
         }
         if plan.is_denied() {
             due = counting(plan.charges.iter());

@@ -10,7 +10,6 @@ use super::field::{self, Draft, Field, Tells};
 use super::instant::Instants;
 use super::told::{Told, ToldHeaders};
 use super::{LogEntry, RecordingEnd, Unreadable};
-use crate::engine::algorithms::micros::Micros;
 
 mod names;
 mod recording;
@@ -118,12 +117,12 @@ impl JsonFormat {
         }
     }
 
-    /// Returns the entry of a line and its instant as logged; `None` if it tells no request.
+    /// Returns the entry of a line; `None` if it tells no request.
     pub(super) fn parse<'a>(
         &'a self,
         line: &'a [u8],
         instants: &mut Instants,
-    ) -> Result<Option<(LogEntry<'a>, Micros)>, Unreadable> {
+    ) -> Result<Option<LogEntry<'a>>, Unreadable> {
         let unreadable = |(expected, at): Mistake| Unreadable { expected: expected.into(), at };
         let mut scanner = Scanner::object(line).map_err(unreadable)?;
         let mut draft = Draft::default();
@@ -305,6 +304,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
+    use crate::engine::algorithms::micros::Micros;
     use crate::engine::charging::descriptors::Hits;
     use crate::logs::{Descriptor, Descriptors};
 
@@ -312,7 +312,7 @@ mod tests {
     fn only(line: &str) -> Result<Vec<String>, String> {
         let format = JsonFormat::learn([line.as_bytes()].into_iter(), None);
         let parsed = format.parse(line.as_bytes(), &mut Instants::new()).map_err(|error| error.to_string())?;
-        let (entry, _) = parsed.expect("a request");
+        let entry = parsed.expect("a request");
         let header =
             |(name, value): &(Cow<'_, str>, Cow<'_, [u8]>)| format!("{name}: {}", String::from_utf8_lossy(value));
         let lacks = entry.lacks.iter().map(|lack| format!("{lack:?}"));
@@ -382,11 +382,11 @@ mod tests {
         let mut instants = Instants::new();
         let mut read = lines.into_iter().map(|line| format.parse(line, &mut instants).unwrap());
         assert!(read.next().unwrap().is_none());
-        let (entry, _) = read.next().flatten().unwrap();
+        let entry = read.next().flatten().unwrap();
         assert_eq!((entry.at, entry.target.as_deref()), (Micros(1_795_233_606_789_012), Some("/x?y=z")));
         let headers: Vec<_> = entry.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
         assert_eq!(headers, [("x-api-key", &b"6b"[..]), ("x-api-key", b"6c")]);
-        let (entry, _) = read.next().flatten().unwrap();
+        let entry = read.next().flatten().unwrap();
         let descriptor = |entries: &[(&'static str, &'static str)], hits| Descriptor {
             entries: entries.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect(),
             hits,
@@ -394,7 +394,7 @@ mod tests {
         let each = vec![descriptor(&[("k", "v")], Hits::Take(2)), descriptor(&[], Hits::GiveBack(1))];
         let expected = Descriptors { domain: Some("d".into()), only_checks: false, each };
         assert_eq!((entry.descriptors.as_deref(), entry.is_rejected), (Some(&expected), false));
-        assert!(!entry.carries_limits && read.next().flatten().unwrap().0.carries_limits);
+        assert!(!entry.carries_limits && read.next().flatten().unwrap().carries_limits);
         assert!(read.all(|entry| entry.is_none()));
         let expected = RecordingEnd { kept: Some(2), dropped: 3, outside_the_share: 4, without_a_request: 0 };
         assert_eq!(lines.map(|line| format.recording_end(line)), [None, None, None, None, Some(expected)]);

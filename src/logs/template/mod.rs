@@ -7,7 +7,6 @@ use super::Unreadable;
 use super::field::{self, Draft, Field, Tells};
 use super::instant::Instants;
 use super::told::Told;
-use crate::engine::algorithms::micros::Micros;
 use crate::logs::LogEntry;
 
 mod apache;
@@ -88,12 +87,8 @@ impl Template {
         field::told(self.values.iter().map(|value| &value.field))
     }
 
-    /// Returns the entry of a line, and its instant as logged.
-    pub(super) fn parse<'a>(
-        &'a self,
-        line: &'a [u8],
-        instants: &mut Instants,
-    ) -> Result<(LogEntry<'a>, Micros), Unreadable> {
+    /// Returns the entry of a line.
+    pub(super) fn parse<'a>(&'a self, line: &'a [u8], instants: &mut Instants) -> Result<LogEntry<'a>, Unreadable> {
         let expected_text =
             |text: &[u8], at| Unreadable { expected: format!("`{}`", String::from_utf8_lossy(text)).into(), at };
         let mut draft = Draft::default();
@@ -170,11 +165,12 @@ fn find(rest: &[u8], end: &[u8], has_escapes: bool) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::algorithms::micros::Micros;
 
     pub(super) fn parse(template: &str, line: &str) -> Result<LogEntry<'static>, Unreadable> {
         let template = Box::leak(Box::new(Template::compile(template).unwrap()));
         let line = Box::leak(line.to_owned().into_boxed_str());
-        template.parse(line.as_bytes(), &mut Instants::new()).map(|(entry, _)| entry)
+        template.parse(line.as_bytes(), &mut Instants::new())
     }
 
     #[test]
