@@ -85,7 +85,7 @@ impl<'s> Locked<'s> {
                 Some(overflow) if places[index].is_overflow() => overflow.apply(&charge.bucket, &edit),
                 _ => {
                     let shard = self.index(charge);
-                    if self.shards[shard].apply(charge, &edit) {
+                    if self.shards[shard].apply(places[index], charge, &edit) {
                         grown.push(shard);
                     }
                 }

@@ -124,14 +124,15 @@ impl MemoryStore {
         }
         let now = batch.now;
         let mut shard = self.shards.get(self.shard_number(charge))?.lock();
-        let level = match shard.place(charge, now, self.keys_per_shard, &[]) {
+        let place = shard.place(charge, now, self.keys_per_shard, &[]);
+        let level = match place {
             BucketPlace::Table(level) => Some(level),
             BucketPlace::New(_) => None,
             BucketPlace::States | BucketPlace::Overflow | BucketPlace::OverflowSlot => return None,
         };
         let (decision, change) = state::decide_level(level.as_ref(), charge, now, batch.effective_from);
         let is_written = change != LevelChange::Keep;
-        if is_written && shard.apply(charge, &Edit::Level(change)) {
+        if is_written && shard.apply(place, charge, &Edit::Level(change)) {
             shard.tidy(now);
         }
         drop(shard);

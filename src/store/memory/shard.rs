@@ -149,11 +149,11 @@ impl Shard {
         }
     }
 
-    /// Makes an edit of a bucket that is not in overflow. Returns true if it has added the bucket.
-    pub(super) fn apply(&mut self, charge: &Charge, edit: &Edit) -> bool {
+    /// Makes an edit of a bucket at `place`, which is not in overflow. Returns true if it has added the bucket.
+    pub(super) fn apply(&mut self, place: BucketPlace, charge: &Charge, edit: &Edit) -> bool {
         let Self { table, states, shares, .. } = self;
         let fingerprint = low_half(&charge.bucket);
-        let tag = || shares.tag(charge);
+        let tag = || if let BucketPlace::New(tag) = place { tag } else { shares.tag(charge) };
         match edit {
             Edit::Level(LevelChange::Keep) => false,
             Edit::Level(LevelChange::Clear) => {

@@ -4,7 +4,7 @@
 //! makes up ids for one limit fills that limit's share and the open half; all other limits keep their shares. Shares must be
 //! reserved, because buckets cannot be taken back: only a full bucket may leave.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,7 +48,7 @@ pub enum Reserve {
 
 /// The shares of all limits. Replaced as a whole while all shards are locked.
 pub(super) struct Shares {
-    tags: HashMap<Box<str>, Tag>,
+    tags: BTreeMap<Box<str>, Tag>,
     /// By tag. The first share is that of all limits without a tag of their own; nothing is reserved for them.
     limits: Vec<Share>,
     /// The number of buckets that are not reserved.
@@ -70,7 +70,7 @@ impl Shares {
     /// The shares of a table without limits: all of it is open.
     pub(super) fn of_none(max_keys: usize) -> Self {
         Self {
-            tags: HashMap::new(),
+            tags: BTreeMap::new(),
             limits: vec![Share::unbounded(0)],
             open: max_keys as u64,
             open_held: AtomicU64::new(0),
