@@ -1,6 +1,5 @@
 //! Writes heads and bodies (RFC 9112).
 
-use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -27,7 +26,7 @@ const FULL: usize = 6 * 1024;
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// The first is written next.
-    parts: VecDeque<Part>,
+    parts: Vec<Part>,
     /// Bytes of the first part that the system has accepted.
     written: usize,
     /// True until everything was flushed. TLS holds bytes back that it has accepted.
@@ -62,10 +61,10 @@ impl Outbox {
     /// The end of the queue, as a buffer that can only be added to.
     pub(super) fn text(&mut self) -> &mut (impl BufMut + use<>) {
         self.is_dirty = true;
-        if !matches!(self.parts.back(), Some(Part::Text(_))) {
-            self.parts.push_back(Part::Text(spare::take_text()));
+        if !matches!(self.parts.last(), Some(Part::Text(_))) {
+            self.parts.push(Part::Text(spare::take_text()));
         }
-        match self.parts.back_mut() {
+        match self.parts.last_mut() {
             Some(Part::Text(text)) => text,
             _ => unreachable!("the last part is text"),
         }
@@ -77,7 +76,7 @@ impl Outbox {
             self.text().put_slice(&data);
         } else {
             self.is_dirty = true;
-            self.parts.push_back(Part::Data(data));
+            self.parts.push(Part::Data(data));
         }
     }
 
@@ -125,26 +124,25 @@ impl Outbox {
 
     /// Writes the first parts. There is at least one byte.
     fn poll_write(&self, stream: Pin<&mut impl AsyncWrite>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let (mut slices, mut count, mut written) = ([IoSlice::new(&[]); AT_ONCE], 0, self.written);
+        if let [only] = &self.parts[..] {
+            return stream.poll_write(cx, &only.bytes()[self.written..]);
+        }
+        let (mut slices, mut written) = ([IoSlice::new(&[]); AT_ONCE], self.written);
         for (slice, part) in slices.iter_mut().zip(&self.parts) {
             *slice = IoSlice::new(&part.bytes()[std::mem::take(&mut written)..]);
-            count += 1;
         }
-        match &slices[..count] {
-            [only] => stream.poll_write(cx, only),
-            several => stream.poll_write_vectored(cx, several),
-        }
+        stream.poll_write_vectored(cx, &slices[..self.parts.len().min(AT_ONCE)])
     }
 
     /// Removes the parts that are written. Returns whether there is something left to write.
     fn drop_written(&mut self) -> bool {
-        while let Some(first) = self.parts.front() {
+        while let Some(first) = self.parts.first() {
             let length = first.bytes().len();
             if self.written < length {
                 return true;
             }
             self.written -= length;
-            if let Some(Part::Text(text)) = self.parts.pop_front() {
+            if let Part::Text(text) = self.parts.remove(0) {
                 spare::keep_text(text);
             }
         }
