@@ -31,10 +31,10 @@ impl Rules {
     ) -> Result<(), InvalidInput> {
         // A refund of what was taken before a block is not denied by it.
         let blocks = blocks.filter(|_| intent.mode.can_deny());
-        for place in self.candidates(request) {
-            let Some(limit) = self.limit(place) else { continue };
+        for place in &self.candidates(request) {
+            let Some(limit) = self.limit(*place) else { continue };
             if limit.conditions.check(request).is_ok() {
-                self.charge(place, limit, (request, intent), blocks, plan)?;
+                self.charge(*place, limit, (request, intent), blocks, plan)?;
             }
         }
         Ok(())

@@ -101,9 +101,9 @@ impl<'r> Terms<'r> {
     }
 
     /// Adds a charge for each window of the allowance, and for each of the candidate. A check decides no candidate.
-    pub(crate) fn charge(self, plan: &mut Plan, cost: u64, mode: Mode) {
-        let candidate = self.candidate.filter(|_| mode != Mode::Check);
-        Self { candidate, ..self }.charge_all(plan, cost, mode);
+    pub(crate) fn charge(mut self, plan: &mut Plan, cost: u64, mode: Mode) {
+        self.candidate = self.candidate.filter(|_| mode != Mode::Check);
+        self.charge_all(plan, cost, mode);
     }
 
     /// Adds a check of cost 0, which asks for the state of the bucket, for each window of the allowance and of the candidate.
