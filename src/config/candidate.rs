@@ -6,7 +6,6 @@ use super::lints::Lint;
 use super::mapping::Mapping;
 use super::numbers::Interner;
 use super::problem::{ReadResult, ReportedError};
-use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::candidate::Candidate;
@@ -37,7 +36,7 @@ pub(super) fn read(
 fn candidate(map: &Mapping<'_>, settings: &dyn Settings, interner: &mut Interner) -> ReadResult<Candidate> {
     let node = map.value("candidate");
     let map = Mapping::of(node, "`candidate`", &KEYS)?;
-    let windows = if is_supported(settings.algorithm()) { settings.numbers(&map) } else { Err(ReportedError) };
+    let windows = if settings.algorithm().has_tokens() { settings.numbers(&map) } else { Err(ReportedError) };
     let enforce_for = map.read("enforce_for", share);
     let (windows, enforce_for) = (windows?, enforce_for?.unwrap_or(0));
     if windows.is_empty() {
@@ -46,17 +45,10 @@ fn candidate(map: &Mapping<'_>, settings: &dyn Settings, interner: &mut Interner
     Ok(Candidate { allowance: Allowance::Windows(interner.share(windows)), enforce_for })
 }
 
-/// Candidates are compared with the limit's own numbers, in tokens. Requests in flight, queues and scripts have none.
-const fn is_supported(algorithm: Algorithm) -> bool {
-    matches!(
-        algorithm,
-        Algorithm::Gcra | Algorithm::FixedWindow(_) | Algorithm::SlidingLog | Algorithm::SlidingWindow { .. }
-    )
-}
-
-/// Rejects limits that cannot have a candidate.
+/// Rejects limits that cannot have a candidate. It is compared with their own numbers, in tokens: requests in flight, queues and
+/// scripts have none.
 fn check_limit(map: &Mapping<'_>, limit: &Limit) -> ReadResult<()> {
-    if !is_supported(limit.algorithm) {
+    if !limit.algorithm.has_tokens() {
         return map.reject(&["candidate"], limit.algorithm.name(), "remove `candidate`");
     }
     let shadow = "write these numbers as the limit's, with `mode: shadow`";

@@ -79,7 +79,7 @@ fn check(limit: &Limit, key: &Key, what: &str) -> ReadResult<()> {
     let name = &key.text;
     if !limit.algorithm.has_tokens() {
         let message = format!("`{name}` does not apply to `algorithm: {}`", limit.algorithm.name());
-        let help = "it has no tokens to settle later; use gcra, fixed_window, sliding_log or sliding_window";
+        let help = "it has no tokens to settle later; use an algorithm that counts tokens, such as gcra";
         return Err(key.error(message, help));
     }
     let conditions = &limit.conditions;

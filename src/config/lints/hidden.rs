@@ -3,7 +3,6 @@
 use super::super::problem::{Place, quoted};
 use super::Subject;
 use super::coverage::{covers, is_coarser};
-use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::{Cost, Limit};
@@ -75,7 +74,7 @@ fn is_plain(limit: &Limit) -> bool {
         && limit.lease.is_none()
         && limit.delay.is_none()
         && limit.cost == Cost::Fixed(1)
-        && !matches!(limit.algorithm, Algorithm::Queue | Algorithm::Script)
+        && !limit.algorithm.is_final()
 }
 
 /// Returns whether no request goes to a bucket that ids share, where coarser limits would tell clients apart.

@@ -58,6 +58,16 @@ impl Algorithm {
         matches!(self, Self::Gcra | Self::FixedWindow(_))
     }
 
+    /// Returns true if its buckets have the instants of their tokens, but not the period after which each comes back.
+    pub const fn dates_tokens(self) -> bool {
+        matches!(self, Self::SlidingLog)
+    }
+
+    /// Returns true if only Redis decides it, and nothing takes a charge back: workers may have the entry, and a script has run.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Queue | Self::Script)
+    }
+
     /// Returns true if its buckets hold tokens, rather than slots, entries or the counts of a script.
     pub const fn has_tokens(self) -> bool {
         matches!(self, Self::Gcra | Self::FixedWindow(_) | Self::SlidingLog | Self::SlidingWindow { .. })

@@ -35,12 +35,12 @@ impl CallNumbers {
             (None, Some(windows)) => Cow::Borrowed(&windows[..]),
             (None, None) => Cow::Borrowed(&[][..]),
         };
-        // A log has the instants of its tokens, but not their period.
         let changes_period = |own: &Numbers| windows.iter().any(|numbers| numbers.span() != own.span());
-        if algorithm == Algorithm::SlidingLog && given.windows().is_some_and(|own| own.iter().all(changes_period)) {
+        if algorithm.dates_tokens() && given.windows().is_some_and(|own| own.iter().all(changes_period)) {
             return Err(format!(
-                "{} is a `sliding_log`, so a call can change its count, but not its period",
-                limit.name
+                "{} is a `{}`, so a call can change its count, but not its period",
+                limit.name,
+                algorithm.name()
             ));
         }
         if self.elevated.is_some() && algorithm != Algorithm::Gcra {

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 
 use super::follow::is_split;
 use super::{Nodes, Request};
-use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Charge, Input, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
@@ -73,9 +72,9 @@ fn check(charge: &Charge) -> Option<Charge> {
     is_checked.then(|| Charge { mode: Mode::Check, ..charge.clone() })
 }
 
-/// True for charges that follow when all others have passed: they cannot be refunded, or workers may have taken the entry.
+/// True for charges that follow when all others have passed.
 fn is_last(charge: &Charge) -> bool {
-    matches!(charge.numbers.algorithm(), Algorithm::Queue | Algorithm::Script)
+    charge.numbers.algorithm().is_final()
 }
 
 impl Progress<'_> {
