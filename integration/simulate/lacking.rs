@@ -157,6 +157,25 @@ fn recording(lines: &[Value], kept: usize) -> String {
     lines.join("\n") + "\n"
 }
 
+/// The header is an id of another limit, so the recording has a stand-in in its place.
+#[test]
+fn a_cost_that_is_hashed_is_not_counted() {
+    let head = |stand_ins: Value| {
+        json!({ "cookies": [], "descriptors": [], "headers": ["x-api-key"], "stand_ins": { "headers": stand_ins },
+            "weir_recording": 1 })
+    };
+    for (stand_ins, is_lacking) in [(json!({ "x-api-key": [] }), true), (json!({}), false)] {
+        let limits = with("{ by: ip, cost: { header: x-api-key }, burst: 1000 }");
+        let line = recorded(|line| line["headers"] = json!([["x-api-key", "7"]]));
+        let text = recording(&[line], 1);
+        let (_, rest) = text.split_once('\n').unwrap();
+        let directory = directory(&limits, &format!("{}\n{rest}", head(stand_ins)));
+        let found = simulate(directory.path(), &[]).text();
+        let told = "the values of the header `x-api-key`, which are hashed";
+        assert_eq!(found.contains(told), is_lacking, "{found}");
+    }
+}
+
 fn recorded(change: impl FnOnce(&mut Value)) -> Value {
     let mut line = json!({ "at_us": 1_795_233_606_000_000_u64, "method": "GET", "host": "a.example", "target": "/",
         "client": "192.0.2.7", "headers": [["x-api-key", "k"]] });

@@ -145,15 +145,15 @@ pub(super) fn resolve(limit: &mut Limit, places: &Places, issuers: &Issuers, fin
             findings.error(places.of(key), message, help);
         }
     };
-    let in_queue = limit.queue.iter_mut().flat_map(|queue| &mut queue.fields).map(|(_, part)| (part, "fields"));
-    for (part, key) in limit.by.iter_mut().map(|part| (part, "by")).chain(in_queue) {
-        if let Part::Claim(claim) = &mut part.part {
+    let ids = limit.by.iter_mut().map(|by| (&mut by.part, "by"));
+    let fields =
+        limit.queue.iter_mut().flat_map(|queue| &mut queue.fields).map(|(_, field)| (&mut field.part, "fields"));
+    let conditions = limit.conditions.parts.iter_mut().map(|wanted| (&mut wanted.part, "match"));
+    let cost = if let Cost::Part(part) = &mut limit.cost { Some((part, "cost")) } else { None };
+    for (part, key) in ids.chain(fields).chain(conditions).chain(cost) {
+        if let Part::Claim(claim) = part {
             set(claim, key);
         }
-    }
-    limit.conditions.claims.iter_mut().for_each(|wanted| set(&mut wanted.claim, "match"));
-    if let Cost::Part(Part::Claim(claim)) = &mut limit.cost {
-        set(claim, "cost");
     }
 }
 

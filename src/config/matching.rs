@@ -13,11 +13,10 @@ use super::node::{Key, Node, Value};
 use super::problem::{ReadResult, quoted};
 use super::scalars::one_of;
 use super::suggest::nearest;
-use crate::engine::limit::matching::{
-    ClaimMatch, DescriptorMatch, EntryMatch, Exclusion, HeaderMatch, Match, ValueTest,
-};
+use crate::engine::limit::matching::{Exclusion, Match, PartMatch, ValueTest};
 use crate::engine::request::claims::ClaimRef;
 use crate::engine::request::glob::Glob;
+use crate::engine::request::part::Part;
 use crate::engine::request::path_pattern::{PathPattern, PathReading};
 use crate::message::host_pattern::HostPattern;
 
@@ -58,18 +57,18 @@ pub(super) fn read(node: &Node, conditions: &mut Match) -> bool {
     let paths = map.read("path", |node| node.each(|node| path(node, reading)));
     let paths_are_known = paths.is_ok();
     conditions.paths = paths.ok().flatten().unwrap_or_default();
-    map.set("headers", &mut conditions.headers, headers);
+    let (mut on_headers, mut on_entries, mut on_claims) = (Vec::new(), Vec::new(), Vec::new());
+    map.set("headers", &mut on_headers, headers);
     let jwt = map.read(jwt::KEY, |node| node.text().map(str::to_owned)).ok().flatten();
     if let Some((key, _)) = map.get(jwt::KEY).filter(|_| map.get("claims").is_none()) {
         key.error("`jwt` needs `claims`", "write `match: { jwt: NAME, claims: { plan: free } }`");
     }
-    map.set("claims", &mut conditions.claims, |node| claims(node, jwt.as_deref()));
+    map.set("claims", &mut on_claims, |node| claims(node, jwt.as_deref()));
     map.set("cidr", &mut networks, |node| each_or_not(node, network));
     (conditions.networks, conditions.other_networks) = networks;
     map.set("domain", &mut conditions.domains, |node| node.each(domain));
-    let mut entries = Vec::new();
-    map.set("descriptor", &mut entries, descriptor);
-    conditions.descriptor = DescriptorMatch::Each(entries);
+    map.set("descriptor", &mut on_entries, descriptor);
+    conditions.parts = [on_headers, on_entries, on_claims].concat();
     if let Some((key, _)) = map.get("domain")
         && let Some((other, _)) = map.first(&WITHOUT_DOMAIN)
     {
@@ -128,13 +127,13 @@ pub(super) fn domain(node: &Node) -> ReadResult<String> {
     }
 }
 
-fn headers(node: &Node) -> ReadResult<Vec<HeaderMatch>> {
+fn headers(node: &Node) -> ReadResult<Vec<PartMatch>> {
     let entries = entries(node, "`headers`", "write `headers: { x-plan: free }`")?;
-    let mut found: Vec<HeaderMatch> = Vec::with_capacity(entries.len());
+    let mut found: Vec<PartMatch> = Vec::with_capacity(entries.len());
     let mut outcome = Ok(());
     for (key, value) in entries {
         match header(key, value) {
-            Ok(header) if found.iter().any(|given| given.name == header.name) => {
+            Ok(header) if found.iter().any(|given| given.part == header.part) => {
                 let help = "header names are case-insensitive; keep one of them";
                 outcome = Err(key.error(format!("duplicate header {}", quoted(&key.text)), help));
             }
@@ -145,27 +144,27 @@ fn headers(node: &Node) -> ReadResult<Vec<HeaderMatch>> {
     outcome.map(|()| found)
 }
 
-fn header(key: &Key, node: &Node) -> ReadResult<HeaderMatch> {
+fn header(key: &Key, node: &Node) -> ReadResult<PartMatch> {
     let name = HeaderName::from_bytes(key.text.as_bytes())
         .map_err(|_| key.error(format!("invalid header name {}", quoted(&key.text)), "use a name such as x-plan"));
     let test = Subject::Header.condition(key, node);
-    Ok(HeaderMatch { name: name?, test: test? })
+    Ok(PartMatch { part: Part::Header(name?), test: test? })
 }
 
-fn claims(node: &Node, jwt: Option<&str>) -> ReadResult<Vec<ClaimMatch>> {
+fn claims(node: &Node, jwt: Option<&str>) -> ReadResult<Vec<PartMatch>> {
     let entries = entries(node, "`claims`", "write `claims: { plan: free }`")?;
     all(entries.iter().map(|(key, value)| {
         let path = jwt::claim(&key.scalar(&key.text));
         let test = Subject::Claim.condition(key, value);
-        Ok(ClaimMatch { claim: ClaimRef::new(jwt.map(str::to_owned), path?), test: test? })
+        Ok(PartMatch { part: Part::Claim(ClaimRef::new(jwt.map(str::to_owned), path?)), test: test? })
     }))
 }
 
-fn descriptor(node: &Node) -> ReadResult<Vec<EntryMatch>> {
+fn descriptor(node: &Node) -> ReadResult<Vec<PartMatch>> {
     let entries = entries(node, "`descriptor`", "write `descriptor: { tenant: acme }`")?;
     all(entries.iter().map(|(key, value)| {
         let test = Subject::Entry.condition(key, value)?;
-        Ok(EntryMatch { key: key.text.clone(), test })
+        Ok(PartMatch { part: Part::Descriptor(key.text.clone()), test })
     }))
 }
 

@@ -229,12 +229,10 @@ fn conditions(conditions: &Match) -> Value {
     fn texts<T: Display>(items: &[T]) -> Value {
         items.iter().map(T::to_string).collect()
     }
-    let headers = conditions.headers.iter().map(|header| (header.name.as_str().to_owned(), wanted_value(&header.test)));
-    let entries = conditions.descriptor.entries().iter().map(|entry| (entry.key.clone(), wanted_value(&entry.test)));
-    let claims = conditions
-        .claims
-        .iter()
-        .map(|wanted| json!({ "name": wanted.claim.path.as_str(), "wanted": wanted_value(&wanted.test) }));
+    let named = |word: &str, member: &str| -> Value {
+        let those = conditions.parts.iter().filter(|wanted| wanted.part.word() == word);
+        those.map(|wanted| json!({ member: wanted.part.name(), "wanted": wanted_value(&wanted.test) })).collect()
+    };
     let mut all = Map::from_iter([
         ("methods".to_owned(), texts(&conditions.methods)),
         ("hosts".to_owned(), texts(&conditions.hosts)),
@@ -243,9 +241,9 @@ fn conditions(conditions: &Match) -> Value {
         ("networks".to_owned(), texts(&conditions.networks)),
         ("not_networks".to_owned(), texts(&conditions.other_networks)),
         ("domains".to_owned(), texts(&conditions.domains)),
-        ("headers".to_owned(), headers.map(|(name, test)| json!({ "name": name, "wanted": test })).collect()),
-        ("claims".to_owned(), claims.collect()),
-        ("descriptor".to_owned(), entries.map(|(key, test)| json!({ "key": key, "wanted": test })).collect()),
+        ("headers".to_owned(), named("header", "name")),
+        ("claims".to_owned(), named("claim", "name")),
+        ("descriptor".to_owned(), named("descriptor", "key")),
     ]);
     all.retain(|_, value| value.as_array().is_some_and(|list| !list.is_empty()));
     Value::Object(all)

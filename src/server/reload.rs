@@ -6,10 +6,10 @@ use crate::clock::Clock;
 use crate::config::{
     self, Change, Definitions, Files, Lint, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load,
 };
+use crate::engine::limit::Limit;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::live::OverrideReader;
 use crate::engine::limit::rules::Rules;
-use crate::engine::limit::{Cost, Limit};
 use crate::engine::request::part::Part;
 use crate::limiter::Shared;
 use crate::message::underscores::Underscores;
@@ -166,13 +166,10 @@ fn within(loaded: LoadResult, sources: &Sources, options: RulesOptions) -> LoadR
 
 /// Warns of a limit that reads a header with an underscore in its name: such headers never reach the rules.
 fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
-    let by = limit.by.iter().filter_map(|part| match &part.part {
-        Part::Header(name) => Some(name),
+    let name = limit.parts().find_map(|(_, part)| match part {
+        Part::Header(name) if name.as_str().contains('_') => Some(name),
         _ => None,
-    });
-    let matched = limit.conditions.headers.iter().map(|header| &header.name);
-    let cost = if let Cost::Part(Part::Header(name)) = &limit.cost { Some(name) } else { None };
-    let name = by.chain(matched).chain(cost).find(|name| name.as_str().contains('_'))?;
+    })?;
     let message = format!("`{}` reads `{name}`, but headers with underscores never reach the rules", limit.name);
     let help = "use hyphens in the header's name, or start with `--underscores keep`";
     let lint = Some(Lint::UnderscoreHeader);
@@ -200,23 +197,25 @@ mod tests {
     #[test]
     fn a_header_that_is_dropped_is_none_to_go_by() {
         let check = |limit: &str, underscores, expected| {
-            let source =
-                Source { name: "limits.yaml".into(), text: format!("limits: {{ One: {{ {limit}, burst: 1 }} }}") };
+            let source = Source { name: "limits.yaml".into(), text: format!("limits: {{ One: {{ {limit} }} }}") };
             let sources = Sources { limits: Some(source), ..Sources::default() };
             let loaded = compile(
                 &sources,
-                RulesOptions { underscores, ..OPTIONS },
+                RulesOptions { underscores, has_redis: true, ..OPTIONS },
                 Fingerprinter::new((1, 2)),
                 &Clock::machine(),
             );
             assert!(loaded.rules.is_some() && loaded.report.warnings == expected, "{limit}: {}", loaded.report);
         };
-        for limit in ["by: { header: x_id }", "match: { headers: { X_Plan: free } }", "cost: { header: x_cost }"] {
-            check(limit, Underscores::Drop, 1);
-            check(limit, Underscores::Reject, 1);
-            check(limit, Underscores::Keep, 0);
+        for limit in ["by: { header: x_id }", "match: { headers: { X_Plan: free } }", "cost: { header: x_cost }"]
+            .map(|limit| format!("{limit}, burst: 1"))
+        {
+            check(&limit, Underscores::Drop, 1);
+            check(&limit, Underscores::Reject, 1);
+            check(&limit, Underscores::Keep, 0);
         }
-        check("by: { query: x_id }", Underscores::Drop, 0);
+        check("algorithm: queue, capacity: 1, fields: { id: { header: x_id } }", Underscores::Drop, 1);
+        check("by: { query: x_id }, burst: 1", Underscores::Drop, 0);
     }
 
     /// Starts with one text and reloads another, with or without a proxy listener; whether each was taken.

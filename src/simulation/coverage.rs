@@ -7,10 +7,11 @@ use std::sync::Arc;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::ValueTest;
+use crate::engine::limit::parts::PartUse;
 use crate::engine::limit::response_cost::ResponseCost;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
-use crate::engine::request::part::Source;
+use crate::engine::request::part::{Part, Source};
 use crate::logs::Lack;
 use crate::logs::told::Told;
 
@@ -103,19 +104,26 @@ fn tells(told: &Told, source: &Source) -> bool {
 /// Returns the values that a limit compares and that a recording has only as stand-ins.
 fn hashed(limit: &Limit, told: &Told) -> Vec<Missing> {
     let mut hashed = Vec::new();
-    for header in &limit.conditions.headers {
-        let name = header.name.as_str();
-        if told.stand_ins.headers.get(name).is_some_and(|kept| !can_compare(&header.test, kept)) {
-            hashed.push(Missing::HashedHeader(name.to_owned()));
+    for wanted in &limit.conditions.parts {
+        if let Part::Header(name) = &wanted.part
+            && told.stand_ins.headers.get(name.as_str()).is_some_and(|kept| !can_compare(&wanted.test, kept))
+        {
+            hashed.push(Missing::HashedHeader(name.as_str().to_owned()));
         }
+    }
+    // A header may be an id of one limit and the cost of another.
+    if let Some(Part::Header(name)) = limit.cost.part()
+        && told.stand_ins.headers.contains_key(name.as_str())
+    {
+        hashed.push(Missing::HashedHeader(name.as_str().to_owned()));
     }
     let Some(keys) = &told.descriptors else { return hashed };
     let none = BTreeSet::new();
-    for entry in limit.conditions.descriptor.entries() {
+    for (key, test) in limit.conditions.entries() {
         // The values of keys that the recorded rules did not name are hashed, too.
-        let kept = told.stand_ins.descriptors.get(&entry.key).or((!keys.contains(&entry.key)).then_some(&none));
-        if kept.is_some_and(|kept| !can_compare(&entry.test, kept)) {
-            hashed.push(Missing::HashedEntry(entry.key.clone()));
+        let kept = told.stand_ins.descriptors.get(key).or((!keys.contains(key)).then_some(&none));
+        if kept.is_some_and(|kept| !can_compare(test, kept)) {
+            hashed.push(Missing::HashedEntry(key.to_owned()));
         }
     }
     hashed
@@ -134,7 +142,6 @@ fn can_compare(test: &ValueTest, kept: &BTreeSet<String>) -> bool {
 
 /// Returns everything that a limit reads.
 pub(super) fn needs(limit: &Limit) -> Vec<Missing> {
-    let conditions = &limit.conditions;
     let mut needs = Vec::new();
     let mut need = |condition: bool, missing: Missing| {
         if condition {
@@ -145,21 +152,14 @@ pub(super) fn needs(limit: &Limit) -> Vec<Missing> {
     need(limit.algorithm == Algorithm::Concurrency, Missing::Duration);
     let by_response = |cost: &Arc<ResponseCost>| !cost.is_of_request() || cost.when.is_some();
     need(limit.response_cost.as_ref().is_some_and(by_response), Missing::ResponseCost);
-    need(!conditions.methods.is_empty(), Missing::Of(Source::Method));
-    need(!conditions.hosts.is_empty() || !conditions.other_hosts.is_empty(), Missing::Of(Source::Host));
-    need(!conditions.paths.is_empty(), Missing::Of(Source::Path));
-    let has_networks = !conditions.networks.is_empty() || !conditions.other_networks.is_empty();
-    need(has_networks || limit.overrides.has_networks(), Missing::Of(Source::Client));
     // The share of requests without an id is one of addresses.
     let denies = limit.missing == Fallback::Deny || limit.malformed == Fallback::Deny;
     need(denies && limit.enforce_for < WHOLE_SHARE, Missing::Of(Source::Client));
-    need(conditions.needs_descriptor(), Missing::Of(Source::Descriptor));
-    for header in &conditions.headers {
-        need(true, Missing::Of(Source::Header(header.name.as_str().to_owned())));
-    }
-    need(!conditions.claims.is_empty(), Missing::Of(Source::Claims));
-    for part in limit.by.iter().map(|by| &by.part).chain(limit.cost.part()) {
-        need(true, Missing::Of(part.source()));
+    need(limit.conditions.needs_descriptor(), Missing::Of(Source::Descriptor));
+    for (used, part) in limit.parts() {
+        // A log that tells no descriptors is one of requests without.
+        let is_needed = used != PartUse::Field && !(used == PartUse::Condition && part.entry_key().is_some());
+        need(is_needed, Missing::Of(part.source()));
     }
     needs
 }

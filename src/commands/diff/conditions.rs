@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use super::limits::Change;
 use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
-use crate::engine::limit::matching::Match;
+use crate::engine::limit::matching::{Match, PartMatch};
 use crate::engine::request::part::TypedPart;
 use crate::engine::telling::order::Effect;
 use crate::engine::text::quote::joined;
@@ -24,9 +24,9 @@ pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
         ("domains", one_is_enough(&before.domains, &after.domains)),
         ("excluded hosts", each_must_hold(&before.other_hosts, &after.other_hosts)),
         ("excluded networks", each_must_hold(&before.other_networks, &after.other_networks)),
-        ("headers", each_must_hold(&before.headers, &after.headers)),
-        ("claims", each_must_hold(&before.claims, &after.claims)),
-        ("descriptor", unless_same(&before.descriptor, &after.descriptor)),
+        ("headers", each_must_hold(&on("header", before), &on("header", after))),
+        ("claims", each_must_hold(&on("claim", before), &on("claim", after))),
+        ("descriptor", unless_same(&on("descriptor", before), &on("descriptor", after))),
         ("reading of paths", unless_same(&before.path_reading, &after.path_reading)),
     ];
     let changed: Vec<_> = parts.into_iter().filter(|(_, effect)| *effect != Effect::NONE).collect();
@@ -41,6 +41,11 @@ pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
     Some(Change { what: "match", from, to, effect, note: format!("{covers}: {}", names.join(", ")) })
 }
 
+/// The conditions on the parts with this word.
+fn on<'m>(word: &str, conditions: &'m Match) -> Vec<&'m PartMatch> {
+    conditions.parts.iter().filter(|wanted| wanted.part.word() == word).collect()
+}
+
 /// The conditions, for people.
 fn shown(conditions: &Match) -> String {
     let lists = [
@@ -51,12 +56,13 @@ fn shown(conditions: &Match) -> String {
         list(&conditions.domains),
     ];
     let mut text = lists.into_iter().flatten().collect::<Vec<_>>().join(" ");
-    let more = conditions.headers.len()
-        + conditions.claims.len()
-        + conditions.other_hosts.len()
-        + conditions.other_networks.len();
+    let more = conditions.parts.len() + conditions.other_hosts.len() + conditions.other_networks.len();
     if more > 0 {
-        text.push_str(if text.is_empty() { "conditions on headers, claims or exclusions" } else { " and more" });
+        text.push_str(if text.is_empty() {
+            "conditions on headers, claims, entries or exclusions"
+        } else {
+            " and more"
+        });
     }
     if text.is_empty() { "all requests".to_owned() } else { text }
 }

@@ -106,6 +106,15 @@ fn every_kind_of_change_has_a_direction() {
 }
 
 #[test]
+fn a_limit_on_descriptors_does_not_cover_all_requests() {
+    let limit = |conditions: &str| one(&format!("burst: 1, match: {{ {conditions} }}"));
+    let found = diff(&limit("descriptor: { tenant: a }"), &limit("headers: { x-a: b }"));
+    let change = found[0].changes.iter().find(|change| change.what == "match").unwrap();
+    let some = "conditions on headers, claims, entries or exclusions";
+    assert_eq!([&change.from, &change.to, &change.note], [some, some, "covers other requests: headers, descriptor"]);
+}
+
+#[test]
 fn a_part_is_named_with_how_it_is_read() {
     let by = |part: &str| one(&format!("burst: 1, by: {part}"));
     for (old, new, expected) in [

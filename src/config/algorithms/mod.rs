@@ -185,7 +185,7 @@ fn check_redis_only(map: &Mapping<'_>, limit: &Limit) {
         map.value("on_store_error").error(message, "write `allow` or `deny`");
     }
     let conditions = &limit.conditions;
-    let is_described = !conditions.domains.is_empty() || !conditions.descriptor.entries().is_empty();
+    let is_described = !conditions.domains.is_empty() || conditions.entries().next().is_some();
     if let Some((_, node)) = if is_described { map.get("match") } else { map.get("by").filter(|_| limit.is_by_entry()) }
     {
         let message = format!("the rate limit service does not support `algorithm: {algorithm}`");

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{Descriptor, Domain, EntryValue, Level, RateLimit};
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::descriptors::{PerUnit, Tree, limit_name};
-use crate::engine::limit::matching::{DescriptorMatch, EntryMatch, Match, ValueTest};
+use crate::engine::limit::matching::{Match, PartMatch, ValueTest};
 use crate::engine::limit::{Limit, LimitMode, StoreErrorPolicy};
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
@@ -34,7 +34,7 @@ impl DomainLimits<'_> {
         for Descriptor { level, limit, number, below, .. } in descriptors {
             let path = [above, &[level]].concat();
             self.level(below, &path);
-            let entries: Vec<EntryMatch> = path.iter().map(Level::entry).collect();
+            let entries: Vec<(String, ValueTest)> = path.iter().map(Level::entry).collect();
             let index = limit.is_some().then(|| u32::try_from(self.limits.len()).unwrap_or(u32::MAX));
             self.tree.insert(&entries, index);
             if let Some(limit) = limit {
@@ -43,11 +43,17 @@ impl DomainLimits<'_> {
         }
     }
 
-    fn limit(&mut self, limit: RateLimit, number: usize, path: &[Level], entries: Vec<EntryMatch>) {
+    fn limit(&mut self, limit: RateLimit, number: usize, path: &[Level], entries: Vec<(String, ValueTest)>) {
         let name = limit_name(self.domain, &entries, limit.unit().filter(|_| number > 0));
-        let (domains, descriptor) = (vec![self.domain.to_owned()], DescriptorMatch::Whole(entries));
+        let wanted = |(place, (key, test))| PartMatch { part: Part::Entry { key, place }, test };
+        let wanted = entries.into_iter().enumerate().map(wanted).collect();
         self.limits.push(Limit {
-            conditions: Match { domains, descriptor, ..Match::default() },
+            conditions: Match {
+                domains: vec![self.domain.to_owned()],
+                parts: wanted,
+                is_whole: true,
+                ..Match::default()
+            },
             by: parts(path),
             allowance: limit.rule.per_unit.map_or(Allowance::Unlimited, allowance),
             mode: if limit.is_shadow { LimitMode::Shadow } else { LimitMode::Enforce },
@@ -62,13 +68,13 @@ impl DomainLimits<'_> {
 }
 
 impl Level {
-    fn entry(&self) -> EntryMatch {
+    fn entry(&self) -> (String, ValueTest) {
         let test = match &self.value {
             EntryValue::Any => ValueTest::Present(true),
             EntryValue::One(value) => ValueTest::Value(value.clone()),
             EntryValue::Glob(glob) => ValueTest::Glob(glob.clone()),
         };
-        EntryMatch { key: self.key.clone(), test }
+        (self.key.clone(), test)
     }
 }
 

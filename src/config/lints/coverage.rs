@@ -1,6 +1,6 @@
 //! Compares what limits cover. In doubt, one does not cover the other.
 
-use crate::engine::limit::matching::{DescriptorMatch, Match, ValueTest};
+use crate::engine::limit::matching::{Match, ValueTest};
 use crate::engine::request::part::TypedPart;
 use crate::engine::request::path_pattern::{PathPattern, Segment};
 use crate::message::host_pattern::HostPattern;
@@ -12,16 +12,13 @@ pub(super) fn covers(wide: &Match, narrow: &Match) -> bool {
         && (wide.other_hosts.is_empty() || wide.other_hosts == narrow.other_hosts)
         && (wide.paths.is_empty() || wide.path_reading == narrow.path_reading)
         && within(&narrow.paths, &wide.paths, path_is_within)
-        && wide.claims.iter().all(|wanted| {
-            narrow.claims.iter().any(|other| other.claim == wanted.claim && is_same(&wanted.test, &other.test))
-        })
-        && wide.headers.iter().all(|header| {
-            narrow.headers.iter().any(|other| other.name == header.name && is_same(&header.test, &other.test))
+        && !(wide.is_whole || narrow.is_whole)
+        && wide.parts.iter().all(|wanted| {
+            narrow.parts.iter().any(|other| other.part == wanted.part && is_same(&wanted.test, &other.test))
         })
         && within(&narrow.networks, &wide.networks, |one, other| other.contains(one))
         && (wide.other_networks.is_empty() || wide.other_networks == narrow.other_networks)
         && within(&narrow.domains, &wide.domains, |one, other| one == other)
-        && entries_are_within(&narrow.descriptor, &wide.descriptor)
 }
 
 /// Returns whether a list of alternatives is within another. An empty list allows everything.
@@ -49,11 +46,6 @@ fn path_is_within(one: &PathPattern, other: &PathPattern) -> bool {
             (_, Segment::Parameter(_)) => true,
             (Segment::Parameter(_), Segment::Literal(_)) => false,
         })
-}
-
-fn entries_are_within(narrow: &DescriptorMatch, wide: &DescriptorMatch) -> bool {
-    let (DescriptorMatch::Each(narrow), DescriptorMatch::Each(wide)) = (narrow, wide) else { return false };
-    wide.iter().all(|entry| narrow.iter().any(|other| other.key == entry.key && is_same(&entry.test, &other.test)))
 }
 
 fn is_same(one: &ValueTest, other: &ValueTest) -> bool {

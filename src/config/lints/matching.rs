@@ -2,21 +2,20 @@
 
 use ipnet::IpNet;
 
-use super::super::problem::{Place, quoted};
+use super::super::problem::Place;
 use super::Subject;
 use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
-use crate::engine::limit::matching::{DescriptorMatch, Match, ValueTest};
-use crate::engine::request::part::Source;
+use crate::engine::limit::matching::{PartMatch, ValueTest};
+use crate::engine::request::part::{Part, Source};
 
 /// Returns the place and the reason why a limit never charges a request.
 pub(super) fn contradiction(subject: &Subject<'_>) -> Option<(Place, String)> {
     let limit = subject.limit;
-    let impossible = limit.conditions.headers.iter().find_map(|header| {
-        let why = impossible(&header.test)?;
-        Some(format!("no request matches: the header {} {why}", quoted(header.name.as_str())))
-    });
-    let reason = impossible.or_else(|| excludes_everyone(limit)).or_else(|| excludes_ids(limit))?;
+    let headers = limit.conditions.parts.iter().filter(|wanted| matches!(wanted.part, Part::Header(_)));
+    let mut impossible = headers
+        .filter_map(|wanted| Some(format!("no request matches: the {} {}", wanted.part, impossible(&wanted.test)?)));
+    let reason = impossible.next().or_else(|| excludes_everyone(limit)).or_else(|| excludes_ids(limit))?;
     Some((subject.places.of("match"), reason))
 }
 
@@ -55,20 +54,18 @@ fn excludes_ids(limit: &Limit) -> Option<String> {
     if limit.missing != Fallback::Skip {
         return None;
     }
-    let conditions = &limit.conditions;
-    let lacking = limit.by.iter().map(|by| &by.part).find(|part| match part.source() {
-        Source::Header(name) => lacks_header(conditions, &name),
-        Source::Descriptor => part.name().is_some_and(|key| lacks_entry(conditions, key)),
-        _ => false,
-    })?;
+    let lacks = |part: &&Part| limit.conditions.parts.iter().any(|wanted| excludes(wanted, part));
+    let lacking = limit.by.iter().map(|by| &by.part).find(lacks)?;
     Some(format!("no request has an id: `by` needs the {lacking}, and `match` only takes requests without it"))
 }
 
-fn lacks_header(conditions: &Match, name: &str) -> bool {
-    conditions.headers.iter().any(|header| header.name == name && matches!(header.test, ValueTest::Present(false)))
-}
-
-fn lacks_entry(conditions: &Match, key: &str) -> bool {
-    let DescriptorMatch::Each(entries) = &conditions.descriptor else { return false };
-    entries.iter().any(|entry| entry.key == key && matches!(entry.test, ValueTest::Present(false)))
+/// Returns true if requests that meet a condition have no such part.
+fn excludes(condition: &PartMatch, part: &Part) -> bool {
+    let is_read_from = match &condition.part {
+        Part::Header(name) => part.source() == Source::Header(name.as_str().to_owned()),
+        Part::Descriptor(_) => *part == condition.part,
+        // A claim of a token that is not valid may have any value.
+        _ => false,
+    };
+    is_read_from && matches!(condition.test, ValueTest::Present(false))
 }

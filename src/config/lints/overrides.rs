@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::super::problem::quoted;
 use crate::engine::limit::Limit;
-use crate::engine::limit::matching::{DescriptorMatch, Match};
+use crate::engine::limit::matching::Match;
 use crate::engine::request::Duplicates;
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
@@ -50,12 +50,7 @@ fn excludes(conditions: &Match, by: &TypedPart, text: &str) -> bool {
         Part::Path => !conditions.paths.is_empty() && !conditions.paths.iter().any(|path| path.matches(text)),
         // Another of several values may meet the condition.
         _ if by.duplicates != Duplicates::Ambiguous => false,
-        Part::Header(name) => conditions.headers.iter().any(|header| header.name == name && !header.test.meets(text)),
-        Part::Descriptor(key) => {
-            let DescriptorMatch::Each(entries) = &conditions.descriptor else { return false };
-            entries.iter().any(|entry| entry.key == *key && !entry.test.meets(text))
-        }
-        _ => false,
+        part => conditions.parts.iter().any(|wanted| wanted.part == *part && !wanted.test.meets(text)),
     }
 }
 

@@ -57,8 +57,12 @@ overrides:
     let hosts = [HostPattern::Exact("api.example.com".into()), HostPattern::Below(".example.org".into())];
     assert_eq!(full.conditions.hosts, hosts);
     assert!(full.conditions.paths[0].is_open && full.conditions.paths[0].matches("/v1/a/b/c"));
-    let tests: Vec<String> =
-        full.conditions.headers.iter().map(|header| format!("{} {:?}", header.name, header.test)).collect();
+    let tests: Vec<String> = full
+        .conditions
+        .parts
+        .iter()
+        .map(|wanted| format!("{} {:?}", wanted.part.name().unwrap(), wanted.test))
+        .collect();
     let expected =
         [r#"x-plan Value("free")"#, r#"x-a Prefix("b")"#, r#"x-r Regex(Regex("^\\d+$"))"#, "x-p Present(false)"];
     assert_eq!(tests, expected);

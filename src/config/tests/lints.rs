@@ -174,6 +174,10 @@ const ROWS: &[(&str, &[&str])] = &[
         &["override-never-applies 5:3"],
     ),
     (
+        "  A: { match: { claims: { plan: free } }, by: { claim: plan }, burst: 1 }\noverrides:\n  A:paid: { burst: 8 }\n  A:free: { burst: 8 }\njwt: { main: { issuer: a, audiences: [], jwks_url: \"https://a/\" } }\n",
+        &["override-never-applies 4:3"],
+    ),
+    (
         "  A: { match: { path: /a/** }, by: path, burst: 1 }\noverrides:\n  A:/b: { burst: 8 }\n  A:/a/b: { burst: 8 }\n",
         &["override-never-applies 4:3"],
     ),

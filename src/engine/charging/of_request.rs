@@ -131,7 +131,7 @@ mod tests {
     use crate::engine::limit::identity::Fallback;
     use crate::engine::limit::ids::Id;
     use crate::engine::limit::key::of_newcomers;
-    use crate::engine::limit::matching::{ClaimMatch, Match, ValueTest};
+    use crate::engine::limit::matching::{Match, PartMatch, ValueTest};
     use crate::engine::limit::overrides::{Override, OverrideOrigin};
     use crate::engine::limit::{Cost, CostFallback};
     use crate::engine::limit::{LimitMode, WHOLE_SHARE};
@@ -349,7 +349,7 @@ mod tests {
     fn a_claim_of_an_invalid_token_may_have_any_value() {
         let claim = || ClaimRef::new(None, ClaimPath::Name("plan".into()));
         let test = ValueTest::Value("free".into());
-        let conditions = Match { claims: vec![ClaimMatch { claim: claim(), test }], ..Match::default() };
+        let conditions = Match { parts: vec![PartMatch { part: Part::Claim(claim()), test }], ..Match::default() };
         let by_claim = vec![TypedPart::new(Part::Claim(claim()), ValueType::Text)];
         let headers = FIELDS.into_iter().collect();
         let keys = |by: &[TypedPart], malformed, values: Option<serde_json::Value>| {

@@ -34,10 +34,10 @@ pub struct DenialBody {
 
 /// Text with the placeholders `{limit}` and `{retry_after}`. `{{` stands for a brace; other braces stand for themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Template(Vec<Part>);
+pub struct Template(Vec<Piece>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part {
+enum Piece {
     Text(String),
     Limit,
     RetryAfter,
@@ -53,7 +53,7 @@ impl Template {
     pub const PLACEHOLDERS: [&str; 2] = ["limit", "retry_after"];
 
     pub fn parse(text: &str) -> Result<Self, UnknownPlaceholder> {
-        let mut parts = Vec::new();
+        let mut pieces = Vec::new();
         let mut plain = String::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
@@ -70,32 +70,32 @@ impl Template {
                 rest = after;
                 continue;
             };
-            let part = match word {
-                "limit" => Part::Limit,
-                "retry_after" => Part::RetryAfter,
+            let piece = match word {
+                "limit" => Piece::Limit,
+                "retry_after" => Piece::RetryAfter,
                 _ => return Err(UnknownPlaceholder(word.to_owned())),
             };
             if !plain.is_empty() {
-                parts.push(Part::Text(std::mem::take(&mut plain)));
+                pieces.push(Piece::Text(std::mem::take(&mut plain)));
             }
-            parts.push(part);
+            pieces.push(piece);
             rest = after;
         }
         plain.push_str(rest);
         if !plain.is_empty() {
-            parts.push(Part::Text(plain));
+            pieces.push(Piece::Text(plain));
         }
-        Ok(Self(parts))
+        Ok(Self(pieces))
     }
 
     /// Fills in the placeholders. `retry_after` is in seconds, and 0 if waiting does not help.
     pub fn fill(&self, limit: &str, retry_after: u64) -> String {
         let mut text = String::new();
-        for part in &self.0 {
-            match part {
-                Part::Text(plain) => text.push_str(plain),
-                Part::Limit => text.push_str(limit),
-                Part::RetryAfter => drop(write!(text, "{retry_after}")),
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(plain) => text.push_str(plain),
+                Piece::Limit => text.push_str(limit),
+                Piece::RetryAfter => drop(write!(text, "{retry_after}")),
             }
         }
         text

@@ -40,8 +40,8 @@ pub enum Fallback {
 pub enum Lacking {
     /// The part of `by` with this index.
     Id(usize),
-    /// The claim of `match` with this index.
-    Claim(usize),
+    /// The part of the condition of `match` with this index.
+    Condition(usize),
     Cost,
 }
 
@@ -68,7 +68,7 @@ pub fn identify(
     let mut skipped = None;
     if let Some(place) = limit.conditions.unreadable_claim(request) {
         let lacks_claim =
-            |is_denied| IdError { lacking: Lacking::Claim(place), reason: PartError::Malformed, is_denied };
+            |is_denied| IdError { lacking: Lacking::Condition(place), reason: PartError::Malformed, is_denied };
         match limit.malformed {
             Fallback::Deny => return Err(lacks_claim(true)),
             Fallback::Skip => skipped = Some(lacks_claim(false)),

@@ -10,7 +10,7 @@ use http::header::HeaderName;
 use crate::engine::limit::Limit;
 use crate::engine::limit::descriptors::Tree;
 use crate::engine::limit::identity::Fallback;
-use crate::engine::limit::matching::{Candidates, DescriptorMatch, Match, ValueTest};
+use crate::engine::limit::matching::{Candidates, Match, ValueTest};
 use crate::engine::limit::networks::Networks;
 use crate::engine::request::Request;
 use crate::engine::request::part::Part;
@@ -159,29 +159,26 @@ impl DescriptorIndex {
     fn insert(&mut self, place: u32, limit: &Limit) -> Kind {
         let conditions = &limit.conditions;
         self.known_domains.extend(conditions.domains.iter().cloned());
-        let DescriptorMatch::Each(entries) = &conditions.descriptor else {
+        if conditions.is_whole {
             // It is in the tree of its domain.
             return Kind::Described;
-        };
-        let exact = entries.iter().find_map(|entry| match &entry.test {
-            ValueTest::Value(value) => Some((&entry.key, value)),
+        }
+        let exact = conditions.entries().find_map(|(key, test)| match test {
+            ValueTest::Value(value) => Some((key, value)),
             _ => None,
         });
-        let needed = entries.iter().find(|entry| entry.test.needs_value()).map(|entry| &entry.key);
-        let by = limit.by.iter().find_map(|part| match &part.part {
-            Part::Descriptor(key) => Some(key),
-            _ => None,
-        });
+        let needed = conditions.entries().find(|(_, test)| test.needs_value()).map(|(key, _)| key);
+        let by = limit.by.iter().find_map(|by| by.part.entry_key());
         let needed = needed.or(by.filter(|_| limit.missing == Fallback::Skip));
         if let Some((key, value)) = exact {
-            file(self.entries.entry(key.clone()).or_default(), value, place);
+            file(self.entries.entry(key.to_owned()).or_default(), value, place);
         } else if let Some(key) = needed {
             file(&mut self.keys, key, place);
         } else if !conditions.domains.is_empty() {
             for domain in &conditions.domains {
                 file(&mut self.domains, domain, place);
             }
-        } else if by.is_some() || !entries.is_empty() {
+        } else if by.is_some() || conditions.entries().next().is_some() {
             self.everywhere.push(place);
             return Kind::Both;
         } else {
@@ -236,8 +233,8 @@ impl Node {
 }
 
 fn exact_header(conditions: &Match) -> Option<(&HeaderName, &String)> {
-    conditions.headers.iter().find_map(|header| match &header.test {
-        ValueTest::Value(value) => Some((&header.name, value)),
+    conditions.parts.iter().find_map(|wanted| match (&wanted.part, &wanted.test) {
+        (Part::Header(name), ValueTest::Value(value)) => Some((name, value)),
         _ => None,
     })
 }
@@ -258,7 +255,7 @@ fn entry<'l, K: PartialEq + Clone, V: Default>(list: &'l mut Vec<(K, V)>, key: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::limit::matching::{EntryMatch, HeaderMatch};
+    use crate::engine::limit::matching::PartMatch;
     use crate::engine::request::glob::Glob;
     use crate::engine::request::part::TypedPart;
     use crate::engine::request::value_type::ValueType;
@@ -308,13 +305,15 @@ mod tests {
 
     #[test]
     fn other_conditions_are_files_too() {
-        let header =
-            |value: &str| HeaderMatch { name: HeaderName::from_static("x-plan"), test: ValueTest::Value(value.into()) };
+        let header = |value: &str| PartMatch {
+            part: Part::Header(HeaderName::from_static("x-plan")),
+            test: ValueTest::Value(value.into()),
+        };
         let limits = [
             Match { hosts: vec![HostPattern::Exact("api.example.com".into())], ..Match::default() },
             Match { hosts: vec![HostPattern::Below(".example.com".into())], ..Match::default() },
-            Match { headers: vec![header("free")], ..Match::default() },
-            Match { headers: vec![header("paid")], ..Match::default() },
+            Match { parts: vec![header("free")], ..Match::default() },
+            Match { parts: vec![header("paid")], ..Match::default() },
             Match { networks: vec!["10.0.0.0/8".parse().unwrap(), "10.1.0.0/16".parse().unwrap()], ..Match::default() },
             Match { networks: vec!["192.168.0.0/16".parse().unwrap()], ..Match::default() },
             Match { methods: vec!["POST".into(), "GET".into()], ..Match::default() },
@@ -326,9 +325,11 @@ mod tests {
 
     /// A limit with these conditions on entries, in these domains, by these entries.
     fn described(domains: &[&str], entries: &[(&str, ValueTest)], by: &[&str], missing: Fallback) -> Limit {
-        let entries = entries.iter().map(|(key, test)| EntryMatch { key: (*key).into(), test: test.clone() }).collect();
+        let wanted =
+            |(key, test): &(&str, ValueTest)| PartMatch { part: Part::Descriptor((*key).into()), test: test.clone() };
+        let parts = entries.iter().map(wanted).collect();
         let domains = domains.iter().map(|domain| (*domain).to_owned()).collect();
-        let conditions = Match { domains, descriptor: DescriptorMatch::Each(entries), ..Match::default() };
+        let conditions = Match { domains, parts, ..Match::default() };
         let by = by.iter().map(|key| TypedPart::new(Part::Descriptor((*key).into()), ValueType::Text)).collect();
         Limit { conditions, by, missing, ..Limit::new("L") }
     }

@@ -1,14 +1,13 @@
 //! `match`: the conditions under which a limit covers a request.
 
-use http::header::HeaderName;
 use ipnet::IpNet;
 use regex::Regex;
 use smallvec::SmallVec;
 
-use crate::engine::request::claims::ClaimRef;
+use crate::engine::request::Request;
 use crate::engine::request::glob::Glob;
+use crate::engine::request::part::{ADDRESS, Part};
 use crate::engine::request::path_pattern::{PathPattern, PathReading};
-use crate::engine::request::{DescriptorEntry, Request};
 use crate::message::host_pattern::HostPattern;
 
 /// The indices of limits that may cover a request.
@@ -25,54 +24,27 @@ pub struct Match {
     /// Read by `path_reading`.
     pub paths: Vec<PathPattern>,
     pub path_reading: PathReading,
-    /// Each must hold.
-    pub headers: Vec<HeaderMatch>,
-    /// Each must hold.
-    pub claims: Vec<ClaimMatch>,
     /// Networks of the client's address.
     pub networks: Vec<IpNet>,
     /// Networks that are excluded. A client without an address is in none.
     pub other_networks: Vec<IpNet>,
     /// Domains of the rate limit service. An empty list also matches requests without a domain.
     pub domains: Vec<String>,
-    pub descriptor: DescriptorMatch,
+    /// Each must hold. Those on claims come last.
+    pub parts: Vec<PartMatch>,
+    /// True if it covers only descriptors with as many entries as it has conditions: `parts` are a path through a
+    /// [`crate::engine::limit::descriptors::Tree`].
+    pub is_whole: bool,
 }
 
-impl Match {
-    /// Returns true if it covers only requests with a descriptor, which the proxy never sees.
-    pub fn needs_descriptor(&self) -> bool {
-        let wants = |entries: &[EntryMatch]| entries.iter().any(|entry| entry.test.needs_value());
-        match &self.descriptor {
-            DescriptorMatch::Each(entries) => !self.domains.is_empty() || wants(entries),
-            DescriptorMatch::Whole(_) => true,
-        }
-    }
-}
-
-/// Conditions on a descriptor.
+/// A condition on a part of a request. Of several values, one is enough.
 #[derive(Clone, Debug)]
-pub enum DescriptorMatch {
-    /// Each of these must hold; order and other entries do not matter.
-    Each(Vec<EntryMatch>),
-    /// The descriptor has exactly these entries in this order: a path through a [`crate::engine::limit::descriptors::Tree`].
-    Whole(Vec<EntryMatch>),
-}
-
-impl Default for DescriptorMatch {
-    fn default() -> Self {
-        Self::Each(Vec::new())
-    }
-}
-
-/// A condition on one entry of a descriptor.
-#[derive(Clone, Debug)]
-pub struct EntryMatch {
-    /// Case-sensitive.
-    pub key: String,
+pub struct PartMatch {
+    pub part: Part,
     pub test: ValueTest,
 }
 
-/// A condition on the values of a header or of a descriptor's entries. One match is enough if there are several.
+/// A condition on values.
 #[derive(Clone, Debug)]
 pub enum ValueTest {
     /// True if there must be a value, false if there must be none.
@@ -115,65 +87,22 @@ impl ValueTest {
             Self::Not(excluded) => !excluded.tests.iter().any(|test| test.meets(value)),
         }
     }
-
-    fn holds<V: AsRef<str>>(&self, mut values: impl Iterator<Item = V>) -> bool {
-        match self {
-            Self::Present(present) => values.next().is_some() == *present,
-            // One value that is not excluded is enough, so that nobody evades the limit by adding values.
-            Self::Not(excluded) => match values.next() {
-                None => !excluded.is_needed,
-                Some(first) => self.meets(first.as_ref()) || values.any(|value| self.meets(value.as_ref())),
-            },
-            test => values.any(|value| test.meets(value.as_ref())),
-        }
-    }
 }
 
-impl DescriptorMatch {
-    /// The error is the index of the first mismatch: that of the condition, or of the first surplus entry.
-    fn check(&self, request: &Request<'_>) -> Result<(), usize> {
-        match self {
-            Self::Each(entries) => {
-                let unmet = entries.iter().position(|entry| !entry.test.holds(request.entries(&entry.key)));
-                unmet.map_or(Ok(()), Err)
-            }
-            Self::Whole(path) => {
-                let fits = |(wanted, given): (&EntryMatch, &DescriptorEntry<'_>)| {
-                    wanted.key == given.key && wanted.test.meets(given.value)
-                };
-                let common = path.len().min(request.descriptor.len());
-                match path.iter().zip(request.descriptor).position(|pair| !fits(pair)) {
-                    Some(place) => Err(place),
-                    None if path.len() == request.descriptor.len() => Ok(()),
-                    None => Err(common),
-                }
-            }
-        }
-    }
-
-    pub fn entries(&self) -> &[EntryMatch] {
-        let (Self::Each(entries) | Self::Whole(entries)) = self;
-        entries
-    }
-}
-
-/// A condition on one header.
-#[derive(Clone, Debug)]
-pub struct HeaderMatch {
-    pub name: HeaderName,
-    pub test: ValueTest,
-}
-
-/// A condition on one claim. Of a list, one value is enough.
-#[derive(Clone, Debug)]
-pub struct ClaimMatch {
-    pub claim: ClaimRef,
-    pub test: ValueTest,
-}
-
-impl HeaderMatch {
+impl PartMatch {
     fn holds(&self, request: &Request<'_>) -> bool {
-        self.test.holds(request.lines(self.name.as_str()))
+        let mut is_present = false;
+        let mut meets = |value: &str| {
+            is_present = true;
+            self.test.meets(value)
+        };
+        // One value that is not excluded is enough, so that nobody evades the limit by adding values.
+        self.may_be_any(request) || self.part.any_value(request, &mut meets) || !is_present && !self.test.needs_value()
+    }
+
+    /// Returns true for a claim of a token that is not valid.
+    fn may_be_any(&self, request: &Request<'_>) -> bool {
+        matches!(&self.part, Part::Claim(claim) if claim.is_unreadable(request.claims))
     }
 }
 
@@ -183,22 +112,40 @@ pub enum Mismatch {
     Method,
     Host,
     Path,
-    /// `headers`, at this index.
-    Header(usize),
-    /// `claims`, at this index.
-    Claim(usize),
     /// `cidr`
     Network,
     Domain,
-    /// `descriptor`, at this index.
-    Entry(usize),
+    /// The condition of [`Match::parts`] with this index, or the entry of the descriptor that is one too many.
+    Part(usize),
 }
 
 impl Match {
+    /// The parts of a request that it reads.
+    pub fn parts_read(&self) -> impl Iterator<Item = &Part> {
+        let lists = [
+            (!self.methods.is_empty(), &Part::Method),
+            (!self.hosts.is_empty() || !self.other_hosts.is_empty(), &Part::Host),
+            (!self.paths.is_empty(), &Part::Path),
+            (!self.networks.is_empty() || !self.other_networks.is_empty(), &ADDRESS),
+        ];
+        let read = lists.into_iter().filter(|(is_read, _)| *is_read).map(|(_, part)| part);
+        read.chain(self.parts.iter().map(|wanted| &wanted.part))
+    }
+
+    /// The conditions on entries of a descriptor, by key.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &ValueTest)> {
+        self.parts.iter().filter_map(|wanted| Some((wanted.part.entry_key()?, &wanted.test)))
+    }
+
+    /// Returns true if it covers only requests with a descriptor, which the proxy never sees.
+    pub fn needs_descriptor(&self) -> bool {
+        self.is_whole || !self.domains.is_empty() || self.entries().any(|(_, test)| test.needs_value())
+    }
+
     /// The first claim that may have any value, because its token is not valid. The request counts as one that the limit covers,
     /// and `malformed` decides.
     pub(crate) fn unreadable_claim(&self, request: &Request<'_>) -> Option<usize> {
-        self.claims.iter().position(|wanted| wanted.claim.is_unreadable(request.claims))
+        self.parts.iter().position(|wanted| wanted.may_be_any(request))
     }
 
     /// Checks whether a request meets the conditions; the error is the first that it does not meet.
@@ -217,9 +164,6 @@ impl Match {
                 return Err(Mismatch::Path);
             }
         }
-        if let Some(place) = self.headers.iter().position(|header| !header.holds(request)) {
-            return Err(Mismatch::Header(place));
-        }
         let is_inside = |networks: &[IpNet]| {
             request.client.is_some_and(|client| networks.iter().any(|network| network.contains(&client)))
         };
@@ -229,23 +173,25 @@ impl Match {
         if !self.domains.is_empty() && !self.domains.iter().any(|domain| Some(domain.as_str()) == request.domain) {
             return Err(Mismatch::Domain);
         }
-        self.descriptor.check(request).map_err(Mismatch::Entry)?;
-        // Last: a request whose tokens are not verified yet meets all others if it fails here.
-        let holds = |wanted: &ClaimMatch| {
-            wanted.claim.is_unreadable(request.claims) || wanted.test.holds(wanted.claim.texts(request.claims))
-        };
-        self.claims.iter().position(|claim| !holds(claim)).map_or(Ok(()), |place| Err(Mismatch::Claim(place)))
+        if let Some(place) = self.parts.iter().position(|wanted| !wanted.holds(request)) {
+            return Err(Mismatch::Part(place));
+        }
+        let is_too_long = self.is_whole && request.descriptor.len() > self.parts.len();
+        if is_too_long { Err(Mismatch::Part(self.parts.len())) } else { Ok(()) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use http::header::HeaderName;
+
     use super::*;
-    use crate::engine::request::sample;
+    use crate::engine::request::{DescriptorEntry, sample};
     use crate::message::headers::Headers;
 
     fn headers(name: &'static str, test: ValueTest) -> Match {
-        Match { headers: vec![HeaderMatch { name: HeaderName::from_static(name), test }], ..Match::default() }
+        let part = Part::Header(HeaderName::from_static(name));
+        Match { parts: vec![PartMatch { part, test }], ..Match::default() }
     }
 
     #[track_caller]
@@ -300,8 +246,8 @@ mod tests {
     fn entries_are_excluded_as_headers_are() {
         let gold = || ValueTest::Value("gold".into());
         let test = |test, entries: &[&str], expected| {
-            let descriptor = DescriptorMatch::Each(vec![EntryMatch { key: "plan".into(), test }]);
-            let conditions = Match { descriptor, ..Match::default() };
+            let parts = vec![PartMatch { part: Part::Descriptor("plan".into()), test }];
+            let conditions = Match { parts, ..Match::default() };
             let entries: Vec<_> = entries.iter().map(|value| DescriptorEntry { key: "plan", value }).collect();
             let headers = Headers::new();
             let request = Request { descriptor: &entries, ..sample(&headers) };

@@ -4,7 +4,6 @@
 pub mod allowance;
 pub mod blocks;
 pub mod candidate;
-mod claims_used;
 pub mod deny_with;
 pub mod descriptors;
 pub mod fingerprint;
@@ -17,6 +16,7 @@ pub mod matching;
 pub mod named_id;
 mod networks;
 pub mod overrides;
+pub mod parts;
 pub mod queue;
 pub mod resets;
 pub mod response_cost;
@@ -208,13 +208,6 @@ impl Limit {
             None | Some(Part::Method | Part::Path) => Tag::named(&self.short),
             Some(_) => Tag::OfId,
         }
-    }
-
-    /// Returns true if it reads the bodies of requests.
-    pub fn reads_body(&self) -> bool {
-        let in_queue = self.queue.iter().flat_map(|queue| &queue.fields).map(|(_, part)| part);
-        let mut parts = self.by.iter().chain(in_queue);
-        matches!(self.cost, Cost::Part(Part::Body(_))) || parts.any(|part| matches!(part.part, Part::Body(_)))
     }
 
     /// Returns true if it counts requests in flight, which needs a listener that sees them end.

@@ -13,10 +13,12 @@ use crate::engine::limit::identity::{Fallback, IdError, Identity, describe, iden
 use crate::engine::limit::index::Index;
 use crate::engine::limit::matching::{Candidates, Mismatch};
 use crate::engine::limit::overrides::{OverrideOrigin, Overrides};
+use crate::engine::limit::parts::PartUse;
 use crate::engine::limit::resets::Marks;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::request::Request;
 use crate::engine::request::claims::TokenIssuer;
+use crate::engine::request::part::Part;
 use crate::message::lossless::shown;
 
 /// The name of the limit that stands for limits carried by requests. It is not a valid name in a file.
@@ -174,14 +176,9 @@ impl Rules {
 
     /// A limit that uses the client's address in its `by`, its `match` or an override.
     pub fn needs_client(&self) -> Option<&Limit> {
-        let goes_by_it = |limit: &&Limit| {
-            limit.mode != LimitMode::Off
-                && (limit.is_by_client()
-                    || !limit.conditions.networks.is_empty()
-                    || !limit.conditions.other_networks.is_empty()
-                    || limit.overrides.has_networks())
-        };
-        self.limits.iter().find(goes_by_it)
+        let is_address = |(used, part): (PartUse, &Part)| used != PartUse::Field && matches!(part, Part::Ip { .. });
+        let goes_by_it = |limit: &Limit| limit.parts().any(is_address);
+        self.limits.iter().find(|limit| limit.mode != LimitMode::Off && goes_by_it(limit))
     }
 
     /// A limit that a request without a client address would evade: it uses the address in its `match` or overrides, or in
@@ -254,7 +251,14 @@ impl Rules {
 
 /// Returns true if a limit covers a request whose tokens are not verified yet, for some value of the claims.
 fn may_cover(limit: &Limit, request: &Request<'_>) -> bool {
-    matches!(limit.conditions.check(request), Ok(()) | Err(Mismatch::Claim(_)))
+    match limit.conditions.check(request) {
+        Ok(()) => true,
+        // All other conditions hold.
+        Err(Mismatch::Part(place)) => {
+            limit.conditions.parts.get(place).is_some_and(|wanted| matches!(wanted.part, Part::Claim(_)))
+        }
+        Err(_) => false,
+    }
 }
 
 /// Returns true if a limit is enforced for a request without an id. The share of `enforce_for` is then one of client addresses. A

@@ -18,6 +18,9 @@ use crate::message::percent::decode;
 /// client 2^64 buckets.
 pub const IPV6_CLIENT_PREFIX: u8 = 64;
 
+/// The whole address of the client.
+pub static ADDRESS: Part = Part::Ip { ipv6_prefix: 128 };
+
 /// A part of a request. It is displayed as sentences call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
@@ -131,6 +134,11 @@ impl Part {
         self.words().2
     }
 
+    /// The key of a descriptor's entry.
+    pub fn entry_key(&self) -> Option<&str> {
+        self.name().filter(|_| matches!(self, Self::Descriptor(_) | Self::Entry { .. }))
+    }
+
     pub fn source(&self) -> Source {
         match self {
             Self::Ip { .. } => Source::Client,
@@ -164,6 +172,23 @@ impl Part {
     /// Returns true if blanks around its values do not count in requests.
     pub(crate) const fn is_trimmed(&self) -> bool {
         matches!(self, Self::Header(_) | Self::Query(_) | Self::Cookie(_) | Self::PathParameter { .. })
+    }
+
+    /// Returns true if `is_wanted` does for one of its values in a request.
+    pub(crate) fn any_value(&self, request: &Request<'_>, mut is_wanted: impl FnMut(&str) -> bool) -> bool {
+        match self {
+            Self::Header(name) => request.lines(name.as_str()).any(|value| is_wanted(&value)),
+            Self::Claim(claim) => claim.texts(request.claims).any(|value| is_wanted(&value)),
+            Self::Descriptor(key) => request.entries(key).any(is_wanted),
+            Self::Entry { key, place } => {
+                let entry = request.descriptor.get(*place).filter(|entry| entry.key == key);
+                entry.is_some_and(|entry| is_wanted(entry.value))
+            }
+            part => {
+                let text = part.text(request, Duplicates::Ambiguous, PathReading::default());
+                text.is_ok_and(|text| is_wanted(&text))
+            }
+        }
     }
 
     /// The text in a request.

@@ -9,7 +9,7 @@ use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::blocks::Blocks;
 use crate::engine::limit::identity::{IdError, Lacking, describe, readable};
 use crate::engine::limit::ids;
-use crate::engine::limit::matching::{DescriptorMatch, Mismatch};
+use crate::engine::limit::matching::Mismatch;
 use crate::engine::limit::overrides::{OverrideLookup, OverrideOrigin};
 use crate::engine::limit::rules::{Rules, is_enforced_without_id};
 use crate::engine::limit::{Limit, LimitMode};
@@ -66,7 +66,7 @@ impl Rules {
             let explanation = self.explain_limit(place, limit, request, blocks);
             let applies =
                 matches!(&explanation, Explanation::Applies { allowance, .. } if *allowance != Allowance::Disabled);
-            let is_whole = matches!(limit.conditions.descriptor, DescriptorMatch::Whole(_));
+            let is_whole = limit.conditions.is_whole;
             match applies && !candidates.contains(&place) {
                 true if is_whole => Explanation::Outranked,
                 true => Explanation::Undescribed,

@@ -4,9 +4,9 @@ use std::fmt::Display;
 
 use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Lacking;
-use crate::engine::limit::matching::{DescriptorMatch, Match, Mismatch, ValueTest};
+use crate::engine::limit::matching::{Match, Mismatch, ValueTest};
 use crate::engine::request::Request;
-use crate::engine::request::part::PartError;
+use crate::engine::request::part::{Part, PartError};
 use crate::engine::telling::explanation::Explanation;
 use crate::engine::text::quote::joined;
 use crate::message::lossless::shown;
@@ -45,19 +45,11 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
             let path = conditions.path_reading.of(request.path);
             format!("the path is {path}, the limit covers {}", joined(&conditions.paths, ", "))
         }
-        Mismatch::Header(place) => conditions.headers.get(place).map_or_else(String::new, |header| {
-            let found = values(request.lines(header.name.as_str()));
-            format!("the header `{}` is {found}, the limit requires it {}", header.name, wanted_value(&header.test))
-        }),
-        Mismatch::Claim(place) => conditions.claims.get(place).map_or_else(String::new, |wanted| {
-            let found = values(wanted.claim.texts(request.claims));
-            format!("the claim `{}` is {found}, the limit requires it {}", wanted.claim, wanted_value(&wanted.test))
-        }),
         Mismatch::Domain => {
             let domain = request.domain.map_or_else(|| "none".to_owned(), |domain| format!("`{domain}`"));
             format!("the domain is {domain}, the limit covers {}", conditions.domains.join(", "))
         }
-        Mismatch::Entry(place) => entry_unmatched(&conditions.descriptor, request, place),
+        Mismatch::Part(place) => part_unmatched(conditions, request, place),
         Mismatch::Network => {
             let client = request.client.map_or_else(|| "unknown".to_owned(), |client| client.to_string());
             format!("the client is {client}, {}", covered(&conditions.networks, &conditions.other_networks))
@@ -71,12 +63,6 @@ fn covered<T: Display>(named: &[T], excluded: &[T]) -> String {
         [] => format!("the limit covers {}", joined(named, ", ")),
         excluded => format!("the limit does not cover {}", joined(excluded, ", ")),
     }
-}
-
-/// All values under one name.
-fn values(found: impl IntoIterator<Item: AsRef<str>>) -> String {
-    let found = joined(found.into_iter().map(|value| format!("`{}`", shown(value.as_ref()))), " and ");
-    if found.is_empty() { "absent".to_owned() } else { found }
 }
 
 /// The condition, to follow "the limit requires it".
@@ -96,32 +82,38 @@ pub fn wanted_value(test: &ValueTest) -> String {
     }
 }
 
-fn entry_unmatched(conditions: &DescriptorMatch, request: &Request<'_>, place: usize) -> String {
-    let wanted = conditions.entries().get(place);
-    let found = match (conditions, wanted, request.descriptor.get(place)) {
-        (DescriptorMatch::Each(_), Some(wanted), _) => request.entries(&wanted.key).collect(),
-        (DescriptorMatch::Each(_), None, _) => Vec::new(),
-        (DescriptorMatch::Whole(path), _, None) => {
-            let (given, wanted) = (request.descriptor.len(), path.len());
+fn part_unmatched(conditions: &Match, request: &Request<'_>, place: usize) -> String {
+    let given = request.descriptor.get(place);
+    let wanted = match (conditions.parts.get(place), given) {
+        (None, None) => return String::new(),
+        (None, Some(entry)) => return format!("the descriptor continues with `{}` after entry {place}", entry.key),
+        (Some(wanted), _) => wanted,
+    };
+    match (&wanted.part, given) {
+        (Part::Entry { .. }, None) => {
+            let (given, wanted) = (request.descriptor.len(), conditions.parts.len());
             return format!("the descriptor has {given} entries, the limit requires {wanted}");
         }
-        (DescriptorMatch::Whole(_), None, Some(entry)) => {
-            return format!("the descriptor continues with `{}` after entry {place}", entry.key);
+        (Part::Entry { key, .. }, Some(entry)) if *key != entry.key => {
+            return format!("entry {} is `{}`, the limit requires `{key}`", place + 1, entry.key);
         }
-        (DescriptorMatch::Whole(_), Some(wanted), Some(entry)) if wanted.key != entry.key => {
-            return format!("entry {} is `{}`, the limit requires `{}`", place + 1, entry.key, wanted.key);
-        }
-        (DescriptorMatch::Whole(_), Some(_), Some(entry)) => vec![entry.value],
-    };
-    let Some(wanted) = wanted else { return String::new() };
-    format!("the entry `{}` is {}, the limit requires it {}", wanted.key, values(found), wanted_value(&wanted.test))
+        _ => {}
+    }
+    let mut found = Vec::new();
+    wanted.part.any_value(request, |value| {
+        found.push(format!("`{}`", shown(value)));
+        false
+    });
+    let found = if found.is_empty() { "absent".to_owned() } else { found.join(" and ") };
+    let part = wanted.part.entry_key().map_or_else(|| wanted.part.to_string(), |key| format!("entry `{key}`"));
+    format!("the {part} is {found}, the limit requires it {}", wanted_value(&wanted.test))
 }
 
 fn lacking(limit: &Limit, lacking: Lacking) -> String {
     match lacking {
         Lacking::Id(place) => limit.by.get(place).map_or_else(String::new, |part| part.part.to_string()),
-        Lacking::Claim(place) => {
-            limit.conditions.claims.get(place).map_or_else(String::new, |wanted| format!("claim `{}`", wanted.claim))
+        Lacking::Condition(place) => {
+            limit.conditions.parts.get(place).map_or_else(String::new, |wanted| wanted.part.to_string())
         }
         Lacking::Cost => "cost".to_owned(),
     }

@@ -2,7 +2,7 @@
 
 use crate::engine::algorithms::tag::{IPV6_BITS, Tag};
 use crate::engine::limit::allowance::Allowance;
-use crate::engine::limit::matching::{DescriptorMatch, Match};
+use crate::engine::limit::matching::Match;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
 use crate::engine::request::part::{Part, TypedPart};
@@ -80,12 +80,12 @@ fn any_pair<T>(some: &[T], others: &[T], fits: impl Fn(&T, &T) -> bool) -> bool 
 }
 
 fn needs_domain(conditions: &Match) -> bool {
-    !conditions.domains.is_empty() || matches!(conditions.descriptor, DescriptorMatch::Whole(_))
+    !conditions.domains.is_empty() || conditions.is_whole
 }
 
 /// Returns true if it has nothing about descriptors, and so covers no request with a domain.
 fn is_plain(limit: &Limit) -> bool {
-    !needs_domain(&limit.conditions) && limit.conditions.descriptor.entries().is_empty() && !limit.is_by_entry()
+    !needs_domain(&limit.conditions) && limit.conditions.entries().next().is_none() && !limit.is_by_entry()
 }
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ mod tests {
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::limit::fingerprint::Fingerprinter;
-    use crate::engine::limit::matching::{EntryMatch, ValueTest};
+    use crate::engine::limit::matching::{PartMatch, ValueTest};
     use crate::engine::request::Duplicates;
     use crate::engine::request::path_pattern::PathReading;
     use crate::engine::request::value_type::ValueType;
@@ -175,8 +175,8 @@ mod tests {
         pair(domain("a"), domain("b"), &[]);
         pair(domain("a"), domain("a"), &["AB"]);
         pair(domain("a"), Match::default(), &[]);
-        let entry = EntryMatch { key: "k".into(), test: ValueTest::Present(true) };
-        pair(domain("a"), Match { descriptor: DescriptorMatch::Each(vec![entry]), ..Match::default() }, &["AB"]);
+        let entry = PartMatch { part: Part::Descriptor("k".into()), test: ValueTest::Present(true) };
+        pair(domain("a"), Match { parts: vec![entry], ..Match::default() }, &["AB"]);
         let methods = [("GET", IP), ("PUT", IP), ("GET", header("x")), ("PUT", header("x"))];
         check(
             methods.map(|(method, source)| limit(source, Match { methods: vec![method.into()], ..Match::default() })),

@@ -7,7 +7,7 @@ use http::header::AUTHORIZATION;
 use serde_json::{Value, json};
 
 use super::Recording;
-use super::parts::Treatment;
+use super::parts::{Treatment, key};
 use super::pseudonyms::Pseudonyms;
 use crate::engine::charging::descriptors::{DescriptorMode, DescriptorRequest, Hits};
 use crate::engine::limit::rules::Rules;
@@ -75,14 +75,15 @@ impl Recording {
     }
 
     /// The path, and the query parameters that rules name.
-    fn target(&self, request: &Request<'_>, clear: &Clear<'_>) -> String {
+    fn target(&self, request: &Request<'_>, clear: &Clear) -> String {
         let path = if clear.path { request.path.into() } else { self.parts.path(request.path, &self.pseudonyms) };
         let mut target = path.into_owned();
-        for (name, treatment) in &self.parts.queries {
+        for (name, treatment) in self.parts.named("query") {
             // Several values that differ are malformed for the rules, which two values keep.
             let values = query_values(request, name);
             for value in values {
-                let kept = value.map(|value| encoded(&clear.or_hidden(name, &value, treatment, &self.pseudonyms)));
+                let kept =
+                    value.map(|value| encoded(&clear.or_hidden(("query", name), &value, treatment, &self.pseudonyms)));
                 target.push(if target.contains('?') { '&' } else { '?' });
                 target.push_str(&encoded(name));
                 target.push('=');
@@ -92,9 +93,9 @@ impl Recording {
         target
     }
 
-    fn headers(&self, request: &Request<'_>, clear: &Clear<'_>) -> Vec<Value> {
+    fn headers(&self, request: &Request<'_>, clear: &Clear) -> Vec<Value> {
         let mut kept = Vec::new();
-        for (name, treatment) in &self.parts.headers {
+        for (name, treatment) in self.parts.named("header") {
             if self.parts.has_credentials && *name == AUTHORIZATION.as_str() {
                 // Each spelling would have a hash of its own.
                 match request.credentials() {
@@ -105,13 +106,13 @@ impl Recording {
                 continue;
             }
             for line in request.lines(name) {
-                kept.push(json!([name, clear.or_hidden(name, &line, treatment, &self.pseudonyms)]));
+                kept.push(json!([name, clear.or_hidden(("header", name), &line, treatment, &self.pseudonyms)]));
             }
         }
-        for (name, treatment) in &self.parts.cookies {
+        for (name, treatment) in self.parts.named("cookie") {
             let value = match request.cookie(name, Duplicates::First) {
                 Ok(None) => continue,
-                Ok(Some(value)) => encoded(&clear.or_hidden(name, &value, treatment, &self.pseudonyms)),
+                Ok(Some(value)) => encoded(&clear.or_hidden(("cookie", name), &value, treatment, &self.pseudonyms)),
                 Err(AmbiguousValue) => MALFORMED.to_owned(),
             };
             kept.push(json!(["cookie", format!("{name}={value}")]));
@@ -119,11 +120,11 @@ impl Recording {
         kept
     }
 
-    fn entries(&self, entries: &[DescriptorEntry<'_>], clear: &Clear<'_>) -> Vec<Value> {
+    fn entries(&self, entries: &[DescriptorEntry<'_>], clear: &Clear) -> Vec<Value> {
         let other = Treatment::default();
         let kept = entries.iter().map(|entry| {
-            let treatment = self.parts.entries.get(entry.key).unwrap_or(&other);
-            json!([entry.key, clear.or_hidden(entry.key, entry.value, treatment, &self.pseudonyms)])
+            let treatment = self.parts.entry(entry.key).unwrap_or(&other);
+            json!([entry.key, clear.or_hidden(("descriptor", entry.key), entry.value, treatment, &self.pseudonyms)])
         });
         kept.collect()
     }
@@ -132,16 +133,16 @@ impl Recording {
 /// The parts of a request that stay as they are, because an override names this id in the rules: under a stand-in it would
 /// have other numbers.
 #[derive(Debug, Default)]
-struct Clear<'r> {
+struct Clear {
     client: bool,
     path: bool,
     tls_subject: bool,
-    /// The names of headers, query parameters, cookies and descriptor entries.
-    names: Vec<Cow<'r, str>>,
+    /// By word and name, as [`key`] has them.
+    named: Vec<(&'static str, String)>,
 }
 
-impl<'r> Clear<'r> {
-    fn of(rules: &'r Rules, request: &Request<'_>) -> Self {
+impl Clear {
+    fn of(rules: &Rules, request: &Request<'_>) -> Self {
         let mut clear = Self::default();
         let overridden = rules.limits().iter().any(|limit| !limit.overrides.is_empty());
         let explanations = if overridden { rules.explain(request, None) } else { Vec::new() };
@@ -149,20 +150,12 @@ impl<'r> Clear<'r> {
             if !matches!(explanation, Explanation::Applies { given_by: Some(_), .. }) {
                 continue;
             }
-            for part in &limit.by {
-                match &part.part {
+            for by in &limit.by {
+                match &by.part {
                     Part::Ip { .. } => clear.client = true,
-                    Part::PathParameter { .. } => clear.path = true,
+                    Part::Path | Part::PathParameter { .. } => clear.path = true,
                     Part::TlsSubject => clear.tls_subject = true,
-                    Part::Header(name) => clear.names.push(name.as_str().into()),
-                    Part::Query(name) | Part::Cookie(name) => {
-                        clear.names.push(name.to_ascii_lowercase().into());
-                    }
-                    Part::Descriptor(key) | Part::Entry { key, .. } => {
-                        clear.names.push(key.as_str().into());
-                    }
-                    // A secret stays one.
-                    Part::Credentials | Part::Host | Part::Method | Part::Path | Part::Claim(_) | Part::Body(_) => {}
+                    part => clear.named.extend(key(part)),
                 }
             }
         }
@@ -171,12 +164,12 @@ impl<'r> Clear<'r> {
 
     fn or_hidden<'v>(
         &self,
-        name: &str,
+        (word, name): (&str, &str),
         value: &'v str,
         treatment: &Treatment,
         pseudonyms: &Pseudonyms,
     ) -> Cow<'v, str> {
-        let is_clear = !treatment.is_secret && self.names.iter().any(|clear| clear == name);
+        let is_clear = !treatment.is_secret && self.named.iter().any(|clear| clear.0 == word && clear.1 == name);
         if is_clear { Cow::Borrowed(value) } else { treatment.kept(value, pseudonyms) }
     }
 }
@@ -207,4 +200,51 @@ pub(super) fn encoded(text: &str) -> String {
         }
     }
     encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Source, Sources, load};
+    use crate::engine::algorithms::micros::Micros;
+    use crate::engine::limit::WHOLE_SHARE;
+    use crate::engine::limit::fingerprint::Fingerprinter;
+    use crate::engine::request::sample;
+
+    const RULES: &str = "
+limits:
+  PerPath: { by: path, burst: 9 }
+  PerUser: { match: { path: '/users/{id}' }, by: { path: id }, burst: 9 }
+  PerHeader: { by: { header: user }, burst: 9 }
+  PerQuery: { by: { query: user }, burst: 9 }
+  PerKey: { by: credentials, burst: 9 }
+overrides:
+  PerPath:/users/7: { burst: 1 }
+  PerHeader:alice: { burst: 1 }
+  PerKey:secret: { burst: 1 }
+";
+
+    /// Checks which of these texts of a request a recording has in clear.
+    #[track_caller]
+    fn check(path: &str, query: &str, headers: &[(&'static str, &str)], expected: &[(&str, bool)]) {
+        let sources =
+            Sources { limits: Some(Source { name: String::new(), text: RULES.into() }), ..Sources::default() };
+        let rules = load(&sources, Fingerprinter::new((1, 2)), Micros(0)).rules.unwrap();
+        let (recording, _lines) = Recording::new(&rules, (3, 4), WHOLE_SHARE);
+        let headers: Headers = headers.iter().copied().collect();
+        let request = Request { path, query: Some(query), ..sample(&headers) };
+        let line = recording.request(&rules, &request).to_string();
+        for (text, is_clear) in expected {
+            assert_eq!(line.contains(text), *is_clear, "{text}: {line}");
+        }
+    }
+
+    #[test]
+    fn what_an_override_names_is_in_clear_and_nothing_else_is() {
+        check("/users/7", "", &[], &[("/users/7", true)]);
+        check("/users/8", "", &[], &[("/users/8", false)]);
+        check("/", "user=carol", &[("user", "alice")], &[("alice", true), ("carol", false)]);
+        check("/", "user=alice", &[("user", "bob")], &[("alice", false), ("bob", false)]);
+        check("/", "", &[("authorization", "Bearer secret")], &[("secret", false)]);
+    }
 }

@@ -3,14 +3,13 @@
 //! Ids are replaced by stand-ins under a secret of the recording, which nobody keeps. Workers never wait for it: they put
 //! lines in a bounded queue, and count those that do not fit. Without a recording, a request costs one pointer read.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-use self::parts::{Parts, Treatment};
+use self::parts::Parts;
 use self::pseudonyms::Pseudonyms;
 use crate::engine::deciding::verdict::{Verdict, VerdictKind};
 use crate::engine::limit::WHOLE_SHARE;
@@ -57,16 +56,16 @@ impl Recording {
 
     /// The first line, which says what the others tell.
     pub fn head(&self, started: Option<&str>) -> Value {
-        let names = |parts: &BTreeMap<String, Treatment>| parts.keys().cloned().collect::<Vec<_>>();
+        let names = |word| self.parts.named(word).map(|(name, _)| name).collect::<Vec<_>>();
         json!({
             "weir_recording": 1,
             "version": env!("CARGO_PKG_VERSION"),
             "started": started,
             "share_percent": f64::from(self.share) * 100.0 / f64::from(WHOLE_SHARE),
-            "headers": names(&self.parts.headers),
-            "query": names(&self.parts.queries),
-            "cookies": names(&self.parts.cookies),
-            "descriptors": names(&self.parts.entries),
+            "headers": names("header"),
+            "query": names("query"),
+            "cookies": names("cookie"),
+            "descriptors": names("descriptor"),
             "tls_subject": self.parts.has_tls_subject,
             "stand_ins": self.parts.stand_ins(),
             "uncertain": self.parts.uncertain(),

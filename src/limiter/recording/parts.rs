@@ -12,7 +12,7 @@ use super::pseudonyms::Pseudonyms;
 use crate::engine::limit::matching::ValueTest;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
-use crate::engine::request::part::Part;
+use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::path_pattern::{PathPattern, PathReading, Segment, segments};
 use crate::engine::request::trimmed_text;
 use crate::engine::request::value_type::{ValueType, lenient};
@@ -21,13 +21,11 @@ use crate::message::percent::decode;
 /// Headers whose values are secrets, whatever rules do with them.
 const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
-/// The parts that the rules name. Names of headers, query parameters and cookies are in lower case.
+/// The parts that the rules name.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    pub(super) headers: BTreeMap<String, Treatment>,
-    pub(super) queries: BTreeMap<String, Treatment>,
-    pub(super) cookies: BTreeMap<String, Treatment>,
-    pub(super) entries: BTreeMap<String, Treatment>,
+    /// By word and name, as [`key`] has them.
+    named: BTreeMap<&'static str, BTreeMap<String, Treatment>>,
     pub(super) has_tls_subject: bool,
     /// They are kept as the header, in their canonical text.
     pub(super) has_credentials: bool,
@@ -69,70 +67,73 @@ struct PathLiteral {
     text: String,
 }
 
+/// The word of a part and its name, which is in lower case for query parameters and cookies; `None` for what a recording has as a
+/// whole, or not at all.
+pub(super) fn key(part: &Part) -> Option<(&'static str, String)> {
+    let name = match part {
+        Part::Query(name) | Part::Cookie(name) => name.to_ascii_lowercase(),
+        Part::Header(_) | Part::Descriptor(_) | Part::Entry { .. } => part.name()?.to_owned(),
+        Part::Credentials => return Some(("header", AUTHORIZATION.as_str().to_owned())),
+        _ => return None,
+    };
+    Some((part.word(), name))
+}
+
 impl Parts {
     pub(super) fn of(rules: &Rules) -> Self {
         let mut parts = Self::default();
         for limit in rules.limits().iter().filter(|limit| limit.mode != LimitMode::Off) {
-            parts.add_ids(limit);
-            parts.add_conditions(limit);
-            match limit.cost.part() {
-                Some(Part::Header(name)) => parts.header(name.as_str()).is_cost = true,
-                Some(Part::Query(name)) => {
-                    parts.queries.entry(name.to_ascii_lowercase()).or_default().is_cost = true;
-                }
-                // A recording has neither tokens nor bodies.
-                _ => {}
+            for by in &limit.by {
+                parts.add_id(limit, by);
             }
+            for wanted in &limit.conditions.parts {
+                parts.treat(&wanted.part, |treatment| treatment.compare(&wanted.test));
+            }
+            if let Some(part) = limit.cost.part() {
+                parts.treat(part, |treatment| treatment.is_cost = true);
+            }
+            parts.add_paths(limit);
+            let conditions = &limit.conditions;
+            parts.networks.extend(conditions.networks.iter().chain(&conditions.other_networks));
+            parts.networks.extend(limit.overrides.networks());
         }
         parts
     }
 
-    fn header(&mut self, name: &str) -> &mut Treatment {
-        let treatment = self.headers.entry(name.to_owned()).or_default();
-        treatment.is_secret = SECRET.contains(&name);
-        treatment
+    /// The parts with this word, by name.
+    pub(super) fn named(&self, word: &str) -> impl Iterator<Item = (&String, &Treatment)> {
+        self.named.get(word).into_iter().flatten()
     }
 
-    fn add_ids(&mut self, limit: &Limit) {
-        for part in &limit.by {
-            let form = part.form;
-            match &part.part {
-                Part::Header(name) => self.header(name.as_str()).identify(form),
-                Part::Query(name) => {
-                    self.queries.entry(name.to_ascii_lowercase()).or_default().identify(form);
-                }
-                Part::Cookie(name) => {
-                    self.cookies.entry(name.to_ascii_lowercase()).or_default().identify(form);
-                }
-                Part::Descriptor(key) | Part::Entry { key, .. } => {
-                    self.entries.entry(key.clone()).or_default().identify(form);
-                }
-                Part::Credentials => {
-                    self.has_credentials = true;
-                    self.header(AUTHORIZATION.as_str()).identify(form);
-                }
-                Part::TlsSubject => self.has_tls_subject = true,
-                Part::PathParameter { segment, .. } => self.parameters.push(PathParameter {
-                    paths: limit.conditions.paths.clone(),
-                    reading: limit.conditions.path_reading,
-                    segment: *segment,
-                    form,
-                }),
-                Part::Ip { .. } | Part::Claim(_) | Part::Host | Part::Method | Part::Body(_) | Part::Path => {}
-            }
+    pub(super) fn entry(&self, key: &str) -> Option<&Treatment> {
+        self.named.get("descriptor")?.get(key)
+    }
+
+    fn treat(&mut self, part: &Part, change: impl FnOnce(&mut Treatment)) {
+        let Some((word, name)) = key(part) else { return };
+        let is_secret = word == "header" && SECRET.contains(&name.as_str());
+        let treatment = self.named.entry(word).or_default().entry(name).or_default();
+        treatment.is_secret = is_secret;
+        change(treatment);
+    }
+
+    fn add_id(&mut self, limit: &Limit, by: &TypedPart) {
+        self.treat(&by.part, |treatment| treatment.forms.extend([by.form]));
+        match by.part {
+            Part::Credentials => self.has_credentials = true,
+            Part::TlsSubject => self.has_tls_subject = true,
+            Part::PathParameter { segment, .. } => self.parameters.push(PathParameter {
+                paths: limit.conditions.paths.clone(),
+                reading: limit.conditions.path_reading,
+                segment,
+                form: by.form,
+            }),
+            _ => {}
         }
     }
 
-    fn add_conditions(&mut self, limit: &Limit) {
+    fn add_paths(&mut self, limit: &Limit) {
         let conditions = &limit.conditions;
-        for header in &conditions.headers {
-            self.header(header.name.as_str()).compare(&header.test);
-        }
-        for entry in conditions.descriptor.entries() {
-            self.entries.entry(entry.key.clone()).or_default().compare(&entry.test);
-        }
-        self.networks.extend(conditions.networks.iter().chain(&conditions.other_networks));
-        self.networks.extend(limit.overrides.networks());
         for pattern in &conditions.paths {
             let named = pattern.segments.iter().enumerate().filter_map(|(place, segment)| match segment {
                 Segment::Literal(text) => {
@@ -152,18 +153,19 @@ impl Parts {
 
     /// The names of headers and descriptor entries whose values are hashed, each with the texts that stay as they are.
     pub(super) fn stand_ins(&self) -> Value {
-        let texts = |parts: &BTreeMap<String, Treatment>| {
-            let hashed = parts.iter().filter(|(_, treatment)| treatment.is_hashed());
+        let texts = |word| {
+            let hashed = self.named(word).filter(|(_, treatment)| treatment.is_hashed());
             hashed.map(|(name, treatment)| (name.clone(), json!(treatment.compared))).collect::<Map<_, _>>()
         };
-        json!({ "headers": texts(&self.headers), "descriptors": texts(&self.entries) })
+        json!({ "headers": texts("header"), "descriptors": texts("descriptor") })
     }
 
     /// The names whose hashed values rules search: limits that do so are not simulated rightly.
     pub(super) fn uncertain(&self) -> Vec<&str> {
-        let all = [&self.headers, &self.entries].into_iter().flatten();
-        let is_uncertain = |treatment: &Treatment| treatment.is_hashed() && treatment.is_searched;
-        all.filter(|(_, treatment)| is_uncertain(treatment)).map(|(name, _)| name.as_str()).collect()
+        let all = self.named("header").chain(self.named("descriptor"));
+        all.filter(|(_, treatment)| treatment.is_hashed() && treatment.is_searched)
+            .map(|(name, _)| name.as_str())
+            .collect()
     }
 
     /// Returns the path with stand-ins for the parameters that are ids.
@@ -229,10 +231,6 @@ impl Parts {
 }
 
 impl Treatment {
-    fn identify(&mut self, form: ValueType) {
-        self.forms.insert(form);
-    }
-
     fn compare(&mut self, test: &ValueTest) {
         match test {
             ValueTest::Present(_) => {}

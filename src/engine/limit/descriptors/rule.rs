@@ -5,7 +5,7 @@ use crate::engine::algorithms::calendar;
 use crate::engine::algorithms::numbers::{Numbers, NumbersError};
 use crate::engine::algorithms::windows::Windows;
 use crate::engine::digest::sha256;
-use crate::engine::limit::matching::{EntryMatch, ValueTest};
+use crate::engine::limit::matching::ValueTest;
 use crate::message::percent;
 
 /// A unit of the rate limit service, with its length in seconds.
@@ -123,13 +123,13 @@ const CUT: usize = LONGEST - 17;
 ///
 /// Everything but letters, digits and `-._@+*` is percent-encoded. So names are unique, differ from all names in
 /// `limits.yaml`, and need no escapes in headers, labels, JSON and store keys.
-pub fn limit_name(domain: &str, path: &[EntryMatch], unit: Option<RateUnit>) -> String {
+pub fn limit_name(domain: &str, path: &[(String, ValueTest)], unit: Option<RateUnit>) -> String {
     let mut name = String::new();
     push(&mut name, domain);
-    for entry in path {
+    for (key, test) in path {
         name.push('/');
-        push(&mut name, &entry.key);
-        match &entry.test {
+        push(&mut name, key);
+        match test {
             ValueTest::Value(value) => {
                 name.push('=');
                 push(&mut name, value);
@@ -182,8 +182,8 @@ mod tests {
         assert_eq!(merged, expected);
     }
 
-    fn entry(key: &str, test: ValueTest) -> EntryMatch {
-        EntryMatch { key: key.to_owned(), test }
+    fn entry(key: &str, test: ValueTest) -> (String, ValueTest) {
+        (key.to_owned(), test)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::engine::limit::matching::{Candidates, EntryMatch, ValueTest};
+use crate::engine::limit::matching::{Candidates, ValueTest};
 use crate::engine::request::DescriptorEntry;
 use crate::engine::request::glob::Glob;
 
@@ -33,13 +33,14 @@ struct Node {
 
 impl Tree {
     /// Adds a rule. One without a limit exempts descriptors that the key alone would cover.
-    pub fn insert(&mut self, path: &[EntryMatch], limit: Option<u32>) {
+    pub fn insert(&mut self, path: &[(String, ValueTest)], limit: Option<u32>) {
         let Some((last, first)) = path.split_last() else { return };
         let mut level = &mut self.root;
-        for entry in first {
-            level = &mut level.entry(entry.key.clone()).or_default().branch(&entry.test).next;
+        for (key, test) in first {
+            level = &mut level.entry(key.clone()).or_default().branch(test).next;
         }
-        level.entry(last.key.clone()).or_default().branch(&last.test).limits.extend(limit);
+        let (key, test) = last;
+        level.entry(key.clone()).or_default().branch(test).limits.extend(limit);
     }
 
     /// Adds the limits that cover a descriptor to `found`.
@@ -83,13 +84,13 @@ mod tests {
     use super::*;
 
     /// A path as people write it: `key=value/key`.
-    fn path(text: &str) -> Vec<EntryMatch> {
+    fn path(text: &str) -> Vec<(String, ValueTest)> {
         let level = |level: &str| {
             let (key, test) = match level.split_once('=') {
                 None => (level, ValueTest::Present(true)),
                 Some((key, value)) => (key, Glob::parse(value).map_or(ValueTest::Value(value.into()), ValueTest::Glob)),
             };
-            EntryMatch { key: key.to_owned(), test }
+            (key.to_owned(), test)
         };
         text.split('/').map(level).collect()
     }
