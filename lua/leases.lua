@@ -1,26 +1,37 @@
 -- Leases: tokens that a gateway takes ahead of use, for gcra.lua and fixed_window.lua. levels.lua includes this file.
 --
 -- A charge may end in a wish and in the end of a lease, after `~SPAN` and `@INSTANT`:
---   +TOKENS:SPAN          if the charge is allowed, up to TOKENS more are leased, for SPAN microseconds
+--   +TOKENS:SPAN:DEMAND   if the charge is allowed, up to TOKENS more are leased, for SPAN microseconds; the gateway expects to use
+--                         DEMAND in such a span
 --   -GRANTED:LEFT:UNTIL   a lease of GRANTED tokens, which ran until UNTIL, has ended, and LEFT of them were not used. After
 --                         UNTIL nothing comes back.
 -- The details of a grant are { 'lease', TOKENS, SPAN, UNTIL }: how many, for how many microseconds from now, and until when by
 -- the clock of this call. `remaining`, `retry` and `reset` are those of the charge without the lease.
 --
--- The bucket's text then ends in " +<leased>:<until>": the tokens that gateways hold, and until when the last of their leases
--- runs. It ends in " -<leased>:<until>" if the bucket's numbers have changed meanwhile: the level may have been cut, so nothing of
--- these leases comes back. The level includes the leased tokens. Only the gateways know how many of them are used. So until the
--- last lease ends, neither time nor a refund, a reset or other numbers bring the level below them: tokens that are used late are
--- not given out a second time, and no span has more use than the limit allows.
+-- The bucket's text then ends in " +<leased>:<until>": the tokens that gateways hold, and until when their leases run. It ends in
+-- " -<leased>:<until>" if the bucket's numbers have changed meanwhile: the level may have been cut, so nothing of these leases comes
+-- back. A lease that is granted while others run ends with them, and a lease ends with its window.
 --
--- A lease is granted only as far as the bucket's other use exceeds the leased tokens, and will still do so when the lease ends. So
--- time alone never brings the level down to the leased tokens, and no refill is lost. Ids that use little get no lease. A lease ends
--- with its window.
+-- No span has more use than the limit allows, whenever gateways use their tokens. Let `used` be the level of a bucket that counts
+-- each token when it is used, and `unused` what gateways may still use of their leases. Then always
+--   level >= used + unused   and   leased >= unused
+-- and since level <= capacity, all that is unused may be used at any instant: `used` stays within the capacity.
+--   A grant adds the same to level, leased and unused. Use moves tokens from unused to used.
+--   Time takes the same from level and used, but leaves level >= leased and used >= 0:
+--     max(level - drained, leased) >= max(used + unused - drained, unused) = max(used - drained, 0) + unused
+--   So do refunds and resets.
+--   The end of a lease takes LEFT from level and unused, and at least as much, GRANTED, from leased; level stays at leased or above.
+--   When all leases end, unused is 0, and what was leased drains from then on.
+-- A gateway counts its lease from before it asked, so it stops before UNTIL.
+--
+-- The price is tokens that were used early and do not drain until their lease ends. At most a quarter of the burst is leased at a
+-- time, so a request is denied only if a bucket of three quarters of the burst would deny it. At most a quarter of what is left is
+-- leased at once, so ids close to their limit get small leases. What a dead gateway has leased counts until the leases end.
 
 -- Shared
 
--- The longest lease, in microseconds.
-local LONGEST_LEASE = 10000000
+-- The shortest and the longest lease, in microseconds. A shorter one is over before it saves a call.
+local SHORTEST_LEASE, LONGEST_LEASE = 1000, 10000000
 
 -- The functions for buckets and charges with leases, which few calls need.
 local leasing_functions
@@ -45,13 +56,13 @@ function leasing()
   -- What a charge says of leases; nil if that is invalid.
   function leasing.parse(text)
     local wish, ended = match(text, '^(%+?[%d:]*)(%-?[%d:]*)$')
-    local tokens, span = match(wish or '', '^%+(%d+):(%d+)$')
+    local tokens, span, demand = match(wish or '', '^%+(%d+):(%d+):(%d+)$')
     local granted, left, ending = match(ended or '', '^%-(%d+):(%d+):(%d+)$')
     if not wish or (wish ~= '' and not tokens) or (ended ~= '' and not granted) then
       return nil
     end
     return {
-      tokens = tonumber(tokens), span = tokens and min(tonumber(span), LONGEST_LEASE),
+      tokens = tonumber(tokens), span = tokens and max(1, min(tonumber(span), LONGEST_LEASE)), demand = tonumber(demand),
       granted = tonumber(granted), left = tonumber(left), ending = tonumber(ending),
     }
   end
@@ -63,7 +74,8 @@ function leasing()
       return level, 0, 0, false
     end
     local granted, left = lease.granted, lease.left
-    local is_over = lease.ending and (lease.ending <= now or lease.ending > ending)
+    -- All leases of a bucket end together. One that ends at another instant is of a bucket that was lost.
+    local is_over = lease.ending ~= ending
     -- With more used than the burst, another gateway has a higher one.
     if not granted or is_over or granted > leased or left > granted or excess > 0 then
       return level, leased, ending, false
@@ -75,17 +87,19 @@ function leasing()
     return max(level - left * token, min(leased * token, capacity)), leased, leased > 0 and ending or 0, true
   end
 
-  -- The tokens that are leased beside a charge that leaves `level`; at most half of the room, so that other gateways find
-  -- tokens, too. `kept` are the levels of them that will not have drained.
-  function leasing.granted(wanted, room, kept, leased, token)
-    return max(min(wanted, floor(room / token / 2), floor(kept / token) - leased), 0)
+  -- The tokens that are leased for `span` microseconds beside a charge that leaves `level`, while others are.
+  function leasing.granted(charge, token, level, leased, span)
+    local lease = charge.lease
+    -- A product beyond 2^53 may be rounded, which makes no lease unsafe.
+    local wanted = min(lease.tokens, floor(lease.demand * span / lease.span))
+    local left = charge.burst * token - level
+    return max(min(wanted, floor(left / token / 4), floor(charge.burst / 4) - leased), 0)
   end
 
   -- Decides a charge with a lease: the results of `decided`, and the details or nil. `is_same` says that the bucket was written
   -- under the numbers of the charge. `window_end` is nil if it has no windows.
   function leasing.decided(bucket, charge, token, level, is_same, position, window_end)
-    local lease, drain = charge.lease, window_end and 0 or charge.parameters
-    local capacity = charge.burst * token
+    local lease, capacity = charge.lease, charge.burst * token
     if not is_same and charge.mode == 'refund' and charge.cost == 0 then
       -- What has changed since is not undone by a gateway with older rules.
       return UNCHANGED, level, 0, nil, nil
@@ -101,14 +115,13 @@ function leasing()
     local details
     local spends = charge.mode == 'spend' or charge.mode == 'spend_only'
     if outcome == ALLOWED and spends and change and lease.tokens then
-      local until_then = min(now + lease.span, window_end or EXACT - 1)
-      local last = max(until_then, ending)
-      -- A product beyond 2^53 may be rounded, but is more than the level either way.
-      local kept = after - drain * (last - now)
-      local granted = leasing.granted(lease.tokens, capacity - after, kept, leased, token)
-      if granted > 0 and until_then > now then
-        change, leased, ending = after + granted * token, leased + granted, last
-        details = { 'lease', granted, until_then - now, until_then }
+      local last = min(now + lease.span, window_end or EXACT - 1)
+      local until_then = leased > 0 and ending or last
+      local span = until_then - now
+      local granted = span >= SHORTEST_LEASE and until_then <= last and leasing.granted(charge, token, after, leased, span) or 0
+      if granted > 0 then
+        change, leased, ending = after + granted * token, leased + granted, until_then
+        details = { 'lease', granted, span, until_then }
       end
     end
     if has_ended and not change then

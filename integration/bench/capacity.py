@@ -9,8 +9,8 @@ A model without a random choice. Its costs are microseconds of a core, measured 
 - A call has the keys of one tag. A worker has at most OUTSTANDING calls under way to a single server, where all keys have one, and
   OUTSTANDING_IN_CLUSTER to a node of a cluster. What it is asked meanwhile collects in a call for each tag, at most 128
   charges. So calls fill as a node gets busy and answers later, up to WAIT_MS, which is half of the store's timeout.
-- With leases a worker takes TOKENS of an id for SPAN: an id that it is asked for more often than that asks Redis once for each
-  lease, one that is asked for less often than once in SPAN each time.
+- With leases a worker takes up to TOKENS of an id for SPAN, if it is asked for the id four times in SPAN or more. It asks Redis when
+  they are used, or gives the rest back after three quarters of SPAN and asks again.
 
 Each cell is the most decisions per second of all gateways together, and what is then busy: `gateways` (their cores), `node`
 (the busiest one), `hot id` (the same, if its most popular id is more than half of its work) or `round trips` (the calls of a
@@ -22,6 +22,7 @@ from binascii import crc_hqx
 
 HASH_SLOTS = 16384
 MOST_CHARGES = 128
+LEAST_REQUESTS = 4
 
 # Ids that are looked at one by one; the others are as many groups as needed, each of about one popularity.
 SINGLE = 1000
@@ -80,7 +81,9 @@ class Model:
         if not self.leases:
             return rate
         tokens, span = self.options.lease_tokens, self.options.lease_ms / 1000
-        return min(rate, max(1 / span, rate / tokens))
+        if rate * span < LEAST_REQUESTS:
+            return rate
+        return max(rate / tokens, 2 / (0.75 * span) if rate * 0.75 * span < tokens else 0)
 
     def calls(self, asked, milliseconds):
         """A worker's calls per second to each node, if the nodes answer in this time."""

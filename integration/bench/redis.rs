@@ -172,7 +172,11 @@ impl Requests {
             charge.bucket.key.clear();
             write!(charge.bucket.key, "{}{place}:192.0.2.1-{id:06}", self.name).unwrap();
             charge.bucket.fingerprint = fingerprint(id * 8 + place);
-            charge.numbers = if is_flooding { spent() } else { ample() };
+            charge.numbers = match charge.lease {
+                _ if is_flooding => spent(),
+                Some(_) => leased(),
+                None => ample(),
+            };
         }
     }
 }
@@ -180,6 +184,11 @@ impl Requests {
 /// Numbers of a bucket that neither runs dry nor fills up during the measurement: a token in 60 s.
 fn ample() -> Numbers {
     Numbers::new(100_000_000, 1, 60_000_000_000).unwrap()
+}
+
+/// The numbers beside `lease` in the documentation: 10,000 a second.
+fn leased() -> Numbers {
+    Numbers::new(10_000, 10_000, 1_000_000_000).unwrap()
 }
 
 /// Numbers of a bucket that is empty after its first request: a token in an hour.

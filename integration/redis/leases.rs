@@ -1,8 +1,9 @@
 //! Leases of two workers on one server.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 use weir::engine::algorithms::algorithm::Aligned;
 use weir::engine::algorithms::charge::{Charge, Mode};
@@ -142,4 +143,66 @@ async fn tokens_of_a_request_that_another_limit_denies_are_put_back() {
     assert_eq!(state, [(Outcome::Unchanged, 900), (Outcome::Denied, 0)]);
     store.give_back_leases().await;
     assert_eq!(bucket(&server, "A:1")[1], "100");
+}
+
+/// The server has lost the bucket, and another worker has leased tokens of the one that came after it.
+#[tokio::test]
+async fn a_lease_of_a_lost_bucket_gives_nothing_back() {
+    let server = RedisServer::plain();
+    let stores = two(&server).await;
+    let charges = [leased("A:1", &fixed(1_000))];
+    for (store, spent) in stores.iter().zip([7, 5]) {
+        server.cli(&["FLUSHALL"]);
+        for _ in 0..spent {
+            passes(store, &charges).await.unwrap();
+        }
+        assert!(store.health().leased_tokens > 0);
+    }
+    let before = bucket(&server, "A:1");
+    stores[0].give_back_leases().await;
+    assert_eq!(bucket(&server, "A:1"), before);
+}
+
+/// Any requests passed after the first of them was asked and before the last was answered.
+fn assert_within(numbers: &Numbers, mut passed: Vec<(Duration, Duration)>) {
+    passed.sort_by_key(|(_, answered)| *answered);
+    for (last, (_, answered)) in passed.iter().enumerate() {
+        let mut asked = Duration::MAX;
+        for (count, (earlier, _)) in (1..).zip(passed[..=last].iter().rev()) {
+            asked = asked.min(*earlier);
+            let span = answered.saturating_sub(asked).as_nanos();
+            let refilled = span * u128::from(numbers.count()) / u128::from(numbers.period());
+            let most = u128::from(numbers.burst()) + refilled + 1;
+            assert!(count <= most, "{numbers}: {count} within {span} ns, {most} may");
+        }
+    }
+}
+
+#[tokio::test]
+async fn workers_that_ask_for_more_than_the_limit_never_pass_more() {
+    let server = RedisServer::plain();
+    for (key, burst, count) in [("A:large", 600, 600), ("A:small", 20, 2_000)] {
+        let numbers = Numbers::new(burst, count, 1_000_000_000).unwrap();
+        let stores = [two(&server).await, two(&server).await].concat();
+        let (start, mut clients) = (Instant::now(), JoinSet::new());
+        for store in stores.iter().cycle().take(12) {
+            let (store, lease) = (store.clone(), LeaseTerms { tokens: 50, span: 100_000 });
+            let charges = [Charge { lease: Some(lease), ..charge(key, &numbers, 1, Mode::Spend) }];
+            clients.spawn(async move {
+                let mut passed = Vec::new();
+                for _ in 0..600 {
+                    let asked = start.elapsed();
+                    if passes(&store, &charges).await.is_some() {
+                        passed.push((asked, start.elapsed()));
+                    }
+                    tokio::task::yield_now().await;
+                }
+                passed
+            });
+        }
+        let passed = clients.join_all().await.concat();
+        assert!(stores.iter().all(|store| store.health().leased_decisions > 0), "{key}");
+        assert!(passed.len() as u64 >= burst, "{key}: {}", passed.len());
+        assert_within(&numbers, passed);
+    }
 }

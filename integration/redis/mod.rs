@@ -8,6 +8,7 @@ mod deciding;
 mod delays;
 mod floods;
 mod inspection;
+mod leased_requests;
 mod leases;
 mod model;
 mod outages;

@@ -2,6 +2,7 @@
 //! every decision.
 
 mod elevated;
+mod lease_users;
 mod leases;
 mod pictures;
 mod reference;

@@ -1,5 +1,6 @@
 //! Leases over three processes: random charges, refunds, resets, reloads, crashes and late messages. Whatever is used, directly or
-//! from a lease, never exceeds what the limit allows in any span, and a lease costs no refill.
+//! from a lease, never exceeds what the limit allows in any span, and a request is denied only if a bucket of three quarters of the
+//! burst would deny it.
 //!
 //! The scripts decide by a given time. Each process has the table of a real worker, on a clock of its own.
 
@@ -10,7 +11,7 @@ use weir::clock::Clock;
 use weir::engine::algorithms::algorithm::Aligned;
 use weir::engine::algorithms::charge::{Bucket, Charge, Input, Mode};
 use weir::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
-use weir::engine::algorithms::lease::{LeaseGrant, LeaseTerms};
+use weir::engine::algorithms::lease::{LeaseGrant, LeaseTerms, LeaseWish, MOST_LEASED};
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::tag::Tag;
@@ -36,17 +37,17 @@ const START: u64 = 1_760_000_000_000_000;
 const LATENCY: u64 = 5_000;
 
 /// Numbers that anybody can compute (splitmix64).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
@@ -83,7 +84,7 @@ struct Trace {
     meter: Meter,
     /// Returns that are on the way.
     late: Vec<Charge>,
-    /// The level without any lease's floor, of a trace in which only time and charges change it.
+    /// The level of a bucket that counts leased tokens as used from the start, of a trace in which only time and charges change it.
     plain: Option<(u128, u64)>,
     sent: Option<Sent>,
     reloads: u32,
@@ -202,7 +203,7 @@ impl Trace {
                 let mut ask = table.ask(&charge, local, local.after(Micros(2 * LATENCY))).unwrap_or_default();
                 // Whatever a worker wishes must be safe.
                 if ask.wish.is_none() && self.random.one_in(2) {
-                    ask.wish = Some(self.terms);
+                    ask.wish = Some(LeaseWish { terms: self.terms, demand: 1 + self.random.below(100) });
                 }
                 return Some(Charge { input: Some(Box::new(Input::Lease(ask))), ..charge });
             };
@@ -331,7 +332,8 @@ impl Trace {
         }
     }
 
-    /// Compares what remains with a bucket that no lease holds up: a lease is granted only where it costs no refill.
+    /// Compares what remains with a bucket that no lease holds up. The difference is the tokens that do not drain while they are
+    /// leased.
     fn check_plain(&mut self, charge: &Charge, decision: &Decision, granted: Option<LeaseGrant>, now: u64) {
         let Some((level, at)) = &mut self.plain else { return };
         let numbers = &charge.numbers;
@@ -340,13 +342,20 @@ impl Trace {
         *at = now;
         let ended = charge.lease_ask().and_then(|ask| ask.ended).filter(|ended| now < ended.until.0);
         if decision.outcome != Outcome::Denied {
-            *level -= ended.map_or(0, |ended| tokens(ended.left));
+            *level = level.saturating_sub(ended.map_or(0, |ended| tokens(ended.left)));
         }
         if decision.outcome == Outcome::Allowed {
             *level += tokens(charge.cost);
         }
         let room = tokens(numbers.burst()) - *level;
-        assert_eq!(u128::from(decision.remaining), room / tokens(1), "trace {}, {charge:?}", self.number);
+        let least = room.saturating_sub(tokens(numbers.burst() / MOST_LEASED));
+        let remaining = u128::from(decision.remaining);
+        assert!((least / tokens(1)..=room / tokens(1)).contains(&remaining), "trace {}, {charge:?}", self.number);
+        assert!(
+            decision.outcome != Outcome::Denied || tokens(charge.cost) > least,
+            "trace {}, {charge:?}",
+            self.number
+        );
         *level += granted.map_or(0, |grant| tokens(grant.tokens));
     }
 }

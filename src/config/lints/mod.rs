@@ -7,6 +7,7 @@ mod coverage;
 mod credentials;
 mod free_ids;
 mod hidden;
+mod leases;
 mod matching;
 pub(super) mod overrides;
 mod registry;
@@ -95,6 +96,9 @@ pub(super) fn findings(subjects: &[Subject<'_>]) -> Vec<Finding> {
         }
         if let Some((place, message)) = authentication::find(subject) {
             add(Lint::FailsOpen, place, message, "write `on_store_error: local` or `on_store_error: deny`");
+        }
+        if let Some((place, message)) = leases::find(subject) {
+            add(Lint::IdleLease, place, message, "lengthen `for`, raise `tokens` or `burst`, or remove `lease`");
         }
         if let Some((place, message)) = windows::find(subject) {
             add(Lint::WindowEdge, place, message, "use `algorithm: sliding_window`, or `gcra`");

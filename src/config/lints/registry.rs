@@ -52,6 +52,9 @@ registry! {
     HiddenLimit, "hidden-limit",
         "A limit or a window that is looser than another one for the same requests never denies first.",
         "Remove it, or make it stricter than the other.";
+    IdleLease, "idle-lease",
+        "A lease that is too small or too short for several requests saves no call.",
+        "Lengthen `for`, raise `tokens` or `burst`, or remove `lease`.";
     NeverMatches, "never-matches",
         "A limit whose conditions contradict each other or its `by` never charges a request.",
         "Correct `match` or `by`, or remove the limit.";

@@ -61,6 +61,25 @@ const ROWS: &[(&str, &[&str])] = &[
     ("@  A: { by: [ip/64, { header: Authorization }], burst: 1 }\n", &["credentials-header 3:12"]),
     ("@  A: { by: credentials, burst: 1 }\n", &[]),
     ("  A: { by: credentials, burst: 1 }\n", &["free-id 2:12"]),
+    // idle-lease
+    ("@  A: { by: host, count: 20, period: 1s, lease: { tokens: 50, for: 100ms } }\n", &["idle-lease 3:48"]),
+    ("@  A: { by: host, count: 39, period: 1s, lease: { tokens: 50, for: 100ms } }\n", &["idle-lease 3:48"]),
+    ("@  A: { by: host, count: 40, period: 1s, lease: { tokens: 50, for: 100ms } }\n", &[]),
+    ("@  A: { by: host, count: 40, period: 1s, cost: 2, lease: { tokens: 50, for: 100ms } }\n", &["idle-lease 3:57"]),
+    ("@  A: { by: host, count: 900, period: 1s, cost: 9, lease: { tokens: 8, for: 1s } }\n", &["idle-lease 3:58"]),
+    ("@  A: { by: host, count: 900, period: 1s, cost: 9, lease: { tokens: 9, for: 1s } }\n", &[]),
+    ("@  A: { by: host, burst: 7, count: 900, period: 1s, lease: { tokens: 9, for: 1s } }\n", &["idle-lease 3:59"]),
+    ("@  A: { by: host, burst: 8, count: 900, period: 1s, lease: { tokens: 9, for: 1s } }\n", &[]),
+    ("@  A: { by: host, count: 9000, period: 1h, lease: { tokens: 9, for: 1s } }\n", &[]),
+    ("@  A: { by: host, burst: 9000, lease: { tokens: 9, for: 1s } }\n", &[]),
+    (
+        "@  A: { by: host, rates: [{ count: 9, period: 1s }, { count: 90, period: 1h }], lease: { tokens: 9, for: 100ms } }\n",
+        &[],
+    ),
+    (
+        "@  A: { by: host, rates: [{ count: 9, period: 1s }, { count: 90, period: 30s }], lease: { tokens: 9, for: 100ms } }\n",
+        &["idle-lease 3:88"],
+    ),
     // hidden-limit
     ("@  A: { by: ip/64, count: 1000, period: 1s }\n", &["hidden-limit 3:3"]),
     ("@  A: { by: ip/64, count: 60000, period: 1m }\n", &["hidden-limit 3:3"]),

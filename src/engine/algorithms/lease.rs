@@ -16,12 +16,26 @@ pub struct LeaseTerms {
 pub const SHORTEST_LEASE: u64 = 1_000;
 pub const LONGEST_LEASE: u64 = 10_000_000;
 
+/// A lease saves calls only if it serves more requests than it takes calls: the one that takes it and the one that gives the
+/// rest back. A worker that is asked for an id less often than this in the length of a lease takes none.
+pub const LEAST_REQUESTS: u64 = 4;
+
+/// The share of a burst that is leased at most, and that of what is left which one lease takes, as in `lua/leases.lua`.
+pub const MOST_LEASED: u64 = 4;
+
 /// The part of a charge that is about leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseAsk {
     /// A lease that is wanted if the charge is allowed.
-    pub wish: Option<LeaseTerms>,
+    pub wish: Option<LeaseWish>,
     pub ended: Option<EndedLease>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseWish {
+    pub terms: LeaseTerms,
+    /// The tokens that the worker expects to use in a lease of full length. A shorter one has fewer.
+    pub demand: u64,
 }
 
 /// A lease that its worker no longer uses.

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Charge, Elevated, Input, Mode, Role, Slot};
 use crate::engine::algorithms::delay::Delay;
-use crate::engine::algorithms::lease::{EndedLease, LeaseAsk, LeaseTerms};
+use crate::engine::algorithms::lease::{EndedLease, LeaseAsk, LeaseWish};
 use crate::engine::algorithms::micros::{EXACT, Micros};
 use crate::engine::algorithms::sliding_window;
 use crate::engine::algorithms::windows::Windows;
@@ -39,8 +39,8 @@ pub(super) fn push(words: &mut String, charge: &Charge, charges: &[Charge], now:
         let _ = write!(words, "={}:{}", patience.0, most.0);
     }
     if let Some(LeaseAsk { wish, ended }) = charge.lease_ask() {
-        if let Some(LeaseTerms { tokens, span }) = wish {
-            let _ = write!(words, "+{tokens}:{span}");
+        if let Some(LeaseWish { terms, demand }) = wish {
+            let _ = write!(words, "+{}:{}:{demand}", terms.tokens, terms.span);
         }
         if let Some(EndedLease { granted, left, until }) = ended {
             let _ = write!(words, "-{granted}:{left}:{}", until.0);

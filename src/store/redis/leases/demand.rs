@@ -4,15 +4,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::mem::take;
 
-use crate::engine::algorithms::lease::LeaseTerms;
-use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::lease::{LEAST_REQUESTS, LeaseTerms, LeaseWish};
+use crate::engine::algorithms::micros::{EXACT, Micros};
 
 /// The most ids of one generation; there are two. An id that was not asked for in a generation is forgotten.
 const GENERATION: usize = 4_096;
-
-/// A lease saves calls only if it serves more requests than it takes calls: the one that takes it and the one that gives the
-/// rest back.
-const LEAST_REQUESTS: u64 = 4;
 
 /// The demand for ids by their fingerprints.
 #[derive(Debug, Default)]
@@ -53,14 +49,15 @@ impl Demand {
         terms: LeaseTerms,
         now: Micros,
         until: Micros,
-    ) -> Option<LeaseTerms> {
+    ) -> Option<LeaseWish> {
         let rate = self.rate(id, now);
-        let expected = rate.tokens.max(rate.before);
-        if rate.wished_until > now || expected < cost.saturating_mul(LEAST_REQUESTS) {
+        let demand = rate.tokens.max(rate.before).min(EXACT - 1);
+        let is_worth_it = demand >= cost.saturating_mul(LEAST_REQUESTS) && u64::from(terms.tokens) >= cost;
+        if rate.wished_until > now || !is_worth_it {
             return None;
         }
         rate.wished_until = until;
-        Some(LeaseTerms { tokens: u32::try_from(expected).unwrap_or(u32::MAX).min(terms.tokens), ..terms })
+        Some(LeaseWish { terms, demand })
     }
 
     /// Notes that no wish is under way.
@@ -90,14 +87,14 @@ mod tests {
 
     const TERMS: LeaseTerms = LeaseTerms { tokens: 50, span: 100_000 };
 
-    fn wish(demand: &mut Demand, id: u128, now: u64) -> Option<u32> {
+    fn wish(demand: &mut Demand, id: u128, now: u64) -> Option<u64> {
         let wish = demand.wish(id, 1, TERMS, Micros(now), Micros(now + 20_000));
         demand.answered(id);
-        wish.map(|terms| terms.tokens)
+        wish.map(|wish| wish.demand)
     }
 
     #[test]
-    fn a_wish_is_as_large_as_what_was_used_lately() {
+    fn a_wish_tells_what_was_used_lately() {
         let mut demand = Demand::default();
         for (at, expected) in [(0, None), (1, None), (2, None), (3, Some(4)), (100_000, Some(4)), (299_999, None)] {
             demand.count(7, 1, TERMS, Micros(at));
@@ -106,8 +103,11 @@ mod tests {
         for at in 0..90 {
             demand.count(8, 1, TERMS, Micros(at));
         }
-        assert_eq!(wish(&mut demand, 8, 90), Some(50), "no more than the limit says");
-        assert_eq!(demand.wish(8, 30, TERMS, Micros(91), Micros(0)), None, "it serves three requests");
+        assert_eq!(wish(&mut demand, 8, 90), Some(90));
+        assert_eq!(demand.wish(8, 23, TERMS, Micros(91), Micros(0)), None, "it serves three requests");
+        demand.count(8, 510, TERMS, Micros(92));
+        assert_eq!(demand.wish(8, 51, TERMS, Micros(92), Micros(0)), None, "no lease serves one request");
+        assert_eq!(wish(&mut demand, 8, 92), Some(600));
     }
 
     #[test]
@@ -128,6 +128,6 @@ mod tests {
             demand.count(1_000_000, 1, TERMS, Micros(0));
         }
         assert!(demand.young.len() + demand.old.len() <= 2 * GENERATION);
-        assert_eq!(wish(&mut demand, 1_000_000, 0), Some(50), "one that is used all the time stays");
+        assert_eq!(wish(&mut demand, 1_000_000, 0), Some(100_000), "one that is used all the time stays");
     }
 }

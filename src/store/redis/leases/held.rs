@@ -10,6 +10,8 @@ use crate::engine::algorithms::windows::Windows;
 /// The tokens of one lease that are left.
 #[derive(Debug)]
 pub(super) struct HeldLease {
+    /// Tells it from other leases of the table.
+    pub(super) number: u64,
     grant: LeaseGrant,
     left: u64,
     /// The end by the worker's clock, counted from before the lease was asked for: it comes before the end in the store.
@@ -38,6 +40,7 @@ struct Picture {
 impl HeldLease {
     /// A lease that was granted beside `charge`, which the store has answered with `decision`. Both are of `asked` or later.
     pub(super) fn new(
+        number: u64,
         charge: &Charge,
         effective_from: Micros,
         grant: LeaseGrant,
@@ -47,15 +50,21 @@ impl HeldLease {
         let charge = Charge { input: None, ..charge.clone() };
         let picture = Picture::new(&charge.numbers, decision, asked);
         let ends = asked.after(grant.span);
-        Self { grant, left: grant.tokens, ends, charge, effective_from, picture, seen: grant.tokens, look: asked }
+        Self {
+            number,
+            grant,
+            left: grant.tokens,
+            ends,
+            charge,
+            effective_from,
+            picture,
+            seen: grant.tokens,
+            look: asked,
+        }
     }
 
     pub(super) const fn left(&self) -> u64 {
         self.left
-    }
-
-    pub(super) const fn until(&self) -> Micros {
-        self.grant.until
     }
 
     pub(super) const fn granted_at(&self) -> Micros {

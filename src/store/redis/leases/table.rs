@@ -25,6 +25,8 @@ pub struct LeaseTable {
     decisions: u64,
     /// Tokens left in all leases.
     tokens: u64,
+    /// The number of leases so far.
+    leases: u64,
 }
 
 /// Tokens that were taken from a lease.
@@ -32,7 +34,8 @@ pub struct LeaseTable {
 pub struct Taken {
     id: u128,
     cost: u64,
-    until: Micros,
+    /// The lease's number: leases of an id that follow each other may end at the same instant.
+    lease: u64,
     /// The instant at which they were leased, by the clock of the store.
     pub(super) at: Micros,
     /// The charge asks for that instant.
@@ -58,14 +61,14 @@ impl LeaseTable {
         let decision = lease.take(cost, now)?;
         self.decisions += 1;
         self.tokens -= cost;
-        let (until, at, is_told) = (lease.until(), lease.granted_at(), charge.is_told());
-        Some((decision, Taken { id, cost, until, at, is_told }))
+        let (lease, at, is_told) = (lease.number, lease.granted_at(), charge.is_told());
+        Some((decision, Taken { id, cost, lease, at, is_told }))
     }
 
     /// Puts tokens back, since their request is denied or has failed. Returns the state of the bucket, unless the lease is over.
     pub fn put_back(&mut self, taken: Taken) -> Option<Decision> {
         self.decisions = self.decisions.saturating_sub(1);
-        let lease = self.held.get_mut(&taken.id).filter(|lease| lease.until() == taken.until)?;
+        let lease = self.held.get_mut(&taken.id).filter(|lease| lease.number == taken.lease)?;
         self.tokens -= lease.left();
         let decision = lease.put_back(taken.cost);
         self.tokens += lease.left();
@@ -96,7 +99,8 @@ impl LeaseTable {
         self.demand.answered(id);
         let Some((grant, decision)) = granted.filter(|_| self.held.len() < MOST_LEASES) else { return };
         self.end(id);
-        let lease = HeldLease::new(charge, effective_from, grant, decision, asked);
+        self.leases += 1;
+        let lease = HeldLease::new(self.leases, charge, effective_from, grant, decision, asked);
         let look = lease.next_look(asked);
         self.tokens += lease.left();
         self.held.insert(id, lease);
@@ -191,7 +195,7 @@ mod tests {
     use crate::engine::algorithms::algorithm::Aligned;
     use crate::engine::algorithms::charge::Bucket;
     use crate::engine::algorithms::decision::Outcome;
-    use crate::engine::algorithms::lease::{EndedLease, LeaseTerms};
+    use crate::engine::algorithms::lease::{EndedLease, LeaseTerms, LeaseWish};
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::algorithms::tag::Tag;
 
@@ -283,7 +287,7 @@ mod tests {
         assert_eq!(take(&mut table, &numbers, 1, 20), None);
         let ask = table.ask(&charge(7, &numbers, 1), Micros(20), Micros(30)).unwrap();
         let ended = EndedLease { granted: 5, left: 0, until: Micros(5_000_000) };
-        assert_eq!(ask, LeaseAsk { wish: Some(LeaseTerms { tokens: 7, ..TERMS }), ended: Some(ended) });
+        assert_eq!(ask, LeaseAsk { wish: Some(LeaseWish { terms: TERMS, demand: 7 }), ended: Some(ended) });
         assert_eq!(table.ask(&charge(7, &numbers, 1), Micros(21), Micros(30)), None, "one wish at a time");
         assert_eq!((table.next_look(), table.returns(Micros(1_000_000)).len()), (None, 0));
     }
@@ -296,6 +300,17 @@ mod tests {
         assert_eq!((state.outcome, state.remaining, table.tokens()), (Outcome::Unchanged, 40, 5));
         assert!(take(&mut table, &numbers, 5, 0).is_some());
         table.end_all();
+        assert_eq!((table.put_back(taken), table.tokens()), (None, 0));
+    }
+
+    /// The next lease may end at the same instant. Tokens that come back to it have drained since they were counted.
+    #[test]
+    fn tokens_of_a_lease_are_not_put_back_into_the_next_one() {
+        let (mut table, numbers) = (leased(&hundred(), 5), hundred());
+        let (_, taken) = table.take(&charge(7, &numbers, 4), Micros(1), Micros(0)).unwrap();
+        let grant = LeaseGrant { tokens: 3, span: Micros(50_000), until: Micros(5_000_000) };
+        table.answered(&charge(7, &numbers, 9), Micros(1), Micros(50_000), Some((grant, &Decision::never())));
+        table.take(&charge(7, &numbers, 3), Micros(1), Micros(50_000)).unwrap();
         assert_eq!((table.put_back(taken), table.tokens()), (None, 0));
     }
 
