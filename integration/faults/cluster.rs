@@ -6,6 +6,7 @@ use weir::store::redis::TAG_NAMES;
 
 use super::fault::{Buckets, Fault, Requests, Servers, Stage};
 use crate::support::cluster::RedisCluster;
+use crate::support::redis::RedisConfig;
 
 const CALM: Duration = Duration::from_millis(400);
 
@@ -22,7 +23,10 @@ pub(super) struct Nodes {
 
 impl Nodes {
     pub(super) fn start() -> Self {
-        let cluster = RedisCluster::start(3, 1);
+        Self::on(RedisCluster::start(3, 1))
+    }
+
+    fn on(cluster: RedisCluster) -> Self {
         let hash_slots = TAG_NAMES.iter().map(|tag| cluster.hash_slot(&format!("weir:{{{tag}}}:A:1"))).collect();
         Self { cluster, hash_slots, master: 0 }
     }
@@ -35,6 +39,12 @@ impl Nodes {
     fn until_replaced(&mut self) {
         self.cluster.until_master(self.replica());
         self.cluster.until_whole();
+    }
+
+    /// Cuts off the master of a hash slot. Clients still reach it.
+    fn isolate(&mut self, hash_slot: u16) {
+        self.master = self.cluster.owner(hash_slot);
+        self.cluster.isolate(Some(self.master));
     }
 
     /// The tags' hash slots on the master, and another master.
@@ -53,6 +63,9 @@ impl Servers for Nodes {
     }
 
     fn heal(&mut self) {
+        if self.cluster.is_divisible() {
+            self.cluster.isolate(None);
+        }
         for node in &mut self.cluster.nodes {
             if !node.is_running() {
                 node.restart();
@@ -133,6 +146,40 @@ pub(super) const FAULTS: [Fault<Nodes>; 6] = [
         buckets: Buckets::Kept,
     },
 ];
+
+/// The partition lasts until all is decided again: the old master answers all the time, with the map that it had.
+const PARTITIONS: [Fault<Nodes>; 3] = [
+    Fault {
+        name: "cluster: the master of the lowest hash slots is cut off from the others",
+        begin: |nodes| nodes.isolate(0),
+        lasts: Duration::ZERO,
+        end: Nodes::until_replaced,
+        requests: Requests::Undecided,
+        buckets: Buckets::Lost,
+    },
+    Fault {
+        name: "cluster: the master of the middle hash slots is cut off from the others",
+        begin: |nodes| nodes.isolate(8_191),
+        lasts: Duration::ZERO,
+        end: Nodes::until_replaced,
+        requests: Requests::Undecided,
+        buckets: Buckets::Lost,
+    },
+    Fault {
+        name: "cluster: the master of the highest hash slots is cut off from the others",
+        begin: |nodes| nodes.isolate(16_383),
+        lasts: Duration::ZERO,
+        end: Nodes::until_replaced,
+        requests: Requests::Undecided,
+        buckets: Buckets::Lost,
+    },
+];
+
+#[test]
+fn limits_hold_while_a_master_is_cut_off_from_its_cluster() {
+    let cluster = RedisCluster::divisible(&RedisConfig::default(), 3, 1);
+    Stage::new(Nodes::on(cluster), CALM).survive_all(&PARTITIONS);
+}
 
 #[test]
 fn limits_hold_through_the_faults_of_a_cluster() {

@@ -1,11 +1,13 @@
 //! Blocks, live overrides and resets of limits: the same cases for each kind.
 
 use serde_json::{Value, json};
+use weir::store::redis::TAG_NAMES;
 
 use super::{ask, done, each_store, serve, spend};
-use crate::support::becomes;
-use crate::support::redis::RedisServer;
+use crate::support::cluster::RedisCluster;
+use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::weir::Weir;
+use crate::support::{becomes, eventually};
 
 /// `LIMIT` and `SPAN` stand for a limit and a duration. The id is `a{b}:c`.
 struct Kind {
@@ -120,6 +122,43 @@ fn gateways<const COUNT: usize>() -> (RedisServer, [Weir; COUNT]) {
     let redis = RedisServer::plain();
     let weirs = std::array::from_fn(|_| serve(&["--store", &redis.url()]));
     (redis, weirs)
+}
+
+/// The old master of their keys answers all the time, with the map that it had. One user may ask a node for its state, and one may
+/// not.
+#[test]
+fn it_reaches_gateways_while_the_node_that_has_it_is_cut_off_from_its_cluster() {
+    let rights = "~weir:* +evalsha +eval +get +set +del +pttl +pexpire +persist +time +ping +asking +cluster|slots \
+                  +zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hgetall +hset +hdel";
+    let users = [("asking", "+cluster|info"), ("counting", "")];
+    let user = |(name, more)| format!("user {name} on >secret resetchannels -@all {rights} {more}");
+    let config = RedisConfig { lines: users.map(user).to_vec(), ..RedisConfig::default() };
+    let mut cluster = RedisCluster::divisible(&config, 3, 1);
+    let weirs = users.map(|(name, _)| {
+        let url = cluster.url().replace("://", &format!("://{name}:secret@"));
+        let weir = serve(&["--store", &url]);
+        weir.until_connected();
+        weir
+    });
+    let [asking, counting] = &weirs;
+    counting.until_logged("give the user `+cluster|info`");
+    assert!(!asking.log().contains("+cluster|info"), "{}", asking.log());
+    let master = cluster.owner(cluster.hash_slot(&format!("weir:{{{}}}:!blocked", TAG_NAMES[0])));
+    cluster.isolate(Some(master));
+    cluster.until_master(master + 3);
+    cluster.until_whole();
+    for (kind, [from, to]) in KINDS.iter().zip([[asking, counting], [counting, asking], [asking, counting]]) {
+        eventually(kind.name, || match kind.ask(from, "Wide") {
+            (200, _) => Ok(()),
+            other => Err(other),
+        });
+        kind.until_it_holds(&[from, to], "Wide", from);
+        if kind.gauge.is_some() {
+            assert_eq!(kind.remove(to, "Wide"), 200, "{}", kind.name);
+            becomes(kind.name, 0, || kind.count(from));
+        }
+    }
+    assert!(cluster.nodes[master].cli(&["CLUSTER", "INFO"]).contains("cluster_state:fail"));
 }
 
 #[test]

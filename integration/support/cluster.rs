@@ -1,5 +1,6 @@
 //! A Redis Cluster of several servers.
 
+use super::bus::Bus;
 use super::eventually;
 use super::redis::{RedisConfig, RedisServer};
 
@@ -13,6 +14,8 @@ pub(crate) struct RedisCluster {
     /// The first masters, then a replica of each in the same order, then another one of each.
     pub(crate) nodes: Vec<RedisServer>,
     ids: Vec<String>,
+    bus: Option<Bus>,
+    isolated: Option<usize>,
 }
 
 /// A line of `CLUSTER NODES`.
@@ -30,31 +33,41 @@ impl RedisCluster {
 
     /// Like [`Self::start`], with a configuration for each server: a password, TLS, further lines.
     pub(crate) fn start_with(config: &RedisConfig, masters: usize, replicas: usize) -> Self {
-        let mut config = RedisConfig { cluster: true, ..config.clone() };
-        let own = [
-            &format!("cluster-node-timeout {NODE_TIMEOUT}"),
-            "cluster-replica-validity-factor 0",
-            "cluster-allow-replica-migration no",
-            "repl-ping-replica-period 1",
-            "repl-diskless-sync-delay 0",
-        ];
-        config.lines.splice(0..0, own.map(str::to_owned));
-        config.lines.extend(config.password.as_ref().map(|password| format!("masterauth {password}")));
-        if config.tls {
-            config.lines.push("tls-cluster yes".into());
-        }
-        let nodes = RedisServer::several(&config, masters * (1 + replicas));
+        Self::join(RedisServer::several(&config_of(config), masters * (1 + replicas)), None, masters)
+    }
+
+    /// Like [`Self::start_with`]; [`Self::isolate`] may cut off a node.
+    pub(crate) fn divisible(config: &RedisConfig, masters: usize, replicas: usize) -> Self {
+        let count = masters * (1 + replicas);
+        let bus = Bus::start(count);
+        let node = |node| {
+            let mut config = config_of(config);
+            config.lines.extend(bus.lines(node));
+            RedisServer::start(&config)
+        };
+        let nodes = (0..count).map(node).collect();
+        Self::join(nodes, Some(bus), masters)
+    }
+
+    fn join(nodes: Vec<RedisServer>, bus: Option<Bus>, masters: usize) -> Self {
         let ids = nodes.iter().map(|node| node.cli(&["CLUSTER", "MYID"])).collect();
-        let cluster = Self { nodes, ids };
-        cluster.join(masters);
+        let cluster = Self { nodes, ids, bus, isolated: None };
+        cluster.meet(masters);
         cluster
     }
 
-    fn join(&self, masters: usize) {
-        let bus_port = |node: &RedisServer| {
-            node.cli(&["CONFIG", "GET", "cluster-port"]).lines().nth(1).expect("a cluster has one").to_owned()
-        };
-        let bus_ports: Vec<String> = self.nodes.iter().map(bus_port).collect();
+    /// The port at which others find the bus of a node.
+    fn bus_port(&self, node: usize) -> u16 {
+        let text = self.nodes[node].cli(&["CONFIG", "GET", "cluster-port"]);
+        let port = text.lines().nth(1).expect("a cluster has one").parse().unwrap();
+        self.bus.as_ref().map_or(port, |bus| {
+            bus.lead_to(node, port);
+            bus.port(node)
+        })
+    }
+
+    fn meet(&self, masters: usize) {
+        let bus_ports: Vec<String> = (0..self.nodes.len()).map(|node| self.bus_port(node).to_string()).collect();
         for (index, node) in self.nodes.iter().enumerate() {
             node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
             if index < masters {
@@ -75,6 +88,16 @@ impl RedisCluster {
         }
         self.until_whole();
         self.until_in_sync();
+    }
+
+    pub(crate) const fn is_divisible(&self) -> bool {
+        self.bus.is_some()
+    }
+
+    /// Cuts a node off from all others, though not from clients, or ends that.
+    pub(crate) fn isolate(&mut self, node: Option<usize>) {
+        self.bus.as_ref().expect("the cluster is divisible").isolate(node);
+        self.isolated = node;
     }
 
     /// `redis+cluster://` and the addresses of all nodes.
@@ -116,7 +139,7 @@ impl RedisCluster {
         hash_slots.iter().map(owner).collect()
     }
 
-    /// Waits until the nodes that run agree on a master for each hash slot and take calls.
+    /// Waits until the nodes that run and are not cut off agree on a master for each hash slot and take calls.
     #[track_caller]
     pub(crate) fn until_whole(&self) {
         eventually("the cluster takes calls", || {
@@ -125,16 +148,14 @@ impl RedisCluster {
                 let ok = ["cluster_state:ok".to_owned(), format!("cluster_known_nodes:{}", self.nodes.len())];
                 if ok.iter().all(|line| info.contains(line.as_str())) { Ok(()) } else { Err(info) }
             };
-            self.nodes.iter().filter(|node| node.is_running()).try_for_each(state)
+            self.well().try_for_each(state)
         });
     }
 
     /// Waits until each running replica has a connection to its master and its data.
     #[track_caller]
     pub(crate) fn until_in_sync(&self) {
-        eventually("the replicas are in sync", || {
-            self.nodes.iter().filter(|node| node.is_running()).try_for_each(RedisServer::in_sync)
-        });
+        eventually("the replicas are in sync", || self.well().try_for_each(RedisServer::in_sync));
     }
 
     /// Moves a hash slot with its keys to another master.
@@ -196,8 +217,32 @@ impl RedisCluster {
     }
 
     fn running(&self) -> &RedisServer {
-        self.nodes.iter().find(|node| node.is_running()).expect("a node runs")
+        self.well().next().expect("a node runs")
     }
+
+    /// The nodes that run and are not cut off from the others.
+    fn well(&self) -> impl Iterator<Item = &RedisServer> {
+        let is_isolated = |node: usize| self.isolated == Some(node);
+        let nodes = self.nodes.iter().enumerate().filter(move |(place, _)| !is_isolated(*place));
+        nodes.map(|(_, node)| node).filter(|node| node.is_running())
+    }
+}
+
+fn config_of(config: &RedisConfig) -> RedisConfig {
+    let mut config = RedisConfig { cluster: true, ..config.clone() };
+    let own = [
+        &format!("cluster-node-timeout {NODE_TIMEOUT}"),
+        "cluster-replica-validity-factor 0",
+        "cluster-allow-replica-migration no",
+        "repl-ping-replica-period 1",
+        "repl-diskless-sync-delay 0",
+    ];
+    config.lines.splice(0..0, own.map(str::to_owned));
+    config.lines.extend(config.password.as_ref().map(|password| format!("masterauth {password}")));
+    if config.tls {
+        config.lines.push("tls-cluster yes".into());
+    }
+    config
 }
 
 fn known(text: &str, ids: &[String]) -> Vec<NodeLine> {

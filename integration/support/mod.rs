@@ -1,6 +1,7 @@
 //! Shared by the areas: processes, servers, wires, and waiting.
 
 pub(crate) mod binary;
+pub(crate) mod bus;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
 pub(crate) mod frames;

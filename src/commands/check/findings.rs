@@ -203,6 +203,10 @@ fn of_cluster(found: &Inspection, server: &Server, facts: &ServerFacts) -> Vec<R
             format!("cluster_state is `{state}`: `redis-cli --cluster check` says why"),
         ),
         warning(
+            facts.cluster.is_none(),
+            "the user may not call CLUSTER INFO, which tells a node that is cut off from its cluster: `ACL SETUSER USER +cluster|info`",
+        ),
+        warning(
             !server.is_spare && replicas == Some(0),
             "no replica: while this node is down, its share of the buckets has no decisions",
         ),

@@ -34,7 +34,7 @@ impl KeyStarts {
             [only] => format!("~{only}* {commands}"),
             starts => {
                 let prefix = starts[0].split('{').next().unwrap_or_default();
-                format!("~{prefix}* {commands} +asking +cluster|slots")
+                format!("~{prefix}* {commands} +asking +cluster|slots +cluster|info")
             }
         }
     }

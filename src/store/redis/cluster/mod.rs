@@ -30,6 +30,7 @@ mod across;
 mod follow;
 mod map;
 mod refresh;
+mod reports;
 
 pub(super) struct Cluster {
     nodes: Arc<Nodes>,
