@@ -39,7 +39,10 @@ end
 local function found(key, name)
   local held = pcall('ZCOUNT', key, '(' .. format(INTEGER, now), '+inf')
   if type(held) == 'table' then
-    return nil, held
+    if not discarded(key, held) then
+      return nil, held
+    end
+    held = 0
   end
   local last = held > 0 and name and call('ZSCORE', key, name)
   return held, last and tonumber(last) > now

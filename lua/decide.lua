@@ -50,7 +50,7 @@
 -- Last, if an algorithm has details of a charge, a list: the number of the charge in the call, counted from 0, and a list of
 -- its details, and so on.
 --
--- A request with a malformed charge, or with a bucket that cannot be read or written (WRONGTYPE, OOM, ...), has that error in
+-- A request with a malformed charge, or with a bucket that cannot be read or written (NOPERM, OOM, ...), has that error in
 -- place of its integers, and the others have their answers. It changes nothing if a bucket cannot be read. A server that rejects
 -- a write rejects every write of the call. A request that does not consist of five words for each charge fails the call.
 --
@@ -74,7 +74,7 @@
 --                                commits of such an algorithm cannot fail, and follow all others of a request.
 --   late = true                  for one that cannot decide without a change: `decide` makes the change. It is called after all
 --                                others of the request, and only if none of them denies.
--- Every key of text that is not a bucket adds one to `corrupt`.
+-- Every key of something that is not a bucket adds one to `corrupt`; one of another type is deleted, unless it is a queue's or a script's.
 
 -- The user scripts that this call charges, by name; a gateway writes them in here (see script.lua). They come first, so that
 -- they see no name of this file.

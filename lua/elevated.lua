@@ -104,7 +104,7 @@ local function quota_of(key, name)
     quotas[key] = quota
     local text = pcall('GET', key)
     if type(text) == 'table' then
-      quota.failure = text
+      quota.failure = not discarded(key, text) and text or nil
     elseif text then
       local activations, over = match(text, '^(%d+) (%d+)$')
       if activations and tonumber(activations) < EXACT and tonumber(over) < EXACT then

@@ -181,7 +181,7 @@ local function bucket_of(key, charge)
   if not text then
     return bucket
   elseif type(text) == 'table' then
-    bucket.failure = text
+    bucket.failure = not discarded(key, text) and text or nil
     return bucket
   end
   local since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %S+)$')

@@ -73,8 +73,16 @@ local function full_after(wait, charge, outcome, retry, reset)
   return retry, (reset == -1 or reset > wait) and wait or reset
 end
 
--- The number of keys that held text which is not a bucket.
+-- The number of keys that held something which is not a bucket.
 local corrupt = 0
+
+-- True if a read failed because the key is of another type. The key is deleted then: it counts as a full bucket, as other text does.
+local function discarded(key, failure)
+  if match(failure.err, 'WRONGTYPE') and type(pcall('DEL', key)) == 'number' then
+    corrupt = corrupt + 1
+    return true
+  end
+end
 
 -- The number of the request at hand, counted from 1.
 local turn = 0

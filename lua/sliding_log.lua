@@ -87,7 +87,7 @@ end
 -- stepped back, that of the newest entry. Or nil and an error.
 local function found(key, charge)
   local period, length = charge.parameters, pcall('LLEN', key)
-  if length == 0 then
+  if length == 0 or type(length) == 'table' and discarded(key, length) then
     return { used = 0, ended = 0, instant = now, key = key, period = period }
   elseif type(length) == 'table' then
     return nil, length

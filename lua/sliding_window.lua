@@ -59,7 +59,10 @@ local function read(key, charge)
   end
   local text = pcall('GET', key)
   if type(text) == 'table' then
-    return nil, text
+    if not discarded(key, text) then
+      return nil, text
+    end
+    text = nil
   end
   local at, previous, current, window = match(text or '', '^(%d+) (%d+) (%d+) (%d+ %d+)$')
   at, previous, current = tonumber(at), tonumber(previous), tonumber(current)
