@@ -16,6 +16,7 @@ mod promises;
 mod quotas;
 mod sentinel;
 mod servers;
+mod told;
 
 use std::borrow::Borrow;
 use std::sync::Arc;

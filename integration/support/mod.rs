@@ -9,6 +9,7 @@ pub(crate) mod injector;
 pub(crate) mod process;
 pub(crate) mod programs;
 pub(crate) mod redis;
+pub(crate) mod saying;
 pub(crate) mod sentinel;
 pub(crate) mod server;
 pub(crate) mod upstream;

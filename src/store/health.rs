@@ -7,7 +7,7 @@ pub struct Health {
     pub connected: bool,
     /// True if nothing is sent because the server was silent.
     pub breaker_open: bool,
-    /// Why there is no connection, or [`Fault::Failing`] if every answer is an error.
+    /// Why there is no connection, or what is wrong with the last answers.
     pub fault: Option<Fault>,
     /// The fault as text, with a hint.
     pub last_error: Option<String>,
@@ -40,5 +40,7 @@ label! {
         Loading = "loading",
         /// The server answers every decision with an error.
         Failing = "failing",
+        /// The server answers, and every time after the timeout.
+        Late = "late",
     }
 }

@@ -44,8 +44,9 @@ impl Diagnosis {
                 (Fault::Cluster, right)
             }
             "ERR" if reply.contains("unknown command") && reply.to_ascii_lowercase().contains("eval") => {
-                (Fault::Sentinel, SENTINEL.into())
+                (Fault::Permission, NO_SCRIPTS.into())
             }
+            "ERR" if reply.contains("max number of clients") => (Fault::Unreachable, TOO_MANY_CLIENTS.into()),
             _ => return Self::of_request(reply),
         };
         Some(Self::new(fault, format!("{reply}: {right}")))
@@ -64,6 +65,18 @@ impl Diagnosis {
             _ => return None,
         };
         Some(Self::new(fault, format!("{inner}: {right}")))
+    }
+
+    /// Diagnoses a server that answers with errors only, this one among them.
+    pub(super) fn of_failure(reply: &str, keys: &KeyStarts) -> Self {
+        if lacks_right(reply) {
+            let text = format!(
+                "{reply}: give the user the permissions `{}`, and those of your algorithms",
+                keys.permissions()
+            );
+            return Self::new(Fault::Permission, text);
+        }
+        Self::new(Fault::Failing, reply)
     }
 
     /// Diagnoses a server by its mode and role, as `HELLO` reports them.
@@ -88,16 +101,29 @@ impl Diagnosis {
     }
 }
 
-const SENTINEL: &str = "this is a Sentinel, or another server without scripting: write `redis+sentinel://host:port/master-name` to \
-                        follow the master that it watches, `redis-cli -p 26379 sentinel masters` prints the names";
+/// True for the error of a command that the user may not call, in a script or by itself. Redis 7.0 and older say that the user `can't
+/// run this command`, later ones and Valkey speak of an `ACL failure in script`.
+pub(super) fn lacks_right(reply: &str) -> bool {
+    ["NOPERM ", "can't run this command", "ACL failure in script"].iter().any(|words| reply.contains(words))
+}
+
+const SENTINEL: &str = "this is a Sentinel: write `redis+sentinel://host:port/master-name` to follow the master that it watches, \
+                        `redis-cli -p 26379 sentinel masters` prints the names";
+
+const NO_SCRIPTS: &str = "the server has no scripts, or other names for the commands: Weir needs EVAL and EVALSHA, so undo \
+                          `rename-command`";
+
+const TOO_MANY_CLIENTS: &str =
+    "raise `maxclients`, or start fewer workers: each has a connection, and each process has one more";
 
 const REPLICA: &str = "this server is a read-only replica: use its master";
 
 const NOT_TLS: &str = "the server does not speak TLS on this port: use `redis://` for plain text";
 
-/// The hint when a plain connection ends before the first reply.
-pub(super) const PERHAPS_TLS: &str =
-    "the server closed the connection before its first reply: use `rediss://` if it expects TLS";
+/// The hint when a plain connection ends before the first reply. The reset takes Redis' own words along if it has `maxclients`
+/// connections.
+pub(super) const PERHAPS_TLS: &str = "the server closed the connection before its first reply: use `rediss://` if it expects TLS, \
+                                      raise `maxclients` if it has as many connections";
 
 /// The hint when the server asks for a client certificate and gets none.
 pub(super) const WANTS_CERTIFICATE: &str =
@@ -133,7 +159,8 @@ mod tests {
             ("MOVED 13907 127.0.0.1:7002", Fault::Cluster),
             ("NOPERM this user has no permissions to run the 'evalsha' command", Fault::Permission),
             ("NOAUTH Authentication required.", Fault::Authentication),
-            ("ERR unknown command 'EVALSHA', with args beginning with: ", Fault::Sentinel),
+            ("ERR unknown command 'EVALSHA', with args beginning with: ", Fault::Permission),
+            ("ERR max number of clients reached", Fault::Unreachable),
             (
                 "ERR Error running script (call to f_7e1): @user_script:1: -READONLY You can't write against a replica.",
                 Fault::Replica,

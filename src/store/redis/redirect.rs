@@ -26,6 +26,19 @@ impl Redirect {
             _ => None,
         }
     }
+
+    /// What may be wrong if the same reply comes again and again.
+    pub(super) const fn hint(&self) -> &'static str {
+        match self {
+            Self::Moved { .. } | Self::Ask { .. } => {
+                "the nodes do not agree on who has the keys, or that one does not answer: check `redis-cli --cluster check`"
+            }
+            Self::TryAgain => {
+                "the keys are at two nodes until their hash slot has moved: `redis-cli --cluster fix` ends a move"
+            }
+            Self::Down => "no master serves these keys now: `redis-cli --cluster check` says why",
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::{Cmd, RedisResult, Value};
 use tokio::time::{Instant, sleep};
 
+use super::super::call::describe;
+use super::super::diagnosis::Diagnosis;
 use super::super::node::{Migration, NodeHandle, Route, within};
 use super::super::redirect::Redirect;
 use super::super::url::host_and_port;
@@ -16,7 +19,10 @@ use super::map;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
-use crate::store::{Batch, StoreAnswer, StoreError};
+use crate::store::{Batch, Fault, StoreAnswer, StoreError};
+
+/// How long a command is sent again and again that no request waits for.
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The pause before a call is made again to a cluster that cannot serve it at the moment.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -74,7 +80,7 @@ impl Nodes {
         {
             let left = self.timeout.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                return answered;
+                break;
             }
             let again = async {
                 let (node, migration) = self.next(tag, redirect).await?;
@@ -82,10 +88,46 @@ impl Nodes {
             };
             match within(left, pin!(again)).await {
                 Some(next) => answered = next,
-                None => return answered,
+                None => break,
             }
         }
+        if let Err(error) = &answered {
+            self.note_unserved(tag, error, batch.charges);
+        }
         answered
+    }
+
+    /// Sends a command again where the reply says, for [`COMMAND_TIMEOUT`]. Then the last reply stays.
+    pub(super) async fn follow_command(self: &Arc<Self>, tag: u8, command: &Cmd, reply: &mut Value) -> RedisResult<()> {
+        let begun = Instant::now();
+        while let Value::ServerError(error) = reply
+            && let Some(redirect) = Redirect::of_reply(&describe(&error.clone().into()))
+            && begun.elapsed() < COMMAND_TIMEOUT
+        {
+            // Without another node, the reply says why.
+            let Ok((node, migration)) = self.next(tag, redirect).await else { break };
+            let Ok(live) = node.awaited_connection().await else { break };
+            *reply = match migration {
+                Some(Migration::Destination) => live.reply_when_asking(command.clone()).await?,
+                _ => live.reply(command).await?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Notes that no node has decided a call until its time was up.
+    fn note_unserved(&self, tag: u8, error: &StoreError, charges: &[Charge]) {
+        if let (StoreError::Failed(text), Some(redirect)) = (error, redirect_of(error))
+            && !is_split(error, charges)
+        {
+            self.note(tag, format!("{text}: {}", redirect.hint()));
+        }
+    }
+
+    fn note(&self, tag: u8, text: String) {
+        if let Ok(node) = self.node(tag) {
+            node.note_failure(Diagnosis::new(Fault::Cluster, text));
+        }
     }
 
     /// The node to ask after a redirect, and how.
@@ -121,7 +163,11 @@ impl Nodes {
     /// The node that a redirect names, and its name. Begins to connect to one that is not in the map.
     fn named(&self, named: &str, tag: u8) -> Result<(String, Arc<NodeHandle>), StoreError> {
         let map = self.map.load();
-        let unusable = || StoreError::Failed(format!("a node of the cluster named another one `{named}`"));
+        let unusable = || {
+            let text = format!("a node of the cluster named another one `{named}`");
+            self.note(tag, text.clone());
+            StoreError::Failed(text)
+        };
         let (host, port) = map::split(named).ok_or_else(unusable)?;
         // A node that does not know its own address means its host.
         let own = map.name_of(tag).and_then(map::split);

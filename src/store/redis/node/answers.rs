@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use redis::{RedisError, Value};
+use tokio::time::Instant;
 
 use super::calls::RequestAnswer;
 use super::connection::Connection;
@@ -14,16 +15,20 @@ use crate::store::redis::redirect::Redirect;
 use crate::store::{Fault, StoreError};
 
 impl Node {
-    /// Returns the answers to the requests of a call, or the error that all of them get.
+    /// Returns the answers to the requests of a call, or the error that all of them get. `in_time`: somebody waits for them.
     pub(super) fn answers(
         &self,
         live: &Arc<Connection>,
         requests: &Requests,
         answer: Result<Value, RedisError>,
+        in_time: bool,
     ) -> Result<Vec<RequestAnswer>, StoreError> {
         let value = answer.map_err(|error| self.call_error(live, &error))?;
         let reply = requests.reply(value).map_err(|reply| match reply {
-            BadReply::Malformed(text) => StoreError::Failed(text),
+            BadReply::Malformed(text) => {
+                self.note_failure(Diagnosis::new(Fault::Failing, &*text));
+                StoreError::Failed(text)
+            }
             BadReply::Foreign(text) => {
                 let text = format!("a reply was lost or duplicated on the way, this call was answered by {text:.100}");
                 self.give_up(live, Diagnosis::new(Fault::Unreachable, text));
@@ -35,8 +40,8 @@ impl Node {
         }
         let failing = reply.answers.iter().find_map(|answer| answer.as_ref().err());
         match failing.filter(|_| reply.answers.iter().all(Result::is_err)) {
-            Some(text) => self.note_failure(text),
-            None => self.note_answer(),
+            Some(text) => self.note_failure(Diagnosis::of_failure(text, &self.key_starts)),
+            None => self.note_answer(in_time),
         }
         let answers = reply.answers.into_iter();
         Ok(answers
@@ -55,7 +60,7 @@ impl Node {
         if self.is_in_cluster && Redirect::of_reply(&text).is_some() {
             return StoreError::Failed(text);
         }
-        self.note_failure(&text);
+        self.note_failure(Diagnosis::of_failure(&text, &self.key_starts));
         self.request_error(live, Diagnosis::of_call(&text, &self.key_starts), text)
     }
 
@@ -67,18 +72,28 @@ impl Node {
         StoreError::Failed(text)
     }
 
-    /// Notes that all answers of a call were errors.
-    fn note_failure(&self, text: &str) {
-        if !self.is_failing.swap(true, Ordering::Relaxed) {
-            self.state.lock().diagnosis = Some(Diagnosis::new(Fault::Failing, text));
+    /// Notes that the server answers, though not with decisions in time.
+    pub(in crate::store::redis) fn note_failure(&self, diagnosis: Diagnosis) {
+        // Without a connection, the reason for that says more.
+        if self.live.load().is_none() {
+            return;
+        }
+        self.is_failing.store(true, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.noted = Instant::now();
+        if state.diagnosis.as_ref().is_none_or(|known| known.fault != diagnosis.fault) {
+            state.diagnosis = Some(diagnosis);
         }
     }
 
     /// Notes that a call was answered.
-    fn note_answer(&self) {
-        if self.is_failing.load(Ordering::Relaxed) && self.is_failing.swap(false, Ordering::Relaxed) {
+    fn note_answer(&self, in_time: bool) {
+        if self.is_failing.load(Ordering::Relaxed) {
             let mut state = self.state.lock();
-            state.diagnosis = state.diagnosis.take().filter(|diagnosis| diagnosis.fault != Fault::Failing);
+            if in_time || state.diagnosis.as_ref().is_none_or(|known| known.fault != Fault::Late) {
+                state.diagnosis = None;
+                self.is_failing.store(false, Ordering::Relaxed);
+            }
         }
     }
 
@@ -91,7 +106,8 @@ impl Node {
             let may_return = may_return && live.opened.elapsed() >= SHORTEST_LIFE;
             self.is_returning.store(may_return, Ordering::Relaxed);
             self.is_failing.store(false, Ordering::Relaxed);
-            *state = NodeState { breaker_open: diagnosis.fault == Fault::Silent, diagnosis: Some(diagnosis) };
+            let breaker_open = diagnosis.fault == Fault::Silent;
+            *state = NodeState { breaker_open, diagnosis: Some(diagnosis), noted: Instant::now() };
             self.live.store(None);
             live.driver.abort();
             self.lost.notify_one();

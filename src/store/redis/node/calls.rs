@@ -275,7 +275,8 @@ impl Node {
             if let Some(answer) = within(self.timeout, reply.as_mut()).await {
                 live.overdue.fetch_sub(1, Ordering::Relaxed);
                 // The result still shows whether the connection works.
-                for (answer, unclaimed) in self.answers(live, requests, answer).into_iter().flatten().zip(unclaimed) {
+                let answers = self.answers(live, requests, answer, false).into_iter().flatten();
+                for (answer, unclaimed) in answers.zip(unclaimed) {
                     self.give_back(route, requests.now, unclaimed, answer);
                 }
                 return;
@@ -349,6 +350,8 @@ async fn send_next(node: Arc<Node>) {
     let Some(answer) = patience.wait(reply.as_mut()).await else {
         let is_silent = !waited || live.overdue.load(Ordering::Relaxed) > 0;
         let error = if is_silent && !node.is_overloaded(since) {
+            let text = format!("answers take longer than the timeout of {:?}", node.timeout);
+            node.note_failure(Diagnosis::new(Fault::Late, text));
             StoreError::Late(node.timeout)
         } else {
             StoreError::Busy { sent: true }
@@ -357,7 +360,7 @@ async fn send_next(node: Arc<Node>) {
         fail(askers, &error);
         return node.outwait(&live, (route, &requests), unclaimed, reply).await;
     };
-    match node.answers(&live, &requests, answer) {
+    match node.answers(&live, &requests, answer, true) {
         Ok(answers) => {
             for (asker, answer) in askers.into_iter().zip(answers) {
                 if let Err(answer) = asker.answer.send(answer) {

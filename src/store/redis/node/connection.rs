@@ -46,12 +46,25 @@ impl Connection {
     }
 
     /// Sends ASKING, which holds for the next command only, and a command in one write. Returns the reply to the command.
-    async fn reply_when_asking(&self, command: Cmd) -> Result<Value, RedisError> {
+    pub(in crate::store::redis) async fn reply_when_asking(&self, command: Cmd) -> Result<Value, RedisError> {
         let mut pipeline = redis::pipe();
         pipeline.cmd("ASKING").add_command(command);
         let mut replies = self.client.clone().send_packed_commands(&pipeline, 1, 1).await?;
         self.heard.fetch_add(1, Ordering::Relaxed);
         Ok(replies.pop().unwrap_or(Value::Nil))
+    }
+
+    /// Sends commands in one write and returns their replies.
+    pub(in crate::store::redis) async fn replies(&self, commands: &[Cmd]) -> Result<Vec<Value>, RedisError> {
+        let mut pipeline = redis::pipe();
+        for command in commands {
+            pipeline.add_command(command.clone());
+        }
+        let replies = self.client.clone().send_packed_commands(&pipeline, 0, commands.len()).await;
+        if replies.is_ok() {
+            self.heard.fetch_add(1, Ordering::Relaxed);
+        }
+        replies
     }
 
     /// Sends a command and returns its reply.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use self::calls::{Calls, OUTSTANDING, OUTSTANDING_IN_CLUSTER};
@@ -47,6 +48,9 @@ const SILENT_TIMEOUTS: u32 = 5;
 /// sooner would probably break again.
 const SHORTEST_LIFE: Duration = Duration::from_millis(100);
 
+/// An error or a late answer counts this long if no other call follows, which would tell whether it was a hiccup.
+const FAILING_FOR: Duration = Duration::from_mins(1);
+
 /// The error of a request that is not sent because too many are waiting.
 const BUSY: StoreError = StoreError::Busy { sent: false };
 
@@ -77,16 +81,24 @@ pub(super) struct Node {
     /// Wakes the owner when a connection was given up or has ended.
     lost: Notify,
     state: Mutex<NodeState>,
-    /// Set while `state` holds a [`Fault::Failing`].
+    /// Set while `state` says what is wrong with the answers on the connection.
     is_failing: AtomicBool,
     corrupt: AtomicU64,
 }
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct NodeState {
     /// The server was silent, and nothing is sent until it answers on a new connection.
     breaker_open: bool,
     diagnosis: Option<Diagnosis>,
+    /// When the diagnosis was made last.
+    noted: Instant,
+}
+
+impl NodeState {
+    fn new(diagnosis: Option<Diagnosis>) -> Self {
+        Self { breaker_open: false, diagnosis, noted: Instant::now() }
+    }
 }
 
 impl NodeHandle {
@@ -110,7 +122,7 @@ impl NodeHandle {
             // A random start: a reply to another process does not match.
             number: AtomicU64::new(rand::random()),
             lost: Notify::new(),
-            state: Mutex::new(NodeState { diagnosis, ..NodeState::default() }),
+            state: Mutex::new(NodeState::new(diagnosis)),
             is_failing: AtomicBool::new(false),
             corrupt: AtomicU64::new(0),
         });
@@ -182,7 +194,9 @@ impl Node {
     }
 
     pub(super) fn health(&self) -> Health {
-        let NodeState { breaker_open, diagnosis } = self.state.lock().clone();
+        let NodeState { breaker_open, diagnosis, noted } = self.state.lock().clone();
+        let is_over = self.is_failing.load(Ordering::Relaxed) && noted.elapsed() >= FAILING_FOR;
+        let diagnosis = diagnosis.filter(|_| !is_over);
         let (fault, last_error) = diagnosis.map(|diagnosis| (diagnosis.fault, diagnosis.text)).unzip();
         Health {
             connected: self.live.load().is_some(),
@@ -203,7 +217,7 @@ impl Node {
     }
 
     /// Returns the connection, or waits for the one that is about to replace it.
-    async fn awaited_connection(&self) -> Result<Arc<Connection>, StoreError> {
+    pub(super) async fn awaited_connection(&self) -> Result<Arc<Connection>, StoreError> {
         loop {
             let mut returned = std::pin::pin!(self.returned.notified());
             returned.as_mut().enable();

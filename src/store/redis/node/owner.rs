@@ -41,7 +41,7 @@ pub(super) async fn run(node: Arc<Node>, target: StoreTarget) {
         match open_for_waiting_requests(&node, &target).await {
             Ok(live) => {
                 let live = Arc::new(live);
-                *node.state.lock() = NodeState::default();
+                *node.state.lock() = NodeState::new(None);
                 node.live.store(Some(live.clone()));
                 release_waiting(&node);
                 log.connected();
@@ -119,8 +119,11 @@ async fn ping(live: &Connection, node: &Node) -> Result<(), Diagnosis> {
         }
         Err(error) => {
             let text = describe(&error);
-            let diagnosis = error.code().and_then(|_| Diagnosis::of_call(&text, &node.key_starts));
-            Err(diagnosis.unwrap_or_else(|| Diagnosis::new(Fault::Unreachable, text)))
+            if error.code().is_none() {
+                return Err(Diagnosis::new(Fault::Unreachable, text));
+            }
+            // A server that is busy with a script answers; a new connection would change nothing.
+            Diagnosis::of_call(&text, &node.key_starts).map_or(Ok(()), Err)
         }
     }
 }
