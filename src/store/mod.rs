@@ -132,6 +132,17 @@ impl Store {
         }
     }
 
+    /// The versions of the notes of these names. `None` for memory.
+    pub async fn note_versions<const NAMES: usize>(
+        &self,
+        names: [&'static str; NAMES],
+    ) -> Result<Option<[u64; NAMES]>, StoreError> {
+        match self {
+            Self::Memory(_) => Ok(None),
+            Self::Redis(store) => store.note_versions(names).await.map(Some),
+        }
+    }
+
     /// Gives back what is left of leases. Call it when the worker stops.
     pub async fn close(&self) {
         if let Self::Redis(store) = self {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use self::noticeboard::Noticeboard;
+use self::noticeboard::{Notice, Noticeboard};
 use super::{Limiter, Shared, View};
 use crate::clock::Clock;
 use crate::engine::algorithms::charge::{Charge, Mode};
@@ -97,8 +97,10 @@ impl Operator {
 
     /// Learns other gateways' notices, and drops those that have ended. Returns how long to wait until the next call.
     pub async fn keep_up(&self) -> Duration {
-        let next = self.board.keep_up::<Block>().await.min(self.board.keep_up::<LiveOverride>().await);
-        next.min(self.board.keep_up::<LimitReset>().await)
+        let kinds = [Block::NOTES, LiveOverride::NOTES, LimitReset::NOTES];
+        let [blocks, overrides, resets] = self.board.versions(kinds).await;
+        let next = self.board.keep_up::<Block>(blocks).await.min(self.board.keep_up::<LiveOverride>(overrides).await);
+        next.min(self.board.keep_up::<LimitReset>(resets).await)
     }
 
     /// Returns the state of the bucket `Name:id`.

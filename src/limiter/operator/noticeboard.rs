@@ -1,11 +1,12 @@
 //! The noticeboard: what operators post while gateways run, and gateways at one store share.
 //!
-//! Notices are few and rarely change, so each process has a copy of all, and polls the store for a new version. Without a shared
-//! store, the copy is all there is. [`Notice`] says what differs between the kinds.
+//! Notices are few and rarely change, so each process has a copy of all, and asks the store for the versions of all kinds at once, and
+//! for notices only if their version is new. Without a shared store, the copy is all there is. [`Notice`] says what differs between the kinds.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -69,6 +70,20 @@ pub(super) struct Noticeboard {
     clock: Clock,
     /// By kind. Locked while notices of the kind change.
     known: [Mutex<KnownVersion>; SharedNote::ALL.len()],
+    /// True once it was logged that the store does not tell the versions.
+    is_logged: AtomicBool,
+}
+
+/// What the store says of the notices of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stored {
+    /// Their version.
+    Version(u64),
+    /// Nothing: this process has all there are.
+    Here,
+    /// No connection to the store yet.
+    Down,
+    Unknown,
 }
 
 /// This process's copy of what the store has.
@@ -90,7 +105,28 @@ pub(super) struct OpenBoard<'a, T> {
 
 impl Noticeboard {
     pub(super) fn new(shared: Arc<Shared>, store: Store, clock: Clock) -> Self {
-        Self { shared, store, clock, known: <[_; SharedNote::ALL.len()]>::default() }
+        let known = <[_; SharedNote::ALL.len()]>::default();
+        Self { shared, store, clock, known, is_logged: AtomicBool::new(false) }
+    }
+
+    /// What the store says of the notices of these kinds.
+    pub(super) async fn versions<const KINDS: usize>(&self, kinds: [&'static str; KINDS]) -> [Stored; KINDS] {
+        match self.store.note_versions(kinds).await {
+            Ok(versions) => {
+                self.is_logged.store(false, Ordering::Relaxed);
+                versions.map_or([Stored::Here; KINDS], |versions| versions.map(Stored::Version))
+            }
+            // The connection's own task logs that it is lost.
+            Err(StoreError::Down) => [Stored::Down; KINDS],
+            Err(error) => {
+                if !self.is_logged.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        "cannot ask the store for new blocks, live overrides and resets: {error}; the known ones stay in force"
+                    );
+                }
+                [Stored::Unknown; KINDS]
+            }
+        }
     }
 
     /// The notices in force here.
@@ -109,22 +145,26 @@ impl Noticeboard {
     }
 
     /// Learns other gateways' notices, and drops those that have ended. Returns how long to wait until the next call.
-    pub(super) async fn keep_up<T: Notice>(&self) -> Duration {
+    pub(super) async fn keep_up<T: Notice>(&self, stored: Stored) -> Duration {
         let mut known = self.known[T::KIND as usize].lock().await;
-        let read = self.catch_up::<T>(&mut known).await;
+        let read = match stored {
+            Stored::Version(version) if known.version != Some(version) => {
+                self.catch_up::<T>(&mut known).await.map(|()| true)
+            }
+            Stored::Version(_) | Stored::Here => Ok(true),
+            Stored::Down | Stored::Unknown => Ok(false),
+        };
         let now = self.clock.now();
         let (list, ended): (Vec<T>, Vec<T>) = T::posted(&self.shared).into_iter().partition(|it| it.until() > now);
         if let Some(last_end) = ended.iter().map(T::until).max() {
             T::apply(&self.shared, list, last_end);
         }
         match read {
-            Ok(()) => {
+            Ok(true) => {
                 known.is_logged = false;
                 T::synced(&self.shared, now);
             }
-            // The connection's own task logs that it is lost.
-            Err(StoreError::Down) if known.version.is_none() => return FIRST_INTERVAL,
-            Err(StoreError::Down) => {}
+            Ok(false) => {}
             Err(error) => {
                 if !std::mem::replace(&mut known.is_logged, true) {
                     let plural = T::PLURAL;
@@ -132,7 +172,7 @@ impl Noticeboard {
                 }
             }
         }
-        INTERVAL
+        if stored == Stored::Down && known.version.is_none() { FIRST_INTERVAL } else { INTERVAL }
     }
 
     /// Applies the store's notices, if gateways share them and their version has changed. A store with an older version has lost
@@ -295,7 +335,7 @@ mod tests {
         let Clock::Set(now) = &clock else { return };
         for (time, left) in [(END.0 - 1, MOST_NOTICES - 1), (END.0, if end == END { 0 } else { MOST_NOTICES - 1 })] {
             now.store(time, std::sync::atomic::Ordering::Relaxed);
-            board.keep_up::<T>().await;
+            board.keep_up::<T>(Stored::Here).await;
             assert_eq!(posted(), left, "{name} at {time}");
         }
     }

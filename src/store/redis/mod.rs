@@ -178,11 +178,4 @@ impl RedisStore {
     fn key_start(&self) -> Arc<str> {
         self.key_starts.of(0)
     }
-
-    /// Notes that a server says that another one has a key.
-    fn note_redirect(&self) {
-        if let Servers::Cluster(cluster) = &self.servers {
-            cluster.refresh();
-        }
-    }
 }

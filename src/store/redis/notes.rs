@@ -1,15 +1,17 @@
 //! Notes with an end that all gateways at a server share: calls of `lua/blocks.lua`.
 //!
-//! They are few and rarely change, so each gateway has a copy, and polls for a new version.
+//! They are few and rarely change, so each gateway has a copy, and asks for their versions often, but for the notes only if those
+//! have changed.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
+use redis::{Cmd, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::RedisStore;
-use super::call::{assembled, describe};
+use super::call::{assembled, describe, text};
+use super::diagnosis::lacks_right;
+use super::{RedisStore, Servers};
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
 use crate::store::StoreError;
@@ -20,6 +22,12 @@ static SOURCE: LazyLock<String> = LazyLock::new(|| assembled(include_str!("../..
 
 /// The deadline of a call. No request waits for it.
 const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The rights that they need, besides those of limits.
+const RIGHTS: &str = "+zscore +zrange +zrangebyscore +zcard +zadd +zrem +hget +hset +hdel";
+
+/// The member of the sorted set of notes whose score is their version.
+const VERSION: &str = "!version";
 
 /// The most notes that one call reads. The server does nothing else meanwhile, and requests have 20 ms: ten thousand took it
 /// 130 ms on a busy machine.
@@ -53,6 +61,48 @@ impl RedisStore {
     /// The notes in the keys that end in `!name` and `!name-notes`; no bucket's begins with `!`.
     pub fn notes(&self, name: &'static str) -> SharedNotes<'_> {
         SharedNotes { store: self, name }
+    }
+
+    /// The versions of the notes of these names, in one round trip.
+    pub async fn note_versions<const NAMES: usize>(
+        &self,
+        names: [&'static str; NAMES],
+    ) -> Result<[u64; NAMES], StoreError> {
+        let start = self.key_start();
+        let commands = names.map(|name| {
+            let mut command = redis::cmd("ZSCORE");
+            command.arg(format!("{start}!{name}")).arg(VERSION);
+            command
+        });
+        let mut versions = [0; NAMES];
+        for (version, reply) in versions.iter_mut().zip(self.replies(&commands).await?) {
+            *version = match &reply {
+                Value::Nil => 0,
+                reply => text(reply).and_then(|score| score.parse().ok()).ok_or_else(|| unexpected(reply))?,
+            };
+        }
+        Ok(versions)
+    }
+
+    /// Sends commands about keys of the first tag in one go. Returns their replies, or the error that one of them is.
+    async fn replies(&self, commands: &[Cmd]) -> Result<Vec<Value>, StoreError> {
+        let live = self.connection()?;
+        let replying = async {
+            let mut replies = live.replies(commands).await?;
+            if let Servers::Cluster(cluster) = &self.servers {
+                for (command, reply) in commands.iter().zip(&mut replies) {
+                    cluster.follow_command(0, command, reply).await?;
+                }
+            }
+            replies.into_iter().map(Value::extract_error).collect()
+        };
+        let replies: RedisResult<Vec<Value>> =
+            timeout(TIMEOUT, replying).await.map_err(|_| StoreError::Late(TIMEOUT))?;
+        replies.map_err(|error| match describe(&error) {
+            _ if error.code().is_none() => StoreError::Broken,
+            text if lacks_right(&text) => StoreError::Failed(format!("{text}: give the user `{RIGHTS}`")),
+            text => StoreError::Failed(text),
+        })
     }
 }
 
@@ -127,18 +177,11 @@ impl SharedNotes<'_> {
 
     async fn call(self, arguments: &[Vec<u8>]) -> Result<Value, StoreError> {
         let Self { store, name } = self;
-        let (live, start) = (store.connection()?, store.key_start());
+        let start = store.key_start();
         let mut command = Cmd::new();
         command.arg("EVAL").arg(SOURCE.as_str()).arg(2);
         command.arg(format!("{start}!{name}")).arg(format!("{start}!{name}-notes")).arg(arguments);
-        let answer = timeout(TIMEOUT, live.reply(&command)).await.map_err(|_| StoreError::Late(TIMEOUT))?;
-        answer.and_then(Value::extract_error).map_err(|error| {
-            if error.code().is_none() {
-                return StoreError::Broken;
-            }
-            store.note_redirect();
-            StoreError::Failed(describe(&error))
-        })
+        store.replies(&[command]).await.map(|mut replies| replies.pop().unwrap_or(Value::Nil))
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use redis::{Cmd, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -160,9 +161,9 @@ impl Cluster {
         self.nodes.node(tag)
     }
 
-    /// Has the map read again.
-    pub(super) fn refresh(&self) {
-        self.nodes.stale.notify_one();
+    /// Replaces a reply that sends a command with this tag's keys elsewhere; see [`follow`].
+    pub(super) async fn follow_command(&self, tag: u8, command: &Cmd, reply: &mut Value) -> RedisResult<()> {
+        self.nodes.follow_command(tag, command, reply).await
     }
 
     /// The state of all nodes: they are connected if each tag's is.
