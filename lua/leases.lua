@@ -25,8 +25,9 @@
 -- A gateway counts its lease from before it asked, so it stops before UNTIL.
 --
 -- The price is tokens that were used early and do not drain until their lease ends. At most a quarter of the burst is leased at a
--- time, so a request is denied only if a bucket of three quarters of the burst would deny it. At most a quarter of what is left is
--- leased at once, so ids close to their limit get small leases. What a dead gateway has leased counts until the leases end.
+-- time, so a request is denied only if a bucket of three quarters of the burst would deny it that counts leased tokens as used from
+-- the start. At most a quarter of what is left is leased at once, so ids close to their limit get small leases. What a dead gateway
+-- has leased counts until the leases end.
 
 -- Shared
 

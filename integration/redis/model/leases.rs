@@ -1,6 +1,6 @@
 //! Leases over three processes: random charges, refunds, resets, reloads, crashes and late messages. Whatever is used, directly or
 //! from a lease, never exceeds what the limit allows in any span, and a request is denied only if a bucket of three quarters of the
-//! burst would deny it.
+//! burst, which counts leased tokens as used from the start, would deny it.
 //!
 //! The scripts decide by a given time. Each process has the table of a real worker, on a clock of its own.
 
