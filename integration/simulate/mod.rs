@@ -1,5 +1,6 @@
 //! `weir simulate`: what limits would have done to the requests of a log.
 
+mod against;
 mod agreement;
 mod formats;
 mod lacking;
