@@ -205,7 +205,7 @@ fn mistakes_say_what_would_be_right() {
         ("GET", "/buckets/Rates:x:eu", "", 400, "integer"),
         ("POST", "/buckets/Rates:7/reset", "", 400, "Rates:7 has 1 of 2 id components"),
         ("POST", "/buckets/Even:free/reset", "", 409, "Even:free has no bucket: it is unlimited"),
-        ("PUT", "/buckets/AtOnce:7", r#"{"remaining": 1}"#, 409, "counts requests in flight"),
+        ("PUT", "/buckets/AtOnce:7", r#"{"remaining": 1}"#, 409, "it can only be reset, one id at a time"),
         ("PUT", "/buckets/Even:shut", r#"{"remaining": 1}"#, 409, "deny: true"),
         (
             "PUT",

@@ -71,7 +71,12 @@ fn what_cannot_be_reset_says_why() {
     for (path, body, status, part) in [
         ("/limits/Evn/reset", "", 404, "there is no limit `Evn`; did you mean `Even`?"),
         ("/limits/Even:7/reset", "", 404, "there is no limit `Even:7`"),
-        ("/limits/AtOnce/reset", "", 409, "AtOnce counts requests in flight, which end by themselves"),
+        (
+            "/limits/AtOnce/reset",
+            "",
+            409,
+            "AtOnce counts requests in flight, which end by themselves: it can only be reset, one id at a time",
+        ),
         ("/limits/Even/reset", r#"{"cost": 1}"#, 400, "cost"),
     ] {
         let (found, detail) = said(path, body);

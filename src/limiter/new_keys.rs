@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 
 use super::{Limiter, View};
-use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
@@ -75,8 +74,7 @@ impl Limiter {
     ) -> bool {
         let charge = &charges[index];
         let writes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly | Mode::SpendUpTo) && charge.cost > 0;
-        // Workers look for a queue under its own name.
-        if !writes || matches!(charge.numbers.algorithm(), Algorithm::Queue) {
+        if !writes || charge.numbers.algorithm().has_workers() {
             return false;
         }
         let (rules, place) = (view.rules(), limit as usize);

@@ -148,7 +148,7 @@ pub(super) fn needs(limit: &Limit) -> Vec<Missing> {
             needs.push(missing);
         }
     };
-    need(matches!(limit.algorithm, Algorithm::Queue | Algorithm::Script), Missing::Redis(limit.algorithm));
+    need(limit.algorithm.is_final(), Missing::Redis(limit.algorithm));
     need(limit.algorithm == Algorithm::Concurrency, Missing::Duration);
     let by_response = |cost: &Arc<ResponseCost>| !cost.is_of_request() || cost.when.is_some();
     need(limit.response_cost.as_ref().is_some_and(by_response), Missing::ResponseCost);

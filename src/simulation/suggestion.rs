@@ -167,7 +167,7 @@ impl Record {
             Sought::Burst => Numbers::new(number, count, period),
             Sought::Both => Numbers::new(number, number, period),
         };
-        numbers.and_then(|numbers| numbers.under(self.numbers.algorithm())).ok()
+        numbers.and_then(|numbers| self.numbers.algorithm().numbers(&numbers)).ok()
     }
 
     /// Decides the charges with other numbers; `None` if that denies more than the bound.

@@ -2,7 +2,6 @@
 
 use super::super::problem::{Place, quoted};
 use super::Subject;
-use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::limit::StoreErrorPolicy;
 use crate::engine::request::path_pattern::{PathPattern, Segment};
 
@@ -22,7 +21,7 @@ pub(super) fn find(subject: &Subject<'_>) -> Option<(Place, String)> {
         || !limit.is_enforced()
         || limit.on_store_error != StoreErrorPolicy::Allow
         || limit.allowance.windows().is_none()
-        || matches!(limit.algorithm, Algorithm::Concurrency | Algorithm::Queue)
+        || !limit.algorithm.bounds_rate()
     {
         return None;
     }

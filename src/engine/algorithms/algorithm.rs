@@ -1,5 +1,8 @@
 //! The algorithms, under their names in the rules file.
 
+use super::concurrency::DEFAULT_LEASE;
+use super::numbers::{Numbers, NumbersError};
+
 /// `algorithm:` of a limit. `elevated` is not one of them: it adds numbers to `gcra`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
@@ -52,6 +55,20 @@ impl Algorithm {
         }
     }
 
+    /// Returns the numbers that a call brings, which are read as GCRA's, as those of this algorithm.
+    pub fn numbers(self, given: &Numbers) -> Result<Numbers, NumbersError> {
+        let (burst, count, period) = (given.burst(), given.count(), given.period());
+        match self {
+            Self::Queue | Self::Script => Err(NumbersError::NotPerCall),
+            _ if count == 0 => Ok(given.clone()),
+            Self::Gcra => Ok(given.clone()),
+            Self::FixedWindow(aligned) => Numbers::fixed_window(burst, count, period, aligned),
+            Self::SlidingLog => Numbers::sliding_log(count, period),
+            Self::SlidingWindow { count_denied } => Numbers::sliding_window(count, period, count_denied),
+            Self::Concurrency => Numbers::concurrency(burst, DEFAULT_LEASE),
+        }
+    }
+
     /// Returns true if its state is a [`Level`](super::level::Level).
     #[inline]
     pub const fn keeps_level(self) -> bool {
@@ -72,6 +89,33 @@ impl Algorithm {
     pub const fn has_tokens(self) -> bool {
         matches!(self, Self::Gcra | Self::FixedWindow(_) | Self::SlidingLog | Self::SlidingWindow { .. })
     }
+
+    /// Returns true if it bounds what was taken in any period, wherever the period begins.
+    pub const fn is_sliding(self) -> bool {
+        self.has_tokens() && !self.keeps_level()
+    }
+
+    /// Returns true if it bounds how much comes in a time, rather than how much there is at once.
+    pub const fn bounds_rate(self) -> bool {
+        !matches!(self, Self::Concurrency | Self::Queue)
+    }
+
+    /// Returns true if workers look for its buckets, under their own names.
+    pub const fn has_workers(self) -> bool {
+        matches!(self, Self::Queue)
+    }
+
+    /// Returns why nobody can change what its buckets hold, if so.
+    pub const fn immutability(self) -> Option<&'static str> {
+        match self {
+            Self::Concurrency => {
+                Some("counts requests in flight, which end by themselves: it can only be reset, one id at a time")
+            }
+            Self::Queue => Some("is a queue, whose entries only its workers take"),
+            Self::Script => Some("is a script, and only the script knows its buckets"),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -83,17 +127,20 @@ mod tests {
     fn names_and_suffixes_never_change() {
         let first = Algorithm::FixedWindow(Aligned::First);
         let sliding = Algorithm::SlidingWindow { count_denied: true };
-        for (algorithm, name, suffix, keeps_level, has_tokens) in [
-            (Algorithm::Gcra, "gcra", "", true, true),
-            (first, "fixed_window", "", true, true),
-            (Algorithm::SlidingLog, "sliding_log", "#log", false, true),
-            (sliding, "sliding_window", "#sliding", false, true),
-            (Algorithm::Concurrency, "concurrency", "#slots", false, false),
-            (Algorithm::Queue, "queue", "#queue", false, false),
-            (Algorithm::Script, "script", "#script", false, false),
+        for (algorithm, name, suffix, [keeps_level, has_tokens, is_sliding, bounds_rate]) in [
+            (Algorithm::Gcra, "gcra", "", [true, true, false, true]),
+            (first, "fixed_window", "", [true, true, false, true]),
+            (Algorithm::SlidingLog, "sliding_log", "#log", [false, true, true, true]),
+            (sliding, "sliding_window", "#sliding", [false, true, true, true]),
+            (Algorithm::Concurrency, "concurrency", "#slots", [false; 4]),
+            (Algorithm::Queue, "queue", "#queue", [false; 4]),
+            (Algorithm::Script, "script", "#script", [false, false, false, true]),
         ] {
             assert_eq!((algorithm.name(), algorithm.key_suffix()), (name, suffix));
             assert_eq!((algorithm.keeps_level(), algorithm.has_tokens()), (keeps_level, has_tokens), "{name}");
+            assert_eq!((algorithm.is_sliding(), algorithm.bounds_rate()), (is_sliding, bounds_rate), "{name}");
+            // Whose buckets hold tokens, operators can give some back.
+            assert_eq!(algorithm.immutability().is_none(), has_tokens, "{name}");
         }
     }
 }

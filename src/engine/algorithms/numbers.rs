@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::algorithm::Algorithm;
 use super::calendar::{Calendar, MOST_WINDOWS_AHEAD};
-use super::concurrency::DEFAULT_LEASE;
 use super::micros::Micros;
 use super::windows::{Refill, Windows};
 
@@ -82,19 +81,6 @@ impl Numbers {
         Self { burst, count, period, token: 1, refill, algorithm, calendar: None }
     }
 
-    /// Returns the numbers that a call brings, which are read as GCRA's, under another algorithm.
-    pub fn under(&self, algorithm: Algorithm) -> Result<Self, NumbersError> {
-        match algorithm {
-            Algorithm::Queue | Algorithm::Script => Err(NumbersError::NotPerCall),
-            _ if self.count == 0 => Ok(self.clone()),
-            Algorithm::Gcra => Ok(self.clone()),
-            Algorithm::FixedWindow(aligned) => Self::fixed_window(self.burst, self.count, self.period, aligned),
-            Algorithm::SlidingLog => Self::sliding_log(self.count, self.period),
-            Algorithm::SlidingWindow { count_denied } => Self::sliding_window(self.count, self.period, count_denied),
-            Algorithm::Concurrency => Self::concurrency(self.burst, DEFAULT_LEASE),
-        }
-    }
-
     /// Returns the numbers of a fixed window as those of GCRA, and others as they are.
     pub fn evenly(&self) -> Result<Self, NumbersError> {
         match self.algorithm {
@@ -166,11 +152,7 @@ impl Numbers {
     /// Returns true if a refund must know when its tokens were taken, so as not to give back others. A bucket that refills evenly or
     /// over several windows bounds refunds by itself.
     pub fn is_dated(&self) -> bool {
-        match self.algorithm {
-            Algorithm::Gcra | Algorithm::FixedWindow(_) => self.windows_to_fill() == 1,
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => true,
-            Algorithm::Concurrency | Algorithm::Queue | Algorithm::Script => false,
-        }
+        self.algorithm.is_sliding() || self.algorithm.keeps_level() && self.windows_to_fill() == 1
     }
 
     /// The capacity of the bucket, in levels.
@@ -198,8 +180,7 @@ impl Numbers {
                 Some(Windows::First(period) | Windows::Clock(period)) => Some(Micros(period).ceil_seconds()),
                 Some(Windows::Calendar(_)) | None => None,
             },
-            Algorithm::SlidingLog | Algorithm::SlidingWindow { .. } => Some(Micros(self.span()).ceil_seconds()),
-            Algorithm::Concurrency | Algorithm::Queue | Algorithm::Script => None,
+            algorithm => algorithm.is_sliding().then(|| Micros(self.span()).ceil_seconds()),
         }
     }
 

@@ -27,7 +27,7 @@ impl CallNumbers {
             algorithm => algorithm,
         };
         let windows = match (&self.window, given.windows()) {
-            (Some(numbers), _) => vec![numbers.under(algorithm).map_err(|error| error.to_string())?].into(),
+            (Some(numbers), _) => vec![algorithm.numbers(numbers).map_err(|error| error.to_string())?].into(),
             (None, Some(windows)) if algorithm != limit.algorithm => {
                 let evenly = windows.iter().map(Numbers::evenly).collect::<Result<Vec<_>, _>>();
                 evenly.map_err(|error| error.to_string())?.into()

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::Bucket;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::Limit;
@@ -23,16 +22,6 @@ pub struct LimitReset {
     pub at: Micros,
 }
 
-/// Returns why all buckets of a limit cannot be forgotten, if so.
-pub const fn obstacle(algorithm: Algorithm) -> Option<&'static str> {
-    match algorithm {
-        Algorithm::Concurrency => Some("counts requests in flight, which end by themselves; reset one id at a time"),
-        Algorithm::Queue => Some("is a queue, whose entries only its workers take"),
-        Algorithm::Script => Some("is a script, and only the script knows its buckets"),
-        _ => None,
-    }
-}
-
 /// The marks of limits, by index.
 pub(crate) type Marks = Arc<[Option<Box<str>>]>;
 
@@ -49,7 +38,7 @@ impl Rules {
     pub fn with_resets(mut self, resets: &[LimitReset]) -> Self {
         let of = |limit: &Limit| {
             // It may have had another algorithm at the time of the reset.
-            let last = resets.iter().filter(|_| obstacle(limit.algorithm).is_none());
+            let last = resets.iter().filter(|_| limit.algorithm.immutability().is_none());
             last.into_iter().find(|reset| reset.short == limit.short).map(LimitReset::mark)
         };
         let marks: Marks = self.limits.iter().map(of).collect();

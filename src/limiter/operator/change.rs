@@ -1,7 +1,6 @@
 //! The changes of a bucket, and the buckets that they do not apply to.
 
 use super::OperatorError;
-use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::telling::bucket_info::BucketInfo;
@@ -33,14 +32,9 @@ impl BucketChange {
             Allowance::Windows(_) | Allowance::Elevated(_) => {}
         }
         let numbers = found.allowance.windows().into_iter().flat_map(|windows| windows.iter());
-        let reason = numbers.clone().find_map(|numbers| match numbers.algorithm() {
-            Algorithm::Concurrency if self == Self::Reset => None,
-            Algorithm::Concurrency => Some("counts requests in flight, which end by themselves; it can only be reset"),
-            Algorithm::Queue => Some("is a queue, whose entries only its workers take"),
-            Algorithm::Script => Some("is a script, and only the script knows its bucket"),
-            _ => None,
-        });
-        if let Some(reason) = reason {
+        let is_possible = |numbers: &Numbers| self == Self::Reset && numbers.is_slots();
+        let immutable = numbers.clone().filter(|numbers| !is_possible(numbers));
+        if let Some(reason) = immutable.into_iter().find_map(|numbers| numbers.algorithm().immutability()) {
             return Err(OperatorError::Unsupported(format!("{name} {reason}")));
         }
         let elevated = found.allowance.elevated().map(|elevated| &elevated.numbers);

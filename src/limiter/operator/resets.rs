@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::noticeboard::Notice;
 use super::{Operator, OperatorError};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::limit::resets::{LimitReset, obstacle};
+use crate::engine::limit::resets::LimitReset;
 use crate::limiter::Shared;
 use crate::store::Note;
 use crate::telemetry::metrics::SharedNote;
@@ -62,7 +62,7 @@ impl Operator {
     pub async fn reset_all(&self, name: &str, by: String) -> Result<LimitReset, OperatorError> {
         let view = self.limiter.view();
         let limit = view.rules().limit_named(name).map_err(OperatorError::Unknown)?;
-        if let Some(reason) = obstacle(limit.algorithm) {
+        if let Some(reason) = limit.algorithm.immutability() {
             return Err(OperatorError::Unsupported(format!("{} {reason}", limit.name)));
         }
         let (board, at) = (self.board.open::<LimitReset>().await?, self.clock.now());

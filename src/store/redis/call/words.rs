@@ -72,7 +72,7 @@ fn push_number(words: &mut String, number: u64, end: char) {
 fn push_numbers(words: &mut String, charge: &Charge, now: Micros) {
     let numbers = &charge.numbers;
     let algorithm = numbers.algorithm();
-    if matches!(algorithm, Algorithm::Gcra | Algorithm::FixedWindow(_)) {
+    if algorithm.keeps_level() {
         push_number(words, numbers.weight(), ' ');
         return match (charge.elevated(), numbers.windows()) {
             (Some(elevated), _) => push_elevated(words, charge, elevated),
