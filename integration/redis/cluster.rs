@@ -9,8 +9,11 @@ use weir::engine::algorithms::tag::Tag;
 use weir::store::redis::RedisStore;
 
 use super::{charge, connected, decide, fixed, options};
+use crate::support::becomes;
 use crate::support::binary::run;
 use crate::support::cluster::RedisCluster;
+use crate::support::redis::{RedisConfig, RedisServer};
+use crate::support::weir::Weir;
 
 /// A spend of 1 from a bucket with this tag that never refills.
 fn spend(key: &str, tag: u8, burst: u64) -> Charge {
@@ -109,4 +112,86 @@ async fn requests_follow_a_hash_slot_that_moves() {
         spend_some(&mut spent, &[0, 1, 2, 3, 4, 5, 6, 7]).await;
     }
     assert!(cluster.nodes[from].calls("evalsha") <= 1, "the new node is asked from the first redirect on");
+}
+
+/// A master of a cluster that goes on without it, the gateway, and an id whose bucket is on another master.
+struct Outage {
+    cluster: RedisCluster,
+    weir: Weir,
+    node: usize,
+    id: String,
+    /// The requests so far.
+    asked: u64,
+}
+
+impl Outage {
+    /// Serves `Ids`, with 5 tokens for each id, and `Shared`, which is on the node that will be gone.
+    fn prepare(shared: &str) -> Self {
+        let config = RedisConfig { lines: vec!["cluster-require-full-coverage no".into()], ..RedisConfig::default() };
+        let cluster = RedisCluster::start_with(&config, 3, 0);
+        let rules = format!(
+            "limits:\n  Ids: {{ by: {{ header: x-id }}, burst: 5 }}\n  Shared: {{ by: global, algorithm: gcra, {shared} }}\n"
+        );
+        let weir = Weir::serve(&rules, &["--workers", "1", "--store", &cluster.url(), "--store-timeout", "400ms"]);
+        becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
+        let empty = || cluster.nodes.iter().for_each(|node| drop(node.cli(&["FLUSHALL"])));
+        let has = |node: &RedisServer, limit: &str| node.cli(&["KEYS", &format!("*:{limit}*")]).contains(limit);
+        let node_of = |limit| cluster.nodes.iter().position(|node| has(node, limit)).expect("it has a bucket");
+        for asked in 1..20 {
+            let id = format!("id{asked}");
+            assert_eq!(weir.get("/", &[("x-id", &id)]).status(), 200);
+            let (node, other) = (node_of("Shared"), node_of("Ids"));
+            empty();
+            if node != other {
+                return Self { cluster, weir, node, id, asked };
+            }
+        }
+        panic!("the ids are not spread");
+    }
+
+    /// The answers to this many requests: 200, 429 and 503.
+    fn ask(&self, times: usize) -> [usize; 3] {
+        let answers: Vec<u16> = (0..times).map(|_| self.weir.get("/", &[("x-id", &self.id)]).status()).collect();
+        let counts = [200, 429, 503].map(|status| answers.iter().filter(|answer| **answer == status).count());
+        assert_eq!(counts.iter().sum::<usize>(), times, "{answers:?}");
+        counts
+    }
+}
+
+/// Limits whose nodes answer hold, and `on_store_error` decides for the others, and for them alone.
+#[test]
+fn a_node_that_is_gone_takes_no_limit_of_another_node_down() {
+    for (shared, meanwhile, afterwards) in [
+        ("burst: 1000, on_store_error: allow", [5, 15, 0], [0, 5, 0]),
+        // What was taken is given back.
+        ("burst: 1000, on_store_error: deny", [0, 0, 20], [5, 5, 0]),
+        // Each gateway counts by itself.
+        ("burst: 3, on_store_error: local", [3, 17, 0], [2, 8, 0]),
+    ] {
+        for kills in [false, true] {
+            let mut outage = Outage::prepare(shared);
+            let node = outage.node;
+            if kills {
+                outage.cluster.nodes[node].kill();
+            } else {
+                outage.cluster.nodes[node].freeze();
+            }
+            assert_eq!(outage.ask(20), meanwhile, "{shared}, killed: {kills}");
+            let result = |limit: &str, result: &str| {
+                outage.weir.metric(&format!("weir_decisions_total{{limit=\"{limit}\",result=\"{result}\"}}"))
+            };
+            let taken = outage.asked + meanwhile[0] as u64;
+            assert_eq!(result("Ids", "allowed"), taken, "{shared}, killed: {kills}");
+            assert_eq!(result("Ids", "denied"), if shared.contains("allow") { 15 } else { 0 }, "{shared}");
+            if kills {
+                outage.cluster.nodes[node].restart();
+            } else {
+                outage.cluster.nodes[node].thaw();
+            }
+            outage.cluster.until_whole();
+            outage.weir.until_connected();
+            let times = afterwards.iter().sum();
+            assert_eq!(outage.ask(times), afterwards, "{shared}, killed: {kills}");
+        }
+    }
 }

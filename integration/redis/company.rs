@@ -76,9 +76,8 @@ async fn those_that_are_asked_in_turn_are_one_call_and_find_what_those_before_ha
     let batches: Vec<_> =
         steps.iter().map(|charges| Batch { charges, effective_from: Micros(0), now: Micros(0) }).collect();
     let decided = store.decide_in_turn(&batches).await.unwrap();
-    let remaining = |decisions: &Decisions| [decisions[0].remaining, decisions[1].remaining];
-    assert_eq!(decided.iter().map(remaining).collect::<Vec<_>>(), [[10, 10], [4, 4], [4, 4], [4, 4]]);
-    assert!(decided[3][0].is_denied() && decided[3][1].retry_after.is_some_and(|wait| wait.0 > 900_000_000));
+    assert_eq!(decided.iter().map(|it| it.remaining).collect::<Vec<_>>(), [10, 10, 4, 4, 4, 4, 4, 4]);
+    assert!(decided[6].is_denied() && decided[7].retry_after.is_some_and(|wait| wait.0 > 900_000_000));
     assert_eq!((server.calls("evalsha"), server.calls("eval")), (1, 0));
     let twice = [charge("H:1", fixed(10), 1, Mode::Spend), charge("H:1", fixed(10), 1, Mode::Spend)];
     let wrong = [Batch { charges: &twice, effective_from: Micros(0), now: Micros(0) }];

@@ -8,6 +8,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::support::becomes;
+use crate::support::cluster::RedisCluster;
 use crate::support::redis::RedisServer;
 use crate::support::weir::Weir;
 
@@ -19,15 +20,19 @@ const CONNECTIONS: usize = 20;
 const BURST: u64 = 20;
 const A_SECOND: u64 = 10;
 
-fn serve(policy: &str, redis: &RedisServer, more: &[&str]) -> Weir {
-    let limits = format!(
-        "limits: {{ Flooded: {{ by: global, burst: {BURST}, count: {A_SECOND}, period: 1s, on_store_error: {policy} }} }}"
-    );
-    let url = redis.url();
+/// A limit, and another one beside it if there are to be two: in a cluster, it is in another hash slot.
+fn rules(policy: &str, is_pair: bool) -> String {
+    let flooded =
+        format!("Flooded: {{ by: global, burst: {BURST}, count: {A_SECOND}, period: 1s, on_store_error: {policy} }}");
+    let beside = format!("Beside: {{ by: ip, burst: 100000, on_store_error: {policy} }}");
+    format!("limits: {{ {flooded}{} }}", if is_pair { format!(", {beside}") } else { String::new() })
+}
+
+fn serve(rules: &str, url: &str, more: &[&str]) -> Weir {
     // All streams come from one address.
     let streams = ["--streams-per-address", "4096"];
-    let flags = [&["--workers", "1", "--store", &url], &streams[..], more].concat();
-    let weir = Weir::serve(&limits, &flags);
+    let flags = [&["--workers", "1", "--store", url], &streams[..], more].concat();
+    let weir = Weir::serve(rules, &flags);
     becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
     weir
 }
@@ -58,12 +63,13 @@ fn burst(weir: &Weir, streams: usize, connections: usize) -> [u64; 3] {
     counts
 }
 
-#[test]
-fn a_burst_passes_what_its_limit_allows_whatever_the_policy() {
-    let redis = RedisServer::plain();
-    for policy in ["allow", "deny", "local"] {
-        redis.cli(&["FLUSHALL"]);
-        let weir = serve(policy, &redis, &[]);
+/// Floods the limit under each policy, with and without another limit beside it. `empty` empties the buckets.
+fn flood(topology: &str, url: &str, empty: impl Fn()) {
+    for (policy, is_pair) in ["allow", "deny", "local"].into_iter().flat_map(|policy| [(policy, false), (policy, true)])
+    {
+        empty();
+        let case = format!("{topology}, {policy}, {} limits", 1 + u8::from(is_pair));
+        let weir = serve(&rules(policy, is_pair), url, &[]);
         let start = Instant::now();
         let mut sum = [0; 3];
         for _ in 0..3 {
@@ -73,10 +79,22 @@ fn a_burst_passes_what_its_limit_allows_whatever_the_policy() {
         let most = BURST + A_SECOND * (start.elapsed().as_secs() + 1);
         let errors =
             ["down", "late", "broken"].map(|kind| weir.metric(&format!("weir_store_errors_total{{kind=\"{kind}\"}}")));
-        assert!((BURST..=most).contains(&sum[0]), "{policy}: {sum:?} pass, {most} may; errors: {errors:?}");
-        assert_eq!((sum.iter().sum::<u64>(), errors), (3 * STREAMS as u64, [0; 3]), "{policy}: {sum:?}");
-        assert_eq!(weir.metric("weir_decisions_total{limit=\"Flooded\",result=\"rejected\"}"), sum[2], "{policy}");
+        assert!((BURST..=most).contains(&sum[0]), "{case}: {sum:?} pass, {most} may; errors: {errors:?}");
+        assert_eq!((sum.iter().sum::<u64>(), errors), (3 * STREAMS as u64, [0; 3]), "{case}: {sum:?}");
+        assert_eq!(weir.metric("weir_decisions_total{limit=\"Flooded\",result=\"rejected\"}"), sum[2], "{case}");
     }
+}
+
+#[test]
+fn a_burst_passes_what_its_limit_allows_whatever_the_policy() {
+    let redis = RedisServer::plain();
+    flood("a server", &redis.url(), || drop(redis.cli(&["FLUSHALL"])));
+}
+
+#[test]
+fn a_burst_passes_what_its_limit_allows_in_a_cluster() {
+    let cluster = RedisCluster::start(3, 0);
+    flood("a cluster", &cluster.url(), || cluster.nodes.iter().for_each(|node| drop(node.cli(&["FLUSHALL"]))));
 }
 
 #[test]
@@ -84,7 +102,7 @@ fn what_finds_no_room_in_the_queue_is_turned_away_under_every_policy() {
     for policy in ["allow", "deny", "local"] {
         let redis = RedisServer::plain();
         // Nothing leaves the queue during the test.
-        let weir = serve(policy, &redis, &["--store-queue", "10"]);
+        let weir = serve(&rules(policy, false), &redis.url(), &["--store-queue", "10"]);
         redis.freeze();
         let statuses = thread::scope(|scope| {
             let flood = scope.spawn(|| burst(&weir, 200, 2));

@@ -80,7 +80,7 @@ impl Limiter {
                 *slots = slots.take().and_then(|slots| slots.decided(&deciding.plan.charges, &decisions));
                 deciding.answered(decisions);
             }
-            Err(error) => self.decide_without_store(view, (deciding, slots.as_deref_mut()), now, &error),
+            Err(error) => self.decide_without_store(view, (deciding, slots.as_deref_mut()), now, error),
         }
     }
 
@@ -88,9 +88,9 @@ impl Limiter {
     fn conclude(&self, view: Rc<View>, asked: &DecisionRequest<'_>, open: &mut OpenDecision) -> LimiterVerdict {
         let OpenDecision { deciding, place, slots } = open;
         let Decided { verdict, descriptors, due } = deciding.conclude(view.rules());
-        let (is_local, plan, decisions) = (deciding.is_local(), &deciding.plan, &deciding.decisions);
+        let (plan, decisions) = (&deciding.plan, &deciding.decisions);
         if !due.is_empty() {
-            self.charge(&view, due, asked.now(), is_local);
+            self.charge(&view, due, asked.now());
         }
         // A request that takes slots only when it has waited is counted then.
         let is_final = place.is_none() || slots.is_none() || verdict.delay() == Micros(0);
@@ -98,7 +98,7 @@ impl Limiter {
         let denials = if is_counted { view.count_verdict(&verdict, plan, asked.start) } else { Vec::new() };
         self.record(&view, asked, &verdict);
         view.snapshot.warn_of_values(&verdict);
-        let settlement = self.settlement(&view, (plan, decisions), &verdict, asked, is_local);
+        let settlement = self.settlement(&view, (plan, decisions), &verdict, asked);
         self.seconds[asked.listener].observe(asked.start.elapsed());
         let slots = slots.take().filter(|_| verdict.is_allowed());
         let mut decided = LimiterVerdict {
@@ -114,7 +114,7 @@ impl Limiter {
         };
         if let Some(place) = place.take().filter(|_| decided.verdict.delay() > Micros(0)) {
             let plan = std::mem::take(&mut deciding.plan);
-            decided.held = Some(Self::held(place, (plan, &deciding.decisions), &mut decided, asked, is_local));
+            decided.held = Some(Self::held(place, (plan, &deciding.decisions), &mut decided, asked));
         }
         decided
     }
@@ -143,10 +143,10 @@ impl Limiter {
         Some(slots)
     }
 
-    /// Counts a denied request, for which nobody waits.
-    fn charge(&self, view: &View, charges: Vec<Charge>, now: Micros, is_local: bool) {
+    /// Counts a denied request, or gives back what was taken for it. Nobody waits for that.
+    fn charge(&self, view: &View, charges: Vec<Charge>, now: Micros) {
         let (kind, effective_from) = (StoreReport::Denied, view.rules().effective_from);
-        self.settler.run(Job { kind, charges, effective_from, now, counters: Vec::new() }, is_local);
+        self.settler.run(Job { kind, charges, effective_from, now, counters: Vec::new() });
     }
 }
 

@@ -133,6 +133,7 @@ struct Booking {
     /// The wall clock at `start`.
     now: Micros,
     start: Instant,
+    /// True if the memory that replaces the store has decided its slots.
     is_local: bool,
 }
 
@@ -178,7 +179,6 @@ impl Limiter {
         (plan, decisions): (Plan, &Decisions),
         decided: &mut LimiterVerdict,
         asked: &DecisionRequest<'_>,
-        is_local: bool,
     ) -> Box<HeldRequest> {
         let delayed = plan.charges.iter().zip(decisions.iter()).filter(|(_, decision)| decision.delay > 0);
         place.wait_for(delayed.map(|(charge, _)| charge.bucket.fingerprint));
@@ -186,7 +186,7 @@ impl Limiter {
             effective_from: decided.view.rules().effective_from,
             now: asked.now(),
             start: asked.start,
-            is_local,
+            is_local: plan.charges.iter().any(|charge| charge.slot().is_some() && charge.origin.is_local),
         };
         // They are given back here: a request that waits must not keep others from them.
         let had_slots = decided.slots.take().is_some();
@@ -229,7 +229,7 @@ impl Limiter {
         };
         match answer {
             Ok(decisions) if booking.is_local => {
-                named.unanswered(&StoreError::Down);
+                named.unanswered(&charges, &StoreError::Down);
                 named.decided_locally(&charges, &decisions, effective_from);
                 decided.slots = Some(named);
                 decided.decide_slots(&charges, &decisions);
@@ -240,7 +240,7 @@ impl Limiter {
             }
             Err(error) => {
                 self.note_failure(&error);
-                named.unanswered(&error);
+                named.unanswered(&charges, &error);
                 self.decide_slots_without_store(decided, &charges, &mut named, booking);
                 decided.slots = Some(named);
             }

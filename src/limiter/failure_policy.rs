@@ -10,29 +10,33 @@ use crate::store::StoreError;
 use crate::telemetry::metrics::StoreFailure;
 
 impl Limiter {
-    /// Decides by each limit's `on_store_error`, those with `local` in memory. If that cannot decide, either, they allow the request, as
-    /// limits do by default.
+    /// Decides by each limit's `on_store_error` where the store has decided nothing, those with `local` in memory. If that cannot decide,
+    /// either, they allow the request, as limits do by default.
     #[cold]
     pub(super) fn decide_without_store(
         &self,
         view: &View,
         (deciding, mut slots): (&mut Deciding, Option<&mut HeldSlots>),
         now: Micros,
-        error: &StoreError,
+        error: StoreError,
     ) {
-        self.note_failure(error);
+        self.note_failure(&error);
         if let Some(slots) = &mut slots {
-            slots.unanswered(error);
+            slots.unanswered(&deciding.plan.charges, &error);
         }
         let is_overloaded = matches!(error, StoreError::Busy { .. });
-        if !deciding.unanswered(view.rules(), is_overloaded) {
+        let decided = match error {
+            StoreError::Partial(partial) => Some((partial.decisions, partial.undecided)),
+            _ => None,
+        };
+        if !deciding.unanswered(view.rules(), decided, is_overloaded) {
             return;
         }
         let Some(round) = deciding.round() else { return };
         match self.ask_local(view, round, now) {
             Ok(decisions) => {
                 if let Some(slots) = slots {
-                    slots.decided_locally(&deciding.plan.charges, &decisions, view.rules().effective_from);
+                    slots.decided_locally(round[0], &decisions, view.rules().effective_from);
                 }
                 deciding.answered(decisions);
             }
@@ -50,7 +54,7 @@ impl Limiter {
         if !is_overload {
             self.shared.store_failed(Instant::now());
         }
-        if matches!(error, StoreError::Failed(_) | StoreError::Late(_))
+        if matches!(error, StoreError::Failed(_) | StoreError::Late(_) | StoreError::Partial(_))
             && let Some(suppressed) = self.failure_log.pass()
         {
             tracing::error!(suppressed, "no decision: {error}");
@@ -70,5 +74,6 @@ pub(super) const fn failure(error: &StoreError) -> StoreFailure {
         StoreError::Late(_) => StoreFailure::Late,
         StoreError::Failed(_) => StoreFailure::Error,
         StoreError::Duplicate => StoreFailure::Duplicate,
+        StoreError::Partial(partial) => failure(&partial.error),
     }
 }

@@ -54,8 +54,6 @@ pub(super) struct Settler {
 /// is left, by how far the request got.
 pub struct Settlement {
     owed: Vec<PendingSettlement>,
-    /// Whether it was charged in the memory that replaces a failed store.
-    is_local: bool,
     /// The wall clock at `start`, when it was charged.
     now: Micros,
     start: Instant,
@@ -89,7 +87,6 @@ impl Limiter {
         (plan, decisions): (&Plan, &Decisions),
         verdict: &Verdict,
         asked: &DecisionRequest<'_>,
-        is_local: bool,
     ) -> Option<Box<Settlement>> {
         if plan.reservations.is_empty() || !verdict.is_allowed() {
             return None;
@@ -104,7 +101,6 @@ impl Limiter {
         }
         let settlement = Box::new(Settlement {
             owed,
-            is_local,
             now: asked.now(),
             start: asked.start,
             progress: ResponseReport::Unsent,
@@ -210,7 +206,7 @@ impl Settlement {
             false
         });
         if !job.charges.is_empty() {
-            settler.run(job, self.is_local);
+            settler.run(job);
         }
     }
 }
@@ -257,9 +253,16 @@ impl Settler {
     }
 
     /// Makes charges where their request was charged. Does not wait for a remote store.
-    pub(super) fn run(self: &Arc<Self>, job: Job, is_local: bool) {
-        if let Some(memory) = if is_local { Some(&self.shared.local) } else { self.store.as_memory() } {
+    pub(super) fn run(self: &Arc<Self>, mut job: Job) {
+        if let Some(memory) = self.store.as_memory() {
             return job.count(memory.decide(&job.batch()).is_ok());
+        }
+        let (local, remote) = std::mem::take(&mut job.charges).into_iter().partition(|charge| charge.origin.is_local);
+        job.charges = local;
+        let is_made = job.charges.is_empty() || self.shared.local.decide(&job.batch()).is_ok();
+        job.charges = remote;
+        if job.charges.is_empty() {
+            return job.count(is_made);
         }
         let Some(runtime) = self.runtime.as_ref().filter(|_| self.calls.len() < MAX_UNDER_WAY) else {
             self.shared.metrics.store.reports_dropped[job.kind].inc();

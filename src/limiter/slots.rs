@@ -265,9 +265,17 @@ impl HeldSlots {
         (!self.keys.is_empty()).then_some(self)
     }
 
-    /// Keeps the slots that the store may have granted without an answer.
-    pub(super) fn unanswered(&mut self, error: &StoreError) {
-        self.keep_only(|_| error.is_ambiguous());
+    /// Keeps the slots that the store may have granted without an answer, or has granted where it has decided some charges only.
+    pub(super) fn unanswered(&mut self, charges: &[Charge], error: &StoreError) {
+        let StoreError::Partial(partial) = error else {
+            return self.keep_only(|_| error.is_ambiguous());
+        };
+        let is_gap = |slot| {
+            let of_slot = |place: &usize| charges.get(*place).is_some_and(|charge| charge.slot() == Some(slot));
+            partial.undecided.iter().any(of_slot)
+        };
+        let is_taken = |slot| taken(charges, &partial.decisions).any(|(taken, _)| taken == slot);
+        self.keep_only(|slot| is_taken(slot) || is_gap(slot) && partial.error.is_ambiguous());
     }
 
     /// Applies the decisions of the memory that replaces a failed store.

@@ -27,9 +27,7 @@ impl Limiter {
         let [charges, reported] = &batches;
         if !reported.charges.is_empty() {
             // In a box, as few requests report.
-            return Ok(Decisions::joined(
-                Box::pin(self.wait(self.store.decide_in_turn(&batches), asked.deadline)).await?,
-            ));
+            return Box::pin(self.wait(self.store.decide_in_turn(&batches), asked.deadline)).await;
         }
         self.wait(self.store.decide(charges), asked.deadline).await
     }
@@ -61,7 +59,7 @@ impl Limiter {
         let patience = deadline.map(|deadline| deadline.saturating_duration_since(asked));
         // Most callers wait longer than the store's timeout, and need no timer of their own.
         let decided = match patience.filter(|patience| *patience < self.store.timeout()) {
-            Some(patience) => timeout(patience, answer).await.unwrap_or(Err(StoreError::Late(patience))),
+            Some(patience) => timeout(patience, answer).await.unwrap_or_else(|_| Err(self.store.late(patience))),
             None => answer.await,
         };
         self.shared.metrics.store.seconds.observe(asked.elapsed());

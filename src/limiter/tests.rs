@@ -199,7 +199,7 @@ fn without_store(policies: &[StoreErrorPolicy]) -> [usize; 3] {
         let view = limiter.view();
         let plan = view.rules().charges(&request("GET", &Headers::new()), None).unwrap();
         let mut deciding = Deciding::new(plan);
-        limiter.decide_without_store(&view, (&mut deciding, None), Micros(0), &StoreError::Down);
+        limiter.decide_without_store(&view, (&mut deciding, None), Micros(0), StoreError::Down);
         counts[deciding.conclude(view.rules()).verdict.kind as usize] += 1;
     }
     assert_eq!(metric(&limiter, "weir_store_errors_total{kind=\"down\"}"), "10");

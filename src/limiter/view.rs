@@ -83,7 +83,8 @@ impl View {
             let result = match unanswered.denies {
                 _ if verdict.kind == VerdictKind::Overloaded => DecisionResult::Rejected,
                 true => DecisionResult::ErrorDenied,
-                false => DecisionResult::ErrorAllowed,
+                false if verdict.is_allowed() => DecisionResult::ErrorAllowed,
+                false => DecisionResult::Uncharged,
             };
             count(unanswered.limit, result);
         }

@@ -15,7 +15,7 @@ pub mod redis;
 
 pub use answer::StoreAnswer;
 pub use batch::Batch;
-pub use error::StoreError;
+pub use error::{PartialAnswer, StoreError};
 pub use health::{Fault, Health};
 pub use redis::{Note, SharedNotes};
 
@@ -83,11 +83,19 @@ impl Store {
     }
 
     /// Decides several batches in order, each as [`Self::decide`] would, with no other batch in between. All of them use the
-    /// time and the rules of the first.
-    pub async fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Vec<Decisions>, StoreError> {
+    /// time and the rules of the first. Returns the decisions of all of them.
+    pub async fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Decisions, StoreError> {
         match self {
-            Self::Memory(store) => store.decide_in_turn(batches),
+            Self::Memory(store) => store.decide_in_turn(batches).map(Decisions::joined),
             Self::Redis(store) => Box::pin(store.decide_in_turn(batches)).await,
+        }
+    }
+
+    /// The error of a request that waits no longer for its answer than `patience`.
+    pub fn late(&self, patience: Duration) -> StoreError {
+        match self {
+            Self::Redis(store) if store.is_overloaded() => StoreError::Busy { sent: true },
+            Self::Memory(_) | Self::Redis(_) => StoreError::Late(patience),
         }
     }
 

@@ -76,6 +76,8 @@ pub struct ChargeOrigin {
     /// The same for all charges that take together or not at all: the index of the limit, or a number of its own for each id that
     /// [`Mode::SpendOnly`] charges.
     pub group: u32,
+    /// True if the memory that replaces a failed store decides it.
+    pub is_local: bool,
 }
 
 /// A change to one bucket, with the numbers that hold for it.
@@ -150,7 +152,8 @@ impl std::fmt::Display for Elevated {
 impl ChargeOrigin {
     /// The first window of a limit.
     pub const fn new(limit: u32, is_enforced: bool) -> Self {
-        Self { limit, window: 0, role: if is_enforced { Role::Enforced } else { Role::Shadow }, group: limit }
+        let role = if is_enforced { Role::Enforced } else { Role::Shadow };
+        Self { limit, window: 0, role, group: limit, is_local: false }
     }
 
     pub const fn is_enforced(&self) -> bool {
@@ -216,6 +219,23 @@ impl Charge {
     /// Returns the refund of tokens that the charge took at an instant. `None` for the instant only if it does not matter.
     pub(crate) fn refund(&self, cost: u64, taken: Option<Micros>) -> Self {
         Self { cost, mode: Mode::Refund, dated: taken.map_or(Dated::No, Dated::At), ..self.clone() }
+    }
+
+    /// Returns the charge that takes it back, once the store has taken it; `None` for what cannot be taken back, such as scripts.
+    pub(crate) fn undo(&self, detail: Option<&Detail>) -> Option<Self> {
+        let mut undo = self.refund(self.cost, detail.and_then(Detail::taken));
+        match undo.input.as_deref_mut() {
+            Some(Input::Script(_)) => return None,
+            Some(Input::Queue(work)) => {
+                work.given_back = match detail {
+                    Some(Detail::Entry(id)) => Some(id.clone()),
+                    _ => return None,
+                };
+            }
+            Some(Input::Lease(_)) => undo.input = None,
+            Some(Input::Elevated(_) | Input::Slot(_) | Input::Delay(_)) | None => {}
+        }
+        Some(undo)
     }
 
     /// Returns the limit's delay, and how long the caller waits.

@@ -46,6 +46,12 @@ impl Decision {
         Self { outcome: Outcome::Denied, delay: 0, limit: 0, remaining: 0, retry_after: None, reset_after: None }
     }
 
+    /// The decision on a bucket whose state nobody knows, by its burst.
+    pub const fn unknown(burst: u64) -> Self {
+        let retry_after = Some(Micros(0));
+        Self { outcome: Outcome::Unchanged, limit: burst, remaining: burst, retry_after, ..Self::never() }
+    }
+
     /// A denial without numbers that ends after `retry_after`.
     pub const fn later(retry_after: Micros) -> Self {
         Self { retry_after: Some(retry_after), ..Self::never() }
@@ -192,12 +198,41 @@ pub struct Decisions {
 }
 
 impl Decisions {
-    /// Joins the decisions of several batches. Only the first may have details.
+    /// Joins the decisions of several batches.
     pub fn joined(decided: Vec<Self>) -> Self {
         let mut decided = decided.into_iter();
         let mut all = decided.next().unwrap_or_default();
-        decided.for_each(|more| more.iter().for_each(|decision| all.push(*decision)));
+        decided.for_each(|more| all.append(more));
         all
+    }
+
+    /// Keeps those decisions for which `kept` is true.
+    pub fn retain(&mut self, kept: &[bool]) {
+        let is_kept = |place: &usize| kept.get(*place).copied().unwrap_or(false);
+        let moved = |place: usize| kept.iter().take(place).filter(|kept| **kept).count();
+        self.details.retain(|(place, _)| is_kept(place));
+        self.details.iter_mut().for_each(|(place, _)| *place = moved(*place));
+        let mut places = 0..;
+        self.decisions.retain(|_| places.next().is_some_and(|place| is_kept(&place)));
+    }
+
+    /// Replaces the decisions at these places.
+    pub fn replace(&mut self, places: &[usize], decided: Self) {
+        for (place, decision) in places.iter().zip(&decided.decisions) {
+            if let Some(known) = self.decisions.get_mut(*place) {
+                *known = *decision;
+            }
+        }
+        let details = decided.details.into_iter();
+        self.details.extend(details.filter_map(|(of, detail)| Some((*places.get(of)?, detail))));
+        self.details.sort_by_key(|(place, _)| *place);
+    }
+
+    /// Adds the decisions of another batch.
+    pub fn append(&mut self, more: Self) {
+        let before = self.len();
+        self.decisions.extend(more.decisions);
+        self.details.extend(more.details.into_iter().map(|(place, detail)| (before + place, detail)));
     }
 
     pub fn with_capacity(charges: usize) -> Self {

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode};
-use crate::engine::algorithms::decision::Decision;
+use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::plan::{LimitDenial, Plan};
 
@@ -50,6 +50,38 @@ impl Plan {
     /// Keeps these charges.
     pub fn retain(&mut self, stays: impl Fn(&Charge) -> bool) {
         let kept: SmallVec<[bool; 4]> = self.charges.iter().map(stays).collect();
+        self.keep(&kept);
+    }
+
+    /// Keeps the charges at these places only if they `stay`, with their reports and the decisions on both: charges first, and then
+    /// reports. The places may be those of reports, too, whose decisions then say nothing.
+    pub(crate) fn retain_decided(
+        &mut self,
+        decisions: &mut Decisions,
+        places: &[usize],
+        stay: impl Fn(&Charge) -> bool,
+    ) {
+        let is_listed = |place: usize| places.binary_search(&place).is_ok();
+        let charges = self.charges.iter().enumerate();
+        let mut kept: SmallVec<[bool; 4]> = charges.map(|(place, charge)| !is_listed(place) || stay(charge)).collect();
+        let reports = self.joint.as_ref().map_or(&[][..], |joint| &joint.reports);
+        for (report, of) in (kept.len()..).zip(reports.iter().map(|place| *place as usize)) {
+            let decided = decisions.get(of).copied();
+            if let (Some(decided), Some(decision)) = (decided, decisions.get_mut(report))
+                && is_listed(report)
+                && !is_listed(of)
+            {
+                *decision = decided;
+            }
+        }
+        let is_kept = |place: &u32| kept.get(*place as usize).copied().unwrap_or(false);
+        let kept_reports: SmallVec<[bool; 4]> = reports.iter().map(is_kept).collect();
+        self.keep(&kept);
+        kept.extend(kept_reports);
+        decisions.retain(&kept);
+    }
+
+    fn keep(&mut self, kept: &[bool]) {
         let is_kept = |place: usize| kept.get(place).copied().unwrap_or(false);
         if let Some(joint) = &mut self.joint {
             joint.retain(|place| {
@@ -59,6 +91,15 @@ impl Plan {
         }
         let mut places = 0..;
         self.charges.retain(|_| places.next().is_some_and(is_kept));
+    }
+
+    /// Returns the charges and reports that the memory is to decide that replaces the store, and the places of their decisions.
+    pub(crate) fn local_round(&self) -> ([Vec<Charge>; 2], Vec<usize>) {
+        let reported = self.joint.as_ref().map_or(&[][..], |joint| &joint.reported);
+        let places = self.charges.iter().chain(reported).enumerate();
+        let places = places.filter(|(_, charge)| charge.origin.is_local).map(|(place, _)| place).collect();
+        let local = |charges: &[Charge]| charges.iter().filter(|charge| charge.origin.is_local).cloned().collect();
+        ([local(&self.charges), local(reported)], places)
     }
 
     /// Lets reports take from the buckets that their charges have now.

@@ -10,7 +10,9 @@ pub mod verdict;
 pub use begin::{DecisionSubject, InvalidSubject, Notices};
 
 use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode};
-use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::taking::Taking;
 use crate::engine::charging::plan::Plan;
 use crate::engine::deciding::descriptors::{DescriptorVerdict, DescriptorVerdicts};
 use crate::engine::deciding::verdict::{Unanswered, Verdict};
@@ -23,17 +25,20 @@ pub struct Deciding {
     pub plan: Plan,
     /// By charge, and then by report; empty until the store has answered.
     pub decisions: Decisions,
-    /// Set if the store did not answer. Boxed because it is rare.
+    /// Set if the store did not answer for all charges. Boxed because it is rare.
     failure: Option<Box<Failure>>,
 }
 
-/// The limits that decide without an answer of the store.
+/// What follows where the store has decided nothing.
 #[derive(Debug, Default)]
 struct Failure {
     unanswered: Vec<Unanswered>,
     is_overload: bool,
-    /// The charges that count the denied request in the memory that replaces the store.
-    counting: Vec<Charge>,
+    /// What the memory that replaces the store is to decide, charges and reports, and its places in [`Deciding::decisions`].
+    round: [Vec<Charge>; 2],
+    places: Vec<usize>,
+    /// What counts the denied request in that memory, and gives back what was taken in the store.
+    due: Vec<Charge>,
 }
 
 /// A decision that has been made.
@@ -42,7 +47,8 @@ pub struct Decided {
     pub verdict: Verdict,
     /// One for each descriptor, in their order.
     pub descriptors: Vec<DescriptorVerdict>,
-    /// Charges of limits that count denied requests and were not part of a round. Nobody waits for them, and they deny nothing.
+    /// Charges of limits that count denied requests and were not part of a round, and refunds. Nobody waits for them, and they deny
+    /// nothing.
     pub due: Vec<Charge>,
 }
 
@@ -55,57 +61,87 @@ impl Deciding {
     /// Returns what the store is to decide: charges, all or nothing, and then reports, whatever becomes of the charges. `None` if the
     /// verdict needs no store.
     pub fn round(&self) -> Option<[&[Charge]; 2]> {
+        if let Some(failure) = &self.failure {
+            let [charges, reported] = &failure.round;
+            return (!charges.is_empty()).then_some([charges, reported]);
+        }
         let Plan { charges, joint, .. } = &self.plan;
         let reported = joint.as_ref().map_or(&[][..], |joint| &joint.reported);
         (!self.plan.is_denied() && !charges.is_empty()).then_some([charges, reported])
     }
 
-    /// Takes the store's decisions on a round.
+    /// Takes the store's decisions on a round, or those of the memory that replaces it.
     pub fn answered(&mut self, decisions: Decisions) {
-        self.decisions = decisions;
+        let Self { plan, decisions: known, failure } = self;
+        match failure {
+            None => *known = decisions,
+            Some(failure) => {
+                known.replace(&failure.places, decisions);
+                failure.round = [Vec::new(), Vec::new()];
+                let taking = Taking::new(&plan.charges, |place| known.get(place).is_some_and(Decision::is_short));
+                failure.due = given_back(plan, known, |charge| taking.takes(charge));
+            }
+        }
         self.plan.correct(&mut self.decisions);
     }
 
-    /// Decides by each limit's `on_store_error`, or denies if the store `is_overloaded`. Returns whether a store in memory is to decide
-    /// another round: that of limits with `local`, which alone stay in the plan, unless another limit denies the request.
-    pub fn unanswered(&mut self, rules: &Rules, is_overloaded: bool) -> bool {
-        let Self { plan, failure, .. } = self;
+    /// Decides by each limit's `on_store_error` where the store has decided nothing, or denies if it `is_overloaded`. `decided` is what
+    /// some of the store's servers have decided all the same, with the indices of the gaps: of charges first, and then of reports.
+    /// Returns whether a store in memory is to decide another round: that of limits with `local`, unless another limit denies the
+    /// request. What the servers took is given back if it does.
+    pub fn unanswered(&mut self, rules: &Rules, decided: Option<(Decisions, Vec<usize>)>, is_overloaded: bool) -> bool {
+        let Self { plan, decisions, failure } = self;
         let failure = failure.insert(Box::default());
-        if plan.joint.as_ref().is_some_and(|joint| joint.is_denied) {
-            // A limit denies the request without the store, and nothing was to be charged.
-            return false;
-        }
+        let reports = plan.joint.as_ref().map_or(0, |joint| joint.reported.len());
+        let (given, gaps) = decided.unwrap_or_else(|| {
+            let all = 0..plan.charges.len() + reports;
+            (all.clone().map(|_| Decision::unknown(0)).collect(), all.collect())
+        });
+        *decisions = given;
         // With `on_store_error: allow`, a flood could switch limits off.
-        let is_overload = is_overloaded && plan.charges.iter().any(|charge| charge.origin.is_enforced());
-        failure.is_overload = is_overload;
-        let policy = |origin: ChargeOrigin| match rules.limit(origin.limit) {
-            _ if is_overload => StoreErrorPolicy::Deny,
-            Some(limit) => limit.on_store_error,
-            None => StoreErrorPolicy::Allow,
-        };
-        let is_local = |charge: &Charge| policy(charge.origin) == StoreErrorPolicy::Local;
-        for charge in plan.charges.iter().filter(|charge| !is_local(charge)) {
-            failure.add(charge.origin, policy(charge.origin));
+        failure.is_overload = is_overloaded && plan.charges.iter().any(|charge| charge.origin.is_enforced());
+        let is_denied = decisions.iter().any(Decision::is_denied);
+        let is_decided_elsewhere = plan.joint.as_ref().is_some_and(|joint| joint.is_denied);
+        let mut counting = Vec::new();
+        for place in gaps.iter().copied().filter(|_| !is_decided_elsewhere) {
+            let Some(charge) = plan.charges.get_mut(place) else { continue };
+            let policy = match rules.limit(charge.origin.limit) {
+                _ if failure.is_overload => StoreErrorPolicy::Deny,
+                Some(limit) => limit.on_store_error,
+                None => StoreErrorPolicy::Allow,
+            };
+            charge.origin.is_local = policy == StoreErrorPolicy::Local;
+            if charge.origin.is_local {
+                counting.push(charge.clone());
+            } else {
+                failure.add(charge.origin, policy == StoreErrorPolicy::Deny && !is_denied);
+            }
         }
-        if failure.denies() {
+        let is_denied = is_denied || is_decided_elsewhere || failure.denies();
+        plan.retain_decided(decisions, &gaps, |charge| charge.origin.is_local && !is_denied);
+        if is_denied {
             // A request that is denied anyway must not be charged locally.
-            failure.counting = counting(plan.charges.iter().filter(|charge| is_local(charge)));
+            for charge in &counting {
+                failure.add(charge.origin, false);
+            }
+            failure.due = given_back(plan, decisions, |_| !failure.denies());
+            failure.due.extend(counting_denied(counting.iter()));
             return false;
         }
-        plan.retain(is_local);
-        true
+        (failure.round, failure.places) = plan.local_round();
+        !failure.places.is_empty()
     }
 
     /// Lets limits pass that nothing could decide.
     pub fn undecided(&mut self) {
-        let failure = self.failure.get_or_insert_default();
-        self.plan.charges.iter().for_each(|charge| failure.add(charge.origin, StoreErrorPolicy::Allow));
-        self.plan.retain(|_| false);
-    }
-
-    /// Returns true if the store did not answer: what is charged then is in the memory that replaces it.
-    pub const fn is_local(&self) -> bool {
-        self.failure.is_some()
+        let Self { plan, decisions, failure } = self;
+        let failure = failure.get_or_insert_default();
+        let local: Vec<usize> = std::mem::take(&mut failure.places);
+        for charge in plan.charges.iter().filter(|charge| charge.origin.is_local) {
+            failure.add(charge.origin, false);
+        }
+        failure.round = [Vec::new(), Vec::new()];
+        plan.retain_decided(decisions, &local, |_| false);
     }
 
     /// Makes the verdict of what is decided.
@@ -122,18 +158,18 @@ impl Deciding {
         if let Some(failure) = failure {
             let unanswered = std::mem::take(&mut failure.unanswered);
             verdict = if failure.is_overload { verdict.overloaded(unanswered) } else { verdict.unanswered(unanswered) };
-            due = std::mem::take(&mut failure.counting);
+            due = std::mem::take(&mut failure.due);
         }
         if plan.is_denied() {
-            due = counting(plan.charges.iter());
+            due = counting_denied(plan.charges.iter());
         }
         Decided { verdict, descriptors, due }
     }
 }
 
 impl Failure {
-    fn add(&mut self, origin: ChargeOrigin, policy: StoreErrorPolicy) {
-        let denies = origin.is_enforced() && policy == StoreErrorPolicy::Deny;
+    fn add(&mut self, origin: ChargeOrigin, denies: bool) {
+        let denies = origin.is_enforced() && denies;
         match self.unanswered.iter_mut().find(|known| known.limit == origin.limit) {
             Some(known) => known.denies |= denies,
             None => self.unanswered.push(Unanswered { limit: origin.limit, denies }),
@@ -146,9 +182,30 @@ impl Failure {
 }
 
 /// Returns the charges that count a denied request, among these.
-fn counting<'c>(charges: impl Iterator<Item = &'c Charge>) -> Vec<Charge> {
+fn counting_denied<'c>(charges: impl Iterator<Item = &'c Charge>) -> Vec<Charge> {
     let counting = charges.filter(|charge| charge.counts_denied());
     counting.map(|charge| Charge { mode: Mode::SpendOnly, ..charge.clone() }).collect()
+}
+
+/// Returns the refunds of what was taken in the store by charges that take nothing after all, and notes so in the decisions.
+fn given_back(plan: &Plan, decisions: &mut Decisions, takes: impl Fn(&Charge) -> bool) -> Vec<Charge> {
+    let mut refunds = Vec::new();
+    for (place, charge) in plan.charges.iter().enumerate() {
+        let is_spend = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0;
+        // Slots are given back by their holder.
+        if !is_spend || charge.origin.is_local || charge.slot().is_some() || charge.counts_denied() || takes(charge) {
+            continue;
+        }
+        let is_told = decisions.taken(place).is_some() || !charge.numbers.is_dated();
+        let Some(refund) = charge.undo(decisions.detail(place)).filter(|_| is_told) else { continue };
+        if let Some(decision) = decisions.get_mut(place).filter(|decision| decision.is_allowed()) {
+            let remaining = decision.remaining.saturating_add(charge.cost).min(decision.limit);
+            let retry_after = Some(Micros(0));
+            *decision = Decision { outcome: Outcome::Unchanged, remaining, retry_after, ..*decision };
+            refunds.push(refund);
+        }
+    }
+    refunds
 }
 
 #[cfg(test)]
@@ -194,8 +251,7 @@ mod tests {
             (&[Allow, Local], true, &[], VerdictKind::Overloaded, &[]),
         ] {
             let (rules, mut deciding) = start(policies);
-            assert!(!deciding.is_local());
-            let has_round = deciding.unanswered(&rules, is_overloaded);
+            let has_round = deciding.unanswered(&rules, None, is_overloaded);
             let round = deciding.round().filter(|_| has_round).map(|[charges, _]| limits(charges));
             assert_eq!(round.unwrap_or_default(), local, "{policies:?}");
             if has_round {
@@ -205,14 +261,59 @@ mod tests {
             let counted = limits(&follows);
             assert_eq!((verdict.kind, &counted[..]), (kind, due), "{policies:?}");
             assert_eq!(verdict.answers.len(), local.len(), "{policies:?}");
-            assert!(deciding.is_local());
+        }
+    }
+
+    /// The first charge is decided by its server, and the second is not.
+    #[test]
+    fn limits_whose_server_answers_are_decided_by_it_and_the_others_by_their_policy() {
+        let decided = |outcome| Decision { outcome, limit: 5, remaining: 3, ..Decision::never() };
+        let (allowed, denied) = (decided(Outcome::Allowed), decided(Outcome::Denied));
+        let unavailable = VerdictKind::Unavailable;
+        // The policy of the second, the answers of the server and of the memory, the verdict, and what follows: the limits whose
+        // charges count the denied request in memory, and those whose tokens are given back.
+        for (policy, first, local, kind, counted, given_back) in [
+            (Allow, allowed, None, VerdictKind::Allowed, &[][..], &[][..]),
+            (Deny, allowed, None, unavailable, &[], &[0]),
+            (Local, allowed, Some(allowed), VerdictKind::Allowed, &[], &[]),
+            (Local, allowed, Some(denied), VerdictKind::Denied, &[], &[0]),
+            (Allow, denied, None, VerdictKind::Denied, &[], &[]),
+            (Deny, denied, None, VerdictKind::Denied, &[], &[]),
+            (Local, denied, None, VerdictKind::Denied, &[1], &[]),
+        ] {
+            let case = (policy, first.outcome, local.map(|local| local.outcome));
+            let (rules, mut deciding) = start(&[Allow, policy]);
+            deciding.plan.charges[0].numbers = Numbers::new(5, 5, 60_000_000_000).unwrap();
+            let given = [first, Decision::unknown(5)].into_iter().collect();
+            let has_round = deciding.unanswered(&rules, Some((given, vec![1])), false);
+            assert_eq!(has_round, local.is_some(), "{case:?}");
+            if let Some(local) = local {
+                assert_eq!(limits(deciding.round().unwrap()[0]), [1], "{case:?}");
+                deciding.answered([local].into_iter().collect());
+            }
+            let Decided { verdict, due, .. } = deciding.conclude(&rules);
+            assert_eq!(verdict.kind, kind, "{case:?}");
+            let of = |mode| due.iter().filter(move |charge| charge.mode == mode).cloned().collect::<Vec<_>>();
+            assert_eq!(
+                (&*limits(&of(Mode::SpendOnly)), &*limits(&of(Mode::Refund))),
+                (counted, given_back),
+                "{case:?}"
+            );
+            assert!(of(Mode::SpendOnly).iter().all(|charge| charge.origin.is_local), "{case:?}");
+            assert!(of(Mode::Refund).iter().all(|charge| !charge.origin.is_local && charge.cost == 1), "{case:?}");
+            let unanswered: Vec<u32> = verdict.unanswered.iter().map(|limit| limit.limit).collect();
+            assert_eq!(unanswered, if local.is_some() { vec![] } else { vec![1] }, "{case:?}");
+            let first = verdict.answers[0].decision;
+            let is_given_back = !given_back.is_empty();
+            assert_eq!(first.remaining, if is_given_back { 4 } else { 3 }, "{case:?}");
+            assert_eq!(first.outcome == Outcome::Unchanged, is_given_back, "{case:?}");
         }
     }
 
     #[test]
     fn what_nothing_decides_passes_and_is_named() {
         let (rules, mut deciding) = start(&[Local, Allow]);
-        assert!(deciding.unanswered(&rules, false));
+        assert!(deciding.unanswered(&rules, None, false));
         deciding.undecided();
         assert!(deciding.round().is_none());
         let Decided { verdict, due, .. } = deciding.conclude(&rules);

@@ -114,7 +114,7 @@ impl Verdict {
     /// The verdict when the store did not answer for some limits; the others were decided elsewhere.
     #[must_use]
     pub fn unanswered(mut self, unanswered: Vec<Unanswered>) -> Self {
-        if unanswered.iter().any(|limit| limit.denies) {
+        if self.is_allowed() && unanswered.iter().any(|limit| limit.denies) {
             self.kind = VerdictKind::Unavailable;
         }
         self.unanswered = unanswered;

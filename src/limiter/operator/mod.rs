@@ -150,6 +150,7 @@ impl Operator {
             // The memory that replaces a failed store must know the change, too.
             let _ = self.limiter.shared.local.decide_in_turn(&batches);
         }
+        let decided: Vec<&[Decision]> = decided.chunks(charges.len()).collect();
         let [.., standing, asking] = decided.as_slice() else { return Ok(Vec::new()) };
         let window = |(charge, (standing, asking)): (&Charge, (&Decision, &Decision))| {
             // If only another window is short, the cost would fit this one. One that would be held fits when its turn comes.

@@ -13,7 +13,7 @@ use super::leases::{Leases, Part, joined};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::taking::{FEW, has_duplicate};
-use crate::store::{Batch, StoreAnswer, StoreError};
+use crate::store::{Batch, PartialAnswer, StoreAnswer, StoreError};
 
 /// The longest wait of a worker that stops, until its tokens are given back.
 const LAST_RETURNS: Duration = Duration::from_millis(500);
@@ -65,12 +65,19 @@ impl RedisStore {
             return Ok(joined(&taken.keep(), &Decisions::default()));
         }
         taken.sent = leases.sent(batch, &taken.parts, asked, self.timeout());
-        let mut answer = self.decide_sent(&Batch { charges: &taken.sent, ..*batch }).await;
+        let (mut answer, gaps) = match self.decide_sent(&Batch { charges: &taken.sent, ..*batch }).await {
+            Err(StoreError::Partial(partial)) => (Ok(partial.decisions), Some((partial.undecided, partial.error))),
+            answer => (answer, None),
+        };
         leases.note(&taken.sent, batch.effective_from, asked, &mut answer);
         let decided = answer.as_ref().ok().map(|sent| joined(&taken.parts, sent));
         taken.put_back(decided.as_ref());
         let parts = taken.keep();
-        Ok(joined(&parts, &answer?))
+        let decisions = joined(&parts, &answer?);
+        let Some((gaps, error)) = gaps else { return Ok(decisions) };
+        let sent = parts.iter().enumerate().filter(|(_, part)| matches!(part, Part::Sent)).map(|(place, _)| place);
+        let undecided = sent.enumerate().filter(|(of, _)| gaps.contains(of)).map(|(_, place)| place).collect();
+        Err(StoreError::Partial(Box::new(PartialAnswer { decisions, undecided, error })))
     }
 
     /// Returns true if leases may serve a request: the time is the server's, not a scenario's.

@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Batch, Health, StoreAnswer, StoreError};
+use super::{Batch, Health, PartialAnswer, StoreAnswer, StoreError};
 use crate::clock::Clock;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::{EXACT, Micros};
@@ -112,17 +113,18 @@ impl RedisStore {
         }
     }
 
-    /// Decides several requests, one after the other: in one call, or in a cluster in a call for each. Each must have charges.
-    pub async fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Vec<Decisions>, StoreError> {
+    /// Decides several requests, one after the other: in one call, or in a cluster in a call for each. Each must have charges. Returns
+    /// the decisions of all of them.
+    pub async fn decide_in_turn(&self, batches: &[Batch<'_>]) -> Result<Decisions, StoreError> {
         let now = self.check(batches)?;
         match &self.servers {
-            Servers::One(node) => node.decide_in_turn(batches, now).await,
+            Servers::One(node) => node.decide_in_turn(batches, now).await.map(Decisions::joined),
             Servers::Cluster(cluster) => {
-                let mut decided = Vec::with_capacity(batches.len());
+                let mut answers = Vec::with_capacity(batches.len());
                 for batch in batches {
-                    decided.push(cluster.decide(batch, now).await?);
+                    answers.push(cluster.decide(batch, now).await);
                 }
-                Ok(decided)
+                PartialAnswer::joined(batches.iter().map(|batch| batch.charges).zip(answers))
             }
         }
     }
@@ -148,6 +150,14 @@ impl RedisStore {
             _ if scripts.is_empty() => {}
             Servers::One(node) => node.check_scripts(scripts),
             Servers::Cluster(cluster) => cluster.check_scripts(&scripts),
+        }
+    }
+
+    /// Returns true if more requests are waiting than a server has at a time.
+    pub fn is_overloaded(&self) -> bool {
+        match &self.servers {
+            Servers::One(node) => node.is_overloaded(Instant::now()),
+            Servers::Cluster(cluster) => cluster.is_overloaded(),
         }
     }
 

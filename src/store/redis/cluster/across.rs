@@ -1,30 +1,39 @@
 //! A request whose charges are in several hash slots, which no single call can decide.
 //!
 //! All charges that can deny are checked at once. If they pass, all are spent at once, each hash slot's by the rule of taking; queues
-//! and scripts follow one by one. If one of those denies or fails, because another request came first, the rest is refunded. So is
-//! what a limit in shadow has taken in one hash slot and not in another.
+//! and scripts follow one by one. If one of those denies, because another request came first, the rest is given back. So is what a
+//! limit in shadow has taken in one hash slot and not in another.
 //!
 //! So a request takes two round trips. It never admits too much, because each bucket is spent under its own numbers. It may deny
-//! a concurrent request too much from a spend to its refund, which takes two round trips.
+//! a concurrent request too much from a spend until it is given back, which takes two round trips.
+//!
+//! Each charge has the answer of its own node. Where a node does not answer, its charges stay undecided, and those of the other nodes are
+//! decided and made as if they were all there are. A node that is late because of our own load makes the whole request busy.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::follow::is_split;
 use super::{Nodes, Request};
-use crate::engine::algorithms::charge::{Charge, Input, Mode};
+use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::tag::tag_of;
 use crate::engine::algorithms::taking::Taking;
-use crate::store::{StoreAnswer, StoreError};
+use crate::store::redis::node::within;
+use crate::store::{PartialAnswer, StoreAnswer, StoreError};
 
 /// A request on its way, and what is known of its charges, in their order.
 struct Progress<'a> {
     nodes: &'a Arc<Nodes>,
     request: &'a Request,
     charges: Vec<ChargeState>,
+    begun: Instant,
 }
 
 /// What is known of a charge.
@@ -35,6 +44,8 @@ struct ChargeState {
     detail: Option<Detail>,
     /// True if it has taken tokens.
     is_spent: bool,
+    /// Why it is undecided. It is asked for no more.
+    failed: Option<StoreError>,
 }
 
 /// Charges of one tag, decided in one call, and their places in the request.
@@ -44,26 +55,30 @@ struct Group {
     request: Request,
 }
 
-/// Decides a request across hash slots. Nothing is spent once the store's timeout has passed.
+/// The decisions on a group's charges.
+type GroupAnswer = Result<Decisions, StoreError>;
+
+/// Decides a request across hash slots, within the store's timeout.
 pub(super) async fn decide(nodes: &Arc<Nodes>, request: &Request) -> Result<Decisions, StoreError> {
-    let begun = Instant::now();
     let charges = vec![ChargeState::default(); request.charges.len()];
-    let mut progress = Progress { nodes, request, charges };
-    progress.ask(|_, charge| check(charge)).await?;
+    let mut progress = Progress { nodes, request, charges, begun: Instant::now() };
+    // A quarter of the time is left to spend what a silent node does not have.
+    progress.ask(nodes.timeout * 3 / 4, |_, charge| check(charge)).await;
     if progress.is_denied() {
         progress.count_denial().await;
-        return Ok(progress.into_decisions());
+        return progress.into_answer();
     }
-    if begun.elapsed() >= nodes.timeout {
-        return Err(StoreError::Late(nodes.timeout));
-    }
-    if let Err(error) = progress.spend().await {
-        progress.refund(None).await;
-        return Err(error);
-    }
+    progress.fail_if_busy()?;
+    progress.spend().await;
     let taking = progress.taking();
-    progress.refund(Some(&taking)).await;
-    Ok(progress.into_decisions())
+    if !taking.denies()
+        && let Err(busy) = progress.fail_if_busy()
+    {
+        progress.give_back(None).await;
+        return Err(busy);
+    }
+    progress.give_back(Some(&taking)).await;
+    progress.into_answer()
 }
 
 /// The question whether a charge would pass; `None` for one that never denies, and for scripts, which only decide as they charge.
@@ -78,11 +93,14 @@ fn is_last(charge: &Charge) -> bool {
 }
 
 impl Progress<'_> {
-    /// Asks all nodes at once, and notes the decisions; the first error if there is one. `asked` returns the charge to ask for in
-    /// place of the one at a place, if any.
-    async fn ask(&mut self, asked: impl Fn(usize, &Charge) -> Option<Charge>) -> Result<(), StoreError> {
+    /// Asks all nodes at once, and notes the answers that come within `span`. `asked` returns the charge to ask for in place of the one
+    /// at a place, if any.
+    async fn ask(&mut self, span: Duration, asked: impl Fn(usize, &Charge) -> Option<Charge>) {
         let mut groups: Vec<Group> = Vec::new();
         for (place, charge) in self.request.charges.iter().enumerate() {
+            if self.charges[place].failed.is_some() {
+                continue;
+            }
             let Some(charge) = asked(place, charge) else { continue };
             let tag = tag_of(&charge.bucket);
             match groups.iter_mut().find(|group| group.tag == tag) {
@@ -93,65 +111,72 @@ impl Progress<'_> {
                 None => groups.push(Group { tag, places: vec![place], request: self.request.with(vec![charge]) }),
             }
         }
-        let mut result = Ok(());
-        for (group, answer) in self.send(groups) {
-            let answered = self.answer(&group, answer).await;
-            let answered = match answered {
-                // The keys are at two nodes while their hash slot moves, so each is asked for alone.
-                Err(error) if is_split(&error, &group.request.charges) => self.ask_alone(&group).await,
-                answered => answered,
-            };
-            result = result.and(answered);
-        }
-        result
-    }
-
-    fn send(&self, groups: Vec<Group>) -> Vec<(Group, StoreAnswer)> {
-        let send = |group: Group| {
-            let answer = self.nodes.ask(group.tag, &group.request.batch(), self.request.set_now);
-            (group, answer)
-        };
-        groups.into_iter().map(send).collect()
-    }
-
-    async fn ask_alone(&mut self, group: &Group) -> Result<(), StoreError> {
-        let alone = group.places.iter().zip(&group.request.charges).map(|(place, charge)| Group {
-            tag: group.tag,
-            places: vec![*place],
-            request: self.request.with(vec![charge.clone()]),
+        let (nodes, begun) = (self.nodes, Instant::now());
+        let heard: Vec<Option<u64>> = groups.iter().map(|group| nodes.node(group.tag).ok()?.heard()).collect();
+        let mut answers: Vec<Option<GroupAnswer>> = groups.iter().map(|_| None).collect();
+        let asking = groups.iter().enumerate().map(|(index, group)| {
+            let answer = nodes.ask(group.tag, &group.request.batch(), group.request.set_now);
+            // A redirect that comes until the end is the reason, rather than silence.
+            async move { (index, group.answer(nodes, answer, span * 7 / 8).await) }
         });
-        let mut result = Ok(());
-        for (group, answer) in self.send(alone.collect()) {
-            result = result.and(self.answer(&group, answer).await);
+        let mut asking: FuturesUnordered<_> = asking.collect();
+        let all = async {
+            while let Some((index, answer)) = asking.next().await {
+                answers[index] = Some(answer);
+            }
+        };
+        // What has not come then is late.
+        let _ = within(span, pin!(all)).await;
+        drop(asking);
+        for ((group, answer), heard) in groups.iter().zip(answers).zip(heard) {
+            match answer.unwrap_or_else(|| Err(nodes.late(group.tag, begun, heard))) {
+                Ok(decisions) => self.note(group, &decisions),
+                Err(StoreError::Partial(partial)) => {
+                    self.note(group, &partial.decisions);
+                    let undecided = partial.undecided.iter().map(|at| group.places[*at]);
+                    undecided.for_each(|place| self.charges[place].failed = Some(partial.error.clone()));
+                }
+                Err(error) => {
+                    group.places.iter().for_each(|place| self.charges[*place].failed = Some(error.clone()));
+                }
+            }
         }
-        result
     }
 
-    /// Waits for an answer and notes it.
-    async fn answer(&mut self, group: &Group, answer: StoreAnswer) -> Result<(), StoreError> {
-        let Group { tag, places, request } = group;
-        let decisions = self.nodes.follow(answer, *tag, &request.batch(), request.set_now).await?;
-        for (at, ((place, charge), decision)) in places.iter().zip(&request.charges).zip(decisions.iter()).enumerate() {
+    fn note(&mut self, group: &Group, decisions: &Decisions) {
+        let charges = group.places.iter().zip(&group.request.charges);
+        for (at, ((place, charge), decision)) in charges.zip(decisions.iter()).enumerate() {
             let takes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.cost > 0;
             let known = &mut self.charges[*place];
             *known = ChargeState {
                 decision: Some(*decision),
                 detail: decisions.detail(at).cloned(),
                 is_spent: known.is_spent || takes && decision.outcome == Outcome::Allowed,
+                failed: None,
             };
         }
-        Ok(())
+    }
+
+    /// The rest of the store's timeout, and at least a quarter of it: less would be lost to a worker that was held up meanwhile.
+    fn rest(&self) -> Duration {
+        let timeout = self.nodes.timeout;
+        timeout.saturating_sub(self.begun.elapsed()).max(timeout / 4)
     }
 
     /// Spends all charges, until one denies.
-    async fn spend(&mut self) -> Result<(), StoreError> {
-        self.ask(|_, charge| (!is_last(charge)).then(|| reserved(charge))).await?;
+    async fn spend(&mut self) {
+        self.ask(self.rest(), |_, charge| (!is_last(charge)).then(|| reserved(charge))).await;
         for place in 0..self.request.charges.len() {
             if is_last(&self.request.charges[place]) && !self.is_denied() {
-                self.ask(|at, charge| (at == place).then(|| charge.clone())).await?;
+                self.ask(self.rest(), |at, charge| (at == place).then(|| charge.clone())).await;
             }
         }
-        Ok(())
+    }
+
+    /// Returns an error if a node is late because of our own load.
+    fn fail_if_busy(&self) -> Result<(), StoreError> {
+        let busy = self.charges.iter().filter_map(|known| known.failed.as_ref());
+        busy.clone().find(|error| matches!(error, StoreError::Busy { .. })).map_or(Ok(()), |busy| Err(busy.clone()))
     }
 
     fn is_denied(&self) -> bool {
@@ -166,24 +191,32 @@ impl Progress<'_> {
     /// Gives back what was spent by charges that take nothing, `taking` being `None` if all has failed; but for charges that count
     /// denied requests. Learns the state of their buckets. What fails stays spent: it cannot be repeated without the risk of giving
     /// back twice.
-    async fn refund(&mut self, taking: Option<&Taking>) {
+    async fn give_back(&mut self, taking: Option<&Taking>) {
         let takes = |charge: &Charge| taking.is_some_and(|taking| taking.takes(charge));
         if self.request.charges.iter().all(takes) {
             return;
         }
         let known = self.charges.clone();
-        let refunded = |place: usize, charge: &Charge| {
+        let given_back = |place: usize, charge: &Charge| {
             let ChargeState { is_spent, detail, .. } = &known[place];
-            let is_refunded = *is_spent && !charge.counts_denied() && !takes(charge);
-            is_refunded.then(|| refund(charge, detail.as_ref())).flatten()
+            let is_due = *is_spent && !charge.counts_denied() && !takes(charge);
+            is_due.then(|| charge.undo(detail.as_ref())).flatten()
         };
-        let _ = self.ask(refunded).await;
+        self.ask(self.rest(), given_back).await;
         let untouched = |place: usize, charge: &Charge| {
             let ChargeState { is_spent, .. } = known[place];
             let is_known = is_spent || known[place].is_short() || is_prevented(&known[place]);
             (!is_known).then(|| state(charge)).flatten()
         };
-        let _ = self.ask(untouched).await;
+        self.ask(self.rest(), untouched).await;
+        self.keep_failures(&known);
+    }
+
+    /// Forgets failures since `known`: what was decided then stays so.
+    fn keep_failures(&mut self, known: &[ChargeState]) {
+        for (now, then) in self.charges.iter_mut().zip(known) {
+            now.failed.clone_from(&then.failed);
+        }
     }
 
     /// Counts a request that was denied by its checks in the buckets that count denied requests, charges the candidate of the limit
@@ -197,7 +230,8 @@ impl Progress<'_> {
             false if charge.can_deny() => state(charge),
             false => look(charge).or_else(|| state(charge)),
         };
-        let _ = self.ask(asked).await;
+        self.ask(self.rest(), asked).await;
+        self.keep_failures(&known);
         for (now, then) in self.charges.iter_mut().zip(&known) {
             if let (Some(decision), true) = (&mut now.decision, then.is_denied()) {
                 decision.outcome = Outcome::Denied;
@@ -205,29 +239,49 @@ impl Progress<'_> {
         }
     }
 
-    fn into_decisions(mut self) -> Decisions {
+    fn into_answer(self) -> Result<Decisions, StoreError> {
         let taking = self.taking();
-        let mut decisions = Decisions::with_capacity(self.charges.len());
-        for (place, charge) in self.request.charges.iter().enumerate() {
-            let ChargeState { decision, detail, .. } = &mut self.charges[place];
-            if let Some(decision) = decision
+        let each = self.request.charges.iter().zip(self.charges).map(|(charge, known)| {
+            let ChargeState { mut decision, mut detail, failed, .. } = known;
+            if let Some(error) = failed {
+                return Err(error);
+            }
+            if let Some(decision) = &mut decision
                 && !taking.takes(charge)
                 && !decision.is_short()
             {
                 // The state of its bucket.
                 let wait = decision.retry_after.filter(|wait| *wait > Micros(0) && charge.counts_denied());
                 if let Some(wait) = wait.filter(|_| decision.is_allowed()) {
-                    *detail = Some(Detail::Counted(wait));
+                    detail = Some(Detail::Counted(wait));
                 }
                 (decision.outcome, decision.retry_after) = (Outcome::Unchanged, Some(Micros(0)));
             }
             // As a script's bucket, whose state only the script knows.
-            let burst = charge.numbers.burst();
-            let unknown = Decision { outcome: Outcome::Unchanged, limit: burst, remaining: burst, ..Decision::never() };
-            decisions.push(decision.unwrap_or(Decision { retry_after: Some(Micros(0)), ..unknown }));
-            decisions.details.extend(detail.take().map(|detail| (place, detail)));
+            let decision = decision.unwrap_or_else(|| Decision::unknown(charge.numbers.burst()));
+            let mut decisions = Decisions::from_iter([decision]);
+            decisions.details.extend(detail.map(|detail| (0, detail)));
+            Ok(decisions)
+        });
+        PartialAnswer::joined(self.request.charges.chunks(1).zip(each))
+    }
+}
+
+impl Group {
+    /// Waits for an answer. The keys are at two nodes while their hash slot moves, so each is asked for alone then.
+    async fn answer(&self, nodes: &Arc<Nodes>, answer: StoreAnswer, span: Duration) -> GroupAnswer {
+        let Self { tag, request, .. } = self;
+        let answered = nodes.follow(answer, *tag, &request.batch(), request.set_now, span).await;
+        if !answered.as_ref().is_err_and(|error| is_split(error, &request.charges)) {
+            return answered;
         }
-        decisions
+        let alone: Vec<Request> = request.charges.iter().map(|charge| request.with(vec![charge.clone()])).collect();
+        let asked = alone.iter().map(|request| (request, nodes.ask(*tag, &request.batch(), request.set_now)));
+        let mut answers = Vec::with_capacity(alone.len());
+        for (request, answer) in asked.collect::<Vec<_>>() {
+            answers.push(nodes.follow(answer, *tag, &request.batch(), request.set_now, span).await);
+        }
+        PartialAnswer::joined(request.charges.chunks(1).zip(answers))
     }
 }
 
@@ -267,21 +321,4 @@ fn reserved(charge: &Charge) -> Charge {
     let mut charge = charge.clone();
     charge.reserve();
     charge
-}
-
-/// The refund of a charge that was spent; `None` for scripts.
-fn refund(charge: &Charge, detail: Option<&Detail>) -> Option<Charge> {
-    let mut refund = charge.refund(charge.cost, detail.and_then(Detail::taken));
-    match refund.input.as_deref_mut() {
-        Some(Input::Script(_)) => return None,
-        Some(Input::Queue(work)) => {
-            work.given_back = match detail {
-                Some(Detail::Entry(id)) => Some(id.clone()),
-                _ => return None,
-            };
-        }
-        Some(Input::Lease(_)) => refund.input = None,
-        Some(Input::Elevated(_) | Input::Slot(_) | Input::Delay(_)) | None => {}
-    }
-    Some(refund)
 }

@@ -48,7 +48,7 @@ impl Nodes {
         now: Option<Micros>,
     ) -> Result<Decisions, StoreError> {
         let answer = self.ask(tag, batch, now);
-        self.follow(answer, tag, batch, now).await
+        self.follow(answer, tag, batch, now, self.timeout).await
     }
 
     /// Asks the node that has the tag by the map.
@@ -59,13 +59,14 @@ impl Nodes {
         }
     }
 
-    /// Waits for an answer, and asks again where the reply says, until the store's timeout has passed since now.
+    /// Waits for an answer, and asks again where the reply says, until `span` has passed since now.
     pub(super) async fn follow(
         self: &Arc<Self>,
         answer: StoreAnswer,
         tag: u8,
         batch: &Batch<'_>,
         now: Option<Micros>,
+        span: Duration,
     ) -> Result<Decisions, StoreError> {
         let begun = Instant::now();
         // The node bounds the wait for the first answer.
@@ -78,7 +79,7 @@ impl Nodes {
             && let Some(redirect) = redirect_of(error)
             && !is_split(error, batch.charges)
         {
-            let left = self.timeout.saturating_sub(begun.elapsed());
+            let left = span.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 break;
             }
@@ -128,6 +129,11 @@ impl Nodes {
         if let Ok(node) = self.node(tag) {
             node.note_failure(Diagnosis::new(Fault::Cluster, text));
         }
+    }
+
+    /// The error of a request whose answer has not come; see [`NodeHandle::late`].
+    pub(super) fn late(&self, tag: u8, begun: Instant, heard: Option<u64>) -> StoreError {
+        self.node(tag).map_or(StoreError::Late(self.timeout), |node| node.late(begun, heard))
     }
 
     /// The node to ask after a redirect, and how.

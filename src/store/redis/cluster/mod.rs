@@ -4,7 +4,6 @@
 //! a tag redirects the call without executing it, so the call is made again at the right one (`follow`), and the map is read
 //! again (`refresh`). Replicas are never asked.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +11,13 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use redis::{Cmd, RedisResult, Value};
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use self::map::Map;
 use super::diagnosis::Diagnosis;
 use super::keys::KeyStarts;
-use super::node::{NodeHandle, within};
+use super::node::NodeHandle;
 use super::target::StoreTarget;
 use super::unclaimed::Unclaimed;
 use crate::engine::algorithms::charge::Charge;
@@ -98,16 +98,16 @@ impl Cluster {
     pub(super) async fn decide(&self, batch: &Batch<'_>, now: Option<Micros>) -> Result<Decisions, StoreError> {
         let Some(first) = batch.charges.first() else { return Ok(Decisions::default()) };
         let tag = tag_of(&first.bucket);
-        let node = self.nodes.node(tag)?;
-        let _permit = node.admit()?;
+        for charge in batch.charges {
+            self.nodes.node(tag_of(&charge.bucket)).map_or(Ok(()), |node| node.admit())?;
+        }
         if batch.charges.iter().all(|charge| tag_of(&charge.bucket) == tag) {
             match self.nodes.decide(tag, batch, now).await {
                 Err(error) if follow::is_split(&error, batch.charges) => {}
                 decided => return decided,
             }
         }
-        let decided = within(self.nodes.timeout, pin!(self.decide_across(batch, now).wait())).await;
-        decided.unwrap_or(Err(StoreError::Late(self.nodes.timeout)))
+        self.decide_across(batch, now).wait().await
     }
 
     /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
@@ -120,7 +120,7 @@ impl Cluster {
         let answer = self.nodes.ask(tag, batch, now);
         let (nodes, request) = (Arc::clone(&self.nodes), Request::new(batch, now));
         // The node gives back what nobody takes.
-        self.answer_of(None, now, async move { nodes.follow(answer, tag, &request.batch(), now).await })
+        self.answer_of(None, now, async move { nodes.follow(answer, tag, &request.batch(), now, nodes.timeout).await })
     }
 
     fn decide_across(&self, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
@@ -154,6 +154,11 @@ impl Cluster {
         for node in self.nodes.map.load().nodes() {
             node.check_scripts(scripts.to_vec());
         }
+    }
+
+    pub(super) fn is_overloaded(&self) -> bool {
+        let now = Instant::now();
+        self.nodes.map.load().nodes().any(|node| node.is_overloaded(now))
     }
 
     /// The node with this tag.

@@ -25,8 +25,9 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::connection::Connection;
+use super::overload::WaitingRequests;
 use super::patience::{PARTS, Patience, within};
-use super::{BUSY, Node, SILENT_TIMEOUTS};
+use super::{Node, SILENT_TIMEOUTS};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
@@ -45,7 +46,7 @@ pub(super) const OUTSTANDING: usize = 2;
 pub(super) const OUTSTANDING_IN_CLUSTER: usize = 16;
 
 /// The most charges of a call. The server does nothing else meanwhile: some 0.5 ms for that many buckets.
-const MAX_CHARGES: usize = 128;
+pub(super) const MAX_CHARGES: usize = 128;
 
 /// The most bytes of keys and words in a call, unless its only request has more. [`MAX_CHARGES`] of usual length have 10 KiB.
 const MAX_BYTES: usize = 32 * 1024;
@@ -59,8 +60,7 @@ pub(super) struct Calls {
     waiting: Mutex<Waiting>,
     /// Taken in the order of asking, and held until the reply.
     places: Semaphore,
-    /// The number of places.
-    outstanding: usize,
+    requests: WaitingRequests,
     /// A task ends with the deadline of its call, or with the connection if the reply does not come.
     tasks: TaskTracker,
 }
@@ -146,7 +146,7 @@ impl Calls {
         Self {
             waiting: Mutex::new(waiting),
             places: Semaphore::new(outstanding),
-            outstanding,
+            requests: WaitingRequests::default(),
             tasks: TaskTracker::new(),
         }
     }
@@ -154,6 +154,16 @@ impl Calls {
     /// Runs a task that ends with the store, as calls do.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(task);
+    }
+
+    /// The number of requests that wait for an answer.
+    pub(super) fn requests(&self) -> usize {
+        self.requests.count()
+    }
+
+    /// Returns true if as many calls are outstanding as may be.
+    pub(super) fn are_full(&self) -> bool {
+        self.places.available_permits() == 0
     }
 
     /// Adds a request to the call that is being collected.
@@ -188,6 +198,7 @@ impl Calls {
         now: Option<Micros>,
         push: impl FnOnce(&mut Call) -> R,
     ) -> R {
+        self.requests.add(1 + batches.1.len());
         let mut waiting = self.waiting.lock();
         if let Some(call) = waiting.last(route.tag).filter(|call| call.takes(node, route, batches, now)) {
             return push(call);
@@ -220,26 +231,6 @@ impl Calls {
 }
 
 impl Node {
-    /// Returns the error for a call that did not get its turn in time.
-    fn without_turn(&self, begun: Instant) -> StoreError {
-        match self.live.load().as_ref() {
-            None => StoreError::Down,
-            Some(live) if live.overdue.load(Ordering::Relaxed) > 0 && !self.is_overloaded(begun) => {
-                StoreError::Late(self.timeout)
-            }
-            Some(_) => BUSY,
-        }
-    }
-
-    /// True if more requests are waiting than may be outstanding, or if a wait that began at `begun` took much longer than its
-    /// timers while many were waiting. Then the load may be the reason for late replies. A server that is really silent is given
-    /// up soon, and `on_store_error` applies from then on.
-    fn is_overloaded(&self, begun: Instant) -> bool {
-        let waiting = self.queue.saturating_sub(self.waiting.available_permits());
-        waiting > self.calls.outstanding * MAX_CHARGES
-            || waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
-    }
-
     /// Gives back what a request has taken whose answer nobody takes.
     fn give_back(
         self: &Arc<Self>,
@@ -338,6 +329,7 @@ impl Call {
 async fn send_next(node: Arc<Node>) {
     let turn = node.calls.turn(&node).await;
     let Some(mut call) = node.calls.waiting.lock().pop() else { return };
+    let waiting = node.calls.requests.until_dropped(call.askers.len());
     if !call.drop_unwanted() {
         return;
     }
@@ -358,6 +350,7 @@ async fn send_next(node: Arc<Node>) {
         };
         let unclaimed = askers.iter_mut().map(|asker| asker.unclaimed.take()).collect();
         fail(askers, &error);
+        drop(waiting);
         return node.outwait(&live, (route, &requests), unclaimed, reply).await;
     };
     match node.answers(&live, &requests, answer, true) {

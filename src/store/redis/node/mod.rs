@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -34,6 +34,7 @@ mod answers;
 mod calls;
 mod connection;
 mod opening;
+mod overload;
 mod owner;
 mod patience;
 mod scripts;
@@ -72,8 +73,7 @@ pub(super) struct Node {
     is_returning: AtomicBool,
     /// Wakes the requests that wait for that attempt.
     returned: Notify,
-    /// Free places of the [`Self::queue`] requests that may wait.
-    waiting: Semaphore,
+    /// The most requests that may wait for an answer.
     queue: usize,
     calls: Calls,
     /// The next call's number, counted over all connections.
@@ -116,7 +116,6 @@ impl NodeHandle {
             // Requests that a cluster redirects to a new node wait for its connection.
             is_returning: AtomicBool::new(is_in_cluster),
             returned: Notify::new(),
-            waiting: Semaphore::new(target.queue),
             queue: target.queue,
             calls: Calls::new(outstanding),
             // A random start: a reply to another process does not match.
@@ -141,13 +140,13 @@ impl NodeHandle {
         batch: &Batch<'_>,
         now: Option<Micros>,
     ) -> Result<Decisions, StoreError> {
-        let _permit = self.admit()?;
+        self.admit()?;
         self.ask(route, batch, now).wait().await
     }
 
-    /// Lets a request wait, while the permit lives.
-    pub(super) fn admit(&self) -> Result<SemaphorePermit<'_>, StoreError> {
-        self.waiting.try_acquire().map_err(|_| BUSY)
+    /// Returns an error if no further request may wait.
+    pub(super) fn admit(&self) -> Result<(), StoreError> {
+        if self.calls.requests() < self.queue { Ok(()) } else { Err(BUSY) }
     }
 
     /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
@@ -165,7 +164,7 @@ impl NodeHandle {
         now: Option<Micros>,
     ) -> Result<Vec<Decisions>, StoreError> {
         self.check()?;
-        let _permit = self.admit()?;
+        self.admit()?;
         let mut decided = Vec::with_capacity(batches.len());
         for answer in self.calls.ask_in_turn(self, batches, now) {
             decided.push(StoreAnswer::Pending(answer).wait().await?);
