@@ -29,15 +29,15 @@ pub struct Deciding {
     failure: Option<Box<Failure>>,
 }
 
-/// What follows where the store has decided nothing.
+/// The limits that decide where the store has not.
 #[derive(Debug, Default)]
 struct Failure {
     unanswered: Vec<Unanswered>,
     is_overload: bool,
-    /// What the memory that replaces the store is to decide, charges and reports, and its places in [`Deciding::decisions`].
+    /// Charges and reports for the memory that replaces the store, and their places in [`Deciding::decisions`].
     round: [Vec<Charge>; 2],
     places: Vec<usize>,
-    /// What counts the denied request in that memory, and gives back what was taken in the store.
+    /// Charges that count the denied request in that memory, and refunds of tokens that the store took.
     due: Vec<Charge>,
 }
 

@@ -1,6 +1,6 @@
 //! Late answers: is the server silent, or has it more to do than it can?
 //!
-//! Silence is a failure of the store, for which `on_store_error` decides. Our own load is none: a flood must not switch limits off.
+//! Silence is a failure of the store, so `on_store_error` decides. Our own load is not: a flood must not switch limits off.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
