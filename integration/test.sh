@@ -34,7 +34,6 @@ if cargo nextest --version >/dev/null 2>&1; then
 else
     cargo test --locked --all-targets --no-fail-fast
 fi
-cargo test --locked --doc
 
 # Each listener's parsers for about 10 seconds of two cores, on more random input than each run of the tests above can take.
 # `integration/fuzz.sh` looks longer and by the branches taken, and needs a nightly compiler for that.

@@ -130,6 +130,47 @@ fn each_file_says_what_it_is_for() {
     }
 }
 
+/// `doctest = false` in `Cargo.toml`: readers would take such a block for a test.
+#[test]
+fn no_documentation_has_code_that_looks_tested() {
+    let files = files(&repository().join("src")).into_iter();
+    let found: Vec<String> = files
+        .flat_map(|(path, text)| doc_tests(&text).map(move |line| format!("{path}:{line}")).collect::<Vec<_>>())
+        .collect();
+    assert!(found.is_empty(), "mark these blocks as `text`, or make them unit tests: {found:#?}");
+    for (text, expected) in [
+        ("/// ```\n/// f();\n/// ```\n", vec![1]),
+        (
+            "//! A\n//!  ```rust\n//! f();\n//!  ```\n/// ```text\n/// a\n/// ```\n/// ~~~no_run,rust\n/// ~~~",
+            vec![2, 8],
+        ),
+        ("/// ```text\n/// ```rust\n/// ```\n/// ```yaml\n/// a: 1\n/// ```\n// ```\nf(\"```\");", vec![]),
+    ] {
+        assert_eq!(doc_tests(text).collect::<Vec<_>>(), expected, "{text}");
+    }
+}
+
+/// The lines at which blocks of documentation begin that rustdoc would run.
+fn doc_tests(text: &str) -> impl Iterator<Item = usize> {
+    const OF_TESTS: [&str; 7] = ["rust", "ignore", "should_panic", "no_run", "compile_fail", "edition", "test_harness"];
+    let mut fence: Option<&str> = None;
+    (1..).zip(text.lines()).filter_map(move |(number, line)| {
+        let line = line.trim_start();
+        let line = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?.trim();
+        let mark = line.get(..3).filter(|mark| ["```", "~~~"].contains(mark))?;
+        let language = &line[3..];
+        match fence {
+            None => fence = Some(mark),
+            Some(open) if open == mark && language.is_empty() => {
+                fence = None;
+                return None;
+            }
+            Some(_) => return None,
+        }
+        (language.is_empty() || OF_TESTS.iter().any(|word| language.starts_with(word))).then_some(number)
+    })
+}
+
 fn mistakes(parsed: &Crate) -> Mistakes {
     let mut mistakes = Mistakes::new();
     layers(parsed, &mut mistakes);
