@@ -88,7 +88,7 @@ impl Limiter {
         verdict: &Verdict,
         asked: &DecisionRequest<'_>,
     ) -> Option<Box<Settlement>> {
-        if plan.reservations.is_empty() || !verdict.is_allowed() {
+        if plan.unsettled.is_empty() || !verdict.is_allowed() {
             return None;
         }
         let is_accepted = accepted::accepted_entry(view.rules(), verdict).is_some();

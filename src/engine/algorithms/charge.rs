@@ -293,6 +293,17 @@ impl Charge {
         }
     }
 
+    /// Takes nothing, and asks whether the cost would fit. A refund, which always fits, and a charge of something other than tokens
+    /// ask for the state of the bucket instead.
+    pub(crate) fn take_nothing(&mut self) {
+        let asks = self.mode.can_deny() || self.mode == Mode::SpendOnly;
+        if asks && self.numbers.algorithm().has_tokens() {
+            self.look();
+        } else {
+            (self.cost, self.mode) = (0, Mode::Check);
+        }
+    }
+
     /// Turns a charge of 0 tokens into a look for 1.
     pub(crate) fn look_for_one(&mut self) {
         let takes_nothing = self.cost == 0 && matches!(self.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);

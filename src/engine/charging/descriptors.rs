@@ -198,7 +198,12 @@ impl Rules {
                     let is_said = self.limit(origin.limit).is_some_and(|limit| limit.drain_over_limit);
                     is_said || afterwards.contains(origin.limit)
                 };
-                if question.purpose == DescriptorMode::Report || says_itself && drains() {
+                let is_report = match question.purpose {
+                    DescriptorMode::Decide => says_itself && drains(),
+                    DescriptorMode::Check => false,
+                    DescriptorMode::Report => true,
+                };
+                if is_report {
                     reports.push(charge);
                 }
             }
@@ -208,14 +213,22 @@ impl Rules {
         if quotas > 1 {
             self.loosen_quotas(&mut plan);
         }
-        joint.add_looks(&mut plan.charges, question.purpose == DescriptorMode::Check, &reports);
+        joint.report(&mut plan.charges, &reports);
         joint.is_denied = joint.members.iter().any(|member| {
             member.denials.iter().any(|denial| denial.enforced && (quotas < 2 || !self.is_quota(denial.limit)))
         });
-        if joint.is_denied {
-            JointPlan::charge_nothing(&mut plan.charges);
+        let (is_check, is_denied) = (question.purpose == DescriptorMode::Check, joint.is_denied);
+        for charge in &mut plan.charges {
+            charge.look_for_one();
+            if is_check && !charge.numbers.is_script() || is_denied && !charge.counts_denied() {
+                charge.take_nothing();
+            }
         }
         plan.joint = Some(Box::new(joint));
+        if is_denied {
+            // A script runs only if no other limit denies.
+            plan.retain(|charge| !charge.numbers.is_script());
+        }
         plan
     }
 
@@ -239,4 +252,68 @@ impl Rules {
 fn limits(plan: &Plan) -> impl Iterator<Item = u32> {
     let denials = plan.denials.iter().map(|denial| denial.limit);
     plan.charges.iter().map(|charge| charge.origin.limit).chain(denials).chain(plan.unlimited.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::limit::Limit;
+    use crate::engine::limit::allowance::Allowance;
+    use crate::engine::limit::fingerprint::Fingerprinter;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// The charges of two hits: the bursts, the costs and the modes, and those of reports.
+    #[track_caller]
+    fn check(closed: bool, purpose: DescriptorMode, hits: Hits, expected: &[(u64, u64, Mode)], reported: usize) {
+        let numbers = [
+            Numbers::new(5, 5, SECOND).unwrap(),
+            Numbers::sliding_window(6, SECOND, true).unwrap(),
+            Numbers::concurrency(7, SECOND).unwrap(),
+            Numbers::script(0),
+        ];
+        let limit =
+            |allowance| Limit { by: Vec::new(), drain_over_limit: true, ..Limit { allowance, ..Limit::new("L") } };
+        let mut limits: Vec<Limit> =
+            numbers.into_iter().map(|numbers| limit(Allowance::Windows([numbers].into_iter().collect()))).collect();
+        if closed {
+            limits.push(limit(Allowance::Deny));
+        }
+        for (number, limit) in limits.iter_mut().enumerate() {
+            limit.short = format!("L{number}");
+            limit.conditions.domains = vec!["d".to_owned()];
+        }
+        let rules = Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+        let descriptors = [Descriptor { entries: &[], hits, carried: None }];
+        let question = DescriptorRequest { domain: "d", descriptors: &descriptors, purpose, now: Micros(0) };
+        let plan = rules.plan(&question, None, &ChargedAfterwards::new(&rules)).unwrap();
+        let found: Vec<_> =
+            plan.charges.iter().map(|charge| (charge.numbers.burst(), charge.cost, charge.mode)).collect();
+        let joint = plan.joint.unwrap();
+        assert_eq!((&found[..], joint.reported.len()), (expected, reported), "{purpose:?} {hits:?}");
+        let places: Vec<u32> = joint.members[0].charges.iter().map(|charge| charge.charge).collect();
+        assert_eq!(places, (0..).take(found.len()).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn a_charge_takes_what_its_call_lets_it_take() {
+        use DescriptorMode::{Check, Decide, Report};
+        use Mode::{Look, Spend};
+        let script = Numbers::script(0).burst();
+        let checked = [(5, 2, Look), (6, 2, Look), (7, 0, Mode::Check), (script, 2, Spend)];
+        let reported = [(5, 2, Look), (6, 2, Look), (7, 2, Spend), (script, 2, Spend)];
+        check(false, Decide, Hits::Take(2), &[(5, 2, Spend), (6, 2, Spend), (7, 2, Spend), (script, 2, Spend)], 0);
+        check(false, Decide, Hits::TakeOrDrain(2), &reported, 2);
+        check(false, Report, Hits::TakeOrDrain(2), &reported, 2);
+        for hits in [Hits::Take(2), Hits::TakeOrDrain(2)] {
+            check(false, Check, hits, &checked, 0);
+        }
+        let states = [(5, 0, Mode::Check), (6, 0, Mode::Check), (7, 0, Mode::Check)];
+        check(false, Check, Hits::GiveBack(2), &[&states[..], &[(script, 2, Mode::Refund)]].concat(), 0);
+        // A limit that denies without the store: the script does not run, and what counts denied requests takes its cost.
+        check(true, Decide, Hits::Take(2), &[(5, 2, Look), (6, 2, Spend), (7, 0, Mode::Check)], 0);
+        check(true, Decide, Hits::TakeOrDrain(2), &[(5, 2, Look), (6, 2, Look), (7, 0, Mode::Check)], 2);
+        check(true, Check, Hits::Take(2), &[(5, 2, Look), (6, 2, Look), (7, 0, Mode::Check)], 0);
+    }
 }

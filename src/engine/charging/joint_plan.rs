@@ -16,8 +16,7 @@ pub struct JointPlan {
     pub members: Vec<DescriptorPlan>,
     /// For each of `reported`, the index of its bucket in [`Plan::charges`].
     reports: SmallVec<[u32; 2]>,
-    /// True if a limit denies the request without the store. The plan then charges only limits with `count_denied`, and reads
-    /// the state of the other buckets.
+    /// True if a limit denies the request without the store. Only limits with `count_denied` take their cost then.
     pub is_denied: bool,
 }
 
@@ -137,32 +136,16 @@ impl JointPlan {
         Self { members: Vec::with_capacity(descriptors), ..Self::default() }
     }
 
-    /// Makes charges of 0 look whether anything is left, reports look whether their cost is there before they take it, and
-    /// all charges look if `only_checks`.
-    pub(crate) fn add_looks(&mut self, charges: &mut [Charge], only_checks: bool, reports: &[u32]) {
-        for (place, charge) in (0..).zip(charges) {
+    /// Lets the charges at these places look whether their cost fits, and reports take it afterwards.
+    pub(crate) fn report(&mut self, charges: &mut [Charge], places: &[u32]) {
+        for (place, charge) in (0..).zip(charges).filter(|(place, _)| places.contains(place)) {
             let takes = matches!(charge.mode, Mode::Spend | Mode::SpendOnly) && charge.numbers.algorithm().has_tokens();
-            let reports_it = charge.cost > 0 && takes && reports.contains(&place);
-            charge.look_for_one();
-            if reports_it {
+            if charge.cost > 0 && takes {
                 // A larger cost has the same effect, and Redis counts this one exactly.
                 let most = charge.elevated().map_or(0, |elevated| elevated.numbers.burst()).max(charge.numbers.burst());
                 self.reported.push(Charge { mode: Mode::SpendUpTo, cost: charge.cost.min(most), ..charge.clone() });
                 self.reports.push(place);
-            }
-            if takes && (reports_it || only_checks) {
                 charge.look();
-            }
-        }
-    }
-
-    /// Makes charges ask for the state of their bucket, except those with `count_denied`.
-    pub(crate) fn charge_nothing(charges: &mut [Charge]) {
-        for charge in charges {
-            if charge.counts_denied() {
-                charge.mode = Mode::SpendOnly;
-            } else {
-                (charge.cost, charge.mode) = (0, Mode::Check);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::charging::algorithm_input::UnsupportedOperation;
-use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan, Reservation};
+use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
 use crate::engine::charging::request_cost::cost;
 use crate::engine::charging::terms::Intent;
 use crate::engine::limit::Limit;
@@ -81,8 +81,7 @@ impl Rules {
         match limit.response_cost.as_deref() {
             // A caller that does not spend reports what has happened, so nothing is left to settle.
             Some(response_cost) if mode == Mode::Spend => {
-                let only_checks = response_cost.only_checks();
-                plan.reservations.push(Reservation { limit: place, reserve: cost, only_checks });
+                plan.unsettled.push(place);
                 terms.charge(plan, cost, response_cost.before(charged));
                 plan.reserve(first);
             }

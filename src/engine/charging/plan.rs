@@ -21,7 +21,8 @@ pub struct Plan {
     pub denials: Vec<LimitDenial>,
     /// Limits that allow without asking the store.
     pub unlimited: Vec<u32>,
-    pub reservations: Vec<Reservation>,
+    /// Limits whose cost the response reports. Until then their charges take a reserve, or look for it.
+    pub unsettled: Vec<u32>,
     /// The descriptors, if the plan is for several.
     pub joint: Option<Box<JointPlan>>,
 }
@@ -46,17 +47,6 @@ pub enum DenialReason {
     Malformed,
     /// An operator has blocked the id, for this long from now.
     Blocked(Micros),
-}
-
-/// The reservation of a limit whose cost the response reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reservation {
-    /// The index of the limit.
-    pub limit: u32,
-    /// The tokens that are taken, or must be there.
-    pub reserve: u64,
-    /// True if nothing is taken before the response.
-    pub only_checks: bool,
 }
 
 impl From<PartError> for DenialReason {

@@ -1,6 +1,6 @@
 //! Settlement of limits whose cost the response reports.
 //!
-//! The plan reserves or checks before the request passes ([`Reservation`]). What remains to be charged or refunded
+//! The plan takes a reserve or looks for it before the request passes ([`Plan::unsettled`]). What remains to be charged or refunded
 //! ([`PendingSettlement`]) is worked out when the response has come, or when it never will.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Dated, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::{EXACT, Micros};
-use crate::engine::charging::plan::{Plan, Reservation};
+use crate::engine::charging::plan::Plan;
 use crate::engine::limit::response_cost::ResponseCost;
 use crate::engine::limit::rules::Rules;
 
@@ -84,7 +84,8 @@ impl PendingSettlement {
                 None => (self.reserve, Some(SettlementOutcome::Unreadable)),
             },
         };
-        let taken = if self.cost.only_checks() { 0 } else { self.reserve };
+        let looks = |held: &ReservedCharge| held.charge.mode == Mode::Look;
+        let taken = if self.charges.iter().all(looks) { 0 } else { self.reserve };
         let changes: Vec<Charge> = match cost.checked_sub(taken) {
             Some(0) => Vec::new(),
             Some(more) => {
@@ -129,19 +130,19 @@ impl Plan {
         decisions: &Decisions,
         decision: impl Fn(ChargeOrigin) -> Option<Decision>,
     ) -> Vec<PendingSettlement> {
-        let pending = self.reservations.iter().filter_map(|reservation| {
-            let cost = rules.limit(reservation.limit)?.response_cost.as_ref()?;
+        let pending = self.unsettled.iter().filter_map(|limit| {
+            let cost = rules.limit(*limit)?.response_cost.as_ref()?;
             let own = self.charges.iter().enumerate();
             let charges: SmallVec<[ReservedCharge; 1]> = own
-                .filter(|(_, charge)| charge.origin.limit == reservation.limit)
+                .filter(|(_, charge)| charge.origin.limit == *limit)
                 .filter_map(|(place, charge)| {
                     // In shadow what did not fit was not taken, and the request would not have passed.
                     let passed = decision(charge.origin)?.outcome == Outcome::Allowed;
                     passed.then(|| ReservedCharge { charge: charge.clone(), taken: decisions.taken(place) })
                 })
                 .collect();
-            let Reservation { limit, reserve, .. } = *reservation;
-            (!charges.is_empty()).then(|| PendingSettlement { limit, cost: cost.clone(), reserve, charges })
+            let reserve = charges.first()?.charge.cost;
+            Some(PendingSettlement { limit: *limit, cost: cost.clone(), reserve, charges })
         });
         pending.collect()
     }
@@ -172,7 +173,8 @@ mod tests {
 
     fn owed(cost: ResponseCost, reserve: u64, numbers: Numbers, taken: Option<Micros>) -> PendingSettlement {
         let bucket = Bucket::new("L:k", 1);
-        let charges = [ReservedCharge { charge: Charge::new(bucket, numbers, reserve, Mode::Spend), taken }];
+        let mode = cost.before(Mode::Spend);
+        let charges = [ReservedCharge { charge: Charge::new(bucket, numbers, reserve, mode), taken }];
         PendingSettlement { limit: 0, cost: Arc::new(cost), reserve, charges: charges.into_iter().collect() }
     }
 
@@ -364,7 +366,7 @@ mod tests {
         ] {
             let plan = plan(limit, &Intent { mode, cost, can_probe: false });
             let charge = &plan.charges[0];
-            assert_eq!((charge.mode, charge.cost, plan.reservations.len()), expected, "{limit:?} {mode:?} {cost:?}");
+            assert_eq!((charge.mode, charge.cost, plan.unsettled.len()), expected, "{limit:?} {mode:?} {cost:?}");
         }
     }
 }

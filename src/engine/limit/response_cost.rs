@@ -77,13 +77,8 @@ impl ResponseCost {
         matches!(self.source, Some(CostSource::RequestBytes))
     }
 
-    /// Returns true if nothing is taken before the response.
-    pub const fn only_checks(&self) -> bool {
-        self.when.is_some()
-    }
-
-    /// The mode of the charge before the response.
+    /// The mode of the charge before the response, which takes nothing if the status says whether there is a cost.
     pub(crate) const fn before(&self, mode: Mode) -> Mode {
-        if self.only_checks() { Mode::Look } else { mode }
+        if self.when.is_some() { Mode::Look } else { mode }
     }
 }
