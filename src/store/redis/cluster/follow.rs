@@ -131,7 +131,7 @@ impl Nodes {
         }
     }
 
-    /// The error of a request whose answer has not come; see [`NodeHandle::late`].
+    /// The error of a request whose answer has not come, by its node.
     pub(super) fn late(&self, tag: u8, begun: Instant, heard: Option<u64>) -> StoreError {
         self.node(tag).map_or(StoreError::Late(self.timeout), |node| node.late(begun, heard))
     }
