@@ -93,7 +93,13 @@ impl Plan {
     }
 
     /// Returns the charges and reports that the memory is to decide that replaces the store, and the places of their decisions.
-    pub(crate) fn local_round(&self) -> ([Vec<Charge>; 2], Vec<usize>) {
+    pub(crate) fn local_round(&mut self) -> ([Vec<Charge>; 2], Vec<usize>) {
+        if let Some(JointPlan { reported, reports, .. }) = self.joint.as_deref_mut() {
+            for (report, place) in reported.iter_mut().zip(reports) {
+                let charge = self.charges.get(*place as usize);
+                report.origin.is_local = charge.is_some_and(|charge| charge.origin.is_local);
+            }
+        }
         let reported = self.joint.as_ref().map_or(&[][..], |joint| &joint.reported);
         let places = self.charges.iter().chain(reported).enumerate();
         let places = places.filter(|(_, charge)| charge.origin.is_local).map(|(place, _)| place).collect();
@@ -186,4 +192,38 @@ fn combine(charge: &mut Charge, other: &Charge) {
         (false, true) if other.cost < charge.cost => (charge.cost - other.cost, charge.mode),
         (false, true) => (other.cost - charge.cost, other.mode),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithms::charge::Bucket;
+
+    #[test]
+    fn reports_are_decided_where_their_charges_are() {
+        let charge = |number: u32, mode| {
+            let bucket = Bucket::new(format!("L:{number}"), number.into());
+            Charge {
+                origin: ChargeOrigin::new(number, true),
+                ..Charge::new(bucket, Numbers::fixed(5).unwrap(), 1, mode)
+            }
+        };
+        let joint = JointPlan {
+            reported: [0, 1, 2].map(|number| charge(number, Mode::SpendUpTo)).into(),
+            reports: [0, 1, 2].into_iter().collect(),
+            ..JointPlan::default()
+        };
+        let charges = [0, 1, 2].map(|number| charge(number, Mode::Look));
+        let mut plan = Plan { charges: charges.into_iter().collect(), joint: Some(Box::new(joint)), ..Plan::default() };
+        // A server has decided the first charge, but not its report. The second is for the memory, and the third is dropped.
+        plan.charges[1].origin.is_local = true;
+        let remaining = |remaining| Decision { remaining, ..Decision::unknown(5) };
+        let mut decisions: Decisions = [4, 0, 0, 0, 0, 0].map(remaining).into_iter().collect();
+        plan.retain_decided(&mut decisions, &[1, 2, 3, 4, 5], |charge| charge.origin.is_local);
+        let ([charges, reported], places) = plan.local_round();
+        let limits = |charges: &[Charge]| charges.iter().map(|charge| charge.origin.limit).collect::<Vec<_>>();
+        assert_eq!((limits(&charges), limits(&reported), places), (vec![1], vec![1], vec![1, 3]));
+        // What nobody decided leaves the state of its bucket as it is.
+        assert_eq!(decisions.iter().map(|decision| decision.remaining).collect::<Vec<_>>(), [4, 0, 4, 0]);
+    }
 }
