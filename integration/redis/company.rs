@@ -7,10 +7,12 @@ use weir::engine::algorithms::charge::{Charge, Mode};
 use weir::engine::algorithms::decision::Decisions;
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
-use weir::store::redis::RedisStore;
+use weir::engine::algorithms::tag::Tag;
+use weir::store::redis::{RedisOptions, RedisStore};
 use weir::store::{Batch, StoreError};
 
 use super::{charge, connected, decide, fixed, hurried, options, resumes, spend};
+use crate::support::cluster::RedisCluster;
 use crate::support::redis::{RedisConfig, RedisServer};
 
 /// The most charges in one call.
@@ -99,6 +101,80 @@ async fn sixty_four_at_once_spend_exactly_the_burst_in_a_call_each_turn() {
         allowed += answers.iter().filter(|answer| !answer.as_ref().unwrap()[0].is_denied()).count();
     }
     assert_eq!((allowed, server.calls("evalsha")), (1_000, 20));
+}
+
+/// Has one id ask `flood` times, and then 40 others, while `servers` are frozen; all charge one bucket beside, at `tags[1]`. Returns
+/// how many had charged it when each of the others had, and which of the flood's requests charged it, in the order of their charges.
+async fn flooded(
+    store: &Arc<RedisStore>,
+    servers: &[RedisServer],
+    tags: [u8; 2],
+    flood: usize,
+) -> (Vec<u64>, Vec<usize>) {
+    let request = |id: &str| {
+        let mut charges = vec![one(&format!("Id:{id}"), 100_000), one("Shared:1", 100_000)];
+        for (charge, tag) in charges.iter_mut().zip(tags) {
+            charge.bucket.tag = Tag::Fixed(tag);
+        }
+        charges
+    };
+    decide(store, &request("0")).await.unwrap();
+    servers.iter().for_each(RedisServer::freeze);
+    let others = (0..40).map(|id| request(&format!("other{id}")));
+    let requests = std::iter::repeat_with(|| request("flood")).take(flood).chain(others).collect();
+    let asking = together(store, requests);
+    let thawing = async {
+        // All have asked before this is woken up.
+        tokio::task::yield_now().await;
+        servers.iter().for_each(RedisServer::thaw);
+    };
+    let (answers, ()) = tokio::join!(asking, thawing);
+    let place = |answer: &Result<Decisions, StoreError>| Some(99_999 - answer.as_ref().ok()?[1].remaining);
+    let others = answers[flood..].iter().map(|answer| place(answer).expect("it is answered")).collect();
+    let places = answers[..flood].iter().enumerate();
+    let mut of_flood: Vec<(u64, usize)> = places.filter_map(|(asked, answer)| Some((place(answer)?, asked))).collect();
+    of_flood.sort_unstable();
+    (others, of_flood.into_iter().map(|(_, asked)| asked).collect())
+}
+
+#[tokio::test]
+async fn a_flood_of_one_id_delays_no_other() {
+    let server = RedisServer::plain();
+    let store = connected(&options(&server.url())).await;
+    let (others, flood) = flooded(&store, std::slice::from_ref(&server), [0, 0], 2_000).await;
+    // Two calls of 64 requests are on their way when the others ask. Then each of them has its turn before the flood has a second.
+    assert!(others.iter().all(|place| (129..=169).contains(place)), "{others:?}");
+    assert!(others.is_sorted(), "{others:?}");
+    assert!(flood.len() == 2_000 && flood.is_sorted(), "{flood:?}");
+}
+
+#[tokio::test]
+async fn a_flood_of_one_id_delays_no_other_at_a_bucket_of_all_in_a_cluster() {
+    let cluster = RedisCluster::start(3, 0);
+    let store = connected(&options(&cluster.url())).await;
+    let (others, flood) = flooded(&store, &cluster.nodes, [0, 31], 6_000).await;
+    // 16 calls of 128 requests are on their way when the others ask, and as many may be again when they charge.
+    assert!(others.iter().all(|place| *place <= 2 * 2_048 + 80), "{others:?}");
+    assert_eq!(flood.len(), 6_000);
+}
+
+#[tokio::test]
+async fn a_line_holds_a_part_of_the_queue() {
+    let server = RedisServer::plain();
+    let store = connected(&RedisOptions { queue: 1_000, ..options(&server.url()) }).await;
+    spend(&store).await.unwrap();
+    server.freeze();
+    let of = |id: &str, count| std::iter::repeat_n(vec![one(id, 10_000)], count);
+    let requests = of("H:1", 2_000).chain(of("I:1", 10)).collect();
+    let (answers, ()) = tokio::join!(together(&store, requests), async {
+        tokio::task::yield_now().await;
+        server.thaw();
+    });
+    let passed = answers.iter().map(Result::is_ok);
+    let expected = (0..2_010).map(|asked| !(2 * 128 + 250..2_000).contains(&asked));
+    assert!(passed.eq(expected), "{} of the flood", answers[..2_000].iter().filter(|answer| answer.is_ok()).count());
+    assert!(answers.iter().flat_map(Result::as_ref).all(|decisions| !decisions[0].is_denied()));
+    assert_eq!(answers[1_999], Err(StoreError::Busy { sent: false }));
 }
 
 #[tokio::test]

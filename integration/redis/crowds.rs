@@ -4,13 +4,13 @@
 #![expect(clippy::print_stdout, reason = "the rows of a table")]
 
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
-use tokio::task::JoinSet;
 
 use crate::support::becomes;
 use crate::support::cluster::RedisCluster;
+use crate::support::injector::{Injector, Trouble};
 use crate::support::redis::RedisServer;
 use crate::support::sentinel::SentinelGroup;
 use crate::support::weir::Weir;
@@ -42,6 +42,12 @@ fn serve(rules: &str, url: &str, more: &[&str]) -> Weir {
 
 /// Sends requests at once and counts the answers: 200, 429 and 503.
 fn burst(weir: &Weir, streams: usize, connections: usize) -> [u64; 3] {
+    let statuses = statuses(weir, &vec!["one".into(); streams], connections);
+    [200, 429, 503].map(|status| statuses.iter().filter(|answer| **answer == status).count() as u64)
+}
+
+/// Sends requests with these ids at once and returns the statuses of the answers.
+fn statuses(weir: &Weir, ids: &[String], connections: usize) -> Vec<u16> {
     let asking = async {
         let mut clients = Vec::new();
         for _ in 0..connections {
@@ -50,20 +56,23 @@ fn burst(weir: &Weir, streams: usize, connections: usize) -> [u64; 3] {
             tokio::spawn(connection);
             clients.push(client);
         }
-        let mut answers = JoinSet::new();
-        for number in 0..streams {
-            let request = http::Request::get("http://a.example/").body(()).unwrap();
+        let mut answers = Vec::new();
+        for (number, id) in ids.iter().enumerate() {
+            let request = http::Request::get("http://a.example/").header("x-id", id).body(()).unwrap();
             let client = &mut clients[number % connections];
             let (answer, _) = client.send_request(request, true).unwrap();
-            answers.spawn(async move { answer.await.unwrap().status().as_u16() });
+            answers.push(tokio::spawn(async move { answer.await.unwrap().status().as_u16() }));
         }
-        answers.join_all().await
+        let mut statuses = Vec::new();
+        for answer in answers {
+            statuses.push(answer.await.unwrap());
+        }
+        statuses
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let answers = runtime.block_on(asking);
-    let counts = [200, 429, 503].map(|status| answers.iter().filter(|answer| **answer == status).count() as u64);
-    assert_eq!(counts.iter().sum::<u64>(), streams as u64, "other statuses among {answers:?}");
-    counts
+    let statuses = runtime.block_on(asking);
+    assert!(statuses.iter().all(|status| [200, 429, 503].contains(status)), "other statuses among {statuses:?}");
+    statuses
 }
 
 /// Floods the limit under each policy, alone and in a pair, with and without leases. `empty` empties the buckets.
@@ -92,7 +101,7 @@ fn flood(topology: &str, url: &str, empty: impl Fn()) {
         // A worker may still have a lease.
         let least = if has_lease { 1 } else { BURST };
         assert!((least..=most).contains(&passed), "{row}; errors: {errors:?}");
-        assert_eq!((sum.iter().sum::<u64>(), errors), (BURSTS * STREAMS as u64, [0; 3]), "{row}");
+        assert_eq!(errors, [0; 3], "{row}");
         assert_eq!(weir.metric("weir_decisions_total{limit=\"Flooded\",result=\"rejected\"}"), rejected, "{row}");
     }
 }
@@ -120,21 +129,38 @@ fn what_finds_no_room_in_the_queue_is_turned_away_under_every_policy() {
     for policy in ["allow", "deny", "local"] {
         let redis = RedisServer::plain();
         // Nothing leaves the queue during the test.
-        let weir = serve(&rules(policy, false, false), &redis.url(), &["--store-queue", "10"]);
+        let rules = format!("limits: {{ Ids: {{ by: {{ header: x-id }}, burst: 1, on_store_error: {policy} }} }}");
+        let weir = serve(&rules, &redis.url(), &["--store-queue", "10"]);
         redis.freeze();
         let statuses = thread::scope(|scope| {
-            let flood = scope.spawn(|| burst(&weir, 200, 2));
+            let flood = scope.spawn(|| statuses(&weir, &(0..200).map(|id| format!("id{id}")).collect::<Vec<_>>(), 2));
             becomes("190 are turned away", 190, || {
-                weir.metric("weir_decisions_total{limit=\"Flooded\",result=\"rejected\"}")
+                weir.metric("weir_decisions_total{limit=\"Ids\",result=\"rejected\"}")
             });
-            let rejected = weir.get("/", &[]);
+            let rejected = weir.get("/", &[("x-id", "late")]);
             assert_eq!((rejected.status(), rejected.header("retry-after")), (503, Some("1")), "{policy}");
             assert!(rejected.text().contains("Too many requests are waiting"), "{}", rejected.text());
             redis.thaw();
             flood.join().unwrap()
         });
-        assert_eq!(statuses, [10, 0, 190], "{policy}");
+        let with = |status: u16| statuses.iter().filter(|answer| **answer == status).count();
+        assert_eq!((with(200), with(503)), (10, 190), "{policy}");
         assert_eq!(weir.metric("weir_store_errors_total{kind=\"busy\"}"), 191, "{policy}");
         weir.until_logged("rejecting requests: too many requests are waiting for the store");
     }
+}
+
+/// The others ask after the flood, which takes 32 round trips: two calls of 32 requests each time.
+#[test]
+fn a_flood_of_one_id_delays_no_other_at_a_server_far_away() {
+    let redis = RedisServer::plain();
+    let injector = Injector::to(&redis.address());
+    let rates = [1, 2, 3, 4].map(|hours| format!("{{ count: 100000, period: {hours}h }}")).join(", ");
+    let limits = format!("limits: {{ Ids: {{ by: {{ header: x-id }}, rates: [{rates}], on_store_error: deny }} }}");
+    let weir = serve(&limits, &format!("redis://{}", injector.address), &["--store-timeout", "800ms"]);
+    injector.set(Trouble::Delay(Duration::from_millis(100)));
+    let flood = std::iter::repeat_n(String::from("flood"), STREAMS);
+    let ids: Vec<String> = flood.chain((0..40).map(|id| format!("other{id}"))).collect();
+    let statuses = statuses(&weir, &ids, CONNECTIONS + 2);
+    assert_eq!(statuses[STREAMS..], [200; 40], "of {statuses:?}");
 }

@@ -78,9 +78,17 @@ impl Stores {
         Ok(())
     }
 
-    /// Sends all requests to Redis in order without waiting for answers. Requests of one instant under the same rules
-    /// share a call.
+    /// Asks Redis in order. Requests of one instant under the same rules share a call; others wait for its answers, as those of further
+    /// calls would be decided in turn.
     async fn ask_redis(&self, requests: &[Request]) -> Vec<Result<Decisions, StoreError>> {
+        let mut answers = Vec::with_capacity(requests.len());
+        for shared in requests.chunk_by(|one, next| (one.effective_from, one.now) == (next.effective_from, next.now)) {
+            answers.extend(self.ask_redis_at_once(shared).await);
+        }
+        answers
+    }
+
+    async fn ask_redis_at_once(&self, requests: &[Request]) -> Vec<Result<Decisions, StoreError>> {
         // The runtime starts tasks in the order of their spawning, and the store reads the clock before it waits.
         let asked: Vec<_> = requests
             .iter()

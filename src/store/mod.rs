@@ -64,8 +64,8 @@ impl StorePlan {
 }
 
 impl Store {
-    /// Decides like [`Self::decide`], without waiting for the answer. One worker's batches are decided in the order of the calls. Must
-    /// be called inside the store's runtime.
+    /// Decides like [`Self::decide`], without waiting for the answer. One worker's batches that charge the same
+    /// buckets are decided in the order of the calls. Must be called inside the store's runtime.
     pub fn ask(&self, batch: &Batch<'_>) -> StoreAnswer {
         match self {
             Self::Memory(store) => StoreAnswer::Ready(store.decide(batch)),

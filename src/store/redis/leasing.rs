@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::RedisStore;
 use super::leases::table::Return;
 use super::leases::{Leases, Part, joined};
+use super::node::Line;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::taking::{FEW, has_duplicate};
@@ -65,10 +66,11 @@ impl RedisStore {
             return Ok(joined(&taken.keep(), &Decisions::default()));
         }
         taken.sent = leases.sent(batch, &taken.parts, asked, self.timeout());
-        let (mut answer, gaps) = match self.decide_sent(&Batch { charges: &taken.sent, ..*batch }).await {
-            Err(StoreError::Partial(partial)) => (Ok(partial.decisions), Some((partial.undecided, partial.error))),
-            answer => (answer, None),
-        };
+        let (mut answer, gaps) =
+            match self.decide_sent(Line::of(batch.charges), &Batch { charges: &taken.sent, ..*batch }).await {
+                Err(StoreError::Partial(partial)) => (Ok(partial.decisions), Some((partial.undecided, partial.error))),
+                answer => (answer, None),
+            };
         leases.note(&taken.sent, batch.effective_from, asked, &mut answer);
         let decided = answer.as_ref().ok().map(|sent| joined(&taken.parts, sent));
         taken.put_back(decided.as_ref());

@@ -29,6 +29,7 @@ mod node;
 mod notes;
 mod options;
 mod redirect;
+mod request;
 mod sentinel;
 mod session;
 mod stream;
@@ -41,7 +42,7 @@ use cluster::Cluster;
 pub use hash_slots::NAMES as TAG_NAMES;
 use keys::KeyStarts;
 use leases::Leases;
-use node::{Connection, NodeHandle, Route};
+use node::{Connection, Line, NodeHandle, Route};
 pub use notes::{Note, SharedNotes};
 pub use options::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
 pub use target::StoreTarget;
@@ -93,21 +94,21 @@ impl RedisStore {
         if self.may_lease(batch) {
             return Box::pin(self.decide_with_leases(batch)).await;
         }
-        self.decide_sent(batch).await
+        self.decide_sent(Line::of(batch.charges), batch).await
     }
 
-    async fn decide_sent(&self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
+    async fn decide_sent(&self, line: Line, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         let now = self.check(std::slice::from_ref(batch))?;
         match &self.servers {
-            Servers::One(node) => node.decide(Route::default(), batch, now).await,
-            Servers::Cluster(cluster) => Box::pin(cluster.decide(batch, now)).await,
+            Servers::One(node) => node.decide(Route::new(0, line), batch, now).await,
+            Servers::Cluster(cluster) => Box::pin(cluster.decide(line, batch, now)).await,
         }
     }
 
     /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
     pub fn ask(&self, batch: &Batch<'_>) -> StoreAnswer {
         match (self.check(std::slice::from_ref(batch)), &self.servers) {
-            (Ok(now), Servers::One(node)) => node.ask(Route::default(), batch, now),
+            (Ok(now), Servers::One(node)) => node.ask(Route::new(0, Line::of(batch.charges)), batch, now),
             (Ok(now), Servers::Cluster(cluster)) => cluster.ask(batch, now),
             (Err(error), _) => StoreAnswer::Ready(Err(error)),
         }
@@ -122,7 +123,7 @@ impl RedisStore {
             Servers::Cluster(cluster) => {
                 let mut answers = Vec::with_capacity(batches.len());
                 for batch in batches {
-                    answers.push(cluster.decide(batch, now).await);
+                    answers.push(cluster.decide(Line::of(batch.charges), batch, now).await);
                 }
                 PartialAnswer::joined(batches.iter().map(|batch| batch.charges).zip(answers))
             }

@@ -18,19 +18,21 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
+use super::Nodes;
 use super::follow::is_split;
-use super::{Nodes, Request};
 use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::tag::tag_of;
 use crate::engine::algorithms::taking::Taking;
-use crate::store::redis::node::within;
+use crate::store::redis::node::{Line, Route, within};
+use crate::store::redis::request::Request;
 use crate::store::{PartialAnswer, StoreAnswer, StoreError};
 
 /// A request on its way, and what is known of its charges, in their order.
 struct Progress<'a> {
     nodes: &'a Arc<Nodes>,
+    line: Line,
     request: &'a Request,
     charges: Vec<ChargeState>,
     begun: Instant,
@@ -50,7 +52,7 @@ struct ChargeState {
 
 /// Charges of one tag, decided in one call, and their places in the request.
 struct Group {
-    tag: u8,
+    route: Route,
     places: Vec<usize>,
     request: Request,
 }
@@ -59,9 +61,9 @@ struct Group {
 type GroupAnswer = Result<Decisions, StoreError>;
 
 /// Decides a request across hash slots, within the store's timeout.
-pub(super) async fn decide(nodes: &Arc<Nodes>, request: &Request) -> Result<Decisions, StoreError> {
+pub(super) async fn decide(nodes: &Arc<Nodes>, line: Line, request: &Request) -> Result<Decisions, StoreError> {
     let charges = vec![ChargeState::default(); request.charges.len()];
-    let mut progress = Progress { nodes, request, charges, begun: Instant::now() };
+    let mut progress = Progress { nodes, line, request, charges, begun: Instant::now() };
     // A quarter of the time is left to spend what a silent node does not have.
     progress.ask(nodes.timeout * 3 / 4, |_, charge| check(charge)).await;
     if progress.is_denied() {
@@ -102,20 +104,20 @@ impl Progress<'_> {
                 continue;
             }
             let Some(charge) = asked(place, charge) else { continue };
-            let tag = tag_of(&charge.bucket);
-            match groups.iter_mut().find(|group| group.tag == tag) {
+            let route = Route::new(tag_of(&charge.bucket), self.line);
+            match groups.iter_mut().find(|group| group.route == route) {
                 Some(group) => {
                     group.places.push(place);
                     group.request.charges.push(charge);
                 }
-                None => groups.push(Group { tag, places: vec![place], request: self.request.with(vec![charge]) }),
+                None => groups.push(Group { route, places: vec![place], request: self.request.with(vec![charge]) }),
             }
         }
         let (nodes, begun) = (self.nodes, Instant::now());
-        let heard: Vec<Option<u64>> = groups.iter().map(|group| nodes.node(group.tag).ok()?.heard()).collect();
+        let heard: Vec<Option<u64>> = groups.iter().map(|group| nodes.node(group.route.tag).ok()?.heard()).collect();
         let mut answers: Vec<Option<GroupAnswer>> = groups.iter().map(|_| None).collect();
         let asking = groups.iter().enumerate().map(|(index, group)| {
-            let answer = nodes.ask(group.tag, &group.request.batch(), group.request.set_now);
+            let answer = nodes.ask(group.route, &group.request.batch(), group.request.set_now);
             // A redirect that comes until the end is the reason, rather than silence.
             async move { (index, group.answer(nodes, answer, span * 7 / 8).await) }
         });
@@ -129,7 +131,7 @@ impl Progress<'_> {
         let _ = within(span, pin!(all)).await;
         drop(asking);
         for ((group, answer), heard) in groups.iter().zip(answers).zip(heard) {
-            match answer.unwrap_or_else(|| Err(nodes.late(group.tag, begun, heard))) {
+            match answer.unwrap_or_else(|| Err(nodes.late(group.route.tag, begun, heard))) {
                 Ok(decisions) => self.note(group, &decisions),
                 Err(StoreError::Partial(partial)) => {
                     self.note(group, &partial.decisions);
@@ -270,16 +272,16 @@ impl Progress<'_> {
 impl Group {
     /// Waits for an answer. The keys are at two nodes while their hash slot moves, so each is asked for alone then.
     async fn answer(&self, nodes: &Arc<Nodes>, answer: StoreAnswer, span: Duration) -> GroupAnswer {
-        let Self { tag, request, .. } = self;
-        let answered = nodes.follow(answer, *tag, &request.batch(), request.set_now, span).await;
+        let Self { route, request, .. } = self;
+        let answered = nodes.follow(answer, *route, &request.batch(), request.set_now, span).await;
         if !answered.as_ref().is_err_and(|error| is_split(error, &request.charges)) {
             return answered;
         }
         let alone: Vec<Request> = request.charges.iter().map(|charge| request.with(vec![charge.clone()])).collect();
-        let asked = alone.iter().map(|request| (request, nodes.ask(*tag, &request.batch(), request.set_now)));
+        let asked = alone.iter().map(|request| (request, nodes.ask(*route, &request.batch(), request.set_now)));
         let mut answers = Vec::with_capacity(alone.len());
         for (request, answer) in asked.collect::<Vec<_>>() {
-            answers.push(nodes.follow(answer, *tag, &request.batch(), request.set_now, span).await);
+            answers.push(nodes.follow(answer, *route, &request.batch(), request.set_now, span).await);
         }
         PartialAnswer::joined(request.charges.chunks(1).zip(answers))
     }

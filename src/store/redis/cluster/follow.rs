@@ -43,18 +43,18 @@ impl Nodes {
     /// Decides charges of one tag.
     pub(super) async fn decide(
         self: &Arc<Self>,
-        tag: u8,
+        route: Route,
         batch: &Batch<'_>,
         now: Option<Micros>,
     ) -> Result<Decisions, StoreError> {
-        let answer = self.ask(tag, batch, now);
-        self.follow(answer, tag, batch, now, self.timeout).await
+        let answer = self.ask(route, batch, now);
+        self.follow(answer, route, batch, now, self.timeout).await
     }
 
     /// Asks the node that has the tag by the map.
-    pub(super) fn ask(&self, tag: u8, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
-        match self.node(tag) {
-            Ok(node) => node.ask(Route { tag, migration: None }, batch, now),
+    pub(super) fn ask(&self, route: Route, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
+        match self.node(route.tag) {
+            Ok(node) => node.ask(route, batch, now),
             Err(error) => StoreAnswer::Ready(Err(error)),
         }
     }
@@ -63,7 +63,7 @@ impl Nodes {
     pub(super) async fn follow(
         self: &Arc<Self>,
         answer: StoreAnswer,
-        tag: u8,
+        route: Route,
         batch: &Batch<'_>,
         now: Option<Micros>,
         span: Duration,
@@ -84,8 +84,8 @@ impl Nodes {
                 break;
             }
             let again = async {
-                let (node, migration) = self.next(tag, redirect).await?;
-                node.ask(Route { tag, migration }, batch, now).wait().await
+                let (node, migration) = self.next(route.tag, redirect).await?;
+                node.ask(Route { migration, ..route }, batch, now).wait().await
             };
             match within(left, pin!(again)).await {
                 Some(next) => answered = next,
@@ -93,7 +93,7 @@ impl Nodes {
             }
         }
         if let Err(error) = &answered {
-            self.note_unserved(tag, error, batch.charges);
+            self.note_unserved(route.tag, error, batch.charges);
         }
         answered
     }

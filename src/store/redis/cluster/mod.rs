@@ -17,10 +17,10 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use self::map::Map;
 use super::diagnosis::Diagnosis;
 use super::keys::KeyStarts;
-use super::node::NodeHandle;
+use super::node::{Line, NodeHandle, Route};
+use super::request::Request;
 use super::target::StoreTarget;
 use super::unclaimed::Unclaimed;
-use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::ScriptSource;
@@ -53,30 +53,6 @@ struct Nodes {
     tasks: TaskTracker,
 }
 
-/// A request whose charges are its own.
-#[derive(Clone)]
-struct Request {
-    charges: Vec<Charge>,
-    effective_from: Micros,
-    now: Micros,
-    /// The time to decide by; `None` for the servers'.
-    set_now: Option<Micros>,
-}
-
-impl Request {
-    fn new(batch: &Batch<'_>, set_now: Option<Micros>) -> Self {
-        Self { charges: batch.charges.to_vec(), effective_from: batch.effective_from, now: batch.now, set_now }
-    }
-
-    fn with(&self, charges: Vec<Charge>) -> Self {
-        Self { charges, ..*self }
-    }
-
-    fn batch(&self) -> Batch<'_> {
-        Batch { charges: &self.charges, effective_from: self.effective_from, now: self.now }
-    }
-}
-
 impl Cluster {
     /// Starts to look for the nodes and returns at once. Call it inside the tokio runtime that will ask.
     pub(super) fn start(target: &StoreTarget) -> Self {
@@ -95,37 +71,48 @@ impl Cluster {
     }
 
     /// Decides the charges of one request. If their tags are in one hash slot, as one call; see [`across`] for others.
-    pub(super) async fn decide(&self, batch: &Batch<'_>, now: Option<Micros>) -> Result<Decisions, StoreError> {
+    pub(super) async fn decide(
+        &self,
+        line: Line,
+        batch: &Batch<'_>,
+        now: Option<Micros>,
+    ) -> Result<Decisions, StoreError> {
         let Some(first) = batch.charges.first() else { return Ok(Decisions::default()) };
         let tag = tag_of(&first.bucket);
         for charge in batch.charges {
-            self.nodes.node(tag_of(&charge.bucket)).map_or(Ok(()), |node| node.admit())?;
+            let route = Route::new(tag_of(&charge.bucket), line);
+            self.nodes.node(route.tag).map_or(Ok(()), |node| node.admit(route))?;
         }
         if batch.charges.iter().all(|charge| tag_of(&charge.bucket) == tag) {
-            match self.nodes.decide(tag, batch, now).await {
+            match self.nodes.decide(Route::new(tag, line), batch, now).await {
                 Err(error) if follow::is_split(&error, batch.charges) => {}
                 decided => return decided,
             }
         }
-        self.decide_across(batch, now).wait().await
+        self.decide_across(line, batch, now).wait().await
     }
 
     /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
     pub(super) fn ask(&self, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
         let tag = batch.charges.first().map_or(0, |charge| tag_of(&charge.bucket));
         if batch.charges.iter().any(|charge| tag_of(&charge.bucket) != tag) {
-            return self.decide_across(batch, now);
+            return self.decide_across(Line::of(batch.charges), batch, now);
         }
         // It is sent before anything that is asked later.
-        let answer = self.nodes.ask(tag, batch, now);
+        let route = Route::new(tag, Line::of(batch.charges));
+        let answer = self.nodes.ask(route, batch, now);
         let (nodes, request) = (Arc::clone(&self.nodes), Request::new(batch, now));
         // The node gives back what nobody takes.
-        self.answer_of(None, now, async move { nodes.follow(answer, tag, &request.batch(), now, nodes.timeout).await })
+        self.answer_of(
+            None,
+            now,
+            async move { nodes.follow(answer, route, &request.batch(), now, nodes.timeout).await },
+        )
     }
 
-    fn decide_across(&self, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
+    fn decide_across(&self, line: Line, batch: &Batch<'_>, now: Option<Micros>) -> StoreAnswer {
         let (nodes, request) = (Arc::clone(&self.nodes), Request::new(batch, now));
-        self.answer_of(Unclaimed::of(batch), now, async move { across::decide(&nodes, &request).await })
+        self.answer_of(Unclaimed::of(batch), now, async move { across::decide(&nodes, line, &request).await })
     }
 
     /// Runs a request to its end, whether or not anybody waits for the answer.
@@ -142,7 +129,8 @@ impl Cluster {
                 for refund in unclaimed.refunds(&decisions) {
                     let batch = unclaimed.batch(std::slice::from_ref(&refund));
                     // Nobody waits for the answers.
-                    drop(nodes.ask(tag_of(&refund.bucket), &batch, now));
+                    let route = Route::new(tag_of(&refund.bucket), Line::of(batch.charges));
+                    drop(nodes.ask(route, &batch, now));
                 }
             }
         });

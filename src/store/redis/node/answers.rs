@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use redis::{RedisError, Value};
 use tokio::time::Instant;
 
-use super::calls::RequestAnswer;
 use super::connection::Connection;
+use super::shared_call::RequestAnswer;
 use super::{Node, NodeState, SHORTEST_LIFE};
 use crate::store::redis::call::{BadReply, Requests, describe};
 use crate::store::redis::diagnosis::Diagnosis;

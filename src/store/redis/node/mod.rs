@@ -21,6 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use self::calls::{Calls, OUTSTANDING, OUTSTANDING_IN_CLUSTER};
 pub(super) use self::calls::{Migration, Route};
 pub(super) use self::connection::Connection;
+pub(super) use self::lines::Line;
 pub(super) use self::patience::within;
 use super::diagnosis::Diagnosis;
 use super::keys::KeyStarts;
@@ -33,11 +34,14 @@ use crate::store::{Batch, Fault, Health, StoreAnswer, StoreError};
 mod answers;
 mod calls;
 mod connection;
+mod lines;
 mod opening;
 mod overload;
 mod owner;
 mod patience;
 mod scripts;
+mod sending;
+mod shared_call;
 
 /// The connection is given up after this many timeouts of silence while a call is outstanding.
 ///
@@ -140,13 +144,13 @@ impl NodeHandle {
         batch: &Batch<'_>,
         now: Option<Micros>,
     ) -> Result<Decisions, StoreError> {
-        self.admit()?;
+        self.admit(route)?;
         self.ask(route, batch, now).wait().await
     }
 
-    /// Returns an error if no further request may wait.
-    pub(super) fn admit(&self) -> Result<(), StoreError> {
-        if self.calls.requests() < self.queue { Ok(()) } else { Err(BUSY) }
+    /// Returns an error if no further request may wait, or none in its line.
+    pub(super) fn admit(&self, route: Route) -> Result<(), StoreError> {
+        if self.calls.has_room(route, self.queue) { Ok(()) } else { Err(BUSY) }
     }
 
     /// As [`Self::decide`], without waiting for the answer. The caller bounds the number of requests at a time.
@@ -163,10 +167,12 @@ impl NodeHandle {
         batches: &[Batch<'_>],
         now: Option<Micros>,
     ) -> Result<Vec<Decisions>, StoreError> {
+        let Some(first) = batches.first() else { return Ok(Vec::new()) };
+        let route = Route::new(0, Line::of(first.charges));
         self.check()?;
-        self.admit()?;
+        self.admit(route)?;
         let mut decided = Vec::with_capacity(batches.len());
-        for answer in self.calls.ask_in_turn(self, batches, now) {
+        for answer in self.calls.ask_in_turn(self, route, batches, now) {
             decided.push(StoreAnswer::Pending(answer).wait().await?);
         }
         Ok(decided)

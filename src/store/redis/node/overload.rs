@@ -2,52 +2,61 @@
 //!
 //! Silence is a failure of the store, so `on_store_error` decides. Our own load is not: a flood must not switch limits off.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::time::Instant;
 
-use super::calls::{MAX_CHARGES, OUTSTANDING};
+use super::calls::OUTSTANDING;
+use super::connection::Connection;
+use super::shared_call::MAX_CHARGES;
 use super::{BUSY, Node};
-use crate::store::StoreError;
+use crate::store::redis::diagnosis::Diagnosis;
+use crate::store::{Fault, StoreError};
 
 /// The number of requests that wait for an answer.
 #[derive(Default)]
-pub(super) struct WaitingRequests(AtomicUsize);
+pub(super) struct WaitingRequests(Arc<AtomicUsize>);
 
-/// Some of these, until it is dropped.
-pub(super) struct UntilDropped<'a>(&'a AtomicUsize, usize);
+/// One of these, until it is dropped.
+pub(super) struct WaitingRequest(Arc<AtomicUsize>);
 
 impl WaitingRequests {
     pub(super) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(super) fn add(&self, count: usize) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    /// Lets this many of them wait until the result is dropped.
-    pub(super) const fn until_dropped(&self, count: usize) -> UntilDropped<'_> {
-        UntilDropped(&self.0, count)
+    pub(super) fn add(&self) -> WaitingRequest {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        WaitingRequest(Arc::clone(&self.0))
     }
 }
 
-impl Drop for UntilDropped<'_> {
+impl Drop for WaitingRequest {
     fn drop(&mut self) {
-        self.0.fetch_sub(self.1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Node {
-    /// Returns the error for a call that did not get its turn in time.
-    pub(super) fn without_turn(&self, begun: Instant) -> StoreError {
-        match self.live.load().as_ref() {
-            None => StoreError::Down,
-            Some(live) if live.overdue.load(Ordering::Relaxed) > 0 && !self.is_overloaded(begun) => {
-                StoreError::Late(self.timeout)
-            }
-            Some(_) => BUSY,
+    /// Returns the error for a request that asked at `begun`, when `heard` replies had come, and did not get its turn in time.
+    pub(super) fn without_turn(&self, begun: Instant, heard: Option<u64>) -> StoreError {
+        let live = self.live.load();
+        let Some(live) = live.as_ref() else { return StoreError::Down };
+        let is_silent = live.overdue.load(Ordering::Relaxed) > 0 || heard == Some(live.heard.load(Ordering::Relaxed));
+        if is_silent && !self.is_overloaded(begun) { StoreError::Late(self.timeout) } else { BUSY }
+    }
+
+    /// Returns the error for a request of a call that asked at `since` and has no reply in time. If the call waited for its turn, the
+    /// server has answered others meanwhile.
+    pub(super) fn without_reply(&self, live: &Connection, waited: bool, since: Instant) -> StoreError {
+        let is_silent = !waited || live.overdue.load(Ordering::Relaxed) > 0;
+        if !is_silent || self.is_overloaded(since) {
+            return StoreError::Busy { sent: true };
         }
+        let text = format!("answers take longer than the timeout of {:?}", self.timeout);
+        self.note_failure(Diagnosis::new(Fault::Late, text));
+        StoreError::Late(self.timeout)
     }
 
     /// True if more requests are waiting than a server has at a time, or if a wait that began at `begun` took much longer than its

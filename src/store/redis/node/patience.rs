@@ -17,18 +17,35 @@ pub(super) struct Patience {
 
 impl Patience {
     pub(super) fn of(span: Duration) -> Self {
-        Self { part: span / PARTS, left: PARTS }
+        Self::rest(span, PARTS)
+    }
+
+    /// The last `left` parts of the time `span`.
+    pub(super) fn rest(span: Duration, left: u32) -> Self {
+        Self { part: span / PARTS, left }
+    }
+
+    pub(super) const fn left(&self) -> u32 {
+        self.left
     }
 
     /// Waits for `future`; `None` if the time is used up.
     pub(super) async fn wait<F: Future>(&mut self, mut future: Pin<&mut F>) -> Option<F::Output> {
         while self.left > 0 {
-            if let Ok(output) = timeout(self.part, future.as_mut()).await {
+            if let Some(output) = self.wait_for_a_part(future.as_mut()).await {
                 return Some(output);
             }
-            self.left -= 1;
         }
         None
+    }
+
+    /// Waits for `future`; `None` if that takes longer than a part of the time.
+    pub(super) async fn wait_for_a_part<F: Future>(&mut self, future: Pin<&mut F>) -> Option<F::Output> {
+        let output = timeout(self.part, future).await.ok();
+        if output.is_none() {
+            self.left -= 1;
+        }
+        output
     }
 }
 
