@@ -1,12 +1,16 @@
 //! Decisions in a Redis Cluster of three masters.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::task::JoinSet;
-use weir::engine::algorithms::charge::{Charge, Mode};
+use weir::clock::Clock;
+use weir::engine::algorithms::charge::{Charge, Dated, Mode};
 use weir::engine::algorithms::decision::Outcome;
+use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::tag::Tag;
-use weir::store::redis::RedisStore;
+use weir::store::redis::{RedisOptions, RedisStore};
 
 use super::{charge, connected, decide, fixed, options};
 use crate::support::becomes;
@@ -81,6 +85,39 @@ async fn concurrent_requests_across_hash_slots_never_take_too_much_and_lose_noth
         assert!(decide(&store, charges.as_ref()).await.unwrap().iter().all(|decision| !decision.is_denied()));
     }
     assert!(decide(&store, charges.as_ref()).await.unwrap()[1].is_denied());
+}
+
+/// Refunds of several hash slots at once give back what was taken at their instants, not the youngest tokens.
+#[tokio::test]
+async fn refunds_across_hash_slots_keep_their_dates() {
+    let cluster = RedisCluster::start(3, 0);
+    let time = Arc::new(AtomicU64::new(1_760_000_000_000_000));
+    let clock = Clock::Set(time.clone());
+    let store = connected(&RedisOptions { clock, ..options(&cluster.url()) }).await;
+    let log = Numbers::sliding_log(10, 60_000_000_000).unwrap();
+    let tagged = |key: &str, tag| {
+        let mut spend = Charge { dated: Dated::Reserved, ..charge(key, &log, 1, Mode::Spend) };
+        spend.bucket.tag = Tag::Fixed(tag);
+        spend
+    };
+    let charges = [tagged("A:1", 0), tagged("B:1", 31), tagged("C:1", 63)];
+    let first = decide(&store, &charges).await.unwrap();
+    time.fetch_add(30_000_000, Ordering::Relaxed);
+    decide(&store, &charges).await.unwrap();
+    let refunds: Vec<Charge> = charges
+        .iter()
+        .enumerate()
+        .map(|(place, charge)| {
+            let dated = Dated::At(first.taken(place).expect("the answer has the instant"));
+            Charge { mode: Mode::Refund, dated, ..charge.clone() }
+        })
+        .collect();
+    decide(&store, &refunds).await.unwrap();
+    // Only the younger entries are left, and the window ends a minute after them.
+    let looks = charges.map(|charge| Charge { cost: 0, mode: Mode::Check, ..charge });
+    for decision in decide(&store, &looks).await.unwrap().iter() {
+        assert_eq!((decision.remaining, decision.reset_after), (9, Some(Micros(60_000_000))), "{decision:?}");
+    }
 }
 
 /// Some keys of the hash slot are at the old node and some at the new one, so calls with both are answered by neither.

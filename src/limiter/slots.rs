@@ -275,7 +275,8 @@ impl HeldSlots {
             partial.undecided.iter().any(of_slot)
         };
         let is_taken = |slot| taken(charges, &partial.decisions).any(|(taken, _)| taken == slot);
-        self.keep_only(|slot| is_taken(slot) || is_gap(slot) && partial.error.is_ambiguous());
+        // Giving back a slot that was not granted does nothing.
+        self.keep_only(|slot| is_taken(slot) || is_gap(slot));
     }
 
     /// Applies the decisions of the memory that replaces a failed store.

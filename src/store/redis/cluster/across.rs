@@ -114,7 +114,7 @@ impl Progress<'_> {
             }
         }
         let (nodes, begun) = (self.nodes, Instant::now());
-        let heard: Vec<Option<u64>> = groups.iter().map(|group| nodes.node(group.route.tag).ok()?.heard()).collect();
+        let waiting: Vec<usize> = groups.iter().map(|group| nodes.waiting(group.route.tag)).collect();
         let mut answers: Vec<Option<GroupAnswer>> = groups.iter().map(|_| None).collect();
         let asking = groups.iter().enumerate().map(|(index, group)| {
             let answer = nodes.ask(group.route, &group.request.batch(), group.request.set_now);
@@ -130,8 +130,8 @@ impl Progress<'_> {
         // What has not come then is late.
         let _ = within(span, pin!(all)).await;
         drop(asking);
-        for ((group, answer), heard) in groups.iter().zip(answers).zip(heard) {
-            match answer.unwrap_or_else(|| Err(nodes.late(group.route.tag, begun, heard))) {
+        for ((group, answer), waiting) in groups.iter().zip(answers).zip(waiting) {
+            match answer.unwrap_or_else(|| Err(nodes.late(group.route.tag, begun, waiting))) {
                 Ok(decisions) => self.note(group, &decisions),
                 Err(StoreError::Partial(partial)) => {
                     self.note(group, &partial.decisions);
@@ -318,9 +318,11 @@ fn state(charge: &Charge) -> Option<Charge> {
     (!charge.numbers.is_script()).then(asked)
 }
 
-/// The same charge, which may have to be given back.
+/// The same charge, which may have to be given back if it spends.
 fn reserved(charge: &Charge) -> Charge {
     let mut charge = charge.clone();
-    charge.reserve();
+    if matches!(charge.mode, Mode::Spend | Mode::SpendOnly) {
+        charge.reserve();
+    }
     charge
 }

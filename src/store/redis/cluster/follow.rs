@@ -132,8 +132,13 @@ impl Nodes {
     }
 
     /// The error of a request whose answer has not come, by its node.
-    pub(super) fn late(&self, tag: u8, begun: Instant, heard: Option<u64>) -> StoreError {
-        self.node(tag).map_or(StoreError::Late(self.timeout), |node| node.late(begun, heard))
+    pub(super) fn late(&self, tag: u8, begun: Instant, waiting: usize) -> StoreError {
+        self.node(tag).map_or(StoreError::Late(self.timeout), |node| node.late(begun, waiting))
+    }
+
+    /// The number of requests that wait for the node with this tag.
+    pub(super) fn waiting(&self, tag: u8) -> usize {
+        self.node(tag).map_or(0, |node| node.waiting())
     }
 
     /// The node to ask after a redirect, and how.

@@ -126,11 +126,6 @@ impl Calls {
         all < queue && (all < share || self.waiting.lock().lines.length(route.tag, route.line) < share)
     }
 
-    /// Returns true if as many calls are outstanding as may be.
-    pub(super) fn are_full(&self) -> bool {
-        self.waiting.lock().free == 0
-    }
-
     /// Adds a request to the call that is being collected, or to its line.
     pub(super) fn ask(
         &self,

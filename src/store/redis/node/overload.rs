@@ -68,15 +68,19 @@ impl Node {
     }
 
     /// The number of replies that have come on the current connection.
-    pub(in crate::store::redis) fn heard(&self) -> Option<u64> {
+    pub(super) fn heard(&self) -> Option<u64> {
         Some(self.live.load().as_ref()?.heard.load(Ordering::Relaxed))
     }
 
-    /// Returns the error of a request that asked at `begun`, when `heard` replies had come, and waits no longer for its answer. A server
-    /// that answers others meanwhile is not silent.
-    pub(in crate::store::redis) fn late(&self, begun: Instant, heard: Option<u64>) -> StoreError {
-        let is_serving = self.calls.are_full() && self.heard().is_some() && self.heard() != heard;
-        if is_serving || self.is_overloaded(begun) {
+    /// The number of requests that wait for an answer.
+    pub(in crate::store::redis) fn waiting(&self) -> usize {
+        self.calls.requests()
+    }
+
+    /// Returns the error of a request that asked at `begun`, when others were `waiting`, and waits no longer for its answer.
+    pub(in crate::store::redis) fn late(&self, begun: Instant, waiting: usize) -> StoreError {
+        // When the last ones of a flood are late, few are left.
+        if waiting > OUTSTANDING * MAX_CHARGES || self.is_overloaded(begun) {
             StoreError::Busy { sent: true }
         } else {
             StoreError::Late(self.timeout)
