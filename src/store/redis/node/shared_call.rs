@@ -30,10 +30,10 @@ pub(super) struct Call {
     pub(super) requests: Requests,
     /// The time of the first request. The others of a call that did not wait share its patience, so they must follow soon.
     asked: Micros,
-    /// When the first request asked.
+    /// The instant at which the first request asked.
     pub(super) since: Instant,
     pub(super) askers: Vec<Asker>,
-    /// Whether the call had to wait because too many others were outstanding.
+    /// True if the call had to wait because too many others were outstanding.
     pub(super) waited: bool,
 }
 
