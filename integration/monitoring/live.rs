@@ -99,7 +99,6 @@ impl Watch {
 }
 
 #[test]
-#[ignore = "a comparison of one rule gets no data; promtool's tests of the alerts run"]
 fn alerts_fire_on_real_faults() {
     let (mut redis, files) = (RedisServer::plain(), tempfile::tempdir().unwrap());
     let [certificate, key] = write_certificate(files.path(), 5);
