@@ -1,4 +1,4 @@
-//! Which limits of a call take their cost: limits in shadow, candidates and `spend_only` beside enforced limits.
+//! The limits of a call that take their cost: limits in shadow, candidates and `spend_only` beside enforced limits.
 
 use serde_json::{Value, json};
 

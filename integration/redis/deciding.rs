@@ -164,7 +164,7 @@ async fn a_lost_script_is_sent_again() {
     assert_eq!((server.calls("eval"), server.calls("evalsha")), (3, 3));
 }
 
-/// As text that is no bucket. A check finds it full as well.
+/// Text that is not a valid bucket is treated in the same way. A check finds a full bucket, too.
 #[tokio::test]
 async fn a_key_of_another_type_is_a_full_bucket_and_is_counted() {
     let server = RedisServer::plain();

@@ -228,7 +228,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Returns the entry. A line without the head or the verdict that its log tells is that of a rejected request.
+    /// Returns the entry. A line that lacks the head or the verdict, although its log has them, is that of a rejected request.
     pub(super) fn finish(mut self, tells: Tells) -> Result<LogEntry<'a>, &'static str> {
         self.entry.logged = self.arrival.or(self.end).ok_or("the time of the request")?;
         self.entry.at = match (self.arrival, self.end, self.entry.took) {

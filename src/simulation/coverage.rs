@@ -157,7 +157,7 @@ pub(super) fn needs(limit: &Limit) -> Vec<Missing> {
     need(denies && limit.enforce_for < WHOLE_SHARE, Missing::Of(Source::Client));
     need(limit.conditions.needs_descriptor(), Missing::Of(Source::Descriptor));
     for (used, part) in limit.parts() {
-        // A log that tells no descriptors is one of requests without.
+        // Requests of a log without descriptors have none.
         let is_needed = used != PartUse::Field && !(used == PartUse::Condition && part.entry_key().is_some());
         need(is_needed, Missing::Of(part.source()));
     }

@@ -204,7 +204,7 @@ fn of_cluster(found: &Inspection, server: &Server, facts: &ServerFacts) -> Vec<R
         ),
         warning(
             facts.cluster.is_none(),
-            "the user may not call CLUSTER INFO, which tells a node that is cut off from its cluster: `ACL SETUSER USER +cluster|info`",
+            "the user may not call CLUSTER INFO, which shows whether a node is cut off from its cluster: `ACL SETUSER USER +cluster|info`",
         ),
         warning(
             !server.is_spare && replicas == Some(0),

@@ -408,7 +408,7 @@ mod tests {
             }
         }
 
-        /// Both decide one half of the requests, of which they take what fits both; the stricter one decides the others alone.
+        /// Both limits cover one half of the requests, which pass only if they fit both. Only the stricter limit covers the others.
         #[test]
         fn a_limit_that_another_is_within_never_denies_first(
             strict in allowance(), loose in allowance(), steps in steps(),

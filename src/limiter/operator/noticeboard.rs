@@ -74,7 +74,7 @@ pub(super) struct Noticeboard {
     is_logged: AtomicBool,
 }
 
-/// What the store says of the notices of a kind.
+/// The state of a kind of notices in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stored {
     /// Their version.
@@ -109,7 +109,7 @@ impl Noticeboard {
         Self { shared, store, clock, known, is_logged: AtomicBool::new(false) }
     }
 
-    /// What the store says of the notices of these kinds.
+    /// Asks the store for the state of these kinds of notices.
     pub(super) async fn versions<const KINDS: usize>(&self, kinds: [&'static str; KINDS]) -> [Stored; KINDS] {
         match self.store.note_versions(kinds).await {
             Ok(versions) => {

@@ -117,7 +117,7 @@ impl JsonFormat {
         }
     }
 
-    /// Returns the entry of a line; `None` if it tells no request.
+    /// Returns the entry of a line; `None` if it has no request.
     pub(super) fn parse<'a>(
         &'a self,
         line: &'a [u8],

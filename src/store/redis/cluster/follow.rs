@@ -21,7 +21,7 @@ use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::store::{Batch, Fault, StoreAnswer, StoreError};
 
-/// How long a command is sent again and again that no request waits for.
+/// The longest time for which a command is repeated that no request waits for.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The pause before a call is made again to a cluster that cannot serve it at the moment.

@@ -1,4 +1,4 @@
-//! What the nodes say of the cluster, and whom to believe.
+//! The nodes' reports on the cluster, and the choice of the one to believe.
 //!
 //! All nodes are asked at once. A master that is cut off from the others may still be reachable from here, and then describes the
 //! cluster as it was: with itself as the master of its hash slots, although a replica has been promoted. So a node that says that
@@ -18,24 +18,24 @@ use super::Nodes;
 use super::map::{Range, read, split};
 use crate::store::Fault;
 
-/// How long a node may take to describe the cluster, connecting included.
+/// The longest time for a report, connecting included.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Once one node has answered, the others have this long from the start.
 const OTHERS_TIMEOUT: Duration = Duration::from_millis(150);
 
-/// What a node says of the cluster.
+/// A node's report on the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Report {
-    state: State,
+    state: ClusterState,
     /// `cluster_current_epoch`; 0 if the user may not ask.
     epoch: u64,
     pub(super) ranges: Vec<Range>,
 }
 
-/// What a node says in `cluster_state`: a master that cannot reach most masters says `fail` after `cluster-node-timeout`.
+/// `cluster_state` of a node: a master that cannot reach most masters says `fail` after `cluster-node-timeout`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum State {
+enum ClusterState {
     Fail,
     /// The user may not ask.
     Unknown,
@@ -43,9 +43,9 @@ enum State {
 }
 
 impl Report {
-    /// True if the user may not call CLUSTER INFO, so that only the number of answers tells an old report from a new one.
+    /// True if the user may not call CLUSTER INFO, so that only the number of equal reports shows which one is current.
     pub(super) fn lacks_state(&self) -> bool {
-        self.state == State::Unknown
+        self.state == ClusterState::Unknown
     }
 }
 
@@ -63,7 +63,7 @@ impl Votes {
 
     /// True if more than half of `asked` nodes agree, and not on that the cluster fails.
     fn is_settled(&self, asked: usize) -> bool {
-        self.0.iter().any(|(report, count)| report.state != State::Fail && *count > asked / 2)
+        self.0.iter().any(|(report, count)| report.state != ClusterState::Fail && *count > asked / 2)
     }
 
     fn best(self) -> Option<Report> {
@@ -145,7 +145,7 @@ fn slots() -> Cmd {
 
 /// Reads the replies of the node at `asked`.
 fn report(info: RedisResult<Value>, slots: RedisResult<Value>, asked: &str) -> Result<Report, Diagnosis> {
-    let (state, epoch) = info.ok().as_ref().and_then(text).map_or((State::Unknown, 0), state_of);
+    let (state, epoch) = info.ok().as_ref().and_then(text).map_or((ClusterState::Unknown, 0), state_of);
     let mut ranges = ranges_of(slots, asked)?;
     // Redis 6.2 lists them by node, in any order.
     ranges.sort_by_key(|range| range.first);
@@ -153,12 +153,12 @@ fn report(info: RedisResult<Value>, slots: RedisResult<Value>, asked: &str) -> R
 }
 
 /// Reads the reply to CLUSTER INFO.
-fn state_of(info: &str) -> (State, u64) {
+fn state_of(info: &str) -> (ClusterState, u64) {
     let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     let state = match field("cluster_state") {
-        Some("ok") => State::Ok,
-        Some(_) => State::Fail,
-        None => State::Unknown,
+        Some("ok") => ClusterState::Ok,
+        Some(_) => ClusterState::Fail,
+        None => ClusterState::Unknown,
     };
     (state, field("cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0))
 }
@@ -187,12 +187,12 @@ mod tests {
     use super::*;
 
     /// A report with the port of the node that has all hash slots.
-    fn report(state: State, epoch: u64, port: u16) -> Report {
+    fn report(state: ClusterState, epoch: u64, port: u16) -> Report {
         Report { state, epoch, ranges: vec![Range { first: 0, last: 16_383, host: "h".into(), port }] }
     }
 
     /// Counts these reports; returns the port of the one to believe, and whether it was clear before all had answered.
-    fn believed(reports: &[(State, u64, u16)], asked: usize) -> (u16, bool) {
+    fn believed(reports: &[(ClusterState, u64, u16)], asked: usize) -> (u16, bool) {
         let mut votes = Votes::default();
         for (state, epoch, port) in reports {
             votes.add(report(*state, *epoch, *port));
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_node_is_believed_whose_cluster_works_then_the_newest_then_the_most() {
-        use State::{Fail, Ok, Unknown};
+        use ClusterState::{Fail, Ok, Unknown};
         for (reports, asked, expected) in [
             (&[(Fail, 3, 1), (Ok, 4, 2), (Ok, 4, 2)][..], 3, (2, true)),
             (&[(Fail, 3, 1), (Ok, 4, 2)], 3, (2, false)),
@@ -224,8 +224,8 @@ mod tests {
     fn the_state_and_the_epoch_are_read_from_cluster_info() {
         let info =
             "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_current_epoch:7\r\ncluster_my_epoch:2\r\n";
-        assert_eq!(state_of(info), (State::Ok, 7));
-        assert_eq!(state_of("cluster_state:fail\r\ncluster_current_epoch:6\r\n"), (State::Fail, 6));
-        assert_eq!(state_of(""), (State::Unknown, 0));
+        assert_eq!(state_of(info), (ClusterState::Ok, 7));
+        assert_eq!(state_of("cluster_state:fail\r\ncluster_current_epoch:6\r\n"), (ClusterState::Fail, 6));
+        assert_eq!(state_of(""), (ClusterState::Unknown, 0));
     }
 }

@@ -222,44 +222,44 @@ mod tests {
     }
 
     proptest! {
-            #[test]
-            fn nothing_is_lost_or_served_twice_and_lines_take_turns(steps in vec(step(), 1..200)) {
-                let (mut lines, mut model) = (Lines::default(), Model::default());
-                for (number, step) in steps.into_iter().enumerate() {
-                    match step {
-                        Step::Push { tag, line, kind } => {
-                            let item = Item { number, tag, line, kind };
-                            lines.push(tag, Line(line), item);
-                            model.push(item);
-                        }
-                        Step::Serve { room } => model.check(&serve(&mut lines, room), room),
-                        Step::Expire { before } => {
-                            let before = number.saturating_sub(before * 10);
-                            let mut expired = lines.expire(|item| item.number < before);
-                            let mut expected = Vec::new();
-                            for (line, _) in model.lines.values_mut() {
-                                while let Some(item) = line.pop_front_if(|item| item.number < before) {
-                                    expected.push(item);
-                                }
+        #[test]
+        fn nothing_is_lost_or_served_twice_and_lines_take_turns(steps in vec(step(), 1..200)) {
+            let (mut lines, mut model) = (Lines::default(), Model::default());
+            for (number, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Push { tag, line, kind } => {
+                        let item = Item { number, tag, line, kind };
+                        lines.push(tag, Line(line), item);
+                        model.push(item);
+                    }
+                    Step::Serve { room } => model.check(&serve(&mut lines, room), room),
+                    Step::Expire { before } => {
+                        let before = number.saturating_sub(before * 10);
+                        let mut expired = lines.expire(|item| item.number < before);
+                        let mut expected = Vec::new();
+                        for (line, _) in model.lines.values_mut() {
+                            while let Some(item) = line.pop_front_if(|item| item.number < before) {
+                                expected.push(item);
                             }
-                            model.lines.retain(|_, (line, _)| !line.is_empty());
-                            expired.sort_by_key(|item| item.number);
-    expected.sort_by_key(|item| item.number);
-                            prop_assert_eq!(expired, expected);
                         }
+                        model.lines.retain(|_, (line, _)| !line.is_empty());
+                        expired.sort_by_key(|item| item.number);
+                        expected.sort_by_key(|item| item.number);
+                        prop_assert_eq!(expired, expected);
                     }
-                    for ((tag, line), (waiting, _)) in &model.lines {
-                        prop_assert!(lines.has(*tag));
-                        prop_assert_eq!(lines.length(*tag, Line(*line)), waiting.len());
-                    }
-                    prop_assert_eq!(lines.is_empty(), model.lines.is_empty());
                 }
-                while !lines.is_empty() {
-                    model.check(&serve(&mut lines, 3), 3);
+                for ((tag, line), (waiting, _)) in &model.lines {
+                    prop_assert!(lines.has(*tag));
+                    prop_assert_eq!(lines.length(*tag, Line(*line)), waiting.len());
                 }
-                prop_assert!(model.lines.is_empty());
+                prop_assert_eq!(lines.is_empty(), model.lines.is_empty());
             }
+            while !lines.is_empty() {
+                model.check(&serve(&mut lines, 3), 3);
+            }
+            prop_assert!(model.lines.is_empty());
         }
+    }
 
     #[test]
     fn tags_take_turns() {
