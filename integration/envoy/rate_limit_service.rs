@@ -353,3 +353,31 @@ async fn callers_make_no_series() {
     assert_eq!(unknown, 20);
     assert_eq!(player.weir.metric("weir_decisions_total{limit=\"another/key2\",result=\"allowed\"}"), 19);
 }
+
+/// What does not fit takes what is left, also in the memory that replaces a store which is gone.
+#[tokio::test]
+async fn a_limit_that_drains_drains_in_memory_while_redis_is_gone() {
+    let mut redis = RedisServer::plain();
+    let player = Player::new(Some(&redis)).await;
+    let limits = "limits:\n  Tenants: { match: { domain: d }, by: { descriptor: k }, burst: 5, drain_over_limit: true, \
+                  on_store_error: local }\n";
+    player.weir.shared.replace(rules(&json!([]), &json!(limits), 1, Micros(0)), None);
+    eventually_async("the store is connected", async || match player.weir.metric("weir_store_connections") {
+        0 => Err(()),
+        _ => Ok(()),
+    })
+    .await;
+    let mut client = player.client;
+    let mut ask = async |hits| {
+        let case = json!({ "domain": "d", "steps": [] });
+        let asked = request(&case, &json!({ "of": ["k=a"], "addend": hits }));
+        let answer = client.should_rate_limit(asked).await.unwrap().into_inner();
+        (answer.overall_code(), answer.statuses[0].limit_remaining)
+    };
+    assert_eq!(ask(1).await, (Code::Ok, 4), "in Redis");
+    redis.kill();
+    let first = ask(1).await;
+    assert_eq!(first, (Code::Ok, 4), "in memory");
+    let drained = [ask(1).await, ask(4).await, ask(1).await];
+    assert_eq!(drained, [(Code::Ok, 3), (Code::OverLimit, 0), (Code::OverLimit, 0)]);
+}

@@ -333,6 +333,7 @@ mod tests {
 
     use super::*;
     use crate::engine::algorithms::algorithm::Algorithm;
+    use crate::engine::algorithms::charge::Bucket;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::deciding::DecisionSubject;
     use crate::engine::limit::Limit;
@@ -342,6 +343,7 @@ mod tests {
     use crate::engine::request::sample;
     use crate::limiter::{DecisionRequest, Limiter, LimiterVerdict};
     use crate::message::headers::Headers;
+    use crate::store::PartialAnswer;
     use crate::store::memory::MemoryStore;
     use crate::telemetry::metrics::{DecisionListener, Metrics};
 
@@ -369,6 +371,30 @@ mod tests {
         let request = sample(&headers);
         let asked = DecisionRequest::new(DecisionSubject::Request(&request), DecisionListener::Check, Instant::now());
         limiter.decide(asked).await.unwrap().verdict.is_allowed()
+    }
+
+    /// The first slot is granted; nobody knows about the second, although another charge was refused; the third is another's.
+    #[tokio::test]
+    async fn a_slot_that_may_have_been_granted_is_given_back() {
+        let tasks = async {
+            let limiter = limiter();
+            let numbers = Numbers::concurrency(5, 60_000_000_000).unwrap();
+            let charge = |number: u32| {
+                Charge::new(Bucket::new(format!("L:{number}"), number.into()), numbers.clone(), 1, Mode::Spend)
+            };
+            let mut charges = [0, 1, 2].map(charge);
+            let mut held = limiter.slots.name(&mut charges, Micros(0), Micros(0), Instant::now()).unwrap();
+            let granted = |outcome| Decision { outcome, ..Decision::unknown(5) };
+            let decisions =
+                [Outcome::Allowed, Outcome::Unchanged, Outcome::Unchanged].map(granted).into_iter().collect();
+            let partial = PartialAnswer { decisions, undecided: vec![1], error: StoreError::Down };
+            held.unanswered(&charges, &StoreError::Partial(Box::new(partial)));
+            let kept: Vec<Slot> = held.keys.iter().map(|key| key.slot).collect();
+            assert_eq!(kept, charges[..2].iter().filter_map(Charge::slot).collect::<Vec<_>>());
+            drop(held);
+            assert!(limiter.slots.held.borrow().is_empty());
+        };
+        LocalSet::new().run_until(tasks).await;
     }
 
     #[tokio::test]

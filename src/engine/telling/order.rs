@@ -4,7 +4,8 @@
 //! bucket. Two limits that decide the same requests take the same ones, so the one that the other is within never denies first.
 //!
 //! For `gcra`, `fixed_window` without a calendar and `sliding_log`, one window each, the answer is exact: a test looks for a series
-//! wherever it is "not within". For tokens that come back more often than every microsecond, sliding windows, calendars, `elevated` and several windows it may be "not within" in doubt.
+//! wherever it is "not within". In doubt it is "not within" for sliding windows, calendars, `elevated`, several windows, and tokens that
+//! come back more often than every microsecond.
 
 use std::ops::{BitOr, BitOrAssign};
 

@@ -177,8 +177,8 @@ impl Progress<'_> {
 
     /// Returns an error if a node is late because of our own load.
     fn fail_if_busy(&self) -> Result<(), StoreError> {
-        let busy = self.charges.iter().filter_map(|known| known.failed.as_ref());
-        busy.clone().find(|error| matches!(error, StoreError::Busy { .. })).map_or(Ok(()), |busy| Err(busy.clone()))
+        let mut failed = self.charges.iter().filter_map(|known| known.failed.as_ref());
+        failed.find(|error| matches!(error, StoreError::Busy { .. })).cloned().map_or(Ok(()), Err)
     }
 
     fn is_denied(&self) -> bool {
