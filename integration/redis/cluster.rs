@@ -162,12 +162,12 @@ struct Outage {
 }
 
 impl Outage {
-    /// Serves `Ids`, with 5 tokens for each id, and `Shared`, which is on the node that will be gone.
-    fn prepare(shared: &str) -> Self {
+    /// Serves `Ids`, whose buckets are full, and `Shared`, which is on the node that will be gone.
+    fn prepare(ids: &str, shared: &str) -> Self {
         let config = RedisConfig { lines: vec!["cluster-require-full-coverage no".into()], ..RedisConfig::default() };
         let cluster = RedisCluster::start_with(&config, 3, 0);
         let rules = format!(
-            "limits:\n  Ids: {{ by: {{ header: x-id }}, burst: 5 }}\n  Shared: {{ by: global, algorithm: gcra, {shared} }}\n"
+            "limits:\n  Ids: {{ by: {{ header: x-id }}, {ids} }}\n  Shared: {{ by: global, algorithm: gcra, {shared} }}\n"
         );
         let weir = Weir::serve(&rules, &["--workers", "1", "--store", &cluster.url(), "--store-timeout", "400ms"]);
         becomes("the store is connected", 1, || weir.metric("weir_store_connections"));
@@ -206,7 +206,7 @@ fn a_node_that_is_gone_takes_no_limit_of_another_node_down() {
         ("burst: 3, on_store_error: local", [3, 17, 0], [2, 8, 0]),
     ] {
         for kills in [false, true] {
-            let mut outage = Outage::prepare(shared);
+            let mut outage = Outage::prepare("burst: 5", shared);
             let node = outage.node;
             if kills {
                 outage.cluster.nodes[node].kill();
@@ -230,5 +230,26 @@ fn a_node_that_is_gone_takes_no_limit_of_another_node_down() {
             let times = afterwards.iter().sum();
             assert_eq!(outage.ask(times), afterwards, "{shared}, killed: {kills}");
         }
+    }
+}
+
+/// A lease serves a limit without any node.
+#[test]
+fn a_node_that_is_gone_takes_no_limit_down_that_a_lease_serves() {
+    for (shared, passing, others) in [
+        ("burst: 1000, on_store_error: allow", 40, 429),
+        ("burst: 1000, on_store_error: deny", 0, 503),
+        ("burst: 5, on_store_error: local", 5, 429),
+    ] {
+        let mut outage = Outage::prepare("burst: 40, lease: { tokens: 10, for: 10s }", shared);
+        let mut before = 0;
+        while outage.weir.metric("weir_leased_tokens") == 0 {
+            before += outage.ask(1)[0];
+        }
+        let node = outage.node;
+        outage.cluster.nodes[node].kill();
+        let passed = passing.min(40 - before);
+        let answers = if others == 429 { [passed, 60 - passed, 0] } else { [passed, 0, 60 - passed] };
+        assert_eq!(outage.ask(60), answers, "{shared}, {before} before");
     }
 }

@@ -12,7 +12,7 @@ use super::leases::table::Return;
 use super::leases::{Leases, Part, joined};
 use super::node::Line;
 use crate::engine::algorithms::charge::Charge;
-use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::taking::{FEW, has_duplicate};
 use crate::store::{Batch, PartialAnswer, StoreAnswer, StoreError};
 
@@ -66,9 +66,15 @@ impl RedisStore {
             return Ok(joined(&taken.keep(), &Decisions::default()));
         }
         taken.sent = leases.sent(batch, &taken.parts, asked, self.timeout());
+        let has_leased = taken.sent.len() < batch.charges.len();
         let (mut answer, gaps) =
             match self.decide_sent(Line::of(batch.charges), &Batch { charges: &taken.sent, ..*batch }).await {
                 Err(StoreError::Partial(partial)) => (Ok(partial.decisions), Some((partial.undecided, partial.error))),
+                // What leases have decided holds.
+                Err(error) if has_leased && !matches!(error, StoreError::Busy { .. }) => {
+                    let unknown = taken.sent.iter().map(|charge| Decision::unknown(charge.numbers.burst()));
+                    (Ok(unknown.collect()), Some(((0..taken.sent.len()).collect(), error)))
+                }
                 answer => (answer, None),
             };
         leases.note(&taken.sent, batch.effective_from, asked, &mut answer);
