@@ -5,7 +5,7 @@
 //! ```text
 //! listener -> Request (borrowed view: method, host, path, headers, client address, certificate subject)
 //!          -> limiter              one entry for every listener; inside it:
-//!               rules.add_charges(&Request)  pure: match, build ids, terms of each id, charges
+//!               plan.charge_request(rules)     pure: match, build ids, terms of each id, charges
 //!               deciding.round()             pure: what the store is to decide
 //!               store.decide(&Batch)         the only await: one call for all charges, by one rule of taking
 //!               deciding.conclude()          pure: verdict, and denied requests that are still to be counted

@@ -78,7 +78,7 @@ fn parts(criterion: &mut Criterion) {
     let (sent, mut turn) = (Headers::from_iter([("host", "api.example.com")]), 0);
     let mut plan = || {
         turn = (turn + 1) % CROWD;
-        rules.charges(&request(&sent, turn), None).unwrap()
+        Plan::of_request(&rules, &request(&sent, turn), None).unwrap()
     };
     let ask = |plan: &Plan| {
         let now = Micros(1_800_000_000_000_000);

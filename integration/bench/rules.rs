@@ -1,4 +1,4 @@
-//! Limits and overrides that cannot apply cost nothing: `Rules::charges` with few rules and with many.
+//! Limits and overrides that cannot apply cost nothing: `Plan::of_request` with few rules and with many.
 //!
 //! The same request is looked up each time: on one path, from a thousand clients in turn. Exactly one limit covers it,
 //! by address. It is the only limit, or there are 9,999 more on other paths and one on another path with a million
@@ -154,6 +154,6 @@ impl Requests {
             descriptor: &[],
             now: Micros(1_800_000_000_000_000),
         };
-        rules.charges(black_box(&request), None).unwrap()
+        Plan::of_request(rules, black_box(&request), None).unwrap()
     }
 }

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::tag::tag_of;
+use crate::engine::charging::plan::Plan;
 use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::fingerprint::Fingerprinter;
@@ -163,7 +164,7 @@ fn print_text(
     for token in tokens {
         writeln!(out, "token: {}", told(*token))?;
     }
-    let explanations = rules.explain(request, None);
+    let explanations = Explanation::of_limits(rules, request, None);
     for ((place, limit), explanation) in (0..).zip(rules.limits()).zip(explanations) {
         let mut text = describe(rules, limit, request, &explanation);
         if let Some((_, tag)) = tags.iter().find(|(limit, _)| *limit == place) {
@@ -207,7 +208,7 @@ fn is_cluster(store: &str) -> Result<bool, String> {
 
 /// The indices of the limits that the request charges, and the hash tags in the keys of the buckets.
 fn tags(rules: &Rules, request: &Request<'_>) -> Result<Vec<(u32, u16)>, InvalidInput> {
-    let plan = rules.charges(request, None)?;
+    let plan = Plan::of_request(rules, request, None)?;
     let tag_of = |charge: &Charge| TAG_NAMES[usize::from(tag_of(&charge.bucket))];
     Ok(plan.charges.iter().map(|charge| (charge.origin.limit, tag_of(charge))).collect())
 }

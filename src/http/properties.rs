@@ -11,6 +11,7 @@ use super::transport::proxy_protocol;
 use super::upstream::Routes;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::charging::plan::Plan;
 use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::fingerprint::Fingerprinter;
@@ -20,6 +21,7 @@ use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::path_pattern::PathPattern;
 use crate::engine::request::value_type::ValueType;
 use crate::engine::request::{Body, Request, trimmed};
+use crate::engine::telling::bucket_info::BucketInfo;
 use crate::message::client_address::{AddressSource, TrustedProxies};
 use crate::message::headers::{self, Headers};
 use crate::message::lossless;
@@ -207,14 +209,16 @@ fn header_id(value: &[u8]) {
     let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
     let headers = Headers::from_iter([("x-id", value)]);
     let request = Request { headers: &headers, ..REQUEST };
-    let plan = rules.charges(&request, None).unwrap();
+    let plan = Plan::of_request(&rules, &request, None).unwrap();
     let bucket = &plan.charges[0].bucket;
     let encoded = bucket.key.strip_prefix("L:").unwrap();
     if !encoded.starts_with('~') {
         assert_eq!(&*lossless::bytes(&decode(encoded)), value);
     }
-    let name = rules.inspect(&format!("L:{}", ids::escape(&lossless::text(value), false)), Micros(0)).unwrap().name();
-    assert_eq!(rules.inspect(&name, Micros(0)).unwrap().key, bucket.key, "{name}");
+    let name = BucketInfo::find(&rules, &format!("L:{}", ids::escape(&lossless::text(value), false)), Micros(0))
+        .unwrap()
+        .name();
+    assert_eq!(BucketInfo::find(&rules, &name, Micros(0)).unwrap().key, bucket.key, "{name}");
 }
 
 /// A request of nobody in particular.

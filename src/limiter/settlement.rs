@@ -19,6 +19,7 @@ use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
+use crate::engine::charging::current_numbers::renumbered;
 use crate::engine::charging::plan::Plan;
 use crate::engine::charging::settlement::{PendingSettlement, ResponseReport, SettlementOutcome};
 use crate::engine::deciding::verdict::Verdict;
@@ -200,7 +201,7 @@ impl Settlement {
             } else {
                 job.counters.push((counters.of(outcome).clone(), counters.of(SettlementOutcome::Failed).clone()));
                 let renumbered =
-                    |charge| if has_changed { current.rules.renumbered(charge, limit, now) } else { charge };
+                    |charge| if has_changed { renumbered(&current.rules, charge, limit, now) } else { charge };
                 job.charges.extend(charges.into_iter().map(renumbered));
             }
             false

@@ -13,6 +13,7 @@ use crate::engine::algorithms::algorithm::Aligned;
 use crate::engine::algorithms::charge::{Elevated, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::charging::plan::Plan;
 use crate::engine::charging::terms::Intent;
 use crate::engine::deciding::verdict::{LimitDecision, Verdict, VerdictKind};
 use crate::engine::deciding::{Deciding, DecisionSubject};
@@ -197,7 +198,7 @@ fn without_store(policies: &[StoreErrorPolicy]) -> [usize; 3] {
     let mut counts = [0; 3];
     for _ in 0..10 {
         let view = limiter.view();
-        let plan = view.rules().charges(&request("GET", &Headers::new()), None).unwrap();
+        let plan = Plan::of_request(view.rules(), &request("GET", &Headers::new()), None).unwrap();
         let mut deciding = Deciding::new(plan);
         limiter.decide_without_store(&view, (&mut deciding, None), Micros(0), StoreError::Down);
         counts[deciding.conclude(view.rules()).verdict.kind as usize] += 1;

@@ -100,7 +100,7 @@ pub(crate) fn live(known: &KnownOverride) -> Value {
 
 /// Explains how each limit applies to a request, in the order of the files.
 pub(crate) fn explanation(rules: &Rules, request: &Request<'_>, blocks: Option<&Blocks>) -> Value {
-    let explanations = rules.explain(request, blocks);
+    let explanations = Explanation::of_limits(rules, request, blocks);
     let each = rules.limits().iter().zip(&explanations);
     let limits: Vec<Value> = each.map(|(limit, explanation)| explained(rules, limit, request, explanation)).collect();
     json!({ "request": self::request(request), "limits": limits })

@@ -3,13 +3,14 @@
 use crate::commands::print::joined;
 use crate::engine::limit::Limit;
 use crate::engine::limit::rules::Rules;
+use crate::engine::telling::tag_groups::tag_groups;
 
 /// The most limits that a note names.
 const MOST_NAMES: usize = 8;
 
 /// Returns a line for each group of limits.
 pub(super) fn notes(rules: &Rules) -> String {
-    rules.tag_groups().iter().map(|group| note(group)).collect()
+    tag_groups(rules).iter().map(|group| note(group)).collect()
 }
 
 fn note(group: &[&Limit]) -> String {

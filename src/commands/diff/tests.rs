@@ -7,6 +7,7 @@ use super::source::Rulebook;
 use crate::config::{self, Source, Sources};
 use crate::engine::algorithms::decision::Outcome;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::charging::plan::Plan;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::{Request, sample};
@@ -180,7 +181,7 @@ fn spend(store: &MemoryStore, text: &str, effective_from: Micros, now: Micros) -
     let sources = Sources { limits: Some(source), ..Sources::default() };
     let rules: Rules = config::load(&sources, Fingerprinter::new((0, 0)), effective_from).rules.unwrap();
     let headers = Headers::from_iter([("x-a", "1"), ("x-b", "1")]);
-    let plan = rules.charges(&Request { now, ..sample(&headers) }, None).unwrap();
+    let plan = Plan::of_request(&rules, &Request { now, ..sample(&headers) }, None).unwrap();
     let decisions = store.decide(&Batch { charges: &plan.charges, effective_from, now }).unwrap();
     assert_eq!(decisions[0].outcome, Outcome::Allowed, "{text}");
     decisions[0].remaining

@@ -5,7 +5,6 @@
 
 mod amount;
 mod boulder;
-mod condition;
 mod document;
 mod envoy_ratelimit;
 mod files;

@@ -8,6 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use super::*;
 use crate::config::Sources;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::charging::plan::Plan;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::{DescriptorEntry, Request, sample};
@@ -297,7 +298,7 @@ fn counted(rules: &Rules, descriptor: &[(&str, &str)]) -> Counted {
         descriptor.iter().map(|(key, value)| DescriptorEntry { key, value }).collect();
     let headers = Headers::new();
     let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };
-    let plan = rules.charges(&request, None).unwrap();
+    let plan = Plan::of_request(rules, &request, None).unwrap();
     let mut counted = Counted { enforced: BTreeMap::new(), in_shadow: BTreeSet::new(), is_refused: (false, false) };
     for charge in &plan.charges {
         let numbers = (charge.numbers.count(), charge.numbers.period());

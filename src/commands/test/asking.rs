@@ -114,13 +114,19 @@ pub(super) fn charges(rules: &Rules, subject: &Subject, now: Micros) -> Option<P
     match subject {
         Subject::Request(given) => {
             let descriptor = entries(&given.descriptor);
-            rules.charges(&request(given, &descriptor, now), None).ok()
+            Plan::of_request(rules, &request(given, &descriptor, now), None).ok()
         }
-        Subject::Charge(given) => rules.named(&[named(given)], Mode::Check, now, None).ok(),
+        Subject::Charge(given) => Plan::of_named(rules, &[named(given)], Mode::Check, now, None).ok(),
         Subject::Descriptors(given) => {
             let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();
             let afterwards = ChargedAfterwards::new(rules);
-            rules.plan(&descriptor_request(given, &descriptors(given, &entries), now), None, &afterwards).ok()
+            Plan::of_descriptors(
+                rules,
+                &descriptor_request(given, &descriptors(given, &entries), now),
+                None,
+                &afterwards,
+            )
+            .ok()
         }
     }
 }

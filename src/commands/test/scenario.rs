@@ -20,6 +20,7 @@ use crate::engine::algorithms::charge::{Bucket, Charge, Dated, Input, Mode, Slot
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
+use crate::engine::charging::terms::Terms;
 use crate::engine::deciding::{Decided, Deciding};
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::key::opaque;
@@ -216,7 +217,7 @@ impl Player {
         }
         // A share of ids is one of the ids as they are written, whatever the run.
         let by_id = OverrideLookup { prefixes: &[], client: None, text: &|| id.to_owned(), now: Micros(0) };
-        let terms = rules.terms(place, limit, Bucket::new(id, 0), &by_id, None);
+        let terms = Terms::of(rules, place, limit, Bucket::new(id, 0), &by_id, None);
         if plan.admit(&terms, mode) {
             let short = format!("{}.{}.{}", self.run, self.played, limit.short);
             let bucket = Bucket { tag: limit.tag, ..opaque(&short, id, &FINGERPRINTER) };

@@ -1,6 +1,7 @@
 //! Files of envoyproxy/ratelimit: what they come to, and what is refused.
 
 use super::*;
+use crate::engine::charging::plan::Plan;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::{LimitMode, StoreErrorPolicy};
 use crate::engine::request::{DescriptorEntry, Request, sample};
@@ -73,11 +74,16 @@ descriptors:
     let headers = Headers::new();
     let entries = [DescriptorEntry { key: "path", value: "/v1/x" }, DescriptorEntry { key: "user", value: "u" }];
     let request = Request { domain: Some("test-domain"), descriptor: &entries, client: None, ..sample(&headers) };
-    assert_eq!(rules.charges(&request, None).unwrap().unlimited, [1]);
+    assert_eq!(Plan::of_request(&rules, &request, None).unwrap().unlimited, [1]);
     // The limits of limits.yaml are for requests, and those of a domain for that domain.
-    assert!(rules.charges(&Request { domain: Some("other"), ..request }, None).unwrap().unlimited.is_empty());
+    assert!(
+        Plan::of_request(&rules, &Request { domain: Some("other"), ..request }, None).unwrap().unlimited.is_empty()
+    );
     assert_eq!(
-        rules.charges(&Request { domain: None, descriptor: &[], ..sample(&headers) }, None).unwrap().charges.len(),
+        Plan::of_request(&rules, &Request { domain: None, descriptor: &[], ..sample(&headers) }, None)
+            .unwrap()
+            .charges
+            .len(),
         1
     );
 }
@@ -125,7 +131,7 @@ fn what_several_files_and_documents_say_of_a_domain_holds_together() {
         for (value, expected) in [("a", 1), ("b", 2)] {
             let entries = [DescriptorEntry { key: "k", value }];
             let request = Request { domain: Some("d"), descriptor: &entries, client: None, ..sample(&headers) };
-            let charges = rules.charges(&request, None).unwrap().charges;
+            let charges = Plan::of_request(&rules, &request, None).unwrap().charges;
             assert_eq!(
                 charges.iter().map(|charge| charge.numbers.burst()).collect::<Vec<_>>(),
                 [expected],

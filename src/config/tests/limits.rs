@@ -7,6 +7,7 @@ use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::tag::Tag;
+use crate::engine::charging::plan::Plan;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::overrides::OverrideOrigin;
@@ -98,7 +99,7 @@ overrides:
     assert_eq!(rules.file(second.origin.file), "o1.yaml");
     let headers = Headers::new();
     let request = Request { client: "192.0.2.9".parse().ok(), now: NOW, ..sample(&headers) };
-    assert_eq!(rules.charges(&request, None).unwrap().unlimited, [1], "the folded address is found");
+    assert_eq!(Plan::of_request(&rules, &request, None).unwrap().unlimited, [1], "the folded address is found");
 
     assert_eq!((fixed.by.len(), fixed.mode), (0, LimitMode::Off));
     assert_eq!(fixed.allowance, Allowance::Windows([Numbers::fixed(3).unwrap()].into()));
@@ -175,7 +176,7 @@ fn overrides_name_credentials_in_any_spelling() {
     let headers = Headers::from_iter([("authorization", "bearer  sk-1")]);
     for id in ["sk-1", "Bearer sk-1", "bearer   sk-1"] {
         let rules = load_texts(&limits(id), &[]).rules.unwrap();
-        let plan = rules.charges(&Request { now: NOW, ..sample(&headers) }, None).unwrap();
+        let plan = Plan::of_request(&rules, &Request { now: NOW, ..sample(&headers) }, None).unwrap();
         assert_eq!(plan.charges[0].numbers.burst(), 7, "{id}");
     }
     check(&limits("Digest a=b, c=d"), &[], &["is not a scheme and a token"]);

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use crate::engine::algorithms::charge::{Bucket, Charge};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
+use crate::engine::charging::terms::Terms;
 use crate::engine::limit::Limit;
 use crate::engine::limit::key::fingerprint_of;
 use crate::engine::limit::overrides::OverrideLookup;
@@ -13,46 +14,44 @@ use crate::engine::request::part::Part;
 use crate::message::address;
 use crate::message::percent::decode;
 
-impl Rules {
-    /// Returns the charge with the numbers that these rules have for its bucket; `older` is its limit in the rules that
-    /// made the charge. Unchanged if these rules do not have the bucket, because then nobody else uses it.
-    ///
-    /// The id is parsed from the key. Overrides by network see only the address in it, and those by `regex` see the hash of
-    /// a long part.
-    #[must_use]
-    pub fn renumbered(&self, charge: Charge, older: &Limit, now: Micros) -> Charge {
-        self.in_force(&charge, older, now).unwrap_or(charge)
-    }
+/// Returns the charge with the numbers that these rules have for its bucket; `older` is its limit in the rules that
+/// made the charge. Unchanged if these rules do not have the bucket, because then nobody else uses it.
+///
+/// The id is parsed from the key. Overrides by network see only the address in it, and those by `regex` see the hash of
+/// a long part.
+#[must_use]
+pub fn renumbered(rules: &Rules, charge: Charge, older: &Limit, now: Micros) -> Charge {
+    in_force(rules, &charge, older, now).unwrap_or(charge)
+}
 
-    fn in_force(&self, charge: &Charge, older: &Limit, now: Micros) -> Option<Charge> {
-        // Keys have the short name, which stays when a limit is renamed.
-        let same = |(_, limit): &(u32, &Limit)| limit.short == older.short && limit.by == older.by;
-        let (place, limit) = (0..).zip(self.limits()).find(same)?;
-        let hash = self.fingerprinter;
-        // The algorithm and the window follow after `#`, which is escaped in ids.
-        let plain = charge.bucket.key.split('#').next()?;
-        let id = plain.strip_prefix(limit.short.as_str())?;
-        let mut end = limit.short.len();
-        let (mut prefixes, mut texts, mut client) = (Vec::new(), Vec::new(), None);
-        for (part, encoded) in limit.by.iter().zip(id.split(':').skip(1)) {
-            end += 1 + encoded.len();
-            prefixes.push(fingerprint_of(plain.get(..end)?, &hash));
-            let text = decode(encoded);
-            if matches!(part.part, Part::Ip { .. }) {
-                client = client.or_else(|| address_of(&text));
-            }
-            texts.push(text);
+fn in_force(rules: &Rules, charge: &Charge, older: &Limit, now: Micros) -> Option<Charge> {
+    // Keys have the short name, which stays when a limit is renamed.
+    let same = |(_, limit): &(u32, &Limit)| limit.short == older.short && limit.by == older.by;
+    let (place, limit) = (0..).zip(rules.limits()).find(same)?;
+    let hash = rules.fingerprinter;
+    // The algorithm and the window follow after `#`, which is escaped in ids.
+    let plain = charge.bucket.key.split('#').next()?;
+    let id = plain.strip_prefix(limit.short.as_str())?;
+    let mut end = limit.short.len();
+    let (mut prefixes, mut texts, mut client) = (Vec::new(), Vec::new(), None);
+    for (part, encoded) in limit.by.iter().zip(id.split(':').skip(1)) {
+        end += 1 + encoded.len();
+        prefixes.push(fingerprint_of(plain.get(..end)?, &hash));
+        let text = decode(encoded);
+        if matches!(part.part, Part::Ip { .. }) {
+            client = client.or_else(|| address_of(&text));
         }
-        let text = || texts.join(":");
-        let id = OverrideLookup { prefixes: &prefixes, client, text: &text, now };
-        // What a bucket has used stays under its tag, whatever these rules have for the limit.
-        let Bucket { tag, .. } = charge.bucket;
-        let bucket = Bucket { tag, ..Bucket::new(plain, fingerprint_of(plain, &hash)) };
-        let mut plan = Plan::default();
-        self.terms(place, limit, bucket, &id, None).charge(&mut plan, charge.cost, charge.mode);
-        let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
-        Some(Charge { origin: charge.origin, dated: charge.dated, ..current })
+        texts.push(text);
     }
+    let text = || texts.join(":");
+    let id = OverrideLookup { prefixes: &prefixes, client, text: &text, now };
+    // What a bucket has used stays under its tag, whatever these rules have for the limit.
+    let Bucket { tag, .. } = charge.bucket;
+    let bucket = Bucket { tag, ..Bucket::new(plain, fingerprint_of(plain, &hash)) };
+    let mut plan = Plan::default();
+    Terms::of(rules, place, limit, bucket, &id, None).charge(&mut plan, charge.cost, charge.mode);
+    let current = plan.charges.into_iter().find(|current| current.bucket == charge.bucket)?;
+    Some(Charge { origin: charge.origin, dated: charge.dated, ..current })
 }
 
 /// The address of an `ip` part, which may be a network.
@@ -98,13 +97,13 @@ mod tests {
         let older = rules(&[even(10), even(100)], |_| {});
         let headers = Headers::new();
         let request = Request { client: client.parse().ok(), path: "/a:b/%20", ..sample(&headers) };
-        let charges = older.charges(&request, None).unwrap().charges;
-        let expected_charges = newer.charges(&request, None).unwrap().charges;
+        let charges = Plan::of_request(&older, &request, None).unwrap().charges;
+        let expected_charges = Plan::of_request(newer, &request, None).unwrap().charges;
         let found: Vec<u64> = charges
             .iter()
             .map(|charge| {
                 let change = Charge { cost: 3, mode: Mode::Refund, ..charge.clone() };
-                let changed = newer.renumbered(change.clone(), &older.limits()[0], Micros(1));
+                let changed = renumbered(newer, change.clone(), &older.limits()[0], Micros(1));
                 assert_eq!((&changed.bucket, changed.cost, changed.mode), (&charge.bucket, 3, Mode::Refund));
                 if let Some(same) = expected_charges.iter().find(|current| current.bucket == charge.bucket) {
                     assert_eq!((&changed.numbers, &changed.input), (&same.numbers, &same.input));

@@ -94,38 +94,38 @@ impl<'a> DescriptorRequest<'a> {
     }
 }
 
-impl Rules {
+impl Plan {
     /// Returns the plan for all descriptors of a request.
-    pub fn plan(
-        &self,
+    pub fn of_descriptors(
+        rules: &Rules,
         question: &DescriptorRequest<'_>,
         blocks: Option<&Blocks>,
         afterwards: &ChargedAfterwards,
-    ) -> Result<Plan, InvalidInput> {
+    ) -> Result<Self, InvalidInput> {
         let headers = Headers::new();
-        let mut found: SmallVec<[Plan; 2]> = SmallVec::with_capacity(question.descriptors.len());
+        let mut found: SmallVec<[Self; 2]> = SmallVec::with_capacity(question.descriptors.len());
         for descriptor in question.descriptors {
             let request = question.request(descriptor, &headers);
-            found.push(match descriptor.carried.filter(|_| self.knows_domain(question.domain)) {
-                Some(carried) => self.plan_carried(question.domain, descriptor, carried),
-                None => self.charges(&request, blocks.filter(|_| question.denies(descriptor)))?,
+            found.push(match descriptor.carried.filter(|_| rules.knows_domain(question.domain)) {
+                Some(carried) => Self::of_carried(rules, question.domain, descriptor, carried),
+                None => Self::of_request(rules, &request, blocks.filter(|_| question.denies(descriptor)))?,
             });
         }
-        self.drop_replaced(&mut found);
-        Ok(self.join(question, found, afterwards))
+        drop_replaced(rules, &mut found);
+        Ok(Self::join(rules, question, found, afterwards))
     }
 
     /// The plan for the limit that a descriptor carries, with a bucket for its entries and unit.
-    fn plan_carried(&self, domain: &str, descriptor: &Descriptor<'_>, carried: PerUnit) -> Plan {
-        let (place, limit) = self.carried();
-        let mut plan = Plan::default();
+    fn of_carried(rules: &Rules, domain: &str, descriptor: &Descriptor<'_>, carried: PerUnit) -> Self {
+        let (place, limit) = rules.carried();
+        let mut plan = Self::default();
         let enforced = limit.is_enforced();
         let Ok(numbers) = carried.numbers() else {
             // A limit of 0.
             plan.denials.push(LimitDenial { limit: place, enforced, reason: DenialReason::Deny });
             return plan;
         };
-        let mut key = BucketKey::new(&limit.short, &self.fingerprinter);
+        let mut key = BucketKey::new(&limit.short, &rules.fingerprinter);
         key.push(domain);
         key.push(carried.unit.name());
         for entry in descriptor.entries {
@@ -140,39 +140,19 @@ impl Rules {
         plan
     }
 
-    /// Drops the limits that a limit of the request replaces, for all descriptors.
-    fn drop_replaced(&self, plans: &mut [Plan]) {
-        let of = |limit: u32| self.limit(limit).and_then(|limit| limit.rule.as_deref());
-        let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
-        for plan in &*plans {
-            for limit in limits(plan) {
-                replaced.extend(of(limit).into_iter().flat_map(|rule| &rule.replaces).map(String::as_str));
-            }
-        }
-        if replaced.is_empty() {
-            return;
-        }
-        let stays = |limit: u32| of(limit).is_none_or(|rule| !replaced.contains(&rule.name.as_str()));
-        for plan in plans {
-            plan.retain(|charge| stays(charge.origin.limit));
-            plan.denials.retain(|denial| stays(denial.limit));
-            plan.unlimited.retain(|limit| stays(*limit));
-        }
-    }
-
     /// Joins the plans of all descriptors.
     fn join(
-        &self,
+        rules: &Rules,
         question: &DescriptorRequest<'_>,
-        found: SmallVec<[Plan; 2]>,
+        found: SmallVec<[Self; 2]>,
         afterwards: &ChargedAfterwards,
-    ) -> Plan {
-        let mut plan = Plan::default();
+    ) -> Self {
+        let mut plan = Self::default();
         let mut joint = JointPlan::with_capacity(found.len());
         // The charges that report usage.
         let mut reports: SmallVec<[u32; 2]> = SmallVec::new();
         for (own, descriptor) in found.into_iter().zip(question.descriptors) {
-            let is_quota = limits(&own).any(|limit| self.is_quota(limit));
+            let is_quota = limits(&own).any(|limit| rules.is_quota(limit));
             plan.unlimited.extend_from_slice(&own.unlimited);
             let mut member = DescriptorPlan {
                 is_quota,
@@ -195,7 +175,7 @@ impl Rules {
                 }
                 let says_itself = matches!(descriptor.hits, Hits::TakeOrDrain(_));
                 let drains = || {
-                    let is_said = self.limit(origin.limit).is_some_and(|limit| limit.drain_over_limit);
+                    let is_said = rules.limit(origin.limit).is_some_and(|limit| limit.drain_over_limit);
                     is_said || afterwards.contains(origin.limit)
                 };
                 let is_report = match question.purpose {
@@ -211,11 +191,11 @@ impl Rules {
         }
         let quotas = joint.members.iter().filter(|member| member.is_quota).count();
         if quotas > 1 {
-            self.loosen_quotas(&mut plan);
+            plan.loosen_quotas(rules);
         }
         joint.report(&mut plan.charges, &reports);
         joint.is_denied = joint.members.iter().any(|member| {
-            member.denials.iter().any(|denial| denial.enforced && (quotas < 2 || !self.is_quota(denial.limit)))
+            member.denials.iter().any(|denial| denial.enforced && (quotas < 2 || !rules.is_quota(denial.limit)))
         });
         let (is_check, is_denied) = (question.purpose == DescriptorMode::Check, joint.is_denied);
         for charge in &mut plan.charges {
@@ -234,17 +214,32 @@ impl Rules {
 
     /// Lets several quotas be charged even if one of them is exceeded: alone, it does not deny. Which of them are exceeded is
     /// known only when the store has answered. A single quota denies like any other limit.
-    fn loosen_quotas(&self, plan: &mut Plan) {
-        for charge in &mut plan.charges {
-            if charge.mode == Mode::Spend && self.is_quota(charge.origin.limit) {
+    fn loosen_quotas(&mut self, rules: &Rules) {
+        for charge in &mut self.charges {
+            if charge.mode == Mode::Spend && rules.is_quota(charge.origin.limit) {
                 charge.mode = Mode::SpendOnly;
             }
         }
     }
+}
 
-    /// Returns true if a limit has `quota_mode`.
-    pub fn is_quota(&self, limit: u32) -> bool {
-        self.limit(limit).and_then(|limit| limit.rule.as_deref()).is_some_and(|rule| rule.is_quota)
+/// Drops the limits that a limit of the request replaces, for all descriptors.
+fn drop_replaced(rules: &Rules, plans: &mut [Plan]) {
+    let of = |limit: u32| rules.limit(limit).and_then(|limit| limit.rule.as_deref());
+    let mut replaced: SmallVec<[&str; 4]> = SmallVec::new();
+    for plan in &*plans {
+        for limit in limits(plan) {
+            replaced.extend(of(limit).into_iter().flat_map(|rule| &rule.replaces).map(String::as_str));
+        }
+    }
+    if replaced.is_empty() {
+        return;
+    }
+    let stays = |limit: u32| of(limit).is_none_or(|rule| !replaced.contains(&rule.name.as_str()));
+    for plan in plans {
+        plan.retain(|charge| stays(charge.origin.limit));
+        plan.denials.retain(|denial| stays(denial.limit));
+        plan.unlimited.retain(|limit| stays(*limit));
     }
 }
 
@@ -287,7 +282,7 @@ mod tests {
         let rules = Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new());
         let descriptors = [Descriptor { entries: &[], hits, carried: None }];
         let question = DescriptorRequest { domain: "d", descriptors: &descriptors, purpose, now: Micros(0) };
-        let plan = rules.plan(&question, None, &ChargedAfterwards::new(&rules)).unwrap();
+        let plan = Plan::of_descriptors(&rules, &question, None, &ChargedAfterwards::new(&rules)).unwrap();
         let found: Vec<_> =
             plan.charges.iter().map(|charge| (charge.numbers.burst(), charge.cost, charge.mode)).collect();
         let joint = plan.joint.unwrap();

@@ -3,7 +3,7 @@
 
 pub mod algorithm_input;
 pub mod call_numbers;
-mod current_numbers;
+pub mod current_numbers;
 pub mod descriptors;
 pub mod joint_plan;
 pub mod named;

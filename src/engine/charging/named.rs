@@ -7,11 +7,10 @@ use crate::engine::charging::call_numbers::CallNumbers;
 use crate::engine::charging::plan::Plan;
 use crate::engine::charging::terms::Terms;
 use crate::engine::limit::blocks::Blocks;
-use crate::engine::limit::named_id::GivenId;
+use crate::engine::limit::named_id::{GivenId, NamedIdentity};
 use crate::engine::limit::overrides::OverrideLookup;
 use crate::engine::limit::rules::Rules;
-use crate::engine::limit::{Cost, Limit, LimitMode};
-use crate::engine::text::quote::quoted;
+use crate::engine::limit::{Cost, LimitMode};
 
 /// A charge to one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,22 +49,22 @@ pub enum ChargeMember {
     Entry,
 }
 
-impl Rules {
+impl Plan {
     /// Returns the plan for charges by name. The limits' `match` is ignored, because the caller has chosen the limit;
     /// `mode` and overrides apply as for requests. Charges of blocked ids are denied, but refunds and resets are done.
-    pub fn named(
-        &self,
+    pub fn of_named(
+        rules: &Rules,
         charges: &[NamedCharge],
         mode: Mode,
         now: Micros,
         blocks: Option<&Blocks>,
-    ) -> Result<Plan, NamedChargeError> {
+    ) -> Result<Self, NamedChargeError> {
         let blocks = blocks.filter(|_| mode.can_deny());
-        let mut plan = Plan::default();
+        let mut plan = Self::default();
         let mut buckets: Vec<u128> = Vec::with_capacity(charges.len());
         for (index, charge) in charges.iter().enumerate() {
             let wrong = |member, reason| NamedChargeError { charge: index, member, reason };
-            let (place, limit) = self.find(&charge.limit).map_err(|reason| wrong(ChargeMember::Limit, reason))?;
+            let (place, limit) = rules.find(&charge.limit).map_err(|reason| wrong(ChargeMember::Limit, reason))?;
             if charge.numbers.is_some() && !limit.per_call {
                 let reason =
                     format!("{} does not have `per_call: true`, so a call cannot give its own numbers", limit.name);
@@ -78,8 +77,7 @@ impl Rules {
             if limit.queue.is_none() && charge.entry.is_some() {
                 return Err(wrong(ChargeMember::Entry, format!("{} is not a queue and has no entries", limit.name)));
             }
-            let identified = self
-                .identify_given(limit, &charge.id)
+            let identified = NamedIdentity::read(rules, limit, &charge.id)
                 .map_err(|(part, reason)| wrong(ChargeMember::Id(part), reason))?;
             if buckets.contains(&identified.bucket.fingerprint) {
                 let reason = format!("{} is charged twice for this id; add the costs", limit.name);
@@ -91,7 +89,7 @@ impl Rules {
             }
             let text = || identified.text.clone();
             let id = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
-            let terms = self.terms(place, limit, identified.bucket, &id, blocks);
+            let terms = Terms::of(rules, place, limit, identified.bucket, &id, blocks);
             let first = plan.charges.len();
             add(&mut plan, terms, charge, mode).map_err(|reason| wrong(ChargeMember::Numbers, reason))?;
             plan.add_input(first, limit, |queue| queue.entry_of(&charge.fields), charge.entry.as_ref())
@@ -99,23 +97,6 @@ impl Rules {
             plan.ask(first, limit);
         }
         Ok(plan)
-    }
-
-    /// Finds a limit and its index.
-    fn find(&self, name: &str) -> Result<(u32, &Limit), String> {
-        let mut similar = None;
-        for (place, limit) in (0..).zip(self.limits()) {
-            if limit.name == name {
-                return Ok((place, limit));
-            }
-            if limit.name.eq_ignore_ascii_case(name) {
-                similar = Some(limit);
-            }
-        }
-        Err(similar.map_or_else(
-            || format!("there is no limit {}", quoted(name)),
-            |limit| format!("there is no limit {}; did you mean `{}`?", quoted(name), limit.name),
-        ))
     }
 }
 
@@ -145,6 +126,7 @@ mod tests {
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::charging::plan::DenialReason;
     use crate::engine::charging::terms::Intent;
+    use crate::engine::limit::Limit;
     use crate::engine::limit::allowance::Allowance;
     use crate::engine::limit::blocks::Block;
     use crate::engine::limit::candidate::Candidate;
@@ -193,7 +175,8 @@ mod tests {
     /// The key of the bucket that an id of a limit with these parts has, or what is wrong with it.
     fn key(by: &[TypedPart], id: GivenId) -> Result<String, String> {
         let rules = rules(vec![limit("L", by.to_vec())]);
-        let plan = rules.named(&[charge("L", id)], Mode::Spend, Micros(0), None).map_err(|error| error.reason)?;
+        let plan =
+            Plan::of_named(&rules, &[charge("L", id)], Mode::Spend, Micros(0), None).map_err(|error| error.reason)?;
         Ok(plan.charges[0].bucket.key.clone())
     }
 
@@ -244,9 +227,10 @@ mod tests {
         let rules = rules(vec![limit("L", by)]);
         let headers = Headers::from_iter([("x-id", "a{b}:c")]);
         let request = Request { client: "2001:db8::9".parse().ok(), ..sample(&headers) };
-        let asked = rules.charges(&request, None).unwrap();
+        let asked = Plan::of_request(&rules, &request, None).unwrap();
         let named =
-            rules.named(&[charge("L", list(&["a{b}:c", "2001:db8::1"]))], Mode::Spend, Micros(0), None).unwrap();
+            Plan::of_named(&rules, &[charge("L", list(&["a{b}:c", "2001:db8::1"]))], Mode::Spend, Micros(0), None)
+                .unwrap();
         assert_eq!(asked.charges, named.charges);
     }
 
@@ -285,7 +269,7 @@ mod tests {
             let window = numbers.map(|burst| Numbers::fixed(burst).unwrap());
             let numbers = window.map(|window| CallNumbers { window: Some(window), ..CallNumbers::default() });
             let charge = NamedCharge { numbers, ..charge(limit, text(id)) };
-            let plan = rules.named(&[charge], mode, Micros(0), None).unwrap();
+            let plan = Plan::of_named(&rules, &[charge], mode, Micros(0), None).unwrap();
             let charges = plan.charges.iter().map(|charge| (charge.numbers.burst(), charge.cost, charge.mode)).next();
             (charges, plan.denials.len(), plan.unlimited.len())
         };
@@ -322,7 +306,7 @@ mod tests {
         };
         let blocks = Blocks::new(vec![block("L:a"), block("Off:a")], &HASH);
         let ask = |limit: &str, id: &str, mode| {
-            let plan = rules.named(&[charge(limit, text(id))], mode, Micros(10), Some(&blocks)).unwrap();
+            let plan = Plan::of_named(&rules, &[charge(limit, text(id))], mode, Micros(10), Some(&blocks)).unwrap();
             (plan.charges.len(), plan.denials.first().map(|refused| (refused.enforced, refused.reason)))
         };
         let refused = (0, Some((true, DenialReason::Blocked(Micros(20)))));
@@ -342,7 +326,7 @@ mod tests {
         let ask = |numbers: Numbers| {
             let numbers = CallNumbers { window: Some(numbers), ..CallNumbers::default() };
             let charge = NamedCharge { numbers: Some(numbers), ..charge("Open", GivenId::Absent) };
-            rules.named(&[charge], Mode::Spend, Micros(0), None).map(|plan| plan.charges[0].numbers.clone())
+            Plan::of_named(&rules, &[charge], Mode::Spend, Micros(0), None).map(|plan| plan.charges[0].numbers.clone())
         };
         let minute = 60_000_000_000;
         let windows = Numbers::fixed_window(9, 3, minute, Aligned::Clock).unwrap();
@@ -366,7 +350,7 @@ mod tests {
             (good(), ChargeMember::Id(None), "charged twice"),
             (NamedCharge { numbers, ..charge("Logins", text("b")) }, ChargeMember::Numbers, "per_call"),
         ] {
-            let error = rules.named(&[good(), second], Mode::Spend, Micros(0), None).unwrap_err();
+            let error = Plan::of_named(&rules, &[good(), second], Mode::Spend, Micros(0), None).unwrap_err();
             assert_eq!((error.charge, error.member), (1, member), "{error}");
             assert!(error.reason.contains(part), "{error}");
         }
@@ -382,7 +366,7 @@ mod tests {
             let numbers = Numbers::new(count, count, seconds * 1_000_000_000).unwrap();
             let numbers = CallNumbers { window: Some(numbers), ..CallNumbers::default() };
             let charge = NamedCharge { numbers: Some(numbers), ..charge("Log", GivenId::Absent) };
-            let plan = rules.named(&[charge], Mode::Spend, Micros(0), None);
+            let plan = Plan::of_named(&rules, &[charge], Mode::Spend, Micros(0), None);
             plan.map(|plan| plan.charges[0].numbers.burst()).map_err(|error| error.reason)
         };
         assert_eq!(ask(9, 60), Ok(9));
@@ -401,8 +385,8 @@ mod tests {
         let check = |mode, cost, expected| {
             let by_name = both.clone().map(|charge| NamedCharge { cost, ..charge });
             let mut of_request = Plan::default();
-            rules.add_charges(&request, &Intent { mode, cost, can_probe: false }, None, &mut of_request).unwrap();
-            for plan in [rules.named(&by_name, mode, Micros(0), None).unwrap(), of_request] {
+            of_request.charge_request(&rules, &request, &Intent { mode, cost, can_probe: false }, None).unwrap();
+            for plan in [Plan::of_named(&rules, &by_name, mode, Micros(0), None).unwrap(), of_request] {
                 let modes: Vec<Mode> = plan.charges.iter().map(|charge| charge.mode).collect();
                 assert_eq!((&modes[..], plan.charges[0].cost, plan.denials.len()), expected);
             }

@@ -4,66 +4,60 @@ use crate::engine::algorithms::charge::Mode;
 use crate::engine::charging::algorithm_input::UnsupportedOperation;
 use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
 use crate::engine::charging::request_cost::cost;
-use crate::engine::charging::terms::Intent;
+use crate::engine::charging::terms::{Intent, Terms};
 use crate::engine::limit::Limit;
 use crate::engine::limit::blocks::Blocks;
-use crate::engine::limit::identity::{describe, readable};
-use crate::engine::limit::overrides::OverrideLookup;
+use crate::engine::limit::identity::IdError;
 use crate::engine::limit::queue::{FollowUp, InvalidInput};
 use crate::engine::limit::rules::{Rules, is_enforced_without_id};
 use crate::engine::request::Request;
 
-impl Rules {
+impl Plan {
     /// Returns the plan for a request that spends what the limits cost. Blocked ids are denied, whatever the limits allow.
-    pub fn charges(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Plan, InvalidInput> {
-        let mut plan = Plan::default();
-        self.add_charges(request, &Intent::SPEND, blocks, &mut plan)?;
+    pub fn of_request(rules: &Rules, request: &Request<'_>, blocks: Option<&Blocks>) -> Result<Self, InvalidInput> {
+        let mut plan = Self::default();
+        plan.charge_request(rules, request, &Intent::SPEND, blocks)?;
         Ok(plan)
     }
 
-    /// Adds the charges of `request` to a plan.
-    pub fn add_charges(
-        &self,
+    /// Adds the charges of `request`.
+    pub fn charge_request(
+        &mut self,
+        rules: &Rules,
         request: &Request<'_>,
         intent: &Intent,
         blocks: Option<&Blocks>,
-        plan: &mut Plan,
     ) -> Result<(), InvalidInput> {
         // A refund of what was taken before a block is not denied by it.
         let blocks = blocks.filter(|_| intent.mode.can_deny());
-        for place in &self.candidates(request) {
-            let Some(limit) = self.limit(*place) else { continue };
+        for place in &rules.candidates(request) {
+            let Some(limit) = rules.limit(*place) else { continue };
             if limit.conditions.check(request).is_ok() {
-                self.charge(*place, limit, (request, intent), blocks, plan)?;
+                let terms = Terms::of_request(rules, *place, limit, request, blocks);
+                self.charge_limit((*place, limit), terms, request, intent)?;
             }
         }
         Ok(())
     }
 
-    fn charge(
-        &self,
-        place: u32,
-        limit: &Limit,
-        (request, intent): (&Request<'_>, &Intent),
-        blocks: Option<&Blocks>,
-        plan: &mut Plan,
+    fn charge_limit(
+        &mut self,
+        (place, limit): (u32, &Limit),
+        terms: Result<Terms<'_>, IdError>,
+        request: &Request<'_>,
+        intent: &Intent,
     ) -> Result<(), InvalidInput> {
         let mode = intent.mode;
-        let with_prefixes = blocks.is_some() || self.has_overrides(place, limit);
-        let identified = match self.identify(limit, request, with_prefixes) {
-            Ok(identified) => identified,
+        let terms = match terms {
+            Ok(terms) => terms,
             Err(lacking) => {
                 if lacking.is_denied && mode.can_deny() {
-                    plan.deny(place, is_enforced_without_id(limit, request), lacking.reason.into());
+                    self.deny(place, is_enforced_without_id(limit, request), lacking.reason.into());
                 }
                 return Ok(());
             }
         };
-        let text = || readable(&describe(&limit.by, request));
-        let id =
-            OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let terms = self.terms(place, limit, identified.bucket, &id, blocks);
-        if !plan.admit(&terms, mode) || terms.allowance.windows().is_none() {
+        if !self.admit(&terms, mode) || terms.allowance.windows().is_none() {
             return Ok(());
         }
         let enforced = terms.enforced;
@@ -71,37 +65,35 @@ impl Rules {
             Ok(cost) => cost,
             Err(error) => {
                 if mode.can_deny() {
-                    plan.deny(place, enforced, error.into());
+                    self.deny(place, enforced, error.into());
                 }
                 return Ok(());
             }
         };
-        let first = plan.charges.len();
+        let first = self.charges.len();
         let charged = terms.mode(mode);
         match limit.response_cost.as_deref() {
             // A caller that does not spend reports what has happened, so nothing is left to settle.
             Some(response_cost) if mode == Mode::Spend => {
-                plan.unsettled.push(place);
-                terms.charge(plan, cost, response_cost.before(charged));
-                plan.reserve(first);
+                self.unsettled.push(place);
+                terms.charge(self, cost, response_cost.before(charged));
+                self.reserve(first);
             }
-            _ => terms.charge(plan, cost, charged),
+            _ => terms.charge(self, cost, charged),
         }
-        plan.add_input(first, limit, |queue| queue.entry(&limit.name, request), None)?;
+        self.add_input(first, limit, |queue| queue.entry(&limit.name, request), None)?;
         if *intent != Intent::SPEND {
-            plan.ask(first, limit);
+            self.ask(first, limit);
         }
         Ok(())
     }
 
-    /// Checks that the algorithms of all limits of a plan support the mode and the cost.
-    pub fn check_plan(&self, plan: &Plan, intent: &Intent) -> Result<(), UnsupportedOperation> {
-        let mut limits = plan.charges.iter().filter_map(|charge| self.limit(charge.origin.limit));
+    /// Checks that the algorithms of all its limits support the mode and the cost.
+    pub fn check_modes(&self, rules: &Rules, intent: &Intent) -> Result<(), UnsupportedOperation> {
+        let mut limits = self.charges.iter().filter_map(|charge| rules.limit(charge.origin.limit));
         limits.try_for_each(|limit| limit.check_mode(intent.mode, intent.cost))
     }
-}
 
-impl Plan {
     pub(crate) fn deny(&mut self, limit: u32, enforced: bool, reason: DenialReason) {
         self.denials.push(LimitDenial { limit, enforced, reason });
     }
@@ -139,6 +131,7 @@ mod tests {
     use crate::engine::request::path_pattern::PathPattern;
     use crate::engine::request::sample;
     use crate::engine::request::value_type::ValueType;
+    use crate::engine::telling::bucket_info::BucketInfo;
     use crate::engine::telling::explanation::Explanation;
     use crate::message::headers::Headers;
 
@@ -175,7 +168,7 @@ mod tests {
         for limit in &mut limits {
             limit.overrides.finish().unwrap();
         }
-        Rules::new(limits, HASH, Micros(0), Vec::new()).charges(&request, None)
+        Plan::of_request(&Rules::new(limits, HASH, Micros(0), Vec::new()), &request, None)
     }
 
     const FIELDS: [(&str, &str); 2] = [("x-account", "7"), ("x-zone", "eu")];
@@ -241,8 +234,8 @@ mod tests {
             let limit = Limit { allowance: windows(&[5, 6]), ..limit };
             let headers = FIELDS.into_iter().collect();
             let rules = Rules::new(vec![limit], HASH, Micros(0), Vec::new());
-            let charged = rules.charges(&Request { path: "/v1", ..sample(&headers) }, None).unwrap().charges;
-            let inspected = rules.inspect(bucket, Micros(0)).unwrap().plan.charges;
+            let charged = Plan::of_request(&rules, &Request { path: "/v1", ..sample(&headers) }, None).unwrap().charges;
+            let inspected = BucketInfo::find(&rules, bucket, Micros(0)).unwrap().plan.charges;
             charged
                 .into_iter()
                 .chain(inspected)
@@ -286,8 +279,8 @@ mod tests {
             let rules = Rules::new(vec![limit], HASH, Micros(0), Vec::new());
             let client = client.map(|address| std::net::Ipv4Addr::from_bits(address).into());
             let request = Request { client, ..sample(&headers) };
-            let refused = rules.charges(&request, None).unwrap().denials[0];
-            let explained = rules.explain(&request, None);
+            let refused = Plan::of_request(&rules, &request, None).unwrap().denials[0];
+            let explained = Explanation::of_limits(&rules, &request, None);
             assert!(matches!(explained[0], Explanation::Applies { enforced, .. } if enforced == refused.enforced));
             refused.enforced
         };
@@ -355,7 +348,7 @@ mod tests {
             let limit = Limit { by: by.to_vec(), malformed, conditions: conditions.clone(), ..limit("L") };
             let claims = [TokenClaims { issuer: 0, values: values.map(Arc::new) }];
             let request = Request { claims: &claims, ..sample(&headers) };
-            let plan = Rules::new(vec![limit], HASH, Micros(0), Vec::new()).charges(&request, None).unwrap();
+            let plan = Plan::of_request(&Rules::new(vec![limit], HASH, Micros(0), Vec::new()), &request, None).unwrap();
             let denied = plan.denials.first().map(|denial| denial.reason);
             (plan.charges.first().map(|charge| charge.bucket.key.clone()), denied)
         };
@@ -383,7 +376,7 @@ mod tests {
             (Mode::Refund, None, (None, 0)),
         ] {
             let (mut plan, intent) = (Plan::default(), Intent { mode, cost, can_probe: false });
-            rules.add_charges(&sample(&headers), &intent, None, &mut plan).unwrap();
+            plan.charge_request(&rules, &sample(&headers), &intent, None).unwrap();
             let charged = plan.charges.first().map(|charge| (charge.mode, charge.cost));
             assert_eq!((charged, plan.denials.len()), expected, "{mode:?} {cost:?}");
         }
@@ -410,7 +403,8 @@ mod tests {
         let blocks = Blocks::new(blocks.iter().map(block).collect(), &HASH);
         let headers = FIELDS.into_iter().collect();
         let request = Request { now: Micros(10), ..sample(&headers) };
-        let plan = Rules::new(vec![limit], HASH, Micros(0), Vec::new()).charges(&request, Some(&blocks)).unwrap();
+        let plan =
+            Plan::of_request(&Rules::new(vec![limit], HASH, Micros(0), Vec::new()), &request, Some(&blocks)).unwrap();
         let left = plan.denials.first().map(|refused| match refused.reason {
             DenialReason::Blocked(left) => left.0,
             other => panic!("{other:?}"),

@@ -324,7 +324,7 @@ mod tests {
         };
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
         let mut plan = Plan::default();
-        rules.add_charges(&sample(&Headers::new()), intent, None, &mut plan).unwrap();
+        plan.charge_request(&rules, &sample(&Headers::new()), intent, None).unwrap();
         plan
     }
 

@@ -14,8 +14,10 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::blocks::Blocks;
 use crate::engine::limit::candidate::Candidate;
+use crate::engine::limit::identity::{IdError, Identity, describe, readable};
 use crate::engine::limit::overrides::{Override, OverrideLookup};
 use crate::engine::limit::rules::Rules;
+use crate::engine::request::Request;
 
 /// The numbers and conditions that a limit has for one id at the moment.
 pub(crate) struct Terms<'r> {
@@ -52,28 +54,42 @@ impl Intent {
     pub const SPEND: Self = Self { mode: Mode::Spend, cost: None, can_probe: false };
 }
 
-impl Rules {
+impl<'r> Terms<'r> {
     /// The terms of the id with this bucket for the limit at `place`.
     #[inline]
-    pub(crate) fn terms<'r>(
-        &'r self,
+    pub(crate) fn of(
+        rules: &'r Rules,
         place: u32,
         limit: &'r Limit,
         mut bucket: Bucket,
         id: &OverrideLookup<'_>,
         blocks: Option<&Blocks>,
-    ) -> Terms<'r> {
+    ) -> Self {
         let blocked = blocks.and_then(|blocks| blocks.left(bucket.fingerprint, id.prefixes, id.now));
-        let (given, changed) = self.find_override(place, limit, id);
+        let (given, changed) = rules.find_override(place, limit, id);
         let (allowance, candidate) = limit.allowance_for(given, &bucket.key);
         let enforced = limit.is_enforced_for(&bucket.key);
-        self.mark_reset(place, &mut bucket);
+        rules.mark_reset(place, &mut bucket);
         let lease = limit.lease;
-        Terms { place, limit, allowance, given, candidate, enforced, blocked, bucket, changed, lease }
+        Self { place, limit, allowance, given, candidate, enforced, blocked, bucket, changed, lease }
     }
-}
 
-impl<'r> Terms<'r> {
+    /// The terms of the id of a request. The error says which part the request lacks.
+    #[inline]
+    pub(crate) fn of_request(
+        rules: &'r Rules,
+        place: u32,
+        limit: &'r Limit,
+        request: &Request<'_>,
+        blocks: Option<&Blocks>,
+    ) -> Result<Self, IdError> {
+        let Identity { bucket, prefixes } =
+            rules.identify(limit, request, blocks.is_some() || rules.has_overrides(place, limit))?;
+        let text = || readable(&describe(&limit.by, request));
+        let id = OverrideLookup { prefixes: &prefixes, client: request.client, text: &text, now: request.now };
+        Ok(Self::of(rules, place, limit, bucket, &id, blocks))
+    }
+
     /// The terms of a limit that a request carries. The request gives the numbers.
     pub(crate) fn carried(place: u32, limit: &'r Limit, bucket: Bucket) -> Self {
         Self {

@@ -5,6 +5,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::algorithm_input::UnsupportedOperation;
 use crate::engine::charging::descriptors::{ChargedAfterwards, DescriptorRequest};
 use crate::engine::charging::named::{NamedCharge, NamedChargeError};
+use crate::engine::charging::plan::Plan;
 use crate::engine::charging::terms::Intent;
 use crate::engine::limit::blocks::Blocks;
 use crate::engine::limit::queue::InvalidInput;
@@ -72,19 +73,19 @@ impl Deciding {
         let plan = &mut self.plan;
         match subject {
             DecisionSubject::Request(request) => {
-                rules.add_charges(request, intent, notices.blocks, plan)?;
+                plan.charge_request(rules, request, intent, notices.blocks)?;
                 if !notices.can_accept
                     && let Some(limit) = plan.accepting(rules)
                 {
                     return Err(InvalidSubject::Accept(limit.name.clone()));
                 }
-                rules.check_plan(plan, intent)?;
+                plan.check_modes(rules, intent)?;
             }
             DecisionSubject::Named { charges, now } => {
-                *plan = rules.named(charges, intent.mode, *now, notices.blocks)?;
+                *plan = Plan::of_named(rules, charges, intent.mode, *now, notices.blocks)?;
             }
             DecisionSubject::Descriptors(question) => {
-                *plan = rules.plan(question, notices.blocks, notices.afterwards)?;
+                *plan = Plan::of_descriptors(rules, question, notices.blocks, notices.afterwards)?;
             }
         }
         Ok(())

@@ -40,23 +40,22 @@ pub(crate) struct NamedIdentity {
     pub(crate) client: Option<IpAddr>,
 }
 
-impl Rules {
+impl NamedIdentity {
     /// Reads an id. The error has the index of the invalid part, if it is one.
-    pub(crate) fn identify_given(&self, limit: &Limit, id: &GivenId) -> Result<NamedIdentity, (Option<usize>, String)> {
-        Ok(self.identify_parts(limit, &parts(&limit.by, id)?))
+    pub(crate) fn read(rules: &Rules, limit: &Limit, id: &GivenId) -> Result<Self, (Option<usize>, String)> {
+        Ok(Self::of_parts(rules, limit, &parts(&limit.by, id)?))
     }
 
     /// The id of these parts. The last ones may be missing.
-    pub(crate) fn identify_parts(&self, limit: &Limit, parts: &[CanonicalPart<'_>]) -> NamedIdentity {
-        let fingerprinter = self.fingerprinter;
-        let mut key = BucketKey::new(&limit.short, &fingerprinter);
+    pub(crate) fn of_parts(rules: &Rules, limit: &Limit, parts: &[CanonicalPart<'_>]) -> Self {
+        let mut key = BucketKey::new(&limit.short, &rules.fingerprinter);
         let mut prefixes = Vec::with_capacity(parts.len());
         for part in parts {
             key.push(&part.text);
             prefixes.push(key.fingerprint());
         }
         let texts: Vec<&str> = parts.iter().map(|part| part.text.as_ref()).collect();
-        NamedIdentity {
+        Self {
             bucket: key.into_bucket(limit.tag),
             prefixes,
             text: texts.join(":"),

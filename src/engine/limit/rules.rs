@@ -19,6 +19,8 @@ use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::request::Request;
 use crate::engine::request::claims::TokenIssuer;
 use crate::engine::request::part::Part;
+use crate::engine::text::quote::quoted;
+use crate::engine::text::suggest::nearest;
 use crate::message::lossless::shown;
 
 /// The name of the limit that stands for limits carried by requests. It is not a valid name in a file.
@@ -154,6 +156,20 @@ impl Rules {
         self.limit(index).map_or("", |limit| &limit.name)
     }
 
+    /// Finds a limit and its index. The error suggests a similar name.
+    pub fn find(&self, name: &str) -> Result<(u32, &Limit), String> {
+        let found = (0..).zip(self.limits()).find(|(_, limit)| limit.name == name);
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    pub(crate) fn unknown(&self, name: &str) -> String {
+        let help = match nearest(name, self.limits().iter().map(|limit| limit.name.as_str())) {
+            Some(known) => format!("; did you mean `{known}`?"),
+            None => String::new(),
+        };
+        format!("there is no limit {}{help}", quoted(name))
+    }
+
     /// The limit that stands for limits carried by requests, and its index.
     pub fn carried(&self) -> (u32, &Limit) {
         (u32::try_from(self.limits.len()).unwrap_or(u32::MAX), &self.carried)
@@ -167,6 +183,11 @@ impl Rules {
     /// The names of all limits that a plan can refer to, by index.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.limits.iter().chain([&*self.carried]).map(|limit| limit.name.as_str())
+    }
+
+    /// Returns true if the limit at this index has `quota_mode`.
+    pub fn is_quota(&self, index: u32) -> bool {
+        self.limit(index).and_then(|limit| limit.rule.as_deref()).is_some_and(|rule| rule.is_quota)
     }
 
     /// Returns true if a limit has this domain of the rate limit service.

@@ -5,13 +5,12 @@ use crate::engine::charging::plan::Plan;
 use crate::engine::charging::terms::Terms;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::ids::{self, Id, meant};
-use crate::engine::limit::named_id::{CanonicalPart, canonical_part, split_first};
+use crate::engine::limit::named_id::{CanonicalPart, NamedIdentity, canonical_part, split_first};
 use crate::engine::limit::overrides::{OverrideLookup, OverrideOrigin};
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Cost, Limit, LimitMode};
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::text::quote::quoted;
-use crate::engine::text::suggest::nearest;
 use crate::message::percent::decode;
 
 /// A bucket as the rules know it.
@@ -64,20 +63,20 @@ impl BucketInfo<'_> {
     }
 }
 
-impl Rules {
+impl<'r> BucketInfo<'r> {
     /// Finds the bucket `Name:id`. The id is written as in overrides; an address may also be in the form of a request. An
     /// id without its last parts stands for all buckets with that prefix.
-    pub fn inspect(&self, bucket: &str, now: Micros) -> Result<BucketInfo<'_>, BucketInfoError> {
-        let (place, limit, id) = self.split_bucket(bucket).map_err(BucketInfoError::Limit)?;
+    pub fn find(rules: &'r Rules, bucket: &str, now: Micros) -> Result<Self, BucketInfoError> {
+        let (place, limit, id) = split_bucket(rules, bucket).map_err(BucketInfoError::Limit)?;
         let parts = parts(&limit.by, id).map_err(|reason| {
             BucketInfoError::Id(format!("invalid id {} for {}: {reason}", quoted(id.unwrap_or("")), limit.name))
         })?;
         let missing = limit.by.len() - parts.len();
-        let identified = self.identify_parts(limit, &parts);
+        let identified = NamedIdentity::of_parts(rules, limit, &parts);
         let text = || identified.text.clone();
         let id = OverrideLookup { prefixes: &identified.prefixes, client: identified.client, text: &text, now };
         let key = identified.bucket.key.clone();
-        let terms = self.terms(place, limit, identified.bucket, &id, None);
+        let terms = Terms::of(rules, place, limit, identified.bucket, &id, None);
         let Terms { allowance, enforced, .. } = terms;
         let given_by = terms.given.map(|given| &given.origin);
         let mut plan = Plan::default();
@@ -90,38 +89,24 @@ impl Rules {
         }
         let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { limit.cost_fallback.default };
         let id = written(&limit.by, &parts);
-        let has_overrides = self.has_overrides(place, limit);
-        Ok(BucketInfo { limit, id, key, missing, allowance, given_by, has_overrides, enforced, cost, plan })
+        let has_overrides = rules.has_overrides(place, limit);
+        Ok(Self { limit, id, key, missing, allowance, given_by, has_overrides, enforced, cost, plan })
     }
+}
 
-    /// Splits a bucket's name into the limit, its index and the id. Names may contain colons in some files, so the longest
-    /// matching name wins.
-    fn split_bucket<'b>(&self, bucket: &'b str) -> Result<(u32, &Limit, Option<&'b str>), String> {
-        let fits = |(place, limit)| {
-            let limit: &Limit = limit;
-            let rest = bucket.strip_prefix(limit.name.as_str())?;
-            match rest.strip_prefix(':') {
-                None if rest.is_empty() => Some((place, limit, None)),
-                None => None,
-                Some(id) => Some((place, limit, Some(id))),
-            }
-        };
-        let found = (0..).zip(self.limits()).filter_map(fits).max_by_key(|(_, limit, _)| limit.name.len());
-        found.ok_or_else(|| self.unknown_limit(limit_of(bucket)))
-    }
-
-    /// Finds a limit. The error suggests a similar name.
-    pub fn limit_named(&self, name: &str) -> Result<&Limit, String> {
-        self.limits().iter().find(|limit| limit.name == name).ok_or_else(|| self.unknown_limit(name))
-    }
-
-    fn unknown_limit(&self, name: &str) -> String {
-        let help = match nearest(name, self.limits().iter().map(|limit| limit.name.as_str())) {
-            Some(known) => format!("; did you mean `{known}`?"),
-            None => String::new(),
-        };
-        format!("there is no limit {}{help}", quoted(name))
-    }
+/// Splits a bucket's name into the limit, its index and the id. Names may contain colons in some files, so the longest
+/// matching name wins.
+fn split_bucket<'r, 'b>(rules: &'r Rules, bucket: &'b str) -> Result<(u32, &'r Limit, Option<&'b str>), String> {
+    let fits = |(place, limit): (u32, &'r Limit)| {
+        let rest = bucket.strip_prefix(limit.name.as_str())?;
+        match rest.strip_prefix(':') {
+            None if rest.is_empty() => Some((place, limit, None)),
+            None => None,
+            Some(id) => Some((place, limit, Some(id))),
+        }
+    };
+    let found = (0..).zip(rules.limits()).filter_map(fits).max_by_key(|(_, limit, _)| limit.name.len());
+    found.ok_or_else(|| rules.unknown(limit_of(bucket)))
 }
 
 impl Limit {
@@ -229,14 +214,18 @@ mod tests {
             ("api/a:100%", "api/a:100%", "api/a:100%25", 0, Some(10)),
             ("api/a:c", "api/a:c", "api/a:c", 0, Some(10)),
         ] {
-            let found = rules.inspect(bucket, Micros(0)).unwrap_or_else(|error| panic!("{bucket}: {error}"));
+            let found = BucketInfo::find(&rules, bucket, Micros(0)).unwrap_or_else(|error| panic!("{bucket}: {error}"));
             let numbers = found.plan.charges.first().map(|charge| charge.numbers.burst());
             assert_eq!(
                 (found.name().as_str(), found.key.as_str(), found.missing, numbers),
                 (name, key, missing, burst),
                 "{bucket}"
             );
-            assert_eq!(rules.inspect(name, Micros(0)).unwrap().key, key, "{bucket}: its own name leads elsewhere");
+            assert_eq!(
+                BucketInfo::find(&rules, name, Micros(0)).unwrap().key,
+                key,
+                "{bucket}: its own name leads elsewhere"
+            );
             assert_eq!(
                 found.given_by.map(|origin| origin.line),
                 (key.contains(":7:") || key.contains(":8:")).then_some(3)
@@ -259,7 +248,7 @@ mod tests {
             ("Accounts:x:y", "integer"),
             ("All:x", "by: global"),
         ] {
-            let error = rules.inspect(bucket, Micros(0)).expect_err(bucket).to_string();
+            let error = BucketInfo::find(&rules, bucket, Micros(0)).expect_err(bucket).to_string();
             assert!(error.contains(part), "{bucket}: {error}");
         }
     }

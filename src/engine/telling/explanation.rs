@@ -7,10 +7,10 @@ use crate::engine::charging::request_cost::cost;
 use crate::engine::charging::terms::Terms;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::blocks::Blocks;
-use crate::engine::limit::identity::{IdError, Lacking, describe, readable};
+use crate::engine::limit::identity::{IdError, Lacking, describe};
 use crate::engine::limit::ids;
 use crate::engine::limit::matching::Mismatch;
-use crate::engine::limit::overrides::{OverrideLookup, OverrideOrigin};
+use crate::engine::limit::overrides::OverrideOrigin;
 use crate::engine::limit::rules::{Rules, is_enforced_without_id};
 use crate::engine::limit::{Limit, LimitMode};
 use crate::engine::request::Request;
@@ -58,76 +58,65 @@ pub enum CandidateUse {
     Enforced,
 }
 
-impl Rules {
+impl Explanation {
     /// Returns how each limit applies to `request`, in the order of the files.
-    pub fn explain(&self, request: &Request<'_>, blocks: Option<&Blocks>) -> Vec<Explanation> {
-        let candidates = self.candidates(request);
+    pub fn of_limits(rules: &Rules, request: &Request<'_>, blocks: Option<&Blocks>) -> Vec<Self> {
+        let candidates = rules.candidates(request);
         let explain = |(place, limit): (u32, &Limit)| {
-            let explanation = self.explain_limit(place, limit, request, blocks);
-            let applies =
-                matches!(&explanation, Explanation::Applies { allowance, .. } if *allowance != Allowance::Disabled);
-            let is_whole = limit.conditions.is_whole;
-            match applies && !candidates.contains(&place) {
-                true if is_whole => Explanation::Outranked,
-                true => Explanation::Undescribed,
+            let is_candidate = candidates.contains(&place);
+            let explanation = Self::of_limit(rules, place, limit, request, blocks.filter(|_| is_candidate));
+            let applies = matches!(&explanation, Self::Applies { allowance, .. } if *allowance != Allowance::Disabled);
+            match applies && !is_candidate {
+                true if limit.conditions.is_whole => Self::Outranked,
+                true => Self::Undescribed,
                 false => explanation,
             }
         };
-        (0..).zip(self.limits()).map(explain).collect()
+        (0..).zip(rules.limits()).map(explain).collect()
     }
 
-    fn explain_limit(&self, place: u32, limit: &Limit, request: &Request<'_>, blocks: Option<&Blocks>) -> Explanation {
+    fn of_limit(rules: &Rules, place: u32, limit: &Limit, request: &Request<'_>, blocks: Option<&Blocks>) -> Self {
         if limit.mode == LimitMode::Off {
-            return Explanation::Off;
+            return Self::Off;
         }
         if let Err(mismatch) = limit.conditions.check(request) {
-            return Explanation::Unmatched(mismatch);
+            return Self::Unmatched(mismatch);
         }
-        let id = describe(&limit.by, request);
-        let text = readable(&id);
-        let shown = |part: Result<Cow<'_, str>, PartError>| part.map(|text| shown(&text).into_owned());
-        let bucket = limit.bucket_name(&id);
-        let id = id.into_iter().map(shown).collect();
-        let identified = match self.identify(limit, request, blocks.is_some() || self.has_overrides(place, limit)) {
-            Ok(identified) => identified,
-            Err(error) if error.is_denied => {
-                return Explanation::Applies {
-                    id,
-                    bucket,
-                    allowance: Allowance::Deny,
-                    candidate: CandidateUse::None,
-                    given_by: None,
-                    cost: cost(limit, request).unwrap_or(limit.cost_fallback.default),
-                    enforced: is_enforced_without_id(limit, request),
-                    blocked: None,
-                    denied_for: Some(error),
-                };
-            }
-            Err(error) => return Explanation::NoId(error),
-        };
-        let text = || text.clone();
-        let id_lookup =
-            OverrideLookup { prefixes: &identified.prefixes, client: request.client, text: &text, now: request.now };
-        let terms = self.terms(place, limit, identified.bucket, &id_lookup, blocks);
-        let Terms { allowance, given, enforced, blocked, .. } = terms;
-        let candidate = match (terms.candidate, &limit.candidate) {
-            (Some(beside), _) => CandidateUse::Beside(beside.allowance.clone()),
-            (None, Some(_)) if given.is_none() => CandidateUse::Enforced,
-            (None, _) => CandidateUse::None,
+        let terms = match Terms::of_request(rules, place, limit, request, blocks) {
+            Err(error) if !error.is_denied => return Self::NoId(error),
+            terms => terms,
         };
         let cost = cost(limit, request);
-        let denies = allowance.windows().is_some();
-        let denied_for = cost.err().filter(|_| denies);
-        Explanation::Applies {
-            allowance: if denied_for.is_some() { Allowance::Deny } else { allowance.clone() },
-            candidate: if denied_for.is_some() { CandidateUse::None } else { candidate },
-            given_by: given.map(|given| given.origin.clone()).filter(|_| denied_for.is_none()),
+        let lacks_cost = |reason| IdError { lacking: Lacking::Cost, reason, is_denied: true };
+        let denied_for = match &terms {
+            Ok(terms) => cost.err().filter(|_| terms.allowance.windows().is_some()).map(lacks_cost),
+            Err(error) => Some(*error),
+        };
+        let terms_in_force = terms.as_ref().ok().filter(|_| denied_for.is_none());
+        let parts = describe(&limit.by, request);
+        let text = |part: &Result<Cow<'_, str>, PartError>| {
+            part.as_ref().map(|text| shown(text).into_owned()).map_err(|error| *error)
+        };
+        Self::Applies {
+            id: parts.iter().map(text).collect(),
+            bucket: limit.bucket_name(&parts),
+            allowance: terms_in_force.map_or(Allowance::Deny, |terms| terms.allowance.clone()),
+            candidate: terms_in_force.map_or(CandidateUse::None, CandidateUse::of),
+            given_by: terms_in_force.and_then(|terms| terms.given).map(|given| given.origin.clone()),
             cost: cost.unwrap_or(limit.cost_fallback.default),
-            enforced,
-            blocked,
-            id,
-            bucket,
-            denied_for: denied_for.map(|reason| IdError { lacking: Lacking::Cost, reason, is_denied: true }),
+            enforced: terms.as_ref().map_or_else(|_| is_enforced_without_id(limit, request), |terms| terms.enforced),
+            blocked: terms.as_ref().ok().and_then(|terms| terms.blocked),
+            denied_for,
+        }
+    }
+}
+
+impl CandidateUse {
+    fn of(terms: &Terms<'_>) -> Self {
+        match (terms.candidate, &terms.limit.candidate) {
+            (Some(beside), _) => Self::Beside(beside.allowance.clone()),
+            (None, Some(_)) if terms.given.is_none() => Self::Enforced,
+            (None, _) => Self::None,
         }
     }
 }
@@ -155,6 +144,158 @@ impl IdError {
             (Lacking::Cost, PartError::Malformed) => "`malformed: deny` of the cost",
             (_, PartError::Missing) => "`missing: deny`",
             (_, PartError::Malformed) => "`malformed: deny`",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::algorithms::algorithm::Algorithm;
+    use crate::engine::algorithms::charge::{ChargeOrigin, Role};
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::charging::plan::{DenialReason, Plan};
+    use crate::engine::limit::blocks::Block;
+    use crate::engine::limit::candidate::Candidate;
+    use crate::engine::limit::fingerprint::Fingerprinter;
+    use crate::engine::limit::identity::Fallback;
+    use crate::engine::limit::ids::Id;
+    use crate::engine::limit::overrides::Override;
+    use crate::engine::limit::{Cost, CostFallback, WHOLE_SHARE};
+    use crate::engine::request::part::TypedPart;
+    use crate::engine::request::sample;
+    use crate::engine::request::value_type::ValueType;
+
+    const HASH: Fingerprinter = Fingerprinter::new((3, 4));
+
+    fn windows(bursts: &[u64]) -> Allowance {
+        Allowance::Windows(bursts.iter().map(|burst| Numbers::new(*burst, 1, 1_000_000_000).unwrap()).collect())
+    }
+
+    fn allowance() -> impl Strategy<Value = Allowance> {
+        let kinds = [windows(&[5]), windows(&[6, 7]), Allowance::Deny, Allowance::Unlimited, Allowance::Disabled];
+        proptest::sample::select(kinds.to_vec())
+    }
+
+    fn fallback() -> impl Strategy<Value = Fallback> {
+        proptest::sample::select(vec![Fallback::Skip, Fallback::Deny, Fallback::Shared])
+    }
+
+    fn share() -> impl Strategy<Value = u32> {
+        proptest::sample::select(vec![0, WHOLE_SHARE / 2, WHOLE_SHARE])
+    }
+
+    fn cost_settings() -> impl Strategy<Value = (Cost, CostFallback)> {
+        let from_header = Cost::Part(Part::Header("x-cost".parse().unwrap()));
+        let costs = proptest::sample::select(vec![Cost::Fixed(2), from_header]);
+        (costs, any::<(bool, bool)>()).prop_map(|(cost, (denies_missing, denies_malformed))| {
+            (cost, CostFallback { default: 3, denies_missing, denies_malformed })
+        })
+    }
+
+    fn limit() -> impl Strategy<Value = Limit> {
+        let modes = proptest::sample::select(vec![LimitMode::Enforce, LimitMode::Shadow, LimitMode::Off]);
+        let by_header = [ValueType::Text, ValueType::Integer]
+            .map(|form| vec![TypedPart::new(Part::Header("x-id".parse().unwrap()), form)]);
+        let by = proptest::sample::select([&by_header[..], &[Vec::new(), Limit::new("L").by]].concat());
+        let overridden = proptest::option::of(allowance());
+        let candidate = proptest::option::of(share());
+        let fallbacks = (fallback(), fallback());
+        (allowance(), modes, by, fallbacks, (share(), candidate), overridden, cost_settings()).prop_map(
+            |(
+                allowance,
+                mode,
+                by,
+                (missing, malformed),
+                (enforce_for, candidate),
+                overridden,
+                (cost, cost_fallback),
+            )| {
+                let candidate = candidate.map(|enforce_for| Candidate { allowance: windows(&[8]), enforce_for });
+                let candidate = candidate.filter(|_| allowance.windows().is_some()).map(Box::new);
+                let mut limit = Limit {
+                    allowance,
+                    mode,
+                    by,
+                    missing,
+                    malformed,
+                    enforce_for,
+                    candidate,
+                    cost,
+                    cost_fallback,
+                    algorithm: Algorithm::Gcra,
+                    ..Limit::new("L")
+                };
+                if let (Some(allowance), false) = (overridden, limit.by.is_empty()) {
+                    let id = if limit.is_by_client() { "192.0.2.1" } else { "7" };
+                    let id = Id::parse(&limit.by, id).unwrap();
+                    let given = Override { allowance, until: None, origin: OverrideOrigin::default() };
+                    limit.overrides.add_id(1, id.fingerprint("L", &HASH), given).unwrap();
+                }
+                limit
+            },
+        )
+    }
+
+    fn blocks() -> impl Strategy<Value = Option<Blocks>> {
+        let key = proptest::sample::select(vec!["L", "L:7", "L:192.0.2.1"]);
+        let block = |key: &str| Block {
+            key: key.to_owned(),
+            until: Micros(50),
+            bucket: String::new(),
+            reason: None,
+            by: String::new(),
+        };
+        proptest::option::of(key.prop_map(move |key| Blocks::new(vec![block(key)], &HASH)))
+    }
+
+    type Lines = Vec<(&'static str, &'static str)>;
+
+    fn lines() -> impl Strategy<Value = Lines> {
+        let known = [("x-id", "7"), ("x-id", "8"), ("x-id", "a b"), ("x-cost", "4"), ("x-cost", "much")];
+        proptest::collection::vec(proptest::sample::select(known.to_vec()), 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn explanations_tell_what_a_decision_charges_and_denies(
+            limit in limit(), blocks in blocks(), lines in lines(), client in proptest::option::of(1_u8..3),
+        ) {
+            let rules = Rules::new(vec![limit], HASH, Micros(0), Vec::new());
+            let headers = lines.into_iter().collect();
+            let client = client.map(|last| [192, 0, 2, last].into());
+            let request = Request { client, now: Micros(10), ..sample(&headers) };
+            let plan = Plan::of_request(&rules, &request, blocks.as_ref()).unwrap();
+            let of_role = |is_candidate: bool| {
+                let wanted = move |origin: &ChargeOrigin| (origin.role == Role::Candidate) == is_candidate;
+                plan.charges.iter().filter(move |charge| wanted(&charge.origin))
+            };
+            let explained = Explanation::of_limits(&rules, &request, blocks.as_ref());
+            let [Explanation::Applies { allowance, candidate, cost, enforced, blocked, denied_for, .. }] = &explained[..]
+            else {
+                prop_assert!(plan.charges.is_empty() && plan.denials.is_empty() && plan.unlimited.is_empty(), "{explained:?}");
+                return Ok(());
+            };
+            let is_denied = blocked.is_some() || *allowance == Allowance::Deny;
+            prop_assert_eq!(plan.denials.iter().map(|denial| denial.enforced).next(), is_denied.then_some(*enforced));
+            let reason = plan.denials.first().map(|denial| denial.reason);
+            prop_assert_eq!(blocked.map(DenialReason::Blocked), reason.filter(|reason| matches!(reason, DenialReason::Blocked(_))));
+            if let (Some(error), None) = (denied_for, blocked) {
+                prop_assert_eq!(Some(error.reason.into()), reason);
+            }
+            prop_assert_eq!(!plan.unlimited.is_empty(), *allowance == Allowance::Unlimited && !is_denied);
+            let windows_of = |allowance: &Allowance| allowance.windows().map_or_else(Vec::new, |windows| windows.to_vec());
+            let charged: Vec<Numbers> = of_role(false).map(|charge| charge.numbers.clone()).collect();
+            prop_assert_eq!(charged, if is_denied { Vec::new() } else { windows_of(allowance) });
+            prop_assert!(of_role(false).all(|charge| charge.origin.is_enforced() == *enforced && charge.cost == *cost));
+            let beside: Vec<Numbers> = of_role(true).map(|charge| charge.numbers.clone()).collect();
+            let expected = match candidate {
+                CandidateUse::Beside(allowance) if !is_denied => windows_of(allowance),
+                _ => Vec::new(),
+            };
+            prop_assert_eq!(beside, expected);
         }
     }
 }

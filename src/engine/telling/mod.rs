@@ -5,4 +5,4 @@ pub mod bucket_info;
 pub mod explanation;
 pub mod order;
 pub mod reasons;
-mod tag_groups;
+pub mod tag_groups;

@@ -9,29 +9,27 @@ use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::path_pattern::PathPattern;
 use crate::message::host_pattern::HostPattern;
 
-impl Rules {
-    /// Returns groups of limits, in the order of the files. Of each limit there is another in its group that the same request
-    /// may charge under another hash tag. Conditions that are hard to compare count as compatible.
-    pub fn tag_groups(&self) -> Vec<Vec<&Limit>> {
-        let mut left: Vec<usize> =
-            (0..self.limits().len()).filter(|place| has_buckets(&self.limits()[*place])).collect();
-        let mut groups = Vec::new();
-        while !left.is_empty() {
-            let mut group = vec![left.remove(0)];
-            let mut known = 0;
-            while let Some(limit) = group.get(known).map(|place| &self.limits()[*place]) {
-                let (added, others) = left.into_iter().partition(|other| may_split(limit, &self.limits()[*other]));
-                group.extend::<Vec<usize>>(added);
-                left = others;
-                known += 1;
-            }
-            if group.len() > 1 {
-                group.sort_unstable();
-                groups.push(group.into_iter().map(|place| &self.limits()[place]).collect());
-            }
+/// Returns groups of limits, in the order of the files. Of each limit there is another in its group that the same request
+/// may charge under another hash tag. Conditions that are hard to compare count as compatible.
+pub fn tag_groups(rules: &Rules) -> Vec<Vec<&Limit>> {
+    let limits = rules.limits();
+    let mut left: Vec<usize> = (0..limits.len()).filter(|place| has_buckets(&limits[*place])).collect();
+    let mut groups = Vec::new();
+    while !left.is_empty() {
+        let mut group = vec![left.remove(0)];
+        let mut known = 0;
+        while let Some(limit) = group.get(known).map(|place| &limits[*place]) {
+            let (added, others) = left.into_iter().partition(|other| may_split(limit, &limits[*other]));
+            group.extend::<Vec<usize>>(added);
+            left = others;
+            known += 1;
         }
-        groups
+        if group.len() > 1 {
+            group.sort_unstable();
+            groups.push(group.into_iter().map(|place| &limits[place]).collect());
+        }
     }
+    groups
 }
 
 /// Returns true if requests charge its buckets in the store.
@@ -118,7 +116,7 @@ mod tests {
         let limits = ('A'..).zip(limits).map(named).collect();
         let rules = Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new());
         let groups: Vec<String> =
-            rules.tag_groups().iter().map(|group| group.iter().map(|limit| limit.name.as_str()).collect()).collect();
+            tag_groups(&rules).iter().map(|group| group.iter().map(|limit| limit.name.as_str()).collect()).collect();
         assert_eq!(groups, expected);
     }
 

@@ -9,6 +9,7 @@ use super::{BucketReport, Operator, OperatorError};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::LimitMode;
 use crate::engine::limit::blocks::{Block, Blocks};
+use crate::engine::telling::bucket_info::BucketInfo;
 use crate::limiter::Shared;
 use crate::telemetry::metrics::SharedNote;
 
@@ -60,7 +61,7 @@ impl Operator {
         by: String,
     ) -> Result<BucketReport, OperatorError> {
         let (view, now) = (self.limiter.view(), self.clock.now());
-        let found = view.rules().inspect(bucket, now)?;
+        let found = BucketInfo::find(view.rules(), bucket, now)?;
         if !found.is_in_use() {
             let reason = if found.limit.mode == LimitMode::Off { "it is `mode: off`" } else { "it has no numbers" };
             let name = &found.limit.name;
@@ -74,7 +75,7 @@ impl Operator {
     /// Ends the block of exactly this id or beginning, not one that covers more.
     pub async fn unblock(&self, bucket: &str) -> Result<BucketReport, OperatorError> {
         let (view, now) = (self.limiter.view(), self.clock.now());
-        let found = view.rules().inspect(bucket, now)?;
+        let found = BucketInfo::find(view.rules(), bucket, now)?;
         // Another gateway may end it at the same time.
         let is_known = self.board.in_force::<Block>(now).iter().any(|block| block.key == found.key);
         if !self.board.open::<Block>().await?.remove(&found.key).await? && !is_known {

@@ -106,14 +106,14 @@ impl Operator {
     /// Returns the state of the bucket `Name:id`.
     pub async fn look(&self, bucket: &str) -> Result<BucketReport, OperatorError> {
         let (view, now) = (self.limiter.view(), self.clock.now());
-        let found = view.rules().inspect(bucket, now)?;
+        let found = BucketInfo::find(view.rules(), bucket, now)?;
         self.state(&found, None, now).await
     }
 
     /// Changes all windows of a bucket at once. Returns the new state.
     pub async fn change(&self, bucket: &str, change: BucketChange) -> Result<BucketReport, OperatorError> {
         let (view, now) = (self.limiter.view(), self.clock.now());
-        let found = view.rules().inspect(bucket, now)?;
+        let found = BucketInfo::find(view.rules(), bucket, now)?;
         change.check(&found)?;
         self.state(&found, Some(change), now).await
     }

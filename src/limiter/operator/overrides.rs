@@ -162,7 +162,7 @@ impl Operator {
     fn read_override(&self, text: OverrideText<'_>, now: Micros) -> Result<PlacedOverride, OperatorError> {
         let read = self.limiter.shared.live.lock().read(&[text], now).pop();
         read.unwrap_or_else(|| Err("it is not an override".to_owned())).map_err(|reason| {
-            let is_known = self.limiter.view().rules().limit_named(limit_of(text.bucket)).is_ok();
+            let is_known = self.limiter.view().rules().find(limit_of(text.bucket)).is_ok();
             if is_known { OperatorError::Invalid(reason) } else { OperatorError::Unknown(reason) }
         })
     }

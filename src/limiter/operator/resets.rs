@@ -61,7 +61,7 @@ impl Operator {
     /// operator's name.
     pub async fn reset_all(&self, name: &str, by: String) -> Result<LimitReset, OperatorError> {
         let view = self.limiter.view();
-        let limit = view.rules().limit_named(name).map_err(OperatorError::Unknown)?;
+        let (_, limit) = view.rules().find(name).map_err(OperatorError::Unknown)?;
         if let Some(reason) = limit.algorithm.immutability() {
             return Err(OperatorError::Unsupported(format!("{} {reason}", limit.name)));
         }

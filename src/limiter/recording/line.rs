@@ -145,7 +145,7 @@ impl Clear {
     fn of(rules: &Rules, request: &Request<'_>) -> Self {
         let mut clear = Self::default();
         let overridden = rules.limits().iter().any(|limit| !limit.overrides.is_empty());
-        let explanations = if overridden { rules.explain(request, None) } else { Vec::new() };
+        let explanations = if overridden { Explanation::of_limits(rules, request, None) } else { Vec::new() };
         for (limit, explanation) in rules.limits().iter().zip(explanations) {
             if !matches!(explanation, Explanation::Applies { given_by: Some(_), .. }) {
                 continue;

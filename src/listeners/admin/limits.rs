@@ -18,8 +18,8 @@ impl Admin {
 
     pub(super) fn limit(&self, name: &str) -> Reply {
         let view = self.operator.view();
-        match view.rules().limit_named(name) {
-            Ok(limit) => json_reply(&rules_json::limit(limit)),
+        match view.rules().find(name) {
+            Ok((_, limit)) => json_reply(&rules_json::limit(limit)),
             Err(reason) => Rejection::new(StatusCode::NOT_FOUND, reason).reply(),
         }
     }

@@ -104,7 +104,7 @@ impl Admin {
         let mut live = self.operator.live_overrides();
         live.retain(|known| is_source("live") && is_wanted(limit_of(&known.given.bucket)));
         if let Some(name) = &wanted.limit
-            && let Err(unknown) = rules.limit_named(name)
+            && let Err(unknown) = rules.find(name)
             && live.is_empty()
         {
             return Err(Rejection::new(StatusCode::NOT_FOUND, unknown));

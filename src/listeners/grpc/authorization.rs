@@ -327,6 +327,7 @@ mod tests {
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::algorithms::queue::{EntryId, Storage};
+    use crate::engine::charging::plan::Plan;
     use crate::engine::deciding::verdict::Unanswered;
     use crate::engine::limit::allowance::Allowance;
     use crate::engine::limit::fingerprint::Fingerprinter;
@@ -490,7 +491,7 @@ mod tests {
         let request = request::Request { client, ..request::sample(&headers) };
         let store = MemoryStore::new(100);
         let decide = |_| {
-            let plan = rules.charges(&request, None).unwrap();
+            let plan = Plan::of_request(&rules, &request, None).unwrap();
             let batch = Batch { charges: &plan.charges, effective_from: Micros(0), now: Micros(1_000_000) };
             Verdict::decided(&plan, &store.decide(&batch).unwrap())
         };
@@ -559,7 +560,7 @@ mod tests {
         let limit = Limit { allowance, by: Vec::new(), queue: Some(Box::new(queue)), ..Limit::new("Q") };
         let rules = Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new());
         let headers = Headers::new();
-        let plan = rules.charges(&request::sample(&headers), None).unwrap();
+        let plan = Plan::of_request(&rules, &request::sample(&headers), None).unwrap();
         let decision = Decision {
             delay: 0,
             outcome: Outcome::Allowed,

@@ -8,6 +8,7 @@ use super::call::{self, Call, Subject};
 use super::original::{GatewayReader, Original};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::charging::plan::Plan;
 use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::fingerprint::Fingerprinter;
@@ -92,7 +93,7 @@ fn check_call(bytes: &[u8]) {
     };
     let Call { mode, subject, .. } = call;
     match subject {
-        Subject::Named { charges, in_list } => match rules().named(&charges, mode, Micros(0), None) {
+        Subject::Named { charges, in_list } => match Plan::of_named(&rules(), &charges, mode, Micros(0), None) {
             Ok(plan) => {
                 assert!(plan.charges.len() <= charges.len() * 2);
                 let mut keys: Vec<_> = plan.charges.iter().map(|charge| &charge.bucket.key).collect();

@@ -4,10 +4,12 @@
 //! `match` cannot express leaves the limit wider than it was. Such a limit is in shadow mode: it counts and reports, and
 //! denies nothing that the old limit would have allowed.
 
+mod condition;
+
 use std::collections::HashMap;
 
+use self::condition::Condition;
 use super::amount::{Amount, milliseconds};
-use super::condition::{self, Condition};
 use super::document::{Document, Limit, Origin};
 use super::files::read_each;
 use super::text::{by_entries, map, piece, quoted};

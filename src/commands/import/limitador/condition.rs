@@ -3,7 +3,7 @@
 //! Each is a CEL expression over `descriptors`, or in the older syntax, where a key of the descriptor stands for its value.
 //! Only tests of single entries are supported.
 
-use super::text::{map, one_or_list, quoted};
+use super::super::text::{map, one_or_list, quoted};
 
 /// A test of one entry of a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
