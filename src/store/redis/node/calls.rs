@@ -42,7 +42,7 @@ pub(super) const OUTSTANDING_IN_CLUSTER: usize = 16;
 /// Calls that are being collected, and the tasks that send them.
 pub(super) struct Calls {
     waiting: Mutex<Waiting>,
-    requests: WaitingRequests,
+    pub(super) requests: WaitingRequests,
     /// A task ends with the deadline of its calls, or with the connection if the reply does not come.
     tasks: TaskTracker,
 }

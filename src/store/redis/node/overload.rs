@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::calls::OUTSTANDING;
@@ -14,21 +16,35 @@ use super::{BUSY, Node};
 use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::{Fault, StoreError};
 
+/// The most requests that a server has at a time.
+const CAPACITY: usize = OUTSTANDING * MAX_CHARGES;
+
 /// The number of requests that wait for an answer.
 #[derive(Default)]
-pub(super) struct WaitingRequests(Arc<AtomicUsize>);
+pub(super) struct WaitingRequests {
+    count: Arc<AtomicUsize>,
+    /// The last time that they were more than [`CAPACITY`] when a request joined them.
+    crowded: Mutex<Option<Instant>>,
+}
 
 /// One of these, until it is dropped.
 pub(super) struct WaitingRequest(Arc<AtomicUsize>);
 
 impl WaitingRequests {
     pub(super) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.count.load(Ordering::Relaxed)
     }
 
     pub(super) fn add(&self) -> WaitingRequest {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        WaitingRequest(Arc::clone(&self.0))
+        if self.count.fetch_add(1, Ordering::Relaxed) >= CAPACITY {
+            *self.crowded.lock() = Some(Instant::now());
+        }
+        WaitingRequest(Arc::clone(&self.count))
+    }
+
+    /// True if they were more than [`CAPACITY`] since `span` before `begun`.
+    pub(super) fn were_crowded(&self, begun: Instant, span: Duration) -> bool {
+        self.crowded.lock().is_some_and(|crowded| crowded + span >= begun)
     }
 }
 
@@ -59,12 +75,15 @@ impl Node {
         StoreError::Late(self.timeout)
     }
 
-    /// True if more requests are waiting than a server has at a time, or if a wait that began at `begun` took much longer than its
-    /// timers while many were waiting. Then the load may be the reason for late replies. A server that is really silent is given
-    /// up soon, and `on_store_error` applies from then on.
+    /// True if more requests are waiting than a server has at a time, or were within a timeout before `begun`, or if a wait that began
+    /// then took much longer than its timers while many were waiting. Then the load may be the reason for late replies: a crowd whose
+    /// requests are rejected waits no longer, but the server is still at work for it. A server that is really silent is given up
+    /// soon, and `on_store_error` applies from then on.
     pub(in crate::store::redis) fn is_overloaded(&self, begun: Instant) -> bool {
         let waiting = self.calls.requests();
-        waiting > OUTSTANDING * MAX_CHARGES || waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
+        waiting > CAPACITY
+            || waiting > MAX_CHARGES && begun.elapsed() >= self.timeout * 3 / 2
+            || self.calls.requests.were_crowded(begun, self.timeout)
     }
 
     /// The number of replies that have come on the current connection.
@@ -80,10 +99,29 @@ impl Node {
     /// Returns the error of a request that asked at `begun`, when others were `waiting`, and waits no longer for its answer.
     pub(in crate::store::redis) fn late(&self, begun: Instant, waiting: usize) -> StoreError {
         // When the last ones of a flood are late, few are left.
-        if waiting > OUTSTANDING * MAX_CHARGES || self.is_overloaded(begun) {
+        if waiting > CAPACITY || self.is_overloaded(begun) {
             StoreError::Busy { sent: true }
         } else {
             StoreError::Late(self.timeout)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_is_the_reason_for_what_is_late_until_a_timeout_after_its_last_request() {
+        const TIMEOUT: Duration = Duration::from_millis(20);
+        let waiting = WaitingRequests::default();
+        let mut all: Vec<_> = (0..CAPACITY).map(|_| waiting.add()).collect();
+        assert!(!waiting.were_crowded(Instant::now(), TIMEOUT));
+        all.push(waiting.add());
+        let last = Instant::now();
+        // They are rejected, and the server is still at work for those that were sent.
+        all.clear();
+        assert!(waiting.were_crowded(last, TIMEOUT));
+        assert!(!waiting.were_crowded(last + TIMEOUT + Duration::from_millis(1), TIMEOUT));
     }
 }
