@@ -9,28 +9,36 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use super::limits::LIMITS;
+use super::gateways::GATEWAYS;
+use super::limits::{Ids, KINDS, Kind, Policy};
 use crate::support::eventually;
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
 
-/// The connections to each gateway, and the interval of the requests on each: 350 per second on three gateways.
-const CONNECTIONS: usize = 4;
-const INTERVAL: Duration = Duration::from_millis(34);
+/// The connections to each gateway, one for each kind of request with leases, and the interval of the requests on each: 525 per second
+/// on three gateways.
+const CONNECTIONS: usize = 7;
+const INTERVAL: Duration = Duration::from_millis(40);
 
 /// The distance between the connections in the list of buckets.
 const STEP: usize = 7;
 
+/// A connection asks for the id with leases this many times in a row, which is worth a lease, then for others.
+const LEASED: usize = 4;
+const OTHERS: usize = 6;
+
 /// The most requests of one connection.
 const MOST: usize = 20_000;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Answer {
     pub(super) gateway: usize,
-    /// The place in [`LIMITS`].
-    pub(super) limit: usize,
+    /// The place in [`KINDS`].
+    pub(super) kind: usize,
     pub(super) id: usize,
     pub(super) status: u16,
+    /// The limits of the kind that were decided, by the headers.
+    pub(super) decided: [bool; 2],
     /// Microseconds since 1970, as are all times here.
     pub(super) sent: u64,
     pub(super) answered: u64,
@@ -41,9 +49,26 @@ impl Answer {
         self.answered - self.sent
     }
 
-    /// Returns whether the store decided. Without its answer, all limits deny with 503.
-    pub(super) const fn is_decided(&self) -> bool {
-        self.status != 503
+    /// An answer of a gateway to a request of a kind with an id. `ratelimit` is the header that lists the limits that were decided.
+    pub(super) fn new(
+        (gateway, kind, id): (usize, usize, usize),
+        status: u16,
+        [sent, answered]: [u64; 2],
+        ratelimit: Option<&str>,
+    ) -> Self {
+        let is_listed = |name: &str| ratelimit.is_some_and(|list| list.contains(&format!("\"{name}\"")));
+        let mut decided = [false; 2];
+        for (decided, limit) in decided.iter_mut().zip(&KINDS[kind].limits) {
+            *decided = is_listed(&limit.name);
+        }
+        Self { gateway, kind, id, status, decided, sent, answered }
+    }
+
+    /// Returns whether the store decided, or with `local` the memory in its place: all limits that let the request pass, or one
+    /// that denied it.
+    pub(super) fn is_decided(&self) -> bool {
+        let limits = KINDS[self.kind].limits.len();
+        self.status == 429 || self.status == 200 && self.decided[..limits].iter().all(|decided| *decided)
     }
 }
 
@@ -51,19 +76,17 @@ pub(super) struct Load {
     stopping: Arc<AtomicBool>,
     answers: Arc<Mutex<Vec<Answer>>>,
     threads: Vec<JoinHandle<()>>,
-    gateways: usize,
 }
 
 impl Load {
-    pub(super) fn start(gateways: &[Weir]) -> Self {
-        let mut load =
-            Self { stopping: Arc::default(), answers: Arc::default(), threads: Vec::new(), gateways: gateways.len() };
+    pub(super) fn start(gateways: &[Weir], ids: &Arc<Ids>) -> Self {
+        let mut load = Self { stopping: Arc::default(), answers: Arc::default(), threads: Vec::new() };
         for (gateway, weir) in gateways.iter().enumerate() {
             for connection in 0..CONNECTIONS {
                 let (stopping, answers) = (Arc::clone(&load.stopping), Arc::clone(&load.answers));
-                let address = weir.proxy;
-                let first = gateway * CONNECTIONS + connection;
-                load.threads.push(std::thread::spawn(move || ask(address, gateway, first, &stopping, &answers)));
+                let (address, ids) = (weir.proxy, Arc::clone(ids));
+                let place = (gateway, connection);
+                load.threads.push(std::thread::spawn(move || ask(address, place, &ids, &stopping, &answers)));
             }
         }
         load
@@ -72,13 +95,27 @@ impl Load {
     /// Waits until each gateway has been told the store's decision on each id, for a request sent after this instant.
     #[track_caller]
     pub(super) fn until_decided(&self, since: u64) {
-        let all = self.gateways * LIMITS.iter().map(|kind| kind.ids).sum::<usize>();
+        let all = GATEWAYS * KINDS.iter().map(|kind| kind.ids).sum::<usize>();
         eventually("each gateway decides each id", || {
             assert!(!self.threads.iter().any(JoinHandle::is_finished), "a request was not answered");
             let answers = self.answers.lock();
             let decided = answers.iter().filter(|answer| answer.sent >= since && answer.is_decided());
-            let seen: BTreeSet<_> = decided.map(|answer| (answer.gateway, answer.limit, answer.id)).collect();
+            let seen: BTreeSet<_> = decided.map(|answer| (answer.gateway, answer.kind, answer.id)).collect();
             if seen.len() == all { Ok(()) } else { Err(format!("{} of {all}: {seen:?}", seen.len())) }
+        });
+    }
+
+    /// Waits until a request of each combination got no decision that was sent after this instant. With `local`, nobody can tell.
+    #[track_caller]
+    pub(super) fn until_undecided(&self, since: u64) {
+        let is_told = |kind: &&Kind| kind.is_combination && kind.policy != Policy::Local;
+        let all = KINDS.iter().filter(is_told).count();
+        eventually("the store decides for no combination", || {
+            let answers = self.answers.lock();
+            let undecided = answers.iter().filter(|answer| answer.sent >= since && !answer.is_decided());
+            let kinds: BTreeSet<usize> =
+                undecided.map(|answer| answer.kind).filter(|kind| is_told(&&KINDS[*kind])).collect();
+            if kinds.len() == all { Ok(()) } else { Err(kinds) }
         });
     }
 
@@ -92,40 +129,51 @@ impl Load {
     }
 }
 
-/// Pairs of limit and id, in the order in which a connection asks for them. The only id of a limit comes four times: that is
-/// eight times per second on each of six workers, twice as often as one must be asked to lease tokens for a second.
-fn buckets() -> Vec<(usize, usize)> {
-    let turns = |limit: usize| if LIMITS[limit].ids == 1 { 4 } else { LIMITS[limit].ids };
-    let ids = |limit: usize| (0..turns(limit)).map(move |turn| (limit, turn % LIMITS[limit].ids));
-    (0..LIMITS.len()).flat_map(ids).collect()
+/// Pairs of kind and id, in the order in which a connection asks for them.
+fn turns(first: usize) -> Vec<(usize, usize)> {
+    let all = |is_leased: bool| {
+        let of = (0..KINDS.len()).filter(move |kind| KINDS[*kind].is_leased == is_leased);
+        of.flat_map(|kind| (0..KINDS[kind].ids).map(move |id| (kind, id))).collect::<Vec<_>>()
+    };
+    let (leased, mut others) = (all(true), all(false));
+    let leased = leased[first % CONNECTIONS];
+    let step = first * STEP % others.len();
+    others.rotate_left(step);
+    let mut turns: Vec<_> = others.chunks(OTHERS).flat_map(|others| [&[leased; LEASED], others].concat()).collect();
+    // Not all ask for ids with leases at the same time.
+    turns.rotate_left(first / CONNECTIONS * 3);
+    turns
 }
 
-/// The value of `x-id`. Limits do not share ids, so that a cluster spreads them.
-pub(super) fn id(limit: usize, id: usize) -> String {
-    format!("{}-{id}", LIMITS[limit].name)
-}
-
-fn ask(address: SocketAddr, gateway: usize, first: usize, stopping: &AtomicBool, answers: &Mutex<Vec<Answer>>) {
-    let buckets = buckets();
+fn ask(
+    address: SocketAddr,
+    (gateway, connection): (usize, usize),
+    ids: &Ids,
+    stopping: &AtomicBool,
+    answers: &Mutex<Vec<Answer>>,
+) {
+    let first = gateway * CONNECTIONS + connection;
+    let turns = turns(first);
     let mut wire = Wire::connect(address);
-    let mut due = Instant::now() + INTERVAL / 12 * u32::try_from(first).unwrap();
-    for number in 0..MOST {
+    let mut due = Instant::now() + INTERVAL * u32::try_from(first).unwrap() / 21;
+    for (kind, id) in turns.into_iter().cycle().take(MOST) {
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         if stopping.load(Ordering::Relaxed) {
             return;
         }
-        let (limit, of) = buckets[(first * STEP + number) % buckets.len()];
         let sent = now();
-        let answer =
-            wire.get_with(&format!("/{}", LIMITS[limit].name), &[("x-id", &id(limit, of)), ("x-shared", "all")]);
-        let answer = Answer { gateway, limit, id: of, status: answer.status(), sent, answered: now() };
-        answers.lock().push(answer);
+        let message = wire.get_with(&format!("/{}", KINDS[kind].name), &ids.headers(kind, id));
+        let (status, times) = (message.status(), [sent, now()]);
+        answers.lock().push(Answer::new((gateway, kind, id), status, times, message.header("ratelimit")));
         // Requests that were held up are not caught up on.
         due = (due + INTERVAL).max(Instant::now());
     }
 }
 
 pub(super) fn now() -> u64 {
-    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    u64::try_from(since_epoch.as_micros()).unwrap()
+    micros(SystemTime::now())
+}
+
+pub(super) fn micros(time: SystemTime) -> u64 {
+    u64::try_from(time.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_micros()).unwrap()
 }

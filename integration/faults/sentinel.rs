@@ -2,20 +2,35 @@
 
 use std::time::Duration;
 
-use super::fault::{Buckets, Fault, Requests, Servers, Stage};
+use super::any_master::{self, LINES, USER};
+use super::fault::{Buckets, Fault, SHORT, Servers, Stage};
+use crate::support::injector::Injector;
+use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::sentinel::{SentinelConfig, SentinelGroup};
 
-const CALM: Duration = Duration::from_millis(400);
+/// A master that is silent for longer is replaced: not in a short fault, however busy the machine is.
+const DOWN_AFTER: u32 = 1_000;
 
-pub(super) struct Watched {
+struct Watched {
     group: SentinelGroup,
     master: usize,
 }
 
 impl Watched {
-    pub(super) fn start() -> Self {
-        // Whole seconds, so that the windows of both clocks begin together.
-        let config = SentinelConfig { replica_clock_offset: Some(3), ..SentinelConfig::default() };
+    fn start() -> Self {
+        let with = |lines: &[&str]| RedisConfig {
+            lines: lines.iter().map(|line| (*line).to_owned()).collect(),
+            ..RedisConfig::default()
+        };
+        let config = SentinelConfig {
+            servers: with(&LINES),
+            sentinels: with(&LINES[2..]),
+            // Whole seconds, so that the windows of both clocks begin together.
+            replica_clock_offset: Some(3),
+            down_after: DOWN_AFTER,
+            injected: true,
+            ..SentinelConfig::default()
+        };
         let group = SentinelGroup::start(&config);
         let seconds =
             |server: usize| -> u64 { group.servers[server].cli(&["TIME"]).lines().next().unwrap().parse().unwrap() };
@@ -30,10 +45,10 @@ impl Watched {
 
 impl Servers for Watched {
     fn store(&self) -> String {
-        self.group.url()
+        self.group.url().replacen("://", &format!("://{USER}"), 1)
     }
 
-    fn heal(&mut self) {
+    fn heal(&mut self, _hash_slot: Option<u16>) {
         for server in self.group.servers.iter_mut().chain(&mut self.group.sentinels) {
             if !server.is_running() {
                 server.restart();
@@ -42,52 +57,55 @@ impl Servers for Watched {
         self.group.until_whole();
         self.master = self.group.master();
     }
+
+    fn replaced(&self) -> Buckets {
+        if self.group.master() == self.master { Buckets::Kept } else { Buckets::Replaced }
+    }
+
+    fn master(&mut self) -> &mut RedisServer {
+        &mut self.group.servers[self.master]
+    }
+
+    fn injector(&self) -> &Injector {
+        &self.group.injectors[self.master]
+    }
 }
 
-pub(super) const FAULTS: [Fault<Watched>; 4] = [
+const FAULTS: [Fault<Watched>; 4] = [
     Fault {
-        name: "Sentinel: the master is killed",
-        begin: |watched| watched.group.servers[watched.master].kill(),
         lasts: Duration::ZERO,
-        end: Watched::until_replaced,
-        requests: Requests::Undecided,
         buckets: Buckets::Replaced,
+        ..Fault::new("the master is killed", |watched| watched.master().kill(), Watched::until_replaced)
     },
     Fault {
-        name: "Sentinel: the master is frozen, then thawed beside the new one",
-        begin: |watched| watched.group.servers[watched.master].freeze(),
         lasts: Duration::ZERO,
-        end: |watched| {
-            let old = watched.master;
-            watched.until_replaced();
-            watched.group.servers[old].thaw();
-        },
-        requests: Requests::Undecided,
         buckets: Buckets::Replaced,
+        ..Fault::new(
+            "the master is frozen, then thawed beside the new one",
+            |watched| watched.master().freeze(),
+            |watched| {
+                let old = watched.master;
+                watched.until_replaced();
+                watched.group.servers[old].thaw();
+            },
+        )
     },
     Fault {
-        name: "Sentinel: SENTINEL FAILOVER",
-        begin: |watched| watched.master = watched.group.fail_over(),
-        lasts: Duration::ZERO,
-        end: |_| (),
-        requests: Requests::Decided,
         buckets: Buckets::Replaced,
+        ..Fault::unnoticed("`SENTINEL FAILOVER`", |watched| watched.master = watched.group.fail_over())
     },
     Fault {
-        name: "Sentinel: two of three Sentinels are killed",
-        begin: |watched| {
+        lasts: SHORT,
+        ..Fault::unnoticed("two of three Sentinels are killed", |watched| {
             for sentinel in &mut watched.group.sentinels[..2] {
                 sentinel.kill();
             }
-        },
-        lasts: CALM,
-        end: |_| (),
-        requests: Requests::Decided,
-        buckets: Buckets::Kept,
+        })
     },
 ];
 
 #[test]
-fn limits_hold_through_failovers_by_sentinels() {
-    Stage::new(Watched::start(), CALM).survive_all(&FAULTS);
+fn limits_hold_under_sentinels() {
+    let faults: Vec<_> = any_master::faults().into_iter().chain(FAULTS).collect();
+    Stage::survive("Sentinel", Watched::start(), &faults);
 }

@@ -94,12 +94,15 @@ fn connect(from: &TcpStream, to: usize, state: &Mutex<State>) {
         return;
     }
     let Ok(onward) = TcpStream::connect(("127.0.0.1", state.ports[to])) else { return };
-    let copies = || [from.try_clone().unwrap(), onward.try_clone().unwrap()];
-    state.links.push(Link { ends: [caller, to], sockets: copies() });
-    for [source, sink] in [copies(), {
-        let [a, b] = copies();
-        [b, a]
-    }] {
+    let sockets = [from.try_clone().unwrap(), onward.try_clone().unwrap()];
+    state.links.push(Link { ends: [caller, to], sockets });
+    relay(from, &onward);
+}
+
+/// Passes on in both directions until one end closes.
+pub(super) fn relay(one: &TcpStream, other: &TcpStream) {
+    for (source, sink) in [(one, other), (other, one)] {
+        let (source, sink) = (source.try_clone().unwrap(), sink.try_clone().unwrap());
         std::thread::spawn(move || pass(source, sink));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::bus::Bus;
 use super::eventually;
+use super::injector::Injector;
 use super::redis::{RedisConfig, RedisServer};
 
 const HASH_SLOTS: usize = 16_384;
@@ -16,6 +17,8 @@ pub(crate) struct RedisCluster {
     ids: Vec<String>,
     bus: Option<Bus>,
     isolated: Option<usize>,
+    /// Those that clients pass to each node, if the cluster is divisible.
+    pub(crate) injectors: Vec<Injector>,
 }
 
 /// A line of `CLUSTER NODES`.
@@ -33,27 +36,37 @@ impl RedisCluster {
 
     /// Like [`Self::start`], with a configuration for each server: a password, TLS, further lines.
     pub(crate) fn start_with(config: &RedisConfig, masters: usize, replicas: usize) -> Self {
-        Self::join(RedisServer::several(&config_of(config), masters * (1 + replicas)), None, masters)
+        Self::join(RedisServer::several(&config_of(config), masters * (1 + replicas)), None, Vec::new(), masters)
     }
 
-    /// Like [`Self::start_with`]; [`Self::isolate`] may cut off a node.
+    /// Like [`Self::start_with`]; [`Self::isolate`] may cut off a node from the others, and an injector its clients.
     pub(crate) fn divisible(config: &RedisConfig, masters: usize, replicas: usize) -> Self {
         let count = masters * (1 + replicas);
         let bus = Bus::start(count);
-        let node = |node| {
+        let injectors: Vec<Injector> = (0..count).map(|_| Injector::new()).collect();
+        let node = |(node, injector): (usize, &Injector)| {
             let mut config = config_of(config);
             config.lines.extend(bus.lines(node));
-            RedisServer::start(&config)
+            config.lines.push(format!("cluster-announce-port {}", injector.address.port()));
+            let server = RedisServer::start(&config);
+            injector.lead_to(&server.address());
+            server
         };
-        let nodes = (0..count).map(node).collect();
-        Self::join(nodes, Some(bus), masters)
+        let nodes = injectors.iter().enumerate().map(node).collect();
+        Self::join(nodes, Some(bus), injectors, masters)
     }
 
-    fn join(nodes: Vec<RedisServer>, bus: Option<Bus>, masters: usize) -> Self {
+    fn join(nodes: Vec<RedisServer>, bus: Option<Bus>, injectors: Vec<Injector>, masters: usize) -> Self {
         let ids = nodes.iter().map(|node| node.cli(&["CLUSTER", "MYID"])).collect();
-        let cluster = Self { nodes, ids, bus, isolated: None };
+        let cluster = Self { nodes, ids, bus, isolated: None, injectors };
         cluster.meet(masters);
         cluster
+    }
+
+    /// The address that a node announces to clients.
+    fn address(&self, node: usize) -> String {
+        let injector = self.injectors.get(node);
+        injector.map_or_else(|| self.nodes[node].address(), |injector| injector.address.to_string())
     }
 
     /// The port at which others find the bus of a node.
@@ -75,8 +88,10 @@ impl RedisCluster {
                 let (first, last) = (share(index).to_string(), (share(index + 1) - 1).to_string());
                 node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             }
-            for (other, bus_port) in self.nodes[..index].iter().zip(&bus_ports) {
-                node.cli(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string(), bus_port]);
+            for (other, bus_port) in bus_ports[..index].iter().enumerate() {
+                let address = self.address(other);
+                let (host, port) = address.rsplit_once(':').unwrap();
+                node.cli(&["CLUSTER", "MEET", host, port, bus_port]);
             }
         }
         for (index, node) in self.nodes.iter().enumerate().skip(masters) {
@@ -90,10 +105,6 @@ impl RedisCluster {
         self.until_in_sync();
     }
 
-    pub(crate) const fn is_divisible(&self) -> bool {
-        self.bus.is_some()
-    }
-
     /// Cuts a node off from all others, though not from clients, or ends that.
     pub(crate) fn isolate(&mut self, node: Option<usize>) {
         self.bus.as_ref().expect("the cluster is divisible").isolate(node);
@@ -102,9 +113,9 @@ impl RedisCluster {
 
     /// `redis+cluster://` and the addresses of all nodes.
     pub(crate) fn url(&self) -> String {
-        let own = self.nodes[0].url();
+        let own = self.nodes[0].url().replace(&self.nodes[0].address(), &self.address(0));
         let (scheme, first) = own.split_once("://").unwrap();
-        let addresses: Vec<String> = self.nodes[1..].iter().map(RedisServer::address).collect();
+        let addresses: Vec<String> = (1..self.nodes.len()).map(|node| self.address(node)).collect();
         let scheme = if scheme == "rediss" { "rediss+cluster" } else { "redis+cluster" };
         format!("{scheme}://{}", [&[first.to_owned()], &*addresses].concat().join(","))
     }

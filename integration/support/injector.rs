@@ -1,13 +1,20 @@
 //! A TCP fault injector between a client and a server: it passes bytes on, late, slowly, twice or not at all.
+//!
+//! Servers that speak to each other through injectors connect from [`PEERS`], and pass whatever the trouble is.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
+
+use super::bus::relay;
+
+/// The lines of a server's configuration that let it pass.
+pub(crate) const PEERS: [&str; 2] = ["bind-source-addr 127.0.1.1", "protected-mode no"];
 
 /// The fault of the connections, those that exist and those to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +46,14 @@ const PIECE: usize = 16 * 1024;
 /// The number of times per second that bytes pass a [`Trouble::Throttle`].
 const TICKS: u32 = 100;
 
-/// Passes on to one server. The threads end with their connections.
+/// Passes on to one server, once it knows which. The threads end with their connections.
 pub(crate) struct Injector {
     pub(crate) address: SocketAddr,
     shared: Arc<Shared>,
 }
 
 struct Shared {
+    server: OnceLock<String>,
     trouble: Mutex<Trouble>,
     changed: Condvar,
     connections: Mutex<Vec<Weak<Connection>>>,
@@ -61,24 +69,37 @@ struct Connection {
 
 impl Injector {
     pub(crate) fn to(server: &str) -> Self {
+        let injector = Self::new();
+        injector.lead_to(server);
+        injector
+    }
+
+    /// For a server that has yet to be started.
+    pub(crate) fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
+            server: OnceLock::new(),
             trouble: Mutex::new(Trouble::None),
             changed: Condvar::new(),
             connections: Mutex::default(),
         });
         let injector = Self { address, shared: Arc::clone(&shared) };
-        let server = server.to_owned();
         std::thread::spawn(move || {
             for client in listener.incoming() {
                 // A client whose server is gone sees the end of its connection.
-                if let (Ok(client), Ok(server)) = (client, TcpStream::connect(&server)) {
+                if let (Ok(client), Some(server)) = (client, shared.server.get())
+                    && let Ok(server) = TcpStream::connect(server)
+                {
                     shared.serve(client, server);
                 }
             }
         });
         injector
+    }
+
+    pub(crate) fn lead_to(&self, server: &str) {
+        self.shared.server.set(server.to_owned()).expect("it leads to one server");
     }
 
     pub(crate) fn set(&self, trouble: Trouble) {
@@ -125,6 +146,10 @@ impl Shared {
     fn serve(self: &Arc<Self>, client: TcpStream, server: TcpStream) {
         for stream in [&client, &server] {
             stream.set_nodelay(true).unwrap();
+        }
+        if client.peer_addr().is_ok_and(|peer| peer.ip() != Ipv4Addr::LOCALHOST) {
+            relay(&client, &server);
+            return;
         }
         let connection = Arc::new(Connection { client, server, reset: AtomicBool::new(false) });
         let mut connections = self.connections.lock().unwrap();

@@ -4,6 +4,7 @@ pub(crate) mod binary;
 pub(crate) mod bus;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
+pub(crate) mod crowd;
 pub(crate) mod frames;
 pub(crate) mod injector;
 pub(crate) mod process;

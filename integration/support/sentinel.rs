@@ -1,6 +1,7 @@
 //! A master with replicas, and Sentinels that watch them.
 
 use super::eventually;
+use super::injector::{Injector, PEERS};
 use super::redis::{RedisConfig, RedisServer};
 
 #[derive(Clone, Debug)]
@@ -14,6 +15,8 @@ pub(crate) struct SentinelConfig {
     pub(crate) sentinels: RedisConfig,
     /// A master that is silent for this long, in milliseconds, is down.
     pub(crate) down_after: u32,
+    /// Gateways reach the servers through injectors.
+    pub(crate) injected: bool,
     /// The interval of the Sentinels' messages to each other and of their `INFO`, in milliseconds.
     pub(crate) period: u32,
 }
@@ -21,7 +24,8 @@ pub(crate) struct SentinelConfig {
 impl Default for SentinelConfig {
     fn default() -> Self {
         let (servers, sentinels) = (RedisConfig::default(), RedisConfig::default());
-        Self { servers, replicas: 1, replica_clock_offset: None, sentinels, down_after: 500, period: 200 }
+        let (replica_clock_offset, injected) = (None, false);
+        Self { servers, replicas: 1, replica_clock_offset, sentinels, down_after: 500, injected, period: 200 }
     }
 }
 
@@ -30,6 +34,8 @@ pub(crate) struct SentinelGroup {
     /// The first master, then its replicas.
     pub(crate) servers: Vec<RedisServer>,
     pub(crate) sentinels: Vec<RedisServer>,
+    /// Those that gateways pass to each server, if the group has them.
+    pub(crate) injectors: Vec<Injector>,
 }
 
 impl SentinelGroup {
@@ -47,13 +53,15 @@ impl SentinelGroup {
         let mut own = config.servers.clone();
         own.lines.extend(["repl-diskless-sync-delay 0", "repl-ping-replica-period 1"].map(String::from));
         own.lines.extend(own.password.as_ref().map(|password| format!("masterauth {password}")));
-        let mut servers = vec![RedisServer::start(&own)];
+        let injectors: Vec<Injector> =
+            (0..=config.replicas).filter(|_| config.injected).map(|_| Injector::new()).collect();
+        let mut servers = vec![start_behind(&own, injectors.first())];
         if own.tls && own.certificates.is_none() {
             own.certificates = Some(servers[0].directory().to_owned());
         }
         own.clock_offset = config.replica_clock_offset;
-        servers.extend(RedisServer::several(&own, config.replicas));
-        let port = servers[0].port().to_string();
+        servers.extend((1..=config.replicas).map(|place| start_behind(&own, injectors.get(place))));
+        let port = injectors.first().map_or(servers[0].port(), |injector| injector.address.port()).to_string();
         for replica in &servers[1..] {
             replica.cli(&["REPLICAOF", "127.0.0.1", &port]);
         }
@@ -66,8 +74,12 @@ impl SentinelGroup {
         watching.lines.push(format!("sentinel down-after-milliseconds {name} {}", config.down_after));
         watching.lines.push(format!("sentinel failover-timeout {name} 3000"));
         watching.lines.extend(own.password.iter().map(|password| format!("sentinel auth-pass {name} {password}")));
+        if config.injected {
+            watching.lines.extend(PEERS.map(String::from));
+            watching.lines.push("sentinel announce-ip 127.0.0.1".into());
+        }
         let sentinels = RedisServer::several(&watching, Self::SENTINELS);
-        let group = Self { servers, sentinels };
+        let group = Self { servers, sentinels, injectors };
         group.prepare(config.period);
         group
     }
@@ -121,7 +133,8 @@ impl SentinelGroup {
         let sentinel = self.sentinels.iter().find(|sentinel| sentinel.is_running()).expect("a Sentinel runs");
         let address = sentinel.cli(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", Self::NAME]);
         let port: u16 = address.lines().nth(1).unwrap().parse().unwrap();
-        self.servers.iter().position(|server| server.port() == port).unwrap()
+        let injected = self.injectors.iter().position(|injector| injector.address.port() == port);
+        injected.or_else(|| self.servers.iter().position(|server| server.port() == port)).unwrap()
     }
 
     /// Waits until the Sentinels name another master than this one and it has the role; returns its place in `servers`.
@@ -145,4 +158,16 @@ impl SentinelGroup {
         });
         self.until_replaced(master)
     }
+}
+
+/// Starts a server that announces the address of an injector, if there is one.
+fn start_behind(config: &RedisConfig, injector: Option<&Injector>) -> RedisServer {
+    let Some(injector) = injector else { return RedisServer::start(config) };
+    let mut config = config.clone();
+    config.lines.extend(PEERS.map(String::from));
+    let port = injector.address.port();
+    config.lines.push(format!("replica-announce-ip 127.0.0.1\nreplica-announce-port {port}"));
+    let server = RedisServer::start(&config);
+    injector.lead_to(&server.address());
+    server
 }
