@@ -167,7 +167,7 @@ fn plan_of_call(asked: &Asked<'_>, (burst, count, seconds): (u64, u64, u64), id:
         entry: None,
     };
     let charges: Vec<NamedCharge> = asked.rules.limits().iter().map(charge).collect();
-    Plan::of_named(&asked.rules, &charges, Mode::Spend, now, None).unwrap()
+    Plan::of_named(asked.rules, &charges, Mode::Spend, now, None).unwrap()
 }
 
 /// A store, and the ids that have asked it.
@@ -203,7 +203,7 @@ impl World {
             now,
         };
         let plan = match asked.call {
-            None => Plan::of_request(&asked.rules, &request, None).unwrap(),
+            None => Plan::of_request(asked.rules, &request, None).unwrap(),
             Some(numbers) => plan_of_call(asked, numbers, &id, now),
         };
         let batch = Batch { charges: &plan.charges, effective_from: asked.rules.effective_from, now };
