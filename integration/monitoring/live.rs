@@ -66,7 +66,7 @@ fn every_panel_has_data_of_processes_under_load() {
     });
 }
 
-/// Alerts that no fault here causes: nothing panics, exhausts the memory or has a thousand reports under way, and one needs a day
+/// Alerts that no fault here causes: nothing panics, exhausts the memory or loses a report that nobody waits for, and one needs a day
 /// of data. Their expressions must have data.
 const ONLY_COMPARED: [&str; 4] =
     ["WeirMemoryNearLimit", "WeirPanicked", "WeirDenialsUnusual", "WeirStoreReportsDropped"];

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use super::{ALGORITHMS, answering, left, on_both, on_redis, settled, settles, setup, start, tokens};
+use super::{ALGORITHMS, answering, at, left, on_both, on_redis, settled, settles, setup, start, tokens};
 use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, RST_STREAM, frame, request};
+use crate::support::injector::{Injector, Trouble};
 use crate::support::process::free_port;
 use crate::support::redis::RedisServer;
 use crate::support::server::Weir;
@@ -294,6 +295,38 @@ fn a_settlement_that_redis_does_not_take_is_counted() {
     held.answer(33);
     assert_eq!(client.response().status(), 200, "the client does not wait for it");
     becomes("the failure", 1, || settled(&weir, "Tokens", "failed"));
+    assert_eq!(lost(&weir, "settlement"), 1);
+}
+
+/// The charges of a kind that were not made.
+fn lost(weir: &Weir, kind: &str) -> u64 {
+    weir.metric(&format!("weir_store_reports_dropped_total{{kind=\"{kind}\"}}"))
+}
+
+#[test]
+fn what_redis_has_no_memory_to_give_back_is_counted() {
+    let (upstream, server) = (answering(), RedisServer::plain());
+    server.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let injector = Injector::to(&server.address());
+    let url = format!("redis://{}", injector.address);
+    let weir = start(at(&url, setup(&tokens(ALGORITHMS[0]))), &upstream);
+    // A bucket that a refund makes full is deleted, which needs no memory.
+    assert_eq!(weir.connect().get("/header/10").status(), 200);
+    eventually("a refund is lost", || {
+        let (charged, settlements) = (server.calls("set"), lost(&weir, "settlement"));
+        injector.set(Trouble::Delay(Duration::from_secs(1)));
+        let mut client = weir.connect();
+        client.send("GET /header/10 HTTP/1.1\r\nhost: a\r\n\r\n");
+        becomes("it is charged", true, || server.calls("set") > charged);
+        server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+        drop(client);
+        is_alone(&weir);
+        injector.set(Trouble::None);
+        // If the reply was there before the client was gone, the request is settled instead.
+        becomes("one is lost", true, || lost(&weir, "refund") + lost(&weir, "settlement") > settlements);
+        server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+        if lost(&weir, "refund") == 1 { Ok(()) } else { Err(lost(&weir, "settlement")) }
+    });
 }
 
 #[test]

@@ -275,6 +275,7 @@ impl Settler {
                 let decided = settler.store.decide(&job.batch()).await;
                 if let Err(error) = &decided {
                     settler.shared.metrics.store.errors[failure(error)].inc();
+                    settler.shared.metrics.store.reports_dropped[job.kind].inc();
                 }
                 job.count(decided.is_ok());
             },

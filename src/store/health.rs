@@ -13,6 +13,8 @@ pub struct Health {
     pub last_error: Option<String>,
     /// Values that were not buckets and counted as full ones, since the start.
     pub corrupt_values: u64,
+    /// Refunds that were not made, of what requests had taken whose client has left or that another node's limit denied.
+    pub lost_refunds: u64,
     /// Decisions made from leases, since the start.
     pub leased_decisions: u64,
     /// Tokens left in leases.

@@ -74,6 +74,7 @@ pub(super) struct StoresHealth {
     /// In the order of [`Fault::LABELS`].
     pub(super) faults: [u64; Fault::LABELS.len()],
     pub(super) corrupt_values: u64,
+    pub(super) lost_refunds: u64,
     pub(super) leased_decisions: u64,
     pub(super) leased_tokens: u64,
     /// The error of a store that cannot decide.
@@ -92,6 +93,7 @@ impl StoresHealth {
                 all.faults[fault as usize] += 1;
             }
             all.corrupt_values += health.corrupt_values;
+            all.lost_refunds += health.lost_refunds;
             all.leased_decisions += health.leased_decisions;
             all.leased_tokens += health.leased_tokens;
             all.error = health.last_error.or(all.error);
@@ -109,6 +111,7 @@ impl StoresHealth {
         }
         metrics.store.keys.set(gauge(usage.keys));
         metrics.store.leased_tokens.set(gauge(self.leased_tokens));
-        metrics.store.set_counts(usage.evicted, usage.overflowed, self.corrupt_values, self.leased_decisions);
+        let [evicted, overflowed] = [usage.evicted, usage.overflowed];
+        metrics.store.set_counts([evicted, overflowed, self.corrupt_values, self.lost_refunds, self.leased_decisions]);
     }
 }

@@ -10,8 +10,10 @@ label! {
     pub enum StoreReport {
         /// The cost that a response has reported.
         Settlement = "settlement",
-        /// A denied request, for limits that count them.
+        /// A denied request: the count, for limits that count them, and what it gives back.
         Denied = "denied",
+        /// A refund to a request whose client has left, or that another node's limit denies.
+        Refund = "refund",
     }
 }
 
@@ -36,7 +38,7 @@ metrics! {
         );
         reports_dropped: PerLabel<StoreReport, IntCounter> = counter_by(
             "weir_store_reports_dropped_total",
-            "Charges that no request waits for and that were not sent to Redis, because too many were under way, by kind",
+            "Charges that no request waits for and that Redis did not make, or that were not sent because too many were under way, by kind",
             "kind",
         );
         connections: IntGauge = gauge("weir_store_connections", "Workers connected to the store; in memory, all of them");
@@ -66,11 +68,12 @@ metrics! {
 impl StoreMetrics {
     /// Sets the counters that the stores keep themselves. Only the admin listener calls it, one page after the other, so no
     /// reader sees a counter between its two steps.
-    pub fn set_counts(&self, evicted: u64, overflowed: u64, corrupt_values: u64, leased_decisions: u64) {
+    pub fn set_counts(&self, [evicted, overflowed, corrupt_values, lost_refunds, leased_decisions]: [u64; 5]) {
         for (counter, value) in [
             (&self.keys_evicted, evicted),
             (&self.keys_overflowed, overflowed),
             (&self.corrupt_values, corrupt_values),
+            (&self.reports_dropped[StoreReport::Refund], lost_refunds),
             (&self.leased_decisions, leased_decisions),
         ] {
             counter.reset();

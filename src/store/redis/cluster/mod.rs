@@ -5,6 +5,7 @@
 //! again (`refresh`). Replicas are never asked.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -49,6 +50,8 @@ struct Nodes {
     stale: Notify,
     /// Why the map could not be read last.
     diagnosis: Mutex<Option<Diagnosis>>,
+    /// Refunds across hash slots that were not made.
+    lost_refunds: AtomicU64,
     /// Requests across hash slots, which go on if their clients leave. Each ends within a few of the store's timeouts.
     tasks: TaskTracker,
 }
@@ -64,6 +67,7 @@ impl Cluster {
             map: ArcSwap::from_pointee(Map::default()),
             stale: Notify::new(),
             diagnosis: Mutex::new(Some(diagnosis)),
+            lost_refunds: AtomicU64::new(0),
             tasks: TaskTracker::new(),
         });
         let refresher = tokio::spawn(refresh::run(nodes.clone()));
@@ -126,11 +130,13 @@ impl Cluster {
         let nodes = Arc::clone(&self.nodes);
         self.nodes.tasks.spawn(async move {
             if let (Err(Ok(decisions)), Some(unclaimed)) = (answer.send(deciding.await), unclaimed) {
-                for refund in unclaimed.refunds(&decisions) {
-                    let batch = unclaimed.batch(std::slice::from_ref(&refund));
-                    // Nobody waits for the answers.
-                    let route = Route::new(tag_of(&refund.bucket), Line::of(batch.charges));
-                    drop(nodes.ask(route, &batch, now));
+                let refunds = unclaimed.refunds(&decisions);
+                let asked = refunds.iter().map(|refund| {
+                    let batch = unclaimed.batch(std::slice::from_ref(refund));
+                    nodes.ask(Route::new(tag_of(&refund.bucket), Line::of(batch.charges)), &batch, now)
+                });
+                for answer in asked.collect::<Vec<_>>() {
+                    nodes.count_lost(u64::from(answer.wait().await.is_err()));
                 }
             }
         });
@@ -162,12 +168,14 @@ impl Cluster {
     /// The state of all nodes: they are connected if each tag's is.
     pub(super) fn health(&self) -> Health {
         let map = self.nodes.map.load();
-        let mut health = Health { connected: map.is_complete(), ..Health::default() };
+        let lost_refunds = self.nodes.lost_refunds.load(Ordering::Relaxed);
+        let mut health = Health { connected: map.is_complete(), lost_refunds, ..Health::default() };
         for (name, node) in map.named() {
             let of_node = node.health();
             health.connected &= of_node.connected;
             health.breaker_open |= of_node.breaker_open;
             health.corrupt_values += of_node.corrupt_values;
+            health.lost_refunds += of_node.lost_refunds;
             if health.fault.is_none() {
                 health.fault = of_node.fault;
                 health.last_error = of_node.last_error.map(|error| format!("node {name}: {error}"));
@@ -185,6 +193,10 @@ impl Cluster {
 impl Nodes {
     fn node(&self, tag: u8) -> Result<Arc<NodeHandle>, StoreError> {
         self.map.load().of_tag(tag).ok_or(StoreError::Down)
+    }
+
+    fn count_lost(&self, refunds: u64) {
+        self.lost_refunds.fetch_add(refunds, Ordering::Relaxed);
     }
 
     /// A node at `host:port`, which begins to connect.

@@ -88,6 +88,8 @@ pub(super) struct Node {
     /// Set while `state` says what is wrong with the answers on the connection.
     is_failing: AtomicBool,
     corrupt: AtomicU64,
+    /// Refunds that nobody waits for and that were not made.
+    lost_refunds: AtomicU64,
 }
 
 #[derive(Clone)]
@@ -128,6 +130,7 @@ impl NodeHandle {
             state: Mutex::new(NodeState::new(diagnosis)),
             is_failing: AtomicBool::new(false),
             corrupt: AtomicU64::new(0),
+            lost_refunds: AtomicU64::new(0),
         });
         let owner = tokio::spawn(owner::run(node.clone(), target.clone()));
         Self { node, _owner: AbortOnDropHandle::new(owner) }
@@ -209,6 +212,7 @@ impl Node {
             fault,
             last_error,
             corrupt_values: self.corrupt.load(Ordering::Relaxed),
+            lost_refunds: self.lost_refunds.load(Ordering::Relaxed),
             ..Health::default()
         }
     }

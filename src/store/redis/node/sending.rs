@@ -15,7 +15,7 @@ use super::{Node, SILENT_TIMEOUTS};
 use crate::engine::algorithms::micros::Micros;
 use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::redis::unclaimed::Unclaimed;
-use crate::store::{Fault, StoreError};
+use crate::store::{Fault, StoreAnswer, StoreError};
 
 /// Sends the oldest call that is being collected, and then calls from the lines as long as something waits there.
 pub(super) async fn send_calls(node: Arc<Node>) {
@@ -116,8 +116,13 @@ impl Node {
             let refunds = unclaimed.refunds(&decisions);
             if !refunds.is_empty() {
                 let route = Route { migration, ..Route::new(tag, Line::of(&refunds)) };
-                // A refund is sent although nobody waits for its answer.
-                drop(self.calls.ask(self, route, &unclaimed.batch(&refunds), now));
+                let answer = StoreAnswer::Pending(self.calls.ask(self, route, &unclaimed.batch(&refunds), now));
+                let node = Arc::clone(self);
+                self.calls.spawn(async move {
+                    if answer.wait().await.is_err() {
+                        node.lost_refunds.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
             }
         }
     }
