@@ -137,6 +137,28 @@ async fn more_requests_than_the_queue_takes_are_turned_away_at_once() {
     resumes(&store).await;
 }
 
+/// Replies come all the time, so that requests which wait for their turn see that the server lives.
+#[tokio::test]
+async fn a_server_that_answers_nothing_in_time_is_late_and_not_busy() {
+    let server = RedisServer::plain();
+    let injector = Injector::to(&server.address());
+    let store = connected(&hurried(&format!("redis://{}", injector.address))).await;
+    resumes(&store).await;
+    injector.set(Trouble::Delay(3 * TIMEOUT));
+    let mut calls = JoinSet::new();
+    for number in 0..100 {
+        let store = store.clone();
+        let charge = charge(&format!("A:{number}"), fixed(10), 1, Mode::Spend);
+        calls.spawn(async move { decide(&store, &[charge]).await });
+        tokio::time::sleep(TIMEOUT / 10).await;
+    }
+    let mut ends = calls.join_all().await;
+    ends.retain(|end| !matches!(end, Err(StoreError::Late(_))));
+    assert_eq!(ends, []);
+    injector.set(Trouble::None);
+    resumes(&store).await;
+}
+
 /// Connections that the server has accepted, without the one that asks.
 fn connections(server: &RedisServer) -> u64 {
     let statistics = server.cli(&["INFO", "stats"]);

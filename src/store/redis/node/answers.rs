@@ -15,7 +15,8 @@ use crate::store::redis::redirect::Redirect;
 use crate::store::{Fault, StoreError};
 
 impl Node {
-    /// Returns the answers to the requests of a call, or the error that all of them get. `in_time`: somebody waits for them.
+    /// Returns the answers to the requests of a call, or the error that all of them get. `in_time`: within the
+    /// timeout of being sent.
     pub(super) fn answers(
         &self,
         live: &Arc<Connection>,

@@ -67,8 +67,8 @@ struct Waiter {
     /// [`Waiting::parts`] when it asked.
     asked: u64,
     since: Instant,
-    /// The replies that had come; see [`Node::heard`].
-    heard: Option<u64>,
+    /// The calls that had been answered in time; see [`Node::timely`].
+    timely: u64,
 }
 
 /// The way of a request to a server.
@@ -179,7 +179,7 @@ impl Calls {
                 *free -= 1;
                 // Tasks start in the order in which they were spawned, and each takes the oldest call: the order of asking.
                 self.tasks.spawn(send_calls(node.clone()));
-                calls.push_back_mut(Call::new(node, route, first, now, false))
+                calls.push_back_mut(Call::new(node, route, first, now, None))
             }
             None => return self.line_up(node, &mut waiting, route, batches, callers, now),
         };
@@ -198,7 +198,7 @@ impl Calls {
         now: Option<Micros>,
     ) {
         let requests = batches.iter().map(|batch| Request::new(batch, now)).zip(callers).collect();
-        let waiter = Waiter { route, requests, asked: waiting.parts, since: Instant::now(), heard: node.heard() };
+        let waiter = Waiter { route, requests, asked: waiting.parts, since: Instant::now(), timely: node.timely() };
         waiting.lines.push(route.tag, route.line, waiter);
         if !waiting.is_counting {
             waiting.is_counting = true;
@@ -265,7 +265,7 @@ async fn expire(node: Arc<Node>) {
         let is_done = !waiting.is_counting;
         drop(waiting);
         // Before the first is answered: those that are answered count no longer.
-        let errors: Vec<_> = expired.iter().map(|waiter| node.without_turn(waiter.since, waiter.heard)).collect();
+        let errors: Vec<_> = expired.iter().map(|waiter| node.without_turn(waiter.since, waiter.timely)).collect();
         for (waiter, error) in expired.into_iter().zip(errors) {
             waiter.requests.into_iter().for_each(|(_, caller)| drop(caller.answer(Err(error.clone()))));
         }
@@ -292,7 +292,7 @@ impl Waiter {
         }
         let Some((first, _)) = self.requests.first() else { return Offer::Taken };
         let call = match call {
-            None => call.insert(Call::new(node, self.route, &first.batch(), first.set_now, true)),
+            None => call.insert(Call::new(node, self.route, &first.batch(), first.set_now, Some(self.timely))),
             Some(call) => {
                 let batches = self.requests.iter().map(|(request, _)| request.batch());
                 match call.fits(self.route, batches, first.set_now) {
@@ -303,6 +303,7 @@ impl Waiter {
             }
         };
         call.since = call.since.min(self.since);
+        call.waited = call.waited.map(|timely| timely.min(self.timely));
         let patience = self.patience(parts);
         for (request, caller) in self.requests {
             call.push(&request.batch(), caller, patience);

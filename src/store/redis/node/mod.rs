@@ -82,6 +82,8 @@ pub(super) struct Node {
     calls: Calls,
     /// The next call's number, counted over all connections.
     number: AtomicU64,
+    /// Calls that were answered within the timeout of being sent.
+    timely: AtomicU64,
     /// Wakes the owner when a connection was given up or has ended.
     lost: Notify,
     state: Mutex<NodeState>,
@@ -126,6 +128,7 @@ impl NodeHandle {
             calls: Calls::new(outstanding),
             // A random start: a reply to another process does not match.
             number: AtomicU64::new(rand::random()),
+            timely: AtomicU64::new(0),
             lost: Notify::new(),
             state: Mutex::new(NodeState::new(diagnosis)),
             is_failing: AtomicBool::new(false),

@@ -55,19 +55,18 @@ impl Drop for WaitingRequest {
 }
 
 impl Node {
-    /// Returns the error for a request that asked at `begun`, when `heard` replies had come, and did not get its turn in time.
-    pub(super) fn without_turn(&self, begun: Instant, heard: Option<u64>) -> StoreError {
+    /// Returns the error for a request that asked at `begun`, when `timely` calls had been answered in time, and did not get its turn
+    /// in time.
+    pub(super) fn without_turn(&self, begun: Instant, timely: u64) -> StoreError {
         let live = self.live.load();
         let Some(live) = live.as_ref() else { return StoreError::Down };
-        let is_silent = live.overdue.load(Ordering::Relaxed) > 0 || heard == Some(live.heard.load(Ordering::Relaxed));
-        if is_silent && !self.is_overloaded(begun) { StoreError::Late(self.timeout) } else { BUSY }
+        if self.is_late(live, timely) && !self.is_overloaded(begun) { StoreError::Late(self.timeout) } else { BUSY }
     }
 
-    /// Returns the error for a request of a call that asked at `since` and has no reply in time. If the call waited for its turn, the
-    /// server has answered others meanwhile.
-    pub(super) fn without_reply(&self, live: &Connection, waited: bool, since: Instant) -> StoreError {
-        let is_silent = !waited || live.overdue.load(Ordering::Relaxed) > 0;
-        if !is_silent || self.is_overloaded(since) {
+    /// Returns the error for a request of a call that asked at `since` and has no reply in time. `waited`: as many calls had been
+    /// answered in time when the call began to wait for its turn, if it did.
+    pub(super) fn without_reply(&self, live: &Connection, waited: Option<u64>, since: Instant) -> StoreError {
+        if waited.is_some_and(|timely| !self.is_late(live, timely)) || self.is_overloaded(since) {
             return StoreError::Busy { sent: true };
         }
         let text = format!("answers take longer than the timeout of {:?}", self.timeout);
@@ -86,9 +85,15 @@ impl Node {
             || self.calls.requests.were_crowded(begun, self.timeout)
     }
 
-    /// The number of replies that have come on the current connection.
-    pub(super) fn heard(&self) -> Option<u64> {
-        Some(self.live.load().as_ref()?.heard.load(Ordering::Relaxed))
+    /// True if a call is overdue, or if none was answered in time since `timely` were. Those who wait behind such calls wait for the
+    /// server, though replies come.
+    fn is_late(&self, live: &Connection, timely: u64) -> bool {
+        live.overdue.load(Ordering::Relaxed) > 0 || timely == self.timely()
+    }
+
+    /// The number of calls that were answered within the timeout of being sent.
+    pub(super) fn timely(&self) -> u64 {
+        self.timely.load(Ordering::Relaxed)
     }
 
     /// The number of requests that wait for an answer.

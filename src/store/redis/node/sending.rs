@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use redis::{RedisError, Value};
+use tokio::time::Instant;
 
 use super::calls::{Migration, Route, TakenPlace};
 use super::connection::Connection;
@@ -52,8 +53,9 @@ impl Node {
             return;
         }
         let Call { tag, migration, requests, mut askers, .. } = call;
+        let sent = Instant::now();
         let mut reply = pin!(live.ask(&requests, migration == Some(Migration::Destination)));
-        let (answer, is_timely) = loop {
+        let (answer, is_awaited) = loop {
             if let Some(answer) = patience.wait_for_a_part(reply.as_mut()).await {
                 break (answer, true);
             }
@@ -65,6 +67,10 @@ impl Node {
                 }
             }
         };
+        let is_timely = is_awaited || sent.elapsed() < self.timeout;
+        if is_timely {
+            self.timely.fetch_add(1, Ordering::Relaxed);
+        }
         match self.answers(&live, &requests, answer, is_timely) {
             Ok(answers) => {
                 for (asker, answer) in askers.into_iter().zip(answers) {

@@ -33,8 +33,8 @@ pub(super) struct Call {
     /// The instant at which the first request asked.
     pub(super) since: Instant,
     pub(super) askers: Vec<Asker>,
-    /// True if the call had to wait because too many others were outstanding.
-    pub(super) waited: bool,
+    /// [`Node::timely`] when the first request began to wait because too many calls were outstanding; `None` if it did not.
+    pub(super) waited: Option<u64>,
 }
 
 /// The receiver of an answer, which it waits for.
@@ -80,7 +80,7 @@ impl Caller {
 }
 
 impl Call {
-    pub(super) fn new(node: &Node, route: Route, first: &Batch<'_>, now: Option<Micros>, waited: bool) -> Self {
+    pub(super) fn new(node: &Node, route: Route, first: &Batch<'_>, now: Option<Micros>, waited: Option<u64>) -> Self {
         let Route { tag, migration, .. } = route;
         let requests = Requests::new(first, now, node.number(), node.key_starts.of(tag));
         Self { tag, migration, requests, asked: first.now, since: Instant::now(), askers: Vec::new(), waited }
