@@ -1,5 +1,7 @@
 //! Blocks, live overrides and resets of limits: the same cases for each kind.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 use weir::store::redis::TAG_NAMES;
 
@@ -130,7 +132,9 @@ fn an_idle_gateway_asks_for_versions_and_reads_what_has_changed() {
     // The first look reads what there is.
     becomes("the first look", true, || redis.calls("zscore") > 6);
     redis.cli(&["CONFIG", "RESETSTAT"]);
-    becomes("further looks", true, || redis.calls("zscore") >= 12);
+    let begun = Instant::now();
+    becomes("two further looks", true, || redis.calls("zscore") >= 6);
+    assert!(begun.elapsed() > Duration::from_secs(3), "it asks often: {:?}", begun.elapsed());
     assert_eq!(redis.calls("eval"), 0);
     // As a version of Weir that knows no more than the script does.
     let [blocks, notes] = KINDS[0].keys();
@@ -163,6 +167,8 @@ fn a_move_of_their_hash_slot_is_followed_without_a_word() {
     let cluster = RedisCluster::start(3, 0);
     let weir = serve(&["--store", &cluster.url()]);
     KINDS[0].post(&weir, "Wide", "1h");
+    // It may have had to wait for the operator's connection.
+    let before = weir.log().lines().count();
     let hash_slot = cluster.hash_slot(&format!("weir:{{{}}}:!blocked", TAG_NAMES[0]));
     for _ in 0..3 {
         let to = (cluster.owner(hash_slot) + 1) % 3;
@@ -174,6 +180,7 @@ fn a_move_of_their_hash_slot_is_followed_without_a_word() {
     let told: Vec<String> = weir
         .log()
         .lines()
+        .skip(before)
         .filter(|line| line.contains("\"WARN\"") && !line.contains("file descriptors"))
         .map(str::to_owned)
         .collect();

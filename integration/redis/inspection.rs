@@ -74,6 +74,9 @@ fn a_user_is_told_the_rights_that_the_rules_need() {
     let (server, url) = with_user(RIGHTS, RedisConfig::default());
     let unknown = "server    unknown, as user `weir` may not call INFO";
     check(&url, &[&plain], 0, &[unknown, "`weir bucket block` needs: `ACL SETUSER weir +hdel +hget "]);
+    let polling =
+        "may not call CLIENT|TRACKING, which lets idle gateways poll less often: `ACL SETUSER weir +client|tracking`";
+    check(&url, &[&plain], 0, &[polling]);
     let missing = "error: 127.0.0.1:";
     let zadd = "which limits with `algorithm: concurrency` need: `ACL SETUSER weir +zadd +zcount +zrange ";
     check(&url, &[&slots], 1, &[missing, zadd]);

@@ -11,6 +11,7 @@ mod inspection;
 mod leased_requests;
 mod leases;
 mod model;
+mod notes;
 mod outages;
 mod promises;
 mod quotas;

@@ -129,6 +129,12 @@ impl Shared {
         }
     }
 
+    /// The sum of the decisions of the rules in force, for comparison with an earlier one.
+    pub(super) fn decisions(&self) -> u64 {
+        self.metrics.add_up();
+        self.snapshot.load().limits.iter().flat_map(LimitMetrics::decisions).fold(0, u64::wrapping_add)
+    }
+
     /// The issuers of tokens in the rules in force.
     pub fn issuers(&self) -> Arc<[TokenIssuer]> {
         self.snapshot.load().rules.issuers().clone()

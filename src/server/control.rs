@@ -242,7 +242,7 @@ impl Control {
 /// Keeps the workers up to date with what operators post at other gateways.
 async fn sync_notices(operator: Rc<Operator>) {
     loop {
-        sleep(operator.keep_up().await).await;
+        operator.keep_up().await;
     }
 }
 

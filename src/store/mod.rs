@@ -1,5 +1,6 @@
 //! The stores of buckets: this process's memory, and Redis. Both give the same answers.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -148,6 +149,26 @@ impl Store {
         match self {
             Self::Memory(_) => Ok(None),
             Self::Redis(store) => store.note_versions(names).await.map(Some),
+        }
+    }
+
+    /// Asks the server for notifications of changed notes, from the next connection on.
+    pub fn watch_notes(&self) {
+        if let Self::Redis(store) = self {
+            store.watch_notes();
+        }
+    }
+
+    /// Returns true if the server sends notifications of changed notes.
+    pub fn is_notified_of_notes(&self) -> bool {
+        matches!(self, Self::Redis(store) if store.is_notified_of_notes())
+    }
+
+    /// Returns when notes may have changed since their versions were read. Never returns for memory.
+    pub async fn notes_changed(&self) {
+        match self {
+            Self::Memory(_) => pending().await,
+            Self::Redis(store) => store.notes_changed().await,
         }
     }
 

@@ -130,6 +130,7 @@ fn of_rights(facts: &ServerFacts, expected: &Expected) -> Vec<Row> {
         rows.push(match (purpose, &expected.algorithms) {
             (Purpose::Limits, _) => error(true, text("every limit needs")),
             (Purpose::Blocks, _) => warning(true, text("`weir bucket block` needs")),
+            (Purpose::Notifications, _) => warning(true, text("lets idle gateways poll less often")),
             (Purpose::Algorithm(name), None) => warning(true, text(&format!("limits with `algorithm: {name}` need"))),
             (Purpose::Algorithm(name), Some(used)) => {
                 error(used.contains(name), text(&format!("limits with `algorithm: {name}` need")))
@@ -338,6 +339,11 @@ mod tests {
         };
         case(cannot_call, true, "may not call EVALSHA, which every limit needs: `ACL SETUSER weir +evalsha`");
         case(|found| lacks(found, Purpose::Blocks, vec!["ZADD", "HSET"]), false, "`ACL SETUSER weir +zadd +hset`");
+        case(
+            |found| lacks(found, Purpose::Notifications, vec!["CLIENT|TRACKING"]),
+            false,
+            "`ACL SETUSER weir +client|tracking`",
+        );
         case(
             |found| lacks(found, Purpose::Algorithm("concurrency"), vec!["ZADD"]),
             true,

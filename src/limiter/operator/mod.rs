@@ -4,7 +4,6 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use smallvec::SmallVec;
 
@@ -95,12 +94,13 @@ impl Operator {
         self.clock.now()
     }
 
-    /// Learns other gateways' notices, and drops those that have ended. Returns how long to wait until the next call.
-    pub async fn keep_up(&self) -> Duration {
+    /// Learns other gateways' notices, and drops those that have ended. Then waits until that is due again.
+    pub async fn keep_up(&self) {
         let kinds = [Block::NOTES, LiveOverride::NOTES, LimitReset::NOTES];
         let [blocks, overrides, resets] = self.board.versions(kinds).await;
         let next = self.board.keep_up::<Block>(blocks).await.min(self.board.keep_up::<LiveOverride>(overrides).await);
-        next.min(self.board.keep_up::<LimitReset>(resets).await)
+        let next = next.min(self.board.keep_up::<LimitReset>(resets).await);
+        self.board.wait(next).await;
     }
 
     /// Returns the state of the bucket `Name:id`.

@@ -1,7 +1,8 @@
 //! The noticeboard: what operators post while gateways run, and gateways at one store share.
 //!
 //! Notices are few and rarely change, so each process has a copy of all, and asks the store for the versions of all kinds at once, and
-//! for notices only if their version is new. Without a shared store, the copy is all there is. [`Notice`] says what differs between the kinds.
+//! for notices only if their version is new. It asks when the store sends a notification, and at an interval, which is longer for an
+//! idle process. Without a shared store, the copy is all there is. [`Notice`] says what differs between the kinds.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::OperatorError;
 use crate::clock::Clock;
@@ -26,6 +28,12 @@ pub(super) const MOST_NOTICES: usize = 10_000;
 
 /// The interval at which the store is asked for other gateways' notices, so that they hold everywhere within a second.
 const INTERVAL: Duration = Duration::from_millis(500);
+
+/// The same of an idle process whose store sends notifications. A dead connection may look alive and brings none.
+const IDLE_INTERVAL: Duration = Duration::from_secs(4);
+
+/// The time to wait for more changes after the first one.
+const CHANGING: Duration = Duration::from_millis(50);
 
 /// The same until the first success: the connection is still being made.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
@@ -72,6 +80,16 @@ pub(super) struct Noticeboard {
     known: [Mutex<KnownVersion>; SharedNote::ALL.len()],
     /// True once it was logged that the store does not tell the versions.
     is_logged: AtomicBool,
+    looked: parking_lot::Mutex<Looked>,
+}
+
+/// The last look at the versions.
+#[derive(Default)]
+struct Looked {
+    /// `None` if the next one is due.
+    at: Option<Instant>,
+    /// The decisions that had been made.
+    decisions: u64,
 }
 
 /// The state of a kind of notices in the store.
@@ -83,6 +101,7 @@ pub(super) enum Stored {
     Here,
     /// No connection to the store yet.
     Down,
+    /// Not asked, or no answer.
     Unknown,
 }
 
@@ -105,12 +124,43 @@ pub(super) struct OpenBoard<'a, T> {
 
 impl Noticeboard {
     pub(super) fn new(shared: Arc<Shared>, store: Store, clock: Clock) -> Self {
+        store.watch_notes();
         let known = <[_; SharedNote::ALL.len()]>::default();
-        Self { shared, store, clock, known, is_logged: AtomicBool::new(false) }
+        Self { shared, store, clock, known, is_logged: AtomicBool::new(false), looked: parking_lot::Mutex::default() }
     }
 
-    /// Asks the store for the state of these kinds of notices.
+    /// Waits for a time, or for a notification.
+    pub(super) async fn wait(&self, span: Duration) {
+        if timeout(span, self.store.notes_changed()).await.is_ok() {
+            self.look_again();
+            sleep(CHANGING).await;
+        }
+    }
+
+    fn look_again(&self) {
+        self.looked.lock().at = None;
+    }
+
+    /// Returns true if the store is to be asked now.
+    fn is_due(&self) -> bool {
+        if !self.store.is_notified_of_notes() {
+            return true;
+        }
+        let mut looked = self.looked.lock();
+        let decisions = self.shared.decisions();
+        let has_decided = std::mem::replace(&mut looked.decisions, decisions) != decisions;
+        let is_due = has_decided || looked.at.is_none_or(|at| at.elapsed() >= IDLE_INTERVAL);
+        if is_due {
+            looked.at = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Asks the store for the state of these kinds of notices, if they may have changed.
     pub(super) async fn versions<const KINDS: usize>(&self, kinds: [&'static str; KINDS]) -> [Stored; KINDS] {
+        if !self.is_due() {
+            return [Stored::Unknown; KINDS];
+        }
         match self.store.note_versions(kinds).await {
             Ok(versions) => {
                 self.is_logged.store(false, Ordering::Relaxed);
@@ -119,6 +169,7 @@ impl Noticeboard {
             // The connection's own task logs that it is lost.
             Err(StoreError::Down) => [Stored::Down; KINDS],
             Err(error) => {
+                self.look_again();
                 if !self.is_logged.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         "cannot ask the store for new blocks, live overrides and resets: {error}; the known ones stay in force"
@@ -166,6 +217,7 @@ impl Noticeboard {
             }
             Ok(false) => {}
             Err(error) => {
+                self.look_again();
                 if !std::mem::replace(&mut known.is_logged, true) {
                     let plural = T::PLURAL;
                     tracing::warn!("cannot read the {plural} from the store: {error}; the known ones stay in force");

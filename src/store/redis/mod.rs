@@ -42,7 +42,7 @@ use cluster::Cluster;
 pub use hash_slots::NAMES as TAG_NAMES;
 use keys::KeyStarts;
 use leases::Leases;
-use node::{Connection, Line, NodeHandle, Route};
+use node::{Line, NodeHandle, Route};
 pub use notes::{Note, SharedNotes};
 pub use options::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
 pub use target::StoreTarget;
@@ -174,15 +174,6 @@ impl RedisStore {
             Servers::Cluster(cluster) => cluster.health(),
         };
         Health { leased_decisions, leased_tokens, ..health }
-    }
-
-    /// The connection to the server of the keys that begin with [`Self::key_start`].
-    fn connection(&self) -> Result<Arc<Connection>, StoreError> {
-        let connection = match &self.servers {
-            Servers::One(node) => node.connection(),
-            Servers::Cluster(cluster) => cluster.node(0)?.connection(),
-        };
-        connection.ok_or(StoreError::Down)
     }
 
     /// The beginning of keys that are not those of buckets.

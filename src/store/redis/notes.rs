@@ -3,6 +3,7 @@
 //! They are few and rarely change, so each gateway has a copy, and asks for their versions often, but for the notes only if those
 //! have changed.
 
+use std::future::pending;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -78,6 +79,8 @@ impl RedisStore {
         for (version, reply) in versions.iter_mut().zip(self.replies(&commands).await?) {
             *version = match &reply {
                 Value::Nil => 0,
+                // A number of microseconds, which is exact.
+                Value::Double(score) => score.to_string().parse().map_err(|_| unexpected(&reply))?,
                 reply => text(reply).and_then(|score| score.parse().ok()).ok_or_else(|| unexpected(reply))?,
             };
         }
@@ -86,9 +89,17 @@ impl RedisStore {
 
     /// Sends commands about keys of the first tag in one go. Returns their replies, or the error that one of them is.
     async fn replies(&self, commands: &[Cmd]) -> Result<Vec<Value>, StoreError> {
-        let live = self.connection()?;
+        let of_cluster;
+        let node = match &self.servers {
+            Servers::One(node) => node,
+            Servers::Cluster(cluster) => {
+                of_cluster = cluster.node(0)?;
+                &*of_cluster
+            }
+        };
+        let live = node.connection().ok_or(StoreError::Down)?;
         let replying = async {
-            let mut replies = live.replies(commands).await?;
+            let mut replies = node.numbered_replies(&live, commands).await?;
             if let Servers::Cluster(cluster) = &self.servers {
                 for (command, reply) in commands.iter().zip(&mut replies) {
                     cluster.follow_command(0, command, reply).await?;
@@ -103,6 +114,26 @@ impl RedisStore {
             text if lacks_right(&text) => StoreError::Failed(format!("{text}: give the user `{RIGHTS}`")),
             text => StoreError::Failed(text),
         })
+    }
+
+    /// Asks the server for notifications of changed notes, from the next connection on; see [`Self::notes_changed`].
+    pub fn watch_notes(&self) {
+        if let Servers::One(node) = &self.servers {
+            node.watch_keys();
+        }
+    }
+
+    /// Returns true if the server sends notifications. A cluster does not, and a server or a user may lack the commands.
+    pub fn is_notified_of_notes(&self) -> bool {
+        matches!(&self.servers, Servers::One(node) if node.is_notified())
+    }
+
+    /// Returns when notes may have changed since their versions were read.
+    pub async fn notes_changed(&self) {
+        match &self.servers {
+            Servers::One(node) => node.key_changed().await,
+            Servers::Cluster(_) => pending().await,
+        }
     }
 }
 

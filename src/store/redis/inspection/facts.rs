@@ -103,6 +103,16 @@ pub struct MissingRights {
     pub by_purpose: Vec<(Purpose, Vec<&'static str>)>,
 }
 
+impl MissingRights {
+    /// Adds commands, if there are any.
+    pub(super) fn with(mut self, purpose: Purpose, commands: Vec<&'static str>) -> Self {
+        if !commands.is_empty() {
+            self.by_purpose.push((purpose, commands));
+        }
+        self
+    }
+}
+
 /// A use of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -112,6 +122,8 @@ pub enum Purpose {
     Algorithm(&'static str),
     /// `weir bucket block`.
     Blocks,
+    /// Notifications of changes, so that idle processes poll less often.
+    Notifications,
 }
 
 /// A server's clock, compared with this machine's.

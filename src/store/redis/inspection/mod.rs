@@ -124,6 +124,7 @@ async fn single(target: &StoreTarget, address: &Address) -> Server {
     let trial = Trial::new(
         format!("{}{TRIAL}", KeyStarts::single(&target.prefix).of(0)),
         format!("{}*", KeyStarts::single(&target.prefix).of(0)),
+        true,
     );
     look_at(address, &target.login, false, Some(&trial)).await
 }
@@ -161,7 +162,8 @@ async fn node(target: &StoreTarget, line: &NodeLine) -> Server {
     let has = |slot: &u16| line.slots.iter().any(|(first, last)| (first..=last).contains(&slot));
     let tag = (0..TAGS).zip(SLOTS).find(|(_, slot)| has(slot)).map(|(tag, _)| tag);
     let key_starts = KeyStarts::spread(&target.prefix);
-    let trial = tag.map(|tag| Trial::new(format!("{}{TRIAL}", key_starts.of(tag)), format!("{}:{{*", target.prefix)));
+    let trial =
+        tag.map(|tag| Trial::new(format!("{}{TRIAL}", key_starts.of(tag)), format!("{}:{{*", target.prefix), false));
     match Address::tcp(line.host.clone(), line.port, target.tls.as_ref()) {
         Ok(address) => look_at(&address, &target.login, line.is_replica, trial.as_ref()).await,
         Err(reason) => Server { address: line.host.clone(), is_spare: line.is_replica, facts: Err(reason) },

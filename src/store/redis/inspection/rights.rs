@@ -1,7 +1,7 @@
 //! The commands that scripts and calls need, and which of them a user may not call.
 //!
 //! Each command is tried on an unused key, in one script. That needs no rights beyond those in question, unlike `ACL DRYRUN` and
-//! `ACL GETUSER`, and it works on every version.
+//! `ACL GETUSER`, and it works on every version. What scripts may not call is called by itself, with arguments that change nothing.
 
 use redis::{Cmd, RedisResult, Value};
 
@@ -94,11 +94,20 @@ pub(super) struct Trial {
     key: String,
     /// `PREFIX:{TAG}:*`, the pattern of all keys.
     pattern: String,
+    /// True if gateways ask the server for notifications; they do not ask a cluster.
+    is_notified: bool,
 }
 
 impl Trial {
-    pub(super) fn new(key: String, pattern: String) -> Self {
-        Self { key, pattern }
+    pub(super) fn new(key: String, pattern: String, is_notified: bool) -> Self {
+        Self { key, pattern, is_notified }
+    }
+
+    /// The commands for notifications of changes.
+    pub(super) fn notifications(&self) -> impl Iterator<Item = (&'static str, Cmd)> {
+        let commands = [("HELLO", &["HELLO", "2"][..]), ("CLIENT|TRACKING", &["CLIENT", "TRACKING", "OFF"])];
+        let command = |(name, words): (_, &[&str])| (name, redis::cmd(words[0]).arg(&words[1..]).clone());
+        commands.into_iter().filter(|_| self.is_notified).map(command)
     }
 
     /// Tries the commands in a script.

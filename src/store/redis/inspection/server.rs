@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::{Cmd, RedisConnectionInfo, RedisResult, Value};
 use tokio::time::timeout;
 
-use super::facts::{ClockOffset, ServerFacts};
+use super::facts::{ClockOffset, Purpose, ServerFacts};
 use super::info::{NodeLine, cluster_state, info, nodes};
 use super::rights::Trial;
 use super::timing::{offset, round_trips};
@@ -74,7 +74,16 @@ impl Questions {
         let rights = match trial {
             Some(trial) => {
                 let (script, hash) = (self.reply(&trial.script()).await, self.reply(&trial.hash()).await);
-                script.zip(hash).and_then(|(script, hash)| trial.missing(&script, &hash))
+                let missing = script.zip(hash).and_then(|(script, hash)| trial.missing(&script, &hash));
+                let mut denied = Vec::new();
+                for (name, command) in trial.notifications() {
+                    if let Some(Err(error)) = self.reply(&command).await
+                        && error.code() == Some("NOPERM")
+                    {
+                        denied.push(name);
+                    }
+                }
+                missing.map(|missing| missing.with(Purpose::Notifications, denied))
             }
             None => None,
         };

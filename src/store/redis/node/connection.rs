@@ -14,6 +14,8 @@ use crate::store::redis::call::{Requests, ScriptRef};
 pub(in crate::store::redis) struct Connection {
     pub(super) client: MultiplexedConnection,
     pub(super) opened: Instant,
+    /// True if the server sends a notification when a key changes that was read on this connection (`CLIENT TRACKING`).
+    pub(super) is_tracking: bool,
     /// Replies received.
     pub(super) heard: AtomicU64,
     /// Outstanding calls whose requests have already been answered without the server.
@@ -55,12 +57,12 @@ impl Connection {
     }
 
     /// Sends commands in one write and returns their replies.
-    pub(in crate::store::redis) async fn replies(&self, commands: &[Cmd]) -> Result<Vec<Value>, RedisError> {
+    pub(super) async fn replies(&self, commands: impl Iterator<Item = &Cmd>) -> Result<Vec<Value>, RedisError> {
         let mut pipeline = redis::pipe();
         for command in commands {
             pipeline.add_command(command.clone());
         }
-        let replies = self.client.clone().send_packed_commands(&pipeline, 0, commands.len()).await;
+        let replies = self.client.clone().send_packed_commands(&pipeline, 0, pipeline.len()).await;
         if replies.is_ok() {
             self.heard.fetch_add(1, Ordering::Relaxed);
         }

@@ -39,6 +39,7 @@ mod opening;
 mod overload;
 mod owner;
 mod patience;
+mod probing;
 mod scripts;
 mod sending;
 mod shared_call;
@@ -86,6 +87,10 @@ pub(super) struct Node {
     timely: AtomicU64,
     /// Wakes the owner when a connection was given up or has ended.
     lost: Notify,
+    /// True if somebody waits for changes of keys.
+    is_watching: AtomicBool,
+    /// Wakes them when a key that they have read may have changed: the server has sent a notification, or the connection is new.
+    changed: Notify,
     state: Mutex<NodeState>,
     /// Set while `state` says what is wrong with the answers on the connection.
     is_failing: AtomicBool,
@@ -130,6 +135,8 @@ impl NodeHandle {
             number: AtomicU64::new(rand::random()),
             timely: AtomicU64::new(0),
             lost: Notify::new(),
+            is_watching: AtomicBool::new(false),
+            changed: Notify::new(),
             state: Mutex::new(NodeState::new(diagnosis)),
             is_failing: AtomicBool::new(false),
             corrupt: AtomicU64::new(0),
@@ -202,6 +209,21 @@ impl Deref for NodeHandle {
 impl Node {
     pub(super) fn connection(&self) -> Option<Arc<Connection>> {
         self.live.load_full()
+    }
+
+    /// Asks the server for notifications of changed keys, from the next connection on.
+    pub(super) fn watch_keys(&self) {
+        self.is_watching.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if the server sends notifications.
+    pub(super) fn is_notified(&self) -> bool {
+        self.live.load().as_ref().is_some_and(|live| live.is_tracking)
+    }
+
+    /// Returns when a key may have changed since it was read.
+    pub(super) async fn key_changed(&self) {
+        self.changed.notified().await;
     }
 
     pub(super) fn health(&self) -> Health {

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Value};
+use redis::aio::{MultiplexedConnection, SendError};
+use redis::{AsyncConnectionConfig, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, Value};
 use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -19,7 +19,7 @@ use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::redis::redirect::Redirect;
 use crate::store::redis::sentinel::Sentinels;
 use crate::store::redis::session::on_opening;
-use crate::store::redis::stream::Address;
+use crate::store::redis::stream::{Address, Stream};
 use crate::store::redis::target::{StoreTarget, Topology};
 use crate::store::redis::url::{HostPort, host_and_port};
 use crate::store::{Batch, Fault};
@@ -51,10 +51,11 @@ pub(super) async fn open(node: &Arc<Node>, target: &StoreTarget) -> Result<Conne
 }
 
 async fn open_at(node: &Arc<Node>, target: &StoreTarget, address: &Address) -> Result<Connection, Diagnosis> {
-    let live = connect(node, target, address).await?;
-    identify(&live, target, address).await?;
+    let (live, protocol) = connect(node, target, address).await?;
+    identify(&live, protocol, target, address).await?;
+    let is_tracking = protocol == ProtocolVersion::RESP3 && track(&live).await;
     try_out(&live, node, address, target).await?;
-    Ok(live)
+    Ok(Connection { is_tracking, ..live })
 }
 
 /// Opens a connection to the master that the Sentinels name, and has them watched for another one.
@@ -101,14 +102,45 @@ fn shown((host, port): &HostPort) -> String {
     host_and_port(host, *port)
 }
 
-/// Opens a connection and logs in.
-async fn connect(node: &Arc<Node>, target: &StoreTarget, address: &Address) -> Result<Connection, Diagnosis> {
+/// Opens a connection and logs in. Notifications need RESP3. If the server or the user lacks that, or the login fails, RESP2 follows.
+async fn connect(
+    node: &Arc<Node>,
+    target: &StoreTarget,
+    address: &Address,
+) -> Result<(Connection, ProtocolVersion), Diagnosis> {
+    // A node of a cluster sends no notification when it loses the hash slot of a key that does not exist.
+    if node.is_watching.load(Ordering::Relaxed) && !node.is_in_cluster {
+        let waiting = Arc::downgrade(node);
+        let take = move |push: PushInfo| {
+            if let (PushKind::Invalidate, Some(node)) = (push.kind, waiting.upgrade()) {
+                node.changed.notify_one();
+            }
+            Ok::<(), SendError>(())
+        };
+        let login = target.login.clone().set_protocol(ProtocolVersion::RESP3);
+        let stream = address.open().await?;
+        if let Ok(live) = log_in(node, address, &login, config().set_push_sender(take), stream).await {
+            return Ok((live, ProtocolVersion::RESP3));
+        }
+    }
     let stream = address.open().await?;
-    let config = AsyncConnectionConfig::new()
-        // Each call and each probe has its own deadline.
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(COMMANDS_KEPT);
-    let opened = MultiplexedConnection::new_with_config(&target.login, stream, config).await;
+    let live = log_in(node, address, &target.login, config(), stream).await?;
+    Ok((live, ProtocolVersion::RESP2))
+}
+
+fn config() -> AsyncConnectionConfig {
+    // Each call and each probe has its own deadline.
+    AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(COMMANDS_KEPT)
+}
+
+async fn log_in(
+    node: &Arc<Node>,
+    address: &Address,
+    login: &RedisConnectionInfo,
+    config: AsyncConnectionConfig,
+    stream: Box<dyn Stream>,
+) -> Result<Connection, Diagnosis> {
+    let opened = MultiplexedConnection::new_with_config(login, stream, config).await;
     let (client, driver) = opened.map_err(|error| on_opening(address, &error))?;
     let has_ended = Arc::new(AtomicBool::new(false));
     let (node, ended) = (Arc::downgrade(node), has_ended.clone());
@@ -120,14 +152,25 @@ async fn connect(node: &Arc<Node>, target: &StoreTarget, address: &Address) -> R
         }
     }));
     let (heard, overdue) = (AtomicU64::new(0), AtomicU32::new(0));
-    Ok(Connection { client, opened: Instant::now(), heard, overdue, has_ended, driver, _watcher: None })
+    let (opened, is_tracking) = (Instant::now(), false);
+    Ok(Connection { client, opened, is_tracking, heard, overdue, has_ended, driver, _watcher: None })
 }
 
 /// Tells the server this client's name and asks for its mode and role. What it does not let the user ask is left to the trial.
-async fn identify(live: &Connection, target: &StoreTarget, address: &Address) -> Result<(), Diagnosis> {
+async fn identify(
+    live: &Connection,
+    protocol: ProtocolVersion,
+    target: &StoreTarget,
+    address: &Address,
+) -> Result<(), Diagnosis> {
+    let version = if protocol == ProtocolVersion::RESP3 { 3 } else { 2 };
     let mut hello = redis::cmd("HELLO");
-    let (mode, role) = match live.reply(hello.arg(2).arg("SETNAME").arg(client_name())).await {
+    let (mode, role) = match live.reply(hello.arg(version).arg("SETNAME").arg(client_name())).await {
         Ok(Value::Array(values)) => (text_of(&values, "mode"), text_of(&values, "role")),
+        Ok(Value::Map(pairs)) => {
+            let values: Vec<Value> = pairs.into_iter().flat_map(|(name, value)| [name, value]).collect();
+            (text_of(&values, "mode"), text_of(&values, "role"))
+        }
         _ => (String::new(), role(live).await),
     };
     if mode == "cluster" && matches!(target.topology, Topology::Single(_)) {
@@ -140,6 +183,11 @@ async fn identify(live: &Connection, target: &StoreTarget, address: &Address) ->
         }
     }
     Diagnosis::of_kind(&mode, &role).map_or(Ok(()), Err)
+}
+
+/// Asks the server for notifications of changes of the keys that are read on the connection. Returns false if it refuses.
+async fn track(live: &Connection) -> bool {
+    matches!(live.reply(redis::cmd("CLIENT").arg("TRACKING").arg("ON")).await, Ok(Value::Okay))
 }
 
 /// The role, for a user without `+hello`. The name is worth no error.

@@ -5,24 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::{Cmd, Value};
 use tokio::time::{sleep, timeout};
 
 use super::connection::Connection;
 use super::opening::open;
 use super::patience::within;
+use super::probing::{LOOK_INTERVAL, Silence};
 use super::{Node, NodeState};
 use crate::store::Fault;
-use crate::store::redis::call::describe;
 use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::redis::target::StoreTarget;
-
-/// The interval of probes.
-const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-
-/// How long a probe of the current connection may take. Longer than a request waits: nothing waits for a probe, and a stall that
-/// requests survive is no reason to reconnect.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The pause before the second attempt to reconnect. It doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -43,6 +35,8 @@ pub(super) async fn run(node: Arc<Node>, target: StoreTarget) {
                 let live = Arc::new(live);
                 *node.state.lock() = NodeState::new(None);
                 node.live.store(Some(live.clone()));
+                // The server tracks only the keys that are read on the new connection.
+                node.changed.notify_one();
                 release_waiting(&node);
                 log.connected();
                 watch(&node, &live).await;
@@ -88,42 +82,19 @@ fn release_waiting(node: &Node) {
 
 /// Returns when requests no longer use `live`.
 async fn watch(node: &Node, live: &Arc<Connection>) {
+    let mut silence = Silence::default();
     while node.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, live)) {
         // A connection that is given up before this is polled leaves a permit in `lost`; a permit from an earlier connection
         // costs a turn of the loop.
         let diagnosis = if live.has_ended.load(Ordering::Relaxed) {
             Some(Diagnosis::new(Fault::Unreachable, "the connection was cut"))
-        } else if timeout(PROBE_INTERVAL, node.lost.notified()).await.is_err() {
-            ping(live, node).await.err()
+        } else if timeout(LOOK_INTERVAL, node.lost.notified()).await.is_err() && silence.is_probe_due(live, node) {
+            node.probe(live).await.err()
         } else {
             None
         };
         if let Some(diagnosis) = diagnosis {
             node.give_up(live, diagnosis);
-        }
-    }
-}
-
-/// Asks the server to repeat a number.
-async fn ping(live: &Connection, node: &Node) -> Result<(), Diagnosis> {
-    let number = node.number();
-    let mut ping = Cmd::new();
-    ping.arg("PING").arg(&number);
-    let silent = || Diagnosis::new(Fault::Silent, format!("PING had no answer within {PROBE_TIMEOUT:?}"));
-    let answer = within(PROBE_TIMEOUT, pin!(live.reply(&ping))).await.ok_or_else(silent)?;
-    match answer.and_then(Value::extract_error) {
-        Ok(Value::BulkString(echo)) if echo == number.as_bytes() => Ok(()),
-        Ok(other) => {
-            let text = format!("a reply was lost or duplicated on the way, PING was answered by {other:?}");
-            Err(Diagnosis::new(Fault::Unreachable, text))
-        }
-        Err(error) => {
-            let text = describe(&error);
-            if error.code().is_none() {
-                return Err(Diagnosis::new(Fault::Unreachable, text));
-            }
-            // A server that is busy with a script answers; a new connection would change nothing.
-            Diagnosis::of_call(&text, &node.key_starts).map_or(Ok(()), Err)
         }
     }
 }
