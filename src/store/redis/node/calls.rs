@@ -14,7 +14,6 @@
 use std::collections::VecDeque;
 use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
@@ -40,10 +39,6 @@ pub(super) const OUTSTANDING: usize = 2;
 /// The same at a node of a cluster, whose calls are smaller: each has the keys of one tag, of the 21 that one of three nodes has.
 pub(super) const OUTSTANDING_IN_CLUSTER: usize = 16;
 
-/// The places that are added while requests wait for a server that is far away. Without them a request would wait for a whole round
-/// trip before its own.
-const ADDED: usize = 2;
-
 /// Calls that are being collected, and the tasks that send them.
 pub(super) struct Calls {
     waiting: Mutex<Waiting>,
@@ -57,8 +52,6 @@ struct Waiting {
     calls: VecDeque<Call>,
     /// The number of free places.
     free: usize,
-    /// The number of places that are added.
-    added: usize,
     /// Requests for which there is no place.
     lines: Lines<Waiter>,
     /// The parts of the timeout for which there have been lines.
@@ -109,7 +102,6 @@ impl Calls {
         let waiting = Waiting {
             calls: VecDeque::new(),
             free: outstanding,
-            added: 0,
             lines: Lines::default(),
             parts: 0,
             is_counting: false,
@@ -222,25 +214,15 @@ impl Calls {
     /// Collects a call from the lines, for a place that is free.
     fn next(&self, node: &Node) -> Option<Call> {
         let mut waiting = self.waiting.lock();
-        let Waiting { lines, parts, .. } = &mut *waiting;
+        let Waiting { lines, parts, free, .. } = &mut *waiting;
         let mut next = None;
         while next.is_none() && !lines.is_empty() {
             lines.serve(|waiter| waiter.join(&mut next, node, *parts));
         }
         if next.is_none() {
-            waiting.free_place();
+            *free += 1;
         }
         next
-    }
-}
-
-impl Waiting {
-    fn free_place(&mut self) {
-        if self.added > 0 {
-            self.added -= 1;
-        } else {
-            self.free += 1;
-        }
     }
 }
 
@@ -266,16 +248,13 @@ impl<'a> TakenPlace<'a> {
 impl Drop for TakenPlace<'_> {
     fn drop(&mut self) {
         if !self.is_free {
-            self.node.calls.waiting.lock().free_place();
+            self.node.calls.waiting.lock().free += 1;
         }
     }
 }
 
-/// Ends the requests that do not get their turn in time, as long as there are lines. Adds a place after each part of the timeout in
-/// which no reply came.
+/// Ends the requests that do not get their turn in time, as long as there are lines.
 async fn expire(node: Arc<Node>) {
-    let heard = || node.live.load().as_ref().map(|live| live.heard.load(Ordering::Relaxed));
-    let mut last = heard();
     loop {
         sleep(node.timeout / PARTS).await;
         let mut waiting = node.calls.waiting.lock();
@@ -284,11 +263,6 @@ async fn expire(node: Arc<Node>) {
         let expired = waiting.lines.expire(|waiter| waiter.patience(parts) == 0);
         waiting.is_counting = !waiting.lines.is_empty();
         let is_done = !waiting.is_counting;
-        let before = std::mem::replace(&mut last, heard());
-        if !is_done && last == before && waiting.added < ADDED {
-            waiting.added += 1;
-            node.calls.tasks.spawn(send_calls(node.clone()));
-        }
         drop(waiting);
         // Before the first is answered: those that are answered count no longer.
         let errors: Vec<_> = expired.iter().map(|waiter| node.without_turn(waiter.since, waiter.timely)).collect();
