@@ -164,7 +164,7 @@ fn a_dry_run_says_all_that_would_keep_a_gateway_from_starting() {
     };
     told(&["--config", "weir.yaml"], 0, &[]);
     told(&["--config", "no.yaml"], 2, &["no.yaml"]);
-    told(&["--check", "127.0.0.1:0"], 1, &["no listener of this process sees a request end"]);
+    told(&["--check", "127.0.0.1:0"], 1, &["other listeners do not see when a request ends"]);
     told(&["--upstream", "echo", "--tls-cert", "no.pem", "--tls-key", "no.pem"], 1, &["no.pem"]);
     told(&["--upstream", "echo", "--access-log", "no/access.log"], 1, &["--access-log: no is not a directory"]);
     let wrong = ["--upstream", "a", "--store", "redis:/x", "--headers", "none-such", "--limits", "no.yaml"];

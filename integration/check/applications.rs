@@ -280,7 +280,7 @@ fn mistakes_are_told_with_their_places() {
         (json!({ "limit": "Logins", "id": "a", "count": 1, "period": "1s" }), &[("#/count", "per_call")]),
         (
             json!({ "limits": [charge("Logins", "a"), charge("Logins", "a")] }),
-            &[("#/limits/1/id", "charged twice for this id; add the costs")],
+            &[("#/limits/1/id", "two charges for this id; combine them")],
         ),
         (
             json!({ "limits": [{ "limit": "Logins", "id": 1 }, { "limit": 2 }], "op": "burn" }),

@@ -73,7 +73,7 @@ fn exit_codes_say_whose_fault_it_is() {
             1,
             "`remaining` must be at most 10",
         ),
-        (&["get", "Even:7", "--admin", &nobody], 3, "cannot ask the admin listener at 127.0.0.1:"),
+        (&["get", "Even:7", "--admin", &nobody], 3, "cannot reach the admin listener at 127.0.0.1:"),
         (&["get", "Even:7", "--admin", &proxy], 3, "is not an admin listener's"),
         (&["get", "Even:7", "--admin", "ftp://a"], 2, "only http:// and https:// are supported"),
         (&["get", "Even:7", "--admin-token-file", "/nowhere"], 2, "--admin-token-file `/nowhere`"),

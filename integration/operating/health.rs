@@ -40,7 +40,7 @@ fn it_says_how_a_process_is_from_its_start_to_its_end() {
     becomes(&[&ask[..], &["--live"]].concat(), 0, "alive\n");
     weir.signal("TERM");
     assert_eq!(weir.wait().code(), Some(0));
-    becomes(&ask, 1, "error: cannot ask the admin listener at 127.0.0.1:");
+    becomes(&ask, 1, "error: cannot reach the admin listener at 127.0.0.1:");
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn what_is_no_admin_listener_is_not_well() {
             1,
             "error: not an admin listener: unexpected response with 200 OK",
         ),
-        (&["--admin", &silent, "--timeout", "50ms"], 1, ": no answer within 50ms\n"),
+        (&["--admin", &silent, "--timeout", "50ms"], 1, ": no answer within 50ms ("),
         (&["--admin", &nobody, "--timeout", "10s"], 1, "Connection refused"),
         (&["--admin", "ftp://a"], 2, "only http:// and https:// are supported"),
         (&["--admin", "a:b"], 2, "invalid admin address"),

@@ -301,7 +301,7 @@ fn files_that_are_wrong_keep_it_from_starting() {
     authority.sign("other", &["a.example"]);
     fs::write(authority.path("limits.yaml"), WIDE).unwrap();
     for (flags, code, message) in [
-        (&["--tls-cert", "own.pem"][..], 2, "error: --tls-cert is given once and --tls-key not given"),
+        (&["--tls-cert", "own.pem"][..], 2, "error: --tls-cert needs --tls-key"),
         (&["--tls-cert", "no.pem", "--tls-key", "own.key"], 1, "error: --tls-cert no.pem: No such file"),
         (&["--tls-cert", "own.pem", "--tls-key", "other.key"], 1, "error: --tls-key other.key: the key does not match"),
         (&["--tls-client-ca", "ca.pem"], 2, "--tls-cert"),

@@ -29,7 +29,7 @@ pub(super) struct GrpcArgs {
     )]
     grpc_client_address: Vec<ClientAddress>,
 
-    /// Age at which a gRPC connection is asked to close (within 10 %), so that its client can balance load; 0s for never
+    /// Age at which a gRPC connection is asked to close (within 10%), so that its client can balance load; 0s for never
     #[arg(long, value_name = "DURATION", env = "WEIR_GRPC_MAX_CONNECTION_AGE", default_value = "30m", value_parser = parse_duration_or_zero)]
     grpc_max_connection_age: Duration,
 

@@ -89,14 +89,14 @@ pub(super) fn check_pairs(flags: ServerTlsFlags, certificates: usize, keys: usiz
     if certificates == keys {
         return Ok(());
     }
-    let times = |count| match count {
-        0 => "not given".to_owned(),
-        1 => "given once".to_owned(),
-        count => format!("given {count} times"),
-    };
-    let (certificates, keys) = (times(certificates), times(keys));
     let ServerTlsFlags { certificate, key, .. } = flags;
-    Err(format!("{certificate} is {certificates} and {key} {keys}; every certificate needs its key, in the same order"))
+    Err(match (certificates, keys) {
+        (_, 0) => format!("{certificate} needs {key}"),
+        (0, _) => format!("{key} needs {certificate}"),
+        _ => {
+            format!("{certificates} {certificate} and {keys} {key}: every certificate needs its key, in the same order")
+        }
+    })
 }
 
 /// Pairs certificates with the keys in the same place.
@@ -127,20 +127,16 @@ mod tests {
 
     #[test]
     fn every_certificate_has_its_key() {
-        let expected = |certificates, keys| {
-            Err(format!(
-                "--tls-cert is {certificates} and --tls-key {keys}; every certificate needs its key, in the same order"
-            ))
-        };
+        let uneven = "2 --tls-cert and 1 --tls-key: every certificate needs its key, in the same order";
         for (flags, expected) in [
             ("", Ok(())),
             ("--tls-cert a --tls-key b", Ok(())),
             ("--tls-cert a,c --tls-key b --tls-key d", Ok(())),
-            ("--tls-cert a", expected("given once", "not given")),
-            ("--tls-cert a --tls-cert c --tls-key b", expected("given 2 times", "given once")),
-            ("--tls-key b", expected("not given", "given once")),
+            ("--tls-cert a", Err("--tls-cert needs --tls-key")),
+            ("--tls-cert a --tls-cert c --tls-key b", Err(uneven)),
+            ("--tls-key b", Err("--tls-key needs --tls-cert")),
         ] {
-            assert_eq!(parse(flags).unwrap().check(), expected, "{flags}");
+            assert_eq!(parse(flags).unwrap().check(), expected.map_err(str::to_owned), "{flags}");
         }
     }
 

@@ -187,7 +187,7 @@ impl Loader {
         }
         for (limit, lint, place) in ignores.unused() {
             ignores.enter(limit);
-            let message = format!("there is no finding of {} to silence", quoted(lint.name()));
+            let message = format!("`ignore_lints: [{}]` has nothing to silence", lint.name());
             findings.warning(Lint::UnusedIgnore, place, message, "remove it");
         }
         ignores.enter(None);

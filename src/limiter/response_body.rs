@@ -100,7 +100,7 @@ impl UninspectedLog {
         if !logged.swap(true, Ordering::Relaxed) {
             let encoding = headers.text("content-encoding");
             let kind = headers.text("content-type");
-            tracing::warn!(encoding, "type" = kind, help, "a response's body is not read: it tells no cost");
+            tracing::warn!(encoding, "type" = kind, help, "a response's body is not read, so it has no readable cost");
         }
     }
 }

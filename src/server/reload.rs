@@ -145,8 +145,10 @@ fn within(loaded: LoadResult, sources: &Sources, options: RulesOptions) -> LoadR
     let file = sources.limits.as_ref().map_or("", |source| &source.name);
     let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !options.sees_ends && limit.counts_in_flight());
     if let Some(limit) = unseen {
-        let message =
-            format!("`{}` counts requests in flight, but no listener of this process sees a request end", limit.name);
+        let message = format!(
+            "`{}` counts requests in flight, which needs the proxy (`--upstream`): other listeners do not see when a request ends",
+            limit.name
+        );
         let help = "open the proxy with `--upstream`, or limit by a rate";
         report.problems.insert(0, Problem::of_file(file, message, help));
         report.errors += 1;
@@ -236,7 +238,7 @@ mod tests {
         let is_reloaded = match reloader.reload(&shared, PollMode::Always) {
             ReloadResult::Replaced => true,
             ReloadResult::Broken(report) => {
-                assert!(report.to_string().contains("no listener of this process sees a request end"), "{report}");
+                assert!(report.to_string().contains("other listeners do not see when a request ends"), "{report}");
                 false
             }
             ReloadResult::Unchanged => panic!("it has changed"),

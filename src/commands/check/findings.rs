@@ -88,7 +88,7 @@ fn of_decisions(found: &Inspection, expected: &Expected) -> Vec<Row> {
         ),
         warning(
             p50 <= timeout && p99 > timeout / 2,
-            format!("1 % of the decisions take longer than half of the store timeout of {timeout:?}: {change}"),
+            format!("1% of the decisions take longer than half of the store timeout of {timeout:?}: {change}"),
         ),
     ]
 }
@@ -168,7 +168,7 @@ fn of_settings(facts: &ServerFacts) -> Vec<Row> {
         ),
         warning(
             used_memory.saturating_mul(100) > maxmemory.saturating_mul(MOST_MEMORY) && *maxmemory > 0,
-            format!("{share} % of maxmemory are used: raise it before decisions fail or limits reset"),
+            format!("{share}% of maxmemory are used: raise it before decisions fail or limits reset"),
         ),
         warning(fails && takes_writes, "the last write to disk failed: read the server's log"),
         error(
@@ -320,7 +320,7 @@ mod tests {
         case(|found| info(found).policy = "allkeys-lru".into(), false, "h:1: maxmemory-policy is `allkeys-lru`");
         case(|found| info(found).policy = "volatile-lru".into(), false, "`CONFIG SET maxmemory-policy volatile-ttl`");
         case(|found| info(found).evicted_keys = 1, false, "dropped 1 key for lack of memory");
-        case(|found| info(found).used_memory = 95 << 20, false, "95 % of maxmemory");
+        case(|found| info(found).used_memory = 95 << 20, false, "95% of maxmemory");
         case(|found| info(found).version = "5.0.14".into(), false, "older than 6.2");
         case(|found| info(found).is_node = true, false, "use `redis+cluster://h:1`");
         case(|found| info(found).persistence_works = false, true, "rejects charges");

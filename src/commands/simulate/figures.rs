@@ -20,7 +20,7 @@ pub(super) fn delays_text(delays: &Delays, requests: u64) -> String {
     format!("{delayed}: p50 {p50}, p99 {p99}, max {most}")
 }
 
-/// The limit's own numbers, and whom they are not for.
+/// The limit's own numbers, and which ids have others.
 pub(super) fn numbers_text(limit: &LimitReport) -> String {
     let is_partly_replaced = limit.candidate.as_ref().is_some_and(|candidate| candidate.enforce_for > 0);
     let but = if is_partly_replaced { ", but for ids in the share of the candidate" } else { "" };

@@ -156,7 +156,7 @@ pub(super) fn sentence(report: &Report, reason: LeftOut, shows_ids: bool) -> Opt
     let what = match reason {
         LeftOut::NoClient => "are left out: no client's address can be read",
         LeftOut::Unreadable => "are left out: they do not fit the format",
-        LeftOut::Rejected => "are left out: the requests are rejected before any limit",
+        LeftOut::Rejected => "are left out: the requests would get 400 before any limit",
         LeftOut::InvalidEntry => "are left out: their requests are rejected, because the entry of a queue is too large",
         LeftOut::CarriesLimits => "are left out: their calls carry limits, which a recording does not keep",
         LeftOut::NoRequest => "tell of no request",

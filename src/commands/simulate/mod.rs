@@ -1,4 +1,4 @@
-//! `weir simulate`: whom limits would have denied, by the requests of an access log.
+//! `weir simulate`: which clients limits would have denied, by the requests of an access log.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ mod text;
 /// Numbers take effect this long before the first line of a log, because requests arrive before their lines are written.
 const BEFORE: Micros = Micros(24 * 3_600 * 1_000_000);
 
-/// Says whom limits would have denied, by the requests of access logs
+/// Shows which clients limits would have denied, by the requests of access logs
 #[derive(clap::Args, Debug)]
 pub struct Args {
     /// An access log, compressed with gzip or zstd or not; `-` reads standard input; repeatable

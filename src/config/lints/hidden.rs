@@ -21,7 +21,10 @@ pub(super) fn find<'s>(
     let hiding = others.find(|(place, other)| hides(other, subject) && (*place < index || !hides(subject, other)));
     if let Some((_, other)) = hiding {
         let (hidden, other) = (quoted(&limit.name), quoted(&other.limit.name));
-        return vec![(subject.places.name, format!("{hidden} never denies first: {other} is at least as strict"))];
+        return vec![(
+            subject.places.name,
+            format!("{hidden} can never be the one that denies: {other} is at least as strict"),
+        )];
     }
     let Allowance::Windows(windows) = &limit.allowance else { return Vec::new() };
     let mut found = Vec::new();
@@ -33,7 +36,10 @@ pub(super) fn find<'s>(
         });
         if let Some((_, other)) = hiding {
             let at = subject.places.windows.get(place).copied().unwrap_or(subject.places.name);
-            found.push((at, format!("the window of {window} never denies first: {other} is at least as strict")));
+            found.push((
+                at,
+                format!("the window of {window} can never be the one that denies: {other} is at least as strict"),
+            ));
         }
     }
     found

@@ -50,7 +50,7 @@ registry! {
         "A client that can choose its id gets a full bucket with each new one.",
         "Add a limit with `by: ip` for the same requests, or bound the ids with `max_keys` and `max_new_keys`.";
     HiddenLimit, "hidden-limit",
-        "A limit or a window that is looser than another one for the same requests never denies first.",
+        "A limit or a window that is looser than another one for the same requests can never be the one that denies.",
         "Remove it, or make it stricter than the other.";
     IdleLease, "idle-lease",
         "A lease that is too small or too short for several requests saves no call.",

@@ -80,7 +80,8 @@ impl Plan {
             let identified = NamedIdentity::read(rules, limit, &charge.id)
                 .map_err(|(part, reason)| wrong(ChargeMember::Id(part), reason))?;
             if buckets.contains(&identified.bucket.fingerprint) {
-                let reason = format!("{} is charged twice for this id; add the costs", limit.name);
+                let reason =
+                    format!("{} has two charges for this id; combine them into one with the summed cost", limit.name);
                 return Err(wrong(ChargeMember::Id(None), reason));
             }
             buckets.push(identified.bucket.fingerprint);
@@ -347,7 +348,7 @@ mod tests {
             (charge("Login", text("a")), ChargeMember::Limit, "no limit `Login`"),
             (charge("logins", text("a")), ChargeMember::Limit, "did you mean `Logins`?"),
             (charge("Logins", list(&[""])), ChargeMember::Id(Some(0)), "empty"),
-            (good(), ChargeMember::Id(None), "charged twice"),
+            (good(), ChargeMember::Id(None), "has two charges for this id"),
             (NamedCharge { numbers, ..charge("Logins", text("b")) }, ChargeMember::Numbers, "per_call"),
         ] {
             let error = Plan::of_named(&rules, &[good(), second], Mode::Spend, Micros(0), None).unwrap_err();

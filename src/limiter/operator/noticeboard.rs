@@ -238,7 +238,7 @@ impl Noticeboard {
             && !ours.is_empty()
         {
             if notes.restore(version, &ours.iter().map(note).collect::<Vec<_>>(), now).await? {
-                tracing::warn!(notices = ours.len(), "the store lost its {}; they were written back", T::PLURAL);
+                tracing::warn!(notices = ours.len(), "Redis had lost the {}; restored them", T::PLURAL);
                 return Ok(());
             }
             // Another gateway was faster.

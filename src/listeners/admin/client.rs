@@ -83,7 +83,7 @@ pub struct Page {
 
 /// No answer came, or none of an admin listener.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot ask the admin listener at {authority}: {reason}")]
+#[error("cannot reach the admin listener at {authority}: {reason} (is `weir serve` running? see `--admin`)")]
 pub struct AdminClientError {
     authority: String,
     reason: String,

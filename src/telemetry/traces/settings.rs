@@ -172,7 +172,7 @@ fn number<N: FromStr + PartialOrd + From<u8>>(name: &str, value: Option<String>,
     let Some(value) = value else { return Ok(default) };
     match value.parse() {
         Ok(number) if number > N::from(0) => Ok(number),
-        _ => Err(format!("{name}: {} is not a whole number above 0", quoted(&value))),
+        _ => Err(format!("{name}: {} must be a positive integer", quoted(&value))),
     }
 }
 
@@ -223,7 +223,11 @@ mod tests {
             ),
             (Some("http://a"), ("OTEL_TRACES_EXPORTER", "zipkin"), "write `otlp` or `none`"),
             (Some("http://a"), ("OTEL_TRACES_SAMPLER", "alway_on"), "did you mean `always_on`?"),
-            (Some("http://a"), ("OTEL_BSP_MAX_QUEUE_SIZE", "0"), "OTEL_BSP_MAX_QUEUE_SIZE: `0` is not a whole number"),
+            (
+                Some("http://a"),
+                ("OTEL_BSP_MAX_QUEUE_SIZE", "0"),
+                "OTEL_BSP_MAX_QUEUE_SIZE: `0` must be a positive integer",
+            ),
             (Some("http://a"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s"), "OTEL_EXPORTER_OTLP_TIMEOUT: `10s`"),
         ] {
             let error = read(flag, &[variable]).err().unwrap_or_default();

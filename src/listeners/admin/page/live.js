@@ -337,7 +337,7 @@ function storeCard({ store }) {
 function rulesCard({ rules, limits, now_ms }) {
   const age = rules.loaded ? `, loaded ${span(Math.max(0, now_ms / 1000 - rules.loaded))} ago` : "";
   const text = count(limits.length, "limit", "limits") + age;
-  return rules.error ? card("Rules", "files on disk not in use", true, text, rules.error) : card("Rules", "loaded", false, text);
+  return rules.error ? card("Rules", "rules on disk are broken; running the previous ones", true, text, rules.error) : card("Rules", "loaded", false, text);
 }
 
 function processCard({ phase, started, now_ms, workers, connections }) {
