@@ -366,7 +366,7 @@ def takes_no_text_for_markup(setting):
         file = pathlib.Path(setting.options.limits)
         rules = file.read_text()
         file.write_text(f'limits: {{ "{HOSTILE}": {{}} }}')
-        page.until_text("#health", "files on disk not in use")
+        page.until_text("#health", "rules on disk are broken; running the previous ones")
         page.until_text("#health", HOSTILE)
         page.until_text("#announcement", "The rules on disk have an error")
         file.write_text(rules)
