@@ -25,12 +25,12 @@ fn without_tests(text: &str) -> &str {
 fn touched(names: &[&str]) -> BTreeSet<String> {
     let sources = files(&repository().join("src")).into_iter();
     let is_test = |path: &str| path.contains("tests") || path.ends_with("model.rs");
-    let knows = |text: &str| {
+    let has_name = |text: &str| {
         let mut words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
         words.any(|word| names.contains(&word))
     };
-    let known = sources.filter(|(path, text)| !is_test(path) && knows(without_tests(text)));
-    known.map(|(path, _)| own_folder(&path, names).unwrap_or(path)).collect()
+    let found = sources.filter(|(path, text)| !is_test(path) && has_name(without_tests(text)));
+    found.map(|(path, _)| own_folder(&path, names).unwrap_or(path)).collect()
 }
 
 /// The folder of the thing itself, if the file is in it.
