@@ -48,9 +48,9 @@ pub(crate) fn fingerprint_of(text: &str, fingerprinter: &Fingerprinter) -> u128 
 /// The key of a bucket without the marks of its algorithm, window and candidate, and the fingerprint of that, which all buckets of the id
 /// share.
 pub fn plain<'k>(key: &'k str, fingerprint: u128, fingerprinter: &Fingerprinter) -> (&'k str, u128) {
-    match key.split_once('#') {
+    match memchr::memchr(b'#', key.as_bytes()) {
         None => (key, fingerprint),
-        Some((plain, _)) => (plain, fingerprint_of(plain, fingerprinter)),
+        Some(mark) => (&key[..mark], fingerprint_of(&key[..mark], fingerprinter)),
     }
 }
 
