@@ -29,8 +29,6 @@ FROM scratch
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="weir" \
       org.opencontainers.image.description="A rate limiter in front of APIs: a reverse proxy, and the decision service of Envoy, nginx, HAProxy, Traefik and Caddy" \
-      org.opencontainers.image.source="https://github.com/weir/weir" \
-      org.opencontainers.image.url="https://weir.github.io/weir/" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.revision="${REVISION}"

@@ -25,6 +25,7 @@ need caddy caddy
 need curl curl
 need openssl openssl
 need shellcheck shellcheck
+need rpmbuild rpm
 need systemd-analyze systemd # the program only; nothing is started
 need wrk wrk
 need h2load nghttp2-client

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Renders a chart as Helm does, many times in one process.
+"""Packs a chart and renders the archive as Helm does, many times in one process.
 
 Reads from FILE {"chart": a directory, "cases": [{"name", "namespace", "values"}], "files": [..], "versions": [..]}:
 with which values the chart is rendered, files of further objects, and the versions of Kubernetes whose schemas the
@@ -84,11 +84,6 @@ def rendered(chart, case, versions):
     return {"notes": notes, **held(objects, versions)}
 
 
-def size(chart):
-    with tempfile.TemporaryDirectory() as directory:
-        return pathlib.Path(chart.save(directory)).stat().st_size
-
-
 def further(path, versions):
     return {"notes": "", **held(read(pathlib.Path(path).read_text()), versions)}
 
@@ -97,16 +92,23 @@ def main():
     with open(sys.argv[1]) as file:
         asked = json.load(file)
     lint = helm_python.lint(asked["chart"])["messages"]
-    with helm_python.Chart.load(asked["chart"]) as chart:
-        answer = {
+    with tempfile.TemporaryDirectory() as directory:
+        with helm_python.Chart.load(asked["chart"]) as source:
+            archive = pathlib.Path(source.save(directory))
+        answer = answered(asked, archive, lint)
+    print(json.dumps(answer, default=str))
+
+
+def answered(asked, archive, lint):
+    with helm_python.Chart.load(str(archive)) as chart:
+        return {
             "chart": chart.metadata,
             "values": chart.values,
             "lint": [message for message in lint if message["severity"] >= WARNING],
-            "size": size(chart),
+            "size": archive.stat().st_size,
             "files": [further(path, asked["versions"]) for path in asked["files"]],
             "cases": [rendered(chart, case, asked["versions"]) for case in asked["cases"]],
         }
-    print(json.dumps(answer, default=str))
 
 
 main()

@@ -5,12 +5,6 @@ use std::path::{Component, Path, PathBuf};
 
 use super::page::{Page, pages, root};
 
-/// The address of the published pages of `docs`.
-const SITE: &str = "https://weir.github.io/weir/";
-
-/// The addresses of this repository's files. Pages of the site use them for files outside `docs`.
-const FILES: &[&str] = &["https://github.com/weir/weir/blob/main/", "https://github.com/weir/weir/tree/main/"];
-
 #[test]
 fn links_lead_to_files_and_headings_that_exist() {
     let pages = pages();
@@ -52,15 +46,9 @@ fn links(page: &Page) -> Vec<(usize, &str)> {
 
 /// The file of this repository to which a link leads.
 fn target(page: &str, link: &str) -> Option<PathBuf> {
-    if let Some(address) = link.strip_prefix(SITE) {
-        let page = Path::new("docs").join(address.trim_end_matches('/'));
-        let flat = page.with_extension("md");
-        return Some(if root().join(&flat).exists() { flat } else { page.join("index.md") });
-    }
-    if let Some(path) = FILES.iter().find_map(|files| link.strip_prefix(files)) {
-        return Some(PathBuf::from(path));
-    }
-    if link.contains("://") || link.starts_with("mailto:") {
+    // Such as `{repository}/releases`, which is only on the site.
+    let is_derived = link.starts_with('{');
+    if is_derived || link.contains("://") || link.starts_with("mailto:") {
         return None;
     }
     if link.is_empty() {

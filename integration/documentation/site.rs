@@ -5,27 +5,70 @@ use std::path::{Path, PathBuf};
 
 use regex::Regex;
 
-use super::page::{Page, pages, program, root};
+use super::page::{Page, pages, program};
+use crate::support::checkout::Checkout;
 use crate::support::process::finish;
 
-#[test]
-fn the_site_is_built_without_warnings_and_loads_nothing_from_elsewhere() {
-    let directory = tempfile::tempdir().unwrap();
-    let site = directory.path().join("site");
+/// Builds the site of the repository or of a copy.
+fn build(root: &Path, site: &Path) {
     let mut build = program("mkdocs");
-    build.args(["build", "--strict", "--site-dir"]).arg(&site).current_dir(root());
+    build.args(["build", "--strict", "--site-dir"]).arg(site).current_dir(root);
     let built = finish(build.env("NO_MKDOCS_2_WARNING", "1"));
     assert_eq!(built.code, Some(0), "{}", built.text());
+    loads_nothing(site);
+}
 
+/// No page loads anything from elsewhere, at once or by a script.
+fn loads_nothing(site: &Path) {
     let loaded =
         Regex::new(r#"<(?:script|img|iframe|source|link rel="(?:stylesheet|preload|icon)")[^>]*"(?:https?:)?//[^"]*""#);
     let loaded = loaded.unwrap();
     let mut wrong = Vec::new();
-    for page in written(&site) {
+    for page in written(site) {
         let text = fs::read_to_string(site.join(&page)).unwrap();
+        // The theme's script looks for this and asks GitHub about the repository.
+        assert!(!text.contains("data-md-component=\"source\""), "{}", page.display());
         wrong.extend(loaded.find_iter(&text).map(|found| format!("{}: {}", page.display(), found.as_str())));
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_site_of_a_checkout_names_no_repository() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkout = Checkout::of("");
+    build(&checkout.path(""), directory.path());
+    let read = |page: &str| fs::read_to_string(directory.path().join(page)).unwrap();
+    let nginx = read("gateways/nginx/index.html");
+    assert!(nginx.contains("The configuration is in <code>integration/examples/nginx</code>."), "{nginx}");
+    assert!(!read("get-started/index.html").contains("docker run"), "what is published is not on the page");
+}
+
+#[test]
+fn the_site_of_a_release_has_its_addresses() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkout = Checkout::of("repository = \"https://github.com/Example/weir\"\n");
+    build(&checkout.path(""), directory.path());
+    let read = |page: &str| fs::read_to_string(directory.path().join(page)).unwrap();
+    let nginx = read("gateways/nginx/index.html");
+    let files = "https://github.com/Example/weir/tree/HEAD/integration/examples/nginx";
+    for link in [
+        "rel=\"canonical\" href=\"https://example.github.io/weir/gateways/nginx/\"",
+        "href=\"https://github.com/Example/weir\"",
+        &format!("href=\"{files}\"><code>integration/examples/nginx</code>"),
+    ] {
+        assert!(nginx.contains(link), "{link} is not in {nginx}");
+    }
+    assert!(
+        read("metrics/index.html").contains("https://github.com/Example/weir/blob/HEAD/helm/weir/alerts/weir.yaml")
+    );
+    let start = read("get-started/index.html");
+    for name in
+        ["ghcr.io/example/weir serve", "oci://ghcr.io/example/charts/weir", "https://github.com/Example/weir/releases"]
+    {
+        assert!(start.contains(name), "{name} is not in {start}");
+    }
+    assert!(read("kubernetes/index.html").contains("oci://ghcr.io/example/charts/weir"));
 }
 
 /// The site's pages, one for each in `docs`.

@@ -49,7 +49,7 @@ fn each_alert_says_how_bad_it_is_and_where_to_read_what_to_do() {
         for needed in ["severity: ", "summary: ", "description: "] {
             assert!(alert.contains(needed), "{name} has no {needed}");
         }
-        let page = format!("runbook_url: https://weir.github.io/weir/runbook/#{}\n", name.to_lowercase());
+        let page = format!("runbook_url: docs/runbook.md#{}\n", name.to_lowercase());
         assert!(alert.contains(&page), "{name} does not say {page}");
         assert!(runbook.contains(&format!("\n## {name}\n")), "{name} is not in the runbook");
     }

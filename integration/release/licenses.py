@@ -21,14 +21,19 @@ SKIPPED = {"tests", "test", "testdata", "examples", "benches", "docs", "target"}
 
 LIBC = """\
 The program is linked statically with the GNU C Library, version 2.34 or later, which is under the GNU Lesser General
-Public License, version 2.1 or later. Its source is Debian's package `glibc`. Weir's source and the script that builds it
-(integration/image/build.sh) are at https://github.com/weir/weir, so it can be linked with a changed library."""
+Public License, version 2.1 or later. Its source is Debian's package `glibc`. Weir's source{place} has the script that builds
+it, integration/image/build.sh, so it can be linked with a changed library."""
 
 
 def metadata(target, flags):
     command = [os.environ.get("CARGO", "cargo"), "metadata", "--locked", "--format-version", "1"]
     output = subprocess.run([*command, "--filter-platform", target, *flags], check=True, stdout=subprocess.PIPE)
     return json.loads(output.stdout)
+
+
+def needed(node):
+    """What a package needs itself, apart from its tests and its build script."""
+    return [need["pkg"] for need in node["deps"] if any(kind["kind"] is None for kind in need["dep_kinds"])]
 
 
 def linked(metadata):
@@ -41,9 +46,7 @@ def linked(metadata):
         if identity in seen:
             continue
         seen.add(identity)
-        for dependency in nodes[identity]["deps"]:
-            if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
-                waiting.append(dependency["pkg"])
+        waiting.extend(needed(nodes[identity]))
     packages = [package for package in metadata["packages"] if package["id"] in seen - {root}]
     return sorted(packages, key=lambda package: (package["name"], package["version"]))
 
@@ -69,7 +72,8 @@ def heading(text):
 
 def main():
     target, *flags = sys.argv[1:]
-    packages = linked(metadata(target, flags))
+    known = metadata(target, flags)
+    packages = linked(known)
     print("Weir is under the Apache License 2.0, in LICENSE. It contains these libraries:\n")
     users, without = {}, []
     for package in packages:
@@ -92,7 +96,8 @@ def main():
         print(heading(", ".join(names)))
         print(f"{text}\n")
     print(heading("the GNU C Library"))
-    print(LIBC)
+    ours = next(package for package in known["packages"] if package["id"] == known["resolve"]["root"])
+    print(LIBC.format(place=f" at {ours['repository']}" if ours["repository"] else ""))
     # Debian's notices of it, and the license that they refer to.
     for path in ("/usr/share/doc/libc6/copyright", "/usr/share/common-licenses/LGPL-2.1"):
         if os.path.isfile(path):

@@ -1,4 +1,6 @@
 //! The workflows of a release, its scripts, and what they make.
 
+mod checks;
+mod names;
 mod packages;
 mod workflows;

@@ -6,8 +6,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use crate::support::checkout::Checkout;
 use crate::support::process::{finish, succeed};
 use crate::support::programs::{client, packaged, repository, unpacked};
+
+const VERSION: &str = "integration/release/version.sh";
 
 fn workflows() -> Vec<PathBuf> {
     let folder = fs::read_dir(repository().join(".github/workflows")).unwrap();
@@ -42,8 +45,8 @@ fn linters_have_nothing_to_say_about_the_workflows() {
     for (schema, paths) in [
         ("github-workflows", &["workflows/ci.yml", "workflows/release.yml"][..]),
         ("github-issue-forms", &["ISSUE_TEMPLATE/bug.yml", "ISSUE_TEMPLATE/feature.yml"]),
-        ("github-issue-config", &["ISSUE_TEMPLATE/config.yml"]),
         ("dependabot", &["dependabot.yml"]),
+        ("github-actions", &["actions/check/action.yml"]),
     ] {
         let paths: Vec<_> = paths.iter().map(|path| format!(".github/{path}")).collect();
         let schema = format!("vendor.{schema}");
@@ -77,7 +80,7 @@ fn the_linters_would_find_mistakes() {
 fn actions_are_pinned_to_commits_with_their_version() {
     let actions = parsed("actions");
     assert!(actions.len() > 5, "{actions:?}");
-    for action in actions {
+    for action in actions.iter().filter(|action| !action["uses"].as_str().unwrap().starts_with("./")) {
         let commit = action["uses"].as_str().unwrap().rsplit_once('@').unwrap().1;
         assert!(commit.len() == 40 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{action}");
     }
@@ -121,15 +124,79 @@ fn shellcheck_has_nothing_to_say_about_the_scripts() {
     assert!(shellcheck(&["--shell=bash"], &path).contains("SC2086"));
 }
 
+/// Without `pipefail`, the first program of a pipe may fail and its step goes on.
 #[test]
-fn a_tag_must_name_the_version_of_the_manifest() {
+fn a_step_fails_with_each_program_in_it() {
+    for path in workflows() {
+        let workflow = fs::read_to_string(&path).unwrap();
+        assert!(workflow.contains("\ndefaults:\n  run:\n    shell: bash\n"), "{}", path.display());
+        assert_eq!(workflow.matches("shell:").count(), 1, "{}: a step with another shell", path.display());
+    }
+}
+
+#[test]
+fn a_rehearsal_needs_no_name() {
     let version = env!("CARGO_PKG_VERSION");
-    let agreed = format!("version={version}\nprerelease={}\n", version.contains('-'));
-    assert_eq!(succeed(script("version.sh").args(["tag", &format!("v{version}")])), agreed);
-    assert_eq!(succeed(script("version.sh").args(["branch", "main"])), agreed);
-    let other = finish(script("version.sh").args(["tag", "v99.0.0"]));
-    assert_eq!(other.code, Some(1));
-    assert!(other.err.contains(&format!("the tag is `v99.0.0` and Cargo.toml has version {version}")), "{other:?}");
+    let checkout = Checkout::of("");
+    let agreed =
+        format!("version={version}\nprerelease={}\nrepository=\nimage=\ncharts=\nsite=\n", version.contains('-'));
+    assert_eq!(succeed(checkout.script(VERSION).args(["branch", "main"])), agreed);
+}
+
+#[test]
+fn a_tag_that_cannot_be_published_is_refused() {
+    let version = env!("CARGO_PKG_VERSION");
+    let tag = format!("v{version}");
+    let named = "repository = \"https://github.com/Example/weir\"\n";
+    let released = format!("# Changes\n\n## Unreleased\n\n## {version} - 2026-12-01\n\n### Added\n\n- this\n");
+    let checkout = Checkout::of("");
+    let asked = |lines: &str, changes: &str, tag: &str, here: Option<&str>| {
+        checkout.name(lines);
+        checkout.write("CHANGELOG.md", changes);
+        let mut script = checkout.script(VERSION);
+        if let Some(here) = here {
+            script.env("GITHUB_REPOSITORY", here).env("GITHUB_SERVER_URL", "https://github.com");
+        }
+        finish(script.args(["tag", tag]))
+    };
+    for here in [None, Some("Example/weir")] {
+        let published = asked(named, &released, &tag, here);
+        assert!(published.code == Some(0) && published.out.contains("\nimage=ghcr.io/example/weir\n"), "{published:?}");
+    }
+    let open = released.replace("## Unreleased\n", "## Unreleased\n\n### Fixed\n\n- that\n");
+    let undated = released.replace(" - 2026-12-01", "");
+    let unwritten = released.replace(version, "0.0.1");
+    for (lines, changes, tag, here, error) in [
+        (named, &released, "v99.0.0", None, "the tag is `v99.0.0` and Cargo.toml has version"),
+        ("", &released, &tag, None, "Cargo.toml has no `repository`"),
+        (named, &released, &tag, Some("example/fork"), "would be published by https://github.com/example/fork"),
+        (named, &open, &tag, None, "CHANGELOG.md has entries under `## Unreleased`"),
+        (named, &undated, &tag, None, "the section of a release has its date"),
+        (named, &unwritten, &tag, None, "has no changes below"),
+    ] {
+        let refused = asked(lines, changes, tag, here);
+        assert!(refused.code == Some(1) && refused.err.contains(error), "{error}: {refused:?}");
+    }
+}
+
+#[test]
+fn whatever_has_another_version_is_named() {
+    let version = env!("CARGO_PKG_VERSION");
+    let checkout = Checkout::of("");
+    for (path, word) in [
+        ("helm/weir/Chart.yaml", format!("appVersion: \"{version}\"")),
+        ("Dockerfile", format!("image.version=\"{version}\"")),
+        ("integration/examples/compose/compose.yaml", format!("weir:{version}")),
+        ("helm/weir/README.md", format!("weir:{version}")),
+        ("docs/kubernetes.md", format!("weir:{version}")),
+    ] {
+        let text = checkout.read(path);
+        assert!(text.contains(&word), "{path} has no {word}");
+        checkout.write(path, &text.replace(&word, &word.replace(version, "99.0.0")));
+        let refused = finish(checkout.script(VERSION).args(["branch", "main"]));
+        assert!(refused.code == Some(1) && refused.err.contains(path), "{path}: {refused:?}");
+        checkout.write(path, &text);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod binary;
 pub(crate) mod bus;
 pub(crate) mod certificates;
+pub(crate) mod checkout;
 pub(crate) mod cluster;
 pub(crate) mod crowd;
 pub(crate) mod frames;

@@ -7,10 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::Cli;
 use super::exit::{ExitCode, Failure};
+use super::site;
 use crate::config::{self, KnownFlag};
-
-/// The address of the schema of the flags' file. Editors find it by the line `# yaml-language-server: $schema=ADDRESS`.
-const CONFIG_SCHEMA: &str = "https://weir.github.io/weir/weir.schema.json";
 
 /// Prints the JSON schema of limits.yaml, by which editors complete and check it
 #[derive(Debug, clap::Args)]
@@ -22,10 +20,11 @@ pub struct Args {
 
 /// Prints the schema to `out`.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    let site = site::address();
     if args.config {
-        writeln!(out, "{:#}", of_flags())?;
+        writeln!(out, "{:#}", of_flags(site.as_deref()))?;
     } else {
-        out.write_all(config::SCHEMA.as_bytes())?;
+        out.write_all(of_rules(site.as_deref()).as_bytes())?;
     }
     Ok(ExitCode::Success)
 }
@@ -46,18 +45,28 @@ pub(super) fn known(flag: &Arg) -> Option<KnownFlag<'_>> {
     Some(KnownFlag { name: flag.get_long()?, is_repeatable })
 }
 
-fn of_flags() -> Value {
+/// With its address on the site, if there is one.
+fn of_rules(site: Option<&str>) -> String {
+    let Some(site) = site else { return config::SCHEMA.to_owned() };
+    // As text, so that the keys stay in their order.
+    config::SCHEMA.replacen('{', &format!("{{\n  \"$id\": \"{site}limits.schema.json\","), 1)
+}
+
+fn of_flags(site: Option<&str>) -> Value {
     let properties: Map<String, Value> =
         settable().iter().filter_map(|flag| Some((flag.get_long()?.to_owned(), of_flag(flag)))).collect();
-    json!({
+    let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": CONFIG_SCHEMA,
         "title": "Flags of weir serve",
         "description": "The file of `weir serve --config`: a key for each flag, with a list for a flag that is repeatable.",
         "type": "object",
         "additionalProperties": false,
         "properties": properties,
-    })
+    });
+    if let Some(site) = site {
+        schema["$id"] = format!("{site}weir.schema.json").into();
+    }
+    schema
 }
 
 fn of_flag(flag: &Arg) -> Value {
@@ -84,7 +93,7 @@ mod tests {
 
     #[test]
     fn the_schema_and_the_reader_know_the_same_files() {
-        let schema = of_flags();
+        let schema = of_flags(None);
         let validator = jsonschema::validator_for(&schema).unwrap();
         let flags = settable();
         let known: Vec<_> = flags.iter().filter_map(known).collect();
@@ -102,6 +111,19 @@ mod tests {
             let source = config::Source { name: "weir.yaml".into(), text: text.into() };
             assert_eq!(config::settings(&source, &known).is_ok(), is_right, "{text}");
             assert_eq!(validator.is_valid(&value), is_right, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_schema_has_the_address_that_it_has_on_the_site() {
+        let rules = |site| -> Value { serde_json::from_str(&of_rules(site)).unwrap() };
+        let site = Some("https://docs.example.com/");
+        for (schema, bare, name) in
+            [(rules(site), rules(None), "limits.schema.json"), (of_flags(site), of_flags(None), "weir.schema.json")]
+        {
+            assert_eq!(schema["$id"], format!("https://docs.example.com/{name}"));
+            assert_eq!(bare["$id"], Value::Null);
+            assert_eq!(schema["properties"], bare["properties"]);
         }
     }
 }

@@ -10,9 +10,9 @@ use super::schema::SCHEMA;
 const START: &str = "\n## Every key\n";
 
 const ABOUT: &str = "
-All keys of a rules file, made from its JSON schema. `weir schema` prints the schema; with the line
-`# yaml-language-server: $schema=https://weir.github.io/weir/limits.schema.json`, editors complete and check the file. Durations are
-numbers with `ns`, `us`, `ms`, `s`, `m`, `h`, `d` or `w`, such as `1h30m`.
+All keys of a rules file, made from its JSON schema. Write it with `weir schema >limits.schema.json`; with the first line
+`# yaml-language-server: $schema=limits.schema.json`, editors complete and check the file. Durations are numbers
+with `ns`, `us`, `ms`, `s`, `m`, `h`, `d` or `w`, such as `1h30m`.
 ";
 
 /// The headings, and what they describe.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::ValueEnum;
 
 use super::exit::{ExitCode, Failure};
+use super::site;
 
 /// Limits of whole requests.
 const REQUESTS: &str = include_str!("requests.yaml");
@@ -61,27 +62,42 @@ impl Gateway {
         }
     }
 
-    /// The page on the gateway, without the site's address.
+    /// The page on the gateway.
     const fn page(self) -> &'static str {
         match self {
-            Self::Proxy => "proxy/",
-            Self::Nginx => "gateways/nginx/",
-            Self::Haproxy => "gateways/haproxy/",
-            Self::Traefik => "gateways/traefik/",
-            Self::Caddy => "gateways/caddy/",
-            Self::ExtAuthz => "gateways/envoy/",
-            Self::EnvoyRatelimit => "gateways/rate-limit-service/",
+            Self::Proxy => "proxy",
+            Self::Nginx => "gateways/nginx",
+            Self::Haproxy => "gateways/haproxy",
+            Self::Traefik => "gateways/traefik",
+            Self::Caddy => "gateways/caddy",
+            Self::ExtAuthz => "gateways/envoy",
+            Self::EnvoyRatelimit => "gateways/rate-limit-service",
         }
     }
 
-    const fn rules(self) -> &'static str {
-        if matches!(self, Self::EnvoyRatelimit) { DESCRIPTORS } else { REQUESTS }
+    fn rules(self, site: Option<&str>) -> String {
+        about(site) + if matches!(self, Self::EnvoyRatelimit) { DESCRIPTORS } else { REQUESTS }
     }
+}
+
+/// The first lines of the file, with the schema's address for editors.
+fn about(site: Option<&str>) -> String {
+    let schema = site.map(|site| format!("# yaml-language-server: $schema={site}limits.schema.json\n"));
+    let hint = "# For an editor that completes it: `weir schema >limits.schema.json`, and the first line\n\
+                # `# yaml-language-server: $schema=limits.schema.json`.\n";
+    format!(
+        "{}# The limits that Weir enforces. `weir check` validates this file and runs the tests at its end. A running Weir \
+         reads it again\n# when it changes. All keys: {}\n{}",
+        schema.as_deref().unwrap_or_default(),
+        site::page(site, "rules"),
+        if site.is_some() { "" } else { hint },
+    )
 }
 
 /// Writes the file, and the next commands to `err`.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
-    let text = args.gateway.rules();
+    let site = site::address();
+    let text = args.gateway.rules(site.as_deref());
     if args.file == Path::new(OUTPUT) {
         out.write_all(text.as_bytes())?;
         return Ok(ExitCode::Success);
@@ -101,9 +117,29 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     })?;
     write!(
         err,
-        "{name} is written. Next:\n  weir check {name}\n  weir serve --limits {name} {}\nThen: https://weir.github.io/weir/{}\n",
+        "{name} is written. Next:\n  weir check {name}\n  weir serve --limits {name} {}\nThen: {}\n",
         args.gateway.listener(),
-        args.gateway.page(),
+        site::page(site.as_deref(), args.gateway.page()),
     )?;
     Ok(ExitCode::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_names_the_schema_on_the_site_or_how_to_print_it() {
+        let published = Gateway::Nginx.rules(Some("https://docs.example.com/"));
+        assert!(
+            published.starts_with("# yaml-language-server: $schema=https://docs.example.com/limits.schema.json\n# The")
+        );
+        assert!(published.contains("All keys: https://docs.example.com/rules/\n"), "{published}");
+        let bare = Gateway::Nginx.rules(None);
+        assert!(bare.starts_with("# The limits") && !bare.contains("://"), "{bare}");
+        assert!(
+            bare.contains("All keys: docs/rules.md\n") && bare.contains("`weir schema >limits.schema.json`"),
+            "{bare}"
+        );
+    }
 }
