@@ -1,6 +1,7 @@
 //! Concurrent requests share a call and nothing else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use weir::engine::algorithms::charge::{Charge, Mode};
@@ -13,6 +14,7 @@ use weir::store::{Batch, StoreError};
 
 use super::{charge, connected, decide, fixed, hurried, options, resumes, spend};
 use crate::support::cluster::RedisCluster;
+use crate::support::injector::{Injector, Trouble};
 use crate::support::redis::{RedisConfig, RedisServer};
 
 /// The most charges in one call.
@@ -135,6 +137,19 @@ async fn flooded(
     let mut of_flood: Vec<(u64, usize)> = places.filter_map(|(asked, answer)| Some((place(answer)?, asked))).collect();
     of_flood.sort_unstable();
     (others, of_flood.into_iter().map(|(_, asked)| asked).collect())
+}
+
+/// The round trip is more than half of the timeout: who waited for a whole one would be too late after its own.
+#[tokio::test]
+async fn a_flood_of_one_id_costs_no_other_a_round_trip() {
+    let server = RedisServer::plain();
+    let injector = Injector::to(&server.address());
+    let url = format!("redis://{}", injector.address);
+    injector.set(Trouble::Delay(Duration::from_millis(220)));
+    let store = connected(&RedisOptions { timeout: Duration::from_millis(420), ..options(&url) }).await;
+    let flood = std::iter::repeat_n(vec![one("F:1", 1_000)], 300);
+    let answers = together(&store, flood.chain((0..40).map(|id| vec![one(&format!("O:{id}"), 5)])).collect()).await;
+    assert!(answers[300..].iter().all(Result::is_ok), "{:?}", &answers[300..]);
 }
 
 #[tokio::test]

@@ -61,8 +61,8 @@ fn a_flood_of_one_id_delays_no_other_at_a_server_far_away() {
     let injector = Injector::to(&redis.address());
     let rates = [1, 2, 3, 4].map(|hours| format!("{{ count: 100000, period: {hours}h }}")).join(", ");
     let limits = format!("limits: {{ Ids: {{ by: {{ header: x-id }}, rates: [{rates}], on_store_error: deny }} }}");
-    let weir = serve(&limits, &format!("redis://{}", injector.address), &["--store-timeout", "800ms"]);
     injector.set(Trouble::Delay(Duration::from_millis(100)));
+    let weir = serve(&limits, &format!("redis://{}", injector.address), &["--store-timeout", "800ms"]);
     let flood = std::iter::repeat_n(String::from("flood"), 2_000);
     let ids: Vec<String> = flood.chain((0..40).map(|id| format!("other{id}"))).collect();
     let statuses = statuses(&weir, &ids);

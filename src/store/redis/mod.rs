@@ -73,7 +73,7 @@ impl RedisStore {
             (KeyStarts::spread(&target.prefix), Servers::Cluster(Cluster::start(target)))
         } else {
             let key_starts = KeyStarts::single(&target.prefix);
-            (key_starts.clone(), Servers::One(NodeHandle::start(target, key_starts)))
+            (key_starts.clone(), Servers::One(NodeHandle::start(target, key_starts, Arc::default())))
         };
         let leases = Leases::new();
         Arc::new_cyclic(|store| {

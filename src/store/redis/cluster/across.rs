@@ -206,7 +206,7 @@ impl Progress<'_> {
         };
         self.ask(self.rest(), given_back).await;
         let is_lost = |(now, then): &(&ChargeState, &ChargeState)| now.failed.is_some() && then.failed.is_none();
-        self.nodes.count_lost(self.charges.iter().zip(&known).filter(is_lost).count() as u64);
+        self.nodes.counts.count_lost(self.charges.iter().zip(&known).filter(is_lost).count() as u64);
         let untouched = |place: usize, charge: &Charge| {
             let ChargeState { is_spent, .. } = known[place];
             let is_known = is_spent || known[place].is_short() || is_prevented(&known[place]);

@@ -5,7 +5,6 @@
 //! again (`refresh`). Replicas are never asked.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -18,7 +17,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use self::map::Map;
 use super::diagnosis::Diagnosis;
 use super::keys::KeyStarts;
-use super::node::{Line, NodeHandle, Route};
+use super::node::{Line, NodeCounts, NodeHandle, Route};
 use super::request::Request;
 use super::target::StoreTarget;
 use super::unclaimed::Unclaimed;
@@ -50,8 +49,8 @@ struct Nodes {
     stale: Notify,
     /// Why the map could not be read last.
     diagnosis: Mutex<Option<Diagnosis>>,
-    /// Refunds across hash slots that were not made.
-    lost_refunds: AtomicU64,
+    /// Of all nodes, also of those that have left, and of requests across hash slots.
+    counts: Arc<NodeCounts>,
     /// Requests across hash slots, which go on if their clients leave. Each ends within a few of the store's timeouts.
     tasks: TaskTracker,
 }
@@ -67,7 +66,7 @@ impl Cluster {
             map: ArcSwap::from_pointee(Map::default()),
             stale: Notify::new(),
             diagnosis: Mutex::new(Some(diagnosis)),
-            lost_refunds: AtomicU64::new(0),
+            counts: Arc::default(),
             tasks: TaskTracker::new(),
         });
         let refresher = tokio::spawn(refresh::run(nodes.clone()));
@@ -136,7 +135,7 @@ impl Cluster {
                     nodes.ask(Route::new(tag_of(&refund.bucket), Line::of(batch.charges)), &batch, now)
                 });
                 for answer in asked.collect::<Vec<_>>() {
-                    nodes.count_lost(u64::from(answer.wait().await.is_err()));
+                    nodes.counts.count_lost(u64::from(answer.wait().await.is_err()));
                 }
             }
         });
@@ -168,14 +167,12 @@ impl Cluster {
     /// The state of all nodes: they are connected if each tag's is.
     pub(super) fn health(&self) -> Health {
         let map = self.nodes.map.load();
-        let lost_refunds = self.nodes.lost_refunds.load(Ordering::Relaxed);
-        let mut health = Health { connected: map.is_complete(), lost_refunds, ..Health::default() };
+        let mut health = Health { connected: map.is_complete(), ..Health::default() };
+        self.nodes.counts.tell(&mut health);
         for (name, node) in map.named() {
             let of_node = node.health();
             health.connected &= of_node.connected;
             health.breaker_open |= of_node.breaker_open;
-            health.corrupt_values += of_node.corrupt_values;
-            health.lost_refunds += of_node.lost_refunds;
             if health.fault.is_none() {
                 health.fault = of_node.fault;
                 health.last_error = of_node.last_error.map(|error| format!("node {name}: {error}"));
@@ -195,12 +192,8 @@ impl Nodes {
         self.map.load().of_tag(tag).ok_or(StoreError::Down)
     }
 
-    fn count_lost(&self, refunds: u64) {
-        self.lost_refunds.fetch_add(refunds, Ordering::Relaxed);
-    }
-
     /// A node at `host:port`, which begins to connect.
     fn open(&self, host: &str, port: u16, tag: u8) -> Result<NodeHandle, String> {
-        Ok(NodeHandle::start(&self.target.node(host, port, tag)?, self.key_starts.clone()))
+        Ok(NodeHandle::start(&self.target.node(host, port, tag)?, self.key_starts.clone(), self.counts.clone()))
     }
 }

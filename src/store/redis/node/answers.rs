@@ -37,7 +37,7 @@ impl Node {
             }
         })?;
         if reply.corrupt > 0 {
-            self.corrupt.fetch_add(reply.corrupt, Ordering::Relaxed);
+            self.counts.corrupt.fetch_add(reply.corrupt, Ordering::Relaxed);
         }
         let failing = reply.answers.iter().find_map(|answer| answer.as_ref().err());
         match failing.filter(|_| reply.answers.iter().all(Result::is_err)) {

@@ -14,6 +14,8 @@
 use std::collections::VecDeque;
 use std::slice;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use smallvec::{SmallVec, smallvec};
@@ -22,6 +24,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
 use super::Node;
+use super::connection::Connection;
 use super::lines::{Line, Lines, Offer, SHARE};
 use super::overload::WaitingRequests;
 use super::patience::PARTS;
@@ -39,6 +42,10 @@ pub(super) const OUTSTANDING: usize = 2;
 /// The same at a node of a cluster, whose calls are smaller: each has the keys of one tag, of the 21 that one of three nodes has.
 pub(super) const OUTSTANDING_IN_CLUSTER: usize = 16;
 
+/// The places that are added, one in each part of the timeout, while requests wait for a server whose replies take longer than a
+/// part just for the way. Without them a request would wait for a whole round trip before its own.
+const ADDED: usize = 4;
+
 /// Calls that are being collected, and the tasks that send them.
 pub(super) struct Calls {
     waiting: Mutex<Waiting>,
@@ -52,6 +59,8 @@ struct Waiting {
     calls: VecDeque<Call>,
     /// The number of free places.
     free: usize,
+    /// The number of places that are added.
+    added: usize,
     /// Requests for which there is no place.
     lines: Lines<Waiter>,
     /// The parts of the timeout for which there have been lines.
@@ -102,6 +111,7 @@ impl Calls {
         let waiting = Waiting {
             calls: VecDeque::new(),
             free: outstanding,
+            added: 0,
             lines: Lines::default(),
             parts: 0,
             is_counting: false,
@@ -214,15 +224,25 @@ impl Calls {
     /// Collects a call from the lines, for a place that is free.
     fn next(&self, node: &Node) -> Option<Call> {
         let mut waiting = self.waiting.lock();
-        let Waiting { lines, parts, free, .. } = &mut *waiting;
+        let Waiting { lines, parts, .. } = &mut *waiting;
         let mut next = None;
         while next.is_none() && !lines.is_empty() {
             lines.serve(|waiter| waiter.join(&mut next, node, *parts));
         }
         if next.is_none() {
-            *free += 1;
+            waiting.free_place();
         }
         next
+    }
+}
+
+impl Waiting {
+    fn free_place(&mut self) {
+        if self.added > 0 {
+            self.added -= 1;
+        } else {
+            self.free += 1;
+        }
     }
 }
 
@@ -248,21 +268,27 @@ impl<'a> TakenPlace<'a> {
 impl Drop for TakenPlace<'_> {
     fn drop(&mut self) {
         if !self.is_free {
-            self.node.calls.waiting.lock().free += 1;
+            self.node.calls.waiting.lock().free_place();
         }
     }
 }
 
-/// Ends the requests that do not get their turn in time, as long as there are lines.
+/// Ends the requests that do not get their turn in time, as long as there are lines, and adds places at a server that is far away.
 async fn expire(node: Arc<Node>) {
+    let part = node.timeout / PARTS;
+    let is_far = |live: &Arc<Connection>| Duration::from_micros(live.shortest.load(Ordering::Relaxed)) >= part;
     loop {
-        sleep(node.timeout / PARTS).await;
+        sleep(part).await;
         let mut waiting = node.calls.waiting.lock();
         waiting.parts += 1;
         let parts = waiting.parts;
         let expired = waiting.lines.expire(|waiter| waiter.patience(parts) == 0);
         waiting.is_counting = !waiting.lines.is_empty();
         let is_done = !waiting.is_counting;
+        if !is_done && waiting.added < ADDED && node.live.load().as_ref().is_some_and(is_far) {
+            waiting.added += 1;
+            node.calls.tasks.spawn(send_calls(node.clone()));
+        }
         drop(waiting);
         // Before the first is answered: those that are answered count no longer.
         let errors: Vec<_> = expired.iter().map(|waiter| node.without_turn(waiter.since, waiter.timely)).collect();

@@ -18,6 +18,8 @@ pub(in crate::store::redis) struct Connection {
     pub(super) is_tracking: bool,
     /// Replies received.
     pub(super) heard: AtomicU64,
+    /// The shortest time that a reply took, in microseconds: the way there and back, whatever the server's load.
+    pub(super) shortest: AtomicU64,
     /// Outstanding calls whose requests have already been answered without the server.
     pub(super) overdue: AtomicU32,
     pub(super) has_ended: Arc<AtomicBool>,
@@ -51,8 +53,9 @@ impl Connection {
     pub(in crate::store::redis) async fn reply_when_asking(&self, command: Cmd) -> Result<Value, RedisError> {
         let mut pipeline = redis::pipe();
         pipeline.cmd("ASKING").add_command(command);
+        let sent = Instant::now();
         let mut replies = self.client.clone().send_packed_commands(&pipeline, 1, 1).await?;
-        self.heard.fetch_add(1, Ordering::Relaxed);
+        self.count_reply(sent);
         Ok(replies.pop().unwrap_or(Value::Nil))
     }
 
@@ -62,19 +65,27 @@ impl Connection {
         for command in commands {
             pipeline.add_command(command.clone());
         }
+        let sent = Instant::now();
         let replies = self.client.clone().send_packed_commands(&pipeline, 0, pipeline.len()).await;
         if replies.is_ok() {
-            self.heard.fetch_add(1, Ordering::Relaxed);
+            self.count_reply(sent);
         }
         replies
     }
 
     /// Sends a command and returns its reply.
     pub(in crate::store::redis) async fn reply(&self, command: &Cmd) -> Result<Value, RedisError> {
+        let sent = Instant::now();
         let reply = self.client.clone().send_packed_command(command).await;
         if reply.is_ok() {
-            self.heard.fetch_add(1, Ordering::Relaxed);
+            self.count_reply(sent);
         }
         reply
+    }
+
+    fn count_reply(&self, sent: Instant) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+        let micros = u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.shortest.fetch_min(micros, Ordering::Relaxed);
     }
 }

@@ -94,9 +94,28 @@ pub(super) struct Node {
     state: Mutex<NodeState>,
     /// Set while `state` says what is wrong with the answers on the connection.
     is_failing: AtomicBool,
+    counts: Arc<NodeCounts>,
+}
+
+/// What nodes count. Those of a cluster share it, so the sums stay when one leaves.
+#[derive(Default)]
+pub(super) struct NodeCounts {
+    /// Values that were not buckets.
     corrupt: AtomicU64,
     /// Refunds that nobody waits for and that were not made.
     lost_refunds: AtomicU64,
+}
+
+impl NodeCounts {
+    pub(super) fn count_lost(&self, refunds: u64) {
+        self.lost_refunds.fetch_add(refunds, Ordering::Relaxed);
+    }
+
+    /// Adds the sums to a store's health.
+    pub(super) fn tell(&self, health: &mut Health) {
+        health.corrupt_values = self.corrupt.load(Ordering::Relaxed);
+        health.lost_refunds = self.lost_refunds.load(Ordering::Relaxed);
+    }
 }
 
 #[derive(Clone)]
@@ -117,7 +136,7 @@ impl NodeState {
 impl NodeHandle {
     /// Starts to connect to `target` and returns at once: until there is a connection, every decision is
     /// [`StoreError::Down`]. Call it inside the tokio runtime that will ask.
-    pub(super) fn start(target: &StoreTarget, key_starts: KeyStarts) -> Self {
+    pub(super) fn start(target: &StoreTarget, key_starts: KeyStarts, counts: Arc<NodeCounts>) -> Self {
         let is_in_cluster = target.is_node();
         let outstanding = if is_in_cluster { OUTSTANDING_IN_CLUSTER } else { OUTSTANDING };
         let diagnosis = Some(Diagnosis::new(Fault::Unreachable, "not connected yet"));
@@ -139,8 +158,7 @@ impl NodeHandle {
             changed: Notify::new(),
             state: Mutex::new(NodeState::new(diagnosis)),
             is_failing: AtomicBool::new(false),
-            corrupt: AtomicU64::new(0),
-            lost_refunds: AtomicU64::new(0),
+            counts,
         });
         let owner = tokio::spawn(owner::run(node.clone(), target.clone()));
         Self { node, _owner: AbortOnDropHandle::new(owner) }
@@ -231,15 +249,10 @@ impl Node {
         let is_over = self.is_failing.load(Ordering::Relaxed) && noted.elapsed() >= FAILING_FOR;
         let diagnosis = diagnosis.filter(|_| !is_over);
         let (fault, last_error) = diagnosis.map(|diagnosis| (diagnosis.fault, diagnosis.text)).unzip();
-        Health {
-            connected: self.live.load().is_some(),
-            breaker_open,
-            fault,
-            last_error,
-            corrupt_values: self.corrupt.load(Ordering::Relaxed),
-            lost_refunds: self.lost_refunds.load(Ordering::Relaxed),
-            ..Health::default()
-        }
+        let connected = self.live.load().is_some();
+        let mut health = Health { connected, breaker_open, fault, last_error, ..Health::default() };
+        self.counts.tell(&mut health);
+        health
     }
 
     /// Returns an error if there is no connection, and none is about to come.

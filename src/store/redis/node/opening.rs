@@ -151,9 +151,9 @@ async fn log_in(
             node.lost.notify_one();
         }
     }));
-    let (heard, overdue) = (AtomicU64::new(0), AtomicU32::new(0));
+    let (heard, shortest, overdue) = (AtomicU64::new(0), AtomicU64::new(u64::MAX), AtomicU32::new(0));
     let (opened, is_tracking) = (Instant::now(), false);
-    Ok(Connection { client, opened, is_tracking, heard, overdue, has_ended, driver, _watcher: None })
+    Ok(Connection { client, opened, is_tracking, heard, shortest, overdue, has_ended, driver, _watcher: None })
 }
 
 /// Tells the server this client's name and asks for its mode and role. What it does not let the user ask is left to the trial.

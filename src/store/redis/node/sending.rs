@@ -21,7 +21,7 @@ use crate::store::{Fault, StoreAnswer, StoreError};
 /// Sends the oldest call that is being collected, and then calls from the lines as long as something waits there.
 pub(super) async fn send_calls(node: Arc<Node>) {
     let mut place = TakenPlace::new(&node);
-    let mut next = node.calls.take();
+    let mut next = node.calls.take().or_else(|| place.next());
     while let Some(call) = next {
         node.send(call).await;
         next = place.next();
@@ -126,7 +126,7 @@ impl Node {
                 let node = Arc::clone(self);
                 self.calls.spawn(async move {
                     if answer.wait().await.is_err() {
-                        node.lost_refunds.fetch_add(1, Ordering::Relaxed);
+                        node.counts.count_lost(1);
                     }
                 });
             }
