@@ -22,6 +22,7 @@ limits:
     cost: { header: x-cost }
     rates: [{ count: 10, period: 1m }, { count: 15, period: 1h }]
   Watched: { by: { header: x-user }, burst: 1, mode: shadow }
+  Upload: { match: { path: /upload }, by: ip, cost: { bytes: request }, count: 1000, period: 1h }
   Shut: { match: { path: /shut/** }, by: global, deny: true }
 overrides:
   Logins:vip: { unlimited: true }
@@ -68,6 +69,7 @@ fn table() -> Vec<(Asked, u16)> {
         (search("/search/films?tenant={}", 4, free("9")), 200),
         (search("/search/books?tenant={}", 5, free("much")), 429),
         (search("/search/books?q", 5, free("9")), 200),
+        (Asked { method: "PUT", target: "/upload", client: 10, ..ASKED }, 200),
         (Asked { target: "/shut/down", client: 6, ..ASKED }, 429),
         (Asked { method: "OPTIONS", target: "*", client: 7, ..ASKED }, 200),
         // A gRPC client gets a denial with 200, a gateway must not.
@@ -230,6 +232,9 @@ fn check_all(weir: &Weir) {
     let ask_as = |way| table().iter().map(|(asked, _)| ask(weir, way, asked)).collect::<Vec<_>>();
     let proxy = ask_as(0);
     for ((asked, status), told) in table().iter().zip(&proxy) {
+        let is_in_bytes =
+            told.policies.as_ref().is_some_and(|list| list.contains("\"Upload\";q=1000;qu=\"content-bytes\";w=3600"));
+        assert_eq!(is_in_bytes, asked.target == "/upload", "{told:?}");
         // The proxy denies gRPC calls in gRPC's way and passes OPTIONS to the upstream.
         let is_grpc = asked.headers.iter().any(|(_, value)| *value == "application/grpc");
         assert_eq!(told.status, if is_grpc { 200 } else { *status }, "{} {}: {told:?}", asked.method, asked.target);

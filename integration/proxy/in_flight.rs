@@ -122,7 +122,7 @@ impl Stage {
         assert_eq!(denial.status(), 429, "{what}");
         assert_eq!(denial.header("retry-after"), Some("1"), "{what}");
         assert_eq!(denial.header("ratelimit"), Some("\"One\";r=0;t=1"), "{what}");
-        assert_eq!(denial.header("ratelimit-policy"), Some("\"One\";q=1"), "{what}");
+        assert_eq!(denial.header("ratelimit-policy"), Some("\"One\";q=1;qu=\"concurrent-requests\""), "{what}");
         assert!(denial.text().contains("One allows 1 at once; retry after 1 s"), "{what}: {}", denial.text());
     }
 

@@ -1,10 +1,13 @@
 //! The rate limit headers of a response.
 
 use super::told::{binding, told};
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::decision::{Decision, Detail};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::deciding::verdict::{LimitDecision, Verdict};
+use crate::engine::limit::response_cost::CostSource;
 use crate::engine::limit::rules::Rules;
+use crate::engine::limit::{Cost, Limit};
 use crate::message::headers::{self, Headers};
 
 const RATELIMIT: &str = "ratelimit";
@@ -117,9 +120,24 @@ fn push_policies(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec
         let Some(numbers) = answer.counted_numbers() else { continue };
         push_member(rules, answer, taken, start, list);
         push_parameter(list, b'q', numbers.burst());
+        if let Some(unit) = rules.limit(answer.limit).and_then(quota_unit) {
+            list.extend_from_slice(b";qu=\"");
+            list.extend_from_slice(unit.as_bytes());
+            list.push(b'"');
+        }
         if let Some(seconds) = numbers.window_seconds() {
             push_parameter(list, b'w', seconds);
         }
+    }
+}
+
+/// Returns the `qu` of a limit whose tokens are not requests (draft-ietf-httpapi-ratelimit-headers-11 section 3.1.2).
+fn quota_unit(limit: &Limit) -> Option<&'static str> {
+    let reported = limit.response_cost.as_ref().and_then(|cost| cost.source.as_ref());
+    match (limit.algorithm, &limit.cost, reported) {
+        (Algorithm::Concurrency, ..) => Some("concurrent-requests"),
+        (_, Cost::Bytes { .. }, _) | (.., Some(CostSource::Bytes)) => Some("content-bytes"),
+        _ => None,
     }
 }
 

@@ -1,22 +1,25 @@
 //! Tests of the rate limit headers and the problem body on the same verdicts.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use http::StatusCode;
 use http::header::HeaderName;
 
 use super::headers::{Generations, add_headers};
 use super::problem::{QUOTA_EXCEEDED, denial, retry_after, round};
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::charge::{Bucket, Charge, ChargeOrigin, Mode};
 use crate::engine::algorithms::decision::{Decision, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
 use crate::engine::deciding::verdict::{Unanswered, Verdict};
-use crate::engine::limit::Limit;
 use crate::engine::limit::deny_with::{DenialBody, DenyWith, Template, Visibility};
 use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::response_cost::{CostSource, ResponseCost};
 use crate::engine::limit::rules::Rules;
+use crate::engine::limit::{Cost, Limit};
 use crate::message::headers::{self, Headers};
 use crate::message::reply::problem;
 
@@ -96,6 +99,23 @@ fn an_allowed_response_lists_every_limit() {
         let value = |part: &str| headers.text(&format!("{family}-{part}")).unwrap().to_owned();
         assert_eq!((value("limit"), value("remaining"), value("reset")), (limit.into(), "0".into(), "1".into()));
     }
+}
+
+#[test]
+fn a_policy_names_its_unit_unless_that_is_requests() {
+    let slots = Limit { algorithm: Algorithm::Concurrency, ..Limit::new("Slots") };
+    let sent = Limit { cost: Cost::Bytes { reserve: 1 }, ..Limit::new("Sent") };
+    let received = Some(Arc::new(ResponseCost { source: Some(CostSource::Bytes), when: None }));
+    let received = Limit { response_cost: received, ..Limit::new("Received") };
+    let limits = vec![slots, sent, received, Limit::new("Requests")];
+    let rules = Rules::new(limits, Fingerprinter::new((1, 2)), Micros(0), Vec::new());
+    let rows = [(0, 0), (1, 60), (2, 60), (3, 60)]
+        .map(|(limit, seconds)| (limit, 0, 5, seconds, Outcome::Allowed, 4, Some(0), Some(50)));
+    let mut headers = Headers::new();
+    add_headers(&rules, &verdict(&rows), Generations::default(), &mut headers);
+    let expected = "\"Slots\";q=5;qu=\"concurrent-requests\", \"Sent\";q=5;qu=\"content-bytes\";w=60, \
+                    \"Received\";q=5;qu=\"content-bytes\";w=60, \"Requests\";q=5;w=60";
+    assert_eq!(headers.text("ratelimit-policy"), Some(expected));
 }
 
 #[test]
