@@ -40,7 +40,7 @@ LOGIN = (
 # What is typed. A line that starts with `#` is a comment. `&` at the end is left to the prelude.
 SESSION = [
     "cat limits.yaml",
-    "# Whom would it have denied yesterday?",
+    "# Which clients would it have denied yesterday?",
     "weir simulate yesterday.log.gz --show-ids",
     "# One client guesses passwords. The other is an office. Enforce the limit:",
     "weir serve --upstream echo --trusted-proxies 127.0.0.1 --overrides overrides.yaml &",
@@ -201,7 +201,7 @@ def draw(lines):
     height = y + MARGIN
     dots = "".join(f'<circle class="dot" cx="{22 + 18 * dot}" cy="18" r="5.5"/>' for dot in range(3))
     return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title" font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, 'Liberation Mono', monospace" font-size="{FONT}">
-  <title id="title">A terminal: a limit on logins, whom it would have denied yesterday, a 429, the reason, and a higher limit for one address without a restart</title>
+  <title id="title">A terminal: a limit on logins, the clients it would have denied yesterday, a 429, the reason, and a higher limit for one address without a restart</title>
   <!-- Made by integration/documentation/session.py -->
   <style>{STYLE}  </style>
   <rect class="ground" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>

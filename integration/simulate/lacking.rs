@@ -54,7 +54,7 @@ fn each_limit_tells_the_lines_that_lack_what_it_reads() {
             let case = format!("{member}: {value}");
             let found = simulate(directory.path(), &[]);
             let told = format!(
-                "Tested leaves out 40 of 100 lines (40.0%), which do not tell {part}, such as access.log:61\n\
+                "Tested leaves out 40 of 100 lines (40.0%), which lack {part}, such as access.log:61\n\
                  of the 100 requests that were read, 0 (0%) would be denied"
             );
             assert!(found.out.starts_with(&told), "{case}: {}", found.text());
@@ -102,10 +102,10 @@ fn a_limit_without_a_decision_makes_no_claim() {
     let directory = directory(&with(BY_PATH), &log);
     let found = simulate(directory.path(), &[]);
     assert_eq!(found.code, Some(1), "{}", found.text());
-    assert!(found.out.contains("\nTested: decided no request: lines do not tell the path\n"), "{}", found.out);
+    assert!(found.out.contains("\nTested: decided no request: lines lack the path\n"), "{}", found.out);
     assert!(!found.out.contains("Tested: 0 of"), "{}", found.out);
     let page = simulate(directory.path(), &["--format", "html"]).out;
-    assert!(page.contains("decided no request: lines do not tell the path"), "{page}");
+    assert!(page.contains("decided no request: lines lack the path"), "{page}");
 }
 
 /// One percent is tolerated, as with lines that cannot be read.
@@ -210,8 +210,7 @@ fn a_recorded_line_that_no_recorder_writes_is_told() {
         let limits = with(&format!("{{ by: ip, missing: {missing}, burst: 1000 }}"));
         let directory = directory(&limits, &recording(&lines, 2));
         let found = simulate(directory.path(), &[]);
-        let told =
-            "Tested leaves out 1 of 4 lines (25.0%), which do not tell the client's address, such as access.log:3\n";
+        let told = "Tested leaves out 1 of 4 lines (25.0%), which lack the client's address, such as access.log:3\n";
         assert_eq!(found.out.starts_with(told), missing == "skip", "{}", found.out);
         assert_eq!(found.code, Some(0), "{}", found.text());
         let report: Value = serde_json::from_str(&simulate(directory.path(), &["--format", "json"]).out).unwrap();

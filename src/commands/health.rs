@@ -69,7 +69,7 @@ fn stranger(page: &Page) -> String {
     format!("not an admin listener: unexpected response with {}", page.status)
 }
 
-/// `degraded; the store is down: no connection; the files on disk are not in use: error: ...`, on one line.
+/// `degraded; the store is down: no connection; the rules on disk are broken; running the previous ones: error: ...`, on one line.
 fn described(status: &str, body: &Value) -> String {
     let mut parts = vec![status.to_owned()];
     let why = |key: &str| {
@@ -82,10 +82,10 @@ fn described(status: &str, body: &Value) -> String {
         Some(store) => parts.push(format!("the store is {store}{}", why("store_error"))),
     }
     if body["config"] == "error" {
-        parts.push(format!("the files on disk are not in use{}", why("config_error")));
+        parts.push(format!("the rules on disk are broken; running the previous ones{}", why("config_error")));
     }
     if body["certificate_error"].is_string() {
-        parts.push(format!("a certificate on disk is not in use{}", why("certificate_error")));
+        parts.push(format!("a certificate on disk is broken; using the previous one{}", why("certificate_error")));
     }
     if let Some(error) = body["keys_error"].as_str() {
         parts.push(error.to_owned());
@@ -115,7 +115,9 @@ mod tests {
             (
                 200,
                 r#"{"status":"degraded","store":"partly up","config":"error","config_error":"error: a\n --> b\n"}"#,
-                Ok("degraded; the store is partly up; the files on disk are not in use: error: a"),
+                Ok(
+                    "degraded; the store is partly up; the rules on disk are broken; running the previous ones: error: a",
+                ),
             ),
             (503, r#"{"status":"draining","store":"up","config":"ok"}"#, Err("not ready: draining")),
             (503, r#"{"status":"starting"}"#, Err("not ready: starting")),

@@ -33,8 +33,8 @@ fn combined(map: &Mapping<'_>, limit: &Limit, key: &Key) -> ReadResult<()> {
     for (other, why) in [
         ("lease", "a gateway with leased tokens decides alone, and could not keep the order of arrival"),
         ("elevated", "elevated numbers switch on when the bucket is empty, which a delay prevents"),
-        ("cost_from_response", "requests behind it would be booked before its cost is known"),
-        ("spend_when", "requests behind it would be booked before its cost is known"),
+        ("cost_from_response", "requests behind it would be charged before its cost is known"),
+        ("spend_when", "requests behind it would be charged before its cost is known"),
         ("drain_over_limit", "it takes what is left instead of waiting"),
         ("unlimited", "there is nothing to wait for"),
         ("deny", "there is nothing to wait for"),

@@ -1,4 +1,4 @@
-//! Reads `deny_with` and `headers: none`: what clients get that a limit denies.
+//! Reads `deny_with` and `headers: none`: the response to requests that a limit denies.
 
 use std::path::Path;
 
@@ -35,12 +35,13 @@ pub(super) fn read(node: &Node, files: &[NamedFile]) -> ReadResult<DenyWith> {
     let body = map.read("body", |node| body(node, files));
     let (status, headers, content_type, body) = (status?, headers?, content_type?, body?);
     if let (Some((key, _)), None) = (map.get("content_type"), &body) {
-        return Err(key.error("`content_type` needs `body`", "add `body`; the usual one is application/problem+json"));
+        let help = "add `body`; the usual one is application/problem+json";
+        return Err(map.lacks_at(key.place, "`content_type` needs `body`", help));
     }
     let body = body.map(|(text, usual)| DenialBody { content_type: content_type.unwrap_or(usual).to_owned(), text });
     let with = DenyWith { status, headers: headers.unwrap_or_default(), body };
     if with == DenyWith::default() {
-        return Err(node.error("`deny_with` is empty", "add `status`, `headers` or `body`"));
+        return Err(map.lacks("`deny_with` is empty", "add `status`, `headers` or `body`"));
     }
     Ok(with)
 }

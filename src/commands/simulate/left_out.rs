@@ -66,7 +66,7 @@ fn of_limits(report: &Report) -> Vec<String> {
         let (name, lines) = (listed(&names), of(left.lines, report.lines.lines, "line"));
         let (file, line) = (&left.file, left.line);
         let all = if names.len() == 1 { "leaves" } else { "leave" };
-        format!("{name} {all} out {lines}, which do not tell {}, such as {file}:{line}", left.lacks)
+        format!("{name} {all} out {lines}, which lack {}, such as {file}:{line}", left.lacks)
     };
     told.into_iter().map(sentence).collect()
 }
@@ -139,7 +139,7 @@ pub(super) fn unmet(report: &Report, limit: &LimitReport) -> String {
     }
     if !limit.left_out.is_empty() {
         let lacks = joined(limit.left_out.iter().map(|left| &left.lacks), ", ");
-        return format!("decided no request: lines do not tell {lacks}");
+        return format!("decided no request: lines lack {lacks}");
     }
     let reads = joined(&limit.reads, ", ");
     if reads.is_empty() {
@@ -196,7 +196,7 @@ pub(super) fn doubt(report: &Report) -> Option<String> {
         return Some(format!("no limit decided a request of the log; {way_out}"));
     }
     let limit = report.too_much_left_out()?;
-    Some(format!("{} leaves out too many lines, which do not tell what it reads; {way_out}", limit.name))
+    Some(format!("{} leaves out too many lines, which lack what it reads; {way_out}", limit.name))
 }
 
 pub(super) fn json(report: &Report, shows_ids: bool) -> Value {
