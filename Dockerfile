@@ -16,11 +16,13 @@ WORKDIR /src
 ARG TARGETARCH
 COPY integration/image/toolchain.sh integration/image/
 RUN integration/image/toolchain.sh "${TARGETARCH}"
-COPY Cargo.toml Cargo.lock LICENSE limits.yaml ./
+COPY Cargo.toml Cargo.lock build.rs LICENSE limits.yaml ./
 COPY src src
 COPY lua lua
 COPY integration/image/build.sh integration/image/weir.yaml integration/image/
 COPY integration/release/licenses.py integration/release/
+# For `weir --version`, because the builder has no repository.
+ARG REVISION
 RUN --mount=type=cache,id=weir-registry,target=/usr/local/cargo/registry \
     --mount=type=cache,id=weir-target-${TARGETARCH},target=/src/target \
     integration/image/build.sh dist /image "${TARGETARCH}"

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::support::binary::{command, run};
+use crate::support::binary::{PATH, command, run};
 use crate::support::process::{Finished, finish};
 use crate::support::redis::RedisServer;
 
@@ -31,6 +31,63 @@ fn a_command_whose_output_is_closed_does_not_succeed() {
         weir.stdout(writer.try_clone().unwrap()).stderr(writer);
         assert_eq!(weir.status().unwrap().code(), Some(141), "{arguments:?}");
     }
+}
+
+/// Text without the escapes of colors.
+fn plain(text: &str) -> String {
+    let mut pieces = text.split('\u{1b}');
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| text + piece.split_once('m').unwrap().1)
+}
+
+#[test]
+fn terminals_get_colors_and_pipes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let tests = "tests:\n  t: [{ get: /, expect: deny }]\n";
+    let good = write("good.yaml", &format!("limits:\n  A: {{ count: 5, period: 1s }}\n{tests}"));
+    let strict = write("strict.yaml", "limits:\n  A: { count: 4, period: 1s }\n");
+    let bad = write("bad.yaml", "limits:\n  A: { limit: 5 }\n");
+    let log = write("access.log", "192.0.2.1 - - [21/Nov/2026:05:47:30 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"\n");
+    for arguments in [
+        &["check", &bad][..],
+        &["check", &strict],
+        &["check", "no-such-file"],
+        &["test", &good],
+        &["diff", &good, &strict],
+        &["simulate", &log, "--limits", &strict],
+        &["--help"],
+        &["serve", "--workers", "0"],
+        &["bucket", "get", "A:1", "--admin", "ftp://a"],
+    ] {
+        let text = |variables: &[(&str, &str)]| finish(command(arguments).envs(variables.iter().copied())).text();
+        let (piped, forced) = (text(&[]), text(&[("CLICOLOR_FORCE", "1")]));
+        assert!(!piped.contains('\u{1b}') && forced.contains("\u{1b}["), "{arguments:?}: {piped}{forced}");
+        assert_eq!(plain(&forced), piped, "{arguments:?}");
+        assert_eq!(text(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]), piped, "{arguments:?}");
+    }
+    let on_terminal = |variable: &str| {
+        let mut script = Command::new("script");
+        script.args(["-qec", &format!("{variable} {PATH} check {bad}"), "/dev/null"]).env_remove("NO_COLOR");
+        finish(script.env("TERM", "xterm")).text()
+    };
+    let (colored, without) = (on_terminal(""), on_terminal("NO_COLOR=1"));
+    assert!(colored.contains("\u{1b}[1m\u{1b}[31merror") && colored.contains("\u{1b}[31m^^^^^"), "{colored:?}");
+    assert_eq!(plain(&colored), without);
+}
+
+#[test]
+fn the_version_is_short_or_says_what_was_built() {
+    let short = concat!("weir ", env!("CARGO_PKG_VERSION"), "\n");
+    assert_eq!(check(&["-V"], 0), short);
+    let long = check(&["--version"], 0);
+    let words: Vec<&str> = long.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(long.starts_with(short) && long.contains("compiler  rustc 1."), "{long}");
+    assert!(words.ends_with(&["compiler", "target", "features"]), "{long}");
 }
 
 /// The last line of `weir test` when every case of the file passes.
@@ -369,8 +426,9 @@ fn the_schema_is_json() {
     assert!(schema["properties"]["limits"].is_object(), "{schema}");
     let flags: serde_json::Value = serde_json::from_str(&check(&["schema", "--config"], 0)).unwrap();
     assert!(flags["properties"]["upstream"].is_object(), "{flags}");
-    // Editors take a schema for another one with the same id.
-    assert_ne!(schema["$id"], flags["$id"]);
+    assert_ne!(schema["title"], flags["title"]);
+    // Editors take a schema for another one with the same id. Without a site there are none.
+    assert!(schema["$id"] != flags["$id"] || [&schema, &flags].iter().all(|schema| schema.get("$id").is_none()));
 }
 
 #[test]

@@ -123,7 +123,9 @@ fn a_file_is_replaced_only_if_that_is_said() {
 
 #[test]
 fn exit_codes_tell_what_was_wrong() {
-    assert!(check(&["import", "limitd", "no-such-file.yml"], 1).1.contains("cannot be read"));
+    assert!(
+        check(&["import", "limitd", "no-such-file.yml"], 1).1.contains("error: does not exist\n --> no-such-file.yml")
+    );
     let (_, err) = check(&["import", "limitd", "boulder-keys.yml"], 1);
     assert!(err.contains("`NewRegistrationsPerIPAddress` has neither a size nor a rate"), "{err}");
     check(&["import", "kong", "limitd.yml"], 2);

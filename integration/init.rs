@@ -36,6 +36,20 @@ fn overrides(gateway: &str) -> &'static str {
     if gateway == "envoy-ratelimit" { "1 override" } else { "2 overrides" }
 }
 
+/// Envoy can ask in two ways, which need different rules.
+#[test]
+fn envoy_has_two_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let refused = run_in(directory.path(), &["init", "--for", "envoy"]);
+    assert!(
+        refused.code == Some(2) && refused.err.contains("`ext-authz`, which sees whole requests"),
+        "{}",
+        refused.err
+    );
+    let shown = |gateway| run_in(directory.path(), &["init", "-", "--for", gateway]).out;
+    assert_eq!(shown("istio"), shown("ext-authz"));
+}
+
 #[test]
 fn a_file_that_exists_stays() {
     let directory = tempfile::tempdir().unwrap();

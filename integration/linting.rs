@@ -72,7 +72,7 @@ fn without_a_file_it_reads_what_a_gateway_reads() {
     let finished = finish(command(&["check"]).current_dir(path).env("WEIR_LIMITS", "c.yaml"));
     assert!(finished.out.starts_with("c.yaml: ok"), "{}", finished.text());
     let empty = tempfile::tempdir().unwrap();
-    assert!(ends(empty.path(), &["check"], 1).err.contains("cannot be read"));
+    assert!(ends(empty.path(), &["check"], 1).err.contains("`weir init` writes a first one"));
 }
 
 #[test]

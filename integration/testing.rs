@@ -214,7 +214,7 @@ fn tests_have_files_of_their_own_and_sit_beside_scenarios() {
     assert_eq!(check(&files, &all, 0), "4 passed, 0 failed\n");
     // The environment is for the gateway, not for its tests.
     let text = check(&files, &["test", "tests/plain.yaml"], 1);
-    assert!(text.contains("limits.yaml") && text.contains("cannot be read"), "{text}");
+    assert!(text.contains("there is no rules file here\n --> limits.yaml"), "{text}");
 }
 
 #[test]

@@ -16,8 +16,11 @@ const CLOSED_PIPE: u8 = 141;
 fn main() -> ExitCode {
     // With two providers compiled in and none chosen, rustls panics at the first handshake.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    weir::commands::colors::decide();
     let (mut out, mut err) = (io::stdout().lock(), io::stderr());
-    let code = weir::commands::run(std::env::args_os().collect(), &mut out, &mut err);
+    // Read here and not in the library, so that another commit compiles only this file again.
+    let commit = option_env!("REVISION");
+    let code = weir::commands::run(std::env::args_os().collect(), commit, &mut out, &mut err);
     match code.and_then(|code| out.flush().map(|()| code)) {
         Ok(code) => ExitCode::from(code as u8),
         // Nothing to report, as in `weir schema | head`. But the command has not told all that it found, so this is no success.

@@ -116,7 +116,7 @@ fn dependencies_have_licences_that_are_allowed_and_come_from_one_place() {
 #[test]
 fn the_version_is_told_alike_everywhere() {
     let version = env!("CARGO_PKG_VERSION");
-    assert_eq!(binary::run(&["--version"]).out.trim(), format!("weir {version}"));
+    assert_eq!(binary::run(&["-V"]).out.trim(), format!("weir {version}"));
     let changes = read("CHANGELOG.md");
     let releases: Vec<_> = changes.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     assert_eq!(releases[0], "Unreleased");

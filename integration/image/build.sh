@@ -25,6 +25,7 @@ arm64) tuple=aarch64-unknown-linux-gnu ;;
     ;;
 esac
 cd "$(dirname "$0")/../.."
+export REVISION=${REVISION-$(git rev-parse HEAD 2>/dev/null || true)}
 
 cross=()
 if [ "$tuple" != "$here" ]; then

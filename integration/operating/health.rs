@@ -34,7 +34,7 @@ fn it_says_how_a_process_is_from_its_start_to_its_end() {
     redis.restart();
     becomes(&ask, 0, "ready\n");
     std::fs::write(weir.limits_file(), "limits: { L: { by: global, burst: 0 } }").unwrap();
-    becomes(&ask, 0, "degraded; the files on disk are not in use: ");
+    becomes(&ask, 0, "degraded; the rules on disk are broken; running the previous ones: ");
     weir.signal("TERM");
     becomes(&ask, 1, "error: not ready: draining");
     becomes(&[&ask[..], &["--live"]].concat(), 0, "alive\n");
@@ -82,8 +82,8 @@ fn what_is_no_admin_listener_is_not_well() {
             1,
             "error: not an admin listener: unexpected response with 200 OK",
         ),
-        (&["--admin", &silent, "--timeout", "50ms"], 1, ": no answer within 50ms ("),
-        (&["--admin", &nobody, "--timeout", "10s"], 1, "Connection refused"),
+        (&["--admin", &silent, "--timeout", "50ms"], 1, ": no answer within 50ms\n"),
+        (&["--admin", &nobody, "--timeout", "10s"], 1, "connection refused (is `weir serve` running? see `--admin`)\n"),
         (&["--admin", "ftp://a"], 2, "only http:// and https:// are supported"),
         (&["--admin", "a:b"], 2, "invalid admin address"),
         (&["--timeout", "0s"], 2, "must be longer than 0"),

@@ -12,6 +12,7 @@
 set -euo pipefail
 out=$(realpath -m "$1")
 cd "$(dirname "$0")/../.."
+export REVISION=${REVISION-$(git rev-parse HEAD 2>/dev/null || true)}
 tuple=$(rustc --print host-tuple)
 profdata=${LLVM_PROFDATA:-$(rustc --print sysroot)/lib/rustlib/$tuple/bin/llvm-profdata}
 if ! command -v "$profdata" >/dev/null; then

@@ -235,7 +235,7 @@ fn a_changed_script_runs_from_the_next_request_on_and_a_missing_one_changes_noth
     });
     std::fs::remove_file(weir.directory().join("my.lua")).unwrap();
     weir.signal("HUP");
-    weir.until_logged("`my.lua` cannot be read");
+    weir.until_logged("`my.lua` does not exist");
     assert_eq!(user(&weir).status(), 429);
 }
 

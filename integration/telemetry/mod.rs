@@ -1,10 +1,11 @@
-//! The process' reports: its log and the filter, denials, ids, and traces.
+//! The process' reports: its log and the filter, its start, denials, ids, and traces.
 
 mod collector;
 mod context;
 mod denials;
 mod filter;
 mod ids;
+mod start;
 mod traces;
 
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::upstream_flags::UpstreamArgs;
-use super::values::{one_of, parse_duration};
+use super::values::{one_of, parse_duration, parse_positive};
 use crate::engine::request::INSPECTED_BYTES;
 use crate::http::{HeadLimits, Http2Limits, HttpLimits, Timeouts};
 use crate::message::path::EscapedSlashes;
@@ -130,7 +130,7 @@ const ESCAPED_SLASHES: &[(&str, &str, EscapedSlashes)] = &[
 #[expect(clippy::struct_field_names, reason = "fields are named like their flags")]
 struct Http2Args {
     /// Concurrent requests per HTTP/2 connection
-    #[arg(long, value_name = "N", env = "WEIR_HTTP2_STREAMS", default_value = "128")]
+    #[arg(long, value_name = "N", env = "WEIR_HTTP2_STREAMS", default_value = "128", value_parser = parse_positive::<NonZeroU32>)]
     http2_streams: NonZeroU32,
 
     /// Receive window of an HTTP/2 request's body, in bytes; that of the connection is `--http2-streams` times as large
@@ -142,15 +142,15 @@ struct Http2Args {
     http2_send_buffer: u32,
 
     /// Requests that an HTTP/2 client may cancel within a second of sending them, per 10 s; more close the connection
-    #[arg(long, value_name = "N", env = "WEIR_HTTP2_RESETS", default_value = "100")]
+    #[arg(long, value_name = "N", env = "WEIR_HTTP2_RESETS", default_value = "100", value_parser = parse_positive::<NonZeroU32>)]
     http2_resets: NonZeroU32,
 
     /// Requests that may fail on an HTTP/2 connection due to the client's protocol errors; more close the connection
-    #[arg(long, value_name = "N", env = "WEIR_HTTP2_ERRORS", default_value = "1024")]
+    #[arg(long, value_name = "N", env = "WEIR_HTTP2_ERRORS", default_value = "1024", value_parser = parse_positive::<NonZeroU32>)]
     http2_errors: NonZeroU32,
 
     /// PING, SETTINGS and other HTTP/2 frames beyond what requests, bodies and time justify; more close the connection
-    #[arg(long, value_name = "N", env = "WEIR_HTTP2_CONTROL_FRAMES", default_value = "1000")]
+    #[arg(long, value_name = "N", env = "WEIR_HTTP2_CONTROL_FRAMES", default_value = "1000", value_parser = parse_positive::<NonZeroU32>)]
     http2_control_frames: NonZeroU32,
 
     /// How long an HTTP/2 client with an open request may be silent before Weir sends a PING

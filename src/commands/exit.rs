@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io;
 
+use super::colors;
 use crate::config::{Problem, Report};
 
 /// The process's exit code.
@@ -28,6 +29,11 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// The failure that a report explains, with the colors of standard error.
+    pub(super) fn reported(code: ExitCode, report: &Report) -> Self {
+        Self::Message(code, report.styled(colors::of_reports()).to_string())
+    }
+
     pub(super) fn bad_input(error: impl Display) -> Self {
         Self::Message(ExitCode::BadInput, format!("error: {error}\n"))
     }
@@ -49,7 +55,7 @@ impl From<io::Error> for Failure {
 
 impl From<Report> for Failure {
     fn from(report: Report) -> Self {
-        Self::Message(ExitCode::BadInput, report.to_string())
+        Self::reported(ExitCode::BadInput, &report)
     }
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::values::{parse_duration, parse_duration_or_zero};
+use super::values::{parse_duration, parse_duration_or_zero, parse_positive};
 use crate::listeners::admin::Readiness;
 use crate::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use crate::listeners::http::FrontendOptions;
@@ -43,12 +43,12 @@ pub(super) struct GrpcArgs {
     grpc_max_message: u32,
 
     /// Concurrent calls per gRPC connection
-    #[arg(long, value_name = "N", env = "WEIR_GRPC_STREAMS", default_value = "1024")]
+    #[arg(long, value_name = "N", env = "WEIR_GRPC_STREAMS", default_value = "1024", value_parser = parse_positive::<NonZeroU32>)]
     grpc_streams: NonZeroU32,
 
     /// Calls that a gateway may cancel within a second of sending them, per 10 s; more close the connection. Also applies to
     /// the HTTP check listener
-    #[arg(long, value_name = "N", env = "WEIR_GRPC_RESETS", default_value = "100000")]
+    #[arg(long, value_name = "N", env = "WEIR_GRPC_RESETS", default_value = "100000", value_parser = parse_positive::<NonZeroU32>)]
     pub(super) grpc_resets: NonZeroU32,
 }
 

@@ -1,12 +1,12 @@
 //! Flags for the log, and its start.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, reload};
 
+use super::colors;
 use super::values::one_of;
 use crate::engine::text::duration;
 use crate::engine::text::quote::quoted;
@@ -78,7 +78,7 @@ pub(super) fn start(args: &LogArgs) -> Result<LogFilter, String> {
     let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = match args.log_format {
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Text => lines.with_ansi(colors::on_err()).boxed(),
         LogFormat::Json => lines.json().boxed(),
     };
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();

@@ -1,8 +1,9 @@
 //! The commands of the command line.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::exit::ExitCode;
 use self::exit::Failure;
@@ -14,6 +15,7 @@ mod certificates;
 pub mod check;
 mod client_flags;
 mod client_limit_flags;
+pub mod colors;
 pub mod completions;
 mod config_file;
 mod delay_flags;
@@ -47,10 +49,11 @@ mod tls_flags;
 mod trace_flags;
 mod upstream_flags;
 mod values;
+mod version;
 
 /// A rate limiter: a reverse proxy, and a decision service for gateways and applications
 #[derive(Parser, Debug)]
-#[command(name = "weir", version)]
+#[command(name = "weir", version, styles = colors::HELP)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -77,30 +80,43 @@ enum Command {
     Test(test::Args),
 }
 
-/// Runs the command in `arguments`, whose first element is the program's name.
+/// Runs the command in `arguments`, whose first element is the program's name. `commit` is the one that the program was built from.
 ///
 /// Returns errors of writing to `out` or `err`, such as a closed pipe.
-pub fn run(arguments: Vec<std::ffi::OsString>, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<ExitCode> {
-    match run_command(arguments, out, err) {
+pub fn run(
+    arguments: Vec<OsString>,
+    commit: Option<&str>,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> io::Result<ExitCode> {
+    match run_command(arguments, commit, out, err) {
         Ok(code) => Ok(code),
-        Err(Failure::Message(code, message)) => err.write_all(message.as_bytes()).map(|()| code),
+        Err(Failure::Message(code, message)) => err.write_all(colors::of_failure(&message).as_bytes()).map(|()| code),
         Err(Failure::Output(error)) => Err(error),
     }
 }
 
 fn run_command(
-    arguments: Vec<std::ffi::OsString>,
+    arguments: Vec<OsString>,
+    commit: Option<&str>,
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
-    let arguments =
-        config_file::expand(arguments).map_err(|report| Failure::Message(ExitCode::Usage, report.to_string()))?;
-    let cli = match Cli::try_parse_from(arguments) {
+    let arguments = config_file::expand(arguments).map_err(|report| Failure::reported(ExitCode::Usage, &report))?;
+    // Leaked once per process, because clap keeps only static text.
+    let mut command = Cli::command().long_version(&*version::long(commit).leak());
+    let parsed = command.try_get_matches_from_mut(arguments);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) if error.use_stderr() => return Err(Failure::Message(ExitCode::Usage, error.render().to_string())),
-        // `--help` and `--version`.
         Err(error) => {
-            write!(out, "{}", error.render())?;
+            let text = error.render();
+            let has_colors = if error.use_stderr() { colors::on_err() } else { colors::on_out() };
+            let text = if has_colors { text.ansi().to_string() } else { text.to_string() };
+            if error.use_stderr() {
+                return Err(Failure::Message(ExitCode::Usage, text));
+            }
+            // `--help` and `--version`.
+            out.write_all(text.as_bytes())?;
             return Ok(ExitCode::Success);
         }
     };

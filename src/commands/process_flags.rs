@@ -6,22 +6,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::values::{one_of, parse_duration, parse_duration_or_zero};
+use super::values::{one_of, parse_duration, parse_duration_or_zero, parse_positive};
 use crate::http::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS, RESPONSE_MEMORY};
 use crate::message::client_address::TrustedProxies;
 use crate::server::descriptors;
 use crate::telemetry::access_log::{AccessLog, Destination, Format};
 use crate::telemetry::metrics::Metrics;
 
+/// Fewer connections than this are too few for a server on its own; `weir_connections_max` has the number in any case.
+const FEW_CONNECTIONS: usize = 1_024;
+
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Process")]
 pub(super) struct ProcessArgs {
     /// Worker threads; defaults to one per core
-    #[arg(long, value_name = "N", env = "WEIR_WORKERS")]
+    #[arg(long, value_name = "N", env = "WEIR_WORKERS", value_parser = parse_positive::<NonZeroUsize>)]
     workers: Option<NonZeroUsize>,
 
     /// Concurrent client connections; defaults to 16384, or fewer if the system allows too few file descriptors
-    #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS")]
+    #[arg(long, value_name = "N", env = "WEIR_MAX_CONNECTIONS", value_parser = parse_positive::<NonZeroUsize>)]
     max_connections: Option<NonZeroUsize>,
 
     /// Concurrent connections per client address (IPv6: per /64); defaults to 1024, or a quarter of the connections that the
@@ -82,11 +85,11 @@ impl ProcessArgs {
         };
         let per_address = share(self.max_connections_per_address, MAX_PER_ADDRESS);
         let streams_per_address = share(self.streams_per_address, MAX_STREAMS);
-        if fit < MAX_CONNECTIONS && self.max_connections.is_none() {
+        if fit < FEW_CONNECTIONS && self.max_connections.is_none() {
             let per_address = per_address.map_or_else(|| "any number".to_owned(), |number| number.to_string());
             tracing::warn!(
                 "accepting at most {total} connections, {per_address} of them from one address: the system allows {limit} \
-                 file descriptors"
+                 file descriptors; raise it (`ulimit -n`, `LimitNOFILE=`)"
             );
         }
         metrics.server.connections_max.set(i64::try_from(total).unwrap_or(i64::MAX));

@@ -15,6 +15,8 @@ binary's own help; `weir man` has the same as manual pages, and `weir completion
 Exit codes: 0 is success; 1 means that the input is wrong, such as a rules file, a failed test, or a change that makes a limit
 stricter; 2 is a wrong command line; 3 means that Weir could not start, or that a running Weir could not be reached; 141 means that the
 reader of the output has closed it.
+
+Help and results have colors on a terminal, and none in a pipe or a file. `NO_COLOR=1` turns them off, `CLICOLOR_FORCE=1` on.
 ";
 
 fn page() -> String {

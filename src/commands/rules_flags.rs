@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::BoolishValueParser;
 
+use super::colors;
 use super::exit::Failure;
 use crate::config::{self, Files, OverridesCopy};
 use crate::engine::algorithms::micros::Micros;
@@ -71,7 +72,7 @@ impl RulesArgs {
     }
 
     pub(super) fn files(&self) -> Files {
-        let default = || self.envoy_ratelimit_config.is_empty().then(|| PathBuf::from("limits.yaml"));
+        let default = || self.envoy_ratelimit_config.is_empty().then(|| PathBuf::from(config::DEFAULT_RULES));
         Files {
             limits: self.limits.clone().or_else(default),
             overrides: self.override_files(),
@@ -167,7 +168,7 @@ impl RulesArgs {
     ) -> Result<Rules, Failure> {
         let loaded = config::load(&files.read()?, fingerprinter, now);
         let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
-        write!(err, "{}", loaded.report)?;
+        write!(err, "{}", loaded.report.styled(colors::of_reports()))?;
         Ok(if self.shadow { rules.in_shadow() } else { rules })
     }
 }

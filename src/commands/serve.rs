@@ -7,6 +7,7 @@ use super::admin_flags::AdminArgs;
 use super::certificates::Certificates;
 use super::client_flags::ClientArgs;
 use super::client_limit_flags::ClientLimitArgs;
+use super::colors;
 use super::delay_flags::DelayArgs;
 use super::exit::{ExitCode, Failure};
 use super::listener_flags::{ListenerArgs, NO_LISTENER};
@@ -24,6 +25,7 @@ use crate::clock::Clock;
 use crate::config::PollMode;
 use crate::engine::answer::headers::Generations;
 use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::rules::Rules;
 use crate::http::{AcceptOptions, ConnectorReloader, HttpOptions, UpstreamOptions};
 use crate::limiter;
 use crate::listeners::admin::Readiness;
@@ -152,20 +154,14 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let log = logging::start(&args.log).map_err(Failure::usage)?;
     let CheckedFlags { generations, upstream, connector, admin_tokens, store } =
         args.check().map_err(|mistakes| Failure::usage(mistakes.join("\nerror: ")))?;
-    for (upstream, host) in upstream.iter().flat_map(|options| options.routes.replaced_hosts()) {
-        tracing::info!(
-            upstream,
-            host,
-            "requests to this upstream get this Host; `#host=client` after its URL keeps the client's"
-        );
-    }
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
     let mut override_feeds = args.override_feeds.feeds(&args.rules, options).map_err(Failure::bad_input)?;
     let fingerprinter = Fingerprinter::new(rand::random());
     let (mut reloader, loaded) = Reloader::start(args.rules.files(), options, fingerprinter, clock.clone());
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
-    write!(err, "{}", loaded.report)?;
+    write!(err, "{}", loaded.report.styled(colors::of_reports()))?;
+    args.announce(&rules, upstream.as_ref());
 
     let (accept, gateways, certificates) = args.accept().map_err(Failure::bad_input)?;
     let metrics = args.metrics(&clock, &certificates)?;
@@ -249,7 +245,7 @@ impl Args {
         let sees_ends = checked.as_ref().is_none_or(|flags| flags.upstream.is_some());
         let options = self.rules_options(has_redis, sees_ends);
         let loaded = reload::check(&self.rules.files(), options, &Clock::machine());
-        write!(err, "{}", loaded.report)?;
+        write!(err, "{}", loaded.report.styled(colors::of_reports()))?;
         let mut broken = Vec::new();
         if self.tls.check().is_ok() && self.gateway_tls.check().is_ok() {
             kept(self.accept(), &mut broken);
@@ -270,6 +266,20 @@ impl Args {
         };
         writeln!(out, "ok: the flags, the files and {}{warnings}", counted(rules.limits().len(), "limit"))?;
         Ok(ExitCode::Success)
+    }
+
+    /// Logs the rules, and what happens to requests on their way to upstreams.
+    fn announce(&self, rules: &Rules, upstream: Option<&UpstreamOptions>) {
+        let overrides: usize = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
+        let (limits, file, shadow) = (rules.limits().len(), self.rules.name(), self.rules.shadow.then_some(true));
+        tracing::info!(limits, overrides, file, shadow, "rules are in force");
+        for (upstream, host) in upstream.iter().flat_map(|options| options.routes.replaced_hosts()) {
+            tracing::info!(
+                upstream,
+                host,
+                "requests to this upstream get this Host; `#host=client` after its URL keeps the client's"
+            );
+        }
     }
 
     fn rules_options(&self, has_redis: bool, sees_ends: bool) -> RulesOptions {

@@ -1,6 +1,7 @@
 //! Parsers for the values of flags.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -12,6 +13,11 @@ use crate::engine::text::duration;
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     parse_duration_or_zero(text)
         .and_then(|span| if span.is_zero() { Err("must be longer than 0".into()) } else { Ok(span) })
+}
+
+/// Parses a number whose type has no 0.
+pub(super) fn parse_positive<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "expected a whole number, 1 or more".to_owned())
 }
 
 /// Validates a duration longer than 0 and returns its text.
@@ -50,7 +56,17 @@ pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
+
+    #[test]
+    fn counts_begin_at_one() {
+        assert_eq!(parse_positive("2"), Ok(NonZeroU32::MIN.saturating_add(1)));
+        for text in ["0", "-1", "1.5", "two", ""] {
+            assert_eq!(parse_positive::<NonZeroU32>(text).unwrap_err(), "expected a whole number, 1 or more", "{text}");
+        }
+    }
 
     #[test]
     fn networks_have_no_host_bits() {

@@ -132,7 +132,7 @@ fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<TypedPart> {
     let [(key, value)] = sources[..] else {
         let message = format!("an id component needs exactly one source, found {}", sources.len());
         let help = format!("use one of {}; write several components as a list", SOURCES.join(", "));
-        return Err(node.error(message, help));
+        return Err(map.lacks(message, help));
     };
     if let Some((other, _)) = map.get(jwt::KEY).filter(|_| key.text != "claim") {
         return Err(other.error("`jwt` needs `claim`", "write `{ claim: NAME, jwt: NAME }`"));

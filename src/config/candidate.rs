@@ -40,7 +40,7 @@ fn candidate(map: &Mapping<'_>, settings: &dyn Settings, interner: &mut Interner
     let enforce_for = map.read("enforce_for", share);
     let (windows, enforce_for) = (windows?, enforce_for?.unwrap_or(0));
     if windows.is_empty() {
-        return Err(node.error("`candidate` has no numbers", EXAMPLE));
+        return Err(map.lacks("`candidate` has no numbers", EXAMPLE));
     }
     Ok(Candidate { allowance: Allowance::Windows(interner.share(windows)), enforce_for })
 }

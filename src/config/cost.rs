@@ -30,7 +30,7 @@ pub(super) fn read(node: &Node, limit: &mut Limit) -> ReadResult<()> {
     map.set("default", &mut fallback.default, Node::whole);
     map.set("missing", &mut fallback.denies_missing, one_of(&FALLBACKS));
     map.set("malformed", &mut fallback.denies_malformed, one_of(&FALLBACKS));
-    limit.cost = source(node, &map)?;
+    limit.cost = source(&map)?;
     if let (Cost::Bytes { .. }, Some((key, _))) = (&limit.cost, map.first(&["default", "missing", "malformed"])) {
         let help = "remove it; `reserve` is the cost until the length of the body is known";
         return Err(key.error(format!("`{}` does not apply to `bytes`", key.text), help));
@@ -38,17 +38,17 @@ pub(super) fn read(node: &Node, limit: &mut Limit) -> ReadResult<()> {
     Ok(())
 }
 
-fn source(node: &Node, map: &Mapping<'_>) -> ReadResult<Cost> {
+fn source(map: &Mapping<'_>) -> ReadResult<Cost> {
     let jwt = map.read("jwt", |node| node.text().map(str::to_owned))?;
     match map.all(&COST_SOURCES)[..] {
         [(key, name)] if key.text == "claim" => by::named(key, name, jwt).map(Cost::Part),
-        _ if jwt.is_some() => Err(node.error("`jwt` needs `claim`", "write `{ claim: NAME, jwt: NAME }`")),
+        _ if jwt.is_some() => Err(map.lacks("`jwt` needs `claim`", "write `{ claim: NAME, jwt: NAME }`")),
         [(key, name)] if key.text == "bytes" => bytes(name),
         [(key, name)] => by::named(key, name, None).map(Cost::Part),
         _ => {
             let help = "write a number, `{ header: NAME }`, `{ query: NAME }`, `{ claim: NAME }`, `{ body: /NAME }` or \
                         `{ bytes: request }`";
-            Err(node.error("`cost` needs exactly one source", help))
+            Err(map.lacks("`cost` needs exactly one source", help))
         }
     }
 }

@@ -247,7 +247,7 @@ impl Draft {
         let algorithm = self.settings.as_ref().map(|settings| settings.algorithm());
         let allowance = algorithms::allowance(self.settings.as_deref(), map, interner)
             .and_then(|plain| elevated::add(map, plain, algorithm, None, interner));
-        self.numbers_are_known = allowance.is_ok();
+        self.numbers_are_known = allowance.is_ok() && self.settings.is_some() && !map.has_wrong_key;
         limit.allowance = allowance.unwrap_or(Allowance::Disabled);
         self.short = map.get("short").map(|(_, node)| node.clone());
         options(map, files, limit);

@@ -11,6 +11,7 @@ use super::node::Key;
 use super::numbers::Interner;
 use super::problem::{Findings, ReadResult, Report, ReportedError, quoted};
 use super::suggest::did_you_mean;
+use super::words;
 use super::yaml::{List, Reader, SeenKeys};
 use super::{LoadResult, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
@@ -32,6 +33,8 @@ pub(super) struct Loader {
     pub(super) files: Vec<String>,
     /// True if the lints look at the limits.
     pub(super) has_lints: bool,
+    /// False if the limits could not be read, so that any of them may have been meant by an override.
+    pub(super) limits_are_known: bool,
 }
 
 /// Compiles all files into rules. There are rules if the report has no errors.
@@ -55,14 +58,23 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
     let limits = Limits::with(&sources.named_files);
     let interner = Interner::default();
     let issuers = Issuers::default();
-    let mut loader = Loader { limits, issuers, interner, fingerprinter, now: effective_from, files, has_lints };
+    let mut loader = Loader {
+        limits,
+        issuers,
+        interner,
+        fingerprinter,
+        now: effective_from,
+        files,
+        has_lints,
+        limits_are_known: true,
+    };
     let mut report = Report::default();
 
     let ignores = Rc::new(Ignores::of_file(&rules.text));
     let findings = Findings::with(&rules.name, &ignores);
     // A mistake that ends the reading of a file is among its findings.
-    if sources.limits.is_some() {
-        let (Ok(()) | Err(ReportedError)) = loader.rules_file(&rules.text, &findings);
+    if sources.limits.is_some() && loader.rules_file(&rules.text, &findings).is_err() {
+        loader.limits_are_known = false;
     }
     let mut others = Report::default();
     for (source, file) in sources.overrides.iter().zip(1..) {
@@ -102,7 +114,7 @@ impl Loader {
         let mut reader = Reader::without_tabs(text, findings)?;
         reader.root("a rules file", List::Rejected, SMALLEST)?;
         let root = reader.place();
-        let (mut has_limits, mut has_early_overrides) = (false, false);
+        let (mut has_limits, mut has_early_overrides, mut has_unknown_key) = (false, false, false);
         let mut seen = SeenKeys::default();
         while let Some(key) = reader.key()? {
             match key.text.as_str() {
@@ -127,14 +139,18 @@ impl Loader {
                 // `weir test` and `weir check` read them. A mistake in a test must not keep a gateway from its rules.
                 "tests" => reader.skip()?,
                 _ => {
+                    has_unknown_key = true;
                     let message = format!("unknown key {} in a rules file", quoted(&key.text));
-                    key.error(message, did_you_mean(&key.text, KEYS));
+                    let help = words::help(&key.text, &KEYS).map(str::to_owned);
+                    key.error(message, help.unwrap_or_else(|| did_you_mean(&key.text, KEYS)));
                     reader.skip()?;
                 }
             }
         }
         reader.end()?;
-        if !has_limits {
+        self.limits_are_known = has_limits;
+        // An unknown key may be a misspelling of it.
+        if !has_limits && !has_unknown_key {
             findings.error(root, "the file has no `limits`", "add `limits:` with the limits below it, or `limits: {}`");
         }
         if has_early_overrides {

@@ -1,8 +1,9 @@
 //! Reads maps and lists.
 
 use super::node::{Key, Node, Value};
-use super::problem::{ReadResult, ReportedError, quoted};
+use super::problem::{Place, ReadResult, ReportedError, quoted};
 use super::suggest::did_you_mean;
+use super::words;
 
 /// A key of the file format that this version does not support. Ignoring it would enforce something else.
 const UNSUPPORTED: &str = "when";
@@ -13,15 +14,18 @@ pub(crate) struct Mapping<'n> {
     pub(crate) node: &'n Node,
     entries: &'n [(Key, Node)],
     what: &'n str,
+    /// True if a key has a mistake, so that one that is absent may only be misspelt.
+    pub(super) has_wrong_key: bool,
 }
 
 impl<'n> Mapping<'n> {
     /// Reads a map that may have the `known` keys; `what` names it in errors.
     pub(crate) fn of(node: &'n Node, what: &'n str, known: &[&str]) -> ReadResult<Self> {
-        let mapping = Self::sparse(node, what, known)?;
+        let mut mapping = Self::sparse(node, what, known)?;
         for (key, value) in mapping.entries {
             if known.contains(&key.text.as_str()) && value.is_null() {
                 key.error(format!("{} has no value", quoted(&key.text)), "add one or remove the key");
+                mapping.has_wrong_key = true;
             }
         }
         Ok(mapping)
@@ -33,10 +37,12 @@ impl<'n> Mapping<'n> {
         let Value::Map(entries) = &node.value else {
             return Err(node.unexpected(what, "a map", format!("its keys are {}", known_keys())));
         };
+        let mut has_wrong_key = false;
         for (key, _) in entries.iter().filter(|(key, _)| !known.contains(&key.text.as_str())) {
             report_unknown(key, what, known);
+            has_wrong_key = true;
         }
-        Ok(Self { node, entries, what })
+        Ok(Self { node, entries, what, has_wrong_key })
     }
 
     /// Returns the keys that have a value.
@@ -62,7 +68,17 @@ impl<'n> Mapping<'n> {
     /// Returns the value of a key that the map needs.
     pub(crate) fn need(&self, name: &str, help: &str) -> ReadResult<&'n Node> {
         let value = self.get(name).map(|(_, value)| value);
-        value.ok_or_else(|| self.node.error(format!("{} needs `{name}`", self.what), help))
+        value.ok_or_else(|| self.lacks(format!("{} needs `{name}`", self.what), help))
+    }
+
+    /// Reports that the map lacks something, unless a key with a mistake may be what is missing.
+    pub(super) fn lacks(&self, message: impl AsRef<str>, help: impl AsRef<str>) -> ReportedError {
+        self.lacks_at(self.node.place, message, help)
+    }
+
+    /// Does the same at another place.
+    pub(super) fn lacks_at(&self, place: Place, message: impl AsRef<str>, help: impl AsRef<str>) -> ReportedError {
+        if self.has_wrong_key { ReportedError } else { self.node.findings.error(place, message, help) }
     }
 
     /// Reads the value of a key, if it is present.
@@ -97,7 +113,9 @@ fn report_unknown(key: &Key, what: &str, known: &[&str]) {
     } else if key.findings.is_full() {
         key.error("", "");
     } else {
-        key.error(format!("unknown key {shown} in {what}"), did_you_mean(&key.text, known.iter().copied()));
+        let help = words::help(&key.text, known).map(str::to_owned);
+        let help = help.unwrap_or_else(|| did_you_mean(&key.text, known.iter().copied()));
+        key.error(format!("unknown key {shown} in {what}"), help);
     }
 }
 

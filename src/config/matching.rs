@@ -55,13 +55,13 @@ pub(super) fn read(node: &Node, conditions: &mut Match) -> bool {
     map.set("path_params", &mut conditions.path_reading.strips_parameters, one_of(&PATH_PARAMS));
     let reading = conditions.path_reading;
     let paths = map.read("path", |node| node.each(|node| path(node, reading)));
-    let paths_are_known = paths.is_ok();
+    let paths_are_known = paths.is_ok() && !map.has_wrong_key;
     conditions.paths = paths.ok().flatten().unwrap_or_default();
     let (mut on_headers, mut on_entries, mut on_claims) = (Vec::new(), Vec::new(), Vec::new());
     map.set("headers", &mut on_headers, headers);
     let jwt = map.read(jwt::KEY, |node| node.text().map(str::to_owned)).ok().flatten();
     if let Some((key, _)) = map.get(jwt::KEY).filter(|_| map.get("claims").is_none()) {
-        key.error("`jwt` needs `claims`", "write `match: { jwt: NAME, claims: { plan: free } }`");
+        map.lacks_at(key.place, "`jwt` needs `claims`", "write `match: { jwt: NAME, claims: { plan: free } }`");
     }
     map.set("claims", &mut on_claims, |node| claims(node, jwt.as_deref()));
     map.set("cidr", &mut networks, |node| each_or_not(node, network));
@@ -254,7 +254,7 @@ impl Subject {
             }
             ref given => {
                 let message = format!("a condition needs exactly one test, found {}", given.len());
-                Err(node.error(message, format!("use one of {}", keys.join(", "))))
+                Err(map.lacks(message, format!("use one of {}", keys.join(", "))))
             }
         }
     }

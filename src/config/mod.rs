@@ -39,6 +39,7 @@ mod schema;
 #[cfg(test)]
 mod schema_page;
 mod settings;
+mod words;
 mod yaml;
 
 use std::collections::HashSet;
@@ -48,13 +49,16 @@ pub use lints::Lint;
 pub use live::Definitions;
 pub use load::{check, load};
 pub use named_files::NamedFile;
-pub use problem::{Place, Problem, Report, Severity};
+pub use problem::{Place, Problem, Report, ReportStyles, Severity};
 pub use reload::{Change, Files, OverridesCopy, PollMode, Sources, Watcher};
 pub use schema::SCHEMA;
 pub use settings::{KnownFlag, Setting, settings};
 
 use crate::engine::limit::rules::Rules;
 use crate::engine::text::suggest;
+
+/// The rules file that is read and written unless another is named.
+pub const DEFAULT_RULES: &str = "limits.yaml";
 
 /// The maximum size of a file. A million overrides take 70 MB.
 pub const LARGEST_FILE: u64 = 512 * 1024 * 1024;
@@ -117,6 +121,22 @@ pub fn read(path: &Path) -> Result<Source, Problem> {
         Ok(text) => Ok(Source { name, text }),
         Err((message, help)) => Err(Problem::of_file(&name, message, help)),
     }
+}
+
+/// Reads a rules file as [`read`] does. Helps those who have none yet.
+pub fn read_rules(path: &Path) -> Result<Source, Problem> {
+    read(path).map_err(|problem| {
+        if path.try_exists().unwrap_or(true) {
+            return problem;
+        }
+        let name = &problem.file;
+        let help = if path == Path::new(DEFAULT_RULES) {
+            "`weir init` writes a first one; `--limits FILE` reads another".to_owned()
+        } else {
+            format!("`weir init {name}` writes a first one; is the path right?")
+        };
+        Problem::of_file(name, "there is no rules file here".to_owned(), &help)
+    })
 }
 
 #[cfg(test)]

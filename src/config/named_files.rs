@@ -1,7 +1,7 @@
 //! Reads the files that a rules file names: scripts, the bodies of denials, and key sets.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::mapping::find as find_entry;
@@ -54,7 +54,10 @@ pub(super) fn text<'n, 'f>(node: &'n Node, files: &'f [NamedFile]) -> ReadResult
 
 /// Reads a text of at most `largest` bytes. The error is a message and a help text.
 pub(super) fn read_text(path: &Path, largest: u64) -> Result<String, (String, &'static str)> {
-    let file = File::open(path).map_err(|error| (format!("cannot be read: {error}"), ""))?;
+    let file = File::open(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => ("does not exist".to_owned(), ""),
+        _ => (format!("cannot be read: {error}"), ""),
+    })?;
     read_all_of(file, largest)
 }
 

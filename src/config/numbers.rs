@@ -122,7 +122,7 @@ pub(super) fn rates(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>)
     rates.check_count("`rates`", items.len(), "windows", MOST_WINDOWS)?;
     all(items.iter().map(|item| {
         let map = Mapping::of(item, "an item of `rates`", &WINDOW_KEYS)?;
-        window(&map, false, read)?.ok_or_else(|| item.error("a window needs `count` and `period`", ""))
+        window(&map, false, read)?.ok_or_else(|| map.lacks("a window needs `count` and `period`", ""))
     }))
 }
 
@@ -153,7 +153,7 @@ pub(super) fn window(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>
         (_, Some(_), None) => ("count", "`count` without `period`", "add `period`, such as `period: 1s`"),
         (_, None, Some(_)) => ("period", "`period` without `count`", "add `count`, the number of tokens per period"),
     };
-    Err(map.value(key).error(message, help))
+    Err(map.lacks_at(map.value(key).place, message, help))
 }
 
 /// Reports numbers that are out of range, with the largest valid one.

@@ -64,7 +64,7 @@ impl Loader {
         };
         let index = self.limits.find(name);
         key.findings.ignores().enter(index);
-        if index.is_none() {
+        if index.is_none() && self.limits_are_known {
             self.report_unknown(name, key);
         }
         if node.is_null() {
@@ -130,7 +130,7 @@ fn numbers<'n>(
     if allowance == Allowance::Disabled && map.get("elevated").is_none() {
         let numbers = draft.settings.as_ref().map_or("`count` and `period`", |settings| settings.number_keys());
         let help = format!("add {numbers}, `unlimited: true` or `deny: true`");
-        return Err(key.error(format!("{} sets no numbers", quoted(&key.text)), help));
+        return Err(map.lacks_at(key.place, format!("{} sets no numbers", quoted(&key.text)), help));
     }
     if let Some(burst) = burst_below_cost(&draft.limit.cost, &allowance) {
         let message = format!("the limit's cost exceeds this burst of {burst}: no request can pass");
@@ -249,7 +249,7 @@ fn subjects<'n>(key: &Key, id: Option<&'n Node>, map: &Mapping<'n>) -> ReadResul
         }
         (None, []) => {
             let help = "write `Name:id`, or add `ids`, `regex` or `cidr`; defaults belong under `limits`";
-            Err(key.error(format!("{} has no id", quoted(&key.text)), help))
+            Err(map.lacks_at(key.place, format!("{} has no id", quoted(&key.text)), help))
         }
         (None, [(kind @ "ids", (_, node))]) if !matches!(node.value, Value::List(_)) => {
             Err(node.error(format!("`{kind}` must be a list, found {}", node.kind()), "write `ids: [...]`"))

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
+use anstyle::Style;
+
 use super::ignores::Ignores;
 use super::lints::Lint;
 pub(crate) use crate::engine::text::quote::quoted;
@@ -190,13 +192,41 @@ impl Report {
     }
 }
 
+/// The styles of a printed report, plain by default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReportStyles {
+    pub error: Style,
+    pub warning: Style,
+    pub message: Style,
+    /// The arrow, the line's number and the bars around it.
+    pub frame: Style,
+}
+
+/// A report with styles.
+#[derive(Debug)]
+pub struct StyledReport<'a>(&'a Report, ReportStyles);
+
+impl Report {
+    pub const fn styled(&self, styles: ReportStyles) -> StyledReport<'_> {
+        StyledReport(self, styles)
+    }
+}
+
+impl fmt::Display for StyledReport<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(report, styles) = self;
+        for problem in report.problems.iter().take(MOST_PRINTED) {
+            problem.write(f, styles)?;
+            writeln!(f)?;
+        }
+        let more = (report.errors + report.warnings).saturating_sub(MOST_PRINTED.min(report.problems.len()));
+        if more > 0 { writeln!(f, "and {more} more") } else { Ok(()) }
+    }
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for problem in self.problems.iter().take(MOST_PRINTED) {
-            writeln!(f, "{problem}")?;
-        }
-        let more = (self.errors + self.warnings).saturating_sub(MOST_PRINTED.min(self.problems.len()));
-        if more > 0 { writeln!(f, "and {more} more") } else { Ok(()) }
+        self.styled(ReportStyles::default()).fmt(f)
     }
 }
 
@@ -222,24 +252,35 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// Writes the problem on several lines, with its place in the file.
+    fn write(&self, f: &mut fmt::Formatter<'_>, styles: &ReportStyles) -> fmt::Result {
+        let ReportStyles { error, warning, message, frame } = styles;
+        let (severity, tone) = if self.severity == Severity::Error { ("error", error) } else { ("warning", warning) };
+        let name = self.lint.map(|lint| format!(" [{}]", lint.name())).unwrap_or_default();
+        writeln!(f, "{tone}{severity}{tone:#}{message}: {}{name}{message:#}", self.message)?;
+        let margin = self.place.map_or(1, |place| place.line.to_string().len());
+        write!(f, "{:margin$}{frame}-->{frame:#} {}", "", self.file)?;
+        if let Some(place) = self.place {
+            write!(f, ":{}:{}", place.line, place.column)?;
+        }
+        writeln!(f)?;
+        if let (Some(place), Some(line)) = (self.place, &self.source_line) {
+            let (shown, column, width) = window(line, place);
+            writeln!(f, "{:margin$} {frame}|{frame:#}", "")?;
+            writeln!(f, "{frame}{} |{frame:#} {shown}", place.line)?;
+            writeln!(f, "{:margin$} {frame}|{frame:#} {:column$}{tone}{}{tone:#}", "", "", "^".repeat(width))?;
+        }
+        if self.help.is_empty() {
+            return Ok(());
+        }
+        writeln!(f, "{:margin$} {frame}={frame:#} {message}help{message:#}: {}", "", self.help)
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let severity = if self.severity == Severity::Error { "error" } else { "warning" };
-        let name = self.lint.map(|lint| format!(" [{}]", lint.name())).unwrap_or_default();
-        writeln!(f, "{severity}: {}{name}", self.message)?;
-        let Some(place) = self.place else {
-            writeln!(f, " --> {}", self.file)?;
-            return if self.help.is_empty() { Ok(()) } else { writeln!(f, "  = help: {}", self.help) };
-        };
-        let margin = place.line.to_string().len();
-        writeln!(f, "{:margin$}--> {}:{}:{}", "", self.file, place.line, place.column)?;
-        if let Some(line) = &self.source_line {
-            let (shown, column, width) = window(line, place);
-            writeln!(f, "{:margin$} |", "")?;
-            writeln!(f, "{} | {shown}", place.line)?;
-            writeln!(f, "{:margin$} | {:column$}{}", "", "", "^".repeat(width))?;
-        }
-        if self.help.is_empty() { Ok(()) } else { writeln!(f, "{:margin$} = help: {}", "", self.help) }
+        self.write(f, &ReportStyles::default())
     }
 }
 

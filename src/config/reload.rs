@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 use super::directory;
 use super::named_files::{self, NamedFile};
 use super::problem::Problem;
-use super::{Source, read, read_from};
+use super::{Source, read, read_from, read_rules};
 
 /// A file that changed less than this before it was read may change again without a later timestamp: file systems' clocks
 /// tick every 4 ms to 2 s.
@@ -76,7 +76,7 @@ impl Files {
         let mut overrides: Vec<Source> = all(&self.overrides)?;
         overrides.extend(self.copies.iter().filter_map(OverridesCopy::read).collect::<Result<Vec<_>, _>>()?);
         let envoy_ratelimit = all(&directory::expand(&self.envoy_ratelimit)?)?;
-        let limits = self.limits.as_deref().map(read).transpose()?;
+        let limits = self.limits.as_deref().map(read_rules).transpose()?;
         let named_files = match (&self.limits, &limits) {
             (Some(path), Some(source)) => named_files::read_all(path, &source.text),
             _ => Vec::new(),

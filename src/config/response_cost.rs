@@ -102,7 +102,7 @@ fn from_response(node: &Node) -> ReadResult<(CostSource, Option<u64>)> {
     let [(key, value)] = map.all(&SOURCES)[..] else {
         let help = "write `{ header: x-tokens-used }`, `{ json: /usage/total_tokens }`, `{ usage: openai }` or \
                     `{ bytes: response }`";
-        return Err(node.error("`cost_from_response` needs exactly one source", help));
+        return Err(map.lacks("`cost_from_response` needs exactly one source", help));
     };
     let source = match key.text.as_str() {
         "header" => CostSource::Header(value.header_name()?),

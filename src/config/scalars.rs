@@ -117,10 +117,30 @@ fn number(text: &str, plain: bool) -> Result<u64, (&'static str, String)> {
     if ungrouped != text && all_digits(&ungrouped) {
         return Err(("is not a whole number", format!("write {}", significant(&ungrouped))));
     }
-    if let Some((digits, _)) = text.split_once('.').filter(|(digits, rest)| all_digits(digits) && all_digits(rest)) {
-        return Err(("is not a whole number", format!("write {}", significant(digits))));
+    if let Some((digits, rest)) = text.split_once('.').filter(|(digits, rest)| all_digits(digits) && all_digits(rest)) {
+        let help = match fraction(digits, rest) {
+            Some((number, 1)) => format!("write {number}"),
+            Some((number, factor)) => {
+                format!("use a whole number; as a rate, write {number} and multiply `period` by {factor}")
+            }
+            None => "write digits only, such as 1000".into(),
+        };
+        return Err(("is not a whole number", help));
     }
     Err(("is not a whole number", "write digits only, such as 1000".into()))
+}
+
+/// Returns the smallest whole number that a decimal number's multiple is, and the factor.
+fn fraction(digits: &str, decimals: &str) -> Option<(u64, u64)> {
+    let decimals = decimals.trim_end_matches('0');
+    let mut factor = 10u64.checked_pow(u32::try_from(decimals.len()).ok()?)?;
+    let mut number: u64 = format!("{digits}{decimals}").parse().ok()?;
+    for prime in [2, 5] {
+        while number.is_multiple_of(prime) && factor.is_multiple_of(prime) {
+            (number, factor) = (number / prime, factor / prime);
+        }
+    }
+    Some((number, factor))
 }
 
 #[cfg(test)]
@@ -157,7 +177,11 @@ mod tests {
             ("00", Err("write 0")),
             ("-1", Err("negative")),
             ("+5", Err("write 5")),
-            ("20.9", Err("write 20")),
+            ("20.0", Err("help: write 20\n")),
+            ("2.5", Err("write 5 and multiply `period` by 2")),
+            ("0.10", Err("write 1 and multiply `period` by 10")),
+            ("0.0", Err("help: write 0\n")),
+            ("1.00000000000000000000000001", Err("digits only")),
             ("1_000", Err("write 1000")),
             ("1e3", Err("digits only")),
             ("0x10", Err("digits only")),

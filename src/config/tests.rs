@@ -117,6 +117,48 @@ error: unknown limit `Request`
     assert_eq!(load_texts(limits, &[]).report.to_string(), expected);
 }
 
+/// Keys are not missing, and limits are not unknown, because of a mistake that is reported already.
+#[test]
+fn one_broken_place_is_one_finding() {
+    let limit = |text: &str| format!("limits:\n  A: {{ {text} }}\n");
+    let over = "overrides:\n  A:10.0.0.1: { count: 1, period: 1s }\n  A:10.0.0.2: { count: 2, period: 1s }\n";
+    for (limits, part) in [
+        (format!("limts:\n  A: {{ count: 1, period: 1s }}\n{over}"), "did you mean `limits`?"),
+        (format!("rules:\n  A: {{ count: 1, period: 1s }}\n{over}"), "Weir's word is `limits`"),
+        (over.to_owned(), "the file has no `limits`"),
+        (format!("domain: a\n{over}"), "`weir import`"),
+        (limit("match: { path: /v1/{id} }, count: 1, period: 1s"), "write \"/v1/{id}\""),
+        (limit("limit: 5"), "Weir's word is `count`"),
+        (limit("count: 5, window: 1s"), "Weir's word is `period`"),
+        (limit("cout: 5, period: 1s"), "did you mean `cost` or `count`?"),
+        (limit("count: 5, perid: 1s"), "did you mean `period`?"),
+        (limit("count: , period: 1s"), "`count` has no value"),
+        (limit("rates: [{ cout: 5, period: 1s }]"), "`count`"),
+        (limit("count: 5, period: 1s, candidate: { max: 4, period: 1s }"), "`count`"),
+        (limit("count: 5, period: 1s, elevated: { brst: 9 }"), "`burst`"),
+        (limit("algoritm: fixed_window, aligned: clock, count: 1, period: 1s"), "`algorithm`"),
+        (limit("algorithm: fixed_windw, aligned: clock, count: 1, period: month"), "`fixed_window`"),
+        (limit("algorithm: leaky_bucket, count: 1, period: 1s"), "`gcra`, the default, is a leaky bucket"),
+        (limit("algorithm: concurrency, limit: 1"), "`capacity`"),
+        (limit("algorithm: concurency, capacity: 1"), "`concurrency`"),
+        (limit("count: 5, period: 1s, match: { pth: '/x/{id}' }, by: { path: id }"), "`path`"),
+        (limit("count: 5, period: 1s, match: { headers: { x: { preffix: a } } }"), "`prefix`"),
+        (limit("count: 5, period: 1s, by: { headr: id }"), "`header`"),
+        (limit("count: 5, period: 1s, cost: { headr: id }"), "`header`"),
+        (limit("count: 5, period: 1s, cost_from_response: { headr: id }"), "`header`"),
+        (limit("count: 5, period: 1s, spend_when: { code: 401 }"), "`status`"),
+        (limit("count: 5, period: 1s, deny_with: { staus: 503 }"), "`status`"),
+        (limit("count: 5, period: 1s") + "overrides:\n  A:10.0.0.1: { limit: 9 }\n", "`count`"),
+        (limit("count: 5, period: 1s") + "overrides:\n  A: { count: 9, period: 1s, id: [10.0.0.1] }\n", "`ids`"),
+    ] {
+        for overrides in [&[][..], &["A:10.0.0.3: { unlimited: true }"]] {
+            let report = load_texts(&limits, overrides).report;
+            assert_eq!((report.errors, report.warnings), (1, 0), "{limits}\n{report}");
+            assert!(report.to_string().contains(part), "`{part}` is not in\n{report}");
+        }
+    }
+}
+
 #[test]
 fn a_problem_names_the_file_it_is_in() {
     let limits = "limits:\n  A: { count: 1, period: 1s }\noverrides:\n  A:10.0.0.1: { deny: true }\n";

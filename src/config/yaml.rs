@@ -28,6 +28,7 @@ const FEW: usize = 16;
 
 /// Reads a text's documents. Nothing can be read after an error, which is among the findings.
 pub(super) struct Reader<'t> {
+    text: &'t str,
     parser: Parser<'t, StrInput<'t>>,
     findings: Findings,
     depth: usize,
@@ -40,7 +41,7 @@ pub(super) struct Reader<'t> {
 impl<'t> Reader<'t> {
     pub(super) fn new(text: &'t str, findings: &Findings) -> Self {
         let parser = Parser::new_from_str(text);
-        Self { parser, findings: findings.clone(), depth: 0, last: Place::START, takes_tags: false }
+        Self { text, parser, findings: findings.clone(), depth: 0, last: Place::START, takes_tags: false }
     }
 
     /// Reads a text in block style. Rejects indentation with tabs, which the parser accepts in places: YAML forbids it
@@ -296,6 +297,12 @@ impl<'t> Reader<'t> {
     fn syntax(&self, error: &ScanError) -> ReportedError {
         let marker = error.marker();
         let place = Place { line: number(marker.line()), column: number(marker.col() + 1), width: 1 };
+        let line = self.text.lines().nth(marker.line().saturating_sub(1)).unwrap_or_default();
+        if let Some((start, word)) = unquoted(line, marker.col()) {
+            let place = Place { column: number(start + 1), width: number(word.chars().count()), ..place };
+            let message = format!("{} needs quotes inside `{{ }}` and `[ ]`", quoted(word));
+            return self.findings.error(place, message, format!("write \"{word}\", because of its brackets"));
+        }
         let help = match error.info() {
             info if info.contains("unknown anchor") => "a value that starts with `*` needs quotes",
             info if info.contains("mapping values are not allowed") => {
@@ -307,6 +314,25 @@ impl<'t> Reader<'t> {
         };
         self.findings.error(place, format!("YAML: {}", error.info()), help)
     }
+}
+
+/// Returns the word around a bracket that ends it for YAML, such as `/v1/{id}` in `{ path: /v1/{id} }`, and its column. `column` is
+/// that of the bracket; columns count characters, from 0.
+fn unquoted(line: &str, column: usize) -> Option<(usize, &str)> {
+    let (bracket, _) = line.char_indices().nth(column).filter(|(_, character)| "{[".contains(*character))?;
+    let is_outside = |character: char| character.is_whitespace() || "{}[],".contains(character);
+    let before = line[..bracket].rsplit(is_outside).next().filter(|before| !before.is_empty())?;
+    let mut depth = 0usize;
+    let end = line[bracket..].find(|character: char| {
+        match character {
+            '{' | '[' => depth += 1,
+            '}' | ']' if depth > 0 => depth -= 1,
+            _ => return depth == 0 && is_outside(character),
+        }
+        false
+    });
+    let word = &line[bracket - before.len()..bracket + end?];
+    Some((column - before.chars().count(), word))
 }
 
 /// A list may replace a map.
@@ -398,6 +424,13 @@ mod tests {
         refused("a: !!str 1\n", "tags");
         refused("? [a]\n: 1\n", "keys must be text");
         refused("a: {b: 1\n", "missing before");
+        refused(
+            "a: { b: /v1/{id} }\n",
+            " --> f:1:9\n  |\n1 | a: { b: /v1/{id} }\n  |         ^^^^^^^^\n  = help: write \"/v1/{id}\"",
+        );
+        refused("a: [/é/{id}/x, b]\n", "`/é/{id}/x` needs quotes");
+        refused("a: {b: /v1/{id}}\n", "write \"/v1/{id}\"");
+        refused("a: { b: x[1, 2] }\n", "write \"x[1, 2]\"");
         refused("a: b: c\n", "f:1:5");
         refused("a: {<<: {b: 1}}\n", "merge keys");
     }

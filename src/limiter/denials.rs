@@ -96,7 +96,7 @@ impl LimiterVerdict {
                 suppressed: denial.suppressed,
                 trace_id: trace_id.as_deref(),
             };
-            line.write(self.view.snapshot.denials.ids());
+            self.view.snapshot.denials.write(&line);
         }
     }
 }

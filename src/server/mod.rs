@@ -1,7 +1,7 @@
 //! Runs the process: workers, sockets, the admin listener, signals, reload and drain.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -133,6 +133,8 @@ impl RunningServer {
         }
         if let Some(address) = self.admin {
             tracing::info!(listener = "admin", %address, "listening");
+            let scheme = if options.admin_accept.tls.is_some() { "https" } else { "http" };
+            tracing::info!(url = format!("{scheme}://{}/", reachable(address)), "live page");
         }
         let plain = self.plain_listeners(options);
         if !plain.is_empty() {
@@ -316,6 +318,16 @@ fn start_control(control: Control, reloader: JoinHandle<()>) -> Result<JoinHandl
     let control = spawn("control", move || control.run(reloader, |report| drop(reports.send(report))))?;
     report.recv().map_err(|_| ServerError::Worker("the control thread ended".into()))??;
     Ok(control)
+}
+
+/// Returns an address by which this machine reaches a listener on `address`.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 /// Takes the inherited sockets of a listener, or binds new ones.

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::metrics::{DecisionListener, DecisionResult};
@@ -55,11 +55,13 @@ pub struct LineRate {
 }
 
 /// The settings of the log.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct DenialLog {
     pace: Option<Pace>,
     pub ids: IdFormat,
     began: Instant,
+    /// True once the log has said that its ids are hashes.
+    has_told_of_hashes: AtomicBool,
 }
 
 /// A [`LineRate`] as a token bucket, in nanoseconds.
@@ -74,7 +76,7 @@ struct Pace {
 impl DenialLog {
     /// Without a rate, nothing is logged.
     pub fn new(rate: Option<LineRate>, ids: IdFormat) -> Self {
-        Self { pace: rate.map(Pace::of), ids, began: Instant::now() }
+        Self { pace: rate.map(Pace::of), ids, began: Instant::now(), has_told_of_hashes: AtomicBool::new(false) }
     }
 }
 
@@ -138,6 +140,17 @@ impl DenialSampler {
         self.log.ids
     }
 
+    /// Writes a line. The process's first line with a hash says how to see ids.
+    pub fn write(&self, line: &DenialLine<'_>) {
+        let has_hash = self.log.ids == IdFormat::Hash && line.id.is_some();
+        if has_hash && !self.log.has_told_of_hashes.swap(true, Ordering::Relaxed) {
+            tracing::info!(
+                "ids in the log are hashes; `--log-ids clear` shows them, and each request's path, host and client"
+            );
+        }
+        line.write(self.log.ids);
+    }
+
     /// Returns the number of denials skipped before this one if it may have a line. Otherwise counts it among them, in
     /// `suppressed`, which is the worker's.
     pub fn pass(&self, limit: u32, at: Instant, suppressed: &Cell<u64>) -> Option<u64> {
@@ -198,7 +211,7 @@ pub struct DenialLine<'a> {
 
 impl DenialLine<'_> {
     /// With [`IdFormat::Clear`], the line has the request's host, path and client.
-    pub fn write(&self, ids: IdFormat) {
+    fn write(&self, ids: IdFormat) {
         let clear = self.request.filter(|_| ids == IdFormat::Clear);
         let message = match self.result {
             DecisionResult::ShadowDenied => "request would have been denied",

@@ -220,6 +220,6 @@ mod tests {
             run(&args(&["/nonexistent/limits.yaml".into()]), &mut Vec::new(), &mut err).unwrap(),
             ExitCode::BadInput
         );
-        assert!(String::from_utf8(err).unwrap().contains("cannot be read"));
+        assert!(String::from_utf8(err).unwrap().contains("`weir init /nonexistent/limits.yaml` writes a first one"));
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 
 use self::source::Rulebook;
+use super::colors::Palette;
 use super::exit::{ExitCode, Failure};
 use super::print::joined;
 
@@ -76,6 +77,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     if stricter.is_empty() {
         return Ok(ExitCode::Success);
     }
-    writeln!(err, "stricter: {}", joined(&stricter, ", "))?;
+    let Palette { bad, .. } = Palette::err();
+    writeln!(err, "{bad}stricter{bad:#}: {}", joined(&stricter, ", "))?;
     Ok(ExitCode::BadInput)
 }

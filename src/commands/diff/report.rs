@@ -2,8 +2,10 @@
 
 use std::fmt::Write;
 
+use anstyle::Style;
 use serde_json::{Map, Value, json};
 
+use super::super::colors::Palette;
 use super::super::print::{counted, joined};
 use super::limits::{Change, LimitDiff, Presence};
 use super::overrides::OverrideChange;
@@ -14,9 +16,12 @@ const MOST_OVERRIDES: usize = 20;
 
 /// The differences for a terminal.
 pub(super) fn text(found: &[LimitDiff]) -> String {
+    let palette = Palette::out();
+    let name = palette.name;
     let mut text = String::new();
     for limit in found.iter().filter(|limit| limit.is_changed()) {
-        let _ = writeln!(text, "{}: {}", title(limit), limit.verdict());
+        let tone = tone(palette, limit.effect);
+        let _ = writeln!(text, "{name}{}{name:#}: {tone}{}{tone:#}", title(limit), limit.verdict());
         for change in &limit.changes {
             let _ = writeln!(text, "  {:<15} {}", change.what, shown(change));
         }
@@ -32,6 +37,14 @@ pub(super) fn text(found: &[LimitDiff]) -> String {
     text.push_str(&summary(found));
     text.push('\n');
     text
+}
+
+const fn tone(palette: Palette, effect: Effect) -> Style {
+    match effect {
+        Effect { stricter: true, .. } => palette.bad,
+        Effect { looser: true, .. } => palette.good,
+        Effect { .. } => palette.name,
+    }
 }
 
 /// The differences as one JSON object.

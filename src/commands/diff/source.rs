@@ -32,7 +32,7 @@ impl Rulebook {
         if !is_input {
             files.limits = Some(limits.to_owned());
         }
-        let not_loaded = |report: Report| Failure::Message(ExitCode::CouldNotStart, report.to_string());
+        let not_loaded = |report: Report| Failure::reported(ExitCode::CouldNotStart, &report);
         let mut sources = files.read().map_err(|problem| not_loaded(Report::of(problem)))?;
         if is_input {
             sources.limits = Some(standard_input(input)?);

@@ -1,10 +1,12 @@
 //! `weir init`: a first rules file.
 
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::{Arg, Command, ValueEnum};
 
 use super::exit::{ExitCode, Failure};
 use super::site;
@@ -25,7 +27,7 @@ pub struct Args {
     file: PathBuf,
 
     /// The gateway that will ask for decisions
-    #[arg(long = "for", value_name = "GATEWAY", default_value = "proxy")]
+    #[arg(long = "for", value_name = "GATEWAY", default_value = "proxy", value_parser = GatewayParser)]
     gateway: Gateway,
 
     /// Replace a file that exists
@@ -46,9 +48,30 @@ enum Gateway {
     /// Caddy, by `forward_auth`
     Caddy,
     /// Envoy, Istio and Envoy Gateway, by `ext_authz`
+    #[value(aliases = ["istio", "envoy-gateway"])]
     ExtAuthz,
     /// Envoy, by the rate limit service
     EnvoyRatelimit,
+}
+
+/// Parses a gateway, and says which names there are for Envoy, which can ask in two ways.
+#[derive(Clone)]
+struct GatewayParser;
+
+impl TypedValueParser for GatewayParser {
+    type Value = Gateway;
+
+    fn parse_ref(&self, command: &Command, flag: Option<&Arg>, value: &OsStr) -> Result<Gateway, clap::Error> {
+        if value == "envoy" {
+            let ways = "--for envoy: write `ext-authz`, which sees whole requests, or `envoy-ratelimit`, which gets descriptors";
+            return Err(command.clone().error(clap::error::ErrorKind::InvalidValue, ways));
+        }
+        EnumValueParser::new().parse_ref(command, flag, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Gateway::value_variants().iter().filter_map(ValueEnum::to_possible_value)))
+    }
 }
 
 impl Gateway {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::super::colors::Palette;
 use super::super::print::joined;
 use super::Files;
 use super::figures::{
@@ -86,7 +87,14 @@ fn side(text: &mut String, report: &Report, names: &Names, goal: &Goal) {
 fn covered(text: &mut String, limit: &LimitReport, width: Micros, names: &Names, goal: &Goal) {
     let about = if limit.ids_are_estimates { "about " } else { "" };
     let shadow = if limit.is_enforced { "" } else { " (shadow)" };
-    let _ = writeln!(text, "{}{shadow}: {about}{} would be denied", limit.name, of(limit.ids_denied, limit.ids, "id"));
+    let Palette { name, bad, good, doubtful } = Palette::out();
+    let tone = match (limit.ids_denied, limit.is_enforced) {
+        (0, _) => good,
+        (_, true) => bad,
+        (_, false) => doubtful,
+    };
+    let denied = of(limit.ids_denied, limit.ids, "id");
+    let _ = writeln!(text, "{name}{}{name:#}{shadow}: {tone}{about}{denied} would be denied{tone:#}", limit.name);
     if !limit.numbers.is_empty() {
         detail(text, "numbers", &numbers_text(limit));
     }

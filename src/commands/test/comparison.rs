@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::super::colors::Palette;
 use super::super::print::joined;
 use super::asking::{Asked, charges, id_of};
 use crate::config::rule_tests::{Expectation, LimitExpectation, LimitVerdict, Step, Subject, Wait};
@@ -220,10 +221,11 @@ impl Found {
 impl Difference {
     /// The text for people: the place, the request, and each value that differs.
     pub(super) fn shown(&self, file: &str, test: &str) -> String {
-        let mut text = format!("{file}:{}: {test}\n  step {}: {}\n", self.line, self.step, self.subject);
+        let Palette { name, bad, good, .. } = Palette::out();
+        let mut text = format!("{file}:{}: {name}{test}{name:#}\n  step {}: {}\n", self.line, self.step, self.subject);
         let width = self.lines.iter().map(|line| line.what.len()).chain(["limits".len()]).max().unwrap_or_default();
         for Line { what, expected, found } in &self.lines {
-            let _ = writeln!(text, "  {what:width$}  expected {expected}, got {found}");
+            let _ = writeln!(text, "  {what:width$}  expected {good}{expected}{good:#}, got {bad}{found}{bad:#}");
         }
         for (place, decision) in self.decisions.iter().enumerate() {
             let what = if place == 0 { "limits" } else { "" };

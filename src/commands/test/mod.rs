@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use anstyle::Style;
 use clap::builder::Resettable;
 use tokio::task::LocalSet;
 
@@ -13,6 +14,7 @@ use self::runner::{Runner, StoreSource};
 use self::scenario::Player;
 use self::suite::Suite;
 use super::client_limit_flags::InspectionArgs;
+use super::colors::Palette;
 use super::exit::{ExitCode, Failure};
 use super::print::joined;
 use super::rules_flags::RulesArgs;
@@ -109,7 +111,7 @@ async fn run_all(
     let (mut tally, mut has_tests, mut empty) = (Tally::default(), false, Vec::new());
     let mut player = None;
     for path in &named {
-        let source = config::read(path)?;
+        let source = config::read_rules(path)?;
         let mut has_none = source.text.trim().is_empty();
         let found = if is_scenarios(path, &source.text) {
             let player = match &mut player {
@@ -140,7 +142,9 @@ async fn run_all(
         writeln!(out, "{path} has no tests")?;
     }
     let Tally { passed, failed, .. } = tally;
-    writeln!(out, "{passed} passed, {failed} failed")?;
+    let Palette { good, bad, .. } = Palette::out();
+    let (good, bad) = if failed == 0 { (good, Style::new()) } else { (Style::new(), bad) };
+    writeln!(out, "{good}{passed} passed{good:#}, {bad}{failed} failed{bad:#}")?;
     Ok(if failed == 0 { ExitCode::Success } else { ExitCode::BadInput })
 }
 

@@ -50,7 +50,7 @@ fn read(node: &Node, inherited: Option<&Elevated>) -> ReadResult<Elevated> {
         node.positive("`activations_per_month` must be at least 1", "use 1 or more, or remove `elevated`")
     });
     let (numbers, span, activations) = (numbers?, span?, activations?);
-    let missing = |what: &str, help: &str| node.error(format!("`elevated` needs {what}"), help);
+    let missing = |what: &str, help: &str| map.lacks(format!("`elevated` needs {what}"), help);
     let numbers = numbers.ok_or_else(|| missing("numbers", "add `count` and `period`, and optionally `burst`"));
     let span = span
         .or(inherited.map(|base| base.span))

@@ -91,7 +91,8 @@ impl FixedWindow {
                 }
             },
         };
-        if let (Some((_, node)), Aligned::First) = (map.get("aligned"), self.aligned) {
+        // Its value decides, because the settings are the defaults if `algorithm` has a mistake.
+        if let Some((_, node)) = map.get("aligned").filter(|(_, node)| node.text() == Ok("first")) {
             let help = "remove `aligned`, or use a duration such as 30d";
             return Err(node.error("calendar periods cannot start with the first request", help));
         }

@@ -114,7 +114,11 @@ pub(super) fn of_word(node: &Node) -> ReadResult<Box<dyn Settings>> {
     let given = node.text()?;
     let entry = REGISTRY.iter().find(|entry| entry.words.contains(&given));
     entry.map(|entry| (entry.settings)()).ok_or_else(|| {
-        node.error(format!("unknown algorithm {}", quoted(given)), did_you_mean(given, WORDS.iter().copied()))
+        let help = match given {
+            "leaky_bucket" => "`gcra`, the default, is a leaky bucket".to_owned(),
+            given => did_you_mean(given, WORDS.iter().copied()),
+        };
+        node.error(format!("unknown algorithm {}", quoted(given)), help)
     })
 }
 
@@ -130,7 +134,7 @@ pub(super) fn settings(inherited: &dyn Settings, map: &Mapping<'_>) -> ReadResul
         if owners().next().is_some() && !owners().any(is_own) {
             let words: Vec<&str> = owners().map(|entry| entry.words[0]).collect();
             let message = format!("`{}` needs `algorithm: {}`", key.text, words.join("` or `"));
-            return Err(key.error(message, "add it to the limit or remove this key"));
+            return Err(map.lacks_at(key.place, message, "add it to the limit or remove this key"));
         }
     }
     inherited.read(map)

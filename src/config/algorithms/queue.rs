@@ -91,7 +91,7 @@ fn queue(map: &Mapping<'_>, paths: Option<&[PathPattern]>) -> ReadResult<Queue> 
     let (storage, then) = (storage?.unwrap_or_default(), then?.unwrap_or_default());
     let fields = fields?.ok_or_else(|| {
         let help = "list what each entry carries: `fields: { user: { header: x-user }, path: path }`";
-        map.node.error("a queue needs `fields`", help)
+        map.lacks("a queue needs `fields`", help)
     })?;
     Ok(Queue { storage, then, fields })
 }

@@ -83,7 +83,7 @@ fn script(map: &Mapping<'_>, files: &[NamedFile]) -> ReadResult<Script> {
     let (source, arguments, headers) = (source?, arguments?, headers?);
     let source = source.ok_or_else(|| {
         let help = "add `file: lua/my.lua`; the path is relative to this file";
-        map.node.error("a script needs `file`", help)
+        map.lacks("a script needs `file`", help)
     })?;
     let arguments = vec![arguments.unwrap_or_else(|| "".into())];
     Ok(Script { source, arguments, headers: headers.unwrap_or_else(|| HEADERS.to_vec()) })

@@ -53,6 +53,9 @@ pub struct PathPattern {
     pub is_open: bool,
 }
 
+const WHAT_IT_IS: &str =
+    "a pattern has literal segments, `{name}` for any one segment, and `/**` at its end for all below";
+
 /// One segment of a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Segment {
@@ -63,8 +66,19 @@ pub enum Segment {
 
 impl PathPattern {
     pub fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with('^') || text.contains(".*") || text.contains('\\') {
+            let example = meant_by_regex(text).unwrap_or_else(|| "/api/**".to_owned());
+            return Err(format!("this looks like a regular expression; {WHAT_IT_IS}, such as `{example}`"));
+        }
+        if matches!(text, "*" | "**") {
+            return Err("write `/**` for every path".into());
+        }
         if !text.starts_with('/') {
-            return Err(format!("a path must begin with `/`; write `/{text}`"));
+            return Err(if text.contains("://") {
+                "write the path alone; a host has a key of its own, `host`".into()
+            } else {
+                format!("a path must begin with `/`; write `/{text}`")
+            });
         }
         if text.contains('?') || text.contains('#') {
             return Err("a path pattern cannot have a query or fragment".into());
@@ -75,7 +89,7 @@ impl PathPattern {
         };
         let mut segments = Vec::new();
         for part in body.split('/').skip(1).filter(|part| !part.is_empty()) {
-            segments.push(Self::segment(part)?);
+            segments.push(Self::segment(part).map_err(|why| instead_of_star(text).unwrap_or(why))?);
         }
         for (place, segment) in segments.iter().enumerate() {
             if let Segment::Parameter(name) = segment
@@ -97,9 +111,7 @@ impl PathPattern {
             };
         }
         if part.contains(['{', '}', '*']) {
-            return Err(format!(
-                "`{part}`: a segment must be literal or one whole `{{parameter}}`; `/**` may only stand at the end"
-            ));
+            return Err(format!("`{part}`: {WHAT_IT_IS}"));
         }
         // Such a request is rejected, so the pattern would never match.
         check(part, EscapedSlashes::Keep).map_err(|reason| format!("`{part}`: {reason}"))?;
@@ -180,6 +192,35 @@ impl fmt::Display for PathPattern {
     }
 }
 
+/// Returns the pattern that is meant by a regular expression, if its beginning is literal.
+fn meant_by_regex(text: &str) -> Option<String> {
+    let text = text.trim_start_matches('^');
+    let (text, is_whole) = text.strip_suffix('$').map_or((text, false), |text| (text, true));
+    let literal = match text.find(['^', '$', '*', '+', '?', '(', ')', '[', ']', '{', '}', '|', '\\']) {
+        None if is_whole => return text.starts_with('/').then(|| text.to_owned()),
+        None => text,
+        Some(end) if text[..end].ends_with('.') => &text[..end - 1],
+        Some(end) => &text[..text[..end].rfind('/')?],
+    };
+    let literal = literal.trim_end_matches('/');
+    literal.starts_with('/').then(|| format!("{literal}/**"))
+}
+
+/// Returns help for a pattern with one `*` or `**` as a segment: what it means elsewhere.
+fn instead_of_star(text: &str) -> Option<String> {
+    let mut stars = text.split('/').filter(|segment| segment.contains('*'));
+    let (star, None) = (stars.next()?, stars.next()) else { return None };
+    let (above, below) = text.split_once(&format!("/{star}"))?;
+    match (star, above, below) {
+        ("*" | "**", "", "" | "/") => Some("write `/{id}` for any one segment, or `/**` for every path".to_owned()),
+        ("*" | "**", _, "" | "/") => {
+            Some(format!("write `{above}/{{id}}` for any one segment there, or `{above}/**` for all below"))
+        }
+        ("*", ..) => Some(format!("write `{above}/{{id}}{below}` for any one segment there")),
+        _ => None,
+    }
+}
+
 /// The segments of a normalised path; `/` has none.
 pub fn segments(path: &str) -> impl Iterator<Item = &str> {
     path.split('/').skip(1).filter(|segment| !segment.is_empty())
@@ -234,7 +275,7 @@ mod tests {
             assert_eq!(left, expected.trim_end_matches('/'), "{path}");
         }
         let pattern = PathPattern::parse("/V1/%2F{Id}").unwrap_err();
-        assert!(pattern.contains("whole"), "{pattern}");
+        assert!(pattern.contains("literal segments"), "{pattern}");
         let pattern = PathPattern::parse("/V1/{Id}/a%2Fb").unwrap().read_as(case).unwrap();
         assert!(pattern.matches(&case.of("/v1/X/A%2FB")) && pattern.parameter("Id") == Some(1));
         assert!(PathPattern::parse("/a;x").unwrap().read_as(parameters).is_err());
@@ -245,7 +286,23 @@ mod tests {
         for (pattern, part) in [
             ("v1", "write `/v1`"),
             ("/a?b", "a query"),
-            ("/a*", "`/**` may only stand at the end"),
+            ("/a*", "`/**` at its end for all below"),
+            ("*", "write `/**` for every path"),
+            ("/*", "write `/{id}` for any one segment, or `/**` for every path"),
+            ("/api/*", "write `/api/{id}` for any one segment there, or `/api/**` for all below"),
+            ("/api/**/", "or `/api/**` for all below"),
+            ("/api/*/x", "write `/api/{id}/x` for any one segment there"),
+            ("/api/**/x", "`**`: a pattern has literal segments"),
+            ("/api/*/x/*", "`*`: a pattern has literal segments"),
+            ("^/api", "looks like a regular expression"),
+            ("^/api", "such as `/api/**`"),
+            ("^/api$", "such as `/api`"),
+            ("^/api/v[0-9]+/x$", "such as `/api/**`"),
+            ("/api.*", "such as `/api/**`"),
+            ("/api/.*", "such as `/api/**`"),
+            ("^.*/x", "such as `/api/**`"),
+            ("/user/\\d+", "such as `/user/**`"),
+            ("https://example.com/x", "`host`"),
             ("/{a}/{a}", "twice"),
             ("/{a b}", "name"),
             ("/a/../b", "dot segments"),

@@ -1,35 +1,45 @@
 //! Suggestions for unknown words.
 
+use super::quote::joined;
+
 /// Longer words get no suggestion: the comparison is quadratic.
 const LONGEST: usize = 64;
 
 /// The known word closest to `given`, if at most a third of the letters differ. Case is ignored.
 pub fn nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    if given.len() > LONGEST {
-        return None;
-    }
-    let given = given.to_lowercase();
-    let allowed = (given.chars().count() / 3).max(1);
-    known
-        .into_iter()
-        .filter(|word| word.len() <= LONGEST && word.len().abs_diff(given.len()) <= allowed)
-        .map(|word| (distance(&given, &word.to_lowercase()), word))
-        .filter(|(distance, _)| *distance <= allowed)
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, word)| word)
+    all_nearest(given, known).first().copied()
 }
 
-/// A help text with the nearest word, or all words.
+/// All known words that are as close as the closest.
+fn all_nearest<'k>(given: &str, known: impl IntoIterator<Item = &'k str>) -> Vec<&'k str> {
+    if given.len() > LONGEST {
+        return Vec::new();
+    }
+    let given = given.to_lowercase();
+    let mut allowed = (given.chars().count() / 3).max(1);
+    let mut found = Vec::new();
+    for word in known {
+        if word.len() > LONGEST || word.len().abs_diff(given.len()) > allowed {
+            continue;
+        }
+        let distance = distance(&given, &word.to_lowercase());
+        if distance < allowed {
+            (allowed, found) = (distance, Vec::new());
+        }
+        if distance == allowed {
+            found.push(word);
+        }
+    }
+    found
+}
+
+/// A help text with the nearest words, or all words.
 pub fn did_you_mean<'k>(given: &str, known: impl IntoIterator<Item = &'k str> + Clone) -> String {
-    nearest(given, known.clone()).map_or_else(
-        || {
-            format!(
-                "expected one of {}",
-                known.into_iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")
-            )
-        },
-        |word| format!("did you mean `{word}`?"),
-    )
+    let quoted = |words: Vec<&str>, separator| joined(words.iter().map(|word| format!("`{word}`")), separator);
+    match all_nearest(given, known.clone()) {
+        none if none.is_empty() => format!("expected one of {}", quoted(known.into_iter().collect(), ", ")),
+        nearest => format!("did you mean {}?", quoted(nearest, " or ")),
+    }
 }
 
 /// The number of insertions, deletions, replacements and swaps of neighbours (optimal string alignment).
@@ -72,5 +82,7 @@ mod tests {
         }
         assert_eq!(nearest(&"x".repeat(10_000), known), None);
         assert_eq!(did_you_mean("zzz", ["a", "b"]), "expected one of `a`, `b`");
+        assert_eq!(did_you_mean("cout", ["burst", "cost", "count"]), "did you mean `cost` or `count`?");
+        assert_eq!(did_you_mean("perido", known), "did you mean `period`?");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt::Write;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -83,7 +84,7 @@ pub struct Page {
 
 /// No answer came, or none of an admin listener.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot reach the admin listener at {authority}: {reason} (is `weir serve` running? see `--admin`)")]
+#[error("cannot reach the admin listener at {authority}: {reason}")]
 pub struct AdminClientError {
     authority: String,
     reason: String,
@@ -175,7 +176,10 @@ impl AdminClient {
     }
 
     async fn connect(&self) -> Result<Stream, String> {
-        let stream = TcpStream::connect(&self.authority).await.map_err(|error| error.to_string())?;
+        let stream = TcpStream::connect(&self.authority).await.map_err(|error| match error.kind() {
+            ErrorKind::ConnectionRefused => "connection refused (is `weir serve` running? see `--admin`)".to_owned(),
+            _ => error.to_string(),
+        })?;
         let Some((connector, host)) = &self.tls else { return Ok(Stream::Tcp(stream)) };
         let connected = connector.connect(host, Stream::Tcp(stream), false).await;
         Ok(connected.map_err(|error| format!("TLS: {error}"))?.0)

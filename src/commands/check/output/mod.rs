@@ -7,6 +7,7 @@ mod sarif;
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use crate::commands::colors::{self, Palette};
 use crate::commands::print::counted;
 use crate::commands::test::Tally;
 use crate::config::{Problem, Report, Severity};
@@ -69,32 +70,34 @@ impl Checked {
 
     /// Prints the problems to `err`, and a summary to `out` if it passes, or else to `err`.
     pub(super) fn print(&self, is_strict: bool, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
-        write!(err, "{}", self.report)?;
+        write!(err, "{}", self.report.styled(colors::of_reports()))?;
         self.summarize(is_strict, out, err)
     }
 
     /// Prints the problems of a store, which have no place in a file, like those of files.
     pub(super) fn print_store(&self, is_strict: bool, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
         for problem in &self.report.problems {
-            writeln!(err, "{}: {}", severity(problem), problem.message)?;
+            let style = Palette::err().of(problem.severity);
+            writeln!(err, "{style}{}{style:#}: {}", severity(problem), problem.message)?;
         }
         self.summarize(is_strict, out, err)
     }
 
     fn summarize(&self, is_strict: bool, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
         let Self { name, counts, tests, failure, report } = self;
+        let (Palette { bad, .. }, Palette { good, doubtful, .. }) = (Palette::err(), Palette::out());
         if let Some((message, details)) = failure {
             write!(err, "{details}")?;
-            return writeln!(err, "{name}: {message}");
+            return writeln!(err, "{name}: {bad}{message}{bad:#}");
         }
         let warnings = counted(report.warnings, "warning");
         if report.errors > 0 {
-            return writeln!(err, "{name}: {}", counted(report.errors, "error"));
+            return writeln!(err, "{name}: {bad}{}{bad:#}", counted(report.errors, "error"));
         }
         if !self.passes(is_strict) {
-            return writeln!(err, "{name}: {warnings}, and --strict allows none");
+            return writeln!(err, "{name}: {bad}{warnings}{bad:#}, and --strict allows none");
         }
-        write!(out, "{name}: ok")?;
+        write!(out, "{name}: {good}ok{good:#}")?;
         if let Some((limits, overrides)) = counts {
             write!(out, ", {}, {}", counted(*limits, "limit"), counted(*overrides, "override"))?;
         }
@@ -108,7 +111,7 @@ impl Checked {
             }
         }
         if report.warnings > 0 {
-            write!(out, ", {warnings}")?;
+            write!(out, ", {doubtful}{warnings}{doubtful:#}")?;
         }
         writeln!(out)
     }
