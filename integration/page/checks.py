@@ -95,6 +95,25 @@ class Setting:
             self.reads.update(page.run("answersRead()"))
             equal(page.run("wrongTexts()"), [])
 
+    def change(self, method, path, body=None):
+        """What another operator does."""
+        connection = http.client.HTTPConnection(self.options.admin, timeout=20)
+        headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+        connection.request(method, path, json.dumps(body) if body else None, headers)
+        equal(connection.getresponse().status, 200)
+        connection.close()
+
+    @contextlib.contextmanager
+    def rules(self, text):
+        """Other rules on disk."""
+        file = pathlib.Path(self.options.limits)
+        good = file.read_text()
+        file.write_text(text)
+        try:
+            yield
+        finally:
+            file.write_text(good)
+
     def api(self):
         connection = http.client.HTTPConnection(self.options.admin, timeout=20)
         connection.request("GET", "/openapi.json")
@@ -306,6 +325,7 @@ EXPLANATIONS = [
     ("Closed", "", "applies", {"Allows": "deny", "Enforced": "yes"}),
     ("Keyed", "", "applies", {"Why": "`missing: deny`", "Allows": "deny", "Enforced": "yes"}),
     ("Given", "", "does not apply", {"Why": "the limit has no numbers, and no override matches this id"}),
+    ("CertificatesPerDomainPerAccount", "x-id: a", "applies", {"Allows": " per 1h", "Candidate": " per 1h"}),
     ("Unused", "", "does not apply", {"Why": "off"}),
 ]
 
@@ -363,15 +383,83 @@ def takes_no_text_for_markup(setting):
         look_up(page, "Watched", HOSTILE)
         page.until_text("#bucket-name", HOSTILE)
         page.until_text("#bucket-facts", HOSTILE)
-        file = pathlib.Path(setting.options.limits)
-        rules = file.read_text()
-        file.write_text(f'limits: {{ "{HOSTILE}": {{}} }}')
-        page.until_text("#health", "rules on disk are broken; running the previous ones")
-        page.until_text("#health", HOSTILE)
-        page.until_text("#announcement", "The rules on disk have an error")
-        file.write_text(rules)
+        with setting.rules(f'limits: {{ "{HOSTILE}": {{}} }}'):
+            page.until_text("#health", "rules on disk are broken; running the previous ones")
+            page.until_text("#broken", HOSTILE)
+            page.until_text("#announcement", "The rules on disk have an error")
         page.until_text("#health", "Rules: loaded")
         clean(page)
+
+
+# What is drawn left of the caret and left of the key in the line above it, and whether the caret is in view.
+POINTED = """(() => {
+    const source = document.querySelector('#broken pre');
+    const [line, carets] = source.innerText.split('\\n').slice(1);
+    const at = document.createRange();
+    const text = source.firstChild;
+    at.setStart(text, text.data.indexOf('^'));
+    at.setEnd(text, text.data.indexOf('^') + 1);
+    const [caret, frame] = [at.getBoundingClientRect(), source.getBoundingClientRect()];
+    return JSON.stringify([line.indexOf('cuont'), carets.indexOf('^^^^^'), caret.left >= frame.left && caret.right <= frame.right]);
+})()"""
+
+
+def shows_broken_rules_as_weir_check_does(setting):
+    mistake = "limits:\n  Mistaken: { match: { path: /mistaken }, by: ip, burst: 10, cuont: 5, period: 1s }\n"
+    for width in [360, 1200]:
+        with setting.open(width=width) as page:
+            equal(page.run("document.querySelector('#broken').hidden"), True)
+            with setting.rules(mistake):
+                page.until_text("#broken-text", "error: unknown key `cuont` in a limit\n --> ")
+                page.until_text("#broken-text", "limits.yaml:2:")
+                page.until_text("#broken-text", "= help: did you mean `count`?")
+                key, caret, is_seen = json.loads(page.run(POINTED))
+                equal((key > 0, caret, is_seen), (True, key, True))
+                equal(page.run("document.documentElement.scrollWidth"), width)
+            page.until("document.querySelector('#broken').hidden")
+            clean(page)
+
+
+def shows_what_other_operators_change(setting):
+    setting.deny("/watched", x_id="f")
+    with setting.open() as page:
+        look_up(page, "Watched", "f")
+        page.until_text("#bucket-name", "Watched:f")
+        page.until_text("#blocks", "There are none.")
+        page.until_text("#overrides", "There are none.")
+        setting.change("POST", "/buckets/Watched:f/reset")
+        page.until("document.querySelector('#windows td').textContent === '1'")
+        setting.change("PUT", "/overrides/Watched:f", {"count": 40, "period": "1s", "comment": "a partner"})
+        page.until_text("#overrides", "Watched:f burst 40, 40 per 1s, by ")
+        page.until_text("#overrides", ", a partner")
+        page.until_text("#windows", "burst 40, 40 per 1s")
+        setting.change("PUT", "/buckets/Watched:f/block", {"for": "1h", "reason": HOSTILE})
+        page.until_text("#blocks", "Watched:f until 20")
+        page.until_text("#blocks", " UTC, by ")
+        page.until_text("#blocks", f": {HOSTILE}")
+        page.until_text("#bucket-facts", HOSTILE)
+        equal(setting.get("/watched", x_id="f"), 429)
+        page.click("#blocks li button:last-child")
+        page.until_text("#blocks-message", "give the operator’s token first")
+        use_token(page)
+        page.until_text("#token-message", "is in use")
+        page.click("#blocks li button:last-child")
+        page.until_text("#blocks-message", "Unblocked.")
+        page.until_text("#blocks", "There are none.")
+        equal(setting.get("/watched", x_id="f"), 200)
+        setting.change("DELETE", "/overrides/Watched:f")
+        page.until_text("#overrides", "There are none.")
+        clean(page)
+
+
+def hashed_ids_stand_apart_from_their_limits(setting):
+    connection = http.client.HTTPConnection(setting.options.public, timeout=20)
+    connection.request("GET", "/live")
+    proxy = next(one["address"] for one in json.loads(connection.getresponse().read())["listeners"] if one["name"] == "proxy")
+    equal([setting.get("/watched", to=proxy, x_id="g") for _ in range(2)], [200, 429])
+    with setting.open(setting.options.public) as page:
+        use_token(page)
+        page.until("[...document.querySelectorAll('#top td')].some((cell) => /^[0-9a-f]{8,} Watched$/.test(cell.innerText))")
 
 
 CONTRAST = """(() => {
@@ -423,6 +511,40 @@ def fits_a_narrow_screen(setting):
         equal(page.run("document.documentElement.scrollWidth"), 360)
 
 
+# Words that are drawn on two lines. Ids, and what has lines of its own, may break anywhere.
+BROKEN_WORDS = """(() => {
+    const broken = [];
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const range = document.createRange();
+    while (texts.nextNode()) {
+        const text = texts.currentNode;
+        if (!text.parentElement.checkVisibility() || text.parentElement.closest('.hidden, .skip, svg, pre, select, #top td > :first-child, .list button')) continue;
+        for (const { 0: word, index } of text.data.matchAll(/[A-Za-z]{2,}/g)) {
+            range.setStart(text, index);
+            range.setEnd(text, index + word.length);
+            if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) broken.push(word);
+        }
+    }
+    return JSON.stringify([...new Set(broken)]);
+})()"""
+
+
+def breaks_no_word_at_any_width(setting):
+    setting.deny("/certificatesperdomainperaccount", x_id="h")
+    with setting.open() as page:
+        page.until_text("#top", "CertificatesPerDomainPerAccount")
+        for width in [360, 480, 600, 681, 768, 901, 1024, 1280, 1440]:
+            page.look(width, 800)
+            equal((width, page.run(BROKEN_WORDS)), (width, "[]"))
+            equal(page.run("document.documentElement.scrollWidth"), width)
+
+
+def names_the_documentation(setting):
+    with setting.open() as page:
+        for name in ["admin", "rules", "operations", "runbook"]:
+            equal((name, f"{name}" in page.run("document.querySelector('#pages').innerHTML")), (name, True))
+
+
 def every_control_is_reached_by_keyboard(setting):
     with setting.open() as page:
         look_up(page, "Watched", "nobody")
@@ -459,7 +581,7 @@ def every_control_has_a_name(setting):
         equal({"banner", "main", "contentinfo", "region", "table", "columnheader", "rowheader", "status"} - roles, set())
         equal([(role, name) for role, name in found if role in CONTROLS | {"region", "image"} and not name.strip()], [])
         regions = {name for role, name in found if role == "region"}
-        expected = {"Health", "Limits", "Buckets", "Explain a request", "Operator’s token", "Ids most denied"}
+        expected = {"Health", "Limits", "Buckets", "Explain a request", "Operator’s token", "Ids most denied", "Blocked ids", "Live overrides"}
         equal(expected - regions, set())
         equal(page.run("document.querySelectorAll('[aria-live], [role=alert]').length"), 0)
 
@@ -525,7 +647,7 @@ def reads_only_what_the_api_describes(setting):
     equal(unknown, [])
     # What is watched is what the page reads.
     asked = {(method, path.split("/")[1]) for method, path, *_ in reads}
-    for expected in ["live", "top", "buckets", "overrides"]:
+    for expected in ["live", "top", "buckets", "overrides", "blocks"]:
         equal(("GET", expected) in asked, True)
     equal(["POST", "/explain", "200", "limits", "*", "name"] in reads, True)
     equal(len(reads) > 60, True)
@@ -547,9 +669,10 @@ def a_lost_connection_is_shown_and_recovers(setting):
 CHECKS = [
     loads_and_says_what_to_do, shows_requests_as_they_come, pauses, resets_a_denied_id, blocks_refunds_and_sets,
     looks_up_buckets_of_every_kind, sets_lists_and_deletes_an_override,
-    says_that_a_token_is_wrong, explains_a_request, lists_the_ids_most_denied, takes_no_text_for_markup, is_readable_in_light_and_dark,
+    says_that_a_token_is_wrong, explains_a_request, lists_the_ids_most_denied, takes_no_text_for_markup,
+    shows_broken_rules_as_weir_check_does, shows_what_other_operators_change, names_the_documentation, breaks_no_word_at_any_width, is_readable_in_light_and_dark,
     fits_a_narrow_screen, every_control_is_reached_by_keyboard, every_control_has_a_name,
-    ids_need_a_token_on_a_public_address, tells_that_store_and_upstreams_are_down, a_lost_connection_is_shown_and_recovers,
+    ids_need_a_token_on_a_public_address, hashed_ids_stand_apart_from_their_limits, tells_that_store_and_upstreams_are_down, a_lost_connection_is_shown_and_recovers,
     reads_only_what_the_api_describes,
 ]  # fmt: skip
 

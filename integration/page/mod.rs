@@ -18,6 +18,7 @@ limits:
   Closed: { match: { path: /closed }, deny: true }
   Keyed: { match: { path: /keyed }, by: { header: x-id }, missing: deny, count: 2, period: 1h }
   Given: { match: { path: /given } }
+  CertificatesPerDomainPerAccount: { match: { path: /certificatesperdomainperaccount }, by: { header: x-id }, count: 2, period: 1h, candidate: { count: 1, period: 1h } }
   Unused: { match: { path: /unused }, count: 2, period: 1h, mode: off }
 overrides:
   - Watched:

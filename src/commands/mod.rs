@@ -42,7 +42,6 @@ mod runtime;
 pub mod schema;
 pub mod serve;
 pub mod simulate;
-mod site;
 mod store_flags;
 pub mod test;
 mod tls_flags;

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::Cli;
 use super::exit::{ExitCode, Failure};
-use super::site;
 use crate::config::{self, KnownFlag};
+use crate::engine::text::site;
 
 /// Prints the JSON schema of limits.yaml, by which editors complete and check it
 #[derive(Debug, clap::Args)]

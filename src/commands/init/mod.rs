@@ -9,7 +9,7 @@ use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::{Arg, Command, ValueEnum};
 
 use super::exit::{ExitCode, Failure};
-use super::site;
+use crate::engine::text::site;
 
 /// Limits of whole requests.
 const REQUESTS: &str = include_str!("requests.yaml");

@@ -1,5 +1,6 @@
-//! Text of users' mistakes and of times, for messages.
+//! Text of users' mistakes, of times, and of pages, for messages.
 
 pub mod duration;
 pub mod quote;
+pub mod site;
 pub mod suggest;

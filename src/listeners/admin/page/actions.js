@@ -48,6 +48,9 @@ function onSubmit(id, message, act) {
 /** The name of the bucket on show, as the listener writes it. */
 let bucket = "";
 
+/** How often a bucket was shown. */
+let bucketShown = 0;
+
 function showBucketLimits() {
   const list = get("bucket-limit");
   const names = page.live.limits.map((limit) => limit.name);
@@ -82,8 +85,23 @@ function facts(list, pairs) {
     .flatMap(([name, text]) => [el("dt", {}, name), el("dd", {}, String(text))]));
 }
 
+/** Reads the bucket on show again. */
+async function readBucket() {
+  const name = bucket;
+  if (!name || get("bucket").hidden) return;
+  const at = bucketShown;
+  try {
+    const reply = await ask("GET", bucketPath(name));
+    // What was shown in between is newer.
+    if (reply.ok && bucketShown === at) showBucket(reply.body);
+  } catch {
+    // The next reading of the numbers tells that the connection is lost.
+  }
+}
+
 function showBucket(state) {
   bucket = state.bucket;
+  bucketShown += 1;
   get("bucket").hidden = false;
   setText(get("bucket-name"), bucket);
   const given = state.given_by && `${state.given_by.place}${state.given_by.comment ? `, ${state.given_by.comment}` : ""}`;
@@ -107,10 +125,7 @@ function change(title, method, below, inputs, done, read = (values) => values) {
   const form = el("form", {}, ...fields.map(({ label, input }) => el("label", {}, label, input)), el("button", { type: "submit" }, title));
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    if (!token && page.live.changes) {
-      say("bucket-message", "give the operator’s token first.", true);
-      return get("token").focus();
-    }
+    if (page.live.changes && !hasToken("bucket-message")) return;
     say("bucket-message", "");
     const body = read(Object.fromEntries(fields.map(({ key, input }) => [key, input.value])));
     try {
@@ -119,6 +134,7 @@ function change(title, method, below, inputs, done, read = (values) => values) {
       say("bucket-message", done);
       if (reply.body.windows) showBucket(reply.body);
       else await look(bucket);
+      await readBlocks();
     } catch (error) {
       say("bucket-message", `no answer: ${error.message}`, true);
     }
@@ -140,9 +156,86 @@ onSubmit("bucket-form", "bucket-message", () => {
   return look(id ? `${limit}:${id}` : limit);
 });
 
-// Live overrides
+// Lists of what operators have set, by all of them
 
-const MOST_OVERRIDES = 100;
+const MOST_ITEMS = 100;
+
+const TO_SEE_THEM = "To see them, give the operator’s token.";
+
+/** What each list shows, and the number of its last reading. */
+const lists = { blocks: { shown: "", reading: 0 }, overrides: { shown: "", reading: 0 } };
+
+/** Reads a list, and shows it if it has changed. */
+async function readList(id, path, itemsOf) {
+  const list = lists[id];
+  const reading = (list.reading += 1);
+  try {
+    const reply = await ask("GET", path);
+    // A later reading is newer.
+    if (reading !== list.reading) return;
+    const items = reply.ok ? itemsOf(reply.body) : [el("li", { className: "muted" }, TO_SEE_THEM)];
+    if (!items.length) items.push(el("li", { className: "muted" }, "There are none."));
+    const shown = items.map((one) => one.textContent).join("\n");
+    if (shown === list.shown) return;
+    list.shown = shown;
+    replaceItems(get(id), items);
+  } catch {
+    // The next reading of the numbers tells that the connection is lost.
+  }
+}
+
+/** Replaces items. What had the focus keeps it. */
+function replaceItems(list, items) {
+  const name = (button) => button.getAttribute("aria-label") ?? button.textContent;
+  const focused = list.contains(document.activeElement) ? name(document.activeElement) : null;
+  list.replaceChildren(...items);
+  [...list.querySelectorAll("button")].find((button) => name(button) === focused)?.focus();
+}
+
+/** An item of a list: the bucket, what is said of it, and the button that ends it. */
+function item(bucket, facts, title, label, end) {
+  const button = el("button", { type: "button" }, title);
+  button.setAttribute("aria-label", label);
+  button.addEventListener("click", end);
+  return el("li", {}, lookButton(bucket, bucket), ` ${facts.filter(Boolean).join(", ")} `, button);
+}
+
+function more(count, command) {
+  return count > 0 ? [el("li", { className: "muted" }, `More are not shown; \`${command}\` has them.`)] : [];
+}
+
+/** Whether there is a token; says that it is missing and goes to its field. */
+function hasToken(message) {
+  if (token) return true;
+  say(message, "give the operator’s token first.", true);
+  get("token").focus();
+  return false;
+}
+
+// Blocked ids
+
+function blockItems({ blocks }) {
+  const items = blocks.slice(0, MOST_ITEMS).map(({ bucket, until, by, reason }) =>
+    item(bucket, [until && `until ${utc(until)}`, `by ${by}${reason ? `: ${reason}` : ""}`], "Unblock", `Unblock ${bucket}`, () => unblock(bucket)));
+  return [...items, ...more(blocks.length - items.length, "weir bucket blocks")];
+}
+
+const readBlocks = () => readList("blocks", "/blocks", blockItems);
+
+async function unblock(name) {
+  if (!hasToken("blocks-message")) return;
+  try {
+    const reply = await ask("DELETE", `${bucketPath(name)}/block`);
+    if (!reply.ok) return say("blocks-message", reasonOf(reply), true);
+    say("blocks-message", "Unblocked.");
+    await readBlocks();
+    await readBucket();
+  } catch (error) {
+    say("blocks-message", `no answer: ${error.message}`, true);
+  }
+}
+
+// Live overrides
 
 /** Reads `count=40 period=1s`, `unlimited` and `deny`. */
 function numbersOf(text) {
@@ -154,34 +247,18 @@ function numbersOf(text) {
   }));
 }
 
-function showOverrides(overrides, isAll) {
+function overrideItems({ overrides, next }) {
   const items = overrides.map((given) => {
-    const remove = el("button", { type: "button" }, "Delete");
-    remove.setAttribute("aria-label", `Delete the override of ${given.override}`);
-    remove.addEventListener("click", () => changeOverride("DELETE", given.override, undefined, "Deleted."));
-    const facts = [given.inert ? `not in use: ${given.inert}` : allowed(given), given.until && `until ${given.until}`, `by ${given.by}`, given.comment];
-    return el("li", {}, lookButton(given.override, given.override), ` ${facts.filter(Boolean).join(", ")} `, remove);
+    const facts = [given.inert ? `not in use: ${given.inert}` : allowed(given), given.until && `until ${utc(given.until)}`, `by ${given.by}`, given.comment];
+    return item(given.override, facts, "Delete", `Delete the override of ${given.override}`, () => changeOverride("DELETE", given.override, undefined, "Deleted."));
   });
-  if (!items.length) items.push(el("li", { className: "muted" }, "There are none."));
-  if (!isAll) items.push(el("li", { className: "muted" }, "More are not shown; `weir override list` has them."));
-  get("overrides").replaceChildren(...items);
+  return [...items, ...more(next, "weir override list")];
 }
 
-async function readOverrides() {
-  try {
-    const reply = await ask("GET", `/overrides?source=live&n=${MOST_OVERRIDES}`);
-    if (reply.ok) showOverrides(reply.body.overrides, reply.body.next === null);
-    else get("overrides").replaceChildren(el("li", { className: "muted" }, "To see them, give the operator’s token."));
-  } catch {
-    // The next reading of the numbers tells that the connection is lost.
-  }
-}
+const readOverrides = () => readList("overrides", `/overrides?source=live&n=${MOST_ITEMS}`, overrideItems);
 
 async function changeOverride(method, name, body, done) {
-  if (!token) {
-    say("override-message", "give the operator’s token first.", true);
-    return get("token").focus();
-  }
+  if (!hasToken("override-message")) return;
   try {
     const reply = await ask(method, `/overrides/${encodeURIComponent(name)}`, body);
     if (!reply.ok) return say("override-message", reasonOf(reply), true);
@@ -203,10 +280,10 @@ onSubmit("override-form", "override-message", () => {
 // The token
 
 function showToken(name) {
-  readOverrides();
   get("forget").hidden = !token;
   say("token-message", name ? `The token of ${name} is in use. This page forgets it when it is closed or loaded again.` : "");
-  readTop();
+  page.hasTop = true;
+  readIds();
 }
 
 onSubmit("token-form", "token-message", async () => {
@@ -285,4 +362,3 @@ function explained(limit) {
 const isEncrypted = location.protocol === "https:" || /^(localhost|127\.|\[::1\]|.*\.localhost$)/.test(location.hostname);
 if (!isEncrypted) say("token-message", "This connection is not encrypted: who can read it can read the token.");
 read();
-readOverrides();

@@ -8,8 +8,10 @@ const TIMEOUT = 5000;
 /** Rows of the table; a filter finds the others. */
 const MOST_ROWS = 200;
 
-/** Readings between two of the ids most denied, and the number of ids. */
-const TOP_EVERY = 5;
+/** Readings between two of what has ids: the ids most denied, blocks, overrides, and the bucket on show. */
+const IDS_EVERY = 5;
+
+/** The ids most denied. */
 const TOP_COUNT = 7;
 
 /** Milliseconds that the rates in the table are of. */
@@ -60,6 +62,17 @@ function span(seconds) {
   const [[name, size], next] = [units[at], units[at + 1]];
   const rest = next ? Math.floor((seconds % size) / next[1]) : 0;
   return `${Math.floor(seconds / size)} ${name}${rest ? ` ${rest} ${next[0]}` : ""}`;
+}
+
+/** Writes a name that may break where its words end, and else after 14 letters. */
+function breakable(name) {
+  const words = name.split(/(?<=[a-z\d])(?=[A-Z])|(?<=[-_.:/])/).flatMap((word) => word.match(/.{1,14}/gsu) ?? []);
+  return words.flatMap((word, place) => (place ? [el("wbr", {}), word] : [word]));
+}
+
+/** Writes a time as `2026-11-27 03:14:00 UTC`. */
+function utc(time) {
+  return time.replace("T", " ").replace("Z", " UTC");
 }
 
 /** Tells assistive technology about a change that matters. */
@@ -116,6 +129,8 @@ const page = {
   readings: 0,
   /** False once ids were withheld, until there is another token. */
   mayReadIds: true,
+  /** False if this Weir keeps no ids of denied requests. */
+  hasTop: true,
   timer: 0,
   reading: false,
 };
@@ -148,7 +163,7 @@ async function read() {
     take(await response.json());
     page.failures = 0;
     if (!page.paused) setState("live");
-    if (page.readings++ % TOP_EVERY === 0 && page.mayReadIds) readTop();
+    if (page.readings++ % IDS_EVERY === 0 && page.mayReadIds) readIds();
   } catch {
     page.failures += 1;
     if (!page.paused) setState("lost");
@@ -180,6 +195,15 @@ function take(live) {
   if (!tracks.has(page.chosen)) page.chosen = "";
   show(total);
   announceChanges(before, live);
+  if (before && before.blocks !== live.blocks && page.mayReadIds) readBlocks();
+}
+
+/** Reads what has ids, so that changes by other operators and gateways appear. */
+function readIds() {
+  if (page.hasTop) readTop();
+  readOverrides();
+  readBlocks();
+  readBucket();
 }
 
 function sumsOf(results, counts) {
@@ -201,6 +225,7 @@ function announceChanges(before, live) {
 
 function show(total) {
   showHealth(page.live);
+  showBroken(page.live.rules.error);
   showEmpty(total);
   showChart();
   showLimits();
@@ -238,7 +263,7 @@ function showChart() {
 }
 
 function rowOf(name) {
-  const button = el("button", { type: "button", className: "link" }, name || "All limits");
+  const button = el("button", { type: "button", className: "link" }, ...breakable(name || "All limits"));
   button.addEventListener("click", () => choose(name));
   const modes = [el("span", { className: "mode" }), el("span", { className: "narrow" })];
   const [passed, denied, share, would] = [0, 1, 2, 3].map((place) => el("td", { className: place < 3 ? "number" : "number wide" }));
@@ -250,7 +275,7 @@ function rowOf(name) {
 
 function modeOf(limit) {
   const isPart = limit.mode === "enforce" && limit.enforced_percent < 100;
-  const mode = isPart ? `enforce for ${limit.enforced_percent} %` : limit.mode;
+  const mode = isPart ? `enforce for ${limit.enforced_percent}\u00a0%` : limit.mode;
   return limit.candidate ? `${mode}, candidate` : mode;
 }
 
@@ -337,7 +362,7 @@ function storeCard({ store }) {
 function rulesCard({ rules, limits, now_ms }) {
   const age = rules.loaded ? `, loaded ${span(Math.max(0, now_ms / 1000 - rules.loaded))} ago` : "";
   const text = count(limits.length, "limit", "limits") + age;
-  return rules.error ? card("Rules", "rules on disk are broken; running the previous ones", true, text, rules.error) : card("Rules", "loaded", false, text);
+  return rules.error ? card("Rules", "rules on disk are broken; running the previous ones", true, text) : card("Rules", "loaded", false, text);
 }
 
 function processCard({ phase, started, now_ms, workers, connections }) {
@@ -378,6 +403,26 @@ function showHealth(live) {
   });
 }
 
+/** Shows the mistakes in the rules: sentences wrap, and a line of the file stays above the caret that points at it. */
+function showBroken(error) {
+  const section = get("broken");
+  section.hidden = !error;
+  if (!error || section.dataset.error === error) return;
+  section.dataset.error = error;
+  const isSource = (line) => /^ *\d* *\|/.test(line);
+  const blocks = [];
+  for (const line of error.trimEnd().split("\n")) {
+    if (!blocks.length || isSource(line) !== isSource(blocks.at(-1)[0])) blocks.push([]);
+    blocks.at(-1).push(line);
+  }
+  get("broken-text").replaceChildren(...blocks.map((lines) => el(isSource(lines[0]) ? "pre" : "div", {}, lines.join("\n"))));
+  for (const source of section.querySelectorAll("pre")) {
+    const lines = source.textContent.split("\n");
+    const [longest, caret] = [Math.max(...lines.map((line) => line.length)), Math.max(...lines.map((line) => line.lastIndexOf("^")))];
+    source.scrollLeft = (source.scrollWidth * caret) / longest - source.clientWidth / 2;
+  }
+}
+
 // The ids most denied
 
 function showTop(ids, note) {
@@ -387,9 +432,9 @@ function showTop(ids, note) {
   table.hidden = !ids.length;
   setText(get("top-note"), note);
   table.tBodies[0].replaceChildren(...ids.map(({ limit, id, denied, error, kind }) => {
-    const cell = el("td", {}, page.live.ids === "clear" ? lookButton(`${limit}:${id}`, id) : id);
+    const cell = el("td", {}, page.live.ids === "clear" ? lookButton(`${limit}:${id}`, id) : el("span", {}, id));
     const small = [page.chosen ? "" : limit, kind].filter(Boolean).join(", ");
-    if (small) cell.append(el("small", {}, small));
+    if (small) cell.append(" ", el("small", {}, ...breakable(small)));
     return el("tr", {}, cell, el("td", { className: "number" }, whole.format(denied), error ? el("small", {}, `at least ${whole.format(denied - error)}`) : ""));
   }));
 }
@@ -401,7 +446,8 @@ async function readTop() {
   try {
     const { status, body } = await ask("GET", `/top?${limit}n=${TOP_COUNT}`);
     if (chosen !== page.chosen) return;
-    page.mayReadIds = status === 200;
+    page.mayReadIds = status !== 401 && status !== 403;
+    page.hasTop = status === 200;
     if (status === 401 || status === 403) return showTop([], "To see ids here, give the operator’s token.");
     if (status !== 200) return showTop([], body.detail ?? "Not available.");
     const of = (lists, kind) => Object.entries(lists ?? {}).flatMap(([limit, ids]) => ids.map((entry) => ({ limit, kind, ...entry })));

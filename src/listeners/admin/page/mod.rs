@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use http::StatusCode;
 
+use crate::engine::text::site;
 use crate::message::headers::Headers;
 use crate::message::inline_source::inline_source;
 use crate::message::reply::Reply;
@@ -17,9 +18,32 @@ const SCRIPT: &str = concat!(include_str!("charts.js"), include_str!("live.js"),
 
 const DOCUMENT: &str = include_str!("page.html");
 
+/// The pages that the document names, and their titles.
+const PAGES: [(&str, &str); 5] = [
+    ("admin", "This page"),
+    ("rules", "Rules"),
+    ("change-a-limit", "Changing a limit"),
+    ("operations", "Buckets and blocks"),
+    ("runbook", "Runbook"),
+];
+
+/// Links to the pages, or their paths in the repository if there is no site.
+fn pages(site: Option<&str>) -> String {
+    let name = |(name, title): &(&str, &str)| {
+        let place = site::page(site, name);
+        if site.is_some() {
+            format!("<a href=\"{place}\" rel=\"noreferrer\">{title}</a>")
+        } else {
+            format!("<code>{place}</code>")
+        }
+    };
+    PAGES.iter().map(name).collect::<Vec<_>>().join(" ")
+}
+
 /// The document with its style and script, and the policy for it.
 static PAGE: LazyLock<(String, String)> = LazyLock::new(|| {
     let document = DOCUMENT.replace("/*style*/", STYLE).replace("/*script*/", SCRIPT);
+    let document = document.replace("<!--pages-->", &pages(site::address().as_deref()));
     let policy = format!(
         "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'",
@@ -62,5 +86,15 @@ mod tests {
         {
             assert!(!page.body.contains(forbidden), "{forbidden}");
         }
+    }
+
+    #[test]
+    fn the_page_names_pages_that_exist() {
+        for (name, _) in PAGES {
+            assert!(std::path::Path::new(&site::page(None, name)).exists(), "{name}");
+        }
+        assert!(pages(None).starts_with("<code>docs/admin.md</code> <code>docs/rules.md</code>"));
+        let link = "<a href=\"https://docs.example.com/admin/\" rel=\"noreferrer\">This page</a> ";
+        assert!(pages(Some("https://docs.example.com/")).starts_with(link));
     }
 }

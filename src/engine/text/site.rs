@@ -1,7 +1,7 @@
 //! The addresses of the pages: on the site of a release, or in the repository.
 
 /// The site's address, once Cargo.toml names a repository.
-pub(super) fn address() -> Option<String> {
+pub fn address() -> Option<String> {
     of(env!("CARGO_PKG_HOMEPAGE"), env!("CARGO_PKG_REPOSITORY"))
 }
 
@@ -16,7 +16,7 @@ fn of(homepage: &str, repository: &str) -> Option<String> {
 }
 
 /// A page, such as `gateways/nginx`.
-pub(super) fn page(site: Option<&str>, name: &str) -> String {
+pub fn page(site: Option<&str>, name: &str) -> String {
     site.map_or_else(|| format!("docs/{name}.md"), |site| format!("{site}{name}/"))
 }
 
