@@ -8,7 +8,7 @@ use super::cases::{combinations, everything};
 use super::rendering::{Chart, NAMESPACE, Release, file, merged, visit};
 use super::{kinds, security};
 
-fn mistakes(release: &Release) -> Vec<String> {
+pub(super) fn mistakes(release: &Release) -> Vec<String> {
     let mut mistakes = release.mistakes.clone();
     mistakes.extend(release.objects.iter().flat_map(|object| kinds::mistakes(object, &release.unknown)));
     mistakes.extend(security::of_release(release));
@@ -40,14 +40,15 @@ fn names(release: &Release) -> Vec<String> {
     mistakes
 }
 
-/// Selectors match the Deployment's pods and not the pod of `helm test`.
+/// Selectors match the workload's pods and not the pod of `helm test`.
 fn selections(release: &Release) -> Vec<String> {
-    let labels = &release.deployment()["spec"]["template"]["metadata"]["labels"];
+    let labels = &release.workload()["spec"]["template"]["metadata"]["labels"];
     let test = &release.of("Pod").next().unwrap()["metadata"]["labels"];
     let ports = release.container()["ports"].as_array().unwrap();
     let mut mistakes = Vec::new();
     for (kind, path) in [
         ("Deployment", "/spec/selector/matchLabels"),
+        ("DaemonSet", "/spec/selector/matchLabels"),
         ("Service", "/spec/selector"),
         ("PodDisruptionBudget", "/spec/selector/matchLabels"),
         ("NetworkPolicy", "/spec/podSelector/matchLabels"),
@@ -160,7 +161,7 @@ fn the_name_of_the_release_is_in_every_name() {
     let expected = ["weir", "edge-weir", "edge-limiter", "limiter", "the-weir"];
     for (release, name) in chart.cases.into_iter().zip(expected) {
         let release = release.unwrap();
-        assert_eq!(release.deployment()["metadata"]["name"], name);
+        assert_eq!(release.workload()["metadata"]["name"], name);
         let others = release.objects.iter().map(|object| text(&object["metadata"]["name"]).to_owned());
         assert!(others.clone().all(|other| other.starts_with(name)), "{:?}", others.collect::<Vec<_>>());
     }
@@ -175,7 +176,7 @@ fn selectors_stay_as_they_are() {
         json!({ "commonLabels": { "team": "edge" }, "podLabels": { "a": "b" } }),
     ]);
     let selector = |release: &Result<Release, String>| {
-        release.as_ref().unwrap().deployment()["spec"]["selector"]["matchLabels"].clone()
+        release.as_ref().unwrap().workload()["spec"]["selector"]["matchLabels"].clone()
     };
     let first = selector(&all.cases[0]);
     assert_eq!(first, json!({ "app.kubernetes.io/name": "weir", "app.kubernetes.io/instance": "weir" }));
@@ -211,11 +212,16 @@ fn gateways_are_told_where_weir_is() {
     };
     assert_eq!((&port("grpc")["port"], &port("http-check")["port"]), (&json!(9001), &json!(9002)));
     assert_eq!(port("grpc")["appProtocol"], "https");
-    assert_eq!(service["spec"]["type"], "ClusterIP");
+    assert_eq!(service["spec"]["type"], "LoadBalancer");
     let headless = release.get("Service", "weir-headless");
+    let mut ports = service["spec"]["ports"].clone();
+    let node_ports: Vec<_> =
+        ports.as_array_mut().unwrap().iter_mut().map(|port| port.as_object_mut().unwrap().remove("nodePort")).collect();
+    assert_eq!(node_ports, [30081, 30082, 30083].map(|port| Some(json!(port))));
+    let headless = &headless["spec"];
     assert_eq!(
-        (&headless["spec"]["clusterIP"], &headless["spec"]["ports"]),
-        (&json!("None"), &service["spec"]["ports"])
+        (&headless["type"], &headless["clusterIP"], &headless["ports"]),
+        (&json!("ClusterIP"), &json!("None"), &ports)
     );
     // No Service for gateways or clients has the admin listener.
     for service in release.of("Service").filter(|service| service["metadata"]["name"] != "weir-admin") {

@@ -136,7 +136,7 @@ fn only_flags_start_new_pods() {
         json!({ "flags": { "workers": 3 } }),
     ];
     let chart = Chart::render(&cases);
-    let template = |case: usize| &chart.cases[case].as_ref().unwrap().deployment()["spec"]["template"];
+    let template = |case: usize| &chart.cases[case].as_ref().unwrap().workload()["spec"]["template"];
     assert_eq!(template(0), template(1));
     assert_ne!(template(0), template(2));
 }

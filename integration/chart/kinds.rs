@@ -8,6 +8,7 @@ const SCHEMA: &str = include_str!("kinds.json");
 pub(super) const ALL: &[&str] = &[
     "PrometheusRule",
     "AuthorizationPolicy",
+    "Certificate",
     "HTTPRoute",
     "Middleware",
     "ReferenceGrant",
@@ -54,6 +55,8 @@ pub(super) fn mesh_config(text: &str) -> Value {
 fn other_fields_than_the_published_ones_are_noticed() {
     let release = super::rendering::render(&super::cases::everything());
     for (kind, right, wrong) in [
+        ("Certificate", "\"issuerRef\"", "\"issuer\""),
+        ("Certificate", "\"ECDSA\"", "\"ecdsa\""),
         ("ServiceMonitor", "\"interval\"", "\"every\""),
         ("ServiceMonitor", "\"15s\"", "\"15 s\""),
         ("HTTPRoute", "\"PathPrefix\"", "\"Prefix\""),

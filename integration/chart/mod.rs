@@ -12,4 +12,5 @@ mod pod;
 mod rendering;
 mod running;
 mod security;
+mod users;
 mod values;

@@ -70,7 +70,7 @@ fn blocks(language: &str) -> Vec<String> {
 #[test]
 fn the_first_ten_minutes_go_as_the_readme_says() {
     let yaml = blocks("yaml");
-    let [limits, overrides, _] = &yaml[..] else { panic!("{yaml:?}") };
+    let [limits, overrides, ..] = &yaml[..] else { panic!("{yaml:?}") };
     let rules = json!({ "rules": { "limits": limits } });
     let pod = pod(&rules, Given::new());
     let _weir = start(&pod);
@@ -147,13 +147,19 @@ fn the_readme_names_values_that_there_are() {
 #[test]
 fn the_values_of_the_readme_render() {
     let yaml = blocks("yaml");
-    let [_, _, values] = &yaml[..] else { panic!("{yaml:?}") };
-    let path = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(path.path(), values).unwrap();
-    let values: Value = objects(path.path().to_str().unwrap()).objects.remove(0);
-    let chart = Chart::render(&[values]);
-    let release = chart.cases.into_iter().next().unwrap().unwrap();
-    assert_eq!(release.mistakes, [""; 0]);
+    let read = |values: &String| {
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), values).unwrap();
+        objects(path.path().to_str().unwrap()).objects.remove(0)
+    };
+    // Behind the limits and the overrides.
+    let values: Vec<Value> = yaml[2..].iter().map(read).collect();
+    let releases: Vec<_> = Chart::render(&values).cases.into_iter().map(Result::unwrap).collect();
+    for release in &releases {
+        assert_eq!(release.mistakes, [""; 0]);
+    }
+    let [release, outside] = &releases[..] else { panic!("{yaml:?}") };
+    assert!(outside.of("Certificate").count() == 1 && outside.get("Service", "weir")["spec"]["type"] == "LoadBalancer");
     let environment = release.container()["env"].to_string();
     assert!(environment.contains("redis://:$(WEIR_REDIS_PASSWORD)@redis-master.redis.svc:6379"), "{environment}");
     assert!(release.of("NetworkPolicy").count() == 1 && release.of("ServiceMonitor").count() == 1);

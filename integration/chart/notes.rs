@@ -33,6 +33,19 @@ fn they_say_what_is_missing() {
     check(&existing, &["edit configmap our-limits"], &[NO_LIMITS, "--set-file"]);
 }
 
+#[test]
+fn they_warn_of_what_is_open_and_of_a_second_provider() {
+    let open = "EVERY CLIENT THAT CAN CONNECT TO THE LOADBALANCER";
+    let balancer = json!({ "service": { "type": "LoadBalancer" } });
+    check(&balancer, &[open, "required by\ngrpc. Set `tls.clientCA`"], &[]);
+    check(&everything(), &[], &[open]);
+    check(&json!({}), &[], &["EVERY CLIENT", "CUSTOM"]);
+    for is_registered in [false, true] {
+        let istio = json!({ "enabled": true, "selector": { "a": "b" }, "providerRegistered": is_registered });
+        check(&json!({ "istio": istio }), &["another policy with `action: CUSTOM` names another"], &[]);
+    }
+}
+
 /// The names in the notes exist.
 #[test]
 fn they_name_the_listeners_that_are_open() {

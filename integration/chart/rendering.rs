@@ -116,14 +116,14 @@ impl Release {
     }
 
     #[track_caller]
-    pub(super) fn deployment(&self) -> &Value {
-        self.of("Deployment").next().expect("a Deployment")
+    pub(super) fn workload(&self) -> &Value {
+        self.of("Deployment").chain(self.of("DaemonSet")).next().expect("a Deployment or a DaemonSet")
     }
 
-    /// The Deployment's pod template.
+    /// Its pod template.
     #[track_caller]
     pub(super) fn pod(&self) -> &Value {
-        &self.deployment()["spec"]["template"]["spec"]
+        &self.workload()["spec"]["template"]["spec"]
     }
 
     /// Weir's container.

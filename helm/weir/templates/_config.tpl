@@ -15,8 +15,8 @@ listeners: /etc/weir/listeners
 {{- define "weir.listenerTLS" -}}
 {{- $name := index . 1 }}
 {{- $folder := printf "%s/%s" (include "weir.paths" (index . 0) | fromYaml).listeners $name }}
+{{- if include "weir.tlsSecret" . }}
 {{- with (index (index . 0).Values $name).tls }}
-{{- if .existingSecret }}
 {{ $name }}-tls-cert: {{ printf "%s/tls/tls.crt" $folder | quote }}
 {{ $name }}-tls-key: {{ printf "%s/tls/tls.key" $folder | quote }}
 {{- if .clientCA.existingSecret }}
@@ -96,22 +96,20 @@ upstream:
   {{- range .upstreams }}
   - {{ . | quote }}
   {{- end }}
-{{- with .tls }}
-{{- if .existingSecrets }}
+{{- with include "weir.proxySecrets" $ | fromYamlArray }}
 tls-cert:
-  {{- range .existingSecrets }}
+  {{- range . }}
   - {{ printf "%s/%s/tls.crt" $paths.tls . | quote }}
   {{- end }}
 tls-key:
-  {{- range .existingSecrets }}
+  {{- range . }}
   - {{ printf "%s/%s/tls.key" $paths.tls . | quote }}
   {{- end }}
 {{- end }}
-{{- with .clientCA }}
+{{- with .tls.clientCA }}
 {{- if .existingSecret }}
 tls-client-ca: {{ printf "%s/%s" $paths.clientCA .key | quote }}
 tls-client-auth: {{ .auth | quote }}
-{{- end }}
 {{- end }}
 {{- end }}
 {{- with .upstreamTLS }}
@@ -191,8 +189,8 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
   value: {{ $paths.config }}/weir.yaml
 - name: WEIR_ADMIN
   value: {{ include "weir.listen" (list . .Values.admin.port) | quote }}
+{{- if include "weir.tlsSecret" (list . "admin") }}
 {{- with .Values.admin.tls }}
-{{- if .existingSecret }}
 # For `weir health`, `weir bucket` and the like.
 - name: WEIR_ADMIN_CA
   value: {{ printf "%s/admin/tls/%s" $paths.listeners .caKey | quote }}
@@ -235,7 +233,7 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
 {{- define "weir.secrets" -}}
 {{- $paths := include "weir.paths" . | fromYaml -}}
 {{- if .Values.proxy.enabled }}
-{{- range $place, $secret := .Values.proxy.tls.existingSecrets }}
+{{- range $place, $secret := include "weir.proxySecrets" . | fromYamlArray }}
 - { name: tls-{{ $place }}, secret: {{ $secret | quote }}, path: {{ printf "%s/%s" $paths.tls $secret | quote }} }
 {{- end }}
 {{- with .Values.proxy.tls.clientCA.existingSecret }}
@@ -247,8 +245,9 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
 {{- end }}
 {{- range $name := list "grpc" "check" "spoe" "admin" }}
 {{- $listener := index $.Values $name }}
-{{- if and $listener.tls.existingSecret (or (eq $name "admin") $listener.enabled) }}
-- { name: {{ $name }}-tls, secret: {{ $listener.tls.existingSecret | quote }}, path: {{ printf "%s/%s/tls" $paths.listeners $name | quote }} }
+{{- $secret := include "weir.tlsSecret" (list $ $name) }}
+{{- if and $secret (or (eq $name "admin") $listener.enabled) }}
+- { name: {{ $name }}-tls, secret: {{ $secret | quote }}, path: {{ printf "%s/%s/tls" $paths.listeners $name | quote }} }
 {{- with $listener.tls.clientCA.existingSecret }}
 - { name: {{ $name }}-client-ca, secret: {{ . | quote }}, path: {{ printf "%s/%s/client-ca" $paths.listeners $name | quote }} }
 {{- end }}

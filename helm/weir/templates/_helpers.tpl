@@ -83,9 +83,63 @@ annotations:
 {{- if contains ":" $host }}[{{ $host }}]{{ else }}{{ $host }}{{ end }}:{{ int (index . 1) }}
 {{- end }}
 
-{{/* The scheme of a listener. Takes its values. */}}
+{{/* The Secret of a listener's certificate, if any: the one that the values name, or cert-manager's. Takes the root and its name. */}}
+{{- define "weir.tlsSecret" -}}
+{{- $root := index . 0 -}}
+{{- $name := index . 1 -}}
+{{- if has $name $root.Values.certManager.listeners }}
+{{- printf "%s-%s-tls" (include "weir.fullname" $root) $name }}
+{{- else }}
+{{- (index $root.Values $name).tls.existingSecret }}
+{{- end }}
+{{- end }}
+
+{{/* The Secrets of the proxy's certificates. Takes the root. */}}
+{{- define "weir.proxySecrets" -}}
+{{- $secrets := .Values.proxy.tls.existingSecrets }}
+{{- if has "proxy" .Values.certManager.listeners }}
+{{- $secrets = append $secrets (printf "%s-proxy-tls" (include "weir.fullname" .)) }}
+{{- end }}
+{{- range $secrets }}
+- {{ . | quote }}
+{{- end }}
+{{- end }}
+
+{{/* The scheme of a listener. Takes the root and the listener's name. */}}
 {{- define "weir.scheme" -}}
-{{- ternary "https" "http" (not (empty .tls.existingSecret)) }}
+{{- if eq (index . 1) "proxy" }}
+{{- ternary "http" "https" (empty (include "weir.proxySecrets" (index . 0))) }}
+{{- else }}
+{{- ternary "http" "https" (empty (include "weir.tlsSecret" .)) }}
+{{- end }}
+{{- end }}
+
+{{/* Whether a value that may be a number is given: 0 is, a null and an empty text are not. */}}
+{{- define "weir.isSet" -}}
+{{- if not (or (kindIs "invalid" .) (eq (toString .) "")) }}yes{{ end }}
+{{- end }}
+
+{{/*
+How a Service is reached: its type and what belongs to it. Takes the values of the Service.
+*/}}
+{{- define "weir.serviceType" -}}
+type: {{ .type | quote }}
+{{- with .loadBalancerIP }}
+loadBalancerIP: {{ . | quote }}
+{{- end }}
+{{- with .loadBalancerClass }}
+loadBalancerClass: {{ . | quote }}
+{{- end }}
+{{- with .loadBalancerSourceRanges }}
+loadBalancerSourceRanges:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .externalTrafficPolicy }}
+externalTrafficPolicy: {{ . | quote }}
+{{- end }}
+{{- with .internalTrafficPolicy }}
+internalTrafficPolicy: {{ . | quote }}
+{{- end }}
 {{- end }}
 
 {{/*
@@ -93,24 +147,24 @@ What a probe does. Takes the root, the path and the arguments of `weir health`. 
 none.
 */}}
 {{- define "weir.probe" -}}
-{{- $admin := (index . 0).Values.admin }}
-{{- if and $admin.tls.existingSecret $admin.tls.clientCA.existingSecret -}}
+{{- $secret := include "weir.tlsSecret" (list (index . 0) "admin") }}
+{{- if and $secret (index . 0).Values.admin.tls.clientCA.existingSecret -}}
 exec: { command: {{ concat (list "/usr/bin/weir" "health") (index . 2) | toJson }} }
 {{- else -}}
-httpGet: { path: {{ index . 1 }}, port: admin{{ if $admin.tls.existingSecret }}, scheme: HTTPS{{ end }} }
+httpGet: { path: {{ index . 1 }}, port: admin{{ if $secret }}, scheme: HTTPS{{ end }} }
 {{- end }}
 {{- end }}
 
 {{/* The open listeners for gateways and applications, as a map by port name. */}}
 {{- define "weir.decisionPorts" -}}
 {{- if .Values.grpc.enabled }}
-grpc: { port: {{ int .Values.grpc.port }}, appProtocol: {{ ternary "https" .Values.grpc.appProtocol (not (empty .Values.grpc.tls.existingSecret)) | quote }} }
+grpc: { port: {{ int .Values.grpc.port }}, appProtocol: {{ ternary .Values.grpc.appProtocol "https" (empty (include "weir.tlsSecret" (list . "grpc"))) | quote }}, nodePort: {{ int .Values.service.nodePorts.grpc }} }
 {{- end }}
 {{- if .Values.check.enabled }}
-http-check: { port: {{ int .Values.check.port }}, appProtocol: {{ include "weir.scheme" .Values.check }} }
+http-check: { port: {{ int .Values.check.port }}, appProtocol: {{ include "weir.scheme" (list . "check") }}, nodePort: {{ int .Values.service.nodePorts.check }} }
 {{- end }}
 {{- if .Values.spoe.enabled }}
-tcp-spoe: { port: {{ int .Values.spoe.port }}, appProtocol: tcp }
+tcp-spoe: { port: {{ int .Values.spoe.port }}, appProtocol: tcp, nodePort: {{ int .Values.service.nodePorts.spoe }} }
 {{- end }}
 {{- end }}
 

@@ -49,13 +49,13 @@
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if and $v.proxy.tls.clientCA.existingSecret (not $v.proxy.tls.existingSecrets) }}
-{{- $mistakes = append $mistakes "`proxy.tls.clientCA` needs TLS: name the Secrets of certificates in `proxy.tls.existingSecrets`" }}
+{{- if and $v.proxy.tls.clientCA.existingSecret (not (include "weir.proxySecrets" .)) }}
+{{- $mistakes = append $mistakes "`proxy.tls.clientCA` needs TLS: name the Secrets of certificates in `proxy.tls.existingSecrets`, or `proxy` in `certManager.listeners`" }}
 {{- end }}
 {{- range $listener := list "grpc" "check" "spoe" "admin" }}
 {{- $tls := (index $v $listener).tls }}
-{{- if and $tls.clientCA.existingSecret (not $tls.existingSecret) }}
-{{- $mistakes = append $mistakes (printf "`%s.tls.clientCA` needs TLS: name the Secret of the certificate in `%s.tls.existingSecret`" $listener $listener) }}
+{{- if and $tls.clientCA.existingSecret (not (include "weir.tlsSecret" (list $ $listener))) }}
+{{- $mistakes = append $mistakes (printf "`%s.tls.clientCA` needs TLS: name the Secret of the certificate in `%s.tls.existingSecret`, or `%s` in `certManager.listeners`" $listener $listener $listener) }}
 {{- end }}
 {{- end }}
 {{- with $v.proxy.upstreamTLS }}
@@ -99,6 +99,85 @@
 {{- end }}
 {{- if and $v.traefik.enabled (not $v.check.enabled) }}
 {{- $mistakes = append $mistakes "`traefik` asks over HTTP: set `check.enabled: true`" }}
+{{- end }}
+{{- range $path, $service := dict "service" $v.service "proxy.service" $v.proxy.service }}
+{{- range $key := list "loadBalancerIP" "loadBalancerClass" "loadBalancerSourceRanges" }}
+{{- if and (index $service $key) (ne $service.type "LoadBalancer") }}
+{{- $mistakes = append $mistakes (printf "`%s.%s` is for a load balancer: set `%s.type: LoadBalancer`" $path $key $path) }}
+{{- end }}
+{{- end }}
+{{- if and $service.externalTrafficPolicy (eq $service.type "ClusterIP") }}
+{{- $mistakes = append $mistakes (printf "`%s.externalTrafficPolicy` is for traffic from outside: set `%s.type` to `LoadBalancer` or `NodePort`" $path $path) }}
+{{- end }}
+{{- end }}
+{{- if and $v.proxy.service.nodePort (eq $v.proxy.service.type "ClusterIP") }}
+{{- $mistakes = append $mistakes "`proxy.service.nodePort` is for traffic from outside: set `proxy.service.type` to `NodePort` or `LoadBalancer`" }}
+{{- end }}
+{{- $nodePorts := dict }}
+{{- range $listener := list "grpc" "check" "spoe" }}
+{{- $port := int (index $v.service.nodePorts $listener) }}
+{{- if $port }}
+{{- if eq $v.service.type "ClusterIP" }}
+{{- $mistakes = append $mistakes (printf "`service.nodePorts.%s` is for traffic from outside: set `service.type` to `NodePort` or `LoadBalancer`" $listener) }}
+{{- end }}
+{{- if not (index $v $listener).enabled }}
+{{- $mistakes = append $mistakes (printf "`service.nodePorts.%s` is for a listener that is not open: set `%s.enabled: true`" $listener $listener) }}
+{{- end }}
+{{- if hasKey $nodePorts (toString $port) }}
+{{- $mistakes = append $mistakes (printf "`service.nodePorts.%s` and `service.nodePorts.%s` are both %d: each listener has its own" (get $nodePorts (toString $port)) $listener $port) }}
+{{- end }}
+{{- $_ := set $nodePorts (toString $port) $listener }}
+{{- end }}
+{{- end }}
+{{- if and (ne $v.service.type "ClusterIP") (not (include "weir.decisionPorts" .)) }}
+{{- $mistakes = append $mistakes (printf "`service.type` is %s, and that Service has no listener: set `enabled: true` in `grpc`, `check` or `spoe`, or `proxy.service.type` for the proxy" $v.service.type) }}
+{{- end }}
+{{- if and (ne $v.service.type "ClusterIP") $v.networkPolicy.enabled $v.networkPolicy.gateways }}
+{{- $networks := list }}
+{{- range $v.networkPolicy.gateways }}{{ $networks = concat $networks (hasKey . "ipBlock" | ternary (list .) list) }}{{ end }}
+{{- if not $networks }}
+{{- $mistakes = append $mistakes (printf "`service.type` is %s, and `networkPolicy.gateways` lets in pods only: name the networks outside the cluster, `[{ ipBlock: { cidr: 10.0.0.0/8 } }]`" $v.service.type) }}
+{{- end }}
+{{- end }}
+{{- if eq $v.kind "DaemonSet" }}
+{{- if $v.autoscaling.enabled }}
+{{- $mistakes = append $mistakes "`autoscaling` adds pods, and a DaemonSet has one on each node: set `autoscaling.enabled: false` or `kind: Deployment`" }}
+{{- end }}
+{{- if eq (toString $v.updateStrategy.type) "Recreate" }}
+{{- $mistakes = append $mistakes "`updateStrategy.type` is Recreate, and a DaemonSet has `RollingUpdate` and `OnDelete`" }}
+{{- end }}
+{{- else if eq (toString $v.updateStrategy.type) "OnDelete" }}
+{{- $mistakes = append $mistakes "`updateStrategy.type` is OnDelete, and a Deployment has `RollingUpdate` and `Recreate`" }}
+{{- end }}
+{{- if and (ne (toString $v.updateStrategy.type) "RollingUpdate") $v.updateStrategy.rollingUpdate }}
+{{- $mistakes = append $mistakes (printf "`updateStrategy.rollingUpdate` does not go with `type: %v`: set `rollingUpdate: null`" $v.updateStrategy.type) }}
+{{- end }}
+{{- with $v.podDisruptionBudget }}
+{{- if and (include "weir.isSet" .minAvailable) (include "weir.isSet" .maxUnavailable) }}
+{{- $mistakes = append $mistakes "`podDisruptionBudget.minAvailable` and `podDisruptionBudget.maxUnavailable` are both given: Kubernetes takes one of them" }}
+{{- end }}
+{{- end }}
+{{- with $v.certManager }}
+{{- if and .listeners (not .issuerRef.name) }}
+{{- $mistakes = append $mistakes "`certManager.issuerRef.name` is empty: name the Issuer, or the ClusterIssuer with `kind: ClusterIssuer`" }}
+{{- end }}
+{{- range .listeners }}
+{{- if and (ne . "admin") (not (index $v .).enabled) }}
+{{- $mistakes = append $mistakes (printf "`certManager.listeners` names `%s`, which is not open: set `%s.enabled: true`" . .) }}
+{{- end }}
+{{- if eq . "proxy" }}
+{{- if not $v.certManager.dnsNames.proxy }}
+{{- $mistakes = append $mistakes "`certManager.dnsNames.proxy` is empty: name the hosts of the proxy, `[api.example.com]`" }}
+{{- end }}
+{{- else if (index $v .).tls.existingSecret }}
+{{- $mistakes = append $mistakes (printf "`%s.tls.existingSecret` and `certManager.listeners` both give `%s` a certificate: leave one out" . .) }}
+{{- end }}
+{{- end }}
+{{- range $name, $names := .dnsNames }}
+{{- if and $names (not (has $name $v.certManager.listeners)) }}
+{{- $mistakes = append $mistakes (printf "`certManager.dnsNames.%s` has names, and `certManager.listeners` does not have `%s`" $name $name) }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if $v.networkPolicy.enabled }}
 {{- range include "weir.egress" . | fromYaml }}
