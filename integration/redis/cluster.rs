@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::task::JoinSet;
 use weir::clock::Clock;
@@ -13,11 +14,11 @@ use weir::engine::algorithms::tag::Tag;
 use weir::store::redis::{RedisOptions, RedisStore};
 
 use super::{charge, connected, decide, fixed, options};
-use crate::support::becomes;
 use crate::support::binary::run;
 use crate::support::cluster::RedisCluster;
 use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::weir::Weir;
+use crate::support::{becomes, eventually_async};
 
 /// A spend of 1 from a bucket with this tag that never refills.
 fn spend(key: &str, tag: u8, burst: u64) -> Charge {
@@ -61,6 +62,33 @@ async fn a_request_across_hash_slots_takes_all_or_nothing() {
     assert_eq!(outcomes, [Outcome::Unchanged, Outcome::Denied, Outcome::Unchanged, Outcome::Unchanged]);
     assert_eq!(decided.iter().map(|decision| decision.remaining).collect::<Vec<_>>(), [8, 0, 8, 8]);
     assert_eq!(left(&store, &charges).await, [8, 0, 8, 8]);
+}
+
+/// The client leaves while one node is silent, and what the other one takes then is given back.
+#[tokio::test]
+async fn what_a_client_that_leaves_has_reserved_is_given_back_while_a_node_is_silent() {
+    let config = RedisConfig { lines: vec!["cluster-require-full-coverage no".into()], ..RedisConfig::default() };
+    let cluster = RedisCluster::start_with(&config, 3, 0);
+    let store = connected(&RedisOptions { timeout: Duration::from_secs(2), ..options(&cluster.url()) }).await;
+    let charges = [("A:1", 0), ("B:1", 63)].map(|(key, tag)| Charge { dated: Dated::Reserved, ..spend(key, tag, 10) });
+    decide(&store, &charges).await.unwrap();
+    let [charged, silent] = ["A:1", "B:1"].map(|bucket| holder(&cluster, bucket));
+    assert_ne!(charged, silent);
+    cluster.nodes[silent].freeze();
+    let before = cluster.nodes[charged].calls("evalsha");
+    tokio::time::timeout(Duration::from_millis(20), decide(&store, &charges)).await.unwrap_err();
+    // A check, a spend, and the refund.
+    eventually_async("the node is called", async || match cluster.nodes[charged].calls("evalsha") - before {
+        3.. => Ok(()),
+        calls => Err(calls),
+    })
+    .await;
+    assert_eq!(left(&store, &charges[..1]).await, [9]);
+}
+
+/// The node that has a bucket.
+fn holder(cluster: &RedisCluster, bucket: &str) -> usize {
+    cluster.nodes.iter().position(|node| !node.cli(&["KEYS", &format!("*:{bucket}")]).is_empty()).unwrap()
 }
 
 /// A request that is denied after its checks gives back what it took in other hash slots.

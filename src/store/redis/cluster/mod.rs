@@ -128,7 +128,14 @@ impl Cluster {
         let (answer, receiver) = oneshot::channel();
         let nodes = Arc::clone(&self.nodes);
         self.nodes.tasks.spawn(async move {
-            if let (Err(Ok(decisions)), Some(unclaimed)) = (answer.send(deciding.await), unclaimed) {
+            let (Err(unsent), Some(unclaimed)) = (answer.send(deciding.await), unclaimed) else { return };
+            // Some nodes may have charged the request while another one was silent.
+            let decisions = match unsent {
+                Ok(decisions) => Some(decisions),
+                Err(StoreError::Partial(partial)) => Some(partial.decisions),
+                Err(_) => None,
+            };
+            if let Some(decisions) = decisions {
                 let refunds = unclaimed.refunds(&decisions);
                 let asked = refunds.iter().map(|refund| {
                     let batch = unclaimed.batch(std::slice::from_ref(refund));
