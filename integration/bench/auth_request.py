@@ -9,6 +9,7 @@ least 0.9 is asked. What this needs beside Weir comes with `integration/install.
 """
 
 import argparse
+import re
 import statistics
 import tempfile
 
@@ -32,6 +33,7 @@ def front(stage, name, application, check):
     if not found:
         raise Failure(f"{EXAMPLE} has no `http` block")
     http = http.rstrip().removesuffix("}")
+    http = re.sub(r"\binclude (weir-\w+\.conf);", lambda name: (EXAMPLE.parent / name[1]).read_text(encoding="utf-8"), http)
     for place, moved in [
         (f"listen {GATEWAY};", f"listen 127.0.0.1:{port};"),
         (f"server 127.0.0.1:{APPLICATION};", f"server 127.0.0.1:{application};"),

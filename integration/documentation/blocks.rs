@@ -9,7 +9,7 @@ use crate::support::process::finish;
 
 /// The languages of blocks. `console` is run. `sh` is for commands that change the machine or need a cluster, a
 /// container engine or a program that is not installed, so only its syntax and names are checked.
-const LANGUAGES: &[&str] = &["console", "sh", "yaml", "json", "http", "text", "promql", "ini", "lua", "dockerfile"];
+const LANGUAGES: &[&str] = &["console", "sh", "yaml", "json", "http", "text", "promql", "ini", "lua", "nginx", "dockerfile"];
 
 #[test]
 fn every_block_says_what_it_is() {

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod consoles;
+mod excerpts;
 mod links;
 mod lints;
 mod names;

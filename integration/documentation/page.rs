@@ -22,6 +22,8 @@ pub(super) struct Block<'a> {
     /// The commands in a comment right before the block: `<!-- run: COMMANDS -->`. They stand for what a reader has
     /// already, such as a server or a file.
     pub(super) before: Option<String>,
+    /// The file from which the block is taken, as a comment right before it says: `<!-- from: PATH -->`.
+    pub(super) source: Option<&'a str>,
 }
 
 pub(super) fn root() -> &'static Path {
@@ -64,17 +66,21 @@ fn gather(directory: &Path, found: &mut Vec<PathBuf>) {
 impl Page {
     pub(super) fn blocks(&self) -> Vec<Block<'_>> {
         let mut blocks = Vec::new();
-        let (mut lines, mut before) = ((1..).zip(self.text.lines()), None);
+        let (mut lines, mut before, mut source) = ((1..).zip(self.text.lines()), None, None);
         while let Some((line, text)) = lines.next() {
             if let Some(comment) = text.strip_prefix("<!-- run:") {
                 before = Some(comment_of(comment, &mut lines));
+            } else if let Some(path) = text.strip_prefix("<!-- from: ") {
+                source = path.strip_suffix(" -->");
             } else if let Some(fence) = text.trim_start().strip_prefix("```") {
                 let indent = text.len() - text.trim_start().len();
                 let body = lines.by_ref().map(|(_, text)| text).take_while(|text| text.trim() != "```");
                 let text = body.flat_map(|text| [text.get(indent..).unwrap_or_default(), "\n"]).collect();
-                blocks.push(Block { language: fence.trim(), text, line, before: before.take() });
+                let (before, source) = (before.take(), source.take());
+                blocks.push(Block { language: fence.trim(), text, line, before, source });
             } else {
-                assert!(before.is_none(), "{}:{line}: a `run:` comment stands right before its block", self.path);
+                let is_right_before = before.is_none() && source.is_none();
+                assert!(is_right_before, "{}:{line}: a comment `run:` or `from:` stands right before its block", self.path);
             }
         }
         blocks

@@ -140,7 +140,7 @@ pub(super) const NGINX: Gateway = Gateway {
         ("proxy_connect_timeout 100ms", "proxy_connect_timeout 60s"),
         ("proxy_read_timeout 200ms", "proxy_read_timeout 60s"),
     ],
-    closed: &[("proxy_intercept_errors on;", ""), ("error_page 500 502 503 504 =204 /_unasked;", "")],
+    closed: &[("proxy_intercept_errors on;", ""), ("error_page 500 502 503 504 =204 /_weir_unasked;", "")],
     behind: &[("# set_real_ip_from 10.0.0.0/8;", "set_real_ip_from 127.0.0.0/8;")],
     behind_flags: &[],
     grpc: &[

@@ -64,7 +64,7 @@ fn envoy_with_the_rate_limit_service() {
 #[test]
 fn nginx() {
     check(&NGINX, |authority| {
-        ("            proxy_pass http://weir/nginx;\n", moved(&block("nginx", "text"), "nginx", authority))
+        ("    proxy_pass http://weir/nginx;\n", moved(&block("nginx", "text"), "nginx", authority))
     });
 }
 
