@@ -33,7 +33,12 @@ fn the_page_on_a_gateway_shows_its_configuration() {
         let blocks = page.blocks();
         let shown: BTreeSet<_> = blocks.iter().filter_map(|block| block.source?.rsplit_once('/')).collect();
         let shown: BTreeSet<_> = shown.into_iter().map(|(folder, _)| folder).collect();
-        assert_eq!(named.difference(&shown).collect::<Vec<_>>(), Vec::<&&str>::new(), "{} shows none of these", page.path);
+        assert_eq!(
+            named.difference(&shown).collect::<Vec<_>>(),
+            Vec::<&&str>::new(),
+            "{} shows none of these",
+            page.path
+        );
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use regex::Regex;
 use serde_json::Value;
+use weir::config::Lint;
 
 use super::page::{Page, pages, root};
 use crate::support::binary;
@@ -133,13 +134,31 @@ fn keys_of(schema: &Value, keys: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn programs_that_the_pages_start_are_there() {
-    let ours = Regex::new(r"(?:^|[^/\w.-])((?:integration|helm|systemd|lua)/[\w./-]+\.[a-z]+)").unwrap();
+fn files_that_the_pages_name_are_there() {
+    let ours = r"(?:^|[^/\w.-])((?:src|integration|helm|systemd|lua|docs|fuzz|proptest-regressions)/[\w./-]+\.[a-z]+)";
+    let ours = Regex::new(ours).unwrap();
     let mut wrong = Vec::new();
     for page in pages() {
         for path in ours.captures_iter(&page.text).map(|place| place.get(1).unwrap().as_str()) {
             if !root().join(path).exists() {
                 wrong.push(format!("{}: there is no {path}", page.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn lints_that_the_pages_name_are_those_of_the_linter() {
+    let lints: BTreeSet<_> = Lint::ALL.iter().map(|lint| lint.name()).collect();
+    let named = Regex::new(r"`([a-z0-9]+(?:-[a-z0-9]+)+)` (?:is|and|are) |lints? `([a-z0-9-]+)`").unwrap();
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let text = page.prose().join(" ");
+        for found in named.captures_iter(&text) {
+            let (name, is_lint) = found.get(1).map_or_else(|| (&found[2], true), |name| (name.as_str(), false));
+            if (is_lint || page.path == "docs/linting.md") && !lints.contains(name) {
+                wrong.push(format!("{}: no lint is {name}", page.path));
             }
         }
     }

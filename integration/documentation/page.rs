@@ -80,7 +80,11 @@ impl Page {
                 blocks.push(Block { language: fence.trim(), text, line, before, source });
             } else {
                 let is_right_before = before.is_none() && source.is_none();
-                assert!(is_right_before, "{}:{line}: a comment `run:` or `from:` stands right before its block", self.path);
+                assert!(
+                    is_right_before,
+                    "{}:{line}: a comment `run:` or `from:` stands right before its block",
+                    self.path
+                );
             }
         }
         blocks
