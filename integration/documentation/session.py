@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Draws docs/images/session.svg: a terminal session with a limit, from yesterday's log to an override.
+"""Draws docs/images/session.svg: a terminal session with a limit, from yesterday's log to an override; and a short one for phones.
 
-    integration/documentation/session.py target/release/weir           runs the session and draws it
-    integration/documentation/session.py target/release/weir --check   runs it and compares it with the picture
+    integration/documentation/session.py target/release/weir           runs the session and draws both
+    integration/documentation/session.py target/release/weir --check   runs it and compares it with the pictures
 
-The commands run in a temporary directory, with free ports instead of those that the picture shows. The picture moves once
-and stays at the end; without animations it shows the end at once. It loads nothing and has no scripts.
+The commands run in a temporary directory, with free ports instead of those that the pictures show. The pictures do not move,
+load nothing and have no scripts.
 """
 
 import argparse
@@ -19,11 +19,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import xml.etree.ElementTree
 from xml.sax.saxutils import escape
 
 HERE = pathlib.Path(__file__).resolve().parent
-PICTURE = HERE.parents[1] / "docs/images/session.svg"
+IMAGES = HERE.parents[1] / "docs/images"
 RENEW = "cargo build && integration/documentation/session.py target/debug/weir"
 
 LIMITS = """limits:
@@ -62,7 +63,12 @@ VARYING = [(r"(?<= in )\d[\dhms. ]*", "T")]
 TIMEOUT = 100
 PROXY, ADMIN = 8080, 9090
 
-WIDTH, FONT, LINE, GAP, MARGIN, BAR = 800, 12.6, 18, 6, 20, 36
+FONT, LINE, GAP, MARGIN, BAR = 12.6, 18, 6, 20, 36
+WIDE, NARROW = 800, 400
+# The columns of the narrow picture, and the outputs that it shows.
+COLUMNS = 46
+SHORT = ["cat limits.yaml", "weir simulate", "echo 'LoginsPerAddress", "curl"]
+TELLING = re.compile("limits:|  +(Logins|match|by|count|period)|LoginsPerAddress:.*denied|  denied|  most denied|   +39 |200 ")
 STYLE = """
     .ground { fill: #f6f8fa; stroke: #d0d7de }
     .bar { fill: #eaeef2 }
@@ -82,12 +88,6 @@ STYLE = """
       .comment { fill: #9198a1 }
       .denied { fill: #ff7b72 }
     }
-    @media (prefers-reduced-motion: no-preference) {
-      text { animation: appear .01s both }
-      .command { animation: appear .01s both, type .9s steps(40) both }
-    }
-    @keyframes appear { from { opacity: 0 } }
-    @keyframes type { from { clip-path: inset(0 100% 0 0) } to { clip-path: inset(0) } }
 """
 
 
@@ -180,32 +180,38 @@ def denied(found):
     return f'<tspan class="denied">{found[0]}</tspan>'
 
 
-def draw(lines):
-    rows, moment, y, before = [], 0.4, BAR + MARGIN - LINE + 4, "command"
-    for number, (kind, text) in enumerate(lines):
+def shortened(lines):
+    """What a phone can show: some of the session, in lines that continue below."""
+    kept, shown = [], False
+    for kind, text in lines:
+        if kind == "command" and text.startswith("$ "):
+            shown = any(command in text for command in SHORT)
+        if kind == "comment" or (shown and (kind == "command" or TELLING.match(text))):
+            indent = "" if kind == "comment" else "    "
+            rows = textwrap.wrap(text, COLUMNS, subsequent_indent=indent, drop_whitespace=len(text) > COLUMNS) or [text]
+            kept += [(kind, row) for row in rows]
+    return kept
+
+
+PICTURES = {"session.svg": (WIDE, lambda lines: lines), "session-narrow.svg": (NARROW, shortened)}
+
+
+def draw(lines, width):
+    rows, y, before = [], BAR + MARGIN - LINE + 4, "command"
+    for kind, text in lines:
         y += LINE + (GAP if before == "output" != kind else 0)
         before = kind
         if not text:
             continue
-        rows.append(
-            f'  <text class="{kind}" x="{MARGIN}" y="{y}" style="animation-delay:{moment:.2f}s">'
-            f"{spans(kind, text)}</text>"
-        )
-        following = lines[number + 1][0] if number + 1 < len(lines) else "output"
-        if kind == "command":
-            moment += 1.1
-        elif kind == "comment":
-            moment += 0.9
-        # A pause to read an output before the next command.
-        moment += 1.6 if kind == "output" and following != "output" else 0.06
+        rows.append(f'  <text class="{kind}" x="{MARGIN}" y="{y}">{spans(kind, text)}</text>')
     height = y + MARGIN
     dots = "".join(f'<circle class="dot" cx="{22 + 18 * dot}" cy="18" r="5.5"/>' for dot in range(3))
-    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title" font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, 'Liberation Mono', monospace" font-size="{FONT}">
+    return f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-labelledby="title" font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, 'Liberation Mono', monospace" font-size="{FONT}">
   <title id="title">A terminal: a limit on logins, the clients it would have denied yesterday, a 429, the reason, and a higher limit for one address without a restart</title>
   <!-- Made by integration/documentation/session.py -->
   <style>{STYLE}  </style>
-  <rect class="ground" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>
-  <path class="bar" d="M1 {BAR}V11a10 10 0 0 1 10-10H{WIDTH - 11}a10 10 0 0 1 10 10V{BAR}z"/>
+  <rect class="ground" x=".5" y=".5" width="{width - 1}" height="{height - 1}" rx="10"/>
+  <path class="bar" d="M1 {BAR}V11a10 10 0 0 1 10-10H{width - 11}a10 10 0 0 1 10 10V{BAR}z"/>
   {dots}
 {chr(10).join(rows)}
 </svg>
@@ -237,14 +243,16 @@ def main():
     if weir is None:
         sys.exit(f"session.py: {options.weir} is not a program")
     lines = run(pathlib.Path(weir).resolve())
-    if not options.check:
-        PICTURE.write_text(draw(lines), encoding="utf-8")
-        return
-    shown = steady(lines_of(PICTURE.read_text(encoding="utf-8")))
-    printed = steady(text for _, text in lines)
-    if shown != printed:
-        difference = "\n".join(difflib.unified_diff(shown, printed, "the picture", "the session", lineterm=""))
-        sys.exit(f"{PICTURE.name} is out of date; renew it with `{RENEW}`:\n{difference}")
+    for name, (width, chosen) in PICTURES.items():
+        picture, lines_of_it = IMAGES / name, chosen(lines)
+        if not options.check:
+            picture.write_text(draw(lines_of_it, width), encoding="utf-8")
+            continue
+        shown = steady(lines_of(picture.read_text(encoding="utf-8")))
+        printed = steady(text for _, text in lines_of_it)
+        if shown != printed:
+            difference = "\n".join(difflib.unified_diff(shown, printed, "the picture", "the session", lineterm=""))
+            sys.exit(f"{name} is out of date; renew it with `{RENEW}`:\n{difference}")
 
 
 if __name__ == "__main__":

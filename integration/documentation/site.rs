@@ -40,8 +40,12 @@ fn the_site_of_a_checkout_names_no_repository() {
     build(&checkout.path(""), directory.path());
     let read = |page: &str| fs::read_to_string(directory.path().join(page)).unwrap();
     let nginx = read("gateways/nginx/index.html");
-    assert!(nginx.contains("The configuration is in <code>integration/examples/nginx</code>."), "{nginx}");
+    assert!(nginx.contains("of\n<code>integration/examples/nginx</code> to"), "{nginx}");
     assert!(!read("get-started/index.html").contains("docker run"), "what is published is not on the page");
+    let home = read("index.html");
+    assert!(home.contains("rel=\"icon\" href=\"images/icon.svg\""), "{home}");
+    let (above, _) = home.split_once("<picture>").unwrap();
+    assert!(above.contains("<a href=\"get-started/\">Get started in ten minutes</a>"), "{above}");
 }
 
 #[test]
