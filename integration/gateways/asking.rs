@@ -47,6 +47,14 @@ impl Asked {
         self.ask(gateway, &(head + step.body), step.method == "HEAD")
     }
 
+    /// Posts JSON, with one more header.
+    pub(super) fn post(self, gateway: SocketAddr, path: &str, header: &str, body: &str) -> Message {
+        let length = body.len();
+        let head = format!("POST {path} HTTP/1.1\r\nhost: www.example.com\r\n{header}\r\nconnection: close\r\n");
+        let kind = "content-type: application/json\r\naccept: application/json, text/event-stream\r\n";
+        self.ask(gateway, &format!("{head}{kind}content-length: {length}\r\n\r\n{body}"), false)
+    }
+
     fn ask(self, gateway: SocketAddr, request: &str, is_head: bool) -> Message {
         let socket = Socket::new(Domain::for_address(gateway), Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::new(self.from, 0).into()).unwrap();
