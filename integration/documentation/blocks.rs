@@ -33,7 +33,7 @@ fn every_block_says_what_it_is() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What the rules on a page may be warned of: it shows one limit, and other limits or a gateway bound the ids.
+/// The warning that rules on a page may have: a page shows one limit, and other limits or a gateway bound the ids.
 const LONE: &str = "free-id";
 
 #[test]

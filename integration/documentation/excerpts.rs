@@ -1,5 +1,5 @@
-//! What the pages on gateways show of a configuration is what the tests run: the lines of a block that says `from:` are lines
-//! of that file.
+//! The pages on gateways show configurations that the tests run: the lines of a block with a `from:` comment are lines of that
+//! file.
 
 use std::collections::BTreeSet;
 use std::fs;

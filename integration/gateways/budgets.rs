@@ -97,7 +97,7 @@ fn envoy_charges_tokens_that_bodies_report_and_calls_of_tools() {
     for (key, body) in [("x-api-key: a", "{}"), ("x-api-key: b", "{\"stream\":true}")] {
         for passed in 1..=4 {
             assert_eq!(post("/v1/chat/completions", key, body), 200, "{key}, request {passed}");
-            // One call before the request, one with what it has used.
+            // One call before the request, and one that reports its tokens.
             calls += 2;
             becomes("what was used is reported", calls, || weir.metric(CALLS));
         }
