@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The CPU that an open live page costs a process: /live each second and /top every five, on one connection, as the page does.
+"""The CPU that an open live page costs a process: /live each second, and what has ids every five, on one connection, as the page does.
 
     python3 integration/bench/live_page.py [--weir PATH] [--limits N] [--seconds N]
 
@@ -14,6 +14,8 @@ import time
 
 from processes import Failure, free_ports
 from stage import Stage, weir_program
+
+IDS = ["/top?n=7", "/overrides?source=live&n=100", "/blocks"]
 
 # Of one worker's time.
 TARGET = 0.01
@@ -51,7 +53,7 @@ def main():
         read(page)
         idle = measure(pid, options.seconds, lambda _: None)
         size = len(read(page))
-        busy = measure(pid, options.seconds, lambda second: read(page) if second % 5 else (read(page), read(page, "/top?n=7")))
+        busy = measure(pid, options.seconds, lambda second: [read(page, path) for path in ["/live", *([] if second % 5 else IDS)]])
         share = (busy - idle) / 1e9 / options.seconds
         verdict = "within" if share <= TARGET else "OVER"
         print(f"{options.limits} limits, {size} bytes: {(busy - idle) / 1e3 / options.seconds:.0f} us of CPU per second, "

@@ -194,6 +194,16 @@ def shows_requests_as_they_come(setting):
         clean(page)
 
 
+def shows_what_was_before_it_was_opened(setting):
+    """The check before sent requests."""
+    row = "[...document.querySelectorAll('#limits tbody tr')].find((row) => row.textContent.startsWith('Watched'))"
+    with setting.open() as page:
+        equal(page.run("document.querySelector('#chart .denied-line').getAttribute('d').length > 0"), True)
+        equal(page.run(f"{row}.querySelector('.denied-line').getAttribute('d').length > 0"), True)
+        equal(page.run(f"{row}.cells[4].textContent"), "75 %")
+        clean(page)
+
+
 def pauses(setting):
     with setting.open() as page:
         page.click("#pause")
@@ -647,7 +657,7 @@ def reads_only_what_the_api_describes(setting):
     equal(unknown, [])
     # What is watched is what the page reads.
     asked = {(method, path.split("/")[1]) for method, path, *_ in reads}
-    for expected in ["live", "top", "buckets", "overrides", "blocks"]:
+    for expected in ["live", "history", "top", "buckets", "overrides", "blocks"]:
         equal(("GET", expected) in asked, True)
     equal(["POST", "/explain", "200", "limits", "*", "name"] in reads, True)
     equal(len(reads) > 60, True)
@@ -667,7 +677,7 @@ def a_lost_connection_is_shown_and_recovers(setting):
 
 
 CHECKS = [
-    loads_and_says_what_to_do, shows_requests_as_they_come, pauses, resets_a_denied_id, blocks_refunds_and_sets,
+    loads_and_says_what_to_do, shows_requests_as_they_come, shows_what_was_before_it_was_opened, pauses, resets_a_denied_id, blocks_refunds_and_sets,
     looks_up_buckets_of_every_kind, sets_lists_and_deletes_an_override,
     says_that_a_token_is_wrong, explains_a_request, lists_the_ids_most_denied, takes_no_text_for_markup,
     shows_broken_rules_as_weir_check_does, shows_what_other_operators_change, names_the_documentation, breaks_no_word_at_any_width, is_readable_in_light_and_dark,

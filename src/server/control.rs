@@ -85,13 +85,15 @@ impl Control {
             AbortOnDropHandle::new(tokio::task::spawn_local(running))
         };
         let _feeds: Vec<_> = feeds.into_iter().map(run).collect();
-        let started = self.admin.take().map_or(Ok(()), |(socket, admin)| {
+        let started = self.admin.take().map_or(Ok(None), |(socket, admin)| {
             let socket = tokio::net::TcpListener::from_std(socket)?;
-            tasks.spawn_local(serve_admin(socket, Admin::new(admin, operator), tasks.clone(), closing.clone()));
-            Ok(())
+            let admin = Admin::new(admin, operator);
+            tasks.spawn_local(serve_admin(socket, admin.clone(), tasks.clone(), closing.clone()));
+            Ok(Some(AbortOnDropHandle::new(tokio::task::spawn_local(admin.keep_history()))))
         });
-        let mut signals = match started.and_then(|()| Signals::new(self.options.handle_signals)) {
-            Ok(signals) => signals,
+        let started = started.and_then(|history| Ok((history, Signals::new(self.options.handle_signals)?)));
+        let (_history, mut signals) = match started {
+            Ok(started) => started,
             Err(error) => return report(Err(error)),
         };
         report(Ok(()));

@@ -23,6 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use self::change::AdminRequest;
 use self::connections::Stage;
 pub use self::connections::{ConnectionGuard, Connections};
+use self::history::History;
 use self::log::LogFilter;
 use self::reload::ReloadSender;
 use self::routes::{Access, Found, Operation};
@@ -48,6 +49,7 @@ pub mod client;
 mod connections;
 mod explain;
 mod health;
+mod history;
 mod limits;
 mod live;
 pub mod log;
@@ -183,6 +185,7 @@ pub struct Admin {
     /// The stream of the recording that runs, or of the last one.
     recording: RefCell<Option<AbortOnDropHandle<()>>>,
     rejection_log: Throttle,
+    history: History,
     started: Instant,
 }
 
@@ -222,6 +225,7 @@ impl Admin {
             log_reset: RefCell::default(),
             recording: RefCell::default(),
             rejection_log: Throttle::default(),
+            history: History::default(),
             started: Instant::now(),
         })
     }
@@ -288,6 +292,7 @@ impl Admin {
             Operation::Page => page::reply(),
             Operation::Top => self.top(request.head.uri.query()),
             Operation::Live => self.answer_live(&request),
+            Operation::History => self.answer_history(),
             Operation::Health => page(StatusCode::OK, PLAIN, "ok\n".to_owned()),
             Operation::Ready => self.ready_page(),
             Operation::Metrics => self.metrics_page(),

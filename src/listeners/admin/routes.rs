@@ -22,6 +22,7 @@ pub(super) struct Route {
 pub(super) enum Operation {
     Page,
     Live,
+    History,
     Top,
     Health,
     Ready,
@@ -63,6 +64,7 @@ pub(super) enum Access {
 pub(super) static ROUTES: &[Route] = &[
     get("/", Operation::Page, Access::Open),
     get("/live", Operation::Live, Access::Open),
+    get("/history", Operation::History, Access::Open),
     get("/top", Operation::Top, Access::Ids),
     get("/healthz", Operation::Health, Access::Probe),
     get("/readyz", Operation::Ready, Access::Probe),
@@ -176,7 +178,7 @@ mod tests {
         }
         assert_eq!(find("DELETE", "/buckets/L"), Found::Methods("GET, HEAD, PUT".into()));
         assert_eq!(find("GET", "/buckets/L/block"), Found::Methods("PUT, DELETE".into()));
-        assert!(help("/x").starts_with("there are /, /live, /top, ") && help("/buckets/a/b").contains("%2F"));
+        assert!(help("/x").starts_with("there are /, /live, /history, /top, ") && help("/buckets/a/b").contains("%2F"));
     }
 
     #[test]

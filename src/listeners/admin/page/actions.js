@@ -20,7 +20,7 @@ async function ask(method, path, body) {
 /** Says why a request failed. */
 function reasonOf({ status, body }) {
   if (status === 401 && token) return `Wrong token: ${body.detail ?? "it is not known"}.`;
-  if (status === 401) return "This needs the operator’s token. Type it in below, under “Operator’s token”.";
+  if (status === 401) return "This needs the operator’s token. Type it in under “Operator’s token”.";
   return body.detail ?? `Status ${status}`;
 }
 

@@ -18,7 +18,7 @@ const TOP_COUNT = 7;
 const RATE_SPAN = 5000;
 
 /** The results of decisions that each number adds up. A limit in shadow mode lets the request pass. */
-const PASSED = new Set(["allowed", "unlimited", "error_allowed", "shadow_denied"]);
+const PASSED = new Set(["allowed", "delayed", "unlimited", "error_allowed", "shadow_denied"]);
 const DENIED = new Set(["denied", "error_denied", "rejected"]);
 const WOULD = new Set(["shadow_denied", "candidate_denied"]);
 
@@ -117,8 +117,9 @@ const page = {
   paused: false,
   /** The name of the limit that the chart shows; empty for all. */
   chosen: "",
-  /** The last reading. */
+  /** The last reading, and when it came, in milliseconds of this page. */
   live: null,
+  readAt: 0,
   started: null,
   state: "connecting",
   total: new Track(""),
@@ -158,9 +159,11 @@ async function read() {
   if (page.paused || page.reading || document.hidden) return;
   page.reading = true;
   try {
+    if (!page.live || performance.now() - page.readAt > GAP) await readHistory();
     const response = await fetch("/live", { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
     if (!response.ok) throw new Error(`status ${response.status}`);
     take(await response.json());
+    page.readAt = performance.now();
     page.failures = 0;
     if (!page.paused) setState("live");
     if (page.readings++ % IDS_EVERY === 0 && page.mayReadIds) readIds();
@@ -172,20 +175,45 @@ async function read() {
   page.timer = setTimeout(read, Math.min(INTERVAL * Math.max(1, page.failures), LONGEST_WAIT));
 }
 
+/** Forgets the rates of another process. */
+function begin(started) {
+  if (page.started === started) return;
+  page.total = new Track("");
+  page.tracks.clear();
+  page.started = started;
+}
+
+function trackOf(name) {
+  return page.tracks.get(name) ?? new Track(name);
+}
+
+/** Reads what this page has missed: before it was opened, and while it was hidden, paused or cut off. */
+async function readHistory() {
+  const { ok, status, body } = await ask("GET", "/history");
+  if (!ok) throw new Error(`status ${status}`);
+  begin(body.started);
+  const last = page.total.last?.at ?? 0;
+  for (const { now_ms, total, limits } of body.readings) {
+    if (now_ms <= last) continue;
+    page.total.add(now_ms, sumsOf(body.results, total));
+    for (const [name, counts] of Object.entries(limits)) {
+      const track = trackOf(name);
+      track.add(now_ms, sumsOf(body.results, counts));
+      page.tracks.set(name, track);
+    }
+  }
+}
+
 function take(live) {
   const before = page.live;
-  if (page.started !== live.started) {
-    page.total = new Track("");
-    page.tracks.clear();
-    page.started = live.started;
-  }
+  begin(live.started);
   page.live = live;
   const total = { passed: 0, denied: 0, would: 0 };
   const tracks = new Map();
   for (const limit of live.limits) {
     const sums = sumsOf(live.results, limit.counts);
     for (const name in total) total[name] += sums[name];
-    const track = page.tracks.get(limit.name) ?? new Track(limit.name);
+    const track = trackOf(limit.name);
     track.add(live.now_ms, sums);
     tracks.set(limit.name, track);
   }
@@ -340,87 +368,6 @@ function choose(name) {
   showChart();
   showLimits();
   readTop();
-}
-
-// Health
-
-function card(title, word, bad, ...lines) {
-  return { title, word, bad, lines: lines.filter(Boolean) };
-}
-
-function storeCard({ store }) {
-  const problem = store.connected < store.workers || store.failing > 0 || store.breakers_open > 0;
-  const word = store.connected === 0 ? "down" : problem ? "partly down" : "up";
-  if (store.kind === "memory") {
-    const most = store.buckets_max ? ` of ${compact.format(store.buckets_max)}` : "";
-    return card("Store: memory", word, problem, `${whole.format(store.buckets ?? 0)}${most} buckets`);
-  }
-  const breakers = store.breakers_open ? `${count(store.breakers_open, "circuit breaker", "circuit breakers")} open` : "";
-  return card("Store: Redis", word, problem, `${store.connected} of ${count(store.workers, "worker", "workers")} connected`, breakers, problem && store.error);
-}
-
-function rulesCard({ rules, limits, now_ms }) {
-  const age = rules.loaded ? `, loaded ${span(Math.max(0, now_ms / 1000 - rules.loaded))} ago` : "";
-  const text = count(limits.length, "limit", "limits") + age;
-  return rules.error ? card("Rules", "rules on disk are broken; running the previous ones", true, text) : card("Rules", "loaded", false, text);
-}
-
-function processCard({ phase, started, now_ms, workers, connections }) {
-  const word = { serving: "serving", starting: "starting", draining: "draining" }[phase];
-  const isFull = connections.max > 0 && connections.open >= connections.max;
-  return card("Process", isFull ? "too many connections" : word, phase !== "serving" || isFull,
-    `up ${span(Math.max(0, now_ms / 1000 - started))}`, `${count(workers, "worker", "workers")}, ${count(connections.open, "connection", "connections")}`);
-}
-
-function upstreamsCard({ upstreams, workers, listeners }) {
-  const all = Object.values(upstreams).reduce((sum, number) => sum + number, 0);
-  if (!all) return listeners.some((listener) => listener.name === "proxy") ? card("Upstreams", "built in", false, "no addresses to check") : null;
-  // Each worker has its own view of each address.
-  const up = upstreams.healthy;
-  const lines = ["ejected", "unhealthy"].map((state) => upstreams[state] && `${Math.ceil(upstreams[state] / workers)} ${state}`);
-  const word = up === all ? "up" : up === 0 ? "down" : "partly down";
-  return card("Upstreams", word, up < all, `${Math.floor(up / workers)} of ${count(Math.ceil(all / workers), "address", "addresses")} up`, ...lines);
-}
-
-function listenersCard({ listeners, blocks }) {
-  const lines = listeners.map(({ name, address }) => `${name} ${address}`);
-  return card("Listeners", listeners.length ? "open" : "none", false, ...lines, blocks ? `${count(blocks, "id", "ids")} blocked` : "");
-}
-
-function showHealth(live) {
-  const cards = [processCard, rulesCard, storeCard, upstreamsCard, listenersCard].map((make) => make(live)).filter(Boolean);
-  const list = get("health");
-  while (list.children.length > cards.length) list.lastChild.remove();
-  cards.forEach(({ title, word, bad, lines }, index) => {
-    const item = list.children[index] ?? list.appendChild(el("li", {}, el("strong", {}), el("span", {})));
-    item.classList.toggle("bad", bad);
-    setText(item.firstChild, `${bad ? "▲" : "✓"} ${title}: ${word}`.replace(/: (memory|Redis): /, ", $1: "));
-    const text = lines.join("\n");
-    if (item.lastChild.dataset.text !== text) {
-      item.lastChild.dataset.text = text;
-      item.lastChild.replaceChildren(...lines.flatMap((line, place) => (place ? [el("br", {}), line] : [line])));
-    }
-  });
-}
-
-/** Shows the mistakes in the rules: sentences wrap, and a line of the file stays above the caret that points at it. */
-function showBroken(error) {
-  const section = get("broken");
-  section.hidden = !error;
-  if (!error || section.dataset.error === error) return;
-  section.dataset.error = error;
-  const isSource = (line) => /^ *\d* *\|/.test(line);
-  const blocks = [];
-  for (const line of error.trimEnd().split("\n")) {
-    if (!blocks.length || isSource(line) !== isSource(blocks.at(-1)[0])) blocks.push([]);
-    blocks.at(-1).push(line);
-  }
-  get("broken-text").replaceChildren(...blocks.map((lines) => el(isSource(lines[0]) ? "pre" : "div", {}, lines.join("\n"))));
-  for (const source of section.querySelectorAll("pre")) {
-    const lines = source.textContent.split("\n");
-    const [longest, caret] = [Math.max(...lines.map((line) => line.length)), Math.max(...lines.map((line) => line.lastIndexOf("^")))];
-    source.scrollLeft = (source.scrollWidth * caret) / longest - source.clientWidth / 2;
-  }
 }
 
 // The ids most denied

@@ -14,7 +14,8 @@ use crate::message::reply::Reply;
 
 const STYLE: &str = include_str!("page.css");
 
-const SCRIPT: &str = concat!(include_str!("charts.js"), include_str!("live.js"), include_str!("actions.js"));
+const SCRIPT: &str =
+    concat!(include_str!("charts.js"), include_str!("live.js"), include_str!("health.js"), include_str!("actions.js"));
 
 const DOCUMENT: &str = include_str!("page.html");
 
@@ -72,6 +73,7 @@ pub(super) fn reply() -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metrics::DecisionResult;
 
     /// The page's maximum, in bytes.
     const MOST: usize = 100 << 10;
@@ -85,6 +87,15 @@ mod tests {
             ["src=", "@import", "url(h", "innerHTML", "localStorage", "document.cookie", " style=", " onclick="]
         {
             assert!(!page.body.contains(forbidden), "{forbidden}");
+        }
+    }
+
+    #[test]
+    fn every_result_is_shown_as_passed_or_denied() {
+        // What another limit denied, and what a candidate adds to its limit's decision.
+        let besides = [DecisionResult::Uncharged, DecisionResult::CandidateAllowed].map(DecisionResult::label);
+        for result in DecisionResult::LABELS {
+            assert!(SCRIPT.contains(&format!("\"{result}\"")) != besides.contains(&result), "{result}");
         }
     }
 
