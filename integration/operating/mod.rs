@@ -15,6 +15,7 @@ mod overrides;
 mod record;
 mod recorded;
 mod reset_all;
+mod rights;
 mod top;
 mod unread;
 

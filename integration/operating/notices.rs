@@ -150,7 +150,7 @@ fn a_user_who_lacks_the_rights_is_told_them_once() {
     let user = format!("user weir on >secret resetchannels -@all {rights}");
     let redis = RedisServer::start(&RedisConfig { lines: vec![user], ..RedisConfig::default() });
     let weir = serve(&["--store", &format!("redis://weir:secret@{}", redis.address())]);
-    weir.until_logged("give the user `+zscore +zrange");
+    weir.until_logged("resets need: `ACL SETUSER weir +zscore +zrange");
     redis.cli(&["CONFIG", "RESETSTAT"]);
     becomes("two more looks", true, || {
         let statistics = redis.cli(&["INFO", "commandstats"]);

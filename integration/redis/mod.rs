@@ -3,6 +3,7 @@
 mod cluster;
 mod company;
 mod connecting;
+mod credentials;
 mod crowds;
 mod deciding;
 mod delays;

@@ -33,6 +33,15 @@ pub(super) struct StoreArgs {
     #[arg(long, value_name = "PREFIX", env = "WEIR_STORE_PREFIX", default_value = DEFAULT_PREFIX)]
     store_prefix: String,
 
+    /// User for Redis, if `--store` has none; needs `--store-password-file`
+    #[arg(long, value_name = "USER", env = "WEIR_STORE_USER")]
+    store_user: Option<String>,
+
+    /// File with the password for Redis as it is, without percent-encoding. It is read again for each new connection, and when
+    /// it changes, open connections log in again
+    #[arg(long, value_name = "FILE", env = "WEIR_STORE_PASSWORD_FILE")]
+    store_password_file: Option<PathBuf>,
+
     /// Certificate authorities (PEM) for Redis; defaults to the public ones
     #[arg(long, value_name = "FILE", env = "WEIR_STORE_CA_FILE")]
     store_ca_file: Option<PathBuf>,
@@ -63,6 +72,8 @@ impl StoreArgs {
         }
         let options = RedisOptions {
             url: self.store.clone(),
+            user: self.store_user.clone(),
+            password_file: self.store_password_file.clone(),
             ca_file: self.store_ca_file.clone(),
             cert_file: self.store_cert_file.clone(),
             key_file: self.store_key_file.clone(),

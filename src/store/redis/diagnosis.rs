@@ -35,7 +35,9 @@ impl Diagnosis {
         let (fault, right) = match reply.split(' ').next().unwrap_or_default() {
             "NOAUTH" => (
                 Fault::Authentication,
-                "put the password into the URL: `redis://:password@host` or `redis://user:password@host`".into(),
+                "put the password into the URL, `redis://:password@host` or `redis://user:password@host`, or use \
+                 --store-password-file"
+                    .into(),
             ),
             "MOVED" | "ASK" => {
                 let other = reply.rsplit(' ').next().unwrap_or_default();

@@ -19,6 +19,7 @@ use crate::engine::algorithms::taking::has_duplicate;
 
 mod call;
 mod cluster;
+mod credentials;
 mod diagnosis;
 mod hash_slots;
 pub mod inspection;
@@ -52,6 +53,8 @@ pub struct RedisStore {
     timeout: Duration,
     clock: Clock,
     key_starts: KeyStarts,
+    /// For errors.
+    user: Arc<str>,
     servers: Servers,
     leases: Arc<Leases>,
     /// Ends with the store.
@@ -75,10 +78,10 @@ impl RedisStore {
             let key_starts = KeyStarts::single(&target.prefix);
             (key_starts.clone(), Servers::One(NodeHandle::start(target, key_starts, Arc::default())))
         };
-        let leases = Leases::new();
+        let (leases, user) = (Leases::new(), target.credentials.user().into());
         Arc::new_cyclic(|store| {
             let returns = leasing::give_back_in_time(store.clone(), leases.clone());
-            Self { timeout, clock, key_starts, servers, leases, _returns: returns }
+            Self { timeout, clock, key_starts, user, servers, leases, _returns: returns }
         })
     }
 

@@ -111,7 +111,10 @@ impl RedisStore {
             timeout(TIMEOUT, replying).await.map_err(|_| StoreError::Late(TIMEOUT))?;
         replies.map_err(|error| match describe(&error) {
             _ if error.code().is_none() => StoreError::Broken,
-            text if lacks_right(&text) => StoreError::Failed(format!("{text}: give the user `{RIGHTS}`")),
+            text if lacks_right(&text) => StoreError::Failed(format!(
+                "the user may not call what blocks, live overrides and resets need: `ACL SETUSER {} {RIGHTS}` ({text})",
+                self.user
+            )),
             text => StoreError::Failed(text),
         })
     }

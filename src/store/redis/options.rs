@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::credentials::Credentials;
 use super::stream::Address;
 use super::target::{StoreTarget, Topology};
 use super::tls;
@@ -27,6 +28,11 @@ pub struct RedisOptions {
     /// `redis://[[user]:password@]host[:port][/db]`, `redis+cluster://host:port,host:port`,
     /// `redis+sentinel://host:port,host:port/master-name[/db]`; the same with `rediss` for TLS; `unix:///path`.
     pub url: String,
+    /// The user, if the URL has no credentials; needs `password_file`.
+    pub user: Option<String>,
+    /// The file with the password, if the URL has no credentials. It is read again for each connection, and when it changes, open
+    /// connections log in again.
+    pub password_file: Option<PathBuf>,
     /// The authorities (PEM) of the server's certificate; defaults to the public ones.
     pub ca_file: Option<PathBuf>,
     /// The client's certificates (PEM); needs `key_file`.
@@ -48,7 +54,18 @@ impl RedisOptions {
     pub fn new(url: impl Into<String>, clock: Clock) -> Self {
         let (timeout, queue) = (Duration::from_millis(20), DEFAULT_QUEUE);
         let prefix = DEFAULT_PREFIX.to_owned();
-        Self { url: url.into(), ca_file: None, cert_file: None, key_file: None, timeout, queue, prefix, clock }
+        Self {
+            url: url.into(),
+            user: None,
+            password_file: None,
+            ca_file: None,
+            cert_file: None,
+            key_file: None,
+            timeout,
+            queue,
+            prefix,
+            clock,
+        }
     }
 
     /// Checks the options and reads the files; connects to nothing.
@@ -62,6 +79,9 @@ impl RedisOptions {
         let shown = redacted(&self.url);
         let invalid = |reason: String| format!("invalid store `{shown}`: {reason}");
         let StoreUrl { servers, has_tls, login } = StoreUrl::parse(&self.url).map_err(invalid)?;
+        let login = login.set_lib_name("weir", env!("CARGO_PKG_VERSION"));
+        let credentials =
+            Credentials::new(login, self.user.as_deref(), self.password_file.as_deref()).map_err(invalid)?;
         let tls = if has_tls { Some(tls::load(self)?) } else { None };
         if tls.is_none() {
             tls::reject_files(self)?;
@@ -77,9 +97,8 @@ impl RedisOptions {
                 Topology::Sentinel { sentinels: addresses(sentinels).map_err(invalid)?, master, login }
             }
         };
-        let login = login.set_lib_name("weir", env!("CARGO_PKG_VERSION"));
         let (timeout, queue, clock) = (self.timeout, self.queue, self.clock.clone());
-        Ok(StoreTarget { topology, tls, login, timeout, queue, clock, shown, prefix: self.prefix.clone() })
+        Ok(StoreTarget { topology, tls, credentials, timeout, queue, clock, shown, prefix: self.prefix.clone() })
     }
 }
 

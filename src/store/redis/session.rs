@@ -5,6 +5,7 @@ use redis::{AsyncConnectionConfig, Cmd, ErrorKind, RedisConnectionInfo, RedisErr
 use tokio_util::task::AbortOnDropHandle;
 
 use super::call::describe;
+use super::credentials::Credentials;
 use super::diagnosis::{Diagnosis, PERHAPS_TLS, WANTS_CERTIFICATE};
 use super::stream::Address;
 use crate::store::Fault;
@@ -23,6 +24,21 @@ impl Session {
         let opened = MultiplexedConnection::new_with_config(login, stream, config).await;
         let (client, driver) = opened.map_err(|error| on_opening(address, &error))?;
         Ok(Self { client, _driver: AbortOnDropHandle::new(tokio::spawn(driver)) })
+    }
+
+    /// Connects and logs in with these credentials.
+    pub(super) async fn log_in(address: &Address, credentials: &Credentials) -> Result<Self, Diagnosis> {
+        let mut first = None;
+        for login in credentials.logins().await {
+            match Self::open(address, &login.info).await {
+                Err(rejected) if rejected.fault == Fault::Authentication => drop(first.get_or_insert(rejected)),
+                opened => {
+                    credentials.worked(login.password.as_ref().filter(|_| opened.is_ok()));
+                    return opened;
+                }
+            }
+        }
+        Err(first.unwrap_or_else(|| Diagnosis::new(Fault::Authentication, "no password")))
     }
 
     /// Sends a command and returns its reply; an error if the server replied with one.

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use redis::RedisConnectionInfo;
-
+use super::credentials::Credentials;
 use super::stream::Address;
 use super::tls::Tls;
 use super::url::SentinelLogin;
@@ -15,8 +14,7 @@ pub struct StoreTarget {
     pub(super) topology: Topology,
     /// The settings for all servers, if the URL asks for TLS.
     pub(super) tls: Option<Tls>,
-    /// User, password and database for the servers that decide.
-    pub(super) login: RedisConnectionInfo,
+    pub(super) credentials: Credentials,
     pub(super) timeout: Duration,
     pub(super) queue: usize,
     pub(super) clock: Clock,

@@ -180,7 +180,7 @@ impl Cluster {
             let of_node = node.health();
             health.connected &= of_node.connected;
             health.breaker_open |= of_node.breaker_open;
-            if health.fault.is_none() {
+            if health.fault.is_none() && (of_node.fault.is_some() || health.last_error.is_none()) {
                 health.fault = of_node.fault;
                 health.last_error = of_node.last_error.map(|error| format!("node {name}: {error}"));
             }

@@ -91,11 +91,11 @@ pub(super) async fn believed(nodes: &Nodes) -> Result<Report, Diagnosis> {
     }
     let mut asked = JoinSet::new();
     for address in nodes.target.seeds() {
-        let (address, login) = (address.clone(), nodes.target.login.clone());
+        let (address, credentials) = (address.clone(), nodes.target.credentials.clone());
         asked.spawn(answer_of(address.to_string(), async move {
             let named =
                 |diagnosis: Diagnosis| Diagnosis { text: format!("{address}: {}", diagnosis.text), ..diagnosis };
-            let session = Session::open(&address, &login).await.map_err(named)?;
+            let session = Session::log_in(&address, &credentials).await.map_err(named)?;
             let host = address.host().unwrap_or_default();
             report(session.ask(&info()).await, session.ask(&slots()).await, host).map_err(named)
         }));

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use redis::RedisConnectionInfo;
 use tokio::time::{Instant, sleep};
 
 use self::facts::{Inspection, RoundTrips, Sentinel, Server, Watch};
@@ -13,6 +12,7 @@ use self::info::NodeLine;
 use self::rights::Trial;
 use self::server::Questions;
 use super::RedisStore;
+use super::credentials::Credentials;
 use super::hash_slots::SLOTS;
 use super::keys::KeyStarts;
 use super::sentinel::{Sentinels, Watching};
@@ -126,12 +126,12 @@ async fn single(target: &StoreTarget, address: &Address) -> Server {
         format!("{}*", KeyStarts::single(&target.prefix).of(0)),
         true,
     );
-    look_at(address, &target.login, false, Some(&trial)).await
+    look_at(address, &target.credentials, false, Some(&trial)).await
 }
 
-async fn look_at(address: &Address, login: &RedisConnectionInfo, is_spare: bool, trial: Option<&Trial>) -> Server {
-    let facts = match Questions::open(address, login).await {
-        Ok(questions) => Ok(questions.facts(login, trial).await),
+async fn look_at(address: &Address, credentials: &Credentials, is_spare: bool, trial: Option<&Trial>) -> Server {
+    let facts = match Questions::open(address, credentials).await {
+        Ok(questions) => Ok(questions.facts(credentials, trial).await),
         Err(reason) => Err(reason),
     };
     Server { address: address.to_string(), is_spare, facts }
@@ -141,14 +141,14 @@ async fn look_at(address: &Address, login: &RedisConnectionInfo, is_spare: bool,
 async fn nodes(target: &StoreTarget, seeds: &[Address]) -> Vec<Server> {
     let mut silent = Vec::new();
     for seed in seeds {
-        let known = match Questions::open(seed, &target.login).await {
+        let known = match Questions::open(seed, &target.credentials).await {
             Ok(questions) => questions.nodes(seed.host().unwrap_or_default()).await,
             Err(reason) => {
                 silent.push(Server { address: seed.to_string(), is_spare: false, facts: Err(reason) });
                 continue;
             }
         };
-        let Some(known) = known else { return vec![look_at(seed, &target.login, false, None).await] };
+        let Some(known) = known else { return vec![look_at(seed, &target.credentials, false, None).await] };
         let mut servers = Vec::new();
         for line in known.iter().take(MOST_NODES) {
             servers.push(node(target, line).await);
@@ -165,7 +165,7 @@ async fn node(target: &StoreTarget, line: &NodeLine) -> Server {
     let trial =
         tag.map(|tag| Trial::new(format!("{}{TRIAL}", key_starts.of(tag)), format!("{}:{{*", target.prefix), false));
     match Address::tcp(line.host.clone(), line.port, target.tls.as_ref()) {
-        Ok(address) => look_at(&address, &target.login, line.is_replica, trial.as_ref()).await,
+        Ok(address) => look_at(&address, &target.credentials, line.is_replica, trial.as_ref()).await,
         Err(reason) => Server { address: line.host.clone(), is_spare: line.is_replica, facts: Err(reason) },
     }
 }

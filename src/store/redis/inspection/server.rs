@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, RedisConnectionInfo, RedisResult, Value};
+use redis::{Cmd, RedisResult, Value};
 use tokio::time::timeout;
 
 use super::facts::{ClockOffset, Purpose, ServerFacts};
@@ -11,6 +11,7 @@ use super::rights::Trial;
 use super::timing::{offset, round_trips};
 use crate::clock::Clock;
 use crate::store::redis::call::text;
+use crate::store::redis::credentials::Credentials;
 use crate::store::redis::session::Session;
 use crate::store::redis::stream::Address;
 
@@ -23,16 +24,13 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The number of times that the clock is read. The call that took the least counts.
 const CLOCK_READS: usize = 16;
 
-/// The user of a connection without login.
-const DEFAULT_USER: &str = "default";
-
 /// A connection to one server.
 pub(super) struct Questions(Session);
 
 impl Questions {
     /// The error says what to do about it.
-    pub(super) async fn open(address: &Address, login: &RedisConnectionInfo) -> Result<Self, String> {
-        match timeout(OPEN_TIMEOUT, Session::open(address, login)).await {
+    pub(super) async fn open(address: &Address, credentials: &Credentials) -> Result<Self, String> {
+        match timeout(OPEN_TIMEOUT, Session::log_in(address, credentials)).await {
             Ok(opened) => Ok(Self(opened.map_err(|diagnosis| diagnosis.text)?)),
             Err(_) => Err(format!("no connection within {OPEN_TIMEOUT:?}")),
         }
@@ -64,7 +62,7 @@ impl Questions {
     }
 
     /// All facts. `trial` finds out the user's rights.
-    pub(super) async fn facts(&self, login: &RedisConnectionInfo, trial: Option<&Trial>) -> ServerFacts {
+    pub(super) async fn facts(&self, credentials: &Credentials, trial: Option<&Trial>) -> ServerFacts {
         let info = self.text(&["INFO"]).await.map(|text| info(&text));
         let cluster = if info.as_ref().is_none_or(|info| info.is_node) {
             self.text(&["CLUSTER", "INFO"]).await.and_then(|text| cluster_state(&text))
@@ -93,7 +91,7 @@ impl Questions {
             appendfsync: self.setting("appendfsync").await,
             stops_writes: self.setting("stop-writes-on-bgsave-error").await.map(|value| value == "yes"),
             cluster,
-            user: login.username().unwrap_or(DEFAULT_USER).to_owned(),
+            user: credentials.user().to_owned(),
             rights,
             clock: self.clock().await,
             pings: round_trips(async || self.value(&["PING"]).await.is_some()).await,

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::store::redis::call::{Requests, ScriptRef};
+use crate::store::redis::credentials::Password;
 
 /// A connection and its statistics.
 pub(in crate::store::redis) struct Connection {
@@ -16,6 +17,8 @@ pub(in crate::store::redis) struct Connection {
     pub(super) opened: Instant,
     /// True if the server sends a notification when a key changes that was read on this connection (`CLIENT TRACKING`).
     pub(super) is_tracking: bool,
+    /// The password that it was opened with, if that is from a file.
+    pub(super) password: Option<Password>,
     /// Replies received.
     pub(super) heard: AtomicU64,
     /// The shortest time that a reply took, in microseconds: the way there and back, whatever the server's load.

@@ -40,6 +40,7 @@ mod overload;
 mod owner;
 mod patience;
 mod probing;
+mod renewal;
 mod scripts;
 mod sending;
 mod shared_call;
@@ -94,6 +95,8 @@ pub(super) struct Node {
     state: Mutex<NodeState>,
     /// Set while `state` says what is wrong with the answers on the connection.
     is_failing: AtomicBool,
+    /// True if the server rejects the password that has replaced the connection's.
+    is_rejected: AtomicBool,
     counts: Arc<NodeCounts>,
 }
 
@@ -158,6 +161,7 @@ impl NodeHandle {
             changed: Notify::new(),
             state: Mutex::new(NodeState::new(diagnosis)),
             is_failing: AtomicBool::new(false),
+            is_rejected: AtomicBool::new(false),
             counts,
         });
         let owner = tokio::spawn(owner::run(node.clone(), target.clone()));
@@ -249,7 +253,8 @@ impl Node {
         let is_over = self.is_failing.load(Ordering::Relaxed) && noted.elapsed() >= FAILING_FOR;
         let diagnosis = diagnosis.filter(|_| !is_over);
         let (fault, last_error) = diagnosis.map(|diagnosis| (diagnosis.fault, diagnosis.text)).unzip();
-        let connected = self.live.load().is_some();
+        let rejected = self.is_rejected.load(Ordering::Relaxed).then(|| renewal::REJECTED.to_owned());
+        let (connected, last_error) = (self.live.load().is_some(), last_error.or(rejected));
         let mut health = Health { connected, breaker_open, fault, last_error, ..Health::default() };
         self.counts.tell(&mut health);
         health

@@ -15,6 +15,7 @@ use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::store::redis::call::{Requests, describe, text};
+use crate::store::redis::credentials::Login;
 use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::redis::redirect::Redirect;
 use crate::store::redis::sentinel::Sentinels;
@@ -37,8 +38,18 @@ const COMMANDS_KEPT: usize = 64;
 /// The bucket of the trial call. No limit's name begins with `!`.
 const TRIAL: &str = "!trial";
 
-/// Opens a connection to a server that can decide.
+/// Opens a connection to a server that can decide. A server that rejects the password may have a new one that is about to come.
 pub(super) async fn open(node: &Arc<Node>, target: &StoreTarget) -> Result<Connection, Diagnosis> {
+    loop {
+        let changes = target.credentials.changes();
+        match open_now(node, target).await {
+            Err(rejected) if rejected.fault == Fault::Authentication && target.credentials.changed(changes).await => {}
+            opened => return opened,
+        }
+    }
+}
+
+async fn open_now(node: &Arc<Node>, target: &StoreTarget) -> Result<Connection, Diagnosis> {
     let opened = timeout(CONNECT_TIMEOUT, async {
         match &target.topology {
             Topology::Single(address) | Topology::Node(address, _) => open_at(node, target, address).await,
@@ -51,7 +62,7 @@ pub(super) async fn open(node: &Arc<Node>, target: &StoreTarget) -> Result<Conne
 }
 
 async fn open_at(node: &Arc<Node>, target: &StoreTarget, address: &Address) -> Result<Connection, Diagnosis> {
-    let (live, protocol) = connect(node, target, address).await?;
+    let (live, protocol) = connect_in_turn(node, target, address).await?;
     identify(&live, protocol, target, address).await?;
     let is_tracking = protocol == ProtocolVersion::RESP3 && track(&live).await;
     try_out(&live, node, address, target).await?;
@@ -102,10 +113,30 @@ fn shown((host, port): &HostPort) -> String {
     host_and_port(host, *port)
 }
 
+/// Opens a connection with the first of the target's passwords that the server takes.
+async fn connect_in_turn(
+    node: &Arc<Node>,
+    target: &StoreTarget,
+    address: &Address,
+) -> Result<(Connection, ProtocolVersion), Diagnosis> {
+    let mut first = None;
+    for Login { info, password } in target.credentials.logins().await {
+        match connect(node, &info, address).await {
+            Ok((live, protocol)) => {
+                target.credentials.worked(password.as_ref());
+                return Ok((Connection { password, ..live }, protocol));
+            }
+            Err(rejected) if rejected.fault == Fault::Authentication => drop(first.get_or_insert(rejected)),
+            Err(diagnosis) => return Err(diagnosis),
+        }
+    }
+    Err(first.unwrap_or_else(|| Diagnosis::new(Fault::Authentication, "no password")))
+}
+
 /// Opens a connection and logs in. Notifications need RESP3. If the server or the user lacks that, or the login fails, RESP2 follows.
 async fn connect(
     node: &Arc<Node>,
-    target: &StoreTarget,
+    login: &RedisConnectionInfo,
     address: &Address,
 ) -> Result<(Connection, ProtocolVersion), Diagnosis> {
     // A node of a cluster sends no notification when it loses the hash slot of a key that does not exist.
@@ -117,14 +148,14 @@ async fn connect(
             }
             Ok::<(), SendError>(())
         };
-        let login = target.login.clone().set_protocol(ProtocolVersion::RESP3);
+        let login = login.clone().set_protocol(ProtocolVersion::RESP3);
         let stream = address.open().await?;
         if let Ok(live) = log_in(node, address, &login, config().set_push_sender(take), stream).await {
             return Ok((live, ProtocolVersion::RESP3));
         }
     }
     let stream = address.open().await?;
-    let live = log_in(node, address, &target.login, config(), stream).await?;
+    let live = log_in(node, address, login, config(), stream).await?;
     Ok((live, ProtocolVersion::RESP2))
 }
 
@@ -152,8 +183,19 @@ async fn log_in(
         }
     }));
     let (heard, shortest, overdue) = (AtomicU64::new(0), AtomicU64::new(u64::MAX), AtomicU32::new(0));
-    let (opened, is_tracking) = (Instant::now(), false);
-    Ok(Connection { client, opened, is_tracking, heard, shortest, overdue, has_ended, driver, _watcher: None })
+    let (opened, is_tracking, password) = (Instant::now(), false, None);
+    Ok(Connection {
+        client,
+        opened,
+        is_tracking,
+        password,
+        heard,
+        shortest,
+        overdue,
+        has_ended,
+        driver,
+        _watcher: None,
+    })
 }
 
 /// Tells the server this client's name and asks for its mode and role. What it does not let the user ask is left to the trial.

@@ -39,7 +39,7 @@ pub(super) async fn run(node: Arc<Node>, target: StoreTarget) {
                 node.changed.notify_one();
                 release_waiting(&node);
                 log.connected();
-                watch(&node, &live).await;
+                watch(&node, &live, &target).await;
                 if live.opened.elapsed() >= SETTLED {
                     pause = FIRST_PAUSE;
                     log.reported.clear();
@@ -81,15 +81,16 @@ fn release_waiting(node: &Node) {
 }
 
 /// Returns when requests no longer use `live`.
-async fn watch(node: &Node, live: &Arc<Connection>) {
-    let mut silence = Silence::default();
+async fn watch(node: &Node, live: &Arc<Connection>, target: &StoreTarget) {
+    let (mut silence, mut password) = (Silence::default(), live.password.clone());
     while node.live.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, live)) {
         // A connection that is given up before this is polled leaves a permit in `lost`; a permit from an earlier connection
         // costs a turn of the loop.
         let diagnosis = if live.has_ended.load(Ordering::Relaxed) {
             Some(Diagnosis::new(Fault::Unreachable, "the connection was cut"))
-        } else if timeout(LOOK_INTERVAL, node.lost.notified()).await.is_err() && silence.is_probe_due(live, node) {
-            node.probe(live).await.err()
+        } else if timeout(LOOK_INTERVAL, node.lost.notified()).await.is_err() {
+            node.renew(live, target, &mut password).await;
+            if silence.is_probe_due(live, node) { node.probe(live).await.err() } else { None }
         } else {
             None
         };

@@ -22,7 +22,7 @@ pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 const IDLE_LOOKS: u32 = 5;
 
 /// The least time that a probe may take. Nothing waits for it, and a stall that requests survive is no reason to reconnect.
-const PROBE_TIMEOUT: Duration = Duration::from_millis(250);
+pub(super) const PROBE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The server's silence, as far as its connection's owner has seen.
 #[derive(Default)]
