@@ -290,12 +290,15 @@ fn thresholds_are_those_of_the_alerts() {
 #[test]
 fn passwords_and_keys_are_in_no_config_map() {
     let release = super::rendering::render(&everything());
-    let environment = release.container()["env"].as_array().unwrap();
-    let store = environment.iter().find(|variable| variable["name"] == "WEIR_STORE").unwrap();
-    assert_eq!(store["value"], "rediss://limiter:$(WEIR_REDIS_PASSWORD)@redis.default.svc:6379/1");
-    assert!(!release.config_map("weir-config")["weir.yaml"].contains("store:"), "the variable says it");
+    let config = &release.config_map("weir-config")["weir.yaml"];
+    let store = "store: \"rediss://redis.default.svc:6379/1\"\nstore-password-file: \"/etc/weir/password/redis-password\"\n\
+        store-user: \"limiter\"\n";
+    assert!(config.contains(store), "{config}");
+    let environment = release.container()["env"].to_string();
+    assert!(!environment.contains("WEIR_STORE") && !environment.contains("secretKeyRef"), "{environment}");
     let url =
         super::rendering::render(&json!({ "store": { "type": "redis", "redis": { "existingSecret": "redis" } } }));
+    assert!(!url.config_map("weir-config")["weir.yaml"].contains("store:"), "the variable says it");
     let environment = url.container()["env"].as_array().unwrap();
     let store = environment.iter().find(|variable| variable["name"] == "WEIR_STORE").unwrap();
     assert_eq!(store["valueFrom"]["secretKeyRef"], json!({ "name": "redis", "key": "url" }));

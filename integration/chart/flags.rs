@@ -50,7 +50,7 @@ fn said(values: &Value) -> BTreeSet<String> {
     let keys = config.lines().filter(|line| !line.starts_with([' ', '-', '#'])).filter_map(|line| line.split_once(':'));
     let variables = release.container()["env"].as_array().unwrap().iter();
     let variables = variables.filter_map(|variable| variable["name"].as_str().unwrap().strip_prefix("WEIR_"));
-    let variables = variables.filter(|name| *name != "REDIS_PASSWORD" && *name != "CONFIG");
+    let variables = variables.filter(|name| *name != "CONFIG");
     // Those of `weir health` and `weir bucket`.
     let of_clients = ["ADMIN_CA", "ADMIN_SERVER_NAME", "ADMIN_CERT", "ADMIN_KEY"];
     let variables = variables.filter(|name| !of_clients.contains(name));

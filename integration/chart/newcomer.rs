@@ -160,7 +160,7 @@ fn the_values_of_the_readme_render() {
     }
     let [release, outside] = &releases[..] else { panic!("{yaml:?}") };
     assert!(outside.of("Certificate").count() == 1 && outside.get("Service", "weir")["spec"]["type"] == "LoadBalancer");
-    let environment = release.container()["env"].to_string();
-    assert!(environment.contains("redis://:$(WEIR_REDIS_PASSWORD)@redis-master.redis.svc:6379"), "{environment}");
+    let config = &release.config_map("weir-config")["weir.yaml"];
+    assert!(config.contains("store-password-file: \"/etc/weir/password/redis-password\""), "{config}");
     assert!(release.of("NetworkPolicy").count() == 1 && release.of("ServiceMonitor").count() == 1);
 }

@@ -193,11 +193,13 @@ fn rules_may_come_from_a_config_map_of_ones_own() {
 
 #[test]
 fn redis_is_reached_with_the_password_of_a_secret() {
-    let password = Some("s3cret".to_owned());
-    let redis = RedisServer::start(&RedisConfig { password, ..RedisConfig::default() });
+    // A URL would need all of these percent-encoded.
+    let password = "s3cret/@:?#%25";
+    let redis = RedisServer::start(&RedisConfig { password: Some(password.to_owned()), ..RedisConfig::default() });
     let alone = json!({ "url": format!("redis://{}/1", redis.address()), "existingSecret": "redis" });
     let whole = json!({ "existingSecret": "redis", "urlKey": "the-url" });
-    let values = [("redis-password", "s3cret"), ("the-url", &redis.url())];
+    let url = format!("redis://:s3cret%2F%40%3A%3F%23%2525@{}/1", redis.address());
+    let values = [("redis-password", password), ("the-url", &url)];
     for of_redis in [alone, whole] {
         let values_of = json!({ "store": { "type": "redis", "redis": of_redis } });
         let pod = pod(&values_of, Given::from([secret("redis", &values)]));

@@ -7,6 +7,7 @@ tls: /etc/weir/tls
 clientCA: /etc/weir/client-ca
 upstream: /etc/weir/upstream
 store: /etc/weir/store
+password: /etc/weir/password
 admin: /etc/weir/admin
 listeners: /etc/weir/listeners
 {{- end }}
@@ -142,8 +143,14 @@ admin-token-file: {{ printf "%s/%s" $paths.admin .key | quote }}
 {{- end }}
 {{- if eq .Values.store.type "redis" }}
 {{- with .Values.store.redis }}
-{{- if not .existingSecret }}
+{{- if .url }}
 store: {{ .url | quote }}
+{{- if .existingSecret }}
+store-password-file: {{ printf "%s/%s" $paths.password .passwordKey | quote }}
+{{- with .username }}
+store-user: {{ . | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- with .tls }}
 {{- if .existingSecret }}
@@ -204,24 +211,13 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if and (eq .Values.store.type "redis") .Values.store.redis.existingSecret }}
 {{- with .Values.store.redis }}
-{{- if .url }}
-- name: WEIR_REDIS_PASSWORD
-  valueFrom:
-    secretKeyRef:
-      name: {{ .existingSecret | quote }}
-      key: {{ .passwordKey | quote }}
-- name: WEIR_STORE
-  # The kubelet inserts the password.
-  value: {{ .url | replace "://" (printf "://%s:$(WEIR_REDIS_PASSWORD)@" .username) | quote }}
-{{- else }}
+{{- if and (eq $.Values.store.type "redis") .existingSecret (not .url) }}
 - name: WEIR_STORE
   valueFrom:
     secretKeyRef:
       name: {{ .existingSecret | quote }}
       key: {{ .urlKey | quote }}
-{{- end }}
 {{- end }}
 {{- end }}
 {{- with .Values.extraEnv }}
@@ -254,6 +250,11 @@ grace: {{ printf "%ds" (int .Values.drain.graceSeconds) | quote }}
 {{- end }}
 {{- end }}
 {{- if eq .Values.store.type "redis" }}
+{{- with .Values.store.redis }}
+{{- if and .url .existingSecret }}
+- { name: store-password, secret: {{ .existingSecret | quote }}, path: {{ $paths.password }} }
+{{- end }}
+{{- end }}
 {{- with .Values.store.redis.tls.existingSecret }}
 - { name: store-tls, secret: {{ . | quote }}, path: {{ $paths.store }} }
 {{- end }}
