@@ -29,7 +29,7 @@ type Counts = [u64; DecisionResult::ALL.len()];
 /// The counters at one time.
 struct Reading {
     at: Timestamp,
-    /// Of all limits.
+    /// The counts of all limits together.
     total: Counts,
     /// Readings share the names.
     limits: Vec<(Rc<str>, Counts)>,

@@ -23,7 +23,7 @@ const REMEMBERED: usize = 2;
 /// The interval at which the file is read while the server rejects all passwords.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The time for which it is read that often.
+/// The longest time for which the file is read that often.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The credentials of a store, shared by all its connections.

@@ -49,7 +49,7 @@ struct Nodes {
     stale: Notify,
     /// Why the map could not be read last.
     diagnosis: Mutex<Option<Diagnosis>>,
-    /// Of all nodes, also of those that have left, and of requests across hash slots.
+    /// The counts of all nodes, also of those that have left, and of requests across hash slots.
     counts: Arc<NodeCounts>,
     /// Requests across hash slots, which go on if their clients leave. Each ends within a few of the store's timeouts.
     tasks: TaskTracker,

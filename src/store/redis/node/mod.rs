@@ -100,7 +100,7 @@ pub(super) struct Node {
     counts: Arc<NodeCounts>,
 }
 
-/// What nodes count. Those of a cluster share it, so the sums stay when one leaves.
+/// The counts of nodes. Those of a cluster share one, so the sums stay when a node leaves.
 #[derive(Default)]
 pub(super) struct NodeCounts {
     /// Values that were not buckets.
