@@ -427,7 +427,7 @@ fn the_schema_is_json() {
     let flags: serde_json::Value = serde_json::from_str(&check(&["schema", "--config"], 0)).unwrap();
     assert!(flags["properties"]["upstream"].is_object(), "{flags}");
     assert_ne!(schema["title"], flags["title"]);
-    // Editors take a schema for another one with the same id. Without a site there are none.
+    // Editors take a schema for another one with the same id. Without a site, schemas have no id.
     assert!(schema["$id"] != flags["$id"] || [&schema, &flags].iter().all(|schema| schema.get("$id").is_none()));
 }
 

@@ -152,6 +152,22 @@ async fn a_flood_of_one_id_costs_no_other_a_round_trip() {
     assert!(answers[300..].iter().all(Result::is_ok), "{:?}", &answers[300..]);
 }
 
+/// Only the way makes a server far: one that is near and slow gets no further calls, so the requests that wait are not charged.
+#[tokio::test]
+async fn a_server_that_is_near_and_silent_gets_no_further_calls() {
+    let server = RedisServer::plain();
+    let store = connected(&RedisOptions { timeout: Duration::from_millis(400), ..options(&server.url()) }).await;
+    spend(&store).await.unwrap();
+    server.freeze();
+    let sent = (0..2 * BOUND).map(|id| vec![one(&format!("S:{id}"), 5)]);
+    let waiting = || (0..40).map(|id| vec![one(&format!("W:{id}"), 5)]);
+    let answers = together(&store, sent.chain(waiting()).collect()).await;
+    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    server.thaw();
+    resumes(&store).await;
+    assert_eq!(remaining(&together(&store, waiting().collect()).await), [4; 40]);
+}
+
 #[tokio::test]
 async fn a_flood_of_one_id_delays_no_other() {
     let server = RedisServer::plain();

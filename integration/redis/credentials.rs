@@ -217,6 +217,7 @@ fn a_file_and_a_user_that_cannot_be_used_are_named_at_the_start() {
         &plain[..2].iter().chain(&["--store-user", "weir"]).copied().collect::<Vec<_>>(),
         "needs --store-password-file",
     );
+    check(&["--store", "memory", "--store-password-file", file], "is for Redis: add `--store redis://host:port`");
     for url in ["redis://:secret@h", "redis+cluster://weir:secret@h", "redis+sentinel://weir:secret@h/main"] {
         check(&["--store", url, "--store-password-file", file], "remove what is before the `@`");
     }

@@ -9,7 +9,7 @@ use clap::builder::Styles;
 
 use crate::config::{ReportStyles, Severity};
 
-/// True for standard output and standard error with colors. Without a decision, as in tests, there are none.
+/// Whether standard output and standard error have colors. Empty, which means no colors, until [`decide`] has run.
 static COLORED: OnceLock<(bool, bool)> = OnceLock::new();
 
 /// Decides for both streams: colors for a terminal, and not for a pipe or a file. `NO_COLOR`, `CLICOLOR_FORCE` and `TERM=dumb` are

@@ -68,6 +68,7 @@ impl StoreArgs {
     /// Validates the flags without connecting. Redis decides by `clock`, memory by each batch's time.
     pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, String> {
         if self.store == "memory" {
+            self.reject_flags_of_redis()?;
             return Ok(StorePlan::Memory(Arc::new(MemoryStore::new(self.max_keys))));
         }
         let options = RedisOptions {
@@ -83,6 +84,23 @@ impl StoreArgs {
             clock,
         };
         StorePlan::remote(&options).map_err(|error| format!("--store: {error}"))
+    }
+
+    /// Fails for credentials or certificates without a server that they are for: `--store` was probably forgotten.
+    fn reject_flags_of_redis(&self) -> Result<(), String> {
+        let given = [
+            ("user", self.store_user.is_some()),
+            ("password-file", self.store_password_file.is_some()),
+            ("ca-file", self.store_ca_file.is_some()),
+            ("cert-file", self.store_cert_file.is_some()),
+            ("key-file", self.store_key_file.is_some()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) => {
+                Err(format!("--store-{flag} is for Redis: add `--store redis://host:port`, or remove it"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Returns the flags for keys of their own, whose prefix ends with this.

@@ -15,7 +15,7 @@ use crate::limiter::Shared;
 use crate::message::reply::Reply;
 use crate::telemetry::metrics::DecisionResult;
 
-/// The time between two readings. The page draws a gap if there is none for 4 s.
+/// The time between two readings. The page draws a gap if no reading comes for 4 s.
 const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Readings that are kept: two minutes.

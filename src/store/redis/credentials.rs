@@ -11,6 +11,9 @@ use parking_lot::Mutex;
 use redis::{Cmd, RedisConnectionInfo};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::diagnosis::Diagnosis;
+use crate::store::Fault;
+
 /// The longest password, in bytes. Access tokens of clouds, which take the place of one, have some 2 KiB.
 const LONGEST: u64 = 16 * 1024;
 
@@ -39,10 +42,10 @@ pub(super) struct Credentials {
 pub(super) struct Password(Arc<str>);
 
 /// The user and the password of one login.
-pub(super) struct Login {
-    pub(super) info: RedisConnectionInfo,
+struct Login {
+    info: RedisConnectionInfo,
     /// The password, if it is from a file.
-    pub(super) password: Option<Password>,
+    password: Option<Password>,
 }
 
 struct PasswordFile {
@@ -93,8 +96,30 @@ impl Credentials {
         self.login.username().unwrap_or("default")
     }
 
+    /// Opens something with the first login that the server takes. Returns the password too, if it is from a file.
+    pub(super) async fn log_in<T, F>(
+        &self,
+        open: impl Fn(RedisConnectionInfo) -> F,
+    ) -> Result<(T, Option<Password>), Diagnosis>
+    where
+        F: Future<Output = Result<T, Diagnosis>>,
+    {
+        let mut first = None;
+        for Login { info, password } in self.logins().await {
+            match open(info).await {
+                Ok(opened) => {
+                    self.worked(password.as_ref());
+                    return Ok((opened, password));
+                }
+                Err(rejected) if rejected.fault == Fault::Authentication => drop(first.get_or_insert(rejected)),
+                Err(diagnosis) => return Err(diagnosis),
+            }
+        }
+        Err(first.unwrap_or_else(|| Diagnosis::new(Fault::Authentication, "no password")))
+    }
+
     /// The logins to try, in this order: by the file as it is now, then by the last passwords that worked.
-    pub(super) async fn logins(&self) -> Vec<Login> {
+    async fn logins(&self) -> Vec<Login> {
         let Some(file) = &self.file else { return vec![Login { info: self.login.clone(), password: None }] };
         file.read_again().await;
         let state = file.state.lock();

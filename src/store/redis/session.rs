@@ -28,17 +28,8 @@ impl Session {
 
     /// Connects and logs in with these credentials.
     pub(super) async fn log_in(address: &Address, credentials: &Credentials) -> Result<Self, Diagnosis> {
-        let mut first = None;
-        for login in credentials.logins().await {
-            match Self::open(address, &login.info).await {
-                Err(rejected) if rejected.fault == Fault::Authentication => drop(first.get_or_insert(rejected)),
-                opened => {
-                    credentials.worked(login.password.as_ref().filter(|_| opened.is_ok()));
-                    return opened;
-                }
-            }
-        }
-        Err(first.unwrap_or_else(|| Diagnosis::new(Fault::Authentication, "no password")))
+        let (session, _) = credentials.log_in(|login| async move { Self::open(address, &login).await }).await?;
+        Ok(session)
     }
 
     /// Sends a command and returns its reply; an error if the server replied with one.

@@ -15,7 +15,6 @@ use crate::engine::algorithms::charge::{Bucket, Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::store::redis::call::{Requests, describe, text};
-use crate::store::redis::credentials::Login;
 use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::redis::redirect::Redirect;
 use crate::store::redis::sentinel::Sentinels;
@@ -62,11 +61,12 @@ async fn open_now(node: &Arc<Node>, target: &StoreTarget) -> Result<Connection, 
 }
 
 async fn open_at(node: &Arc<Node>, target: &StoreTarget, address: &Address) -> Result<Connection, Diagnosis> {
-    let (live, protocol) = connect_in_turn(node, target, address).await?;
+    let connect = |login| connect(node, login, address);
+    let ((live, protocol), password) = target.credentials.log_in(connect).await?;
     identify(&live, protocol, target, address).await?;
     let is_tracking = protocol == ProtocolVersion::RESP3 && track(&live).await;
     try_out(&live, node, address, target).await?;
-    Ok(Connection { is_tracking, ..live })
+    Ok(Connection { is_tracking, password, ..live })
 }
 
 /// Opens a connection to the master that the Sentinels name, and has them watched for another one.
@@ -113,30 +113,10 @@ fn shown((host, port): &HostPort) -> String {
     host_and_port(host, *port)
 }
 
-/// Opens a connection with the first of the target's passwords that the server takes.
-async fn connect_in_turn(
-    node: &Arc<Node>,
-    target: &StoreTarget,
-    address: &Address,
-) -> Result<(Connection, ProtocolVersion), Diagnosis> {
-    let mut first = None;
-    for Login { info, password } in target.credentials.logins().await {
-        match connect(node, &info, address).await {
-            Ok((live, protocol)) => {
-                target.credentials.worked(password.as_ref());
-                return Ok((Connection { password, ..live }, protocol));
-            }
-            Err(rejected) if rejected.fault == Fault::Authentication => drop(first.get_or_insert(rejected)),
-            Err(diagnosis) => return Err(diagnosis),
-        }
-    }
-    Err(first.unwrap_or_else(|| Diagnosis::new(Fault::Authentication, "no password")))
-}
-
 /// Opens a connection and logs in. Notifications need RESP3. If the server or the user lacks that, or the login fails, RESP2 follows.
 async fn connect(
     node: &Arc<Node>,
-    login: &RedisConnectionInfo,
+    login: RedisConnectionInfo,
     address: &Address,
 ) -> Result<(Connection, ProtocolVersion), Diagnosis> {
     // A node of a cluster sends no notification when it loses the hash slot of a key that does not exist.
@@ -155,7 +135,7 @@ async fn connect(
         }
     }
     let stream = address.open().await?;
-    let live = log_in(node, address, login, config(), stream).await?;
+    let live = log_in(node, address, &login, config(), stream).await?;
     Ok((live, ProtocolVersion::RESP2))
 }
 

@@ -16,7 +16,7 @@ use super::{BUSY, Node};
 use crate::store::redis::diagnosis::Diagnosis;
 use crate::store::{Fault, StoreError};
 
-/// The most requests that a server has at a time.
+/// The most requests that a server has at a time, unless it is far away. With more, the load may be why answers are late.
 const CAPACITY: usize = OUTSTANDING * MAX_CHARGES;
 
 /// The number of requests that wait for an answer.
