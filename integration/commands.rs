@@ -55,6 +55,7 @@ fn terminals_get_colors_and_pipes_none() {
     let log = write("access.log", "192.0.2.1 - - [21/Nov/2026:05:47:30 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"\n");
     for arguments in [
         &["check", &bad][..],
+        &["check", &good],
         &["check", &strict],
         &["check", "no-such-file"],
         &["test", &good],
@@ -69,6 +70,11 @@ fn terminals_get_colors_and_pipes_none() {
         assert!(!piped.contains('\u{1b}') && forced.contains("\u{1b}["), "{arguments:?}: {piped}{forced}");
         assert_eq!(plain(&forced), piped, "{arguments:?}");
         assert_eq!(text(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]), piped, "{arguments:?}");
+    }
+    for format in ["json", "sarif", "github"] {
+        let document = finish(command(&["check", "--format", format, &good]).env("CLICOLOR_FORCE", "1")).text();
+        assert!(document.contains("expected deny") && !document.contains('\u{1b}'), "{document}");
+        assert!(!document.contains("\\u001b"), "{document}");
     }
     let on_terminal = |variable: &str| {
         let mut script = Command::new("script");

@@ -388,7 +388,9 @@ fn one_address_leaves_descriptors_for_others() {
         command.args(Weir::arguments(&["--workers", "1"]));
         command
     });
-    weir.until_logged("at most 418 connections, 104 of them from one address: the system allows 900 file descriptors");
+    weir.until_logged(
+        "at most 418 connections, 104 of them from one address, because the limit of file descriptors is 900",
+    );
     let mut greedy: Vec<_> = (0..450).map(|_| weir.connect()).collect();
     becomes("the others are closed", 450 - 104, || {
         weir.metric("weir_http_connections_rejected_total{reason=\"address\"}")

@@ -38,6 +38,8 @@ fn they_warn_of_what_is_open_and_of_a_second_provider() {
     let open = "EVERY CLIENT THAT CAN CONNECT TO THE LOADBALANCER";
     let balancer = json!({ "service": { "type": "LoadBalancer" } });
     check(&balancer, &[open, "required by\ngrpc. Set `tls.clientCA`"], &[]);
+    let limited = json!({ "service": { "type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/8"] } });
+    check(&limited, &[], &[open]);
     check(&everything(), &[], &[open]);
     check(&json!({}), &[], &["EVERY CLIENT", "CUSTOM"]);
     for is_registered in [false, true] {

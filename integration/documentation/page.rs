@@ -70,8 +70,10 @@ impl Page {
         while let Some((line, text)) = lines.next() {
             if let Some(comment) = text.strip_prefix("<!-- run:") {
                 before = Some(comment_of(comment, &mut lines));
-            } else if let Some(path) = text.strip_prefix("<!-- from: ") {
-                source = path.strip_suffix(" -->");
+            } else if let Some(path) = text.strip_prefix("<!-- from:") {
+                let path = path.strip_suffix("-->").map(str::trim);
+                assert!(path.is_some(), "{}:{line}: expected `<!-- from: PATH -->`", self.path);
+                source = path;
             } else if let Some(fence) = text.trim_start().strip_prefix("```") {
                 let indent = text.len() - text.trim_start().len();
                 let body = lines.by_ref().map(|(_, text)| text).take_while(|text| text.trim() != "```");

@@ -51,6 +51,15 @@ fn the_action_annotates_mistakes_and_fails() {
     assert!(question.code == Some(1) && question.text().contains("::warning file=question.yaml"), "{question:?}");
     let lenient = check(directory.path(), "question.yaml", &[("STRICT", "false")]);
     assert_eq!(lenient.code, Some(0), "{lenient:?}");
+    let unclear = check(directory.path(), "question.yaml", &[("STRICT", "True")]);
+    assert!(unclear.code == Some(1) && unclear.text().contains("expected true or false"), "{unclear:?}");
+    // A version that is asked for is installed, whatever is on the PATH.
+    let other = check(directory.path(), "limits.yaml", &[("VERSION", "9.9.9")]);
+    assert!(other.code == Some(1) && other.text().contains("does not know where releases are"), "{other:?}");
+    let failing = format!("{RULES}tests:\n  t: [{{ get: /, expect: deny }}]\n");
+    fs::write(directory.path().join("failing.yaml"), failing).unwrap();
+    let failing = check(directory.path(), "failing.yaml", &[]);
+    assert!(failing.code == Some(1) && failing.text().contains("::error file=failing.yaml"), "{failing:?}");
 }
 
 /// The server is a directory with what a release has.
@@ -80,7 +89,7 @@ fn the_action_installs_a_release_whose_checksum_is_right() {
     let damaged = check(directory.path(), "limits.yaml", &release);
     assert!(damaged.code == Some(1) && damaged.text().contains("did NOT match"), "{damaged:?}");
     let nowhere = check(directory.path(), "limits.yaml", &[]);
-    assert!(nowhere.code == Some(1) && nowhere.err.contains("no `weir` on the PATH"), "{nowhere:?}");
+    assert!(nowhere.code == Some(1) && nowhere.err.contains("no `weir` can be installed"), "{nowhere:?}");
 }
 
 #[test]

@@ -38,8 +38,8 @@ class Names:
         self.site = package.get("homepage", f"https://{owner.lower()}.github.io/{name}").rstrip("/") + "/"
 
     def page(self, path):
-        """The address of a page of docs/ on the site."""
-        return self.site + re.sub(r"(^|/)index$", r"\1", path.removesuffix(".md")).rstrip("/") + "/"
+        """The address of a page of docs/ on the site, such as `kubernetes`."""
+        return f"{self.site}{path}/"
 
     def file(self, path):
         """The address of a file or directory of the repository."""
@@ -50,6 +50,10 @@ class Names:
 def read():
     with open(ROOT / "Cargo.toml", "rb") as manifest:
         return Names(tomllib.load(manifest)["package"])
+
+
+# The comment of the chart in whose place its addresses stand.
+ADDED = "# The addresses of the project and of the image are added when a release is packaged, by integration/release/names.py.\n"
 
 
 def edit(path, *changes):
@@ -102,8 +106,8 @@ def write(names, directory):
     edit(
         chart / "Chart.yaml",
         (
-            "\nmaintainers:\n",
-            f"\nhome: {names.site}\nicon: {names.site}images/icon.svg\nsources:\n  - {names.repository}\nmaintainers:\n",
+            ADDED,
+            f"home: {names.site}\nicon: {names.site}images/icon.svg\nsources:\n  - {names.repository}\n",
         ),
         (
             "\nannotations:\n",

@@ -93,7 +93,7 @@ fn names_of_all_kinds_are_found() {
     }
 }
 
-/// With the table of `src/commands/site.rs`.
+/// The same table as in `src/engine/text/site.rs`.
 #[test]
 fn all_names_follow_from_the_repository() {
     let checkout = Checkout::of("");

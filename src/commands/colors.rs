@@ -10,22 +10,22 @@ use clap::builder::Styles;
 use crate::config::{ReportStyles, Severity};
 
 /// Whether standard output and standard error have colors. Empty, which means no colors, until [`decide`] has run.
-static COLORED: OnceLock<(bool, bool)> = OnceLock::new();
+static STREAMS: OnceLock<(bool, bool)> = OnceLock::new();
 
 /// Decides for both streams: colors for a terminal, and not for a pipe or a file. `NO_COLOR`, `CLICOLOR_FORCE` and `TERM=dumb` are
 /// obeyed.
 pub fn decide() {
     let has_colors = |choice| choice != ColorChoice::Never;
-    COLORED
+    STREAMS
         .get_or_init(|| (has_colors(AutoStream::choice(&io::stdout())), has_colors(AutoStream::choice(&io::stderr()))));
 }
 
 pub(super) fn on_out() -> bool {
-    COLORED.get().is_some_and(|(out, _)| *out)
+    STREAMS.get().is_some_and(|(out, _)| *out)
 }
 
 pub(super) fn on_err() -> bool {
-    COLORED.get().is_some_and(|(_, err)| *err)
+    STREAMS.get().is_some_and(|(_, err)| *err)
 }
 
 /// The styles of results. Each is `{style}text{style:#}`.
@@ -38,6 +38,8 @@ pub(super) struct Palette {
     pub(super) doubtful: Style,
     /// For the names that a report is about.
     pub(super) name: Style,
+    /// For the lines around an excerpt of a file.
+    frame: Style,
 }
 
 const fn bold(color: AnsiColor) -> Style {
@@ -50,6 +52,7 @@ impl Palette {
         bad: bold(AnsiColor::Red),
         doubtful: bold(AnsiColor::Yellow),
         name: Style::new().bold(),
+        frame: bold(AnsiColor::Blue),
     };
 
     pub(super) const fn of(self, severity: Severity) -> Style {
@@ -70,16 +73,8 @@ impl Palette {
 
 /// The styles of problems on standard error, which are those of rustc.
 pub(super) fn of_reports() -> ReportStyles {
-    if on_err() {
-        ReportStyles {
-            error: bold(AnsiColor::Red),
-            warning: bold(AnsiColor::Yellow),
-            message: Style::new().bold(),
-            frame: bold(AnsiColor::Blue),
-        }
-    } else {
-        ReportStyles::default()
-    }
+    let Palette { bad, doubtful, name, frame, .. } = Palette::err();
+    ReportStyles { error: bad, warning: doubtful, message: name, frame }
 }
 
 /// Colors the `error:` of a failure's lines. A report has colors already.

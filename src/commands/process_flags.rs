@@ -13,7 +13,7 @@ use crate::server::descriptors;
 use crate::telemetry::access_log::{AccessLog, Destination, Format};
 use crate::telemetry::metrics::Metrics;
 
-/// Fewer connections than this are too few for a server on its own; `weir_connections_max` has the number in any case.
+/// A default of fewer connections is worth a warning. `weir_connections_max` has the number in any case.
 const FEW_CONNECTIONS: usize = 1_024;
 
 #[derive(clap::Args, Debug)]
@@ -88,8 +88,8 @@ impl ProcessArgs {
         if fit < FEW_CONNECTIONS && self.max_connections.is_none() {
             let per_address = per_address.map_or_else(|| "any number".to_owned(), |number| number.to_string());
             tracing::warn!(
-                "accepting at most {total} connections, {per_address} of them from one address: the system allows {limit} \
-                 file descriptors; raise it (`ulimit -n`, `LimitNOFILE=`)"
+                "accepting at most {total} connections, {per_address} of them from one address, because the limit of file \
+                 descriptors is {limit}; raise that limit (`ulimit -n`, `LimitNOFILE=`)"
             );
         }
         metrics.server.connections_max.set(i64::try_from(total).unwrap_or(i64::MAX));

@@ -268,7 +268,7 @@ impl Args {
         Ok(ExitCode::Success)
     }
 
-    /// Logs the rules, and what happens to requests on their way to upstreams.
+    /// Logs how many limits are in force, from which file, and which upstreams get another `Host` than the client sent.
     fn announce(&self, rules: &Rules, upstream: Option<&UpstreamOptions>) {
         let overrides: usize = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
         let (limits, file, shadow) = (rules.limits().len(), self.rules.name(), self.rules.shadow.then_some(true));

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::print::{detail, joined};
 
-/// The differences between builds of one commit, and the libraries that other programs choose as features.
+/// What may differ between builds of one commit. The last two never do; reports of bugs ask for them.
 const FEATURES: [(&str, bool); 4] = [
     ("static", cfg!(target_feature = "crt-static")),
     ("debug assertions", cfg!(debug_assertions)),

@@ -10,7 +10,6 @@ use super::lints::{self, Lint, Subject};
 use super::node::Key;
 use super::numbers::Interner;
 use super::problem::{Findings, ReadResult, Report, ReportedError, quoted};
-use super::suggest::did_you_mean;
 use super::words;
 use super::yaml::{List, Reader, SeenKeys};
 use super::{LoadResult, Source, Sources};
@@ -141,8 +140,7 @@ impl Loader {
                 _ => {
                     has_unknown_key = true;
                     let message = format!("unknown key {} in a rules file", quoted(&key.text));
-                    let help = words::help(&key.text, &KEYS).map(str::to_owned);
-                    key.error(message, help.unwrap_or_else(|| did_you_mean(&key.text, KEYS)));
+                    key.error(message, words::help(&key.text, &KEYS));
                     reader.skip()?;
                 }
             }

@@ -2,7 +2,6 @@
 
 use super::node::{Key, Node, Value};
 use super::problem::{Place, ReadResult, ReportedError, quoted};
-use super::suggest::did_you_mean;
 use super::words;
 
 /// A key of the file format that this version does not support. Ignoring it would enforce something else.
@@ -113,9 +112,7 @@ fn report_unknown(key: &Key, what: &str, known: &[&str]) {
     } else if key.findings.is_full() {
         key.error("", "");
     } else {
-        let help = words::help(&key.text, known).map(str::to_owned);
-        let help = help.unwrap_or_else(|| did_you_mean(&key.text, known.iter().copied()));
-        key.error(format!("unknown key {shown} in {what}"), help);
+        key.error(format!("unknown key {shown} in {what}"), words::help(&key.text, known));
     }
 }
 

@@ -121,7 +121,9 @@ fn number(text: &str, plain: bool) -> Result<u64, (&'static str, String)> {
         let help = match fraction(digits, rest) {
             Some((number, 1)) => format!("write {number}"),
             Some((number, factor)) => {
-                format!("use a whole number; as a rate, write {number} and multiply `period` by {factor}")
+                format!(
+                    "use a whole number; for a rate per `period`, {number} in {factor} times the period is the same"
+                )
             }
             None => "write digits only, such as 1000".into(),
         };
@@ -178,8 +180,8 @@ mod tests {
             ("-1", Err("negative")),
             ("+5", Err("write 5")),
             ("20.0", Err("help: write 20\n")),
-            ("2.5", Err("write 5 and multiply `period` by 2")),
-            ("0.10", Err("write 1 and multiply `period` by 10")),
+            ("2.5", Err("5 in 2 times the period is the same")),
+            ("0.10", Err("1 in 10 times the period is the same")),
             ("0.0", Err("help: write 0\n")),
             ("1.00000000000000000000000001", Err("digits only")),
             ("1_000", Err("write 1000")),

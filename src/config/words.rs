@@ -1,7 +1,14 @@
 //! The words of other rate limiters for what Weir's keys set, for the help with unknown keys.
 
-/// Returns help for an unknown key of a map that has the `known` ones, if it is a word of another rate limiter.
-pub(super) fn help(given: &str, known: &[&str]) -> Option<&'static str> {
+use super::suggest::did_you_mean;
+
+/// Returns help for an unknown key of a map that has the `known` ones.
+pub(super) fn help(given: &str, known: &[&str]) -> String {
+    of_others(given, known).map_or_else(|| did_you_mean(given, known.iter().copied()), str::to_owned)
+}
+
+/// Returns help for a word of another rate limiter.
+fn of_others(given: &str, known: &[&str]) -> Option<&'static str> {
     let given: String =
         given.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
     let is_meant = |(key, words, _): &&(&str, &str, &str)| {
@@ -11,18 +18,19 @@ pub(super) fn help(given: &str, known: &[&str]) -> Option<&'static str> {
 }
 
 /// Weir's key, others' words without `_`, `-` and capitals, and the help.
-const WORDS: [(&str, &str, &str); 17] = [
+const WORDS: [(&str, &str, &str); 18] = [
     (
         "count",
         "limit max maxrequests requests requestsperunit quota average permits points hits refillrate fillrate amount",
         "Weir's word is `count`, per `period`; for requests in flight it is `capacity`",
     ),
     ("rates", "rate ratelimit", "write `count: 10` and `period: 1s` for 10 per second"),
+    ("for", "duration lasts length ttl", "Weir's word is `for`: how long, such as 5m"),
     (
         "period",
         "window windowsize windowseconds windowms timewindow interval per unit duration seconds timeframe ttl \
          refillinterval fillinterval perinterval",
-        "Weir's word is `period`: a duration such as 1s, 1m or 1d",
+        "Weir's word is `period`: a duration such as 1s, 1m or 1d; for what is counted, it is `by`",
     ),
     (
         "burst",
@@ -36,7 +44,7 @@ const WORDS: [(&str, &str, &str); 17] = [
     ),
     (
         "by",
-        "key keys keyby groupby limitby per ip perip byip identifier dimension dimensions characteristics client remoteaddress",
+        "key keys keyby groupby limitby ip perip byip identifier dimension dimensions characteristics client remoteaddress",
         "Weir's word is `by`, such as `by: ip` or `by: { header: x-api-key }`",
     ),
     (
@@ -44,7 +52,7 @@ const WORDS: [(&str, &str, &str); 17] = [
         "dryrun shadow shadowmode logonly reportonly",
         "write `mode: shadow`: the limit counts and reports, and denies nothing",
     ),
-    ("mode", "enabled disabled enable disable active", "write `mode: off` to switch a limit off"),
+    ("mode", "enabled disabled enable disable active", "remove it, or write `mode: off` to switch the limit off"),
     (
         "on_store_error",
         "failopen failclosed failuremode failuremodedeny failuremodeallow onerror onfailure",
@@ -58,10 +66,10 @@ const WORDS: [(&str, &str, &str); 17] = [
     ("match", "path paths route url uri", "write it into `match`, such as `match: { path: /v1/** }`"),
     (
         "match",
-        "method methods host hosts cidr domain descriptor claims conditions when",
+        "method methods host hosts cidr domain descriptor claims conditions",
         "write it into `match`, such as `match: { methods: [POST] }`",
     ),
-    ("deny", "block blocked reject", "write `deny: true`"),
+    ("deny", "block blocked reject", "write `deny: true`; `weir bucket block` blocks one id for a time"),
     (
         "unlimited",
         "whitelist allowlist exempt exclude skip",
@@ -99,19 +107,20 @@ mod tests {
             ("path", "`match`"),
             ("status_code", "`deny_with`"),
         ] {
-            assert!(help(given, &limit::KEYS).is_some_and(|help| help.contains(part)), "{given}");
+            assert!(of_others(given, &limit::KEYS).is_some_and(|help| help.contains(part)), "{given}");
         }
-        assert_eq!(help("limit", &["name"]), None);
+        assert_eq!(of_others("limit", &["name"]), None);
     }
 
     /// A word that is also a key would never be unknown.
     #[test]
     fn no_word_of_others_is_a_key_of_a_limit() {
-        for (key, words, _) in WORDS.iter().filter(|(key, ..)| *key != "limits") {
+        for (key, words, text) in WORDS.iter().filter(|(key, ..)| !["for", "limits"].contains(key)) {
             assert!(limit::KEYS.contains(key), "{key}");
             for word in words.split_ascii_whitespace() {
                 let plain = |known: &&&str| known.replace('_', "") == word;
                 assert_eq!(limit::KEYS.iter().find(plain), None, "{key}");
+                assert_eq!(of_others(word, &limit::KEYS), Some(*text), "{word} is in two rows");
             }
         }
     }

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Checks rules files with annotations for GitHub. action.yml describes FILES, STRICT and VERSION. Without a `weir` on the PATH, installs
-# the static binary of a release of REPOSITORY, for later steps as well.
+# Checks rules files with annotations for GitHub. action.yml describes FILES, STRICT and VERSION. With a VERSION, or
+# without a `weir` on the PATH, installs the static binary of a release of REPOSITORY, for later steps as well.
 set -euo pipefail
 
 install_release() {
     if [ -z "$REPOSITORY" ]; then
-        echo "there is no \`weir\` on the PATH, and an action in a checkout does not know where releases are" >&2
+        echo "no \`weir\` can be installed: an action in a checkout does not know where releases are; put one on the PATH" >&2
         exit 1
     fi
     local version=${VERSION:-$(sed -n '0,/^version = "\(.*\)"$/s//\1/p' "$GITHUB_ACTION_PATH/../../../Cargo.toml")}
@@ -22,9 +22,16 @@ install_release() {
     echo "$place/$name" >>"$GITHUB_PATH"
 }
 
-command -v weir >/dev/null || install_release
+if [ -n "$VERSION" ] || ! command -v weir >/dev/null; then install_release; fi
 arguments=(--format github)
-[ "$STRICT" != true ] || arguments+=(--strict)
+case $STRICT in
+true) arguments+=(--strict) ;;
+false) ;;
+*)
+    echo "\`strict\` is \`$STRICT\`, expected true or false" >&2
+    exit 1
+    ;;
+esac
 # shellcheck disable=SC2206 # words and patterns
 files=($FILES)
 weir check "${arguments[@]}" "${files[@]}"

@@ -179,6 +179,11 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with $v.store.redis }}
+{{- if and .username (not (and .url .existingSecret)) }}
+{{- $mistakes = append $mistakes "`store.redis.username` needs `store.redis.url` and `store.redis.existingSecret`, the Secret with its password; a URL in a Secret has its own user" }}
+{{- end }}
+{{- end }}
 {{- if $v.networkPolicy.enabled }}
 {{- range include "weir.egress" . | fromYaml }}
 {{- $mistakes = concat $mistakes .mistakes }}

@@ -8,6 +8,7 @@ use clap::builder::Resettable;
 
 use self::findings::{Expected, Finding, findings};
 use self::output::{Checked, Format};
+use super::colors::Palette;
 use super::exit::{ExitCode, Failure};
 use super::print::joined;
 use super::rules_flags::RulesArgs;
@@ -68,7 +69,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let is_text = args.format == Format::Text;
     let mut checked = Vec::new();
     for files in all {
-        let (result, rules) = check(&files)?;
+        let palette = if is_text { Palette::err() } else { Palette::default() };
+        let (result, rules) = check(&files, palette)?;
         if is_text {
             result.print(args.strict, out, err)?;
         }
@@ -117,7 +119,7 @@ fn algorithms_of(rules: &Rules) -> impl Iterator<Item = &'static str> {
 }
 
 /// Reads and compiles the files with all lints, and runs their tests. There are rules if no problem is an error.
-fn check(files: &Files) -> Result<(Checked, Option<Rules>), Failure> {
+fn check(files: &Files, palette: Palette) -> Result<(Checked, Option<Rules>), Failure> {
     let sources = match read(files) {
         Ok(sources) => sources,
         Err(problem) => {
@@ -134,7 +136,7 @@ fn check(files: &Files) -> Result<(Checked, Option<Rules>), Failure> {
     let overrides = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
     checked.counts = Some((rules.limits().len(), overrides));
     let mut differences = Vec::new();
-    match test::run_in_memory(&sources, &mut differences) {
+    match test::run_in_memory(&sources, &mut differences, palette) {
         Ok(tally) => checked.add_tests(tally, String::from_utf8_lossy(&differences).into_owned()),
         // Mistakes in a test are errors like others.
         Err(Failure::Message(ExitCode::BadInput, mistakes)) => {

@@ -87,7 +87,7 @@ fn side(text: &mut String, report: &Report, names: &Names, goal: &Goal) {
 fn covered(text: &mut String, limit: &LimitReport, width: Micros, names: &Names, goal: &Goal) {
     let about = if limit.ids_are_estimates { "about " } else { "" };
     let shadow = if limit.is_enforced { "" } else { " (shadow)" };
-    let Palette { name, bad, good, doubtful } = Palette::out();
+    let Palette { name, bad, good, doubtful, .. } = Palette::out();
     let tone = match (limit.ids_denied, limit.is_enforced) {
         (0, _) => good,
         (_, true) => bad,

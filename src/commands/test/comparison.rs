@@ -220,8 +220,8 @@ impl Found {
 
 impl Difference {
     /// The text for people: the place, the request, and each value that differs.
-    pub(super) fn shown(&self, file: &str, test: &str) -> String {
-        let Palette { name, bad, good, .. } = Palette::out();
+    pub(super) fn shown(&self, file: &str, test: &str, palette: Palette) -> String {
+        let Palette { name, bad, good, .. } = palette;
         let mut text = format!("{file}:{}: {name}{test}{name:#}\n  step {}: {}\n", self.line, self.step, self.subject);
         let width = self.lines.iter().map(|line| line.what.len()).chain(["limits".len()]).max().unwrap_or_default();
         for Line { what, expected, found } in &self.lines {

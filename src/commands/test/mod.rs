@@ -82,7 +82,11 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
 
 /// Runs the tests in a rules file in memory, and prints what differs. Returns `None` if the file has no tests. Beside
 /// limits that do not work in memory, none is run.
-pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write) -> Result<Option<Tally>, Failure> {
+pub(super) fn run_in_memory(
+    sources: &Sources,
+    out: &mut dyn Write,
+    palette: Palette,
+) -> Result<Option<Tally>, Failure> {
     let Some(limits) = &sources.limits else { return Ok(None) };
     let suite = Suite::within(limits, sources)?;
     if suite.tests.is_empty() {
@@ -92,7 +96,7 @@ pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write) -> Result<Op
         return Ok(Some(Tally { not_run: suite.tests.len(), ..Tally::default() }));
     }
     let stores = StoreSource::memory();
-    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, out)));
+    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, (out, palette))));
     ran.map_err(Failure::could_not_start)?.map(Some)
 }
 
@@ -122,7 +126,7 @@ async fn run_all(
         } else {
             let suite = Suite::read(&source, files)?.inspecting(args.inspection.bytes());
             has_none = suite.tests.is_empty();
-            run_suite(suite, filter, stores, out).await?
+            run_suite(suite, filter, stores, (out, Palette::out())).await?
         };
         has_tests |= !has_none;
         if has_none {
@@ -161,7 +165,7 @@ async fn run_suite(
     suite: Suite,
     filter: Option<&str>,
     stores: &StoreSource<'_>,
-    out: &mut dyn Write,
+    (out, palette): (&mut dyn Write, Palette),
 ) -> Result<Tally, Failure> {
     let Suite { name, tests, rules, needs_redis } = suite;
     let mut runner = Runner::new(rules, needs_redis, stores).map_err(Failure::could_not_start)?;
@@ -171,7 +175,7 @@ async fn run_suite(
             None => tally.passed += 1,
             Some(difference) => {
                 tally.failed += 1;
-                write!(out, "{}", difference.shown(&name, &test.name))?;
+                write!(out, "{}", difference.shown(&name, &test.name, palette))?;
             }
         }
     }

@@ -131,7 +131,8 @@ fn push_policies(rules: &Rules, verdict: &Verdict, taken: &[u32], list: &mut Vec
     }
 }
 
-/// Returns the `qu` of a limit whose tokens are not requests (draft-ietf-httpapi-ratelimit-headers-11 section 3.1.2).
+/// Returns the `qu` of a limit that counts bytes or requests in flight (draft-ietf-httpapi-ratelimit-headers-11 section 3.1.2). The
+/// draft has no unit for other tokens, such as those of a language model.
 fn quota_unit(limit: &Limit) -> Option<&'static str> {
     let reported = limit.response_cost.as_ref().and_then(|cost| cost.source.as_ref());
     match (limit.algorithm, &limit.cost, reported) {

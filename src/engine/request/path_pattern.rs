@@ -203,7 +203,7 @@ fn meant_by_regex(text: &str) -> Option<String> {
         Some(end) => &text[..text[..end].rfind('/')?],
     };
     let literal = literal.trim_end_matches('/');
-    literal.starts_with('/').then(|| format!("{literal}/**"))
+    (literal.is_empty() || literal.starts_with('/')).then(|| format!("{literal}/**"))
 }
 
 /// Returns help for a pattern with one `*` or `**` as a segment: what it means elsewhere.
@@ -300,7 +300,9 @@ mod tests {
             ("^/api/v[0-9]+/x$", "such as `/api/**`"),
             ("/api.*", "such as `/api/**`"),
             ("/api/.*", "such as `/api/**`"),
-            ("^.*/x", "such as `/api/**`"),
+            ("^.*/x", "such as `/**`"),
+            ("/.*", "such as `/**`"),
+            ("^/", "such as `/**`"),
             ("/user/\\d+", "such as `/user/**`"),
             ("https://example.com/x", "`host`"),
             ("/{a}/{a}", "twice"),

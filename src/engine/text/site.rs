@@ -26,7 +26,7 @@ mod tests {
 
     #[test]
     fn the_site_follows_from_the_manifest() {
-        // integration/release/names.rs has the same.
+        // The same table as in integration/release/names.rs.
         for (homepage, repository, site) in [
             ("", "", None),
             ("", "https://github.com/Example/weir", Some("https://example.github.io/weir/")),

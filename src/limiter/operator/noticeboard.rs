@@ -29,13 +29,13 @@ pub(super) const MOST_NOTICES: usize = 10_000;
 /// The interval at which the store is asked for other gateways' notices, so that they hold everywhere within a second.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// The same of an idle process whose store sends notifications. A dead connection may look alive and brings none.
+/// The interval of an idle process whose store sends notifications. A connection that looks alive may be dead and bring none.
 const IDLE_INTERVAL: Duration = Duration::from_secs(4);
 
 /// The time to wait for more changes after the first one.
 const CHANGING: Duration = Duration::from_millis(50);
 
-/// The same until the first success: the connection is still being made.
+/// The interval until the store has answered once: the connection is still being made.
 const FIRST_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A block, a live override, or a reset.
@@ -88,7 +88,7 @@ pub(super) struct Noticeboard {
 struct Looked {
     /// `None` if the next one is due.
     at: Option<Instant>,
-    /// The decisions that had been made.
+    /// The number of decisions by then. A process is idle if it has not grown.
     decisions: u64,
 }
 

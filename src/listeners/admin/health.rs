@@ -7,7 +7,7 @@ use super::{Admin, AdminOptions, PLAIN, Phase, page};
 use crate::message::reply::Reply;
 use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Fault, Store};
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, StoreCounts};
 
 impl Admin {
     /// Losing the store does not make the process unready: each limit has its `on_store_error`, and all processes would
@@ -111,7 +111,12 @@ impl StoresHealth {
         }
         metrics.store.keys.set(gauge(usage.keys));
         metrics.store.leased_tokens.set(gauge(self.leased_tokens));
-        let [evicted, overflowed] = [usage.evicted, usage.overflowed];
-        metrics.store.set_counts([evicted, overflowed, self.corrupt_values, self.lost_refunds, self.leased_decisions]);
+        metrics.store.set_counts(&StoreCounts {
+            evicted: usage.evicted,
+            overflowed: usage.overflowed,
+            corrupt_values: self.corrupt_values,
+            lost_refunds: self.lost_refunds,
+            leased_decisions: self.leased_decisions,
+        });
     }
 }

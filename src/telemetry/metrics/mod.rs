@@ -33,7 +33,7 @@ pub use listeners::{
     RateLimitAnswer, SharedNote, SpoeStatus, UninspectedBody,
 };
 pub use server::{KeysFetch, OverridesFetch, TooMany};
-pub use store::{StoreFailure, StoreReport};
+pub use store::{StoreCounts, StoreFailure, StoreReport};
 pub use tally::Tally;
 
 /// 50 us to 1 s: from a decision in memory to a store that is too slow to be useful. Two bounds are callers' timeouts: Envoy

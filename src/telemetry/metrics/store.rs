@@ -65,16 +65,25 @@ metrics! {
     }
 }
 
+/// The counts that the stores keep themselves, since the start.
+pub struct StoreCounts {
+    pub evicted: u64,
+    pub overflowed: u64,
+    pub corrupt_values: u64,
+    pub lost_refunds: u64,
+    pub leased_decisions: u64,
+}
+
 impl StoreMetrics {
     /// Sets the counters that the stores keep themselves. Only the admin listener calls it, one page after the other, so no
     /// reader sees a counter between its two steps.
-    pub fn set_counts(&self, [evicted, overflowed, corrupt_values, lost_refunds, leased_decisions]: [u64; 5]) {
+    pub fn set_counts(&self, counts: &StoreCounts) {
         for (counter, value) in [
-            (&self.keys_evicted, evicted),
-            (&self.keys_overflowed, overflowed),
-            (&self.corrupt_values, corrupt_values),
-            (&self.reports_dropped[StoreReport::Refund], lost_refunds),
-            (&self.leased_decisions, leased_decisions),
+            (&self.keys_evicted, counts.evicted),
+            (&self.keys_overflowed, counts.overflowed),
+            (&self.corrupt_values, counts.corrupt_values),
+            (&self.reports_dropped[StoreReport::Refund], counts.lost_refunds),
+            (&self.leased_decisions, counts.leased_decisions),
         ] {
             counter.reset();
             counter.inc_by(value);

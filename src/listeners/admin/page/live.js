@@ -394,7 +394,7 @@ async function readTop() {
     const { status, body } = await ask("GET", `/top?${limit}n=${TOP_COUNT}`);
     if (chosen !== page.chosen) return;
     page.mayReadIds = status !== 401 && status !== 403;
-    page.hasTop = status === 200;
+    page.hasTop = status !== 409;
     if (status === 401 || status === 403) return showTop([], "To see ids here, give the operator’s token.");
     if (status !== 200) return showTop([], body.detail ?? "Not available.");
     const of = (lists, kind) => Object.entries(lists ?? {}).flatMap(([limit, ids]) => ids.map((entry) => ({ limit, kind, ...entry })));
