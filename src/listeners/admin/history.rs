@@ -60,12 +60,16 @@ impl History {
         readings.push_back(Reading { at, total, limits });
     }
 
-    /// Without the limits that have decided nothing.
-    fn describe(&self) -> Vec<Value> {
+    /// Without the limits that have decided nothing by now. A limit whose first decision came after the newest reading has
+    /// its zeros, from which the page draws that decision.
+    fn describe(&self, shared: &Shared) -> Vec<Value> {
         let readings = self.0.borrow();
-        let newest = readings.back().map_or(&[][..], |newest| &newest.limits);
-        let has_decided = |(_, counts): &&(Rc<str>, Counts)| counts.iter().any(|count| *count > 0);
-        let shown: HashSet<&str> = newest.iter().filter(has_decided).map(|(name, _)| &**name).collect();
+        let mut shown: HashSet<String> = HashSet::new();
+        shared.each_limit(|limit, counts| {
+            if counts.iter().any(|count| *count > 0) {
+                shown.insert(limit.name.clone());
+            }
+        });
         let describe = |reading: &Reading| {
             let limits = reading.limits.iter().filter(|(name, _)| shown.contains(&**name));
             let limits: Map<_, _> = limits.map(|(name, counts)| (name.to_string(), json!(counts))).collect();
@@ -90,7 +94,7 @@ impl Admin {
         json_reply(&json!({
             "started": self.options.shared.metrics().server.start_timestamp.get(),
             "results": DecisionResult::LABELS,
-            "readings": self.history.describe(),
+            "readings": self.history.describe(&self.options.shared),
         }))
     }
 }
@@ -120,15 +124,16 @@ mod tests {
             }
             history.read(&shared, Timestamp::from_second(second).unwrap());
         }
-        let readings = history.describe();
+        LimitTallies::default().count(&metrics, &metrics.limit("L1"), DecisionResult::Denied);
+        let readings = history.describe(&shared);
         assert_eq!(readings.len(), MAX_READINGS);
         let denied = DecisionResult::Denied as usize;
         for (reading, second) in [(&readings[0], 39), (&readings[60], 99)] {
             assert_eq!(reading["now_ms"], second * 1_000);
             assert_eq!(reading["total"][denied], 2 * (second + 1));
             let limits = reading["limits"].as_object().unwrap();
-            assert_eq!(limits.keys().collect::<Vec<_>>(), ["L0"]);
-            assert_eq!(limits["L0"][denied], second + 1);
+            assert_eq!(limits.keys().collect::<Vec<_>>(), ["L0", "L1"]);
+            assert_eq!((&limits["L0"][denied], &limits["L1"][denied]), (&json!(second + 1), &json!(0)));
         }
         let kept = history.0.borrow();
         assert_eq!(kept[0].limits.len(), MAX_LIMITS);
