@@ -1,5 +1,7 @@
 //! `weir check` and `weir serve --dry-run`: what they read, what they print in each format, and their exit codes.
 
+mod tables;
+
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;

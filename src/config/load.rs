@@ -6,6 +6,7 @@ use super::envoy_ratelimit;
 use super::ignores::{self, Ignores};
 use super::jwt::{self, Issuers};
 use super::limit::{Draft, Limits};
+use super::lints::overrides::DoubtfulOverride;
 use super::lints::{self, Lint, Subject};
 use super::node::Key;
 use super::numbers::Interner;
@@ -32,6 +33,8 @@ pub(super) struct Loader {
     pub(super) files: Vec<String>,
     /// True if the lints look at the limits.
     pub(super) has_lints: bool,
+    /// Overrides that the lints compare with all others once these are read.
+    pub(super) doubtful: Vec<DoubtfulOverride>,
     /// False if the limits could not be read, so that any of them may have been meant by an override.
     pub(super) limits_are_known: bool,
 }
@@ -65,6 +68,7 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
         now: effective_from,
         files,
         has_lints,
+        doubtful: Vec::new(),
         limits_are_known: true,
     };
     let mut report = Report::default();
@@ -75,22 +79,26 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
     if sources.limits.is_some() && loader.rules_file(&rules.text, &findings).is_err() {
         loader.limits_are_known = false;
     }
-    let mut others = Report::default();
+    let mut files = Vec::new();
     for (source, file) in sources.overrides.iter().zip(1..) {
         let findings = Findings::with(&source.name, &ignores);
         let (Ok(()) | Err(ReportedError)) = loader.overrides_file(&source.text, file, &findings);
-        others.add(&findings, &source.text);
+        files.push((findings, &source.text));
     }
     for draft in &mut loader.limits.drafts {
         jwt::resolve(&mut draft.limit, &draft.places, &loader.issuers, &findings);
     }
     loader.limits.finish();
     let (domains, of_domains) = envoy_ratelimit::read(&sources.envoy_ratelimit, |name| Findings::with(name, &ignores));
-    others.join(of_domains);
     if has_lints {
         loader.lint(&findings);
     }
     report.add(&findings, &rules.text);
+    let mut others = Report::default();
+    for (findings, text) in files {
+        others.add(&findings, text);
+    }
+    others.join(of_domains);
     report.join(others);
     let ignored = ignores.by_name(|limit| loader.limits.drafts[limit].limit.name.clone());
 
@@ -197,6 +205,10 @@ impl Loader {
             for finding in lints::findings(&subjects) {
                 ignores.enter(Some(finding.limit));
                 findings.warning(finding.lint, finding.place, finding.message, finding.help);
+            }
+            for one in &self.doubtful {
+                ignores.enter(Some(one.limit));
+                one.look(&subjects, self.fingerprinter);
             }
         }
         for (limit, lint, place) in ignores.unused() {

@@ -114,9 +114,25 @@ fn host(node: &Node) -> ReadResult<HostPattern> {
 
 fn path(node: &Node, reading: PathReading) -> ReadResult<PathPattern> {
     let given = node.text()?;
+    if let Some((segment, meant)) = given.split('/').find_map(|segment| Some((segment, placeholder(segment)?))) {
+        let message = format!("{} matches only this text: it is not a placeholder", quoted(segment));
+        node.warning(Lint::LiteralPath, message, format!("write `{meant}` for any one segment"));
+    }
     PathPattern::parse(given)
         .and_then(|pattern| pattern.read_as(reading))
         .map_err(|why| node.error(format!("invalid path pattern {}", quoted(given)), why))
+}
+
+/// Returns what is meant by a segment in another system's notation for any one segment: `:id`, `<id>`, `[id]`, `[0-9]+`, `(.+)`.
+fn placeholder(segment: &str) -> Option<String> {
+    let is_name =
+        |name: &&str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let within = |open, close| segment.strip_prefix(open)?.strip_suffix(close);
+    let named = segment.strip_prefix(':').or_else(|| within('<', '>')).or_else(|| within('[', ']'));
+    // Flask writes `<int:id>`.
+    let named = named.map(|name| name.rsplit_once(':').map_or(name, |(_, name)| name)).filter(is_name);
+    let is_regex = segment.starts_with(['[', '(']) && segment.ends_with([']', ')', '+', '?', '}']);
+    named.or(is_regex.then_some("id")).map(|name| format!("{{{name}}}"))
 }
 
 /// Reads a domain of the rate limit service.

@@ -6,7 +6,9 @@ use super::algorithms::{self, elevated};
 use super::instant::parse_until;
 use super::limit::{Draft, burst_below_cost};
 use super::lints::Lint;
-use super::lints::overrides::{for_network, never_charged, never_in_network};
+use super::lints::overrides::{
+    DoubtfulOverride, MOST_DOUBTFUL, for_network, is_unanchored, never_charged, never_in_network,
+};
 use super::load::Loader;
 use super::mapping::Mapping;
 use super::matching::{MOST_REGEXES, network, regex};
@@ -83,7 +85,15 @@ impl Loader {
         let origin = OverrideOrigin { file, line: 0, comment: comment.map(Into::into) };
         let given = Override { allowance, until, origin };
         let (fingerprinter, has_lints) = (self.fingerprinter, self.has_lints);
-        let mut target = OverriddenLimit { draft, given, fingerprinter, files: &self.files, has_lints };
+        let mut target = OverriddenLimit {
+            draft,
+            given,
+            index,
+            fingerprinter,
+            files: &self.files,
+            has_lints,
+            doubtful: &mut self.doubtful,
+        };
         for node in subjects {
             // A mistake has been reported, and the others may be right.
             let (Ok(()) | Err(ReportedError)) = match kind {
@@ -152,9 +162,12 @@ struct OverriddenLimit<'t> {
     draft: &'t mut Draft,
     /// The override, but for its line.
     given: Override,
+    /// The index of the limit; `None` if it is unknown.
+    index: Option<usize>,
     fingerprinter: Fingerprinter,
     files: &'t [String],
     has_lints: bool,
+    doubtful: &'t mut Vec<DoubtfulOverride>,
 }
 
 impl OverriddenLimit<'_> {
@@ -191,6 +204,11 @@ impl OverriddenLimit<'_> {
         if let Some(message) = self.has_lints.then(|| for_network(limit, id, &parsed.parts)).flatten() {
             node.warning(Lint::OverrideForNetwork, message, "write the network, or `by: ip/128` on the limit");
         }
+        let is_doubtful = given.allowance == limit.allowance || given.allowance == Allowance::Unlimited;
+        if let Some(limit) = self.index.filter(|_| self.has_lints && is_doubtful && self.doubtful.len() < MOST_DOUBTFUL)
+        {
+            self.doubtful.push(DoubtfulOverride { limit, node: node.clone(), parts: parsed.parts.clone() });
+        }
         let fingerprint = parsed.fingerprint(&limit.short, &self.fingerprinter);
         let added = limit.overrides.add_id(parsed.parts.len(), fingerprint, given);
         added.map_err(|first| self.report_duplicate(first, node, &parsed.to_string()))
@@ -208,6 +226,10 @@ impl OverriddenLimit<'_> {
 
     fn add_regex(&mut self, node: &Node) -> ReadResult<()> {
         let regex = regex(node)?;
+        if self.has_lints && is_unanchored(regex.as_str()) {
+            let message = format!("{} also matches ids that only contain it", quoted(regex.as_str()));
+            node.warning(Lint::UnanchoredRegex, message, "write `^` before it and `$` after it");
+        }
         let given = self.given(node, None);
         let draft = &mut *self.draft;
         if draft.by_is_known && draft.limit.by.is_empty() {

@@ -5,6 +5,7 @@ use super::super::problem::Place;
 use super::Subject;
 use super::coverage::covers;
 use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::identity::Fallback;
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 
@@ -18,6 +19,10 @@ pub(super) fn find<'s>(
         return None;
     }
     let part = limit.by.iter().find_map(chosen)?;
+    // A header that no request lacks is one that the gateway sets.
+    if limit.missing == Fallback::Deny && matches!(part, Part::Header(_)) {
+        return None;
+    }
     let bounds = |other: &Subject<'_>| {
         other.is_enforced_for_all()
             && matches!(other.limit.allowance, Allowance::Windows(_) | Allowance::Elevated(_) | Allowance::Deny)

@@ -2,7 +2,9 @@
 //! keys. Findings about a single value are reported where the value is read.
 
 mod addresses;
+mod allowances;
 mod authentication;
+mod costs;
 mod coverage;
 mod credentials;
 mod free_ids;
@@ -88,6 +90,11 @@ pub(super) fn findings(subjects: &[Subject<'_>]) -> Vec<Finding> {
                         `max_new_keys`";
             add(Lint::FreeId, place, message, help);
         }
+        if let Some((place, message)) = costs::find(subject, others().map(|(_, other)| other)) {
+            let help =
+                "take it from the response, or have the gateway set it on every request and write `missing: deny`";
+            add(Lint::ChosenCost, place, message, help);
+        }
         if let Some((place, message)) = credentials::find(subject) {
             add(Lint::CredentialsHeader, place, message, "write `credentials` instead of `{ header: authorization }`");
         }
@@ -102,6 +109,9 @@ pub(super) fn findings(subjects: &[Subject<'_>]) -> Vec<Finding> {
         }
         if let Some((place, message)) = windows::find(subject) {
             add(Lint::WindowEdge, place, message, "use `algorithm: sliding_window`, or `gcra`");
+        }
+        for (lint, place, message, help) in allowances::find(subject) {
+            add(lint, place, message.to_owned(), help);
         }
     }
     found

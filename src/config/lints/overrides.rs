@@ -1,17 +1,83 @@
 //! `override-never-applies`: overrides for ids and networks that the limit's `match` leaves out. `override-for-network`: overrides
-//! that apply to more than they name.
+//! that apply to more than they name. `unanchored-regex`: regular expressions that match a part of an id. `other-limit-denies`, and
+//! `no-effect`: overrides that change less than they seem to.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use regex_syntax::hir::Look;
 
+use super::super::node::Node;
 use super::super::problem::quoted;
+use super::coverage::covers;
+use super::{Lint, MOST_COMPARED, Subject};
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::Limit;
+use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::limit::ids::Id;
 use crate::engine::limit::matching::Match;
+use crate::engine::limit::overrides::OverrideLookup;
 use crate::engine::request::Duplicates;
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 use crate::message::host_pattern::HostPattern;
+
+/// The most overrides that are kept to be compared with the others. A file may have a million.
+pub(in crate::config) const MOST_DOUBTFUL: usize = 1_000;
+
+/// An override for an id that is `unlimited`, or has the numbers of its limit.
+pub(in crate::config) struct DoubtfulOverride {
+    /// The index of the limit.
+    pub(in crate::config) limit: usize,
+    /// The id.
+    pub(in crate::config) node: Node,
+    pub(in crate::config) parts: Vec<String>,
+}
+
+impl DoubtfulOverride {
+    /// Reports what the override does not change, once all limits and overrides are read.
+    pub(in crate::config) fn look(&self, subjects: &[Subject<'_>], fingerprinter: Fingerprinter) {
+        let limit = subjects[self.limit].limit;
+        let own = self.in_force(limit, fingerprinter);
+        if own.as_ref() == Some(&limit.allowance) {
+            // It may shield an id from an override for more ids.
+            if limit.by.len() == 1 && limit.overrides.are_for_single_ids() {
+                let help = "change the numbers, or remove the override";
+                self.node.warning(Lint::NoEffect, "this override has the numbers of its limit", help);
+            }
+        } else if own == Some(Allowance::Unlimited) && subjects.len() <= MOST_COMPARED {
+            let denies = |other: &&Subject<'_>| {
+                other.limit.name != limit.name
+                    && other.is_enforced_for_all()
+                    && other.limit.by == limit.by
+                    && covers(&other.limit.conditions, &limit.conditions)
+                    && matches!(other.limit.allowance, Allowance::Windows(_) | Allowance::Elevated(_) | Allowance::Deny)
+                    && self.in_force(other.limit, fingerprinter).is_none()
+            };
+            if let Some(other) = subjects.iter().find(denies) {
+                let name = quoted(&other.limit.name);
+                let message = format!("{name} still counts this id and may deny it");
+                self.node.warning(
+                    Lint::OtherLimitDenies,
+                    message,
+                    format!("add this override to {name}, too, if it is exempt"),
+                );
+            }
+        }
+    }
+
+    /// Returns the allowance of the override that the id has in a limit.
+    fn in_force(&self, limit: &Limit, fingerprinter: Fingerprinter) -> Option<Allowance> {
+        let first = |length| Id { parts: self.parts[..length].to_vec() }.fingerprint(&limit.short, &fingerprinter);
+        let prefixes: Vec<u128> = (1..=self.parts.len()).map(first).collect();
+        let network = |text: &String| text.parse::<IpNet>().map(|network| network.addr()).ok();
+        let client = self.parts.iter().find_map(|text| text.parse().ok().or_else(|| network(text)));
+        let text = || self.parts.join(":");
+        let lookup = OverrideLookup { prefixes: &prefixes, client, text: &text, now: Micros(0) };
+        limit.overrides.find(&lookup).0.map(|(_, given)| given.allowance.clone())
+    }
+}
 
 /// Returns why no request has an id that begins with these parts.
 pub(in crate::config) fn never_charged(limit: &Limit, parts: &[String]) -> Option<String> {
@@ -27,6 +93,15 @@ pub(in crate::config) fn for_network(limit: &Limit, id: &str, parts: &[String]) 
     };
     let (_, network) = limit.by.iter().zip(parts).find(is_network)?;
     Some(format!("this override applies to all of {network}"))
+}
+
+/// Returns whether a regular expression that was meant for whole ids matches parts of them. One that is anchored at one end is
+/// meant for the beginnings or the ends of ids, and one with `.*` at both ends for a part of them.
+pub(in crate::config) fn is_unanchored(pattern: &str) -> bool {
+    let Ok(parsed) = regex_syntax::parse(pattern) else { return false };
+    let (first, last) = (parsed.properties().look_set_prefix(), parsed.properties().look_set_suffix());
+    let is_anchored = first.contains(Look::Start) || last.contains(Look::End);
+    !(is_anchored || pattern.starts_with(".*") && pattern.ends_with(".*"))
 }
 
 /// Returns why no client in a network is charged.

@@ -31,6 +31,9 @@ macro_rules! registry {
 }
 
 registry! {
+    ChosenCost, "chosen-cost",
+        "A client that chooses the cost of its requests pays as little as it likes.",
+        "Take the cost from the response, or have the gateway set it on every request and write `missing: deny`.";
     CostAboveBurst, "cost-above-burst",
         "A request that costs more than the burst can never pass.",
         "Raise `burst`, or write `deny: true`.";
@@ -40,6 +43,15 @@ registry! {
     CredentialsHeader, "credentials-header",
         "A client can spell its `Authorization` in many ways that servers accept, and gets a full bucket with each.",
         "Write `by: credentials`.";
+    DeniesEverything, "denies-everything",
+        "A limit with `deny: true` and neither `match` nor overrides denies every request.",
+        "Add `match`, or overrides for the ids to let pass.";
+    EnforcesNothing, "enforces-nothing",
+        "A limit that is enforced for 0% of its ids denies nobody.",
+        "Write `mode: shadow`, or a larger share.";
+    ExemptsNothing, "exempts-nothing",
+        "A limit with `unlimited: true` and no overrides does nothing, as other limits still count its requests.",
+        "Exclude the requests in the `match` of the other limits, or give those limits overrides.";
     FailsOpen, "fails-open",
         "A limit on authentication that fails open lets attackers guess passwords and codes while Redis is down.",
         "Write `on_store_error: local` or `on_store_error: deny`.";
@@ -55,9 +67,15 @@ registry! {
     IdleLease, "idle-lease",
         "A lease that is too small or too short for several requests saves no call.",
         "Lengthen `for`, raise `tokens` or `burst`, or remove `lease`.";
+    LiteralPath, "literal-path",
+        "A path with the placeholders of other systems matches only those characters.",
+        "Write `{name}` for any one segment.";
     NeverMatches, "never-matches",
         "A limit whose conditions contradict each other or its `by` never charges a request.",
         "Correct `match` or `by`, or remove the limit.";
+    NeverRefills, "never-refills",
+        "A client whose bucket never refills stays denied once it has used up the burst.",
+        "Add `count` and `period`.";
     NoEffect, "no-effect",
         "A key that another one overrules has no effect.",
         "Remove one of the two.";
@@ -67,12 +85,21 @@ registry! {
     NoNumbers, "no-numbers",
         "A limit with neither numbers nor overrides never applies.",
         "Add `count` and `period`, or overrides.";
+    OtherLimitDenies, "other-limit-denies",
+        "An id that is unlimited in one limit is still denied by another one with the same `by`.",
+        "Add the override to the other limit, too.";
     OverrideForNetwork, "override-for-network",
         "An override for an IPv6 address applies to its whole /64 if that is what the limit counts.",
         "Write the network, or `by: ip/128` on the limit.";
     OverrideNeverApplies, "override-never-applies",
         "An override that has expired, or is for an id that its limit never charges, has no effect.",
         "Correct or remove the override.";
+    ShadowCandidate, "shadow-candidate",
+        "A candidate beside numbers that deny nobody says little about a change.",
+        "Write its numbers as the limit's, or enforce the limit.";
+    UnanchoredRegex, "unanchored-regex",
+        "A regular expression without `^` and `$` matches anywhere in an id, so other ids may get the override.",
+        "Write `^` before it and `$` after it.";
     UnderscoreHeader, "underscore-header",
         "Headers with underscores in their names are dropped before the rules see them.",
         "Use the name with hyphens, or start with `--underscores keep`.";

@@ -28,39 +28,45 @@ const GUARD: &str = "  Guard: { by: ip/64, count: 1000, period: 1s }\n";
 const ROWS: &[(&str, &[&str])] = &[
     // never-matches
     (
-        "@  A: { match: { headers: { x-k: { present: false } } }, by: { header: x-k }, burst: 1 }\n",
+        "@  A: { match: { headers: { x-k: { present: false } } }, by: { header: x-k }, count: 1, period: 1s }\n",
         &["never-matches 3:15"],
     ),
     (
-        "@  A: { match: { headers: { cookie: { present: false } } }, by: { cookie: sid }, burst: 1 }\n",
+        "@  A: { match: { headers: { cookie: { present: false } } }, by: { cookie: sid }, count: 1, period: 1s }\n",
         &["never-matches 3:15"],
     ),
     (
-        "@  A: { match: { headers: { x-k: { present: true, not: { prefix: \"\" } } } }, by: ip/64, burst: 1 }\n",
-        &["never-matches 3:15"],
-    ),
-    ("@  A: { match: { headers: { x-k: { value: \"a\\nb\" } } }, by: ip/64, burst: 1 }\n", &["never-matches 3:15"]),
-    ("@  A: { match: { cidr: { not: [0.0.0.0/0, \"::/0\"] } }, by: ip/64, burst: 1 }\n", &["never-matches 3:15"]),
-    (
-        "@  A: { match: { descriptor: { k: { present: false } } }, by: { descriptor: k }, burst: 1 }\n",
+        "@  A: { match: { headers: { x-k: { present: true, not: { prefix: \"\" } } } }, by: ip/64, count: 1, period: 1s }\n",
         &["never-matches 3:15"],
     ),
     (
-        "@  A: { match: { headers: { x-k: { present: false } } }, by: { header: x-k }, missing: shared, burst: 1 }\n",
+        "@  A: { match: { headers: { x-k: { value: \"a\\nb\" } } }, by: ip/64, count: 1, period: 1s }\n",
+        &["never-matches 3:15"],
+    ),
+    (
+        "@  A: { match: { cidr: { not: [0.0.0.0/0, \"::/0\"] } }, by: ip/64, count: 1, period: 1s }\n",
+        &["never-matches 3:15"],
+    ),
+    (
+        "@  A: { match: { descriptor: { k: { present: false } } }, by: { descriptor: k }, count: 1, period: 1s }\n",
+        &["never-matches 3:15"],
+    ),
+    (
+        "@  A: { match: { headers: { x-k: { present: false } } }, by: { header: x-k }, missing: shared, count: 1, period: 1s }\n",
         &[],
     ),
-    ("@  A: { match: { headers: { x-k: { present: false } } }, by: { header: x-other }, burst: 1 }\n", &[]),
-    ("@  A: { match: { cidr: { not: [0.0.0.0/0] } }, by: ip/64, burst: 1 }\n", &[]),
-    ("@  A: { match: { headers: { x-k: { not: { prefix: \"\" } } } }, by: ip/64, burst: 1 }\n", &[]),
+    ("@  A: { match: { headers: { x-k: { present: false } } }, by: { header: x-other }, count: 1, period: 1s }\n", &[]),
+    ("@  A: { match: { cidr: { not: [0.0.0.0/0] } }, by: ip/64, count: 1, period: 1s }\n", &[]),
+    ("@  A: { match: { headers: { x-k: { not: { prefix: \"\" } } } }, by: ip/64, count: 1, period: 1s }\n", &[]),
     (
-        "@  A: { match: { headers: { authorization: { present: false } } }, by: credentials, burst: 1 }\n",
+        "@  A: { match: { headers: { authorization: { present: false } } }, by: credentials, count: 1, period: 1s }\n",
         &["never-matches 3:15"],
     ),
     // credentials-header
-    ("@  A: { by: { header: authorization }, burst: 1 }\n", &["credentials-header 3:12"]),
-    ("@  A: { by: [ip/64, { header: Authorization }], burst: 1 }\n", &["credentials-header 3:12"]),
-    ("@  A: { by: credentials, burst: 1 }\n", &[]),
-    ("  A: { by: credentials, burst: 1 }\n", &["free-id 2:12"]),
+    ("@  A: { by: { header: authorization }, count: 1, period: 1s }\n", &["credentials-header 3:12"]),
+    ("@  A: { by: [ip/64, { header: Authorization }], count: 1, period: 1s }\n", &["credentials-header 3:12"]),
+    ("@  A: { by: credentials, count: 1, period: 1s }\n", &[]),
+    ("  A: { by: credentials, count: 1, period: 1s }\n", &["free-id 2:12"]),
     // idle-lease
     ("@  A: { by: host, count: 20, period: 1s, lease: { tokens: 50, for: 100ms } }\n", &["idle-lease 3:48"]),
     ("@  A: { by: host, count: 39, period: 1s, lease: { tokens: 50, for: 100ms } }\n", &["idle-lease 3:48"]),
@@ -71,7 +77,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("@  A: { by: host, burst: 7, count: 900, period: 1s, lease: { tokens: 9, for: 1s } }\n", &["idle-lease 3:59"]),
     ("@  A: { by: host, burst: 8, count: 900, period: 1s, lease: { tokens: 9, for: 1s } }\n", &[]),
     ("@  A: { by: host, count: 9000, period: 1h, lease: { tokens: 9, for: 1s } }\n", &[]),
-    ("@  A: { by: host, burst: 9000, lease: { tokens: 9, for: 1s } }\n", &[]),
+    ("@  A: { by: host, count: 9000, period: 1s, lease: { tokens: 9, for: 1s } }\n", &[]),
     (
         "@  A: { by: host, rates: [{ count: 9, period: 1s }, { count: 90, period: 1h }], lease: { tokens: 9, for: 100ms } }\n",
         &[],
@@ -89,7 +95,10 @@ const ROWS: &[(&str, &[&str])] = &[
     ),
     ("@  A: { match: { methods: [GET], path: /x/y }, by: ip/64, count: 9000, period: 1s }\n", &["hidden-limit 3:3"]),
     ("  A: { by: ip/64, count: 9, period: 1s }\n  B: { by: global, count: 5, period: 1s }\n", &["hidden-limit 2:3"]),
-    ("  A: { by: ip/64, count: 9, period: 1s }\n  B: { by: ip/64, deny: true }\n", &["hidden-limit 2:3"]),
+    (
+        "  A: { match: { path: /a }, by: ip/64, count: 9, period: 1s }\n  B: { match: { path: /a }, by: ip/64, deny: true }\n",
+        &["hidden-limit 2:3"],
+    ),
     ("  A: { by: ip/64, rates: [{ count: 10, period: 1s }, { count: 1000, period: 1m }] }\n", &["hidden-limit 2:54"]),
     (
         "  A: { by: ip/64, algorithm: sliding_log, count: 9, period: 1h }\n  B: { by: ip/64, algorithm: sliding_log, count: 8, period: 1h }\n",
@@ -122,47 +131,58 @@ const ROWS: &[(&str, &[&str])] = &[
     ("@  A: { by: ip/64, count: 2000, period: 1s, cost: 5 }\n", &[]),
     ("@  A: { by: ip/64, count: 2000, period: 1s, mode: shadow }\n", &[]),
     ("@  A: { by: ip/64, algorithm: sliding_window, count: 2000, period: 1s }\n", &[]),
-    ("  A: { match: { path: /a }, by: ip/64, burst: 1 }\n  B: { match: { path: /b }, by: ip/64, burst: 1 }\n", &[]),
     (
-        "  A: { match: { path: \"/a/{x}\" }, by: ip/64, burst: 2 }\n  B: { match: { path: /a/b }, by: ip/64, burst: 1 }\n",
+        "  A: { match: { path: /a }, by: ip/64, count: 1, period: 1s }\n  B: { match: { path: /b }, by: ip/64, count: 1, period: 1s }\n",
+        &[],
+    ),
+    (
+        "  A: { match: { path: \"/a/{x}\" }, by: ip/64, count: 2, period: 1s }\n  B: { match: { path: /a/b }, by: ip/64, count: 1, period: 1s }\n",
         &[],
     ),
     ("  A: { by: ip/64, count: 9, period: 1s }\n  B: { by: global, count: 5, period: 1s, enforce_for: 50% }\n", &[]),
     ("  A: { by: ip/64, rates: [{ count: 10, period: 1s }, { count: 100, period: 1m }] }\n", &[]),
     // free-id
-    ("  A: { by: { header: x-key }, burst: 1 }\n", &["free-id 2:12"]),
-    ("  A: { by: [ip/64, { query: key }], burst: 1 }\n", &["free-id 2:12"]),
-    ("  A: { by: { cookie: sid }, burst: 1 }\n", &["free-id 2:12"]),
-    ("  A: { match: { path: \"/a/{id}\" }, by: { path: id }, burst: 1 }\n", &["free-id 2:40"]),
+    ("  A: { by: { header: x-key }, count: 1, period: 1s }\n", &["free-id 2:12"]),
+    ("  A: { by: [ip/64, { query: key }], count: 1, period: 1s }\n", &["free-id 2:12"]),
+    ("  A: { by: { cookie: sid }, count: 1, period: 1s }\n", &["free-id 2:12"]),
+    ("  A: { match: { path: \"/a/{id}\" }, by: { path: id }, count: 1, period: 1s }\n", &["free-id 2:40"]),
     (
-        "  A: { by: { header: x-key }, burst: 1 }\n  B: { match: { path: /a }, by: ip/64, burst: 9 }\n",
+        "  A: { by: { header: x-key }, count: 1, period: 1s }\n  B: { match: { path: /a }, by: ip/64, count: 9, period: 1s }\n",
         &["free-id 2:12"],
     ),
-    ("  A: { by: { header: x-key }, burst: 1 }\n  B: { by: ip/64, burst: 9, mode: shadow }\n", &["free-id 2:12"]),
-    ("@  A: { by: { header: x-key }, burst: 1 }\n", &[]),
-    ("  A: { by: { header: x-key }, burst: 1, max_keys: 9 }\n", &[]),
-    ("  A: { by: { header: x-key }, burst: 1, mode: shadow }\n", &[]),
-    ("  A: { by: { tls: subject }, burst: 1 }\n", &[]),
-    ("  A: { match: { path: \"/a/{id}\" }, by: { path: id, as: integer }, burst: 1 }\n", &[]),
-    // whole-ipv6-address
-    ("  A: { by: ip/128, burst: 1 }\n", &["whole-ipv6-address 2:12"]),
-    ("  A: { by: [method, ip/65], burst: 1 }\n", &["whole-ipv6-address 2:21"]),
-    ("  A: { burst: 1 }\n", &[]),
-    ("  A: { by: ip, burst: 1 }\n", &[]),
-    ("  A: { by: ip/64, burst: 1 }\n", &[]),
-    ("  A: { by: ip/128, burst: 1, match: { cidr: 10.0.0.0/8 } }\n", &[]),
-    ("  A: { by: ip/128, burst: 1 }\n  B: { by: ip/56, burst: 20 }\n", &[]),
-    ("  A: { by: ip/128, mode: off, burst: 1 }\n", &[]),
-    // fails-open
-    ("  A: { match: { path: /login }, by: ip/64, burst: 1 }\n", &["fails-open 2:3"]),
     (
-        "  A: { match: { methods: [POST], path: \"/v1/{x}/Forgot-Password/**\" }, by: ip/64, burst: 1 }\n",
+        "  A: { by: { header: x-key }, count: 1, period: 1s }\n  B: { by: ip/64, count: 9, period: 1s, mode: shadow }\n",
+        &["free-id 2:12"],
+    ),
+    ("@  A: { by: { header: x-key }, count: 1, period: 1s }\n", &[]),
+    ("  A: { by: { header: x-key }, count: 1, period: 1s, max_keys: 9 }\n", &[]),
+    ("  A: { by: { header: x-key }, count: 1, period: 1s, mode: shadow }\n", &[]),
+    ("  A: { by: { tls: subject }, count: 1, period: 1s }\n", &[]),
+    ("  A: { by: { header: x-key }, missing: deny, count: 1, period: 1s }\n", &[]),
+    ("  A: { by: { query: key }, missing: deny, count: 1, period: 1s }\n", &["free-id 2:12"]),
+    ("  A: { match: { path: \"/a/{id}\" }, by: { path: id, as: integer }, count: 1, period: 1s }\n", &[]),
+    // whole-ipv6-address
+    ("  A: { by: ip/128, count: 1, period: 1s }\n", &["whole-ipv6-address 2:12"]),
+    ("  A: { by: [method, ip/65], count: 1, period: 1s }\n", &["whole-ipv6-address 2:21"]),
+    ("  A: { count: 1, period: 1s }\n", &[]),
+    ("  A: { by: ip, count: 1, period: 1s }\n", &[]),
+    ("  A: { by: ip/64, count: 1, period: 1s }\n", &[]),
+    ("  A: { by: ip/128, count: 1, period: 1s, match: { cidr: 10.0.0.0/8 } }\n", &[]),
+    ("  A: { by: ip/128, count: 1, period: 1s }\n  B: { by: ip/56, count: 20, period: 1s }\n", &[]),
+    ("  A: { by: ip/128, mode: off, count: 1, period: 1s }\n", &[]),
+    // fails-open
+    ("  A: { match: { path: /login }, by: ip/64, count: 1, period: 1s }\n", &["fails-open 2:3"]),
+    (
+        "  A: { match: { methods: [POST], path: \"/v1/{x}/Forgot-Password/**\" }, by: ip/64, count: 1, period: 1s }\n",
         &["fails-open 2:3"],
     ),
-    ("  A: { match: { path: [/a, /sign-in] }, by: ip/64, burst: 1, on_store_error: allow }\n", &["fails-open 2:78"]),
-    ("  A: { match: { path: /login }, by: ip/64, burst: 1, on_store_error: local }\n", &[]),
-    ("  A: { match: { methods: [GET], path: /login }, by: ip/64, burst: 1 }\n", &[]),
-    ("  A: { match: { path: /authors/loginsight }, by: ip/64, burst: 1 }\n", &[]),
+    (
+        "  A: { match: { path: [/a, /sign-in] }, by: ip/64, count: 1, period: 1s, on_store_error: allow }\n",
+        &["fails-open 2:90"],
+    ),
+    ("  A: { match: { path: /login }, by: ip/64, count: 1, period: 1s, on_store_error: local }\n", &[]),
+    ("  A: { match: { methods: [GET], path: /login }, by: ip/64, count: 1, period: 1s }\n", &[]),
+    ("  A: { match: { path: /authors/loginsight }, by: ip/64, count: 1, period: 1s }\n", &[]),
     // window-edge
     ("  A: { by: ip/64, algorithm: fixed_window, count: 9, period: 1m }\n", &["window-edge 2:30"]),
     ("  A: { by: ip/64, algorithm: fixed_window, count: 9, period: 24h }\n", &[]),
@@ -177,44 +197,119 @@ const ROWS: &[(&str, &[&str])] = &[
     ),
     // override-never-applies
     (
-        "  A: { match: { cidr: 10.0.0.0/8 }, by: ip, burst: 1 }\noverrides:\n  A:192.0.2.1: { burst: 8 }\n  A:10.0.0.1: { burst: 8 }\n",
+        "  A: { match: { cidr: 10.0.0.0/8 }, by: ip, count: 1, period: 1s }\noverrides:\n  A:192.0.2.1: { burst: 8 }\n  A:10.0.0.1: { burst: 8 }\n",
         &["override-never-applies 4:3"],
     ),
     (
-        "  A: { match: { cidr: { not: 10.0.0.0/8 } }, by: ip/64, burst: 1 }\noverrides:\n  A: { burst: 8, cidr: [10.1.0.0/16, 10.0.0.0/7] }\n",
+        "  A: { match: { cidr: { not: 10.0.0.0/8 } }, by: ip/64, count: 1, period: 1s }\noverrides:\n  A: { burst: 8, cidr: [10.1.0.0/16, 10.0.0.0/7] }\n",
         &["override-never-applies 4:25"],
     ),
     (
-        "  A: { match: { methods: [POST], host: \"*.a.example\" }, by: [method, host], burst: 1 }\noverrides:\n  A:GET: { burst: 8 }\n  A:POST:b.example: { burst: 8 }\n  A:POST:x.a.example: { burst: 8 }\n",
+        "  A: { match: { methods: [POST], host: \"*.a.example\" }, by: [method, host], count: 1, period: 1s }\noverrides:\n  A:GET: { burst: 8 }\n  A:POST:b.example: { burst: 8 }\n  A:POST:x.a.example: { burst: 8 }\n",
         &["override-never-applies 4:3", "override-never-applies 5:3"],
     ),
     (
-        "@  A: { match: { headers: { x-k: { not: [a] } } }, by: { header: x-k }, burst: 1 }\noverrides:\n  A:a: { burst: 8 }\n  A:b: { burst: 8 }\n",
+        "@  A: { match: { headers: { x-k: { not: [a] } } }, by: { header: x-k }, count: 1, period: 1s }\noverrides:\n  A:a: { burst: 8 }\n  A:b: { burst: 8 }\n",
         &["override-never-applies 5:3"],
     ),
     (
-        "  A: { match: { claims: { plan: free } }, by: { claim: plan }, burst: 1 }\noverrides:\n  A:paid: { burst: 8 }\n  A:free: { burst: 8 }\njwt: { main: { issuer: a, audiences: [], jwks_url: \"https://a/\" } }\n",
+        "  A: { match: { claims: { plan: free } }, by: { claim: plan }, count: 1, period: 1s }\noverrides:\n  A:paid: { burst: 8 }\n  A:free: { burst: 8 }\njwt: { main: { issuer: a, audiences: [], jwks_url: \"https://a/\" } }\n",
         &["override-never-applies 4:3"],
     ),
     (
-        "  A: { match: { path: /a/** }, by: path, burst: 1 }\noverrides:\n  A:/b: { burst: 8 }\n  A:/a/b: { burst: 8 }\n",
+        "  A: { match: { path: /a/** }, by: path, count: 1, period: 1s }\noverrides:\n  A:/b: { burst: 8 }\n  A:/a/b: { burst: 8 }\n",
         &["override-never-applies 4:3"],
     ),
     (
-        "  A: { by: ip/64, burst: 1 }\noverrides:\n  A:192.0.2.1: { burst: 8, until: 2020-01-01 }\n  A:192.0.2.2: { burst: 8, until: 2099-01-01 }\n",
+        "  A: { by: ip/64, count: 1, period: 1s }\noverrides:\n  A:192.0.2.1: { burst: 8, until: 2020-01-01 }\n  A:192.0.2.2: { burst: 8, until: 2099-01-01 }\n",
         &["override-never-applies 4:35"],
     ),
     // override-for-network
     (
-        "  A: { by: ip, burst: 1 }\noverrides:\n  A:2001:db8::1: { burst: 8 }\n  A:2001:db8:0:1::/64: { burst: 8 }\n  A:192.0.2.1: { burst: 8 }\n",
+        "  A: { by: ip, count: 1, period: 1s }\noverrides:\n  A:2001:db8::1: { burst: 8 }\n  A:2001:db8:0:1::/64: { burst: 8 }\n  A:192.0.2.1: { burst: 8 }\n",
         &["override-for-network 4:3"],
     ),
+    // other-limit-denies
+    (
+        "  A: { by: ip, count: 9, period: 1s }\n  B: { by: ip, count: 90, period: 1h }\noverrides:\n  A:192.0.2.1: { unlimited: true }\n  A:192.0.2.2: { unlimited: true }\n  B:192.0.2.2: { unlimited: true }\n",
+        &["other-limit-denies 5:3"],
+    ),
+    (
+        "  A: { by: ip, count: 9, period: 1s }\n  B: { by: ip, count: 90, period: 1h }\noverrides:\n  A:192.0.2.1: { unlimited: true }\n  B: { unlimited: true, cidr: 192.0.2.0/24 }\n",
+        &[],
+    ),
+    (
+        "@  A: { by: { header: x-k }, count: 9, period: 1s }\n  B: { by: { header: x-k }, count: 90, period: 1h }\noverrides:\n  A:a: { unlimited: true }\n  B: { unlimited: true, regex: ^a$ }\n",
+        &[],
+    ),
+    (
+        "  A: { by: ip, count: 9, period: 1s }\n  B: { by: ip, match: { path: /b }, count: 90, period: 1h }\n  C: { by: ip, count: 900, period: 1d, mode: shadow }\n  D: { by: global, count: 9000, period: 1s }\noverrides:\n  A:192.0.2.1: { unlimited: true }\n",
+        &[],
+    ),
+    // no-effect
+    (
+        "  A: { by: ip, count: 9, period: 1s }\noverrides:\n  A:192.0.2.1: { count: 9, period: 1s }\n",
+        &["no-effect 4:3"],
+    ),
+    (
+        "  A: { by: ip, count: 9, period: 1s }\noverrides:\n  A:192.0.2.1: { count: 9, period: 1s }\n  A: { cidr: 192.0.2.0/24, deny: true }\n",
+        &[],
+    ),
+    (
+        "  A: { by: [method, host], count: 9, period: 1s }\noverrides:\n  A:GET:a.example: { count: 9, period: 1s }\n  A:GET: { deny: true }\n",
+        &[],
+    ),
+    // unanchored-regex
+    (
+        "@  A: { by: { header: x-k }, count: 9, period: 1s }\noverrides:\n  - A: { regex: '^gold|silver', unlimited: true }\n  - A: { regex: 'a-.*', unlimited: true }\n",
+        &["unanchored-regex 5:17", "unanchored-regex 6:17"],
+    ),
+    (
+        "@  A: { by: { header: x-k }, count: 9, period: 1s }\noverrides:\n  - A: { regex: [^gold, gold$, ^gold$, .*gold.*, (?i)^gold, ^a|^b], unlimited: true }\n",
+        &[],
+    ),
+    // denies-everything
+    ("  A: { deny: true }\n", &["denies-everything 2:14"]),
+    ("  A: { by: ip, deny: true }\n", &["denies-everything 2:22"]),
+    ("  A: { by: ip, deny: true }\noverrides:\n  A:192.0.2.1: { unlimited: true }\n", &[]),
+    ("  A: { match: { path: /a }, deny: true }\n", &[]),
+    ("  A: { deny: true, mode: shadow }\n", &[]),
+    // exempts-nothing
+    ("@  A: { match: { path: /health }, unlimited: true }\n", &["exempts-nothing 3:45"]),
+    ("  A: { by: ip, unlimited: true }\noverrides:\n  A:192.0.2.1: { deny: true }\n", &[]),
+    // enforces-nothing
+    ("  A: { by: ip, count: 9, period: 1s, enforce_for: 0% }\n", &["enforces-nothing 2:51"]),
+    ("  A: { by: ip, count: 9, period: 1s, enforce_for: 1% }\n", &[]),
+    // shadow-candidate
+    (
+        "  A: { by: ip, count: 9, period: 1s, mode: shadow, candidate: { count: 5, period: 1s } }\n",
+        &["shadow-candidate 2:63"],
+    ),
+    ("  A: { by: ip, count: 9, period: 1s, candidate: { count: 5, period: 1s } }\n", &[]),
+    // never-refills
+    ("  A: { by: ip, burst: 9 }\n", &["never-refills 2:23"]),
+    ("  A: { by: { tls: subject }, burst: 9 }\n", &[]),
+    ("  A: { by: ip, algorithm: concurrency, burst: 9 }\n", &[]),
+    ("  A: { by: ip, algorithm: sliding_log, count: 9, period: 1h }\n", &[]),
+    ("  A: { by: ip, algorithm: fixed_window, count: 9, period: 24h }\n", &[]),
+    // chosen-cost
+    ("  A: { by: ip, count: 9, period: 1s, cost: { header: x-cost } }\n", &["chosen-cost 2:44"]),
+    ("  A: { by: ip, count: 9, period: 1s, cost: { query: n } }\n", &["chosen-cost 2:44"]),
+    ("@  A: { by: ip, count: 9, period: 1s, cost: { query: n } }\n", &[]),
+    ("  A: { by: ip, count: 9, period: 1s, cost: { header: x-cost, missing: deny } }\n", &[]),
+    ("  A: { by: ip, count: 9, period: 1s, cost: { body: /n } }\n", &[]),
+    // literal-path
+    (
+        "  A: { by: ip, count: 9, period: 1s, match: { path: [/a/:id, '/a/<int:id>', '/b/[slug]', '/b/[0-9]+'] } }\n",
+        &["literal-path 2:54", "literal-path 2:62", "literal-path 2:77", "literal-path 2:90"],
+    ),
+    ("  A: { by: ip, count: 9, period: 1s, match: { path: ['/a/b:verb', '/a/{id}', '/a/b[1]'] } }\n", &[]),
     // What is reported where it is read.
-    ("  A: { by: ip/64, burst: 1, cost: 0 }\n", &["counts-nothing 2:35"]),
+    ("  A: { by: ip/64, count: 1, period: 1s, cost: 0 }\n", &["counts-nothing 2:47"]),
     ("  A: { by: ip/64, count: 2000001, period: 1s }\n", &["finer-than-clock 2:26"]),
-    ("  A: { by: ip/64, burst: 1, mode: shadow, enforce_for: 5% }\n", &["no-effect 2:43"]),
+    ("  A: { by: ip/64, count: 1, period: 1s, mode: shadow, enforce_for: 5% }\n", &["no-effect 2:55"]),
     ("  A: { by: ip/64 }\n", &["no-numbers 2:3"]),
-    ("  A: { by: ip/64, burst: 1, match: { methods: [PSOT] } }\n", &["unknown-method 2:48"]),
+    ("  A: { by: ip/64, count: 1, period: 1s, match: { methods: [PSOT] } }\n", &["unknown-method 2:60"]),
     ("  {}\n", &["no-limits 1:1"]),
 ];
 
@@ -260,7 +355,7 @@ fn a_file_silences_each_lint_by_its_name() {
 
 #[test]
 fn a_limit_silences_findings_about_itself_and_its_overrides() {
-    let limits = "limits:\n  A: { by: ip/128, burst: 1, ignore_lints: [whole-ipv6-address, override-never-applies] }\n  B: { by: ip/128, burst: 1 }\n";
+    let limits = "limits:\n  A: { by: ip/128, count: 1, period: 1s, ignore_lints: [whole-ipv6-address, override-never-applies] }\n  B: { by: ip/128, count: 1, period: 1s }\n";
     let expired = "A:192.0.2.1: { burst: 2, until: 2020-01-01 }\nB:192.0.2.1: { burst: 2, until: 2020-01-01 }\n";
     let found = found(&lint(limits, &[expired]));
     assert_eq!(found, ["whole-ipv6-address 3:12", "override-never-applies 2:33"]);
@@ -270,10 +365,12 @@ fn a_limit_silences_findings_about_itself_and_its_overrides() {
 
 #[test]
 fn what_silences_nothing_is_a_finding() {
-    let limits = "ignore_lints: [no-limits]\nlimits:\n  A: { by: ip/64, burst: 1, ignore_lints: [free-id] }\n";
-    assert_eq!(found(&lint(limits, &[])), ["unused-ignore 1:16", "unused-ignore 3:44"]);
+    let limits =
+        "ignore_lints: [no-limits]\nlimits:\n  A: { by: ip/64, count: 1, period: 1s, ignore_lints: [free-id] }\n";
+    assert_eq!(found(&lint(limits, &[])), ["unused-ignore 1:16", "unused-ignore 3:56"]);
     assert_eq!(load_texts(limits, &[]).report.warnings, 0);
-    let narrow = "ignore_lints: [free-id]\nlimits:\n  A: { by: { header: x }, burst: 1, ignore_lints: [free-id] }\n";
+    let narrow =
+        "ignore_lints: [free-id]\nlimits:\n  A: { by: { header: x }, count: 1, period: 1s, ignore_lints: [free-id] }\n";
     assert_eq!(found(&lint(narrow, &[])), ["unused-ignore 1:16"]);
 }
 
@@ -284,8 +381,8 @@ fn a_wrong_name_is_an_error_that_suggests_the_nearest() {
         &[],
         &["unknown lint `free-ids`", "did you mean `free-id`?", ":1:16"],
     );
-    check("limits: { A: { burst: 1, ignore_lints: [x] } }", &[], &["unknown lint `x`", "expected one of"]);
-    check("limits: { A: { burst: 1, ignore_lints: free-id } }", &[], &["must be a list"]);
+    check("limits: { A: { count: 1, period: 1s, ignore_lints: [x] } }", &[], &["unknown lint `x`", "expected one of"]);
+    check("limits: { A: { count: 1, period: 1s, ignore_lints: free-id } }", &[], &["must be a list"]);
     check("ignore_lints: [free-id, free-id]\nlimits: {}", &[], &["duplicate lint `free-id`"]);
 }
 
@@ -293,7 +390,7 @@ fn a_wrong_name_is_an_error_that_suggests_the_nearest() {
 fn very_many_limits_are_not_compared() {
     let limits = |count| {
         (0..count).fold("limits:\n".to_owned(), |mut text, number| {
-            let _ = writeln!(text, "  L{number}: {{ by: ip/64, burst: 1 }}");
+            let _ = writeln!(text, "  L{number}: {{ by: ip/64, count: 1, period: 1s }}");
             text
         })
     };

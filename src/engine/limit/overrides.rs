@@ -170,6 +170,11 @@ impl Overrides {
         !self.networks.is_empty()
     }
 
+    /// Returns true if none is for a network or for what a regular expression matches.
+    pub fn are_for_single_ids(&self) -> bool {
+        self.networks.is_empty() && self.patterns.is_empty()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
