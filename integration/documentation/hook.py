@@ -3,13 +3,18 @@
 mkdocs.yml names this file, and mkdocs calls its functions.
 """
 
+import html
 import pathlib
+import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "release"))
 import names  # noqa: E402
 
 NAMES = names.read()
+
+# The letters of a table's row that a phone shows side by side. Rows of longer tables are blocks there, by wide.css.
+NARROW = 45
 
 
 def on_config(config):
@@ -22,6 +27,25 @@ def on_config(config):
 
 def on_page_markdown(markdown, page, **_):
     return names.linked(names.published(markdown, NAMES), f"docs/{page.file.src_uri}", NAMES, kept="docs")
+
+
+def on_page_content(content, **_):
+    return re.sub("<table>.*?</table>", in_blocks, content, flags=re.DOTALL)
+
+
+def in_blocks(found):
+    """A table whose cells have the names of their columns, if its rows are long."""
+    text = [re.sub("<[^>]*>|\\n", "", row) for row in re.findall("<tr>.*?</tr>", found[0], re.DOTALL)]
+    if max(map(len, text)) <= NARROW:
+        return found[0]
+    names = [re.sub("<[^>]*>", "", name).strip() for name in re.findall("<th[^>]*>(.*?)</th>", found[0], re.DOTALL)]
+
+    def named(row):
+        columns = iter(names)
+        return re.sub("<td", lambda _: f'<td data-column="{html.escape(html.unescape(next(columns)))}"', row[0])
+
+    table = found[0].replace("<table>", "<table data-blocks>")
+    return re.sub("<tr>.*?</tr>", named, table, flags=re.DOTALL)
 
 
 def on_post_page(output, **_):

@@ -65,7 +65,7 @@ fn flags_and_variables_on_the_pages_are_those_of_the_commands() {
     flags.extend(OTHERS);
     let mut variables = found(r"WEIR_[A-Z0-9_]+", &help);
     // The tests read them.
-    variables.extend(["WEIR_EXCHANGES_SEED", "WEIR_SOAK_SECONDS", "WEIR_TEST_REDIS_SERVER"]);
+    variables.extend(["WEIR_EXCHANGES_SEED", "WEIR_SOAK_SECONDS", "WEIR_TEST_REDIS_SERVER", "WEIR_WRITE_PAGES"]);
     let mut wrong = Vec::new();
     for page in pages() {
         for span in code(&page) {

@@ -8,6 +8,7 @@ use regex::Regex;
 use super::page::{Page, pages, program};
 use crate::support::checkout::Checkout;
 use crate::support::process::finish;
+use crate::support::programs::client;
 
 /// Builds the site of the repository or of a copy.
 fn build(root: &Path, site: &Path) {
@@ -46,6 +47,8 @@ fn the_site_of_a_checkout_names_no_repository() {
     assert!(home.contains("rel=\"icon\" href=\"images/icon.svg\""), "{home}");
     let (above, _) = home.split_once("<picture>").unwrap();
     assert!(above.contains("<a href=\"get-started/\">Get started in ten minutes</a>"), "{above}");
+    let checks = client("../documentation/site_page.py", &[directory.path().to_str().unwrap()]);
+    assert_eq!(checks["passed"].as_array().map(Vec::len), Some(3), "{checks}");
 }
 
 #[test]

@@ -193,7 +193,7 @@ impl<S: Servers> Stage<S> {
     }
 }
 
-/// A row of the table in `docs/redis.md`, for one kind of store.
+/// A row of the table in `docs/redis-faults.md`, for one kind of store.
 fn row(name: &str, answers: &[Answer], [begun, ended]: [u64; 2], shares: &Shares) -> String {
     let meanwhile = times(answers.iter().filter(|answer| answer.answered >= begun));
     let undecided = || answers.iter().filter(|answer| answer.answered >= begun && !answer.is_decided());

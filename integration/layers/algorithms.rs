@@ -53,7 +53,7 @@ fn missing(name: &str) -> Vec<String> {
     let mut store = files(&repository().join("src/store/redis")).into_values();
     require(store.any(|text| text.contains(&format!("\"{name}.lua\""))), "not in the files of src/store/redis".into());
     require(read("lua/decide.lua").contains(&format!("include {name}.lua ")), "not included in lua/decide.lua".into());
-    let pages = ["docs/rules.md", "docs/algorithms.md", "docs/queues.md", "docs/scripts.md"].map(read).concat();
+    let pages = ["docs/rules/limit.md", "docs/algorithms.md", "docs/queues.md", "docs/scripts.md"].map(read).concat();
     require(pages.lines().any(|line| documents(line, name)), "no page has a heading, a row or an item on it".into());
     let cases = fs::read_dir(repository().join("integration/cases")).unwrap().map(|entry| entry.unwrap().path());
     let mut cases = cases.filter(|path| path.extension().is_some_and(|kind| kind == "jsonl"));

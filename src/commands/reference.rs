@@ -1,6 +1,10 @@
-//! The page on the command line, docs/command-line.md: the commands and flags as the binary knows them.
+//! The pages on the command line: the commands and flags as the binary knows them. docs/command-line.md lists the commands, and
+//! docs/command-line/ has a page for each.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
 use clap::{Arg, Command, CommandFactory};
 
@@ -19,21 +23,81 @@ reader of the output has closed it.
 Help and results have colors on a terminal, and none in a pipe or a file. `NO_COLOR=1` turns them off, `CLICOLOR_FORCE=1` on.
 ";
 
-fn page() -> String {
-    let mut page = START.to_owned();
+/// The pages for flags of `weir serve`: their file, their title, and the headings of the help that they have. Flags of other headings are
+/// on the page of the command.
+const SUBJECTS: [(&str, &str, &[&str]); 4] = [
+    ("serve-listeners", "listeners", &["Listeners", "gRPC listener", "Admin listener", "TLS of the other listeners"]),
+    (
+        "serve-clients",
+        "clients",
+        &[
+            "Trusted headers",
+            "Client limits and timeouts",
+            "Client HTTP/2 connections",
+            "Client TLS and PROXY protocol",
+        ],
+    ),
+    ("serve-upstreams", "upstreams", &["Upstreams"]),
+    ("serve-rules-and-store", "rules and store", &["Rules", "Store", "Delay"]),
+];
+
+/// The texts of all pages by their files in docs/.
+fn pages() -> BTreeMap<String, String> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
+    let mut index = START.to_owned();
+    index.push_str("\n| command | |\n|---|---|\n");
+    let mut pages = BTreeMap::new();
     for one in command.get_subcommands() {
-        section(&mut page, one, "weir", 2);
+        let name = one.get_name();
+        let _ = writeln!(
+            index,
+            "| [`weir {name}`](command-line/{name}.md) | {} |",
+            sentence(one.get_about().map(ToString::to_string))
+        );
+        let subjects: &[_] = if name == "serve" { &SUBJECTS } else { &[] };
+        pages.insert(format!("command-line/{name}.md"), page(one, subjects));
+        for (file, title, headings) in subjects {
+            let mut page = format!("# `weir {name}`: {title}\n\nFlags of [`weir {name}`]({name}.md).\n");
+            tables(&mut page, one, 2, |heading| headings.contains(&heading), |_| true);
+            pages.insert(format!("command-line/{file}.md"), page);
+        }
+    }
+    pages.insert("command-line.md".to_owned(), index);
+    pages
+}
+
+/// The page of a command.
+fn page(command: &Command, subjects: &[(&str, &str, &[&str])]) -> String {
+    let name = format!("weir {}", command.get_name());
+    let mut page = format!("# `{name}`\n\n{}\n", about(command));
+    for (number, (file, _, headings)) in subjects.iter().enumerate() {
+        let line = if number == 0 { "\n" } else { "" };
+        let _ = writeln!(page, "{line}- [{}]({file}.md)", headings.join(", "));
+    }
+    let is_elsewhere = |heading: &str| subjects.iter().any(|(_, _, headings)| headings.contains(&heading));
+    tables(&mut page, command, 2, |heading| !is_elsewhere(heading), |_| true);
+    for one in command.get_subcommands() {
+        let _ = write!(page, "\n## `{name} {}`\n\n{}\n", one.get_name(), about(one));
+        // The flags that all commands of the page share are at its top.
+        tables(&mut page, one, 3, |_| true, |flag| !flag.is_global_set());
     }
     page
 }
 
-fn section(page: &mut String, command: &Command, parent: &str, depth: usize) {
-    let name = format!("{parent} {}", command.get_name());
-    let about = command.get_long_about().or_else(|| command.get_about());
-    let _ = write!(page, "\n{} `{name}`\n\n{}\n", "#".repeat(depth), sentence(about.map(ToString::to_string)));
-    let mut shown: Vec<&Arg> = command.get_arguments().filter(|flag| !flag.is_hide_set()).collect();
+fn about(command: &Command) -> String {
+    sentence(command.get_long_about().or_else(|| command.get_about()).map(ToString::to_string))
+}
+
+/// The arguments of a command, and a table of flags for each heading of the help.
+fn tables(
+    page: &mut String,
+    command: &Command,
+    depth: usize,
+    has_heading: impl Fn(&str) -> bool,
+    has_flag: impl Fn(&Arg) -> bool,
+) {
+    let mut shown: Vec<&Arg> = command.get_arguments().filter(|flag| !flag.is_hide_set() && has_flag(flag)).collect();
     shown.retain(|flag| !matches!(flag.get_id().as_str(), "help" | "version"));
     let (places, flags): (Vec<&Arg>, Vec<&Arg>) = shown.into_iter().partition(|flag| flag.is_positional());
     if !places.is_empty() {
@@ -43,23 +107,20 @@ fn section(page: &mut String, command: &Command, parent: &str, depth: usize) {
         let names = place.get_value_names().into_iter().flatten().map(|name| format!("`{name}`"));
         let _ = writeln!(page, "| {} | {} |", names.collect::<Vec<_>>().join(" "), meaning(place));
     }
-    let mut headings: Vec<Option<&str>> = Vec::new();
-    for flag in &flags {
-        if !headings.contains(&flag.get_help_heading()) {
-            headings.push(flag.get_help_heading());
+    let mut headings: Vec<&str> = Vec::new();
+    for heading in flags.iter().map(|flag| flag.get_help_heading().unwrap_or_default()) {
+        if !headings.contains(&heading) && has_heading(heading) {
+            headings.push(heading);
         }
     }
     for heading in headings {
-        if let Some(heading) = heading {
-            let _ = write!(page, "\n{} {heading}\n", "#".repeat(depth + 1));
+        if !heading.is_empty() {
+            let _ = write!(page, "\n{} {heading}\n", "#".repeat(depth));
         }
-        page.push_str("\n| flag | variable | default | |\n|---|---|---|---|\n");
-        for flag in flags.iter().filter(|flag| flag.get_help_heading() == heading) {
+        page.push_str("\n| flag and variable | default | |\n|---|---|---|\n");
+        for flag in flags.iter().filter(|flag| flag.get_help_heading().unwrap_or_default() == heading) {
             row(page, flag);
         }
-    }
-    for one in command.get_subcommands() {
-        section(page, one, &name, depth + 1);
     }
 }
 
@@ -69,13 +130,13 @@ fn row(page: &mut String, flag: &Arg) {
     } else {
         None
     };
-    let variable = flag.get_env().map(|name| format!("`{}`", name.to_string_lossy())).unwrap_or_default();
+    let variable = flag.get_env().map(|name| format!("<br>`{}`", name.to_string_lossy())).unwrap_or_default();
     let defaults = flag.get_default_values().iter().map(|value| format!("`{}`", value.to_string_lossy()));
     let _ = writeln!(
         page,
-        "| `--{}{}` | {variable} | {} | {} |",
+        "| `--{}{}`{variable} | {} | {} |",
         flag.get_long().unwrap_or_default(),
-        value.unwrap_or_default(),
+        value.unwrap_or_default().replace('|', "\\|"),
         defaults.collect::<Vec<_>>().join(", "),
         meaning(flag)
     );
@@ -84,13 +145,13 @@ fn row(page: &mut String, flag: &Arg) {
 fn meaning(flag: &Arg) -> String {
     let text = sentence(flag.get_long_help().or_else(|| flag.get_help()).map(ToString::to_string));
     let values = flag.get_possible_values();
-    let is_boolean = values.iter().all(|value| matches!(value.get_name(), "true" | "false"));
+    let is_boolean = values.is_empty() || values.iter().any(|value| value.get_name() == "true");
     let values = values.iter().map(|value| {
         let help = value.get_help().map(|help| format!(" ({help})")).unwrap_or_default();
         format!("`{}`{help}", value.get_name())
     });
     let values = if is_boolean { String::new() } else { format!(" One of {}.", values.collect::<Vec<_>>().join(", ")) };
-    (text + &values).replace('|', "\\|").replace('\n', " ").replace('<', "&lt;")
+    (text + &values).trim_start().replace('|', "\\|").replace('\n', " ").replace('<', "&lt;")
 }
 
 /// A text of the help, which ends without a full stop.
@@ -100,12 +161,30 @@ fn sentence(text: Option<String>) -> String {
 }
 
 #[test]
-fn the_page_on_the_command_line_is_as_the_binary_is() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/command-line.md");
-    if std::env::var_os("WEIR_WRITE_PAGES").is_some() {
-        std::fs::write(path, page()).unwrap();
+fn the_pages_on_the_command_line_are_as_the_binary_is() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let pages = pages();
+    for (file, page) in &pages {
+        if std::env::var_os("WEIR_WRITE_PAGES").is_some() {
+            fs::create_dir_all(docs.join("command-line")).unwrap();
+            fs::write(docs.join(file), page).unwrap();
+        }
+        let there = fs::read_to_string(docs.join(file)).unwrap_or_default();
+        let help = "is stale: WEIR_WRITE_PAGES=1 cargo test --lib the_pages_on_the_command_line";
+        assert!(there == *page, "docs/{file} {help}");
     }
-    let there = std::fs::read_to_string(path).unwrap_or_default();
-    let help = "docs/command-line.md is stale: WEIR_WRITE_PAGES=1 cargo test --lib the_page_on_the_command_line";
-    assert!(there == page(), "{help}");
+    for entry in fs::read_dir(docs.join("command-line")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(pages.contains_key(&format!("command-line/{name}")), "docs/command-line/{name} is of no command");
+    }
+}
+
+#[test]
+fn each_flag_of_serve_is_on_one_page() {
+    let text: String = pages().into_iter().filter(|(file, _)| file.contains("serve")).map(|(_, page)| page).collect();
+    let flags = super::schema::settable();
+    for name in flags.iter().filter_map(Arg::get_long) {
+        let is_its_row = |line: &&str| ["`", " "].iter().any(|end| line.starts_with(&format!("| `--{name}{end}")));
+        assert_eq!(text.lines().filter(is_its_row).count(), 1, "--{name}");
+    }
 }

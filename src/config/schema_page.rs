@@ -1,12 +1,16 @@
-//! The end of docs/rules.md: every key of the rules with its type, default and meaning, as the schema has them.
+//! The pages on the keys of the rules: every key with its type, default and meaning, as the schema has them. The end of
+//! docs/rules.md lists them, and docs/rules/ has them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
 use serde_json::Value as Json;
 
 use super::schema::SCHEMA;
 
-/// The line above the generated part of the page.
+/// The line above the generated part of docs/rules.md.
 const START: &str = "\n## Every key\n";
 
 const ABOUT: &str = "
@@ -15,52 +19,105 @@ All keys of a rules file, made from its JSON schema. Write it with `weir schema 
 with `ns`, `us`, `ms`, `s`, `m`, `h`, `d` or `w`, such as `1h30m`.
 ";
 
-/// The headings, and what they describe.
-const SECTIONS: [(&str, &str); 24] = [
-    ("The file", ""),
-    ("A limit", "/$defs/limit"),
-    ("An issuer in `jwt`", "/$defs/jwt/additionalProperties"),
-    ("`match`", "/$defs/match"),
-    ("Conditions on headers", "/$defs/header"),
-    ("Conditions on descriptors", "/$defs/entry"),
-    ("Components of `by`", "/$defs/component/anyOf/2"),
-    ("`rates`", "/$defs/window"),
-    ("`cost`", "/$defs/cost/anyOf/1"),
-    ("`cost_from_response`", "/$defs/limit/properties/cost_from_response"),
-    ("`spend_when`", "/$defs/limit/properties/spend_when"),
-    ("`deny_with`", "/$defs/deny_with"),
-    ("`candidate`", "/$defs/candidate"),
-    ("`elevated`", "/$defs/elevated"),
-    ("`lease` of tokens", "/$defs/token_lease"),
-    ("An override", "/$defs/override"),
-    ("`ids`", "/$defs/override/properties/ids/items/anyOf/1"),
-    ("A test", "/$defs/test/anyOf/1"),
-    ("A step", "/$defs/step"),
-    ("`response`", "/$defs/step/properties/response"),
-    ("`expect`", "/$defs/expect/anyOf/1"),
-    ("`limits` in `expect`", "/$defs/limit_expect/anyOf/1"),
-    ("Hosts except some", "/$defs/match/properties/host/anyOf/2"),
-    ("Networks except some", "/$defs/match/properties/cidr/anyOf/2"),
+/// The headings of a page, and what of the schema they describe.
+type Sections = &'static [(&'static str, &'static str)];
+
+/// The pages: their file, their title, and their headings. A heading that is the title is that of the page.
+const PAGES: [(&str, &str, Sections); 6] = [
+    ("rules", "Rules", &[("The file", "")]),
+    ("rules/limit", "Keys of a limit", &[("Keys of a limit", "/$defs/limit")]),
+    (
+        "rules/match-and-by",
+        "`match` and `by`",
+        &[
+            ("`match`", "/$defs/match"),
+            ("Hosts except some", "/$defs/match/properties/host/anyOf/2"),
+            ("Networks except some", "/$defs/match/properties/cidr/anyOf/2"),
+            ("Conditions on headers", "/$defs/header"),
+            ("Conditions on descriptors", "/$defs/entry"),
+            ("Components of `by`", "/$defs/component/anyOf/2"),
+            ("An issuer in `jwt`", "/$defs/jwt/additionalProperties"),
+        ],
+    ),
+    (
+        "rules/rates-and-costs",
+        "Rates, costs and denials",
+        &[
+            ("`rates`", "/$defs/window"),
+            ("`cost`", "/$defs/cost/anyOf/1"),
+            ("`cost_from_response`", "/$defs/limit/properties/cost_from_response"),
+            ("`spend_when`", "/$defs/limit/properties/spend_when"),
+            ("`deny_with`", "/$defs/deny_with"),
+            ("`candidate`", "/$defs/candidate"),
+            ("`elevated`", "/$defs/elevated"),
+            ("`lease` of tokens", "/$defs/token_lease"),
+        ],
+    ),
+    (
+        "rules/overrides",
+        "Keys of an override",
+        &[("Keys of an override", "/$defs/override"), ("`ids`", "/$defs/override/properties/ids/items/anyOf/1")],
+    ),
+    (
+        "rules/tests",
+        "Keys of a test",
+        &[
+            ("Keys of a test", "/$defs/test/anyOf/1"),
+            ("A step", "/$defs/step"),
+            ("`response`", "/$defs/step/properties/response"),
+            ("`expect`", "/$defs/expect/anyOf/1"),
+            ("`limits` in `expect`", "/$defs/limit_expect/anyOf/1"),
+        ],
+    ),
 ];
 
-fn keys() -> String {
+/// The texts of the pages by their files in docs/; of docs/rules.md what follows its written part.
+fn pages() -> BTreeMap<String, String> {
     let schema: Json = serde_json::from_str(SCHEMA).unwrap();
-    let mut page = format!("{START}{ABOUT}");
-    for (heading, place) in SECTIONS {
-        let part = schema.pointer(place).unwrap();
-        let _ = write!(page, "\n### {heading}\n\n");
-        let about = part["description"].as_str().filter(|_| !place.is_empty());
-        page.extend(about.into_iter().flat_map(|text| [text, "\n\n"]));
-        page.push_str("| key | type | default | |\n|---|---|---|---|\n");
-        let required = part["required"].as_array().cloned().unwrap_or_default();
-        for (key, value) in part["properties"].as_object().unwrap() {
-            row(&mut page, &schema, key, value, required.contains(&Json::from(key.as_str())));
+    let page = |(file, title, sections): &(&str, &str, Sections)| {
+        let mut page = if *file == "rules" { index() } else { format!("# {title}\n") };
+        for (heading, place) in *sections {
+            let depth = if *file == "rules" { "###" } else { "##" };
+            if heading != title {
+                let _ = write!(page, "\n{depth} {heading}\n");
+            }
+            keys(&mut page, &schema, file, place);
         }
-    }
-    page
+        (format!("{file}.md"), page)
+    };
+    PAGES.iter().map(page).collect()
 }
 
-fn row(page: &mut String, schema: &Json, key: &str, value: &Json, is_required: bool) {
+/// The list of the pages.
+fn index() -> String {
+    let mut index = format!("{START}{ABOUT}\n");
+    for (file, title, sections) in &PAGES[1..] {
+        let more = sections.iter().filter(|(heading, _)| heading != title);
+        let more: Vec<_> = more.map(|(heading, _)| format!("[{heading}]({file}.md#{})", anchor(heading))).collect();
+        let more = if more.is_empty() { String::new() } else { format!(": {}", more.join(", ")) };
+        let _ = writeln!(index, "- [{title}]({file}.md){more}");
+    }
+    index
+}
+
+fn anchor(heading: &str) -> String {
+    heading.replace('`', "").replace(' ', "-").to_lowercase()
+}
+
+/// A table of the keys of one part of the schema.
+fn keys(page: &mut String, schema: &Json, file: &str, place: &str) {
+    let part = schema.pointer(place).unwrap();
+    page.push('\n');
+    let about = part["description"].as_str().filter(|_| !place.is_empty());
+    page.extend(about.into_iter().flat_map(|text| [text, "\n\n"]));
+    page.push_str("| key | type | default | |\n|---|---|---|---|\n");
+    let required = part["required"].as_array().cloned().unwrap_or_default();
+    for (key, value) in part["properties"].as_object().unwrap() {
+        row(page, schema, file, (key, value), required.contains(&Json::from(key.as_str())));
+    }
+}
+
+fn row(page: &mut String, schema: &Json, file: &str, (key, value): (&str, &Json), is_required: bool) {
     let target = resolved(schema, value);
     let find = |name: &str| value.get(name).or_else(|| target.get(name));
     let default = match find("default") {
@@ -74,7 +131,7 @@ fn row(page: &mut String, schema: &Json, key: &str, value: &Json, is_required: b
     let examples: Vec<_> = examples.iter().map(|example| format!("`{key}: {}`", flow(example))).collect();
     let examples = if examples.is_empty() { String::new() } else { format!(" Example: {}.", examples.join(", ")) };
     let meaning = (text.to_owned() + &examples).replace('|', "\\|");
-    let _ = writeln!(page, "| `{key}` | {} | {default} | {meaning} |", type_of(schema, value));
+    let _ = writeln!(page, "| `{key}` | {} | {default} | {meaning} |", type_of(schema, file, value));
 }
 
 fn resolved<'a>(schema: &'a Json, value: &'a Json) -> &'a Json {
@@ -85,12 +142,20 @@ fn resolved<'a>(schema: &'a Json, value: &'a Json) -> &'a Json {
 }
 
 /// The type and the range of a value, with a link to the keys of a map.
-fn type_of(schema: &Json, value: &Json) -> String {
+fn type_of(schema: &Json, file: &str, value: &Json) -> String {
     let value = resolved(schema, value);
-    let section =
-        SECTIONS.iter().find(|(_, place)| !place.is_empty() && std::ptr::eq(schema.pointer(place).unwrap(), value));
-    if let Some((heading, _)) = section {
-        return format!("[map](#{})", heading.replace('`', "").replace(' ', "-").to_lowercase());
+    let sections = PAGES.iter().flat_map(|(page, _, sections)| sections.iter().map(move |section| (page, section)));
+    let mut sections = sections.filter(|(_, (_, place))| !place.is_empty());
+    if let Some((page, (heading, _))) =
+        sections.find(|(_, (_, place))| std::ptr::eq(schema.pointer(place).unwrap(), value))
+    {
+        // From docs/rules.md, or from one of docs/rules/ to another.
+        let page = match page.strip_prefix("rules/") {
+            _ if *page == file => String::new(),
+            Some(name) if file != "rules" => format!("{name}.md"),
+            _ => format!("{page}.md"),
+        };
+        return format!("[map]({page}#{})", anchor(heading));
     }
     if let Some(words) = value["enum"].as_array() {
         return words.iter().map(|word| format!("`{}`", flow(word))).collect::<Vec<_>>().join(", ");
@@ -101,7 +166,7 @@ fn type_of(schema: &Json, value: &Json) -> String {
     if let Some(forms) = value["anyOf"].as_array() {
         let mut types: Vec<String> = Vec::new();
         for form in forms {
-            let one = type_of(schema, form);
+            let one = type_of(schema, file, form);
             if !one.is_empty() && !types.contains(&one) {
                 types.push(one);
             }
@@ -109,14 +174,14 @@ fn type_of(schema: &Json, value: &Json) -> String {
         return types.join(" or ");
     }
     if let Some(parts) = value["allOf"].as_array() {
-        return type_of(schema, &parts[0]);
+        return type_of(schema, file, &parts[0]);
     }
     match value["type"].as_str() {
         Some("integer") => format!("integer{}", range(value)),
         Some("boolean") => "`true` or `false`".to_owned(),
         Some("array") => {
             let most = value["maxItems"].as_u64().map(|most| format!(" (up to {most})")).unwrap_or_default();
-            format!("list of: {}{most}", type_of(schema, &value["items"]))
+            format!("list of: {}{most}", type_of(schema, file, &value["items"]))
         }
         Some("object") => "map".to_owned(),
         Some("string") => match value["pattern"].as_str() {
@@ -158,22 +223,25 @@ fn flow(value: &Json) -> String {
 }
 
 #[test]
-fn the_page_on_rules_has_the_keys_of_the_schema() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/rules.md");
-    let there = std::fs::read_to_string(path).unwrap();
-    let written = there.split(START).next().unwrap();
-    let page = format!("{written}{}", keys());
-    if std::env::var_os("WEIR_WRITE_PAGES").is_some() {
-        std::fs::write(path, &page).unwrap();
-        return;
+fn the_pages_on_rules_have_the_keys_of_the_schema() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    for (file, mut page) in pages() {
+        let there = fs::read_to_string(docs.join(&file)).unwrap_or_default();
+        if file == "rules.md" {
+            page.insert_str(0, there.split(START).next().unwrap());
+        }
+        if std::env::var_os("WEIR_WRITE_PAGES").is_some() {
+            fs::write(docs.join(&file), page).unwrap();
+            continue;
+        }
+        let help = "is stale: WEIR_WRITE_PAGES=1 cargo test --lib the_pages_on_rules";
+        assert!(there == page, "docs/{file} {help}");
     }
-    let help = "docs/rules.md is stale: WEIR_WRITE_PAGES=1 cargo test --lib the_page_on_rules";
-    assert!(there == page, "{help}");
 }
 
 /// Every map of the schema with keys has a section, except those that only narrow another.
 #[test]
-fn the_page_on_rules_leaves_no_key_out() {
+fn the_pages_on_rules_leave_no_key_out() {
     fn count(value: &Json, keys: &mut std::collections::BTreeSet<String>) {
         if let Some(members) = value["properties"].as_object() {
             keys.extend(members.keys().cloned());
@@ -187,7 +255,7 @@ fn the_page_on_rules_leaves_no_key_out() {
     let schema: Json = serde_json::from_str(SCHEMA).unwrap();
     let mut known = std::collections::BTreeSet::new();
     count(&schema, &mut known);
-    let page = keys();
+    let page: String = pages().into_values().collect();
     let missing: Vec<_> = known.iter().filter(|key| !page.contains(&format!("\n| `{key}` |"))).collect();
     assert!(known.len() > 90 && missing.is_empty(), "{missing:?}");
 }
