@@ -2,6 +2,7 @@
 
 mod against;
 mod agreement;
+mod coverage;
 mod formats;
 mod lacking;
 mod page;
@@ -19,6 +20,14 @@ fn directory(limits: &str, log: &(impl AsRef<[u8]> + ?Sized)) -> tempfile::TempD
     std::fs::write(directory.path().join("limits.yaml"), limits).unwrap();
     std::fs::write(directory.path().join("access.log"), log).unwrap();
     directory
+}
+
+/// The report behind its first lines: the share of lines that were decided, and what the log's instants do not tell.
+#[track_caller]
+fn behind_coverage(report: &str) -> &str {
+    let (coverage, rest) = report.split_once('\n').unwrap();
+    assert!(coverage.ends_with(" decided"), "{report}");
+    if rest.starts_with("the log has ") { rest.split_once('\n').unwrap().1 } else { rest }
 }
 
 fn simulate(directory: &Path, flags: &[&str]) -> Finished {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{directory, simulate};
+use super::{behind_coverage, directory, simulate};
 use crate::support::binary::run_in;
 use crate::support::process::{Finished, finish};
 
@@ -151,7 +151,7 @@ fn lines_without_a_client_are_told_first_with_an_example() {
     let told = "10 of 100 lines (10.0%) are left out: no client's address can be read, such as access.log:91: found `web-1  | (address)`";
     let verdict = "of the 90 requests that were read, 89 (98.9%) would be denied";
     let found = simulate(directory.path(), &[]);
-    assert!(found.out.starts_with(&format!("{told}\n{verdict}")), "{}", found.out);
+    assert!(behind_coverage(&found.out).starts_with(&format!("{told}\n{verdict}")), "{}", found.out);
     assert!(found.err.contains("access.log:92: no client's address: found `web-1  | (address)`"), "{}", found.err);
     assert!(!found.text().contains("192.0.2"), "{}", found.text());
     let found = simulate(directory.path(), &["--show-ids"]);
@@ -162,7 +162,7 @@ fn lines_without_a_client_are_told_first_with_an_example() {
     assert!(!found.out.contains("requests (98.9%) would be denied"), "{}", found.out);
 
     let found = simulate(directory.path(), &["--format", "json"]);
-    let first = r#"{"left_out":[{"file":"access.log","found":"found `web-1  | (address)`","line":91,"lines":10,"reason":"no_client"}],"interrupted":[],"#;
+    let first = r#"{"coverage":{"decided":90,"of":100},"left_out":[{"file":"access.log","found":"found `web-1  | (address)`","line":91,"lines":10,"reason":"no_client"}],"interrupted":[],"#;
     assert!(found.out.starts_with(first), "{}", found.out);
     assert_eq!(counts(&found), [100, 90, 10]);
 }
@@ -185,7 +185,7 @@ fn what_is_found_in_place_of_an_address_names_no_client() {
     ] {
         let directory = directory(RULES, (log(3, 0, "") + &line(found, 9)).as_bytes());
         let hidden = simulate(directory.path(), &[]);
-        assert!(hidden.out.starts_with(&format!("1 of 4 lines (25.0%) are left out: no client's address can be read, such as access.log:4: found {shown}\n")), "{found}: {}", hidden.out);
+        assert!(behind_coverage(&hidden.out).starts_with(&format!("1 of 4 lines (25.0%) are left out: no client's address can be read, such as access.log:4: found {shown}\n")), "{found}: {}", hidden.out);
     }
 }
 
@@ -312,7 +312,7 @@ fn lines_without_a_client_count_where_nothing_needs_it() {
     let limits = "limits: { All: { by: global, burst: 3 } }";
     let found = simulate(directory(limits, log(5, 5, "a.example").as_bytes()).path(), &[]);
     assert_eq!(found.code, Some(0), "{}", found.text());
-    assert!(found.out.starts_with("2 of 5 requests (40.0%) would be denied"), "{}", found.out);
+    assert!(behind_coverage(&found.out).starts_with("2 of 5 requests (40.0%) would be denied"), "{}", found.out);
     // What the other rules need counts as well.
     let directory = directory(limits, log(5, 5, "a.example").as_bytes());
     std::fs::write(directory.path().join("other.yaml"), RULES).unwrap();
@@ -363,7 +363,7 @@ fn what_a_recording_lacks_is_told_first() {
         let directory = directory(RULES, recording(counts).as_bytes());
         let found = simulate(directory.path(), &[]);
         assert_eq!(found.code, Some(0), "{}", found.text());
-        assert!(found.out.starts_with(&format!("{carried}{told}{verdict}")), "{}", found.out);
+        assert!(behind_coverage(&found.out).starts_with(&format!("{carried}{told}{verdict}")), "{}", found.out);
         let json = simulate(directory.path(), &["--format", "json"]);
         assert_eq!(self::counts(&json)[1], 2, "{}", json.out);
         let report: Value = serde_json::from_str(&json.out).unwrap();
@@ -381,7 +381,7 @@ fn what_only_later_lines_tell_is_told_first() {
     let told = "2 of 1,502 lines (0.13%) have members that the first lines lack, such as `http_x_api_key` in access.log:1501; \
                 they are ignored: start the log with such a line\n";
     let found = simulate(directory(&limits, (plain.repeat(1_500) + &with_key.repeat(2)).as_bytes()).path(), &[]);
-    assert!(found.code == Some(0) && found.out.starts_with(told), "{}", found.out);
+    assert!(found.code == Some(0) && behind_coverage(&found.out).starts_with(told), "{}", found.out);
     assert!(found.out.contains("PerKey: not covered by this log, which lacks the header `x-api-key`"), "{}", found.out);
     // In the first lines they count.
     let found = simulate(directory(&limits, (with_key.repeat(2) + &plain.repeat(1_500)).as_bytes()).path(), &[]);
@@ -420,5 +420,9 @@ fn an_instant_without_brackets_is_no_part_of_the_request() {
                   $http_referer $http_user_agent";
     let directory = directory(RULES, text.as_bytes());
     let found = simulate(directory.path(), &["--log-format", format]);
-    assert!(found.out.starts_with("5 of 6 requests (83.3%) would be denied, 2026-11-22 10:00:00"), "{}", found.text());
+    assert!(
+        behind_coverage(&found.out).starts_with("5 of 6 requests (83.3%) would be denied, 2026-11-22 10:00:00"),
+        "{}",
+        found.text()
+    );
 }

@@ -197,6 +197,7 @@ struct Decider<'s> {
     files: &'s [LogFile],
     interrupted: Vec<String>,
     precision: Micros,
+    is_arrival: bool,
 }
 
 struct BothSides<'s> {
@@ -244,6 +245,7 @@ impl<'s> Decider<'s> {
             files,
             interrupted: Vec::new(),
             precision: told.precision,
+            is_arrival: told.is_arrival,
         }
     }
 
@@ -294,6 +296,7 @@ impl<'s> Decider<'s> {
             overflowed,
             undecided,
             precision: self.precision,
+            is_arrival: self.is_arrival,
             side: report(here),
             other,
             comparison,

@@ -40,6 +40,8 @@ pub struct Report {
     pub undecided: u64,
     /// Instants are whole multiples of this.
     pub precision: Micros,
+    /// The logs contain when requests arrive, and not only when responses end.
+    pub is_arrival: bool,
     pub side: SideReport,
     /// The report on the other rules.
     pub other: Option<SideReport>,
@@ -222,6 +224,11 @@ impl LineCounts {
 }
 
 impl Report {
+    /// Lines that were decided at their time, and all lines about requests.
+    pub const fn coverage(&self) -> (u64, u64) {
+        (self.requests - self.late - self.undecided, self.lines.lines - self.lines.left_out(LeftOut::NoRequest))
+    }
+
     /// Returns true if each line was read and each request decided.
     pub fn is_whole(&self) -> bool {
         let is_whole = |recording: &RecordingReport| {

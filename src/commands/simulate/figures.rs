@@ -58,6 +58,7 @@ pub(super) fn percent(part: u64, all: u64) -> String {
         0.0 => "0%".to_owned(),
         percent if percent < 0.001 => "<0.001%".to_owned(),
         percent if percent < 0.1 => format!("{percent:.3}%"),
+        percent if part < all && percent >= 99.95 => ">99.9%".to_owned(),
         percent if percent < 10.0 => format!("{percent:.2}%"),
         percent => format!("{percent:.1}%"),
     }

@@ -62,17 +62,14 @@ fn head() -> String {
 
 /// Writes what the reader of the verdict should know.
 fn notes(page: &mut String, report: &Report, names: &Names) {
-    let counts = [
-        (report.late, "requests came too far out of order and were decided later than they arrived"),
-        (report.overflowed, "charges went to a bucket that ids share, because there are more ids than --max-keys"),
-    ];
-    let counts = counts.iter().filter(|(number, _)| *number > 0);
     let no_request = left_out::sentence(report, LeftOut::NoRequest, names.shows_ids());
     let told = [left_out::denied_before(report), left_out::idle(report), no_request];
     let mut notes: Vec<String> = told.into_iter().flatten().collect();
-    notes.extend(counts.map(|(number, what)| format!("{} {what}", number_text(*number))));
-    if report.precision >= Micros(1_000_000) {
-        notes.push("The log has whole seconds: bursts within a second look larger than they were".to_owned());
+    if report.overflowed > 0 {
+        let overflowed = number_text(report.overflowed);
+        notes.push(format!(
+            "{overflowed} charges went to a bucket that ids share, because there are more ids than --max-keys"
+        ));
     }
     list(page, &notes);
 }

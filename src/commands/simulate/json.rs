@@ -30,6 +30,7 @@ pub(super) fn render(report: &Report, names: &Names) -> String {
         "overflowed": report.overflowed,
         "undecided": report.undecided,
         "precision_us": report.precision.0,
+        "has_arrivals": report.is_arrival,
         "from": report.span.map(|(first, _)| instant(first)),
         "to": report.span.map(|(_, last)| instant(last)),
     })));
@@ -53,7 +54,12 @@ pub(super) fn render(report: &Report, names: &Names) -> String {
     let left_out = left_out::json(report, names.shows_ids());
     let rest = Value::Object(object).to_string();
     let interrupted = json!(report.interrupted);
-    format!("{{\"left_out\":{left_out},\"interrupted\":{interrupted},{}", rest.trim_start_matches('{'))
+    let (decided, of_lines) = report.coverage();
+    let coverage = json!({ "decided": decided, "of": of_lines });
+    format!(
+        "{{\"coverage\":{coverage},\"left_out\":{left_out},\"interrupted\":{interrupted},{}",
+        rest.trim_start_matches('{')
+    )
 }
 
 fn recording(recording: &RecordingReport) -> Value {

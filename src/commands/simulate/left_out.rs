@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Value, json};
 
-use super::figures::{count, number_text, of, percent};
+use super::figures::{count, number_text, of, percent, share_text};
 use crate::commands::print::{counted, joined};
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::text::quote::WIDEST_WORD;
 use crate::message::lossless;
 use crate::simulation::report::{
@@ -16,10 +17,12 @@ use crate::simulation::report::{
 /// The names of limits in a sentence, at most.
 const MOST_NAMES: usize = 10;
 
-/// Tells what the verdict does not cover: a sentence for each reason, none if all of the log was decided.
+/// Tells which share of the log was decided, then what the verdict does not cover: a sentence for each reason.
 pub(super) fn sentences(report: &Report, shows_ids: bool) -> Vec<String> {
-    let mut told: Vec<String> =
-        report.interrupted.iter().map(|reason| format!("not read to the end: {reason}")).collect();
+    let (decided, lines) = report.coverage();
+    let mut told = vec![format!("{} decided", of(decided, lines, "line"))];
+    told.extend(blurred(report).map(str::to_owned));
+    told.extend(report.interrupted.iter().map(|reason| format!("not read to the end: {reason}")));
     let reasons = LeftOut::ALL.into_iter().filter(|reason| *reason != LeftOut::NoRequest);
     told.extend(reasons.filter_map(|reason| sentence(report, reason, shows_ids)));
     told.extend(report.recordings.iter().flat_map(|recording| [lacking(recording), miscounted(recording)]).flatten());
@@ -29,7 +32,24 @@ pub(super) fn sentences(report: &Report, shows_ids: bool) -> Vec<String> {
         let requests = count(report.undecided, "request");
         told.push(format!("{requests} could not be decided, because two limits have the same bucket"));
     }
+    if report.late > 0 {
+        let late = of(report.late, report.requests, "request");
+        told.push(format!("{late} came too far out of order and were decided later than they arrived"));
+    }
     told
+}
+
+/// Tells what the instants of the log do not tell; `None` if bursts are as they were.
+fn blurred(report: &Report) -> Option<&'static str> {
+    let (larger, smaller) = (report.precision >= Micros(1_000_000), !report.is_arrival);
+    match (larger, smaller) {
+        (false, false) => None,
+        (true, false) => Some("the log has whole seconds: bursts within a second look larger than they were"),
+        (false, true) => Some("the log has only the ends of requests: bursts look smaller than they were"),
+        (true, true) => Some(
+            "the log has only ends, in whole seconds: brief bursts look larger than they were, longer ones smaller",
+        ),
+    }
 }
 
 /// Reports what is missing from a recording; `None` if nothing is.
@@ -181,6 +201,14 @@ pub(super) fn write_examples(report: &Report, shows_ids: bool, err: &mut dyn Wri
     Ok(())
 }
 
+/// Why the coverage is less than what is required, in millionths; `None` if it is not.
+pub(super) fn too_little(report: &Report, required: u64) -> Option<String> {
+    let (decided, lines) = report.coverage();
+    let is_enough = u128::from(decided) * 1_000_000 >= u128::from(lines) * u128::from(required);
+    let decided = of(decided, lines, "line");
+    (!is_enough).then(|| format!("{decided} decided, less than --require-coverage {}", share_text(required)))
+}
+
 /// Why the report cannot be relied on; `None` if it can.
 pub(super) fn doubt(report: &Report) -> Option<String> {
     let way_out = "--allow-unread succeeds all the same";
@@ -191,6 +219,9 @@ pub(super) fn doubt(report: &Report) -> Option<String> {
         return Some(format!(
             "more than {MOST_UNREAD}% of the lines could not be read; give their format with --log-format; {way_out}"
         ));
+    }
+    if report.late * 100 > report.requests * MOST_UNREAD {
+        return Some(format!("more than {MOST_UNREAD}% of the requests came too far out of order; {way_out}"));
     }
     if !report.side.decides() {
         return Some(format!("no limit decided a request of the log; {way_out}"));

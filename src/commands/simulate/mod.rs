@@ -63,9 +63,14 @@ pub struct Args {
     #[arg(long)]
     show_ids: bool,
 
-    /// Succeed even if more than 1% of the lines could not be read or lack what a limit reads, or no limit decided a request
+    /// Succeed even if more than 1% of the lines could not be read, lack what a limit reads or came too late, or no limit
+    /// decided a request
     #[arg(long)]
     allow_unread: bool,
+
+    /// Fail if less than this share of the lines was decided, such as `99%`
+    #[arg(long, value_name = "SHARE", value_parser = parse_share)]
+    require_coverage: Option<u64>,
 
     /// The most denied ids to show for each limit
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -148,7 +153,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         OutputFormat::Html => html::render(&report, &names, &files, &goal),
     };
     out.write_all(text.as_bytes())?;
-    match left_out::doubt(&report).filter(|_| !args.allow_unread) {
+    let too_little = args.require_coverage.and_then(|required| left_out::too_little(&report, required));
+    match too_little.or_else(|| left_out::doubt(&report).filter(|_| !args.allow_unread)) {
         Some(doubt) => Err(Failure::bad_input(doubt)),
         None => Ok(ExitCode::Success),
     }

@@ -51,16 +51,12 @@ fn notes(text: &mut String, report: &Report, names: &Names) {
     for told in told.into_iter().flatten() {
         let _ = writeln!(text, "{told}");
     }
-    let mut line = |number: u64, what: &str| {
-        if number > 0 {
-            let _ = writeln!(text, "{} {what}", number_text(number));
-        }
-    };
-    line(report.late, "requests came too far out of order and were decided later than they arrived");
-    line(report.overflowed, "charges went to a bucket that ids share, because there are more ids than --max-keys");
-    let has_denials = report.side.limits.iter().any(|limit| limit.denied > 0);
-    if has_denials && report.precision >= Micros(1_000_000) {
-        text.push_str("the log has whole seconds: bursts within a second look larger than they were\n");
+    if report.overflowed > 0 {
+        let overflowed = number_text(report.overflowed);
+        let _ = writeln!(
+            text,
+            "{overflowed} charges went to a bucket that ids share, because there are more ids than --max-keys"
+        );
     }
 }
 
