@@ -46,7 +46,7 @@ fn commas(number: u32) -> String {
     if number < 1_000 { number.to_string() } else { format!("{},{:03}", number / 1_000, number % 1_000) }
 }
 
-/// What the instants do not tell is said even if nothing would be denied.
+/// It is said even if nothing would be denied.
 #[test]
 fn what_instants_do_not_tell_is_said_before_the_verdict() {
     let at = |time: &str, more: &str| {

@@ -8,6 +8,7 @@ mod lacking;
 mod page;
 mod rows;
 mod unread;
+mod wrapped;
 
 use std::path::Path;
 

@@ -42,7 +42,7 @@ const FILES: [&str; 12] = [
     "weir-combined",
 ];
 
-fn sample(name: &str) -> Vec<Vec<u8>> {
+pub(super) fn sample(name: &str) -> Vec<Vec<u8>> {
     let path = format!("{}/integration/cases/logs/{name}.log", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(path).unwrap();
     // Of a list of addresses the last one counts, whatever stands before the first.
@@ -124,8 +124,6 @@ fn one_percent_of_the_lines_may_be_unread() {
         (log(197, 0, "") + JUNK + JUNK, 1),
         (log(199, 1, "a.example") + JUNK, 0),
         (log(199, 2, "a.example") + JUNK, 1),
-        (format!("\u{feff}{}", log(100, 0, "")), 0),
-        (format!("\u{feff}{}", log(99, 0, "")), 1),
     ] {
         let directory = directory(RULES, log.as_bytes());
         let finished = simulate(directory.path(), &[]);
@@ -146,23 +144,23 @@ fn place(text: &str, part: &str) -> usize {
 #[test]
 fn lines_without_a_client_are_told_first_with_an_example() {
     let mut text = log(90, 0, "");
-    (0..10).for_each(|number| text += &line(&format!("web-1  | 192.0.2.{number}"), 100 + number));
+    (0..10).for_each(|number| text += &line(&format!("gw.example.net 192.0.2.{number}"), 100 + number));
     let directory = directory(RULES, text.as_bytes());
-    let told = "10 of 100 lines (10.0%) are left out: no client's address can be read, such as access.log:91: found `web-1  | (address)`";
+    let told = "10 of 100 lines (10.0%) are left out: no client's address can be read, such as access.log:91: found `(name) (address)`";
     let verdict = "of the 90 requests that were read, 89 (98.9%) would be denied";
     let found = simulate(directory.path(), &[]);
     assert!(behind_coverage(&found.out).starts_with(&format!("{told}\n{verdict}")), "{}", found.out);
-    assert!(found.err.contains("access.log:92: no client's address: found `web-1  | (address)`"), "{}", found.err);
+    assert!(found.err.contains("access.log:92: no client's address: found `(name) (address)`"), "{}", found.err);
     assert!(!found.text().contains("192.0.2"), "{}", found.text());
     let found = simulate(directory.path(), &["--show-ids"]);
-    assert!(found.out.contains("found `web-1  | 192.0.2.0`"), "{}", found.out);
+    assert!(found.out.contains("found `gw.example.net 192.0.2.0`"), "{}", found.out);
 
     let found = simulate(directory.path(), &["--format", "html"]);
     assert!(place(&found.out, &told.replace('\'', "&#39;")) < place(&found.out, verdict), "{}", found.out);
     assert!(!found.out.contains("requests (98.9%) would be denied"), "{}", found.out);
 
     let found = simulate(directory.path(), &["--format", "json"]);
-    let first = r#"{"coverage":{"decided":90,"of":100},"left_out":[{"file":"access.log","found":"found `web-1  | (address)`","line":91,"lines":10,"reason":"no_client"}],"interrupted":[],"#;
+    let first = r#"{"coverage":{"decided":90,"of":100},"left_out":[{"file":"access.log","found":"found `(name) (address)`","line":91,"lines":10,"reason":"no_client"}],"interrupted":[],"#;
     assert!(found.out.starts_with(first), "{}", found.out);
     assert_eq!(counts(&found), [100, 90, 10]);
 }
@@ -177,9 +175,7 @@ fn what_is_found_in_place_of_an_address_names_no_client() {
         ("-", "nothing"),
         ("198.51.100.1, unknown", "`(address), unknown`"),
         ("192.0.2.7 via host-1.example", "`(address) via (name)`"),
-        ("2026-11-22T10:00:00.000000000Z stdout F 2001:db8::7", "`2026-11-22T10:00:00.000000000Z stdout F (address)`"),
-        ("\u{feff}192.0.2.7:81", "`\\u{feff}(address)`"),
-        ("\0\0[2001:db8::7]:81", "`%00%00(address)`"),
+        ("x\0[2001:db8::7]:81", "`x%00(address)`"),
         ("300.0.2.7", "`(name)`"),
         (&"a ".repeat(100), &format!("`{}...`", "a ".repeat(30))),
     ] {

@@ -11,7 +11,7 @@ use crate::engine::algorithms::micros::Micros;
 pub const MAX_LINE: usize = 64 * 1024;
 
 /// The lines from which a format is detected, at most.
-const MAX_SAMPLE: usize = 1_000;
+pub(super) const MAX_SAMPLE: usize = 1_000;
 
 /// The named templates. The order is that of detection: one that others begin like comes after them.
 const NAMED: [(&str, &str, IsOpen); 6] = [
@@ -150,6 +150,18 @@ impl Format {
         let mut format = Self { name, shape, told };
         format.told.precision = format.precision(lines);
         format
+    }
+
+    /// Counts the lines of which a client and a target can be read, and those with a client.
+    pub(super) fn fit<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> (usize, usize) {
+        let (mut with_target, mut with_client, mut parser) = (0, 0, self.parser());
+        let entries = lines.take(MAX_SAMPLE).filter_map(|line| parser.parse(line).ok().flatten());
+        for entry in entries.filter(|entry| entry.unread_client.is_none()) {
+            with_client += 1;
+            let is_request = entry.target.is_some() || entry.is_rejected || entry.descriptors.is_some();
+            with_target += usize::from(is_request);
+        }
+        (with_target, with_client)
     }
 
     /// The format of a log without lines.

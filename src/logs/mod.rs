@@ -18,10 +18,12 @@ pub mod format;
 pub mod input;
 mod instant;
 mod json;
+mod lines;
 mod template;
 #[cfg(test)]
 mod tests;
 pub mod told;
+pub mod wrapping;
 
 /// A request as one line of a log tells it. `None` stands for what the line does not tell.
 #[derive(Clone, Debug, Default, PartialEq)]

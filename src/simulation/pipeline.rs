@@ -112,7 +112,7 @@ fn parse_all(
 ) {
     for block in blocks {
         let parsed = match block {
-            Ok(block) => parse(&block, files, side, other),
+            Ok(block) => parse(block, files, side, other),
             Err(error) => Parsed { error: Some(error), ..Parsed::default() },
         };
         if decider.send(parsed).is_err() {
@@ -121,9 +121,10 @@ fn parse_all(
     }
 }
 
-fn parse(block: &Block, files: &[LogFile], side: &Side, other: Option<&Side>) -> Parsed {
+fn parse(block: Block, files: &[LogFile], side: &Side, other: Option<&Side>) -> Parsed {
     let mut parsed = Parsed { file: block.file, ..Parsed::default() };
     let Some(file) = files.get(block.file) else { return parsed };
+    let block = block.unwrapped(&file.wrapping);
     let is_arrival = file.format.told().is_arrival;
     let mut parser = file.format.parser();
     for (number, line) in block.lines() {

@@ -8,6 +8,7 @@ use std::thread::available_parallelism;
 use self::names::Names;
 use self::progress::watched;
 use super::exit::{ExitCode, Failure};
+use super::print::joined;
 use super::rules_flags::RulesArgs;
 use super::store_flags::parse_at_least_one;
 use super::values::one_of;
@@ -133,6 +134,9 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     };
     if blocks.is_reordered() {
         writeln!(err, "note: the logs are read in the order of their first lines")?;
+    }
+    for file in blocks.files().iter().filter(|file| file.wrapping.names().next().is_some()) {
+        writeln!(err, "note: {}: lines are read out of {}", file.name, joined(file.wrapping.names(), ", "))?;
     }
     let (progress, size) = (blocks.progress(), blocks.files().iter().map(|file| file.size).sum());
     let report = watched(&progress, size, &lines, || simulation::run(blocks, rules, other, &options));

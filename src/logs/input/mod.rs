@@ -8,8 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::compression::Reader;
-use super::format::{self, Format, GivenFormat, MAX_LINE};
+use super::format::{self, Format, GivenFormat, MAX_LINE, MAX_SAMPLE};
+use super::lines::lines;
 use super::told::Told;
+use super::wrapping::Wrapping;
 use crate::engine::algorithms::micros::Micros;
 
 mod compression;
@@ -28,6 +30,7 @@ pub struct LogFile {
     /// `standard input` for that.
     pub name: String,
     pub format: Arc<Format>,
+    pub wrapping: Arc<Wrapping>,
     /// The instant of the first line that tells one.
     pub first: Option<Micros>,
     /// In bytes, as stored. `None` for a pipe.
@@ -45,23 +48,16 @@ pub struct Block {
 }
 
 impl Block {
+    /// The lines without what a collector put around them.
+    #[must_use]
+    pub fn unwrapped(self, wrapping: &Wrapping) -> Self {
+        if wrapping.is_none() { self } else { Self { bytes: wrapping.taken_off(self.bytes), ..self } }
+    }
+
     /// The lines without their ends, with their numbers. Blank lines are left out.
     pub fn lines(&self) -> impl Iterator<Item = (u64, &[u8])> {
         (self.first_line..).zip(lines(&self.bytes)).filter(|(_, line)| !line.trim_ascii().is_empty())
     }
-}
-
-fn lines(bytes: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
-    let mut rest = bytes;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
-        let line = &rest[..end];
-        rest = rest.get(end + 1..).unwrap_or_default();
-        Some(line)
-    })
 }
 
 /// The reason why a log can't be read, or no further.
@@ -123,6 +119,7 @@ enum Source {
 struct OpenFile {
     file: usize,
     reader: Reader,
+    wrapping: Arc<Wrapping>,
     /// The start of a line whose end was not read yet.
     partial: Vec<u8>,
     next_line: u64,
@@ -182,7 +179,16 @@ impl Blocks {
                 (Vec::new(), opened.map_err(|error| ReadError::io(&self.files[place].name, error))?)
             }
         };
-        Ok(OpenFile { file: place, reader, partial, next_line: 1, is_skipping: false, error: None, has_ended: false })
+        Ok(OpenFile {
+            file: place,
+            reader,
+            wrapping: self.files[place].wrapping.clone(),
+            partial,
+            next_line: 1,
+            is_skipping: false,
+            error: None,
+            has_ended: false,
+        })
     }
 }
 
@@ -229,7 +235,7 @@ impl OpenFile {
             match memchr::memrchr(b'\n', &bytes) {
                 // The line at which a broken file breaks off is not whole.
                 _ if self.has_ended && self.error.is_none() => {}
-                Some(end) => self.partial = bytes.split_off(end + 1),
+                Some(end) => self.partial = bytes.split_off(whole(&bytes[..=end], &self.wrapping)),
                 None if bytes.len() > MAX_LINE => {
                     // Its parser says that it is too long.
                     bytes.truncate(MAX_LINE + 1);
@@ -250,6 +256,19 @@ impl OpenFile {
         }
         None
     }
+}
+
+/// The length of these lines without a line at their end whose rest comes later, unless it is too long or all of them.
+fn whole(lines: &[u8], wrapping: &Wrapping) -> usize {
+    let mut length = lines.len();
+    while !wrapping.is_none() && lines.len() - length < MAX_LINE {
+        let start = memchr::memrchr(b'\n', &lines[..length.saturating_sub(1)]).map_or(0, |end| end + 1);
+        if start == 0 || !wrapping.goes_on(lines[start..length].trim_ascii_end()) {
+            return length;
+        }
+        length = start;
+    }
+    lines.len()
 }
 
 /// The error of a file that breaks off after whole lines.
@@ -287,27 +306,51 @@ fn inspect(path: &Path, format: Option<&GivenFormat>, progress: &Progress) -> Re
         Ok(read) if (read as u64) < SAMPLE => start.len(),
         _ => memchr::memrchr(b'\n', &start).unwrap_or(start.len()),
     };
-    let (format, first) = detect(&name, &start[..whole], format)?;
-    let file = LogFile { name, format: Arc::new(format), first, size };
+    let (wrapping, format, first) = detect(&name, &start[..whole], format)?;
+    let file = LogFile { name, format: Arc::new(format), wrapping: Arc::new(wrapping), first, size };
     let source = if is_stdin(path) { Source::Begun(start, reader) } else { Source::Path(path.to_owned()) };
     Ok((file, source))
 }
 
-/// The format of a log that begins like this, and its first instant.
-fn detect(name: &str, start: &[u8], given: Option<&GivenFormat>) -> Result<(Format, Option<Micros>), ReadError> {
-    let sample = lines(start).filter(|line| !line.trim_ascii().is_empty());
-    let is_empty = sample.clone().next().is_none();
-    let format = match given {
-        Some(given) => Some(given.of_log(sample.clone())),
-        None if is_empty => Some(Format::empty()),
-        None => Format::detect(sample.clone()),
-    };
-    let format = format.ok_or_else(|| {
+/// Finds the collectors' layers around a log that begins like this, the format and the first instant.
+fn detect(
+    name: &str,
+    start: &[u8],
+    given: Option<&GivenFormat>,
+) -> Result<(Wrapping, Format, Option<Micros>), ReadError> {
+    let unknown = || {
         let names = format::names();
-        let reason = format!("its format is not known; give `--log-format` one of {names}, or the format as in the server's configuration");
+        let reason = format!(
+            "its format is not known; give `--log-format` one of {names}, or the format as in the server's configuration"
+        );
         ReadError::new(name, reason)
-    })?;
-    let mut parser = format.parser();
-    let first = sample.clone().find_map(|line| parser.parse(line).ok().flatten()).map(|entry| entry.at);
-    Ok((format, first))
+    };
+    let read = |(wrapping, bytes): (Wrapping, Vec<u8>)| {
+        let format = format_of(&bytes, given)?;
+        let mut parser = format.parser();
+        let first = filled(&bytes).find_map(|line| parser.parse(line).ok().flatten().map(|entry| entry.at));
+        Some((format.fit(filled(&bytes)), (wrapping, format, first)))
+    };
+    let plain = read((Wrapping::default(), start.to_vec()));
+    if let Some(((whole, _), plain)) = plain
+        && whole == filled(start).take(MAX_SAMPLE).count()
+    {
+        return Ok(plain);
+    }
+    // Of several that fit best, the one with the fewest layers.
+    let found = Wrapping::of(start).into_iter().rev().filter_map(read).max_by_key(|(fit, _)| *fit);
+    found.map(|(_, found)| found).ok_or_else(unknown)
+}
+
+fn filled(bytes: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
+    lines(bytes).filter(|line| !line.trim_ascii().is_empty())
+}
+
+/// The format of lines; `None` if it is not known.
+fn format_of(bytes: &[u8], given: Option<&GivenFormat>) -> Option<Format> {
+    match given {
+        Some(given) => Some(given.of_log(filled(bytes))),
+        None if filled(bytes).next().is_none() => Some(Format::empty()),
+        None => Format::detect(filled(bytes)),
+    }
 }

@@ -260,6 +260,17 @@ const REQUEST: [(&str, &str); 6] = [
     ("headers", "`headers` only once"),
 ];
 
+/// The text of a member, with its escapes; `None` if the line is no object with such a text.
+pub(super) fn text_member<'a>(line: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]> {
+    let mut scanner = Scanner::object(line).ok()?;
+    while let Some((name, value)) = scanner.member().ok()? {
+        if let (true, Scanned::Text(text)) = (name == wanted, value) {
+            return Some(text);
+        }
+    }
+    None
+}
+
 /// Headers of a request, at most: the search for one that comes twice is quadratic.
 const MAX_HEADERS: usize = 256;
 
