@@ -2,34 +2,37 @@
 
 use std::fmt::Debug;
 
+use ipnet::IpNet;
+
 use super::limits::Change;
 use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::{Match, PartMatch};
 use crate::engine::request::part::TypedPart;
+use crate::engine::telling::coverage::{host_is_within, path_is_within, within};
 use crate::engine::telling::order::Effect;
 use crate::engine::text::quote::joined;
 
 /// The effect of covering more requests, which then count as well, or fewer.
 pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
     let (before, after) = (&old.conditions, &new.conditions);
-    if format!("{before:?}") == format!("{after:?}") {
-        return None;
-    }
     let parts = [
-        ("methods", one_is_enough(&before.methods, &after.methods)),
-        ("hosts", one_is_enough(&before.hosts, &after.hosts)),
-        ("paths", one_is_enough(&before.paths, &after.paths)),
-        ("networks", one_is_enough(&before.networks, &after.networks)),
-        ("domains", one_is_enough(&before.domains, &after.domains)),
-        ("excluded hosts", each_must_hold(&before.other_hosts, &after.other_hosts)),
-        ("excluded networks", each_must_hold(&before.other_networks, &after.other_networks)),
+        ("methods", one_is_enough(&before.methods, &after.methods, String::eq)),
+        ("hosts", one_is_enough(&before.hosts, &after.hosts, host_is_within)),
+        ("paths", one_is_enough(&before.paths, &after.paths, path_is_within)),
+        ("networks", one_is_enough(&before.networks, &after.networks, network_is_within)),
+        ("domains", one_is_enough(&before.domains, &after.domains, String::eq)),
+        ("excluded hosts", none_must_hold(&before.other_hosts, &after.other_hosts, host_is_within)),
+        ("excluded networks", none_must_hold(&before.other_networks, &after.other_networks, network_is_within)),
         ("headers", each_must_hold(&on("header", before), &on("header", after))),
         ("claims", each_must_hold(&on("claim", before), &on("claim", after))),
         ("descriptor", unless_same(&on("descriptor", before), &on("descriptor", after))),
         ("reading of paths", unless_same(&before.path_reading, &after.path_reading)),
     ];
     let changed: Vec<_> = parts.into_iter().filter(|(_, effect)| *effect != Effect::NONE).collect();
+    if changed.is_empty() {
+        return None;
+    }
     let effect = changed.iter().fold(Effect::NONE, |all, (_, effect)| all | *effect);
     let names: Vec<&str> = changed.iter().map(|(name, _)| *name).collect();
     let covers = match effect {
@@ -72,13 +75,18 @@ fn list<T: ToString>(items: &[T]) -> Option<String> {
 }
 
 /// The effect of changing a list of which one item is enough, and that matches everything if it is empty.
-fn one_is_enough<T: Debug>(old: &[T], new: &[T]) -> Effect {
-    match (old.is_empty(), new.is_empty()) {
-        (true, true) => Effect::NONE,
-        (true, false) => Effect::LOOSER,
-        (false, true) => Effect::STRICTER,
-        (false, false) => each_must_hold(old, new).reversed(),
-    }
+fn one_is_enough<T>(old: &[T], new: &[T], is_within: impl Fn(&T, &T) -> bool) -> Effect {
+    Effect { stricter: !within(new, old, &is_within), looser: !within(old, new, &is_within) }
+}
+
+/// The effect of changing a list of exclusions.
+fn none_must_hold<T>(old: &[T], new: &[T], is_within: impl Fn(&T, &T) -> bool) -> Effect {
+    let excludes = |all: &[T], one: &T| all.iter().any(|other| is_within(one, other));
+    Effect { stricter: !old.iter().all(|one| excludes(new, one)), looser: !new.iter().all(|one| excludes(old, one)) }
+}
+
+fn network_is_within(one: &IpNet, other: &IpNet) -> bool {
+    other.contains(one)
 }
 
 /// The effect of changing a list of conditions that must all hold.

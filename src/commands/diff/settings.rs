@@ -33,6 +33,8 @@ pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
         unless_same("lease", &old.lease, &new.lease, Effect::BOTH, "gateways take tokens ahead of use"),
         unless_same("queue", &old.queue, &new.queue, Effect::NONE, "entries have other fields"),
         script(old, new),
+        short(old, new),
+        tag(old, new),
     ];
     found.into_iter().flatten().chain(cost_fallback(old, new)).collect()
 }
@@ -192,6 +194,21 @@ fn headers(old: &Limit, new: &Limit) -> Option<Change> {
 fn script(old: &Limit, new: &Limit) -> Option<Change> {
     let is_same = format!("{:?}", old.script) == format!("{:?}", new.script);
     (!is_same).then(|| change("script", "one script", "another", Effect::BOTH, "only the script knows what it denies"))
+}
+
+/// The change of what the keys of its buckets begin with. A limit with another name may keep it.
+fn short(old: &Limit, new: &Limit) -> Option<Change> {
+    let is_changed = old.name == new.name && old.short != new.short;
+    is_changed.then(|| change("short", &*old.short, &*new.short, Effect::NONE, "all buckets start full, once"))
+}
+
+/// The change of a hash tag that is set. Another one that follows from `by` or `short` is told with them.
+fn tag(old: &Limit, new: &Limit) -> Option<Change> {
+    let is_set = |limit: &Limit| limit.tag != limit.default_tag();
+    let is_changed = old.tag != new.tag && (is_set(old) || is_set(new));
+    let word = |limit: &Limit| if is_set(limit) { "set" } else { "default" };
+    let note = "in a Redis Cluster, all buckets start full, once";
+    is_changed.then(|| change("tag", word(old), word(new), Effect::NONE, note))
 }
 
 fn unless_same<T: std::fmt::Debug>(what: &'static str, old: &T, new: &T, effect: Effect, note: &str) -> Option<Change> {

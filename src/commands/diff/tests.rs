@@ -57,6 +57,17 @@ fn every_kind_of_change_has_a_direction() {
         (plain.clone(), with("match: { path: /a }"), L),
         (with("match: { path: /a }"), with("match: { path: [/a, /b] }"), S),
         (with("match: { path: /a }"), with("match: { path: /b }"), B),
+        (with("match: { path: /a/** }"), with("match: { path: /a/b }"), L),
+        (with("match: { path: [/a/**, /b] }"), with("match: { path: '/a/{x}' }"), L),
+        (with("match: { path: '/a/{x}' }"), with("match: { path: '/a/{y}' }"), N),
+        (with("match: { path: /a/** }"), with("match: { path: [/a/b, /c] }"), B),
+        (with("match: { methods: [GET, POST] }"), with("match: { methods: [POST, GET] }"), N),
+        (with("match: { host: '*.example' }"), with("match: { host: [a.example, b.example] }"), L),
+        (with("match: { cidr: 10.0.0.0/8 }"), with("match: { cidr: [10.1.0.0/16, 10.2.0.0/16] }"), L),
+        (with("match: { cidr: { not: 10.0.0.0/8 } }"), with("match: { cidr: { not: 10.1.0.0/16 } }"), S),
+        (with("match: { host: { not: '*.example' } }"), with("match: { host: { not: [a.example, c.test] } }"), B),
+        (plain.clone(), with("short: s"), N),
+        (plain.clone(), with("tag: t"), N),
         (with("match: { methods: [GET] }"), with("match: { methods: [GET], headers: { x-a: present } }"), L),
         (with("match: { host: { not: a.example.com } }"), plain.clone(), S),
         (with("by: ip/64"), with("by: ip/56"), S),
@@ -103,6 +114,50 @@ fn every_kind_of_change_has_a_direction() {
         assert_eq!(found.effect, expected, "{old} -> {new}: {found:?}");
         let back = diff(&one(&new), &one(&old)).remove(0);
         assert_eq!(back.effect, expected.reversed(), "{new} -> {old}: {back:?}");
+    }
+}
+
+/// The values of each key of `match`, and the requests on which they differ.
+const METHODS: [&str; 4] = ["", "methods: [GET]", "methods: [POST, GET]", "methods: [POST]"];
+const HOSTS: [&str; 5] = ["", "host: a.test", "host: '*.a.test'", "host: ['*.test']", "host: { not: '*.a.test' }"];
+const PATHS: [&str; 6] =
+    ["", "path: /a", "path: /a/**", "path: [/a/b, /c]", "path: '/a/{x}'", "path: ['/{x}', '/{x}/b']"];
+const NETWORKS: [&str; 5] = [
+    "",
+    "cidr: 10.0.0.0/8",
+    "cidr: [10.1.0.0/16, 192.0.2.0/24]",
+    "cidr: { not: 10.0.0.0/8 }",
+    "cidr: { not: [10.1.0.0/16, 192.0.2.0/24] }",
+];
+
+/// What covers more or fewer requests is so for every request, and what changes nothing for none.
+#[test]
+fn the_effect_of_a_match_is_that_on_each_request() {
+    let headers = Headers::default();
+    let (hosts, paths) = (["a.test", "b.a.test", "c.test", "d.example"], ["/", "/a", "/a/b", "/a/c", "/c", "/c/d/b"]);
+    let clients = ["10.1.2.3", "10.2.2.3", "192.0.2.1", "198.51.100.1"];
+    let mut requests = Vec::new();
+    for method in ["GET", "POST", "PUT"] {
+        for (host, path) in hosts.iter().flat_map(|host| paths.iter().map(move |path| (host, path))) {
+            let with = |client: &str| Request { method, host, path, client: client.parse().ok(), ..sample(&headers) };
+            requests.extend(clients.map(with));
+        }
+    }
+    let pick = |number: usize| {
+        let keys = [METHODS[number % 4], HOSTS[number / 4 % 5], PATHS[number / 20 % 6], NETWORKS[number / 120 % 5]];
+        let keys: Vec<_> = keys.into_iter().filter(|key| !key.is_empty()).collect();
+        one(&format!("count: 1, period: 1s, match: {{ {} }}", keys.join(", ")))
+    };
+    let rules: Vec<_> = (0..600).step_by(7).map(|number| rulebook(&pick(number))).collect();
+    for (old, new) in rules.iter().flat_map(|old| rules.iter().map(move |new| (old, new))) {
+        let covers = |rules: &Rulebook, request| rules.rules.limits()[0].conditions.check(request).is_ok();
+        let effect = compare(old, new).remove(0).effect;
+        let differs = |has, lacks| requests.iter().find(|request| covers(has, request) && !covers(lacks, request));
+        let [more, fewer] = [differs(new, old), differs(old, new)];
+        // In doubt, it says that a change may do both.
+        let shown = || [old, new].map(|rules| format!("{:?}", rules.rules.limits()[0].conditions));
+        assert!(effect.stricter || more.is_none(), "{:?} {more:?}", shown());
+        assert!(effect.looser || fewer.is_none(), "{:?} {fewer:?}", shown());
     }
 }
 

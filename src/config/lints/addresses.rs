@@ -2,9 +2,9 @@
 
 use super::super::problem::Place;
 use super::Subject;
-use super::coverage::{covers, is_coarser};
 use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
+use crate::engine::telling::coverage::{covers, is_coarser};
 
 pub(super) fn find<'s>(
     subject: &Subject<'_>,

@@ -2,13 +2,13 @@
 //! nothing, or too much.
 
 use super::super::problem::Place;
-use super::coverage::covers;
 use super::{Lint, Subject};
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::LimitMode;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::matching::Match;
 use crate::engine::request::part::{Part, TypedPart};
+use crate::engine::telling::coverage::covers;
 
 /// A finding: its place, the message and the help.
 type Told = (Lint, Place, &'static str, &'static str);

@@ -2,10 +2,10 @@
 
 use super::super::problem::Place;
 use super::Subject;
-use super::coverage::covers;
 use crate::engine::limit::Cost;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::request::part::Part;
+use crate::engine::telling::coverage::covers;
 
 pub(super) fn find<'s>(
     subject: &Subject<'_>,

@@ -3,11 +3,11 @@
 
 use super::super::problem::Place;
 use super::Subject;
-use super::coverage::covers;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
+use crate::engine::telling::coverage::covers;
 
 pub(super) fn find<'s>(
     subject: &Subject<'_>,

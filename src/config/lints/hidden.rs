@@ -2,12 +2,12 @@
 
 use super::super::problem::{Place, quoted};
 use super::Subject;
-use super::coverage::{covers, is_coarser};
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
+use crate::engine::telling::coverage::{covers, is_coarser};
 use crate::engine::telling::order::{self, Counted};
 
 /// Returns the findings about a limit: the other limit that hides it, or the windows of its own that hide others.

@@ -5,7 +5,6 @@ mod addresses;
 mod allowances;
 mod authentication;
 mod costs;
-mod coverage;
 mod credentials;
 mod free_ids;
 mod hidden;

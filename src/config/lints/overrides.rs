@@ -9,7 +9,6 @@ use regex_syntax::hir::Look;
 
 use super::super::node::Node;
 use super::super::problem::quoted;
-use super::coverage::covers;
 use super::{Lint, MOST_COMPARED, Subject};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::Limit;
@@ -21,6 +20,7 @@ use crate::engine::limit::overrides::OverrideLookup;
 use crate::engine::request::Duplicates;
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
+use crate::engine::telling::coverage::covers;
 use crate::message::host_pattern::HostPattern;
 
 /// The most overrides that are kept to be compared with the others. A file may have a million.

@@ -1,4 +1,4 @@
-//! Compares what limits cover. In doubt, one does not cover the other.
+//! Compares what limits cover. In doubt, one does not cover the other. `weir diff` and the lints of `weir check` both ask here.
 
 use crate::engine::limit::matching::{Match, ValueTest};
 use crate::engine::request::part::TypedPart;
@@ -6,7 +6,7 @@ use crate::engine::request::path_pattern::{PathPattern, Segment};
 use crate::message::host_pattern::HostPattern;
 
 /// Returns whether `wide` covers every request that `narrow` covers.
-pub(super) fn covers(wide: &Match, narrow: &Match) -> bool {
+pub(crate) fn covers(wide: &Match, narrow: &Match) -> bool {
     within(&narrow.methods, &wide.methods, |one, other| one == other)
         && within(&narrow.hosts, &wide.hosts, host_is_within)
         && (wide.other_hosts.is_empty() || wide.other_hosts == narrow.other_hosts)
@@ -22,11 +22,11 @@ pub(super) fn covers(wide: &Match, narrow: &Match) -> bool {
 }
 
 /// Returns whether a list of alternatives is within another. An empty list allows everything.
-fn within<T>(narrow: &[T], wide: &[T], is_within: impl Fn(&T, &T) -> bool) -> bool {
+pub(crate) fn within<T>(narrow: &[T], wide: &[T], is_within: impl Fn(&T, &T) -> bool) -> bool {
     wide.is_empty() || !narrow.is_empty() && narrow.iter().all(|one| wide.iter().any(|other| is_within(one, other)))
 }
 
-fn host_is_within(one: &HostPattern, other: &HostPattern) -> bool {
+pub(crate) fn host_is_within(one: &HostPattern, other: &HostPattern) -> bool {
     match (one, other) {
         (HostPattern::Exact(host), pattern) => pattern.matches(host),
         (HostPattern::Below(one), HostPattern::Below(other)) => one.ends_with(other.as_str()),
@@ -34,7 +34,7 @@ fn host_is_within(one: &HostPattern, other: &HostPattern) -> bool {
     }
 }
 
-fn path_is_within(one: &PathPattern, other: &PathPattern) -> bool {
+pub(crate) fn path_is_within(one: &PathPattern, other: &PathPattern) -> bool {
     let is_long_enough = if other.is_open {
         one.segments.len() >= other.segments.len()
     } else {
@@ -66,6 +66,6 @@ fn is_same(one: &ValueTest, other: &ValueTest) -> bool {
 }
 
 /// Returns whether all requests in one bucket by `fine` are in one bucket by `coarse`.
-pub(super) fn is_coarser(coarse: &[TypedPart], fine: &[TypedPart]) -> bool {
+pub(crate) fn is_coarser(coarse: &[TypedPart], fine: &[TypedPart]) -> bool {
     coarse.iter().all(|part| fine.iter().any(|other| part == other || part.is_wider_address(other)))
 }
