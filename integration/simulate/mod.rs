@@ -5,6 +5,7 @@ mod agreement;
 mod coverage;
 mod formats;
 mod lacking;
+mod model;
 mod page;
 mod rows;
 mod unread;

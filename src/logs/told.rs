@@ -18,6 +18,8 @@ pub struct Told {
     pub path: bool,
     pub query: bool,
     pub client: bool,
+    /// The client is that behind trusted proxies, as Weir has found it.
+    pub client_is_resolved: bool,
     pub tls_subject: bool,
     pub headers: ToldHeaders,
     /// The keys of descriptor entries; `None` if lines tell no descriptors.
@@ -69,6 +71,7 @@ impl Told {
             path: self.path && other.path,
             query: self.query && other.query,
             client: self.client && other.client,
+            client_is_resolved: self.client_is_resolved && other.client_is_resolved,
             tls_subject: self.tls_subject && other.tls_subject,
             headers: self.headers.and(&other.headers),
             descriptors: self.descriptors.as_ref().zip(other.descriptors.as_ref()).map(|(left, right)| left & right),

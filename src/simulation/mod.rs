@@ -9,6 +9,7 @@
 
 pub mod against;
 mod calls;
+mod clients;
 pub mod coverage;
 mod ids;
 pub mod load;

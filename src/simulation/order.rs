@@ -25,12 +25,23 @@ pub(super) struct Order {
     free: Vec<u32>,
     read: u64,
     latest: Micros,
+    /// Other files go on from here.
+    until: Option<Micros>,
     added: usize,
 }
 
 impl Order {
     pub(super) fn new(window: Micros) -> Self {
-        Self { window, waiting: Vec::new(), held: Vec::new(), free: Vec::new(), read: 0, latest: Micros(0), added: 0 }
+        Self {
+            window,
+            waiting: Vec::new(),
+            held: Vec::new(),
+            free: Vec::new(),
+            read: 0,
+            latest: Micros(0),
+            until: None,
+            added: 0,
+        }
     }
 
     /// Adds a request in the order of the log, and releases those that need not wait any longer.
@@ -49,9 +60,15 @@ impl Order {
         self.read += 1;
         self.added += 1;
         if self.added >= BATCH {
-            let horizon = self.latest.before(self.window);
+            let latest = self.until.map_or(self.latest, |until| until.min(self.latest));
+            let horizon = latest.before(self.window);
             self.release(|at, left| at <= horizon || left > MOST_HELD - BATCH, release);
         }
+    }
+
+    /// Holds requests back for those of other files, which go on at this instant.
+    pub(super) fn wait_for(&mut self, until: Option<Micros>) {
+        self.until = until;
     }
 
     /// Releases all requests.

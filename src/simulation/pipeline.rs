@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use super::against::{Comparing, SideOutcome};
+use super::clients;
 use super::coverage::Missing;
 use super::order::{BRIEF_WINDOW, Order, WINDOW};
 use super::replay::Replay;
@@ -21,6 +22,7 @@ use crate::engine::limit::rules::Rules;
 use crate::logs::RecordingEnd;
 use crate::logs::input::{Block, Blocks, LogFile, ReadError};
 use crate::logs::told::Told;
+use crate::message::client_address::TrustedProxies;
 use crate::message::lossless;
 
 /// The blocks that wait for a thread.
@@ -34,8 +36,19 @@ pub struct Options<'a> {
     pub goal: Option<Goal>,
     /// The most denied ids that a report has, per limit.
     pub top: usize,
+    /// The proxies that name clients, as for `weir serve`.
+    pub trusted: TrustedProxies,
     /// Counts the lines that were decided.
     pub lines: &'a AtomicU64,
+}
+
+/// The inputs of all parsers.
+#[derive(Clone, Copy)]
+struct Context<'a> {
+    files: &'a [LogFile],
+    side: &'a Side,
+    other: Option<&'a Side>,
+    trusted: &'a TrustedProxies,
 }
 
 /// The requests of a block.
@@ -43,11 +56,13 @@ pub struct Options<'a> {
 struct Parsed {
     /// The place of the file.
     file: usize,
+    until: Option<Micros>,
     arrivals: Vec<Arrival>,
     counts: LineCounts,
     examples: Vec<Example>,
     /// The requests among the arrivals that the server had answered with 429.
     answered_429: u64,
+    maybe_proxied: u64,
     new_members: u64,
     new_member: Option<Example>,
     lacking: Vec<Lacking>,
@@ -72,6 +87,7 @@ pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options
     let side = Side::new(rules, &told);
     let other = other.map(|rules| Side::new(rules, &told));
     let (side, other, files) = (&side, other.as_ref(), &files);
+    let context = Context { files, side, other, trusted: &options.trusted };
     let mut decider = Decider::new(side, other, &told, files, options);
     thread::scope(|scope| {
         let mut to_parsers = Vec::new();
@@ -81,7 +97,7 @@ pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options
             let (to_decider, parsed) = sync_channel(WAITING);
             to_parsers.push(to_parser);
             from_parsers.push(parsed);
-            scope.spawn(move || parse_all(&blocks, &to_decider, files, side, other));
+            scope.spawn(move || parse_all(&blocks, &to_decider, &context));
         }
         scope.spawn(move || deal(blocks, &to_parsers));
         // The blocks end with the first parser that has none in its turn.
@@ -103,16 +119,10 @@ fn deal(blocks: Blocks, parsers: &[SyncSender<Result<Block, ReadError>>]) {
     }
 }
 
-fn parse_all(
-    blocks: &Receiver<Result<Block, ReadError>>,
-    decider: &SyncSender<Parsed>,
-    files: &[LogFile],
-    side: &Side,
-    other: Option<&Side>,
-) {
+fn parse_all(blocks: &Receiver<Result<Block, ReadError>>, decider: &SyncSender<Parsed>, context: &Context<'_>) {
     for block in blocks {
         let parsed = match block {
-            Ok(block) => parse(block, files, side, other),
+            Ok(block) => parse(block, context),
             Err(error) => Parsed { error: Some(error), ..Parsed::default() },
         };
         if decider.send(parsed).is_err() {
@@ -121,11 +131,12 @@ fn parse_all(
     }
 }
 
-fn parse(block: Block, files: &[LogFile], side: &Side, other: Option<&Side>) -> Parsed {
-    let mut parsed = Parsed { file: block.file, ..Parsed::default() };
+fn parse(block: Block, context: &Context<'_>) -> Parsed {
+    let Context { files, side, other, trusted } = *context;
+    let mut parsed = Parsed { file: block.file, until: block.until, ..Parsed::default() };
     let Some(file) = files.get(block.file) else { return parsed };
     let block = block.unwrapped(&file.wrapping);
-    let is_arrival = file.format.told().is_arrival;
+    let told = file.format.told();
     let mut parser = file.format.parser();
     for (number, line) in block.lines() {
         parsed.counts.lines += 1;
@@ -141,16 +152,21 @@ fn parse(block: Block, files: &[LogFile], side: &Side, other: Option<&Side>) -> 
                         found: lossless::text(name).into_owned(),
                     });
                 }
-                match arrival(&entry, is_arrival, side, other) {
+                match arrival(&entry, told, trusted, side, other) {
                     Ok(mut arrival) => {
                         parsed.take_lacking(number, &mut arrival);
+                        parsed.maybe_proxied += u64::from(clients::may_be_proxied(&entry, told, trusted));
                         parsed.answered_429 += u64::from(entry.status == Some(429));
                         parsed.arrivals.push(arrival);
                         continue;
                     }
                     Err(reason) => {
-                        let client = entry.unread_client.filter(|_| reason == LeftOut::NoClient);
-                        (reason, client.map(lossless::text).unwrap_or_default())
+                        let found = match (entry.unread_client, entry.client) {
+                            (Some(unread), _) => lossless::text(unread),
+                            (None, Some(proxy)) => format!("the trusted proxy {proxy}").into(),
+                            (None, None) => Cow::default(),
+                        };
+                        (reason, found)
                     }
                 }
             }
@@ -191,6 +207,7 @@ struct Decider<'s> {
     counts: LineCounts,
     examples: Vec<Example>,
     answered_429: u64,
+    maybe_proxied: u64,
     new_members: u64,
     new_member: Option<Example>,
     /// By the place of the file; `None` for a file that is not a recording.
@@ -240,6 +257,7 @@ impl<'s> Decider<'s> {
             counts: LineCounts::default(),
             examples: Vec::new(),
             answered_429: 0,
+            maybe_proxied: 0,
             new_members: 0,
             new_member: None,
             recordings: files.iter().map(recording).collect(),
@@ -258,6 +276,7 @@ impl<'s> Decider<'s> {
             }
         }
         self.answered_429 += parsed.answered_429;
+        self.maybe_proxied += parsed.maybe_proxied;
         self.new_members += parsed.new_members;
         self.new_member = self.new_member.take().or(parsed.new_member);
         if let Some(Some(recording)) = self.recordings.get_mut(parsed.file) {
@@ -272,6 +291,7 @@ impl<'s> Decider<'s> {
         for arrival in parsed.arrivals {
             self.order.add(arrival, &mut |arrival| self.sides.decide(arrival));
         }
+        self.order.wait_for(parsed.until);
     }
 
     fn finish(mut self, options: &Options<'_>) -> Report {
@@ -290,6 +310,7 @@ impl<'s> Decider<'s> {
             span,
             requests,
             answered_429: self.answered_429,
+            maybe_proxied: self.maybe_proxied,
             new_members: self.new_members,
             new_member: self.new_member,
             recordings: self.recordings.into_iter().flatten().collect(),

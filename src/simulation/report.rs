@@ -28,6 +28,8 @@ pub struct Report {
     pub requests: u64,
     /// Those of them that the server had answered with 429.
     pub answered_429: u64,
+    /// Those that came from a private address and name another client, though no proxy there is trusted.
+    pub maybe_proxied: u64,
     /// Lines with members that the first lines of the log lack, and the first of these lines.
     pub new_members: u64,
     pub new_member: Option<Example>,

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::calls::entries;
+use super::clients;
 use super::coverage::{Missing, headers_read, missing, need_client, needs};
 use super::report::LeftOut;
 use crate::engine::algorithms::charge::Charge;
@@ -18,6 +19,7 @@ use crate::engine::request::Request;
 use crate::engine::request::incoming::{Incoming, Preparation};
 use crate::logs::told::Told;
 use crate::logs::{Lack, LogEntry};
+use crate::message::client_address::TrustedProxies;
 use crate::message::headers::Headers;
 use crate::message::path::EscapedSlashes;
 
@@ -151,10 +153,11 @@ fn keep(plan: &mut Plan, is_kept: impl Fn(u32, Option<&Charge>) -> bool) {
     plan.unsettled.retain(|limit| is_kept(*limit, None));
 }
 
-/// Reads the entry of a line as a listener reads a request. `is_arrival`: the log tells when requests arrive.
+/// Reads the entry of a line as a listener reads a request.
 pub(super) fn arrival(
     entry: &LogEntry<'_>,
-    is_arrival: bool,
+    told: &Told,
+    trusted: &TrustedProxies,
     side: &Side,
     other: Option<&Side>,
 ) -> Result<Arrival, LeftOut> {
@@ -164,11 +167,13 @@ pub(super) fn arrival(
     if entry.is_rejected {
         return Err(LeftOut::Rejected);
     }
-    if entry.unread_client.is_some() && (side.needs_client || other.is_some_and(|other| other.needs_client)) {
+    let needs_client = side.needs_client || other.is_some_and(|other| other.needs_client);
+    let client = clients::client(entry, told, trusted);
+    if needs_client && (entry.unread_client.is_some() || client.is_err()) {
         return Err(LeftOut::NoClient);
     }
     let took = entry.took.unwrap_or_default();
-    let at = if is_arrival { entry.at } else { entry.at.before(took) };
+    let at = if told.is_arrival { entry.at } else { entry.at.before(took) };
     let descriptors = entry.descriptors.as_deref();
     if let Some((call, domain)) = descriptors.and_then(|call| Some((call, call.domain.as_deref()?))) {
         let asked = side.ask_call(call, domain, at)?;
@@ -187,7 +192,7 @@ pub(super) fn arrival(
     };
     let received = incoming.read().map_err(|_| LeftOut::Rejected)?;
     let request = Request {
-        client: entry.client.as_ref().map(IpAddr::to_canonical),
+        client: client.ok().flatten().as_ref().map(IpAddr::to_canonical),
         tls_subject: entry.tls_subject.as_deref(),
         descriptor: &descriptor,
         now: at,

@@ -24,6 +24,7 @@ pub(super) fn render(report: &Report, names: &Names) -> String {
         "invalid": report.lines.left_out(LeftOut::InvalidEntry),
         "requests": report.requests,
         "answered_429": report.answered_429,
+        "maybe_proxied": report.maybe_proxied,
         "new_members": report.new_members,
         "recordings": report.recordings.iter().map(recording).collect::<Vec<_>>(),
         "late": report.late,

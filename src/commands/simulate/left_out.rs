@@ -26,6 +26,7 @@ pub(super) fn sentences(report: &Report, shows_ids: bool) -> Vec<String> {
     let reasons = LeftOut::ALL.into_iter().filter(|reason| *reason != LeftOut::NoRequest);
     told.extend(reasons.filter_map(|reason| sentence(report, reason, shows_ids)));
     told.extend(report.recordings.iter().flat_map(|recording| [lacking(recording), miscounted(recording)]).flatten());
+    told.extend(proxied(report));
     told.extend(of_limits(report));
     told.extend(new_members(report));
     if report.undecided > 0 {
@@ -121,6 +122,16 @@ pub(super) fn denied_before(report: &Report) -> Option<String> {
     let denied = of(report.answered_429, report.requests, "request");
     (report.answered_429 > 0)
         .then(|| format!("{denied} were already answered with 429 and count like the others: a limit was in force"))
+}
+
+/// Reports that most requests seem to come from proxies that are not trusted.
+fn proxied(report: &Report) -> Option<String> {
+    let proxied = of(report.maybe_proxied, report.requests, "request");
+    (report.maybe_proxied * 2 > report.requests).then(|| {
+        format!(
+            "{proxied} come from private addresses and name other clients: if these are proxies, give --trusted-proxies"
+        )
+    })
 }
 
 /// What one rules file would have denied, of what was decided.

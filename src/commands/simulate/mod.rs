@@ -7,6 +7,7 @@ use std::thread::available_parallelism;
 
 use self::names::Names;
 use self::progress::watched;
+use super::client_flags::TrustArgs;
 use super::exit::{ExitCode, Failure};
 use super::print::joined;
 use super::rules_flags::RulesArgs;
@@ -37,13 +38,17 @@ const BEFORE: Micros = Micros(24 * 3_600 * 1_000_000);
 /// Shows which clients limits would have denied, by the requests of access logs
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// An access log, compressed with gzip or zstd or not; `-` reads standard input; repeatable
+    /// An access log, compressed with gzip or zstd or not, or a directory of them; `-` reads standard input; several are
+    /// merged by time
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
 
     /// The format of the logs, if it cannot be detected: a name, such as `combined`, or as nginx, Apache or Envoy write it
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
+
+    #[command(flatten)]
+    trust: TrustArgs,
 
     #[command(flatten)]
     rules: RulesArgs,
@@ -130,11 +135,9 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         max_keys: args.max_keys,
         goal: (goal != Goal::default()).then_some(goal),
         top: args.top,
+        trusted: args.trust.trusted_proxies(),
         lines: &lines,
     };
-    if blocks.is_reordered() {
-        writeln!(err, "note: the logs are read in the order of their first lines")?;
-    }
     for file in blocks.files().iter().filter(|file| file.wrapping.names().next().is_some()) {
         writeln!(err, "note: {}: lines are read out of {}", file.name, joined(file.wrapping.names(), ", "))?;
     }

@@ -15,6 +15,8 @@ const READ: usize = 128 * 1024;
 const MAX_WINDOW: u64 = 128 * 1024 * 1024;
 
 const GZIP: [u8; 2] = [0x1F, 0x8B];
+const BZIP2: [u8; 3] = *b"BZh";
+const XZ: [u8; 4] = [0xFD, b'7', b'z', b'X'];
 const ZSTD: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 /// The second to fourth byte of a skippable frame, with which parallel compressors begin. The first is 0x50 to 0x5F.
 const SKIPPABLE: [u8; 3] = [0x2A, 0x4D, 0x18];
@@ -26,6 +28,12 @@ pub(super) fn decompressed(source: impl Read + Send + 'static, progress: Progres
     let mut source = Counted { source, progress };
     let mut magic = Vec::with_capacity(4);
     source.by_ref().take(4).read_to_end(&mut magic)?;
+    for (start, name, command) in [(&BZIP2[..], "bzip2", "bzcat"), (&XZ[..], "xz", "xzcat")] {
+        if magic.starts_with(start) {
+            let way_out = format!("it is compressed with {name}; give the output of `{command}` as standard input");
+            return Err(io::Error::new(io::ErrorKind::Unsupported, way_out));
+        }
+    }
     let is_gzip = magic.starts_with(&GZIP);
     let is_zstd = magic == ZSTD || magic.get(1..) == Some(&SKIPPABLE);
     let source = Cursor::new(magic).chain(source);

@@ -1,6 +1,7 @@
 //! Logs as blocks of whole lines: from files, compressed or not, and from standard input.
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -15,11 +16,18 @@ use super::wrapping::Wrapping;
 use crate::engine::algorithms::micros::Micros;
 
 mod compression;
+mod directory;
 #[cfg(test)]
 mod tests;
 
 /// The bytes of a block, about. A block has at most one line more.
 const BLOCK: usize = 256 * 1024;
+
+/// The same of many files, whose blocks wait for each other.
+const SMALLEST_BLOCK: usize = 8 * 1024;
+
+/// The lines of a block that are searched for an instant.
+const MOST_WITHOUT_INSTANT: usize = 16;
 
 /// The bytes at the start of a file from which its format is detected.
 const SAMPLE: u64 = 256 * 1024;
@@ -44,6 +52,8 @@ pub struct Block {
     pub file: usize,
     /// The number of the first line in its file, from 1.
     pub first_line: u64,
+    /// The instant from which all lines behind this block are, but for the disorder of each file. `None` if it does not matter.
+    pub until: Option<Micros>,
     bytes: Vec<u8>,
 }
 
@@ -99,29 +109,41 @@ impl Progress {
     }
 }
 
-/// The blocks of several files, one file after the other. After an error the next block is that of the next file.
+/// The blocks of several files, merged by time: each is that of the file whose next line is the oldest.
 pub struct Blocks {
     files: Vec<LogFile>,
-    is_reordered: bool,
     progress: Progress,
-    /// The files that were not begun, with their places.
-    waiting: VecDeque<(usize, Source)>,
-    current: Option<OpenFile>,
+    /// By the instant of the next line. A file is opened when its first line is the oldest.
+    waiting: BinaryHeap<Reverse<Waiting>>,
+    sources: Vec<Option<Source>>,
+    size: usize,
+    is_one: bool,
+}
+
+/// A file, by the instant of its next line and its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Waiting {
+    next: Micros,
+    file: usize,
 }
 
 /// A file, or the start of standard input and what follows.
 enum Source {
     Path(PathBuf),
     Begun(Vec<u8>, Reader),
+    /// It is open, and this is its next block.
+    Open(Box<OpenFile>, Option<Block>),
 }
 
-/// The file that is being read.
+/// A file that is being read.
 struct OpenFile {
     file: usize,
     reader: Reader,
+    format: Arc<Format>,
     wrapping: Arc<Wrapping>,
     /// The start of a line whose end was not read yet.
     partial: Vec<u8>,
+    size: usize,
     next_line: u64,
     /// The rest of a line that was too long is left out.
     is_skipping: bool,
@@ -130,35 +152,29 @@ struct OpenFile {
 }
 
 impl Blocks {
-    /// Opens files, `-` being standard input, and detects the format of each unless it is given. If all files begin with an
-    /// instant, the oldest is read first.
+    /// Opens files and the files of directories, `-` being standard input, and detects the format of each unless it is given.
     pub fn open(paths: &[PathBuf], format: Option<&GivenFormat>) -> Result<Self, ReadError> {
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
             return Err(ReadError::new("-", "standard input can be read only once"));
         }
+        let paths = directory::with_their_files(paths)?;
         let progress = Progress::default();
         let mut opened = Vec::with_capacity(paths.len());
-        for path in paths {
+        for path in &paths {
             opened.push(inspect(path, format, &progress)?);
         }
-        let firsts: Vec<Option<Micros>> = opened.iter().map(|(file, _)| file.first).collect();
-        let is_reordered = firsts.iter().all(Option::is_some) && !firsts.is_sorted();
-        if is_reordered {
-            opened.sort_by_key(|(file, _)| file.first);
-        }
-        let (files, sources): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-        let waiting = sources.into_iter().enumerate().collect();
-        Ok(Self { files, is_reordered, progress, waiting, current: None })
+        let (files, sources): (Vec<LogFile>, Vec<Source>) = opened.into_iter().unzip();
+        let sources = sources.into_iter().map(Some).collect();
+        // A file without instants is read at once.
+        let first = |(file, log): (usize, &LogFile)| Reverse(Waiting { next: log.first.unwrap_or_default(), file });
+        let waiting = files.iter().enumerate().map(first).collect();
+        let (size, is_one) = ((BLOCK / files.len().max(1)).max(SMALLEST_BLOCK), files.len() == 1);
+        Ok(Self { files, progress, waiting, sources, size, is_one })
     }
 
-    /// In the order in which they are read.
+    /// In the order in which they were given.
     pub fn files(&self) -> &[LogFile] {
         &self.files
-    }
-
-    /// The order is not the one that was given.
-    pub fn is_reordered(&self) -> bool {
-        self.is_reordered
     }
 
     /// The fields that are in every file.
@@ -171,24 +187,41 @@ impl Blocks {
         self.progress.clone()
     }
 
-    fn begin(&self, place: usize, source: Source) -> Result<OpenFile, ReadError> {
+    /// The file, and its next block if it was read.
+    fn begun(&self, file: usize, source: Source) -> Result<(Box<OpenFile>, Option<Block>), ReadError> {
+        let LogFile { name, format, wrapping, .. } = &self.files[file];
         let (partial, reader) = match source {
             Source::Begun(start, reader) => (start, reader),
             Source::Path(path) => {
                 let opened = File::open(path).and_then(|file| compression::decompressed(file, self.progress()));
-                (Vec::new(), opened.map_err(|error| ReadError::io(&self.files[place].name, error))?)
+                (Vec::new(), opened.map_err(|error| ReadError::io(name, error))?)
             }
+            Source::Open(open, ahead) => return Ok((open, ahead)),
         };
-        Ok(OpenFile {
-            file: place,
-            reader,
-            wrapping: self.files[place].wrapping.clone(),
-            partial,
-            next_line: 1,
-            is_skipping: false,
-            error: None,
-            has_ended: false,
-        })
+        let (format, wrapping, size) = (format.clone(), wrapping.clone(), self.size);
+        let (next_line, is_skipping, error, has_ended) = (1, false, None, false);
+        let open = OpenFile { file, reader, format, wrapping, partial, size, next_line, is_skipping, error, has_ended };
+        Ok((Box::new(open), None))
+    }
+
+    /// The next block of a file, of which the one after it is read ahead to know where it goes on.
+    fn block(&mut self, Waiting { next, file }: Waiting) -> Option<Result<Block, ReadError>> {
+        let source = self.sources[file].take()?;
+        let (mut open, ahead) = match self.begun(file, source) {
+            Ok(begun) => begun,
+            Err(error) => return Some(Err(error)),
+        };
+        let Some(mut block) = ahead.or_else(|| open.block()) else {
+            let OpenFile { error, next_line, .. } = *open;
+            return error.map(|error| Err(interrupted(&self.files[file].name, error, next_line)));
+        };
+        // One file needs no other's time.
+        let ahead = if self.is_one { None } else { open.block() };
+        let next = ahead.as_ref().and_then(|ahead| open.first_instant(ahead)).unwrap_or(next);
+        self.waiting.push(Reverse(Waiting { next, file }));
+        block.until = self.waiting.peek().map(|oldest| oldest.0.next).filter(|_| !self.is_one);
+        self.sources[file] = Some(Source::Open(open, ahead));
+        Some(Ok(block))
     }
 }
 
@@ -197,20 +230,9 @@ impl Iterator for Blocks {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(current) = &mut self.current {
-                if let Some(block) = current.block() {
-                    return Some(Ok(block));
-                }
-                let (file, error, line) = (current.file, current.error.take(), current.next_line);
-                self.current = None;
-                if let Some(error) = error {
-                    return Some(Err(interrupted(&self.files[file].name, error, line)));
-                }
-            }
-            let (place, source) = self.waiting.pop_front()?;
-            match self.begin(place, source) {
-                Ok(opened) => self.current = Some(opened),
-                Err(error) => return Some(Err(error)),
+            let Reverse(oldest) = self.waiting.pop()?;
+            if let Some(block) = self.block(oldest) {
+                return Some(block);
             }
         }
     }
@@ -221,8 +243,8 @@ impl OpenFile {
     fn block(&mut self) -> Option<Block> {
         while !self.has_ended {
             let mut bytes = std::mem::take(&mut self.partial);
-            bytes.reserve(BLOCK);
-            match self.reader.by_ref().take(BLOCK as u64).read_to_end(&mut bytes) {
+            bytes.reserve(self.size);
+            match self.reader.by_ref().take(self.size as u64).read_to_end(&mut bytes) {
                 Ok(0) => self.has_ended = true,
                 Ok(_) => {}
                 Err(error) => (self.error, self.has_ended) = (Some(error), true),
@@ -252,9 +274,19 @@ impl OpenFile {
             let first_line = self.next_line;
             let ends = memchr::memchr_iter(b'\n', &bytes).count() + usize::from(bytes.last() != Some(&b'\n'));
             self.next_line += ends as u64;
-            return Some(Block { file: self.file, first_line, bytes });
+            return Some(Block { file: self.file, first_line, until: None, bytes });
         }
         None
+    }
+
+    /// The instant at which the first readable line of a block was written.
+    fn first_instant(&self, block: &Block) -> Option<Micros> {
+        let mut parser = self.format.parser();
+        let start = lines(&block.bytes).take(MOST_WITHOUT_INSTANT).map(<[u8]>::to_vec);
+        let start: Vec<u8> = start.collect::<Vec<_>>().join(&b'\n');
+        let unwrapped = if self.wrapping.is_none() { start } else { self.wrapping.taken_off(start) };
+        let entry = lines(&unwrapped).find_map(|line| parser.parse(line).ok().flatten());
+        entry.map(|entry| entry.logged)
     }
 }
 

@@ -114,14 +114,13 @@ fn what_was_read_of_a_broken_file_counts_and_the_next_file_follows() {
 fn the_oldest_file_is_read_first() {
     let folder = Folder::new();
     let paths = [folder.file("new", line(5, "/")), folder.file("old.gz", gzip(line(1, "/").as_bytes()))];
-    let blocks = Blocks::open(&paths, None).unwrap();
-    let names: Vec<_> = blocks.files().iter().map(|file| file.name.rsplit('/').next().unwrap().to_owned()).collect();
-    assert_eq!((names, blocks.is_reordered()), (vec!["old.gz".to_owned(), "new".to_owned()], true));
-    assert!(blocks.files().iter().all(|file| file.format.name() == "common"));
-    let sorted = [paths[1].clone(), paths[0].clone()];
-    assert!(!Blocks::open(&sorted, None).unwrap().is_reordered());
-    let progress = Blocks::open(&sorted, None).map(|mut blocks| (blocks.by_ref().count(), blocks.progress().bytes()));
-    let sizes: u64 = sorted.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    for (paths, expected) in [(paths.clone(), [1, 0]), ([paths[1].clone(), paths[0].clone()], [0, 1])] {
+        let blocks = Blocks::open(&paths, None).unwrap();
+        assert!(blocks.files().iter().all(|file| file.format.name() == "common"));
+        assert_eq!(blocks.map(|block| block.unwrap().file).collect::<Vec<_>>(), expected);
+    }
+    let progress = Blocks::open(&paths, None).map(|mut blocks| (blocks.by_ref().count(), blocks.progress().bytes()));
+    let sizes: u64 = paths.iter().map(|path| fs::metadata(path).unwrap().len()).sum();
     assert_eq!(progress.unwrap(), (2, sizes));
 }
 
@@ -135,9 +134,37 @@ fn a_file_that_is_no_log_is_refused_with_what_would_be_right() {
     let unknown = refused(folder.file("notes", "some\nnotes\n"));
     assert!(unknown.contains("notes: its format is not known; give `--log-format` one of `envoy`"), "{unknown}");
     assert!(refused(folder.0.path().join("none")).ends_with("none: no such file"));
-    assert!(refused(folder.0.path().to_owned()).ends_with("expected a file, found a directory"));
+    let empty = Folder::new();
+    empty.file(".hidden", line(1, "/"));
+    assert!(refused(empty.0.path().to_owned()).ends_with("the directory has no files"));
+    let xz = refused(folder.file("a.xz", b"\xFD7zXZ\0..."));
+    assert!(xz.ends_with("it is compressed with xz; give the output of `xzcat` as standard input"), "{xz}");
     assert!(Blocks::open(&["-".into(), "-".into()], None).is_err());
     // An empty file, such as today's directly after rotation, is a log without lines.
     assert_eq!(read(&[folder.file("empty", "")]), (vec![], vec![]));
     assert!(Blocks::open(&[folder.file("empty", "")], None).is_ok());
+}
+
+/// Lines of several files come in the order of time, but for those of a block, whatever the files are called.
+#[test]
+fn files_are_merged_by_time() {
+    let folder = Folder::new();
+    let line = |second: usize| {
+        format!("192.0.2.7 - - [21/Nov/2026:04:{:02}:{:02} +0000] \"GET / HTTP/1.1\" 200 5\n", second / 60, second % 60)
+    };
+    let sizes = [3, 7, 11];
+    for (file, step) in sizes.into_iter().enumerate() {
+        folder.file(&format!("{file}"), (0..3_000 / step).flat_map(|at| vec![line(at * step); 40]).collect::<String>());
+    }
+    let (mut until, mut read) = (None, 0);
+    for block in Blocks::open(&[folder.0.path().to_owned()], None).unwrap() {
+        let block = block.unwrap();
+        read += block.lines().count();
+        let text = block.lines().next().unwrap().1.to_vec();
+        let format = Format::detect([&text[..]].into_iter()).unwrap();
+        let first = format.parser().parse(&text).unwrap().unwrap().at;
+        assert!(until.is_none_or(|until| until <= first), "{until:?} {first:?}");
+        until = block.until;
+    }
+    assert_eq!(read, sizes.iter().map(|step| 3_000 / step * 40).sum::<usize>());
 }

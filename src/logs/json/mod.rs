@@ -87,7 +87,8 @@ impl JsonFormat {
     }
 
     pub(super) fn told(&self) -> Told {
-        let told = field::told(self.members.iter().map(|(_, field)| field));
+        let client_is_resolved = matches!(self.dialect, Dialect::Weir | Dialect::Recording);
+        let told = Told { client_is_resolved, ..field::told(self.members.iter().map(|(_, field)| field)) };
         match self.dialect {
             Dialect::Caddy => Told {
                 method: true,
