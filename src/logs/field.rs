@@ -1,6 +1,7 @@
 //! The parts of a line, and the entry that they make.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::address::address;
@@ -26,6 +27,8 @@ pub(super) enum Field {
     Request,
     Method,
     Target,
+    /// The same as a URL with a host.
+    Url,
     /// A path, with its query or without, that counts unless the line tells the target, too.
     Path,
     /// A path that the server has decoded.
@@ -45,6 +48,8 @@ pub(super) enum Field {
     Waited(u64),
     /// A header, by its name in lower case.
     Header(Box<str>),
+    /// All headers of the request, as an object.
+    Headers,
     TlsSubject,
     Status,
     /// A field of our own log: a request without it was rejected before the limits were asked.
@@ -80,7 +85,7 @@ impl<'a> Draft<'a> {
     ) -> Result<(), &'static str> {
         let value = || if has_escapes { unescaped(raw) } else { Cow::Borrowed(raw) };
         match field {
-            Field::Ignored => {}
+            Field::Ignored | Field::Headers => {}
             Field::Arrival => self.arrival = Some(instants.read(raw).ok_or("an instant")?),
             // The largest of several has most decimals.
             Field::End => self.end = self.end.max(Some(instants.read(raw).ok_or("an instant")?)),
@@ -97,11 +102,9 @@ impl<'a> Draft<'a> {
                 Some(address) => self.peer = Some(address),
                 None => self.unread_peer = Some(raw),
             },
-            Field::Took(per_unit) => {
-                // Traefik's has its unit behind it.
-                let number = raw.strip_suffix(b"ms").unwrap_or(raw);
-                self.entry.took = Some(instant::span(number, *per_unit).ok_or("a duration")?);
-            }
+            // HAProxy writes -1 for what did not happen.
+            Field::Took(_) if raw.starts_with(b"-") => {}
+            Field::Took(per_unit) => self.entry.took = Some(instant::duration(raw, *per_unit).ok_or("a duration")?),
             Field::TookNanoseconds => {
                 let nanoseconds = instant::span(raw, 1).ok_or("a duration")?;
                 self.entry.took = Some(Micros(nanoseconds.0 / 1_000));
@@ -111,7 +114,7 @@ impl<'a> Draft<'a> {
             Field::Request => self.add_request(value()),
             Field::Method => self.add_method(text(value())),
             Field::Host => self.entry.host = Some(text(value())),
-            Field::Target => self.entry.target = Some(text(value())),
+            Field::Target | Field::Url => self.entry.target = Some(text(value())),
             Field::Path => self.path = Some(text(value())),
             Field::DecodedPath => self.path = Some(encoded(&value())),
             Field::DecodedTarget => {
@@ -140,7 +143,7 @@ impl<'a> Draft<'a> {
             Field::Client => self.unread_client = Some(raw),
             Field::Peer => self.unread_peer = Some(raw),
             // What is not there in the end is lacking.
-            Field::Request | Field::Method | Field::Target | Field::Path => self.has_unread_request = true,
+            Field::Request | Field::Method | Field::Target | Field::Url | Field::Path => self.has_unread_request = true,
             field => self.add_lack(field),
         }
     }
@@ -231,6 +234,9 @@ impl<'a> Draft<'a> {
     /// Returns the entry. A line that lacks the head or the verdict, although its log has them, is that of a rejected request.
     pub(super) fn finish(mut self, tells: Tells) -> Result<LogEntry<'a>, &'static str> {
         self.entry.logged = self.arrival.or(self.end).ok_or("the time of the request")?;
+        if let (Some(arrival), Some(end), None) = (self.arrival, self.end, self.entry.took) {
+            self.entry.took = end.0.checked_sub(arrival.0).map(Micros);
+        }
         self.entry.at = match (self.arrival, self.end, self.entry.took) {
             (None, Some(end), Some(took)) => Micros(end.0.saturating_sub(took.0)),
             _ => self.entry.logged,
@@ -330,14 +336,16 @@ impl Tells {
 /// Returns the facts that lines with these parts tell, without the precision of instants.
 pub(super) fn told<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Told {
     let mut told = Told::default();
-    let (mut ends, mut names) = (false, std::collections::BTreeSet::new());
+    let (mut ends, mut has_all_headers, mut names) = (false, false, BTreeSet::new());
     for field in fields {
         match field {
+            Field::Headers => has_all_headers = true,
             Field::Ignored | Field::Port | Field::Status | Field::Verdict | Field::Waited(_) => {}
             Field::Client | Field::Peer => told.client = true,
             Field::Host => told.host = true,
             Field::Request => (told.method, told.path, told.query) = (true, true, true),
             Field::Method => told.method = true,
+            Field::Url => (told.host, told.path, told.query) = (true, true, true),
             Field::Target | Field::DecodedTarget => (told.path, told.query) = (true, true),
             Field::Path | Field::DecodedPath => told.path = true,
             Field::Query => told.query = true,
@@ -350,8 +358,11 @@ pub(super) fn told<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Told {
             }
         }
     }
+    told.took |= ends && told.is_arrival;
     told.is_arrival |= ends && told.took;
-    told.headers = ToldHeaders::Named(names);
+    // `Host` is one of them.
+    told.host |= has_all_headers;
+    told.headers = if has_all_headers { ToldHeaders::AllBut(BTreeSet::new()) } else { ToldHeaders::Named(names) };
     told
 }
 

@@ -4,6 +4,7 @@ use super::instant::Instants;
 use super::json::{Dialect, JsonFormat};
 use super::template::Template;
 use super::told::Told;
+use super::w3c::{self, Directive};
 use super::{LogEntry, RecordingEnd, Unreadable};
 use crate::engine::algorithms::micros::Micros;
 
@@ -14,7 +15,16 @@ pub const MAX_LINE: usize = 64 * 1024;
 pub(super) const MAX_SAMPLE: usize = 1_000;
 
 /// The named templates. The order is that of detection: one that others begin like comes after them.
-const NAMED: [(&str, &str, IsOpen); 6] = [
+const NAMED: [(&str, &str, IsOpen); 11] = [
+    (
+        "istio",
+        "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" %RESPONSE_CODE% %RESPONSE_FLAGS% \
+         %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% \"%UPSTREAM_TRANSPORT_FAILURE_REASON%\" %BYTES_RECEIVED% \
+         %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% \"%REQ(X-FORWARDED-FOR)%\" \"%REQ(USER-AGENT)%\" \
+         \"%REQ(X-REQUEST-ID)%\" \"%REQ(:AUTHORITY)%\" \"%UPSTREAM_HOST%\" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% \
+         %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%",
+        true,
+    ),
     (
         "envoy",
         "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" %RESPONSE_CODE% %RESPONSE_FLAGS% \
@@ -29,6 +39,31 @@ const NAMED: [(&str, &str, IsOpen); 6] = [
         false,
     ),
     ("vhost_combined", "%v:%p %h %l %u %t \"%r\" %>s %O \"%{Referer}i\" \"%{User-Agent}i\"", true),
+    (
+        "haproxy",
+        "$remote_addr [$start_time] $frontend $backend $tr/$tw/$tc/$tresponse/$duration_ms $status $bytes $request_cookie \
+         $response_cookie $state $connections $queues \"$request\"",
+        true,
+    ),
+    (
+        "aws-alb",
+        "$type $time_iso8601 $elb $remote_addr $target $request_processing $target_processing $response_processing $status \
+         $target_status $received $sent \"$request\" \"$http_user_agent\" $cipher $protocol $group \"$trace\" \"$domain\" \
+         \"$certificate\" $priority $start_time \"$actions\"",
+        true,
+    ),
+    (
+        "apisix",
+        "$remote_addr - $remote_user [$time_local] $http_host \"$request\" $status $body_bytes_sent $request_time \
+         \"$http_referer\" \"$http_user_agent\"",
+        true,
+    ),
+    (
+        "ingress-nginx",
+        "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
+         \"$http_user_agent\" $request_length $request_time [$upstream] [$alternative]",
+        true,
+    ),
     (
         "main",
         "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
@@ -58,6 +93,8 @@ pub struct Format {
 #[derive(Clone, Debug)]
 enum Shape {
     Text(Template),
+    /// Lines that begin with `#` are about the log.
+    W3c(Template),
     Json(JsonFormat),
 }
 
@@ -71,6 +108,7 @@ pub struct GivenFormat {
 #[derive(Clone, Debug)]
 enum GivenShape {
     Text(Template),
+    W3c,
     Json(Option<Dialect>),
 }
 
@@ -80,10 +118,22 @@ impl GivenFormat {
         let lines = lines.take(MAX_SAMPLE);
         let shape = match &self.shape {
             GivenShape::Text(template) => Shape::Text(template.clone()),
+            // Without its directive no line can be read.
+            GivenShape::W3c => {
+                w3c(lines.clone()).unwrap_or_else(|| Shape::Json(JsonFormat::learn(std::iter::empty(), None)))
+            }
             GivenShape::Json(dialect) => Shape::Json(JsonFormat::learn(lines.clone(), *dialect)),
         };
         Format::new(self.name.clone(), shape, lines)
     }
+}
+
+/// The name of the format whose values the log names itself.
+const W3C: &str = "w3c";
+
+fn w3c<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Shape> {
+    let Directive { fields, separator } = w3c::directive(lines)?;
+    Template::separated(fields, separator).ok().map(Shape::W3c)
 }
 
 /// A named template; `None` if the name is unknown.
@@ -95,7 +145,7 @@ fn named(name: &str) -> Option<Result<Template, String>> {
 
 /// All names, for messages.
 pub fn names() -> String {
-    let names = NAMED.iter().map(|(name, ..)| *name).chain(Dialect::ALL.map(Dialect::name));
+    let names = NAMED.iter().map(|(name, ..)| *name).chain([W3C]).chain(Dialect::all().map(Dialect::name));
     names.map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 
@@ -104,7 +154,9 @@ impl Format {
     pub fn named(given: &str) -> Result<GivenFormat, String> {
         let shape = if let Some(template) = named(given) {
             GivenShape::Text(template?)
-        } else if let Some(dialect) = Dialect::ALL.into_iter().find(|dialect| dialect.name() == given) {
+        } else if given == W3C {
+            GivenShape::W3c
+        } else if let Some(dialect) = Dialect::all().find(|dialect| dialect.name() == given) {
             // Any names may be meant by `json`.
             GivenShape::Json((dialect != Dialect::Nginx).then_some(dialect))
         } else if given.contains(['$', '%']) {
@@ -123,12 +175,13 @@ impl Format {
         let lines = lines.take(MAX_SAMPLE);
         let json = JsonFormat::learn(lines.clone(), None);
         let json = Self::new(json.dialect.name().to_owned(), Shape::Json(json), lines.clone());
+        let named_by_log = w3c(lines.clone()).map(|shape| Self::new(W3C.to_owned(), shape, lines.clone()));
         let templates = NAMED.iter().filter_map(|(name, ..)| {
             let template = named(name)?.ok()?;
             Some(Self::new((*name).to_owned(), Shape::Text(template), lines.clone()))
         });
         let mut formats: Vec<(Self, (usize, usize))> = Vec::new();
-        for format in std::iter::once(json).chain(templates) {
+        for format in std::iter::once(json).chain(named_by_log).chain(templates) {
             let mut parser = format.parser();
             // A value of a template takes whatever stands in its place, but a client's address.
             let (mut whole, mut read) = (0, 0);
@@ -144,7 +197,7 @@ impl Format {
 
     fn new<'a>(name: String, shape: Shape, lines: impl Iterator<Item = &'a [u8]>) -> Self {
         let told = match &shape {
-            Shape::Text(template) => template.told(),
+            Shape::Text(template) | Shape::W3c(template) => template.told(),
             Shape::Json(json) => json.told(),
         };
         let mut format = Self { name, shape, told };
@@ -212,7 +265,8 @@ impl Format {
         }
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match &self.shape {
-            Shape::Text(template) => template.parse(line, instants).map(Some),
+            Shape::W3c(_) if w3c::is_directive(line) => Ok(None),
+            Shape::Text(template) | Shape::W3c(template) => template.parse(line, instants).map(Some),
             Shape::Json(json) => json.parse(line, instants),
         }
     }
@@ -292,7 +346,7 @@ mod tests {
             assert!(Format::named(name).is_ok(), "{name}");
         }
         let error = Format::named("combine").unwrap_err();
-        assert!(error.starts_with("unknown format `combine`: expected `envoy`, "), "{error}");
+        assert!(error.starts_with("unknown format `combine`: expected `istio`, "), "{error}");
     }
 
     #[test]

@@ -45,7 +45,7 @@ fn parse(text: &[u8]) -> Option<Micros> {
     }
 }
 
-/// Such as `21/Nov/2026:04:00:06 +0000`.
+/// Such as `21/Nov/2026:04:00:06 +0000`, and `21/Nov/2026:04:00:06.789`.
 fn common(text: &[u8]) -> Option<Micros> {
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
     let (date, zone) = (text.get(..20)?, text.get(20..)?);
@@ -55,26 +55,30 @@ fn common(text: &[u8]) -> Option<Micros> {
         return None;
     }
     let time = [number(&date[12..14])?, number(&date[15..17])?, number(&date[18..20])?];
-    seconds(number(&date[7..11])?, i64::try_from(month).ok()? + 1, number(&date[..2])?, time, zone.trim_ascii())
+    let (fraction, zone) = decimals(zone)?;
+    let month = i64::try_from(month).ok()? + 1;
+    let second = seconds(number(&date[7..11])?, month, number(&date[..2])?, time, zone.trim_ascii())?;
+    Some(Micros(second.0 + fraction))
 }
 
 /// Such as `2026-11-21T04:00:06.789Z`; also with a space, and with a zone such as `+01:00`.
 fn iso8601(text: &[u8]) -> Option<Micros> {
     let (date, rest) = (text.get(..19)?, text.get(19..)?);
     let separators = [4, 7, 13, 16].map(|place| date[place]);
-    if separators != *b"--::" || !matches!(date[10], b'T' | b't' | b' ') {
+    if separators != *b"--::" || !matches!(date[10], b'T' | b't' | b' ' | b'\t') {
         return None;
     }
     let time = [number(&date[11..13])?, number(&date[14..16])?, number(&date[17..19])?];
-    let (fraction, zone) = match rest {
-        [b'.' | b',', digits @ ..] => {
-            let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
-            (scaled(b"0", &digits[..end], 1_000_000)?, &digits[end..])
-        }
-        _ => (0, rest),
-    };
+    let (fraction, zone) = decimals(rest)?;
     let second = seconds(number(&date[..4])?, number(&date[5..7])?, number(&date[8..10])?, time, zone.trim_ascii())?;
     Some(Micros(second.0 + fraction))
+}
+
+/// The decimals of a second in microseconds, and what is behind them.
+fn decimals(rest: &[u8]) -> Option<(u64, &[u8])> {
+    let [b'.' | b',', digits @ ..] = rest else { return Some((0, rest)) };
+    let end = digits.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(digits.len());
+    Some((scaled(b"0", &digits[..end], 1_000_000)?, &digits[end..]))
 }
 
 /// The instant of a second, in a zone such as `+0100`, `+01:00`, `Z` or nothing, which is UTC.
@@ -116,6 +120,16 @@ fn since_epoch(text: &[u8]) -> Option<Micros> {
         _ => return None,
     };
     span(text, per_unit).map(|span| Micros(span.0 / divisor))
+}
+
+/// A duration in its own unit, such as `0.350s` and `12ms`, or else in units of so many microseconds.
+pub(super) fn duration(text: &[u8], per_unit: u64) -> Option<Micros> {
+    // HAProxy marks a duration that was logged before its end.
+    let text = text.strip_prefix(b"+").unwrap_or(text);
+    let units: [(&[u8], u64); 4] = [(b"ms", 1_000), (b"us", 1), ("µs".as_bytes(), 1), (b"s", 1_000_000)];
+    let unit = units.iter().find_map(|(unit, micros)| Some((text.strip_suffix(*unit)?, *micros)));
+    let (number, per_unit) = unit.unwrap_or((text, per_unit));
+    span(number, per_unit)
 }
 
 /// A span in units of so many microseconds, such as `0.025`, with decimals and an exponent.

@@ -23,6 +23,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 pub mod told;
+mod w3c;
 pub mod wrapping;
 
 /// A request as one line of a log tells it. `None` stands for what the line does not tell.

@@ -132,7 +132,7 @@ fn a_file_that_is_no_log_is_refused_with_what_would_be_right() {
         Err(error) => error.to_string(),
     };
     let unknown = refused(folder.file("notes", "some\nnotes\n"));
-    assert!(unknown.contains("notes: its format is not known; give `--log-format` one of `envoy`"), "{unknown}");
+    assert!(unknown.contains("notes: its format is not known; give `--log-format` one of `istio`"), "{unknown}");
     assert!(refused(folder.0.path().join("none")).ends_with("none: no such file"));
     let empty = Folder::new();
     empty.file(".hidden", line(1, "/"));

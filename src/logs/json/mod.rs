@@ -12,6 +12,7 @@ use super::told::{Told, ToldHeaders};
 use super::{LogEntry, RecordingEnd, Unreadable};
 
 mod names;
+mod programs;
 mod recording;
 mod scan;
 
@@ -44,9 +45,9 @@ pub(super) struct ExpectedMember(usize);
 
 impl JsonFormat {
     /// Learns the members of a log from its first lines, and the dialect unless it is given.
-    pub(super) fn learn<'a>(lines: impl Iterator<Item = &'a [u8]>, dialect: Option<Dialect>) -> Self {
+    pub(super) fn learn<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone, dialect: Option<Dialect>) -> Self {
         let (mut found, mut recorded) = (Vec::<&[u8]>::new(), Head::default());
-        for line in lines {
+        for line in lines.clone() {
             let Ok(mut scanner) = Scanner::object(line) else { continue };
             let is_head = memchr::memmem::find(line, b"\"weir_recording\"").is_some();
             while let Ok(Some((name, value))) = scanner.member() {
@@ -59,6 +60,9 @@ impl JsonFormat {
             }
         }
         let dialect = dialect.unwrap_or_else(|| Dialect::of(|name| found.contains(&name)));
+        if let Dialect::Program(program) = dialect {
+            return Self::of_program(program, lines);
+        }
         let optional = dialect.optional().iter().map(|name| name.as_bytes());
         let optional: Vec<&[u8]> = optional.filter(|name| !found.contains(name)).collect();
         found.truncate(MAX_MEMBERS - optional.len());
@@ -100,6 +104,9 @@ impl JsonFormat {
                 ..told
             },
             Dialect::Recording => self.recorded.told(&told),
+            Dialect::Program(_) if told.header("cookie") => {
+                Told { headers: ToldHeaders::AllBut(REDACTED.map(str::to_owned).into()), ..told }
+            }
             // It leaves out what a request does not have.
             Dialect::Weir => {
                 let headers: BTreeSet<String> = ["referer", "user-agent", "x-request-id"].map(str::to_owned).into();
@@ -120,6 +127,19 @@ impl JsonFormat {
 
     /// Returns the entry of a line; `None` if it has no request.
     pub(super) fn parse<'a>(
+        &'a self,
+        line: &'a [u8],
+        instants: &mut Instants,
+    ) -> Result<Option<LogEntry<'a>>, Unreadable> {
+        match self.dialect {
+            Dialect::Program(_) => self
+                .parse_program(line, instants)
+                .map_err(|(expected, at)| Unreadable { expected: expected.into(), at }),
+            _ => self.parse_members(line, instants),
+        }
+    }
+
+    fn parse_members<'a>(
         &'a self,
         line: &'a [u8],
         instants: &mut Instants,

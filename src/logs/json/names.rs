@@ -1,5 +1,6 @@
 //! The names of members in JSON logs, per program.
 
+use super::programs::{PROGRAMS, Program};
 use crate::logs::field::Field;
 use crate::logs::template::variable;
 
@@ -11,13 +12,17 @@ pub(in crate::logs) enum Dialect {
     Caddy,
     Traefik,
     Envoy,
+    /// One whose members are data.
+    Program(&'static Program),
     /// Any other names, as people choose them for nginx.
     Nginx,
 }
 
 impl Dialect {
-    pub(in crate::logs) const ALL: [Self; 6] =
-        [Self::Weir, Self::Recording, Self::Caddy, Self::Traefik, Self::Envoy, Self::Nginx];
+    pub(in crate::logs) fn all() -> impl Iterator<Item = Self> {
+        let named = [Self::Weir, Self::Recording, Self::Caddy, Self::Traefik, Self::Envoy];
+        named.into_iter().chain(PROGRAMS.iter().map(Self::Program)).chain([Self::Nginx])
+    }
 
     /// The name that `--log-format` takes.
     pub(in crate::logs) const fn name(self) -> &'static str {
@@ -27,6 +32,7 @@ impl Dialect {
             Self::Caddy => "caddy",
             Self::Traefik => "traefik-json",
             Self::Envoy => "envoy-json",
+            Self::Program(program) => program.name,
             Self::Nginx => "json",
         }
     }
@@ -45,7 +51,8 @@ impl Dialect {
         } else if has(b"start_time") && (has(b"response_code") || has(b"authority") || has(b":authority")) {
             Self::Envoy
         } else {
-            Self::Nginx
+            let is_known = |program: &&Program| program.marks.iter().all(|name| has(name.as_bytes()));
+            PROGRAMS.iter().find(is_known).map_or(Self::Nginx, Self::Program)
         }
     }
 
@@ -68,6 +75,7 @@ impl Dialect {
             Self::Caddy => caddy(name),
             Self::Traefik => traefik(name),
             Self::Envoy => envoy(name),
+            Self::Program(program) => program.field(name),
             Self::Nginx => nginx(name),
         }
     }
@@ -200,7 +208,7 @@ fn envoy(name: &str) -> Field {
 }
 
 /// The names that people give to the variables of nginx, and those of the variables. Times are written at the end.
-fn nginx(name: &str) -> Field {
+pub(super) fn nginx(name: &str) -> Field {
     let name = name.trim_start_matches('@').to_ascii_lowercase().replace('-', "_");
     match &*name {
         "time" | "timestamp" | "ts" | "date" | "time_iso8601" | "time_local" | "msec" | "datetime" => Field::End,

@@ -78,6 +78,14 @@ impl Template {
         Ok(Self { start: start.into(), values, has_escapes, tells, is_open: false })
     }
 
+    /// The template of values with the same text between all of them.
+    pub(super) fn separated(fields: Vec<Field>, separator: u8) -> Result<Self, String> {
+        let mut pieces: Vec<Piece> =
+            fields.into_iter().flat_map(|field| [Piece::Value(field), Piece::Text(vec![separator])]).collect();
+        pieces.pop();
+        Self::of(pieces, false)
+    }
+
     /// Accepts more values at the end of lines, without reading them.
     pub(super) fn open(self) -> Self {
         Self { is_open: true, ..self }
@@ -124,7 +132,10 @@ fn instant_length(rest: &[u8], first: usize, end: &[u8], instants: &mut Instants
     const MOST_SPACES: usize = 2;
     let mut length = first;
     for _ in 0..MOST_SPACES {
-        let more = rest.get(length + 1..).and_then(|behind| find(behind, end, false)).filter(|_| end.starts_with(b" "));
+        let more = rest
+            .get(length + 1..)
+            .and_then(|behind| find(behind, end, false))
+            .filter(|_| matches!(end, [b' ' | b'\t', ..]));
         let Some(longer) = more.map(|more| length + 1 + more) else { break };
         if instants.read(&rest[..longer]).is_none() {
             break;

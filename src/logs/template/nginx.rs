@@ -34,6 +34,10 @@ pub(in crate::logs) fn variable(name: &str) -> Field {
     match name {
         "remote_addr" => Field::Client,
         "time_local" | "time_iso8601" | "msec" => Field::End,
+        // Of other servers.
+        "start_time" => Field::Arrival,
+        "duration_ms" => Field::Took(1_000),
+        "request_url" => Field::Url,
         "request_time" => Field::Took(1_000_000),
         "request" => Field::Request,
         "request_method" => Field::Method,
