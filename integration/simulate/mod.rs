@@ -7,6 +7,7 @@ mod formats;
 mod lacking;
 mod model;
 mod page;
+mod responses;
 mod rows;
 mod unread;
 mod wrapped;

@@ -1,13 +1,12 @@
 //! The parts of a line, and the entry that they make.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use super::address::address;
 use super::escape::unescaped;
 use super::instant::{self, Instants};
-use super::told::{Told, ToldHeaders};
+use super::tells::Tells;
 use super::{Descriptors, Lack, LogEntry};
 use crate::engine::algorithms::micros::Micros;
 use crate::message::{headers, lossless, percent, target};
@@ -52,6 +51,8 @@ pub(super) enum Field {
     Headers,
     TlsSubject,
     Status,
+    /// The bytes of the response's body.
+    Bytes,
     /// A field of our own log: a request without it was rejected before the limits were asked.
     Verdict,
 }
@@ -89,6 +90,8 @@ impl<'a> Draft<'a> {
             Field::Arrival => self.arrival = Some(instants.read(raw).ok_or("an instant")?),
             // The largest of several has most decimals.
             Field::End => self.end = self.end.max(Some(instants.read(raw).ok_or("an instant")?)),
+            // Apache writes a hyphen for an empty body.
+            Field::Bytes if raw == b"-" => self.entry.bytes = Some(0),
             // Servers write these for absent values.
             _ if matches!(raw, b"-" | b"") => self.entry.is_rejected |= *field == Field::Request,
             Field::Port => {
@@ -111,6 +114,7 @@ impl<'a> Draft<'a> {
             }
             Field::Waited(per_unit) => self.waited = instant::span(raw, *per_unit).ok_or("a duration")?,
             Field::Status => self.entry.status = Some(status(raw).ok_or("a status")?),
+            Field::Bytes => self.entry.bytes = bytes(raw),
             Field::Request => self.add_request(value()),
             Field::Method => self.add_method(text(value())),
             Field::Host => self.entry.host = Some(text(value())),
@@ -270,7 +274,8 @@ impl<'a> Draft<'a> {
 
     /// Finds what each request has, and this line does not tell.
     fn find_lacks(&mut self, tells: Tells) {
-        let LogEntry { method, target, host, took, client, unread_client, descriptors, lacks, .. } = &mut self.entry;
+        let LogEntry { method, target, host, took, status, bytes, client, unread_client, descriptors, lacks, .. } =
+            &mut self.entry;
         if descriptors.as_ref().is_some_and(|call| call.domain.is_some()) {
             return;
         }
@@ -285,6 +290,8 @@ impl<'a> Draft<'a> {
         find(tells.query && target.is_none(), Lack::Query);
         find(tells.host && host.is_none(), Lack::Host);
         find(tells.took && took.is_none(), Lack::Duration);
+        find(tells.status && status.is_none(), Lack::Status);
+        find(tells.bytes && bytes.is_none(), Lack::Bytes);
         find(tells.clients && client.is_none() && unread_client.is_none(), Lack::Client);
     }
 
@@ -307,65 +314,6 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The parts that a log tells of every request that reached the limits.
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "the parts are independent")]
-pub(super) struct Tells {
-    /// The method or the target.
-    pub(super) head: bool,
-    pub(super) client: bool,
-    pub(super) verdict: bool,
-    pub(super) method: bool,
-    pub(super) path: bool,
-    pub(super) query: bool,
-    pub(super) host: bool,
-    pub(super) took: bool,
-    /// The client's address, which requests need not have.
-    pub(super) clients: bool,
-}
-
-impl Tells {
-    /// Of lines with these parts.
-    pub(super) fn of<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Self {
-        let told = told(fields);
-        let Told { client, method, path, query, host, took, .. } = told;
-        Self { head: method || path, client, verdict: false, method, path, query, host, took, clients: false }
-    }
-}
-
-/// Returns the facts that lines with these parts tell, without the precision of instants.
-pub(super) fn told<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Told {
-    let mut told = Told::default();
-    let (mut ends, mut has_all_headers, mut names) = (false, false, BTreeSet::new());
-    for field in fields {
-        match field {
-            Field::Headers => has_all_headers = true,
-            Field::Ignored | Field::Port | Field::Status | Field::Verdict | Field::Waited(_) => {}
-            Field::Client | Field::Peer => told.client = true,
-            Field::Host => told.host = true,
-            Field::Request => (told.method, told.path, told.query) = (true, true, true),
-            Field::Method => told.method = true,
-            Field::Url => (told.host, told.path, told.query) = (true, true, true),
-            Field::Target | Field::DecodedTarget => (told.path, told.query) = (true, true),
-            Field::Path | Field::DecodedPath => told.path = true,
-            Field::Query => told.query = true,
-            Field::Arrival => told.is_arrival = true,
-            Field::End => ends = true,
-            Field::Took(_) | Field::TookNanoseconds => told.took = true,
-            Field::TlsSubject => told.tls_subject = true,
-            Field::Header(name) => {
-                names.insert(name.to_string());
-            }
-        }
-    }
-    told.took |= ends && told.is_arrival;
-    told.is_arrival |= ends && told.took;
-    // `Host` is one of them.
-    told.host |= has_all_headers;
-    told.headers = if has_all_headers { ToldHeaders::AllBut(BTreeSet::new()) } else { ToldHeaders::Named(names) };
-    told
-}
-
 fn text(value: Cow<'_, [u8]>) -> Cow<'_, str> {
     match value {
         Cow::Borrowed(value) => lossless::text(value),
@@ -378,6 +326,14 @@ fn encoded(path: &[u8]) -> Cow<'static, str> {
     let mut text = String::with_capacity(path.len());
     percent::encode(path, |byte| byte.is_ascii_graphic() && !b"%?#\\".contains(&byte), &mut text);
     Cow::Owned(text)
+}
+
+/// A line with something else in its place lacks it.
+fn bytes(raw: &[u8]) -> Option<u64> {
+    raw.iter().try_fold(0_u64, |bytes, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        bytes.checked_mul(10)?.checked_add(digit)
+    })
 }
 
 fn status(raw: &[u8]) -> Option<u16> {

@@ -19,6 +19,7 @@ pub mod input;
 mod instant;
 mod json;
 mod lines;
+mod tells;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -52,6 +53,8 @@ pub struct LogEntry<'a> {
     /// The descriptors that a gateway has sent. Only recordings tell them.
     pub descriptors: Option<Box<Descriptors<'a>>>,
     pub status: Option<u16>,
+    /// Of the response's body.
+    pub bytes: Option<u64>,
     /// The server turned the request away before it read a valid head, so no limit was asked.
     pub is_rejected: bool,
     /// Limits came with the call of a recording, which does not keep them.
@@ -73,6 +76,8 @@ pub enum Lack<'a> {
     Client,
     Certificate,
     Duration,
+    Status,
+    Bytes,
     /// In lower case.
     Header(&'a str),
     /// All headers.

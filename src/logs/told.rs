@@ -13,6 +13,9 @@ pub struct Told {
     /// Instants are whole multiples of this.
     pub precision: Micros,
     pub took: bool,
+    pub status: bool,
+    /// Of responses' bodies.
+    pub bytes: bool,
     pub method: bool,
     pub host: bool,
     pub path: bool,
@@ -66,6 +69,8 @@ impl Told {
             is_arrival: self.is_arrival && other.is_arrival,
             precision: self.precision.max(other.precision),
             took: self.took && other.took,
+            status: self.status && other.status,
+            bytes: self.bytes && other.bytes,
             method: self.method && other.method,
             host: self.host && other.host,
             path: self.path && other.path,

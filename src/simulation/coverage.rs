@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::sync::Arc;
 
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::ValueTest;
 use crate::engine::limit::parts::PartUse;
-use crate::engine::limit::response_cost::ResponseCost;
+use crate::engine::limit::response_cost::CostSource;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::request::part::{Part, Source};
@@ -20,6 +19,9 @@ use crate::logs::told::Told;
 pub enum Missing {
     Of(Source),
     Duration,
+    Status,
+    /// Of the body.
+    ResponseBytes,
     /// The costs that responses report for `cost_from_response`.
     ResponseCost,
     /// In a recording, the values of a header that the limit compares. In lower case.
@@ -35,6 +37,8 @@ impl fmt::Display for Missing {
         match self {
             Self::Of(source) => source.fmt(f),
             Self::Duration => f.write_str("how long requests take"),
+            Self::Status => f.write_str("the status of responses"),
+            Self::ResponseBytes => f.write_str("the bytes of responses"),
             Self::ResponseCost => f.write_str("what responses report for `cost_from_response`"),
             Self::HashedHeader(name) => write!(f, "the values of the header `{name}`, which are hashed"),
             Self::HashedEntry(key) => write!(f, "the values of the descriptor entry `{key}`, which are hashed"),
@@ -54,6 +58,8 @@ impl Missing {
             | (Self::Of(Source::Client), Lack::Client)
             | (Self::Of(Source::Certificate), Lack::Certificate)
             | (Self::Of(Source::Header(_)), Lack::Headers)
+            | (Self::Status, Lack::Status)
+            | (Self::ResponseBytes, Lack::Bytes)
             | (Self::Duration, Lack::Duration) => true,
             (Self::Of(Source::Header(name)), Lack::Header(lacking)) => name == lacking,
             _ => false,
@@ -79,6 +85,8 @@ fn missing_for(limit: &Limit, told: &Told) -> Vec<Missing> {
     needed.retain(|need| match need {
         Missing::Of(source) => !tells(told, source),
         Missing::Duration => !told.took,
+        Missing::Status => !told.status,
+        Missing::ResponseBytes => !told.bytes,
         Missing::ResponseCost | Missing::HashedHeader(_) | Missing::HashedEntry(_) | Missing::Redis(_) => true,
     });
     needed.extend(hashed(limit, told));
@@ -150,8 +158,11 @@ pub(super) fn needs(limit: &Limit) -> Vec<Missing> {
     };
     need(limit.algorithm.is_final(), Missing::Redis(limit.algorithm));
     need(limit.algorithm == Algorithm::Concurrency, Missing::Duration);
-    let by_response = |cost: &Arc<ResponseCost>| !cost.is_of_request() || cost.when.is_some();
-    need(limit.response_cost.as_ref().is_some_and(by_response), Missing::ResponseCost);
+    let by_response = limit.response_cost.as_deref();
+    let source = by_response.and_then(|cost| cost.source.as_ref());
+    need(by_response.is_some_and(|cost| cost.when.is_some()), Missing::Status);
+    need(matches!(source, Some(CostSource::Bytes)), Missing::ResponseBytes);
+    need(matches!(source, Some(CostSource::Header(_) | CostSource::Body(_))), Missing::ResponseCost);
     // The share of requests without an id is one of addresses.
     let denies = limit.missing == Fallback::Deny || limit.malformed == Fallback::Deny;
     need(denies && limit.enforce_for < WHOLE_SHARE, Missing::Of(Source::Client));

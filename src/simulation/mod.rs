@@ -20,6 +20,7 @@ mod replay;
 pub mod report;
 mod requests;
 pub mod series;
+mod settlements;
 mod slots;
 pub mod suggestion;
 mod tally;

@@ -339,10 +339,11 @@ impl BothSides<'_> {
         self.span = Some((first.min(arrival.at), now));
         self.requests += 1;
         let Self { here, there, .. } = self;
-        let is_denied = here.replay.decide(&here.side.rules, now, arrival.ends, &mut arrival.asked);
+        let is_denied = here.replay.decide(&here.side.rules, now, (arrival.ends, arrival.response), &mut arrival.asked);
         here.tally.count(here.side, now, is_denied, &arrival.asked, &here.replay);
         if let (Some((there, comparing)), Some(mut asked)) = (there, arrival.other) {
-            let is_denied_there = there.replay.decide(&there.side.rules, now, arrival.ends, &mut asked);
+            let is_denied_there =
+                there.replay.decide(&there.side.rules, now, (arrival.ends, arrival.response), &mut asked);
             there.tally.count(there.side, now, is_denied_there, &asked, &there.replay);
             let here =
                 SideOutcome { side: here.side, asked: &arrival.asked, is_denied, outcomes: &here.replay.outcomes };

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use smallvec::SmallVec;
 
 use super::requests::{Asked, Side};
+use super::settlements::{LoggedResponse, Settlements};
 use super::slots::Slots;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::{Decision, Decisions};
@@ -38,6 +39,7 @@ pub(super) struct Replay {
     store: MemoryStore,
     effective_from: Micros,
     slots: Slots,
+    settlements: Settlements,
     /// The outcomes of the last request, in the order of the plan.
     pub(super) outcomes: SmallVec<[LimitOutcome; 4]>,
     /// Two limits have the same bucket.
@@ -48,12 +50,26 @@ impl Replay {
     pub(super) fn new(side: &Side, max_keys: usize) -> Self {
         let (store, effective_from) = (MemoryStore::new(max_keys), side.rules.effective_from);
         store.set_limits(&LimitKeys::of(&side.rules, |_| Arc::<AtomicU64>::default()), effective_from);
-        Self { store, effective_from, slots: Slots::default(), outcomes: SmallVec::new(), undecided: 0 }
+        Self {
+            store,
+            effective_from,
+            slots: Slots::default(),
+            settlements: Settlements::default(),
+            outcomes: SmallVec::new(),
+            undecided: 0,
+        }
     }
 
     /// Decides a request. Returns true if it is denied.
-    pub(super) fn decide(&mut self, rules: &Rules, now: Micros, ends: Option<Micros>, asked: &mut Asked) -> bool {
+    pub(super) fn decide(
+        &mut self,
+        rules: &Rules,
+        now: Micros,
+        (ends, response): (Option<Micros>, LoggedResponse),
+        asked: &mut Asked,
+    ) -> bool {
         self.slots.advance(&self.store, self.effective_from, now);
+        self.settlements.advance(&self.store, self.effective_from, now);
         let deciding = &mut asked.deciding;
         if deciding.round().is_some() {
             self.slots.name(&mut deciding.plan.charges);
@@ -75,7 +91,7 @@ impl Replay {
         let has_candidates = plan.charges.iter().any(|charge| charge.origin.is_candidate());
         let is_call = plan.joint.is_some();
         // Most requests need no verdict, only the outcomes of their limits.
-        let needs_verdict = is_call || has_candidates || plan.is_denied();
+        let needs_verdict = is_call || has_candidates || plan.is_denied() || !plan.unsettled.is_empty();
         let decided = needs_verdict.then(|| deciding.conclude(rules));
         let is_denied = match &decided {
             Some(decided) if is_call => self.sum_up_verdict(asked, &decided.verdict),
@@ -92,6 +108,12 @@ impl Replay {
             }
         }
         if let Some(Decided { verdict, due, .. }) = decided {
+            if !is_denied && !asked.deciding.plan.unsettled.is_empty() {
+                let Deciding { plan, decisions, .. } = &asked.deciding;
+                let owed = plan.pending_settlements(rules, decisions, |origin| verdict.decision(origin));
+                let ends = ends.unwrap_or(now).after(self.wait());
+                self.settlements.add(&owed, response, ends, now);
+            }
             for (limit, is_denied) in verdict.candidate_decisions() {
                 let outcomes = self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit);
                 outcomes.for_each(|outcome| outcome.candidate_denies = Some(is_denied));
@@ -252,6 +274,7 @@ mod tests {
                 store: MemoryStore::new(100),
                 effective_from: Micros(0),
                 slots: Slots::default(),
+                settlements: Settlements::default(),
                 outcomes: SmallVec::new(),
                 undecided: 0,
             };
@@ -262,7 +285,7 @@ mod tests {
                 let notices = Notices { blocks: None, afterwards: &afterwards, can_accept: true };
                 let mut asked = Asked::default();
                 asked.deciding.begin(&rules, &DecisionSubject::Request(&request), &Intent::SPEND, &notices).unwrap();
-                replay.decide(&rules, now, None, &mut asked);
+                replay.decide(&rules, now, (None, LoggedResponse::default()), &mut asked);
                 let verdict = asked.deciding.conclude(&rules).verdict;
                 let mut sums = [false, true].map(|by_verdict| {
                     replay.outcomes.clear();

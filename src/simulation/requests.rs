@@ -6,6 +6,7 @@ use super::calls::entries;
 use super::clients;
 use super::coverage::{Missing, headers_read, missing, need_client, needs};
 use super::report::LeftOut;
+use super::settlements::LoggedResponse;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::descriptors::ChargedAfterwards;
@@ -45,6 +46,7 @@ pub(super) struct Arrival {
     pub(super) at: Micros,
     /// The end of its response, if the line tells it.
     pub(super) ends: Option<Micros>,
+    pub(super) response: LoggedResponse,
     pub(super) asked: Box<Asked>,
     /// Its decision under the other rules.
     pub(super) other: Option<Box<Asked>>,
@@ -174,11 +176,12 @@ pub(super) fn arrival(
     }
     let took = entry.took.unwrap_or_default();
     let at = if told.is_arrival { entry.at } else { entry.at.before(took) };
+    let response = LoggedResponse { status: entry.status, bytes: entry.bytes };
     let descriptors = entry.descriptors.as_deref();
     if let Some((call, domain)) = descriptors.and_then(|call| Some((call, call.domain.as_deref()?))) {
         let asked = side.ask_call(call, domain, at)?;
         let other = other.map(|other| other.ask_call(call, domain, at)).transpose()?;
-        return Ok(Arrival { at, ends: None, asked, other });
+        return Ok(Arrival { at, ends: None, response, asked, other });
     }
     let descriptor = descriptors.and_then(|given| given.each.first()).map(entries).unwrap_or_default();
     let incoming = Incoming {
@@ -201,7 +204,7 @@ pub(super) fn arrival(
     let ends = entry.took.map(|took| at.after(took));
     let asked = side.ask(&request, &entry.lacks, ends.is_some())?;
     let other = other.map(|other| other.ask(&request, &entry.lacks, ends.is_some())).transpose()?;
-    Ok(Arrival { at, ends, asked, other })
+    Ok(Arrival { at, ends, response, asked, other })
 }
 
 /// The headers of an entry that limits read.

@@ -67,6 +67,7 @@ pub(super) struct Record {
 /// Returns why there is no suggestion for a limit.
 pub(super) fn why_none(limit: &Limit) -> &'static str {
     match limit.allowance.windows() {
+        _ if limit.response_cost.is_some() => "its costs depend on responses",
         _ if limit.counts_in_flight() => "it counts requests in flight",
         _ if limit.allowance.elevated().is_some() => "it has elevated numbers",
         Some(windows) if windows.len() > 1 => "it has several windows",
@@ -80,7 +81,8 @@ impl Record {
     pub(super) fn of(limit: &Limit) -> Option<Self> {
         let windows = limit.allowance.windows().filter(|_| limit.allowance.elevated().is_none())?;
         let [numbers] = &windows[..] else { return None };
-        let is_searchable = !numbers.is_slots() && !numbers.is_script() && !numbers.is_calendar();
+        let is_searchable =
+            limit.response_cost.is_none() && !numbers.is_slots() && !numbers.is_script() && !numbers.is_calendar();
         is_searchable.then(|| Self {
             numbers: numbers.clone(),
             delay: limit.delay,

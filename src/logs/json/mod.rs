@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 
 use self::recording::{Head, RecordedDescriptors};
 use self::scan::{Mistake, Scanned, Scanner};
-use super::field::{self, Draft, Field, Tells};
+use super::field::{Draft, Field};
 use super::instant::Instants;
+use super::tells::{self, Tells};
 use super::told::{Told, ToldHeaders};
 use super::{LogEntry, RecordingEnd, Unreadable};
 
@@ -92,7 +93,7 @@ impl JsonFormat {
 
     pub(super) fn told(&self) -> Told {
         let client_is_resolved = matches!(self.dialect, Dialect::Weir | Dialect::Recording);
-        let told = Told { client_is_resolved, ..field::told(self.members.iter().map(|(_, field)| field)) };
+        let told = Told { client_is_resolved, ..tells::told(self.members.iter().map(|(_, field)| field)) };
         match self.dialect {
             Dialect::Caddy => Told {
                 method: true,

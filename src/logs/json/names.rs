@@ -165,6 +165,7 @@ fn recording(name: &str) -> Field {
 fn caddy(name: &str) -> Field {
     match name {
         "ts" => Field::End,
+        "size" => Field::Bytes,
         "duration" => Field::Took(1_000_000),
         "status" => Field::Status,
         _ => Field::Ignored,
@@ -183,6 +184,7 @@ fn traefik(name: &str) -> Field {
         "RequestMethod" => Field::Method,
         "RequestPath" => Field::Target,
         "DownstreamStatus" => Field::Status,
+        "DownstreamContentSize" => Field::Bytes,
         name => header(name, &["request_"]),
     }
 }
@@ -196,6 +198,7 @@ fn envoy(name: &str) -> Field {
         "path" | ":path" | "x-envoy-original-path" => Field::Target,
         "authority" | ":authority" | "host" => Field::Host,
         "response_code" | "status" => Field::Status,
+        "bytes_sent" => Field::Bytes,
         "downstream_remote_address" | "downstream_remote_address_without_port" | "client" => Field::Client,
         "downstream_direct_remote_address" | "downstream_direct_remote_address_without_port" => Field::Peer,
         "downstream_peer_subject" | "peer_subject" => Field::TlsSubject,

@@ -4,8 +4,9 @@ use super::recording::Head;
 use super::scan::{Mistake, Scanned, Scanner};
 use super::{Dialect, JsonFormat, MAX_HEADERS, REDACTED, names};
 use crate::logs::LogEntry;
-use crate::logs::field::{Draft, Field, Tells};
+use crate::logs::field::{Draft, Field};
 use crate::logs::instant::Instants;
+use crate::logs::tells::Tells;
 
 /// The deepest object that is looked into.
 const MAX_DEPTH: usize = 3;

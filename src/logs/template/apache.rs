@@ -79,6 +79,7 @@ fn meaning(directive: &str, argument: Option<&str>) -> Result<Field, String> {
         ("q", None) => Field::Query,
         ("V", None) => Field::Host,
         ("s", None) => Field::Status,
+        ("b" | "B", None) => Field::Bytes,
         ("i", Some(name)) if name.eq_ignore_ascii_case("host") => Field::Host,
         ("i", Some(name)) => Field::Header(name.to_ascii_lowercase().into()),
         ("x", Some("SSL_CLIENT_S_DN")) => Field::TlsSubject,

@@ -57,6 +57,7 @@ fn operator(operator: &str) -> Result<Field, String> {
         }
         ("DURATION", None) => Field::Took(1_000),
         ("RESPONSE_CODE", None) => Field::Status,
+        ("BYTES_SENT", None) => Field::Bytes,
         ("DOWNSTREAM_REMOTE_ADDRESS" | "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", None) => Field::Client,
         ("DOWNSTREAM_DIRECT_REMOTE_ADDRESS" | "DOWNSTREAM_DIRECT_REMOTE_ADDRESS_WITHOUT_PORT", None) => Field::Peer,
         ("DOWNSTREAM_PEER_SUBJECT", None) => Field::TlsSubject,

@@ -4,8 +4,9 @@
 //! first quote that is not escaped.
 
 use super::Unreadable;
-use super::field::{self, Draft, Field, Tells};
+use super::field::{Draft, Field};
 use super::instant::Instants;
+use super::tells::{self, Tells};
 use super::told::Told;
 use crate::logs::LogEntry;
 
@@ -92,7 +93,7 @@ impl Template {
     }
 
     pub(super) fn told(&self) -> Told {
-        field::told(self.values.iter().map(|value| &value.field))
+        tells::told(self.values.iter().map(|value| &value.field))
     }
 
     /// Returns the entry of a line.

@@ -46,6 +46,7 @@ pub(in crate::logs) fn variable(name: &str) -> Field {
         "args" | "query_string" => Field::Query,
         "host" | "http_host" => Field::Host,
         "status" => Field::Status,
+        "body_bytes_sent" => Field::Bytes,
         "ssl_client_s_dn" | "ssl_client_subject" => Field::TlsSubject,
         name => match name.strip_prefix("http_") {
             Some(header) => Field::Header(header.replace('_', "-").into()),
