@@ -462,14 +462,14 @@ def shows_what_other_operators_change(setting):
         clean(page)
 
 
-def hashed_ids_stand_apart_from_their_limits(setting):
+def ids_stand_apart_from_their_limits(setting):
     connection = http.client.HTTPConnection(setting.options.public, timeout=20)
     connection.request("GET", "/live")
     proxy = next(one["address"] for one in json.loads(connection.getresponse().read())["listeners"] if one["name"] == "proxy")
     equal([setting.get("/watched", to=proxy, x_id="g") for _ in range(2)], [200, 429])
     with setting.open(setting.options.public) as page:
         use_token(page)
-        page.until("[...document.querySelectorAll('#top td')].some((cell) => /^[0-9a-f]{8,} Watched$/.test(cell.innerText))")
+        page.until("[...document.querySelectorAll('#top td')].some((cell) => cell.innerText === 'g Watched' && /[0-9a-f]{16}$/.test(cell.title))")
 
 
 CONTRAST = """(() => {
@@ -682,7 +682,7 @@ CHECKS = [
     says_that_a_token_is_wrong, explains_a_request, lists_the_ids_most_denied, takes_no_text_for_markup,
     shows_broken_rules_as_weir_check_does, shows_what_other_operators_change, names_the_documentation, breaks_no_word_at_any_width, is_readable_in_light_and_dark,
     fits_a_narrow_screen, every_control_is_reached_by_keyboard, every_control_has_a_name,
-    ids_need_a_token_on_a_public_address, hashed_ids_stand_apart_from_their_limits, tells_that_store_and_upstreams_are_down, a_lost_connection_is_shown_and_recovers,
+    ids_need_a_token_on_a_public_address, ids_stand_apart_from_their_limits, tells_that_store_and_upstreams_are_down, a_lost_connection_is_shown_and_recovers,
     reads_only_what_the_api_describes,
 ]  # fmt: skip
 

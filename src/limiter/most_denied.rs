@@ -31,7 +31,7 @@ impl View {
             let id = half(fingerprint);
             if !counted.contains(&id) {
                 counted.push(id);
-                self.denied.add(&limit.name, hint, kind, at, id, || (ids == IdFormat::Clear).then(|| key.into()));
+                self.denied.add(&limit.name, hint, kind, at, id, || key.into());
             }
         }
     }

@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 
 use crate::engine::frequent_ids::FrequentIds;
 
-/// The counts of one period. An id with more than a 64th of the denials is among them. It has a text if ids are shown.
-type Sketch = FrequentIds<u64, Option<Box<str>>, MOST_IDS>;
+/// The counts of one period. An id with more than a 64th of the denials is among them. Its text is the key of its bucket.
+type Sketch = FrequentIds<u64, Box<str>, MOST_IDS>;
 
-/// The limits that a worker counts for: 13 KiB for each kind of denial, and the ids' texts if they are shown. A further limit takes the
+/// The limits that a worker counts for: 13 KiB for each kind of denial, and the keys. A further limit takes the
 /// place of one that has denied nothing for two [`GENERATION`]s.
 const MOST_LIMITS: usize = 256;
 
@@ -43,8 +43,8 @@ impl DenialKind {
 pub struct DeniedId {
     /// The half of the fingerprint that logs show as well.
     pub hash: u64,
-    /// The key of its bucket, if ids are shown in clear.
-    pub key: Option<Box<str>>,
+    /// The key of its bucket.
+    pub key: Box<str>,
     /// At most `error` too high.
     pub denied: u64,
     pub error: u64,
@@ -131,7 +131,7 @@ impl WorkerDenials {
         kind: DenialKind,
         now: Instant,
         id: u64,
-        key: impl FnOnce() -> Option<Box<str>>,
+        key: impl FnOnce() -> Box<str>,
     ) {
         let mut limits = self.limits.lock();
         if limits.get(hint.0.get()).is_none_or(|known| *known.name != *limit) {
@@ -198,13 +198,12 @@ struct Merged {
 }
 
 /// The counts of an id.
-#[derive(Default)]
 struct MergedId {
     count: u64,
     error: u64,
     /// The part of [`Merged::unseen`] of the sketches that have a counter for it.
     seen: u64,
-    text: Option<Box<str>>,
+    text: Box<str>,
 }
 
 impl Merged {
@@ -212,11 +211,11 @@ impl Merged {
         let unseen = sketch.unseen();
         self.unseen += unseen;
         for (id, counter) in sketch.counters() {
-            let known = self.ids.entry(id).or_default();
+            let new = || MergedId { count: 0, error: 0, seen: 0, text: counter.text.clone() };
+            let known = self.ids.entry(id).or_insert_with(new);
             known.count += counter.count;
             known.error += counter.error;
             known.seen += unseen;
-            known.text = known.text.take().or_else(|| counter.text.clone());
         }
     }
 
@@ -239,7 +238,7 @@ mod tests {
     use super::*;
 
     fn add(worker: &WorkerDenials, limit: &str, id: u64, now: Instant) {
-        worker.add(limit, &PlaceHint::default(), DenialKind::Denied, now, id, || Some(id.to_string().into()));
+        worker.add(limit, &PlaceHint::default(), DenialKind::Denied, now, id, || id.to_string().into());
     }
 
     fn list(all: &MostDenied, limit: &str, now: Instant) -> Vec<(u64, u64, u64)> {
@@ -309,7 +308,7 @@ mod tests {
     fn a_limit_whose_place_was_given_away_finds_another() {
         let (all, start) = (MostDenied::default(), Instant::now());
         let (worker, hint) = (all.join(), PlaceHint::default());
-        let add_hinted = |now| worker.add("L", &hint, DenialKind::Denied, now, 1, || None);
+        let add_hinted = |now| worker.add("L", &hint, DenialKind::Denied, now, 1, || "1".into());
         add_hinted(start);
         let later = start + 2 * GENERATION;
         (0..MOST_LIMITS).for_each(|limit| add(&worker, &format!("M{limit}"), 2, later));

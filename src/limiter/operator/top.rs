@@ -17,8 +17,10 @@ pub struct TopIds {
 
 #[derive(Clone, Debug)]
 pub struct TopId {
-    /// The hash that the log shows, or the id as in a bucket's name if ids are logged in clear.
+    /// The id in the name of its bucket.
     pub id: String,
+    /// The text in the log, unless ids are logged in clear.
+    pub hash: String,
     /// At most `error` too high.
     pub denied: u64,
     pub error: u64,
@@ -42,9 +44,11 @@ impl Operator {
             if limit.is_some_and(|limit| limit != name) || !known.contains(name) {
                 continue;
             }
-            let shown = |DeniedId { hash, key, denied, error }| {
-                let id = key.map_or_else(|| format!("{hash:016x}"), |key| asked.id_in(&key));
-                TopId { id, denied, error }
+            let shown = |DeniedId { hash, key, denied, error }| TopId {
+                id: asked.id_in(&key),
+                hash: format!("{hash:016x}"),
+                denied,
+                error,
             };
             for kind in DenialKind::ALL {
                 let ids: Vec<TopId> = shared.most_denied.of(name, kind, most, now).into_iter().map(shown).collect();

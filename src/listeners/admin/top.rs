@@ -1,7 +1,7 @@
 //! `GET /top?limit=NAME&n=20`: the ids that limits denied most in the last 5 to 10 minutes.
 //!
-//! `limits` has denials, `shadow` those of limits in shadow, and `candidates` what candidates would have denied. An id is as the log
-//! shows it (`--log-ids`): a hash unless ids are in clear. `denied` is at most `error` too high.
+//! `limits` has denials, `shadow` those of limits in shadow, and `candidates` what candidates would have denied. Ids are in clear, because
+//! who may read them may look at any bucket; `hash` is what the log shows for one. `denied` is at most `error` too high.
 
 use serde_json::{Map, Value, json};
 
@@ -32,7 +32,10 @@ impl Admin {
         let Parameters { limit, ids } = parse(query.unwrap_or("")).map_err(Rejection::bad)?;
         let mut kinds: [Map<String, Value>; DenialKind::ALL.len()] = Default::default();
         for list in self.operator.top(limit.as_deref(), ids)? {
-            let ids = list.ids.iter().map(|id| json!({ "id": id.id, "denied": id.denied, "error": id.error }));
+            let ids = list
+                .ids
+                .iter()
+                .map(|id| json!({ "id": id.id, "hash": id.hash, "denied": id.denied, "error": id.error }));
             kinds[list.kind as usize].insert(list.limit, ids.collect());
         }
         let [limits, shadow, candidates] = kinds;

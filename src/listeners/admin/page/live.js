@@ -378,8 +378,8 @@ function showTop(ids, note) {
   if (ids.length && table.contains(document.activeElement)) return;
   table.hidden = !ids.length;
   setText(get("top-note"), note);
-  table.tBodies[0].replaceChildren(...ids.map(({ limit, id, denied, error, kind }) => {
-    const cell = el("td", {}, page.live.ids === "clear" ? lookButton(`${limit}:${id}`, id) : el("span", {}, id));
+  table.tBodies[0].replaceChildren(...ids.map(({ limit, id, hash, denied, error, kind }) => {
+    const cell = el("td", { title: `In the log: ${hash}` }, lookButton(`${limit}:${id}`, id));
     const small = [page.chosen ? "" : limit, kind].filter(Boolean).join(", ");
     if (small) cell.append(" ", el("small", {}, ...breakable(small)));
     return el("tr", {}, cell, el("td", { className: "number" }, whole.format(denied), error ? el("small", {}, `at least ${whole.format(denied - error)}`) : ""));
@@ -400,9 +400,7 @@ async function readTop() {
     const of = (lists, kind) => Object.entries(lists ?? {}).flatMap(([limit, ids]) => ids.map((entry) => ({ limit, kind, ...entry })));
     const ids = [...of(body.limits, ""), ...of(body.shadow, "in shadow"), ...of(body.candidates, "by the candidate")];
     ids.sort((a, b) => b.denied - a.denied);
-    const isHashed = page.live.ids === "hash";
-    const note = `In the last 5 to 10 minutes.${isHashed ? " Ids are hashed; `--log-ids clear` shows them." : ""}`;
-    showTop(ids.slice(0, TOP_COUNT), ids.length ? note : "No id was denied in the last minutes.");
+    showTop(ids.slice(0, TOP_COUNT), ids.length ? "In the last 5 to 10 minutes." : "No id was denied in the last minutes.");
   } catch {
     // The next reading tells that the connection is lost.
   }
