@@ -142,3 +142,26 @@ fn a_recording_tells_the_cookies_that_its_first_line_names() {
         assert_eq!((&limit["status"], &limit["denied"]), (&status.into(), &denied.into()), "{report}");
     }
 }
+
+/// A name without a unit means seconds, unless a request would have taken longer than the log.
+#[test]
+fn a_duration_without_a_unit_is_read_in_the_one_that_fits_the_log() {
+    for (durations, unit, from) in [
+        (["0.5", "1.25"], "seconds", "10:00:09.5Z"),
+        (["1", "2"], "seconds", "10:00:09Z"),
+        (["500", "1250"], "milliseconds", "10:00:09.5Z"),
+        (["500.5", "1250.25"], "milliseconds", "10:00:09.4995Z"),
+        (["500000", "1250000"], "microseconds", "10:00:09.5Z"),
+        (["500000000", "1250000000"], "nanoseconds", "10:00:09.5Z"),
+    ] {
+        let line = |second: usize, duration: &str| {
+            format!(
+                "{{\"time\":\"2026-11-22T10:00:{second}Z\",\"remote_addr\":\"192.0.2.1\",\"request\":\"GET / HTTP/1.1\",\"duration\":{duration}}}\n"
+            )
+        };
+        let found = simulate(RULES, &[&(line(10, durations[0]) + &line(15, durations[1]))], &[]);
+        let report: Value = serde_json::from_str(&found.out).unwrap_or_else(|_| panic!("{}", found.text()));
+        assert_eq!(report["from"], format!("2026-11-22T{from}"), "{durations:?}");
+        assert!(found.err.contains(&format!("note: 0.log: `duration` is read in {unit}; ")), "{}", found.err);
+    }
+}

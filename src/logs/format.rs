@@ -241,6 +241,12 @@ impl Format {
         &self.told
     }
 
+    /// A duration whose name has no unit, and the unit in which it is read.
+    pub fn inferred_unit(&self) -> Option<(&str, &'static str)> {
+        let Shape::Json(json) = &self.shape else { return None };
+        json.inferred.as_ref().map(|(name, unit)| (&**name, *unit))
+    }
+
     /// Returns true for what `weir record` writes.
     pub fn is_recording(&self) -> bool {
         matches!(&self.shape, Shape::Json(json) if json.dialect == Dialect::Recording)

@@ -141,6 +141,15 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     for file in blocks.files().iter().filter(|file| file.wrapping.names().next().is_some()) {
         writeln!(err, "note: {}: lines are read out of {}", file.name, joined(file.wrapping.names(), ", "))?;
     }
+    for file in blocks.files() {
+        if let Some((name, unit)) = file.format.inferred_unit() {
+            writeln!(
+                err,
+                "note: {}: `{name}` is read in {unit}; a name such as `duration_ms` would say it",
+                file.name
+            )?;
+        }
+    }
     let (progress, size) = (blocks.progress(), blocks.files().iter().map(|file| file.size).sum());
     let report = watched(&progress, size, &lines, || simulation::run(blocks, rules, other, &options));
     left_out::write_examples(&report, args.show_ids, err)?;

@@ -16,6 +16,7 @@ mod names;
 mod programs;
 mod recording;
 mod scan;
+mod units;
 
 pub(super) use self::names::Dialect;
 
@@ -38,6 +39,8 @@ pub(super) struct JsonFormat {
     fixed: u128,
     /// The first line of a recording.
     recorded: Head,
+    /// A duration whose name has no unit, and the unit in which it is read.
+    pub(super) inferred: Option<(String, &'static str)>,
 }
 
 /// The index at which the next member is expected among the known ones.
@@ -69,7 +72,8 @@ impl JsonFormat {
         found.truncate(MAX_MEMBERS - optional.len());
         found.extend(optional);
         let members = found.into_iter().map(|name| (name.into(), dialect.field(name)));
-        let members: Vec<(Box<[u8]>, Field)> = members.collect();
+        let mut members: Vec<(Box<[u8]>, Field)> = members.collect();
+        let inferred = if dialect == Dialect::Nginx { units::infer(&mut members, lines) } else { None };
         let tells = Tells::of(members.iter().map(|(_, field)| field));
         let tells = match dialect {
             Dialect::Caddy => {
@@ -88,7 +92,7 @@ impl JsonFormat {
             let need_not_be_sent = matches!(field, Field::Header(_) | Field::TlsSubject | Field::Query);
             fixed |= u128::from(has_all && need_not_be_sent) << place;
         }
-        Self { dialect, members, tells, used, fixed, recorded }
+        Self { dialect, members, tells, used, fixed, recorded, inferred }
     }
 
     pub(super) fn told(&self) -> Told {

@@ -131,7 +131,7 @@ impl JsonFormat {
         // Of an absent `Host` header a line says nothing.
         let tells = Tells { host: tells.host && !members.iter().any(|(_, field)| *field == Field::Headers), ..tells };
         let recorded = Head::default();
-        Self { dialect: Dialect::Program(program), members, tells, used: 0, fixed: 0, recorded }
+        Self { dialect: Dialect::Program(program), members, tells, used: 0, fixed: 0, recorded, inferred: None }
     }
 
     /// Returns the entry of a line; `None` if it has no request.
