@@ -4,14 +4,20 @@ mkdocs.yml names this file, and mkdocs calls its functions.
 """
 
 import html
+import json
+import logging
+import os
 import pathlib
 import re
+import shutil
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "release"))
 import names  # noqa: E402
 
 NAMES = names.read()
+
+SCHEMAS = ["limits.schema.json", "weir.schema.json"]
 
 # The letters of a table's row that a phone shows side by side. Rows of longer tables are blocks there, by wide.css.
 NARROW = 45
@@ -27,6 +33,18 @@ def on_config(config):
 
 def on_page_markdown(markdown, page, **_):
     return names.linked(names.published(markdown, NAMES), f"docs/{page.file.src_uri}", NAMES, kept="docs")
+
+
+def on_post_build(config):
+    """Copies the schemas that `weir schema` has printed into the directory $SCHEMAS to the addresses that they have as `$id`."""
+    for name in SCHEMAS if NAMES.repository else []:
+        file = pathlib.Path(os.environ.get("SCHEMAS", "target/schemas")) / name
+        found = json.loads(file.read_text()).get("$id") if file.exists() else None
+        if found == NAMES.site + name:
+            shutil.copy(file, config.site_dir)
+        else:
+            # An error, as the build is strict.
+            logging.getLogger("mkdocs").warning("%s has the `$id` %s, expected %s%s", file, found, NAMES.site, name)
 
 
 def on_page_content(content, **_):

@@ -7,14 +7,18 @@ use regex::Regex;
 
 use super::page::{Page, pages, program};
 use crate::support::checkout::Checkout;
-use crate::support::process::finish;
+use crate::support::process::{Finished, finish};
 use crate::support::programs::client;
+
+fn mkdocs(root: &Path, site: &Path) -> Finished {
+    let mut build = program("mkdocs");
+    build.args(["build", "--strict", "--site-dir"]).arg(site).current_dir(root);
+    finish(build.env("NO_MKDOCS_2_WARNING", "1"))
+}
 
 /// Builds the site of the repository or of a copy.
 fn build(root: &Path, site: &Path) {
-    let mut build = program("mkdocs");
-    build.args(["build", "--strict", "--site-dir"]).arg(site).current_dir(root);
-    let built = finish(build.env("NO_MKDOCS_2_WARNING", "1"));
+    let built = mkdocs(root, site);
     assert_eq!(built.code, Some(0), "{}", built.text());
     loads_nothing(site);
 }
@@ -55,8 +59,24 @@ fn the_site_of_a_checkout_names_no_repository() {
 fn the_site_of_a_release_has_its_addresses() {
     let directory = tempfile::tempdir().unwrap();
     let checkout = Checkout::of("repository = \"https://github.com/Example/weir\"\n");
+    let built = mkdocs(&checkout.path(""), directory.path());
+    assert!(built.code == Some(1) && built.text().contains("weir.schema.json has the `$id` None"), "{}", built.text());
+    // As a binary prints them that was built with this repository.
+    fs::create_dir_all(checkout.path("target/schemas")).unwrap();
+    let schemas = ["limits.schema.json", "weir.schema.json"];
+    for name in schemas {
+        let schema = format!("{{\"$id\": \"https://example.github.io/weir/{name}\"}}");
+        checkout.write(&format!("target/schemas/{name}"), &schema);
+    }
     build(&checkout.path(""), directory.path());
     let read = |page: &str| fs::read_to_string(directory.path().join(page)).unwrap();
+    for name in schemas {
+        assert_eq!(read(name), checkout.read(&format!("target/schemas/{name}")));
+        assert!(
+            read("rules/index.html").contains(&format!("href=\"https://example.github.io/weir/{name}\"")),
+            "{name}"
+        );
+    }
     let nginx = read("gateways/nginx/index.html");
     let files = "https://github.com/Example/weir/tree/HEAD/integration/examples/nginx";
     for link in [

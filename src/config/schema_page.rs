@@ -17,6 +17,11 @@ const ABOUT: &str = "
 All keys of a rules file, made from its JSON schema. Write it with `weir schema >limits.schema.json`; with the first line
 `# yaml-language-server: $schema=limits.schema.json`, editors complete and check the file. Durations are numbers
 with `ns`, `us`, `ms`, `s`, `m`, `h`, `d` or `w`, such as `1h30m`.
+
+<!-- published:
+The schema of the newest release is [limits.schema.json]({site}limits.schema.json). The file of `weir serve --config` has
+[one, too]({site}weir.schema.json).
+-->
 ";
 
 /// The headings of a page, and what of the schema they describe.
