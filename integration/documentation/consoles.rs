@@ -1,9 +1,10 @@
 //! Runs every `console` block of every page and compares the output with the page.
 //!
-//! The blocks of a page are one shell session, in a directory with the repository's `limits.yaml`, `lua` and
-//! `integration`. A line that starts with `$ ` is a command, which continues after a `\` and on lines that start with
-//! `> `. Its output follows. `...` stands for any text in a line, or for any lines if it is alone on one; times and
-//! durations match each other. A command without output on the page must succeed.
+//! The blocks of a page are one shell session, in an empty directory: what a reader needs is on the page. It gets the files
+//! of the repository to which the page links above the first console, at their paths, and the blocks whose title is a file.
+//! A line that starts with `$ ` is a command, which continues after a `\` and on lines that start with `> `. Its output
+//! follows. `...` stands for any text in a line, or for any lines if it is alone on one; times and durations match each
+//! other. A command without output on the page must succeed.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,6 +16,7 @@ use std::process::{Command, Stdio};
 use regex::Regex;
 use tempfile::TempDir;
 
+use super::links;
 use super::page::{Page, pages, root};
 use crate::support::binary;
 
@@ -37,7 +39,8 @@ struct Step {
 
 #[test]
 fn the_consoles_of_the_pages_do_what_they_show() {
-    let pages: Vec<_> = pages().into_iter().filter(|page| !steps(page).is_empty()).collect();
+    let has_console = |page: &Page| page.blocks().iter().any(|block| block.language == "console");
+    let pages: Vec<_> = pages().into_iter().filter(has_console).collect();
     assert!(pages.iter().any(|page| page.path == "README.md"), "README.md has consoles");
     let wrong: Vec<_> = std::thread::scope(|scope| {
         let runs: Vec<_> = pages.iter().map(|page| scope.spawn(|| run(page))).collect();
@@ -46,13 +49,22 @@ fn the_consoles_of_the_pages_do_what_they_show() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The commands of a page, those in a block's comments first.
+/// The commands of a page, and those that write its files.
 fn steps(page: &Page) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
-    for block in page.blocks().into_iter().filter(|block| block.language == "console") {
+    for block in page.blocks() {
         let place = page.place(&block);
-        if let Some(before) = &block.before {
-            steps.push(Step { place: place.clone(), command: before.clone(), expected: None });
+        if let Some(file) = block.file {
+            let command = format!("cat >{file} <<'END OF FILE'\n{}END OF FILE", block.text);
+            steps.push(Step { place, command, expected: None });
+            continue;
+        }
+        if block.language != "console" {
+            continue;
+        }
+        if let Some(wait) = &block.wait {
+            let command = format!("until {wait}; do sleep 0.05; done");
+            steps.push(Step { place: place.clone(), command, expected: None });
         }
         let first = steps.len();
         let mut goes_on = false;
@@ -79,7 +91,7 @@ fn steps(page: &Page) -> Vec<Step> {
 
 /// Runs a page and returns the differences.
 fn run(page: &Page) -> Vec<String> {
-    let (steps, directory, ports) = (steps(page), directory(), free_ports());
+    let (steps, directory, ports) = (steps(page), directory(page), free_ports());
     let here =
         |text: &str| PORTS.iter().zip(&ports).fold(text.to_owned(), |text, (from, to)| renamed(&text, *from, *to));
     let mut script = format!("source {}\n", root().join("integration/documentation/prelude.sh").display());
@@ -133,15 +145,22 @@ fn session(directory: &Path, ports: &[u16]) -> String {
     String::from_utf8_lossy(&fs::read(&printed).unwrap()).replace("\r\n", "\n")
 }
 
-/// The directory of a session.
-fn directory() -> TempDir {
+/// The directory of a page's session.
+fn directory(page: &Page) -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let inside = |name: &str| directory.path().join(name);
     fs::create_dir(inside("bin")).unwrap();
     symlink(binary::PATH, inside("bin/weir")).unwrap();
-    fs::copy(root().join("limits.yaml"), inside("limits.yaml")).unwrap();
-    for name in ["lua", "integration"] {
-        symlink(root().join(name), inside(name)).unwrap();
+    let first = page.blocks().iter().find(|block| block.language == "console").unwrap().line;
+    for linked in links::targets_above(page, first).filter(|path| !path.starts_with("docs")) {
+        let (from, to) = (root().join(&linked), directory.path().join(&linked));
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        if from.is_dir() && !to.exists() {
+            symlink(from, to).unwrap();
+        } else if from.is_file() && !to.exists() {
+            // A copy, which a page may change.
+            fs::copy(from, to).unwrap();
+        }
     }
     directory
 }

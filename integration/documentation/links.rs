@@ -27,6 +27,12 @@ fn links_lead_to_files_and_headings_that_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The files of this repository to which the links above a line lead.
+pub(super) fn targets_above(page: &Page, line: usize) -> impl Iterator<Item = PathBuf> {
+    let links = links(page).into_iter().take_while(move |(number, _)| *number < line);
+    links.filter_map(|(_, link)| target(&page.path, link.split('#').next().unwrap()))
+}
+
 /// The targets of a page's links and pictures, with their lines.
 fn links(page: &Page) -> Vec<(usize, &str)> {
     let mut links = Vec::new();

@@ -22,6 +22,7 @@ const OTHERS: &[&str] = &[
     "--reset-then-reuse-values",
     "--reuse-values",
     "--set-file",
+    "--timestamps",
 ];
 
 /// The help of a command and its subcommands.

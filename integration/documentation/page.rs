@@ -19,9 +19,11 @@ pub(super) struct Block<'a> {
     pub(super) text: String,
     /// The line of the fence, from 1.
     pub(super) line: usize,
-    /// The commands in a comment right before the block: `<!-- run: COMMANDS -->`. They stand for what a reader has
-    /// already, such as a server or a file.
-    pub(super) before: Option<String>,
+    /// The file that the block is, by its title, such as `title="limits.yaml"`.
+    pub(super) file: Option<&'a str>,
+    /// The command that succeeds when the block can be run, of a comment right before it: `<!-- wait: COMMAND -->`. A
+    /// reader types so slowly that it has.
+    pub(super) wait: Option<String>,
     /// The file from which the block is taken, as a comment right before it says: `<!-- from: PATH -->`.
     pub(super) source: Option<&'a str>,
 }
@@ -66,10 +68,10 @@ fn gather(directory: &Path, found: &mut Vec<PathBuf>) {
 impl Page {
     pub(super) fn blocks(&self) -> Vec<Block<'_>> {
         let mut blocks = Vec::new();
-        let (mut lines, mut before, mut source) = ((1..).zip(self.text.lines()), None, None);
+        let (mut lines, mut wait, mut source) = ((1..).zip(self.text.lines()), None, None);
         while let Some((line, text)) = lines.next() {
-            if let Some(comment) = text.strip_prefix("<!-- run:") {
-                before = Some(comment_of(comment, &mut lines));
+            if let Some(comment) = text.strip_prefix("<!-- wait:") {
+                wait = Some(comment_of(comment, &mut lines));
             } else if let Some(path) = text.strip_prefix("<!-- from:") {
                 let path = path.strip_suffix("-->").map(str::trim);
                 assert!(path.is_some(), "{}:{line}: expected `<!-- from: PATH -->`", self.path);
@@ -78,13 +80,15 @@ impl Page {
                 let indent = text.len() - text.trim_start().len();
                 let body = lines.by_ref().map(|(_, text)| text).take_while(|text| text.trim() != "```");
                 let text = body.flat_map(|text| [text.get(indent..).unwrap_or_default(), "\n"]).collect();
-                let (before, source) = (before.take(), source.take());
-                blocks.push(Block { language: fence.trim(), text, line, before, source });
+                let (language, title) = fence.trim().split_once(" title=").unwrap_or((fence.trim(), ""));
+                let file = Some(title.trim_matches('"')).filter(|file| !file.is_empty());
+                let (wait, source) = (wait.take(), source.take());
+                blocks.push(Block { language, text, line, file, wait, source });
             } else {
-                let is_right_before = before.is_none() && source.is_none();
+                let is_right_before = wait.is_none() && source.is_none();
                 assert!(
                     is_right_before,
-                    "{}:{line}: a comment `run:` or `from:` stands right before its block",
+                    "{}:{line}: a comment `wait:` or `from:` stands right before its block",
                     self.path
                 );
             }
