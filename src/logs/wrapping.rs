@@ -230,8 +230,8 @@ mod tests {
         let cri = "T stdout P aa\nT stderr P e\nT stdout P bb\nT stdout F cc\nbare\nT stderr F f\nT stdout P cut\n";
         let cri = cri.replace('T', "2026-11-27T04:00:00Z");
         assert_eq!(Layer::new(0).taken_off(cri.as_bytes()), b"\n\n\naabbcc\nbare\nef\ncut\n");
-        let docker = "{\"log\":\"aa\"}\n{\"log\":\"bb\\n\"}\n{\"log\":\"c\\nd\\n\"}\n";
-        assert_eq!(Layer::new(1).taken_off(docker.as_bytes()), b"\naabb\nc d\n");
+        let docker = "{\"log\":\"aa\"}\n{\"log\":\"bb\\n\"}\n{\"log\":\"c\\n7\\n\"}\n";
+        assert_eq!(Layer::new(1).taken_off(docker.as_bytes()), b"\naabb\nc 7\n");
         let export = b"__CURSOR=s\nMESSAGE=line\n_PID=7\n\n";
         assert_eq!(Layer::new(6).taken_off(export), b"\nline\n\n\n");
     }
