@@ -43,6 +43,9 @@ pub(super) fn pod(values: &Value, given: Given) -> Pod {
 /// Starts Weir's container and waits until its probes succeed.
 #[track_caller]
 pub(super) fn start(pod: &Pod) -> Weir {
+    for first in pod.release.pod()["initContainers"].as_array().unwrap() {
+        succeed(&mut pod.command(first["name"].as_str().unwrap()));
+    }
     let weir = Weir::launch("limits: {}", |_| pod.command("weir"));
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
         let asked = &pod.release.container()[probe];

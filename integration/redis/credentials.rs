@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tempfile::TempDir;
 
-use crate::support::binary::run;
+use crate::support::binary::{command, run};
 use crate::support::cluster::RedisCluster;
+use crate::support::process::succeed;
 use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::sentinel::{SentinelConfig, SentinelGroup};
 use crate::support::weir::Weir;
@@ -192,6 +193,28 @@ fn rotations_of_the_password_of_a_cluster_lose_no_decision() {
     survives_rotations(&cluster.url(), &cluster.nodes);
 }
 
+/// They leave out the store of a gateway, but not the flags beside it.
+#[test]
+fn rules_are_checked_and_tested_with_the_file_and_the_variables_of_a_gateway_on_redis() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(directory.path().join(name), text).unwrap();
+    let rules = "limits: { A: { by: ip, count: 1, period: 1s } }\ntests: { t: [{ get: /, expect: allow }] }\n";
+    write("limits.yaml", rules);
+    write("password", "secret");
+    let flags = "limits: limits.yaml\nstore: rediss://127.0.0.1:1\nstore-user: weir\nstore-password-file: password\n\
+                 store-ca-file: ca.pem\n";
+    write("weir.yaml", flags);
+    let variables = [("WEIR_STORE", "rediss://127.0.0.1:1"), ("WEIR_STORE_CA_FILE", "ca.pem")];
+    for command_name in ["check", "test"] {
+        let mut by_file = command(&[command_name, "--config", "weir.yaml"]);
+        let mut by_variables = command(&[command_name, "limits.yaml"]);
+        by_variables.envs(variables);
+        for program in [&mut by_file, &mut by_variables] {
+            succeed(program.current_dir(directory.path()));
+        }
+    }
+}
+
 #[test]
 fn a_file_and_a_user_that_cannot_be_used_are_named_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
@@ -217,7 +240,9 @@ fn a_file_and_a_user_that_cannot_be_used_are_named_at_the_start() {
         &plain[..2].iter().chain(&["--store-user", "weir"]).copied().collect::<Vec<_>>(),
         "needs --store-password-file",
     );
-    check(&["--store", "memory", "--store-password-file", file], "is for Redis: add `--store redis://host:port`");
+    let finished = run(&["serve", "--upstream", "echo", "--store", "memory", "--store-password-file", file]);
+    let expected = "is for Redis: add `--store redis://host:port`";
+    assert!(finished.code == Some(2) && finished.text().contains(expected), "{}", finished.text());
     for url in ["redis://:secret@h", "redis+cluster://weir:secret@h", "redis+sentinel://weir:secret@h/main"] {
         check(&["--store", url, "--store-password-file", file], "remove what is before the `@`");
     }

@@ -221,6 +221,7 @@ impl Args {
         kept(self.rules.check(), &mut mistakes);
         kept(self.tls.check(), &mut mistakes);
         kept(self.gateway_tls.check(), &mut mistakes);
+        kept(self.store.reject_flags_of_redis(), &mut mistakes);
         let store = kept(self.store.plan(Clock::machine(), None), &mut mistakes);
         if self.admin.live_overrides.is_some() && store.as_ref().is_some_and(|store| store.as_memory().is_none()) {
             mistakes.push("--live-overrides: Redis keeps live overrides itself; remove the flag".to_owned());

@@ -181,7 +181,7 @@ fn parse_ip(text: &str, ipv6_prefix: u8) -> Result<String, String> {
     };
     let base = address::parse(base)?;
     let IpAddr::V6(base) = base else {
-        return Err(format!("IPv4 addresses are counted whole; write {base}"));
+        return Err(format!("IPv4 addresses are counted whole; write {base}, or `cidr` for all of the network"));
     };
     if prefix.parse() != Ok(ipv6_prefix) || ipv6_prefix >= 128 {
         let right = if ipv6_prefix < 128 { format!("networks of /{ipv6_prefix}") } else { "whole addresses".into() };

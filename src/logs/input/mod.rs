@@ -1,7 +1,7 @@
 //! Logs as blocks of whole lines: from files, compressed or not, and from standard input.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -158,6 +158,13 @@ impl Blocks {
             return Err(ReadError::new("-", "standard input can be read only once"));
         }
         let paths = directory::with_their_files(paths)?;
+        let mut seen = HashSet::new();
+        // A path that cannot be resolved fails below, with its reason.
+        let is_again = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path.is_file() && !seen.insert(path));
+        if let Some(path) = paths.iter().find(is_again) {
+            let name = path.display().to_string();
+            return Err(ReadError::new(&name, "this file is given twice, so its requests would count twice"));
+        }
         let progress = Progress::default();
         let mut opened = Vec::with_capacity(paths.len());
         for path in &paths {

@@ -39,6 +39,18 @@ impl Folder {
     }
 }
 
+#[test]
+fn a_file_that_is_given_twice_is_an_error() {
+    let folder = Folder::new();
+    let file = folder.file("a.log", line(1, "/"));
+    std::os::unix::fs::symlink(&file, folder.0.path().join("b.log")).unwrap();
+    let format = Format::named("common").unwrap();
+    for paths in [vec![file.clone(), file], vec![folder.0.path().to_owned()]] {
+        let error = Blocks::open(&paths, Some(&format)).err().unwrap().to_string();
+        assert!(error.contains("is given twice"), "{error}");
+    }
+}
+
 type Read = (Vec<(u64, usize)>, Vec<String>);
 
 /// The number and length of each line, and the errors.
