@@ -92,6 +92,9 @@ tests:
     - { get: "https://pki.example.com/", tls_subject: CN=eve, expect: { limits: { Certified: { id: CN=eve } } } }
 "#;
 
+/// The limits of [`RULES`] that decide requests of tests and deny none.
+const UNDENIED: &str = "no test sees these limits deny: Certified, Extended, Spent, Windows\n";
+
 /// Runs `weir` in a directory with these files.
 #[track_caller]
 fn check(files: &[(&str, &str)], arguments: &[&str], code: i32) -> String {
@@ -158,7 +161,7 @@ fn a_test_finds_the_wait_that_the_proxy_tells() {
 
 #[test]
 fn tests_say_what_rules_do() {
-    let passed = format!("{} passed, 0 failed\n", count(RULES));
+    let passed = format!("{UNDENIED}{} passed, 0 failed\n", count(RULES));
     assert_eq!(check(&[("limits.yaml", RULES)], &["test"], 0), passed);
     assert_eq!(check(&[("a.yaml", RULES)], &["test", "a.yaml"], 0), passed);
     assert_eq!(check(&[("limits.yaml", RULES)], &["test", "--filter", "an "], 0), "2 passed, 0 failed\n");
@@ -170,8 +173,48 @@ fn tests_say_what_rules_do() {
 fn redis_answers_alike_and_keeps_nothing() {
     let redis = RedisServer::plain();
     let text = check(&[("limits.yaml", RULES)], &["test", "--store", &redis.url()], 0);
-    assert_eq!(text, format!("{} passed, 0 failed\n", count(RULES)));
+    assert_eq!(text, format!("{UNDENIED}{} passed, 0 failed\n", count(RULES)));
     assert_eq!(redis.cli(&["dbsize"]).trim(), "0");
+}
+
+/// A limit that cannot deny without an override is not missed. Beside a test that fails, or that is not run, nothing is said.
+#[test]
+fn limits_that_no_test_sees_deny_are_told() {
+    let rules = |more: &str| {
+        format!(
+            "limits:\n  A: {{ match: {{ path: /a }}, burst: 1 }}\n  Far: {{ match: {{ path: /far }}, burst: 1 }}\n  \
+             Free: {{ match: {{ path: /free }}, unlimited: true }}\n  Off: {{ burst: 1, mode: off }}\n  \
+             Shadow: {{ match: {{ path: /s }}, burst: 1, mode: shadow }}\ntests:\n  a: [{{ get: /a, expect: allow }}]\n  \
+             s: [{{ get: /s, repeat: 2, expect: allow }}]\n{more}"
+        )
+    };
+    let few = rules("");
+    let all = rules(
+        "  d: [{ get: /a, repeat: 2, expect: { denied: 1 } }, { get: /far, repeat: 2, expect: { denied: 1 } }]\n",
+    );
+    let failing = rules("  f: [{ get: /a, expect: deny }]\n");
+    let other = "limits: { L: { burst: 1 } }\ntests: { l: [{ get: /, expect: allow }] }\n";
+    let untouched = "no test touches these limits: Far\nno test sees these limits deny: A\n";
+    let files = [("few.yaml", &*few), ("all.yaml", &*all), ("failing.yaml", &*failing), ("other.yaml", other)];
+    for (arguments, code, told) in [
+        (&["few.yaml"][..], 0, format!("{untouched}2 passed, 0 failed\n")),
+        (&["few.yaml", "--require-denials"], 1, format!("{untouched}2 passed, 0 failed\n")),
+        (&["few.yaml", "--filter", "s"], 0, "1 passed, 0 failed\n".to_owned()),
+        (&["all.yaml", "--require-denials"], 0, "3 passed, 0 failed\n".to_owned()),
+    ] {
+        assert_eq!(check(&files, &[&["test"], arguments].concat(), code), told, "{arguments:?}");
+    }
+    let text = check(&files, &["test", "failing.yaml", "--require-denials"], 1);
+    assert!(text.ends_with("2 passed, 1 failed\n") && !text.contains("no test"), "{text}");
+    let text = check(&files, &["test", "all.yaml", "few.yaml", "other.yaml"], 0);
+    let told = "few.yaml: no test touches these limits: Far\nfew.yaml: no test sees these limits deny: A\n\
+                other.yaml: no test sees these limits deny: L\n6 passed, 0 failed\n";
+    assert_eq!(text, told);
+    assert!(!check(&files, &["check", "few.yaml"], 0).contains("no test"));
+    check(&files, &["test", "few.yaml", "--require-denials", "--filter", "s"], 2);
+    let scenario = r#"{"case":"s","limits":{"L":{"burst":1}},"steps":[{"at_ms":0,"op":"spend","limit":"L","id":"k","expect":{"allowed":true}}]}"#;
+    let text = check(&[("s.jsonl", scenario)], &["test", "s.jsonl", "--require-denials"], 1);
+    assert_eq!(text, "error: `--require-denials` needs tests of rules; scenarios have limits of their own\n");
 }
 
 #[test]
@@ -211,7 +254,10 @@ fn tests_have_files_of_their_own_and_sit_beside_scenarios() {
         ("tests/s", scenario),
     ];
     let all = ["test", "tests/a.yaml", "tests/plain.yaml", "tests/s.jsonl", "tests/s", "--limits", "rules/l.yaml"];
+    // The second file of tests sees what the first one, of the same rules, does not.
     assert_eq!(check(&files, &all, 0), "4 passed, 0 failed\n");
+    let one = check(&files, &["test", "tests/a.yaml"], 0);
+    assert_eq!(one, "no test sees these limits deny: L\n1 passed, 0 failed\n");
     // The environment is for the gateway, not for its tests.
     let text = check(&files, &["test", "tests/plain.yaml"], 1);
     assert!(text.contains("there is no rules file here\n --> limits.yaml"), "{text}");
@@ -222,7 +268,8 @@ fn the_configuration_gives_rules_and_no_store() {
     let rules = "limits: { L: { burst: 1 } }\ntests: { a: [{ get: /, expect: allow }] }";
     let config = "limits: l.yaml\nstore: redis://127.0.0.1:1\nshadow: true\n";
     let files = [("l.yaml", rules), ("weir.yaml", config)];
-    assert_eq!(check(&files, &["test", "--config", "weir.yaml"], 0), "1 passed, 0 failed\n");
+    let text = check(&files, &["test", "--config", "weir.yaml"], 0);
+    assert_eq!(text, "no test sees these limits deny: L\n1 passed, 0 failed\n");
 }
 
 #[test]

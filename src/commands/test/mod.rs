@@ -10,6 +10,7 @@ use anstyle::Style;
 use clap::builder::Resettable;
 use tokio::task::LocalSet;
 
+use self::coverage::{Coverage, denying};
 use self::runner::{Runner, StoreSource};
 use self::scenario::Player;
 use self::suite::Suite;
@@ -26,6 +27,7 @@ use crate::config::{self, Files, Source, Sources};
 mod asking;
 mod buckets;
 mod comparison;
+mod coverage;
 mod runner;
 mod scenario;
 mod step_answer;
@@ -49,6 +51,10 @@ pub struct Args {
     /// Run only the tests whose name contains this text
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
+
+    /// Exit with 1 unless tests see each limit deny, or in shadow, see what it would deny
+    #[arg(long, conflicts_with = "filter")]
+    require_denials: bool,
 
     #[command(flatten)]
     inspection: InspectionArgs,
@@ -96,7 +102,8 @@ pub(super) fn run_in_memory(
         return Ok(Some(Tally { not_run: suite.tests.len(), ..Tally::default() }));
     }
     let stores = StoreSource::memory();
-    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, (out, palette))));
+    let mut coverage = Coverage::default();
+    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, (out, palette), &mut coverage)));
     ran.map_err(Failure::could_not_start)?.map(Some)
 }
 
@@ -113,7 +120,7 @@ async fn run_all(
     };
     let filter = args.filter.as_deref();
     let (mut tally, mut has_tests, mut empty) = (Tally::default(), false, Vec::new());
-    let mut player = None;
+    let (mut player, mut coverage) = (None, Coverage::default());
     for path in &named {
         let source = config::read_rules(path)?;
         let mut has_none = source.text.trim().is_empty();
@@ -126,7 +133,7 @@ async fn run_all(
         } else {
             let suite = Suite::read(&source, files)?.inspecting(args.inspection.bytes());
             has_none = suite.tests.is_empty();
-            run_suite(suite, filter, stores, (out, Palette::out())).await?
+            run_suite(suite, filter, stores, (out, Palette::out()), &mut coverage).await?
         };
         has_tests |= !has_none;
         if has_none {
@@ -142,14 +149,22 @@ async fn run_all(
     if let (Some(filter), Tally { passed: 0, failed: 0, .. }) = (filter, tally) {
         return Err(Failure::bad_input(format!("no test in {} has `{filter}` in its name", of_files())));
     }
+    if args.require_denials && coverage.is_empty() {
+        return Err(Failure::bad_input("`--require-denials` needs tests of rules; scenarios have limits of their own"));
+    }
     for path in empty {
         writeln!(out, "{path} has no tests")?;
     }
     let Tally { passed, failed, .. } = tally;
+    if failed == 0 && filter.is_none() {
+        // A test that fails ends before its last steps.
+        coverage.print(out)?;
+    }
     let Palette { good, bad, .. } = Palette::out();
     let (good, bad) = if failed == 0 { (good, Style::new()) } else { (Style::new(), bad) };
     writeln!(out, "{good}{passed} passed{good:#}, {bad}{failed} failed{bad:#}")?;
-    Ok(if failed == 0 { ExitCode::Success } else { ExitCode::BadInput })
+    let is_enough = !args.require_denials || coverage.is_whole();
+    Ok(if failed == 0 && is_enough { ExitCode::Success } else { ExitCode::BadInput })
 }
 
 /// Returns true if a file has scenarios, one JSON object per line.
@@ -166,8 +181,10 @@ async fn run_suite(
     filter: Option<&str>,
     stores: &StoreSource<'_>,
     (out, palette): (&mut dyn Write, Palette),
+    coverage: &mut Coverage,
 ) -> Result<Tally, Failure> {
-    let Suite { name, tests, rules, needs_redis } = suite;
+    let Suite { name, rules_name, tests, rules, needs_redis } = suite;
+    let names = denying(&rules);
     let mut runner = Runner::new(rules, needs_redis, stores).map_err(Failure::could_not_start)?;
     let mut tally = Tally::default();
     for test in tests.iter().filter(|test| filter.is_none_or(|filter| test.name.contains(filter))) {
@@ -178,6 +195,9 @@ async fn run_suite(
                 write!(out, "{}", difference.shown(&name, &test.name, palette))?;
             }
         }
+    }
+    if !tests.is_empty() {
+        coverage.add(&rules_name, names, runner.seen());
     }
     Ok(tally)
 }

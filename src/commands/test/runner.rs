@@ -8,6 +8,7 @@ use super::super::store_flags::StoreArgs;
 use super::asking::{ask, charges};
 use super::buckets::{connected, forget};
 use super::comparison::{ComparedRequest, Counts, Difference};
+use super::coverage::Seen;
 use crate::clock::Clock;
 use crate::config::rule_tests::{RuleTest, Step};
 use crate::engine::algorithms::charge::Charge;
@@ -34,6 +35,8 @@ pub(super) struct Runner<'a> {
     /// Keeps the buckets of tests apart, and those of other runs on the same Redis.
     played: u64,
     needs_redis: bool,
+    /// By limit, in the order of the rules.
+    seen: Vec<Seen>,
 }
 
 /// The slots of requests in flight, and when these end.
@@ -67,8 +70,14 @@ impl<'a> Runner<'a> {
     /// `needs_redis`: the rules have limits that do not work in memory.
     pub(super) fn new(rules: Rules, needs_redis: bool, stores: &'a StoreSource<'a>) -> Result<Self, String> {
         let metrics = Metrics::new().map_err(|error| error.to_string())?;
+        let seen = vec![Seen::default(); rules.limits().len()];
         let shared = Arc::new(Shared::new(rules, Arc::new(metrics), MemoryStore::new(1)));
-        Ok(Self { shared, stores, clock: Arc::default(), played: 0, needs_redis })
+        Ok(Self { shared, stores, clock: Arc::default(), played: 0, needs_redis, seen })
+    }
+
+    /// The most that the tests so far have seen of each limit, in the order of the rules.
+    pub(super) fn seen(&self) -> &[Seen] {
+        &self.seen
     }
 
     /// Runs a test. Returns the first difference, and an error if the store cannot be reached.
@@ -98,7 +107,7 @@ impl<'a> Runner<'a> {
     }
 
     async fn step(
-        &self,
+        &mut self,
         limiter: &Limiter,
         test: &RuleTest,
         (position, step): (usize, &Step),
@@ -117,6 +126,9 @@ impl<'a> Runner<'a> {
                 in_flight.push((now.after(lasts), slots));
             }
             counts.add(&asked);
+            if let Ok(decided) = &asked.decided {
+                Seen::add(&mut self.seen, &decided.verdict);
+            }
             let view = limiter.view();
             let place = ComparedRequest { rules: view.rules(), step, position, number, at, now };
             place.compare(&asked, counts, self.needs_redis)?;

@@ -13,6 +13,8 @@ use crate::engine::limit::rules::Rules;
 pub(super) struct Suite {
     /// The name of the file with the tests.
     pub(super) name: String,
+    /// The name of the file with the limits.
+    pub(super) rules_name: String,
     pub(super) tests: Vec<RuleTest>,
     pub(super) rules: Rules,
     /// True if some limits do not work in memory.
@@ -54,7 +56,8 @@ impl Suite {
         let LoadResult { rules, report, needs_redis, .. } = loaded;
         let Some(rules) = rules else { return Err(report.into()) };
         let tests = rule_tests::tests(source, &rules)?;
-        Ok(Self { name: source.name.clone(), tests, rules, needs_redis: needs_redis.errors > 0 })
+        let rules_name = sources.limits.as_ref().map_or_else(|| source.name.clone(), |limits| limits.name.clone());
+        Ok(Self { name: source.name.clone(), rules_name, tests, rules, needs_redis: needs_redis.errors > 0 })
     }
 }
 
