@@ -193,7 +193,7 @@ fn rotations_of_the_password_of_a_cluster_lose_no_decision() {
     survives_rotations(&cluster.url(), &cluster.nodes);
 }
 
-/// They leave out the store of a gateway, but not the flags beside it.
+/// Both commands ignore a gateway's store, and must accept the flags that belong to it.
 #[test]
 fn rules_are_checked_and_tested_with_the_file_and_the_variables_of_a_gateway_on_redis() {
     let directory = tempfile::tempdir().unwrap();

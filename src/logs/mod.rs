@@ -53,7 +53,7 @@ pub struct LogEntry<'a> {
     /// The descriptors that a gateway has sent. Only recordings tell them.
     pub descriptors: Option<Box<Descriptors<'a>>>,
     pub status: Option<u16>,
-    /// Of the response's body.
+    /// The length of the response's body.
     pub bytes: Option<u64>,
     /// The server turned the request away before it read a valid head, so no limit was asked.
     pub is_rejected: bool,

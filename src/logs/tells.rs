@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::field::Field;
 use super::told::{Told, ToldHeaders};
 
-/// The parts that a log tells of every request that reached the limits.
+/// The parts that a log contains for every request that reached the limits.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the parts are independent")]
 pub(super) struct Tells {

@@ -202,7 +202,7 @@ fn short(old: &Limit, new: &Limit) -> Option<Change> {
     is_changed.then(|| change("short", &*old.short, &*new.short, Effect::NONE, "all buckets start full, once"))
 }
 
-/// The change of a hash tag that is set. Another one that follows from `by` or `short` is told with them.
+/// The change of a hash tag that is set. A default tag that changes with `by` or `short` is shown with these.
 fn tag(old: &Limit, new: &Limit) -> Option<Change> {
     let is_set = |limit: &Limit| limit.tag != limit.default_tag();
     let is_changed = old.tag != new.tag && (is_set(old) || is_set(new));

@@ -130,7 +130,7 @@ const NETWORKS: [&str; 5] = [
     "cidr: { not: [10.1.0.0/16, 192.0.2.0/24] }",
 ];
 
-/// What covers more or fewer requests is so for every request, and what changes nothing for none.
+/// If diff says that a change covers no more requests, or no fewer, then no request is an exception.
 #[test]
 fn the_effect_of_a_match_is_that_on_each_request() {
     let headers = Headers::default();
