@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::address::address;
-use super::escape::{Escapes, unescaped};
+use super::escape::unescaped;
 use super::instant::{self, Instants};
 use super::tells::Tells;
 use super::{Descriptors, Lack, LogEntry};
@@ -17,7 +17,7 @@ pub(super) enum Field {
     Ignored,
     /// Not used, but a line with another value there has another format.
     Port,
-    /// An address, with or without a port.
+    /// An address, with or without a port. Of several, the last one that is an address.
     Client,
     /// The client's address, unless the line has [`Self::Client`], too.
     Peer,
@@ -81,10 +81,10 @@ impl<'a> Draft<'a> {
         &mut self,
         field: &'a Field,
         raw: &'a [u8],
-        escapes: Escapes,
+        has_escapes: bool,
         instants: &mut Instants,
     ) -> Result<(), &'static str> {
-        let value = || escapes.undone(raw);
+        let value = || if has_escapes { unescaped(raw) } else { Cow::Borrowed(raw) };
         match field {
             Field::Ignored | Field::Headers => {}
             Field::Arrival => self.arrival = Some(instants.read(raw).ok_or("an instant")?),
@@ -128,8 +128,7 @@ impl<'a> Draft<'a> {
                 self.query = parts.next().map(|query| Cow::Owned(lossless::text(query).into_owned()));
             }
             Field::Query => {
-                // Queries have their own escapes.
-                let query = text(if escapes == Escapes::Backslash { value() } else { Cow::Borrowed(raw) });
+                let query = text(value());
                 self.query = Some(match query.strip_prefix('?') {
                     Some(rest) => Cow::Owned(rest.to_owned()),
                     None => query,
