@@ -143,7 +143,78 @@ fn a_recording_tells_the_cookies_that_its_first_line_names() {
     }
 }
 
-/// A name without a unit means seconds, unless a request would have taken longer than the log.
+const IIS: &str = "#Fields: date time cs-method cs-uri-stem cs-uri-query c-ip cs(User-Agent) sc-status time-taken\n";
+
+const SOFTWARE: &str = "#Software: Microsoft Internet Information Services 10.0\n";
+
+fn iis(second: usize) -> String {
+    format!("2026-11-22 10:{:02}:{:02} GET /a+b q=1 192.0.2.1 curl/8+(x) 200 500\n", second / 60, second % 60)
+}
+
+/// Concatenated logs have several directives, and so has a log of an IIS whose fields were changed.
+#[test]
+fn a_w3c_log_may_change_its_fields() {
+    let other = "#Fields: date time c-ip cs-uri-stem cs-method time-taken s-port\n";
+    let shorter =
+        |second: usize| format!("2026-11-22 10:{:02}:{:02} 192.0.2.1 /a+b GET 500 80\n", second / 60, second % 60);
+    let log = (0..1_500).map(iis).collect::<String>()
+        + other
+        + &(1_500..1_700).map(shorter).collect::<String>()
+        + SOFTWARE
+        + IIS
+        + &(1_700..2_000).map(iis).collect::<String>();
+    let limits = format!(
+        "{RULES}  Path: {{ match: {{ path: /a%20b }}, by: global, burst: 9999 }}\n  \
+        Agent: {{ by: {{ header: user-agent }}, burst: 9999 }}\n"
+    );
+    let collectors: [fn(&str) -> String; 2] =
+        [str::to_owned, |line| format!("2026-11-27T04:00:00.123456789Z stdout F {line}")];
+    for wrap in collectors {
+        let log: String = (SOFTWARE.to_owned() + IIS + &log).lines().map(|line| wrap(line) + "\n").collect();
+        let report = report(&limits, &[&log], &[]);
+        let counts = ["lines", "requests", "denied", "unreadable"].map(|key| report[key].as_u64().unwrap());
+        assert_eq!(counts, [2_005, 2_000, 1_999, 0], "{report}");
+        let [path, agent] = ["Path", "Agent"].map(|limit| &report["limits"][limit]);
+        assert_eq!((&path["requests"], &agent["requests"]), (&2_000.into(), &1_800.into()), "{report}");
+        let left_out = json!([{ "lacks": "the header `user-agent`", "lines": 200, "file": "0.log", "line": 1_504 }]);
+        assert_eq!(agent["left_out"], left_out, "{report}");
+    }
+}
+
+#[test]
+fn a_w3c_log_whose_fields_lack_the_time_is_not_read_any_further() {
+    let log = IIS.to_owned() + &iis(0).repeat(9) + "#Fields: c-ip cs-method\n192.0.2.1 GET\n";
+    let found = simulate(RULES, &[&log], &[]);
+    let report: Value = serde_json::from_str(&found.out).unwrap_or_else(|_| panic!("{}", found.text()));
+    assert_eq!((found.code, &report["requests"]), (Some(1), &9.into()), "{report}");
+    let why = "0.log: it cannot be read any further after 10 whole lines, which count (its `#Fields:` name no `date` and `time` any more)";
+    assert_eq!(report["interrupted"], json!([why]), "{report}");
+    let found = simulate(RULES, &["192.0.2.1 - - no directive\n"], &["--log-format", "w3c"]);
+    let why = "0.log: it has no `#Fields:` line that names `date` and `time`, as `w3c` needs";
+    assert!(found.code == Some(1) && found.err.contains(why), "{}", found.text());
+}
+
+/// IIS writes milliseconds, and `+` for spaces. Others write seconds.
+#[test]
+fn iis_is_known_by_its_name_or_its_fields() {
+    let win32 = IIS.replace("sc-status", "sc-status sc-win32-status");
+    let limits = format!(
+        "{RULES}  Agent: {{ match: {{ headers: {{ user-agent: {{ value: \"curl/8 (x)\" }} }} }}, by: global, burst: 9 }}\n"
+    );
+    for (log, unit, from, agents) in [
+        (SOFTWARE.to_owned() + IIS + &iis(9), "milliseconds, as IIS writes it", "10:00:08.5Z", 1),
+        (win32 + &iis(9).replace(" 200", " 200 0"), "milliseconds, as IIS writes it", "10:00:08.5Z", 1),
+        (IIS.to_owned() + &iis(9), "seconds, as the definition of the format says", "09:51:49Z", 0),
+    ] {
+        let found = simulate(&limits, &[&log], &["--allow-unread"]);
+        let report: Value = serde_json::from_str(&found.out).unwrap_or_else(|_| panic!("{}", found.text()));
+        assert_eq!(report["from"], format!("2026-11-22T{from}"), "{log}");
+        assert!(found.err.contains(&format!("note: 0.log: `time-taken` is read in {unit}\n")), "{}", found.err);
+        assert_eq!(report["limits"]["Agent"]["requests"], agents, "{report}");
+    }
+}
+
+/// A name without a unit means seconds, unless requests would have taken too long.
 #[test]
 fn a_duration_without_a_unit_is_read_in_the_one_that_fits_the_log() {
     for (durations, unit, from) in [
@@ -164,4 +235,67 @@ fn a_duration_without_a_unit_is_read_in_the_one_that_fits_the_log() {
         assert_eq!(report["from"], format!("2026-11-22T{from}"), "{durations:?}");
         assert!(found.err.contains(&format!("note: 0.log: `duration` is read in {unit}; ")), "{}", found.err);
     }
+}
+
+/// The line of a program at a second past ten, with members for durations.
+fn timed(second: usize, durations: &Value) -> String {
+    let mut line = json!({ "time": format!("2026-11-22T{}:{:02}:{:02}Z", 10 + second / 3_600, second / 60 % 60, second % 60),
+        "remote_addr": "192.0.2.1", "request": "GET / HTTP/1.1" });
+    line.as_object_mut().unwrap().extend(durations.as_object().unwrap().clone());
+    format!("{line}\n")
+}
+
+/// A long log makes no duration more plausible, and a short one of the same program none less.
+#[test]
+fn all_logs_together_show_the_unit_of_a_duration() {
+    let log = |durations: &[u64]| -> String {
+        (0..).zip(durations).map(|(place, duration)| timed(place * 3_600, &json!({ "duration": duration }))).collect()
+    };
+    let long = log(&[900, 20, 35, 11, 700]);
+    let short = log(&[1, 2]);
+    for (logs, unit) in [
+        (vec![&*long], "milliseconds"),
+        (vec![&*long, &*short], "milliseconds"),
+        (vec![&*short, &*long], "milliseconds"),
+        (vec![&*short], "seconds"),
+    ] {
+        let found = simulate(RULES, &logs, &[]);
+        let note = |number| {
+            format!("note: {number}.log: `duration` is read in {unit}; a name such as `duration_ms` would say it\n")
+        };
+        let notes: Vec<String> = (0..logs.len()).map(note).collect();
+        assert_eq!(found.err, notes.concat(), "{}", found.out);
+    }
+    // Each member has its own unit, and a value that names it needs no note.
+    let line = |number: usize| timed(number, &json!({ "took": 0.25, "response_time": 1_250, "duration": "250ms" }));
+    let found = simulate(RULES, &[&(line(9) + &line(11))], &[]);
+    let notes = ["`took` is read in seconds", "`response_time` is read in milliseconds"];
+    assert!(notes.iter().all(|note| found.err.contains(note)) && found.err.lines().count() == 2, "{}", found.err);
+}
+
+/// Kong leaves out an object of headers that it does not know.
+#[test]
+fn a_line_of_a_program_without_its_headers_lacks_them() {
+    let line = |second: u64, headers: Value| {
+        let mut line = json!({ "started_at": 1_795_233_600_000 + second * 1_000, "client_ip": "192.0.2.7",
+            "latencies": { "request": 12 }, "request": { "method": "GET", "uri": "/a", "headers": headers },
+            "response": { "status": 200 } });
+        if headers.is_null() {
+            line["request"].as_object_mut().unwrap().remove("headers");
+        }
+        format!("{line}\n")
+    };
+    let limits = "limits:\n  All: { by: global, burst: 9999 }\n  Key: { by: { header: x-api-key }, missing: deny, burst: 9999 }\n";
+    let with = |second| line(second, json!({ "host": "a.example", "x-api-key": "k" }));
+    let log = (0..60).map(with).chain((60..100).map(|second| line(second, Value::Null))).collect::<String>();
+    let key = &report(limits, &[&log], &[])["limits"]["Key"];
+    let left_out = json!([{ "lacks": "the header `x-api-key`", "lines": 40, "file": "0.log", "line": 61 }]);
+    assert_eq!((&key["denied"], &key["left_out"]), (&0.into(), &left_out), "{key}");
+    let twice = with(0).replace("\"x-api-key\"", "\"x-api-key\":\"l\",\"x-api-key\"");
+    let report = report(limits, &[&(with(0).repeat(199) + &twice)], &[]);
+    assert_eq!(report["unreadable"], 1, "{report}");
+    // Members that the first lines lack are counted.
+    let log = (0..1_500).map(|second| line(second, Value::Null)).collect::<String>() + &with(1_500);
+    let report = self::report(limits, &[&log], &[]);
+    assert_eq!(report["new_members"], 1, "{report}");
 }

@@ -50,6 +50,28 @@ fn the_bytes_of_responses_are_charged() {
     }
 }
 
+/// A limit that looks at no status needs none in the log.
+#[test]
+fn bytes_are_charged_where_the_log_has_no_status() {
+    let line =
+        |second: u64, bytes: &str| format!("192.0.2.1 {}.000 \"GET /a HTTP/1.1\" {bytes}\n", 1_795_233_600 + second);
+    let format = ["--log-format", "$remote_addr $msec \"$request\" $body_bytes_sent"];
+    let limit = "count: 1000, period: 24h, cost_from_response: { bytes: response, reserve: 1 }";
+    for (bytes, expected) in [("400", 7), ("1", 0), ("1000000", 9)] {
+        let log: String = (0..10).map(|second| line(second, bytes)).collect();
+        assert_eq!(denied(limit, &log, &format), expected, "{bytes}");
+    }
+    let limits = format!(
+        "limits:\n  All: {{ by: global, burst: 99 }}\n  Tested: {{ {limit}, spend_when: {{ status: [200] }} }}\n"
+    );
+    let found = simulate(directory(&limits, &line(0, "400")).path(), &format);
+    assert!(
+        found.out.contains("Tested: not covered by this log, which lacks the status of responses\n"),
+        "{}",
+        found.text()
+    );
+}
+
 /// What a response takes is taken at its end.
 #[test]
 fn costs_are_settled_when_responses_end() {

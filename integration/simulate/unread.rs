@@ -45,8 +45,12 @@ const FILES: [&str; 12] = [
 pub(super) fn sample(name: &str) -> Vec<Vec<u8>> {
     let path = format!("{}/integration/cases/logs/{name}.log", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(path).unwrap();
-    // Of a list of addresses the last one counts, whatever stands before the first.
-    let is_alone = |line: &&[u8]| !line.is_empty() && !line.starts_with(b"198.51.100.1, ");
+    // In one line, Traefik has a list of addresses, from which no client can be read.
+    let is_listed = |line: &[u8]| {
+        let line = String::from_utf8_lossy(line);
+        line.starts_with("198.51.100.1, ") || line.contains("\"ClientHost\":\"198.51.100.1, ")
+    };
+    let is_alone = |line: &&[u8]| !line.is_empty() && !is_listed(line);
     bytes.split(|byte| *byte == b'\n').filter(is_alone).map(<[u8]>::to_vec).collect()
 }
 
@@ -182,6 +186,27 @@ fn what_is_found_in_place_of_an_address_names_no_client() {
         let directory = directory(RULES, (log(3, 0, "") + &line(found, 9)).as_bytes());
         let hidden = simulate(directory.path(), &[]);
         assert!(behind_coverage(&hidden.out).starts_with(&format!("1 of 4 lines (25.0%) are left out: no client's address can be read, such as access.log:4: found {shown}\n")), "{found}: {}", hidden.out);
+    }
+}
+
+/// Only who trusts the proxies that appended the addresses can say which one is the client's.
+#[test]
+fn a_list_of_addresses_is_a_client_only_behind_trusted_proxies() {
+    let listed = "203.0.113.9, 198.51.100.7, 10.0.0.1";
+    let text = line(listed, 0) + &line("203.0.113.9, 198.51.100.8, 10.0.0.1:80", 1) + &line(listed, 2);
+    let directory = directory(RULES, text.as_bytes());
+    let found = simulate(directory.path(), &[]);
+    let told = "3 of 3 lines (100.0%) are left out: no client's address can be read, such as access.log:1: \
+                found `(address), (address), (address)`; of a list, --trusted-proxies tells which address is the client's\n";
+    assert!(behind_coverage(&found.out).starts_with(told), "{}", found.text());
+    assert!(found.code == Some(1) && found.err.contains("could not be read; give --trusted-proxies;"), "{}", found.err);
+    for (trusted, client_denied, ids) in [("10.0.0.1", 1, 2), ("10.0.0.0/8,198.51.100.0/24", 2, 1), ("192.0.2.1", 2, 1)]
+    {
+        let found = simulate(directory.path(), &["--format", "json", "--trusted-proxies", trusted]);
+        assert_eq!((found.code, counts(&found)), (Some(0), [3, 3, 0]), "{trusted}: {}", found.text());
+        let report: Value = serde_json::from_str(&found.out).unwrap();
+        let limit = &report["limits"]["PerIp"];
+        assert_eq!((&limit["denied"], &limit["ids"]), (&client_denied.into(), &ids.into()), "{trusted}: {report}");
     }
 }
 

@@ -2,16 +2,21 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// An address, with or without a port; of a list, the last one. `None` for the name of a host or a socket's path.
+/// An address, with or without a port. `None` for a list of them, the name of a host or a socket's path.
 pub(super) fn address(raw: &[u8]) -> Option<IpAddr> {
     if let Some(address) = ipv4(raw) {
         return Some(IpAddr::V4(address));
     }
-    let last = raw.rsplit(|byte| *byte == b',').next()?.trim_ascii();
-    let text = std::str::from_utf8(last).ok()?;
+    let text = std::str::from_utf8(raw).ok()?;
     let address = text.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()));
     let address = address.or_else(|| text.strip_prefix('[')?.strip_suffix(']')?.parse().ok());
     address.map(|address: IpAddr| address.to_canonical())
+}
+
+/// The last address of a list such as `198.51.100.1, 192.0.2.7`, and what stands before it. Who appended which of them is not in the line.
+pub fn last_of_list(raw: &[u8]) -> Option<(IpAddr, &[u8])> {
+    let comma = memchr::memrchr(b',', raw)?;
+    Some((address(raw[comma + 1..].trim_ascii())?, &raw[..comma]))
 }
 
 /// Like the standard parser, in a third of the time.
@@ -48,11 +53,19 @@ mod tests {
             ("[2001:db8::7]:81", "2001:db8::7"),
             ("[2001:db8::7]", "2001:db8::7"),
             ("::ffff:192.0.2.7", "192.0.2.7"),
-            ("198.51.100.1, 192.0.2.7", "192.0.2.7"),
         ] {
             assert_eq!(found(text).as_deref(), Some(expected), "{text}");
         }
-        for text in ["a.example", "unix:", "192.0.2.07", "192.0.2.256", "1.2.3", "1.2.3.4.5", "1..2.3"] {
+        for text in [
+            "a.example",
+            "unix:",
+            "198.51.100.1, 192.0.2.7",
+            "192.0.2.07",
+            "192.0.2.256",
+            "1.2.3",
+            "1.2.3.4.5",
+            "1..2.3",
+        ] {
             assert_eq!(found(text), None, "{text}");
         }
     }

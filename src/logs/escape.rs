@@ -2,7 +2,30 @@
 
 use std::borrow::Cow;
 
-use crate::message::percent;
+use crate::message::{lossless, percent};
+
+/// The change that a program makes to the values that it writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Escapes {
+    None,
+    Backslash,
+    /// IIS writes `+` for a space, and for `+` as well.
+    Plus,
+    Percent,
+}
+
+impl Escapes {
+    pub(super) fn undone(self, value: &[u8]) -> Cow<'_, [u8]> {
+        match self {
+            Self::Backslash => unescaped(value),
+            Self::Plus if value.contains(&b'+') => {
+                Cow::Owned(value.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect())
+            }
+            Self::Percent => Cow::Owned(lossless::bytes(&percent::decode(&lossless::text(value))).into_owned()),
+            Self::None | Self::Plus => Cow::Borrowed(value),
+        }
+    }
+}
 
 /// The value without its escapes: `\xHH` of nginx and Apache, and those of JSON strings. Servers that escape at all escape
 /// the backslash itself, too, so one reading serves all of them. A backslash that begins no escape stays.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 
 use super::address::address;
-use super::escape::unescaped;
+use super::escape::{Escapes, unescaped};
 use super::instant::{self, Instants};
 use super::tells::Tells;
 use super::{Descriptors, Lack, LogEntry};
@@ -17,7 +17,7 @@ pub(super) enum Field {
     Ignored,
     /// Not used, but a line with another value there has another format.
     Port,
-    /// An address, with or without a port. Of several, the last one that is an address.
+    /// An address, with or without a port.
     Client,
     /// The client's address, unless the line has [`Self::Client`], too.
     Peer,
@@ -81,10 +81,10 @@ impl<'a> Draft<'a> {
         &mut self,
         field: &'a Field,
         raw: &'a [u8],
-        has_escapes: bool,
+        escapes: Escapes,
         instants: &mut Instants,
     ) -> Result<(), &'static str> {
-        let value = || if has_escapes { unescaped(raw) } else { Cow::Borrowed(raw) };
+        let value = || escapes.undone(raw);
         match field {
             Field::Ignored | Field::Headers => {}
             Field::Arrival => self.arrival = Some(instants.read(raw).ok_or("an instant")?),
@@ -128,7 +128,8 @@ impl<'a> Draft<'a> {
                 self.query = parts.next().map(|query| Cow::Owned(lossless::text(query).into_owned()));
             }
             Field::Query => {
-                let query = text(value());
+                // Queries have their own escapes.
+                let query = text(if escapes == Escapes::Backslash { value() } else { Cow::Borrowed(raw) });
                 self.query = Some(match query.strip_prefix('?') {
                     Some(rest) => Cow::Owned(rest.to_owned()),
                     None => query,

@@ -1,10 +1,10 @@
 //! The formats of logs: their names, how the first lines show them, and parsing.
 
 use super::instant::Instants;
-use super::json::{Dialect, JsonFormat};
+use super::json::{Dialect, JsonFormat, units};
 use super::template::Template;
 use super::told::Told;
-use super::w3c::{self, Directive};
+use super::w3c::{self, Directive, W3c};
 use super::{LogEntry, RecordingEnd, Unreadable};
 use crate::engine::algorithms::micros::Micros;
 
@@ -94,7 +94,7 @@ pub struct Format {
 enum Shape {
     Text(Template),
     /// Lines that begin with `#` are about the log.
-    W3c(Template),
+    W3c(Box<W3c>),
     Json(JsonFormat),
 }
 
@@ -113,28 +113,25 @@ enum GivenShape {
 }
 
 impl GivenFormat {
-    /// The format for a log that begins with these lines. Lines that it can't read are counted later.
-    pub fn of_log<'a>(&self, lines: impl Iterator<Item = &'a [u8]> + Clone) -> Format {
+    /// The format for a log that begins with these lines. Lines that it can't read are counted later. The error says what the log lacks.
+    pub fn of_log<'a>(&self, lines: impl Iterator<Item = &'a [u8]> + Clone) -> Result<Format, &'static str> {
         let lines = lines.take(MAX_SAMPLE);
         let shape = match &self.shape {
             GivenShape::Text(template) => Shape::Text(template.clone()),
-            // Without its directive no line can be read.
             GivenShape::W3c => {
-                w3c(lines.clone()).unwrap_or_else(|| Shape::Json(JsonFormat::learn(std::iter::empty(), None)))
+                let w3c = W3c::of(lines.clone());
+                Shape::W3c(Box::new(
+                    w3c.ok_or("it has no `#Fields:` line that names `date` and `time`, as `w3c` needs")?,
+                ))
             }
             GivenShape::Json(dialect) => Shape::Json(JsonFormat::learn(lines.clone(), *dialect)),
         };
-        Format::new(self.name.clone(), shape, lines)
+        Ok(Format::new(self.name.clone(), shape, lines))
     }
 }
 
 /// The name of the format whose values the log names itself.
 const W3C: &str = "w3c";
-
-fn w3c<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Shape> {
-    let Directive { fields, separator } = w3c::directive(lines)?;
-    Template::separated(fields, separator).ok().map(Shape::W3c)
-}
 
 /// A named template; `None` if the name is unknown.
 fn named(name: &str) -> Option<Result<Template, String>> {
@@ -175,7 +172,8 @@ impl Format {
         let lines = lines.take(MAX_SAMPLE);
         let json = JsonFormat::learn(lines.clone(), None);
         let json = Self::new(json.dialect.name().to_owned(), Shape::Json(json), lines.clone());
-        let named_by_log = w3c(lines.clone()).map(|shape| Self::new(W3C.to_owned(), shape, lines.clone()));
+        let named_by_log =
+            W3c::of(lines.clone()).map(|w3c| Self::new(W3C.to_owned(), Shape::W3c(Box::new(w3c)), lines.clone()));
         let templates = NAMED.iter().filter_map(|(name, ..)| {
             let template = named(name)?.ok()?;
             Some(Self::new((*name).to_owned(), Shape::Text(template), lines.clone()))
@@ -197,7 +195,8 @@ impl Format {
 
     fn new<'a>(name: String, shape: Shape, lines: impl Iterator<Item = &'a [u8]>) -> Self {
         let told = match &shape {
-            Shape::Text(template) | Shape::W3c(template) => template.told(),
+            Shape::Text(template) => template.told(),
+            Shape::W3c(w3c) => w3c.template.told(),
             Shape::Json(json) => json.told(),
         };
         let mut format = Self { name, shape, told };
@@ -241,10 +240,42 @@ impl Format {
         &self.told
     }
 
-    /// A duration whose name has no unit, and the unit in which it is read.
-    pub fn inferred_unit(&self) -> Option<(&str, &'static str)> {
-        let Shape::Json(json) = &self.shape else { return None };
-        json.inferred.as_ref().map(|(name, unit)| (&**name, *unit))
+    /// Tells in which units durations are read whose names do not say it.
+    pub fn notes(&self) -> Vec<String> {
+        let note = |name: &str, unit, why| format!("`{name}` is read in {unit}{why}");
+        match &self.shape {
+            Shape::Text(_) => Vec::new(),
+            Shape::W3c(w3c) => {
+                let unit = w3c.unit().map(|(unit, why)| note(w3c::TIME_TAKEN, unit, format!(", {why}")));
+                unit.into_iter().collect()
+            }
+            Shape::Json(json) => {
+                let why = || "; a name such as `duration_ms` would say it".to_owned();
+                json.units().map(|(name, unit)| note(&name, unit, why())).collect()
+            }
+        }
+    }
+
+    /// Infers units from the durations in the first lines of all logs together.
+    pub(super) fn infer_units<'a>(formats: impl Iterator<Item = &'a mut Self>) {
+        units::infer(
+            formats.filter_map(|format| if let Shape::Json(json) = &mut format.shape { Some(json) } else { None }),
+        );
+    }
+
+    /// The format of the lines behind this one, if that is another one. The error says why it cannot be read.
+    pub(super) fn behind(&self, line: &[u8]) -> Option<Result<Self, &'static str>> {
+        let Shape::W3c(w3c) = &self.shape else { return None };
+        match w3c.follow(line) {
+            Directive::Same => None,
+            Directive::Other(w3c) => Some(Ok(Self { shape: Shape::W3c(w3c), ..self.clone() })),
+            Directive::Unusable => Some(Err("its `#Fields:` name no `date` and `time` any more")),
+        }
+    }
+
+    /// The text of a line behind which others may have another format; `None` if none may.
+    pub(super) const fn mark(&self) -> Option<&'static [u8]> {
+        if let Shape::W3c(_) = self.shape { Some(w3c::FIELDS) } else { None }
     }
 
     /// Returns true for what `weir record` writes.
@@ -272,7 +303,8 @@ impl Format {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match &self.shape {
             Shape::W3c(_) if w3c::is_directive(line) => Ok(None),
-            Shape::Text(template) | Shape::W3c(template) => template.parse(line, instants).map(Some),
+            Shape::Text(template) => template.parse(line, instants).map(Some),
+            Shape::W3c(w3c) => w3c.template.parse(line, instants).map(Some),
             Shape::Json(json) => json.parse(line, instants),
         }
     }
@@ -339,7 +371,7 @@ mod tests {
         assert!(told.header("user-agent") && !told.header("x-api-key") && !told.is_arrival);
         assert_eq!(told.precision, Micros(1_000_000));
         let given = Format::named("$msec $request_time $http_x_api_key").unwrap();
-        let told = given.of_log([&b"1.005 0.001 k"[..]].into_iter()).told;
+        let told = given.of_log([&b"1.005 0.001 k"[..]].into_iter()).unwrap().told;
         assert!(told.is_arrival && told.took && told.header("x-api-key") && !told.client);
         assert_eq!(told.precision, Micros(1_000));
         let caddy = detected(r#"{"ts":1.5,"logger":"http.log.access","request":{"method":"GET"}}"#).unwrap();

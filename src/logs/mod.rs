@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::descriptors::Hits;
 
-mod address;
+pub mod address;
 mod escape;
 mod field;
 pub mod format;

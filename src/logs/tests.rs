@@ -218,7 +218,7 @@ proptest! {
         let at = cut.index(line.len());
         let lines = [&noise[..], &[&line[..at], &noise].concat(), &[&line[..at], &noise, &line[at..]].concat()];
         let all = || text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).take(5);
-        let format = given.map_or_else(|| Format::detect(all()), |given| Some(given.of_log(all()))).unwrap();
+        let format = given.map_or_else(|| Format::detect(all()), |given| given.of_log(all()).ok()).unwrap();
         let mut parser = format.parser();
         for line in lines {
             let _ = parser.parse(line);

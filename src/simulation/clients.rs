@@ -2,28 +2,37 @@
 
 use std::net::IpAddr;
 
+use crate::logs::address::last_of_list;
 use crate::logs::told::Told;
 use crate::logs::{Lack, LogEntry};
-use crate::message::client_address::TrustedProxies;
+use crate::message::client_address::{AddressSource, TrustedProxies};
 use crate::message::headers::Headers;
 
 /// The headers in which proxies pass on addresses.
-const FORWARDING: [&str; 2] = ["x-forwarded-for", "forwarded"];
+const FORWARDING: [&str; 2] = [X_FORWARDED_FOR, FORWARDED];
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
+const FORWARDED: &str = "forwarded";
 
-/// A trusted proxy has sent the request, and the line does not contain the headers in which it names the client.
+/// The line does not say who the client is: it has something else in its place, or comes from a trusted proxy and has not the headers in
+/// which that proxy names the client.
 pub(super) struct Unnamed;
 
-/// Returns the client of a line.
+/// Returns the client of a line; `None` if the request had none.
 pub(super) fn client(entry: &LogEntry<'_>, told: &Told, trusted: &TrustedProxies) -> Result<Option<IpAddr>, Unnamed> {
+    if let Some(raw) = entry.unread_client {
+        return listed(raw, told, trusted).map(Some).ok_or(Unnamed);
+    }
     let Some(peer) = entry.client else { return Ok(None) };
     if told.client_is_resolved || !trusted.contains(peer) {
         return Ok(Some(peer));
     }
-    let is_lacking = |lack: &Lack<'_>| match lack {
-        Lack::Header(name) => FORWARDING.contains(name),
-        lack => *lack == Lack::Headers,
+    let is_lacking = |name: &str| {
+        let is_it =
+            |lack: &Lack<'_>| matches!(lack, Lack::Header(lacking) if *lacking == name) || *lack == Lack::Headers;
+        !told.header(name) || entry.lacks.iter().any(is_it)
     };
-    if !FORWARDING.iter().any(|name| told.header(name)) || entry.lacks.iter().any(is_lacking) {
+    // Proxies write one of them. Requests that did not pass one, such as probes of a balancer, have neither.
+    if is_lacking(if trusted.source == AddressSource::Forwarded { FORWARDED } else { X_FORWARDED_FOR }) {
         return Err(Unnamed);
     }
     let mut headers = Headers::new();
@@ -31,6 +40,15 @@ pub(super) fn client(entry: &LogEntry<'_>, told: &Told, trusted: &TrustedProxies
         headers.append(name.as_bytes(), value);
     }
     Ok(Some(trusted.client(peer, &headers).address))
+}
+
+/// The client of a line with a list of addresses in its place: the last one is the proxy's, which got the others in `X-Forwarded-For`.
+/// Nothing says so unless proxies are trusted.
+fn listed(raw: &[u8], told: &Told, trusted: &TrustedProxies) -> Option<IpAddr> {
+    let (peer, forwarded) = last_of_list(raw).filter(|_| !told.client_is_resolved && !trusted.networks.is_empty())?;
+    let mut headers = Headers::new();
+    headers.append(X_FORWARDED_FOR.as_bytes(), forwarded);
+    Some(trusted.client(peer, &headers).address)
 }
 
 /// Returns true if a private address has sent a request that names another client, though no proxy there is trusted.

@@ -136,8 +136,8 @@ fn parse(block: Block, context: &Context<'_>) -> Parsed {
     let mut parsed = Parsed { file: block.file, until: block.until, ..Parsed::default() };
     let Some(file) = files.get(block.file) else { return parsed };
     let block = block.unwrapped(&file.wrapping);
-    let told = file.format.told();
-    let mut parser = file.format.parser();
+    let (told, format) = (file.format.told(), block.format.clone());
+    let mut parser = format.parser();
     for (number, line) in block.lines() {
         parsed.counts.lines += 1;
         let (reason, found) = match parser.parse(line) {
@@ -171,7 +171,7 @@ fn parse(block: Block, context: &Context<'_>) -> Parsed {
                 }
             }
             Ok(None) => {
-                parsed.ended = file.format.recording_end(line).or(parsed.ended);
+                parsed.ended = format.recording_end(line).or(parsed.ended);
                 (LeftOut::NoRequest, Cow::default())
             }
             Err(error) => {

@@ -171,7 +171,7 @@ pub(super) fn arrival(
     }
     let needs_client = side.needs_client || other.is_some_and(|other| other.needs_client);
     let client = clients::client(entry, told, trusted);
-    if needs_client && (entry.unread_client.is_some() || client.is_err()) {
+    if needs_client && client.is_err() {
         return Err(LeftOut::NoClient);
     }
     let took = entry.took.unwrap_or_default();

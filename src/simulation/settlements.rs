@@ -13,6 +13,9 @@ use crate::store::memory::MemoryStore;
 /// The most settlements that wait for the end of a response. One beyond is made at once.
 const MOST_WAITING: usize = 1_000_000;
 
+/// Stands for the status of a response whose line has none, where no limit looks at it.
+const ANY_STATUS: u16 = 200;
+
 /// The parts of a response that a line contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LoggedResponse {
@@ -53,12 +56,15 @@ impl Settlements {
     }
 }
 
-/// The charges of one limit. A response without a status in the log is one that never came.
+/// The charges of one limit. A limit without a condition on the status is settled by what the line has of the response.
 fn settled(owed: &PendingSettlement, response: LoggedResponse) -> Vec<Charge> {
     let bytes = response.bytes.filter(|_| matches!(owed.cost.source, Some(CostSource::Bytes)));
     let bytes = bytes.map(|bytes| bytes.to_string());
     let report = match response.status {
         Some(status) => ResponseReport::Response(status, bytes.as_deref().map(str::as_bytes)),
+        None if owed.cost.when.is_none() && bytes.is_some() => {
+            ResponseReport::Response(ANY_STATUS, bytes.as_deref().map(str::as_bytes))
+        }
         None => ResponseReport::Nothing(None),
     };
     owed.settle(report, false).map(|(_, charges)| charges).unwrap_or_default()

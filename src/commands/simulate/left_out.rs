@@ -9,6 +9,7 @@ use super::figures::{count, number_text, of, percent, share_text};
 use crate::commands::print::{counted, joined};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::text::quote::WIDEST_WORD;
+use crate::logs::address::last_of_list;
 use crate::message::lossless;
 use crate::simulation::report::{
     Example, LeftOut, LimitLeftOut, LimitReport, MOST_UNREAD, RecordingReport, Report, SideReport,
@@ -192,7 +193,17 @@ pub(super) fn sentence(report: &Report, reason: LeftOut, shows_ids: bool) -> Opt
         LeftOut::CarriesLimits => "are left out: their calls carry limits, which a recording does not keep",
         LeftOut::NoRequest => "tell of no request",
     };
-    Some(format!("{lines} {what}, such as {}", place(example, shows_ids)))
+    let hint = match reason {
+        LeftOut::NoClient if is_listed(report) => "; of a list, --trusted-proxies tells which address is the client's",
+        _ => "",
+    };
+    Some(format!("{lines} {what}, such as {}{hint}", place(example, shows_ids)))
+}
+
+/// Returns true if lines without a client have a list of addresses in its place.
+fn is_listed(report: &Report) -> bool {
+    let mut unread = report.examples.iter().filter(|example| example.reason == LeftOut::NoClient);
+    unread.any(|example| last_of_list(example.found.as_bytes()).is_some())
 }
 
 /// Writes the examples of lines that were not read, for who has the log.
@@ -227,9 +238,8 @@ pub(super) fn doubt(report: &Report) -> Option<String> {
         return Some(format!("a log was not read to its end; {way_out}"));
     }
     if report.is_too_much_unread() {
-        return Some(format!(
-            "more than {MOST_UNREAD}% of the lines could not be read; give their format with --log-format; {way_out}"
-        ));
+        let flag = if is_listed(report) { "--trusted-proxies" } else { "their format with --log-format" };
+        return Some(format!("more than {MOST_UNREAD}% of the lines could not be read; give {flag}; {way_out}"));
     }
     if report.late * 100 > report.requests * MOST_UNREAD {
         return Some(format!("more than {MOST_UNREAD}% of the requests came too far out of order; {way_out}"));

@@ -142,12 +142,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         writeln!(err, "note: {}: lines are read out of {}", file.name, joined(file.wrapping.names(), ", "))?;
     }
     for file in blocks.files() {
-        if let Some((name, unit)) = file.format.inferred_unit() {
-            writeln!(
-                err,
-                "note: {}: `{name}` is read in {unit}; a name such as `duration_ms` would say it",
-                file.name
-            )?;
+        for note in file.format.notes() {
+            writeln!(err, "note: {}: {note}", file.name)?;
         }
     }
     let (progress, size) = (blocks.progress(), blocks.files().iter().map(|file| file.size).sum());

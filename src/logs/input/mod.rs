@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::compression::Reader;
-use super::format::{self, Format, GivenFormat, MAX_LINE, MAX_SAMPLE};
+use self::open_file::OpenFile;
+use super::format::{self, Format, GivenFormat, MAX_SAMPLE};
 use super::lines::lines;
 use super::told::Told;
 use super::wrapping::Wrapping;
@@ -17,6 +18,7 @@ use crate::engine::algorithms::micros::Micros;
 
 mod compression;
 mod directory;
+mod open_file;
 #[cfg(test)]
 mod tests;
 
@@ -25,9 +27,6 @@ const BLOCK: usize = 256 * 1024;
 
 /// The same of many files, whose blocks wait for each other.
 const SMALLEST_BLOCK: usize = 8 * 1024;
-
-/// The lines of a block that are searched for an instant.
-const MOST_WITHOUT_INSTANT: usize = 16;
 
 /// The bytes at the start of a file from which its format is detected.
 const SAMPLE: u64 = 256 * 1024;
@@ -54,6 +53,7 @@ pub struct Block {
     pub first_line: u64,
     /// The instant from which all lines behind this block are, but for the disorder of each file. `None` if it does not matter.
     pub until: Option<Micros>,
+    pub format: Arc<Format>,
     bytes: Vec<u8>,
 }
 
@@ -135,22 +135,6 @@ enum Source {
     Open(Box<OpenFile>, Option<Block>),
 }
 
-/// A file that is being read.
-struct OpenFile {
-    file: usize,
-    reader: Reader,
-    format: Arc<Format>,
-    wrapping: Arc<Wrapping>,
-    /// The start of a line whose end was not read yet.
-    partial: Vec<u8>,
-    size: usize,
-    next_line: u64,
-    /// The rest of a line that was too long is left out.
-    is_skipping: bool,
-    error: Option<io::Error>,
-    has_ended: bool,
-}
-
 impl Blocks {
     /// Opens files and the files of directories, `-` being standard input, and detects the format of each unless it is given.
     pub fn open(paths: &[PathBuf], format: Option<&GivenFormat>) -> Result<Self, ReadError> {
@@ -170,6 +154,7 @@ impl Blocks {
         for path in &paths {
             opened.push(inspect(path, format, &progress)?);
         }
+        Format::infer_units(opened.iter_mut().filter_map(|(file, _)| Arc::get_mut(&mut file.format)));
         let (files, sources): (Vec<LogFile>, Vec<Source>) = opened.into_iter().unzip();
         let sources = sources.into_iter().map(Some).collect();
         // A file without instants is read at once.
@@ -196,19 +181,16 @@ impl Blocks {
 
     /// The file, and its next block if it was read.
     fn begun(&self, file: usize, source: Source) -> Result<(Box<OpenFile>, Option<Block>), ReadError> {
-        let LogFile { name, format, wrapping, .. } = &self.files[file];
-        let (partial, reader) = match source {
+        let log = &self.files[file];
+        let (start, reader) = match source {
             Source::Begun(start, reader) => (start, reader),
             Source::Path(path) => {
                 let opened = File::open(path).and_then(|file| compression::decompressed(file, self.progress()));
-                (Vec::new(), opened.map_err(|error| ReadError::io(name, error))?)
+                (Vec::new(), opened.map_err(|error| ReadError::io(&log.name, error))?)
             }
             Source::Open(open, ahead) => return Ok((open, ahead)),
         };
-        let (format, wrapping, size) = (format.clone(), wrapping.clone(), self.size);
-        let (next_line, is_skipping, error, has_ended) = (1, false, None, false);
-        let open = OpenFile { file, reader, format, wrapping, partial, size, next_line, is_skipping, error, has_ended };
-        Ok((Box::new(open), None))
+        Ok((Box::new(OpenFile::new(file, log, self.size, start, reader)), None))
     }
 
     /// The next block of a file, of which the one after it is read ahead to know where it goes on.
@@ -219,8 +201,7 @@ impl Blocks {
             Err(error) => return Some(Err(error)),
         };
         let Some(mut block) = ahead.or_else(|| open.block()) else {
-            let OpenFile { error, next_line, .. } = *open;
-            return error.map(|error| Err(interrupted(&self.files[file].name, error, next_line)));
+            return open.into_error().map(|(error, lines)| Err(interrupted(&self.files[file].name, error, lines)));
         };
         // One file needs no other's time.
         let ahead = if self.is_one { None } else { open.block() };
@@ -245,80 +226,15 @@ impl Iterator for Blocks {
     }
 }
 
-impl OpenFile {
-    /// The next lines; `None` at the end of the file, and at an error.
-    fn block(&mut self) -> Option<Block> {
-        while !self.has_ended {
-            let mut bytes = std::mem::take(&mut self.partial);
-            bytes.reserve(self.size);
-            match self.reader.by_ref().take(self.size as u64).read_to_end(&mut bytes) {
-                Ok(0) => self.has_ended = true,
-                Ok(_) => {}
-                Err(error) => (self.error, self.has_ended) = (Some(error), true),
-            }
-            if self.is_skipping {
-                let rest = memchr::memchr(b'\n', &bytes).map_or(bytes.len(), |end| end + 1);
-                self.is_skipping = rest == bytes.len() && bytes.last() != Some(&b'\n');
-                bytes.drain(..rest);
-            }
-            match memchr::memrchr(b'\n', &bytes) {
-                // The line at which a broken file breaks off is not whole.
-                _ if self.has_ended && self.error.is_none() => {}
-                Some(end) => self.partial = bytes.split_off(whole(&bytes[..=end], &self.wrapping)),
-                None if bytes.len() > MAX_LINE => {
-                    // Its parser says that it is too long.
-                    bytes.truncate(MAX_LINE + 1);
-                    self.is_skipping = true;
-                }
-                None => {
-                    self.partial = bytes;
-                    continue;
-                }
-            }
-            if bytes.is_empty() {
-                continue;
-            }
-            let first_line = self.next_line;
-            let ends = memchr::memchr_iter(b'\n', &bytes).count() + usize::from(bytes.last() != Some(&b'\n'));
-            self.next_line += ends as u64;
-            return Some(Block { file: self.file, first_line, until: None, bytes });
-        }
-        None
-    }
-
-    /// The instant at which the first readable line of a block was written.
-    fn first_instant(&self, block: &Block) -> Option<Micros> {
-        let mut parser = self.format.parser();
-        let start = lines(&block.bytes).take(MOST_WITHOUT_INSTANT).map(<[u8]>::to_vec);
-        let start: Vec<u8> = start.collect::<Vec<_>>().join(&b'\n');
-        let unwrapped = if self.wrapping.is_none() { start } else { self.wrapping.taken_off(start) };
-        let entry = lines(&unwrapped).find_map(|line| parser.parse(line).ok().flatten());
-        entry.map(|entry| entry.logged)
-    }
-}
-
-/// The length of these lines without a line at their end whose rest comes later, unless it is too long or all of them.
-fn whole(lines: &[u8], wrapping: &Wrapping) -> usize {
-    let mut length = lines.len();
-    while !wrapping.is_none() && lines.len() - length < MAX_LINE {
-        let start = memchr::memrchr(b'\n', &lines[..length.saturating_sub(1)]).map_or(0, |end| end + 1);
-        if start == 0 || !wrapping.goes_on(lines[start..length].trim_ascii_end()) {
-            return length;
-        }
-        length = start;
-    }
-    lines.len()
-}
-
 /// The error of a file that breaks off after whole lines.
-fn interrupted(file: &str, error: io::Error, next_line: u64) -> ReadError {
+fn interrupted(file: &str, error: io::Error, lines: u64) -> ReadError {
     let reason = match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
             "its compressed data is broken or cut off"
         }
         _ => "it cannot be read any further",
     };
-    let reason = format!("{reason} after {} whole lines, which count ({error})", next_line - 1);
+    let reason = format!("{reason} after {lines} whole lines, which count ({error})");
     ReadError { file: file.to_owned(), reason, source: Some(error) }
 }
 
@@ -357,39 +273,38 @@ fn detect(
     start: &[u8],
     given: Option<&GivenFormat>,
 ) -> Result<(Wrapping, Format, Option<Micros>), ReadError> {
-    let unknown = || {
-        let names = format::names();
-        let reason = format!(
-            "its format is not known; give `--log-format` one of {names}, or the format as in the server's configuration"
-        );
-        ReadError::new(name, reason)
-    };
     let read = |(wrapping, bytes): (Wrapping, Vec<u8>)| {
         let format = format_of(&bytes, given)?;
         let mut parser = format.parser();
-        let first = filled(&bytes).find_map(|line| parser.parse(line).ok().flatten().map(|entry| entry.at));
-        Some((format.fit(filled(&bytes)), (wrapping, format, first)))
+        let first = filled(&bytes).find_map(|line| parser.parse(line).ok().flatten().map(|entry| entry.logged));
+        Ok::<_, String>((format.fit(filled(&bytes)), (wrapping, format, first)))
     };
     let plain = read((Wrapping::default(), start.to_vec()));
-    if let Some(((whole, _), plain)) = plain
-        && whole == filled(start).take(MAX_SAMPLE).count()
-    {
-        return Ok(plain);
-    }
+    let reason = match plain {
+        Ok(((whole, _), plain)) if whole == filled(start).take(MAX_SAMPLE).count() => return Ok(plain),
+        Ok(_) => None,
+        Err(reason) => Some(reason),
+    };
     // Of several that fit best, the one with the fewest layers.
-    let found = Wrapping::of(start).into_iter().rev().filter_map(read).max_by_key(|(fit, _)| *fit);
-    found.map(|(_, found)| found).ok_or_else(unknown)
+    let found =
+        Wrapping::of(start).into_iter().rev().filter_map(|wrapped| read(wrapped).ok()).max_by_key(|(fit, _)| *fit);
+    found.map(|(_, found)| found).ok_or_else(|| ReadError::new(name, reason.unwrap_or_default()))
 }
 
 fn filled(bytes: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
     lines(bytes).filter(|line| !line.trim_ascii().is_empty())
 }
 
-/// The format of lines; `None` if it is not known.
-fn format_of(bytes: &[u8], given: Option<&GivenFormat>) -> Option<Format> {
+/// The format of lines. The error says why it is not known.
+fn format_of(bytes: &[u8], given: Option<&GivenFormat>) -> Result<Format, String> {
     match given {
-        Some(given) => Some(given.of_log(filled(bytes))),
-        None if filled(bytes).next().is_none() => Some(Format::empty()),
-        None => Format::detect(filled(bytes)),
+        Some(given) => given.of_log(filled(bytes)).map_err(str::to_owned),
+        None if filled(bytes).next().is_none() => Ok(Format::empty()),
+        None => Format::detect(filled(bytes)).ok_or_else(|| {
+            let names = format::names();
+            format!(
+                "its format is not known; give `--log-format` one of {names}, or the format as in the server's configuration"
+            )
+        }),
     }
 }

@@ -8,6 +8,7 @@ use flate2::write::GzEncoder;
 use tempfile::TempDir;
 
 use super::*;
+use crate::logs::format::MAX_LINE;
 
 const SECOND: &str = "21/Nov/2026:04:00:0";
 

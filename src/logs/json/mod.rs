@@ -2,29 +2,28 @@
 
 use std::collections::BTreeSet;
 
-use smallvec::SmallVec;
-
+use self::headers::REDACTED;
 use self::recording::{Head, RecordedDescriptors};
 use self::scan::{Mistake, Scanned, Scanner};
+use self::units::Unitless;
+use super::escape::Escapes;
 use super::field::{Draft, Field};
 use super::instant::Instants;
 use super::tells::{self, Tells};
 use super::told::{Told, ToldHeaders};
 use super::{LogEntry, RecordingEnd, Unreadable};
 
+mod headers;
 mod names;
 mod programs;
 mod recording;
 mod scan;
-mod units;
+pub(super) mod units;
 
 pub(super) use self::names::Dialect;
 
 /// The members that are looked for, at most: those of a log's first lines.
 const MAX_MEMBERS: usize = u128::BITS as usize;
-
-/// Caddy writes `REDACTED` for these.
-const REDACTED: [&str; 4] = ["authorization", "cookie", "proxy-authorization", "set-cookie"];
 
 /// The members of a JSON log.
 #[derive(Clone, Debug)]
@@ -39,8 +38,8 @@ pub(super) struct JsonFormat {
     fixed: u128,
     /// The first line of a recording.
     recorded: Head,
-    /// A duration whose name has no unit, and the unit in which it is read.
-    pub(super) inferred: Option<(String, &'static str)>,
+    /// The durations whose names have no unit.
+    unitless: Vec<Unitless>,
 }
 
 /// The index at which the next member is expected among the known ones.
@@ -72,8 +71,8 @@ impl JsonFormat {
         found.truncate(MAX_MEMBERS - optional.len());
         found.extend(optional);
         let members = found.into_iter().map(|name| (name.into(), dialect.field(name)));
-        let mut members: Vec<(Box<[u8]>, Field)> = members.collect();
-        let inferred = if dialect == Dialect::Nginx { units::infer(&mut members, lines) } else { None };
+        let members: Vec<(Box<[u8]>, Field)> = members.collect();
+        let unitless = if dialect == Dialect::Nginx { units::unitless(&members, lines) } else { Vec::new() };
         let tells = Tells::of(members.iter().map(|(_, field)| field));
         let tells = match dialect {
             Dialect::Caddy => {
@@ -92,7 +91,7 @@ impl JsonFormat {
             let need_not_be_sent = matches!(field, Field::Header(_) | Field::TlsSubject | Field::Query);
             fixed |= u128::from(has_all && need_not_be_sent) << place;
         }
-        Self { dialect, members, tells, used, fixed, recorded, inferred }
+        Self { dialect, members, tells, used, fixed, recorded, unitless }
     }
 
     pub(super) fn told(&self) -> Told {
@@ -137,8 +136,8 @@ impl JsonFormat {
         instants: &mut Instants,
     ) -> Result<Option<LogEntry<'a>>, Unreadable> {
         match self.dialect {
-            Dialect::Program(_) => self
-                .parse_program(line, instants)
+            Dialect::Program(program) => self
+                .parse_program(program, line, instants)
                 .map_err(|(expected, at)| Unreadable { expected: expected.into(), at }),
             _ => self.parse_members(line, instants),
         }
@@ -193,8 +192,8 @@ impl JsonFormat {
                     draft.add_unreadable(field, raw);
                     Ok(())
                 }
-                Scanned::Plain(raw) => draft.add(field, raw, false, instants),
-                Scanned::Text(raw) => draft.add(field, raw, true, instants),
+                Scanned::Plain(raw) => draft.add(field, raw, Escapes::None, instants),
+                Scanned::Text(raw) => draft.add(field, raw, Escapes::Backslash, instants),
             };
             added.map_err(|expected| Unreadable {
                 expected: format!("{expected} in `{}`", shown()).into(),
@@ -261,11 +260,11 @@ impl JsonFormat {
             match value {
                 Scanned::Text(raw) => {
                     draft
-                        .add(Dialect::field_of_request(name), raw, true, instants)
+                        .add(Dialect::field_of_request(name), raw, Escapes::Backslash, instants)
                         .map_err(|expected| (expected, place_in(line, raw)))?;
                 }
                 Scanned::Nested(lines) if name == b"headers" => {
-                    headers(line, lines, draft)?;
+                    headers::add(line, lines, draft, instants)?;
                     has_headers = true;
                 }
                 Scanned::Nested(raw) => draft.add_unreadable(Dialect::field_of_request(name), raw),
@@ -297,9 +296,6 @@ pub(super) fn text_member<'a>(line: &'a [u8], wanted: &[u8]) -> Option<&'a [u8]>
     None
 }
 
-/// Headers of a request, at most: the search for one that comes twice is quadratic.
-const MAX_HEADERS: usize = 256;
-
 /// The byte of a text at which a part of it begins.
 fn place_in(whole: &[u8], part: &[u8]) -> usize {
     part.as_ptr().addr().saturating_sub(whole.as_ptr().addr())
@@ -308,32 +304,6 @@ fn place_in(whole: &[u8], part: &[u8]) -> usize {
 /// Recordings have texts for all parts of a request but its instant. The first line says by `tls_subject` whether others have it.
 fn is_text(field: &Field) -> bool {
     !matches!(field, Field::Ignored | Field::Arrival | Field::TlsSubject)
-}
-
-/// Adds headers, each with an array of its lines.
-fn headers<'a>(line: &[u8], object: &'a [u8], draft: &mut Draft<'a>) -> Result<(), Mistake> {
-    let mut scanner = Scanner::object(object)?;
-    let mut names = SmallVec::<[&[u8]; 32]>::new();
-    while let Some((name, value)) = scanner.member()? {
-        if names.contains(&name) {
-            return Err(("each header only once", place_in(line, name)));
-        }
-        if names.len() == MAX_HEADERS {
-            return Err(("at most 256 headers", place_in(line, name)));
-        }
-        names.push(name);
-        let Scanned::Nested(array) = value else { continue };
-        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        let mut items = Scanner::array(array)?;
-        while let Some(item) = items.item()? {
-            if let Scanned::Text(raw) = item
-                && !(raw == b"REDACTED" && REDACTED.contains(&&*name))
-            {
-                draft.add_header(name.clone(), raw);
-            }
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

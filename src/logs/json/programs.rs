@@ -2,8 +2,9 @@
 
 use super::recording::Head;
 use super::scan::{Mistake, Scanned, Scanner};
-use super::{Dialect, JsonFormat, MAX_HEADERS, REDACTED, names};
+use super::{Dialect, JsonFormat, headers, names};
 use crate::logs::LogEntry;
+use crate::logs::escape::Escapes;
 use crate::logs::field::{Draft, Field};
 use crate::logs::instant::Instants;
 use crate::logs::tells::Tells;
@@ -101,6 +102,11 @@ pub(super) const PROGRAMS: [Program; 5] = [
 ];
 
 impl Program {
+    /// The path of a member with a meaning, if this is one.
+    fn path_of(&self, path: &[u8]) -> Option<&'static str> {
+        self.members.iter().map(|(known, _)| *known).find(|known| known.as_bytes() == path)
+    }
+
     pub(super) fn field(&self, path: &str) -> Field {
         match self.members.iter().find(|(known, _)| *known == path) {
             Some((_, meaning)) if *meaning == HEADERS => Field::Headers,
@@ -131,18 +137,28 @@ impl JsonFormat {
         // Of an absent `Host` header a line says nothing.
         let tells = Tells { host: tells.host && !members.iter().any(|(_, field)| *field == Field::Headers), ..tells };
         let recorded = Head::default();
-        Self { dialect: Dialect::Program(program), members, tells, used: 0, fixed: 0, recorded, inferred: None }
+        Self { dialect: Dialect::Program(program), members, tells, used: 0, fixed: 0, recorded, unitless: Vec::new() }
     }
 
     /// Returns the entry of a line; `None` if it has no request.
     pub(super) fn parse_program<'a>(
         &'a self,
+        program: &'static Program,
         line: &'a [u8],
         instants: &mut Instants,
     ) -> Result<Option<LogEntry<'a>>, Mistake> {
         let (mut draft, mut seen, mut is_request) = (Draft::default(), 0_u64, false);
+        let has_headers = |members: u64| {
+            let mut all = self.members.iter().enumerate();
+            all.all(|(place, (_, field))| *field != Field::Headers || members >> place & 1 == 1)
+        };
         walk(line, &mut |path, value| {
-            let Some(place) = self.members.iter().position(|(known, _)| **known == *path) else { return Ok(()) };
+            let Some(place) = self.members.iter().position(|(known, _)| **known == *path) else {
+                if let Some(name) = program.path_of(path) {
+                    draft.add_new_member(name.as_bytes());
+                }
+                return Ok(());
+            };
             let (field, at) = (&self.members[place].1, super::place_in(line, value.bytes()));
             if seen >> place & 1 == 1 {
                 return Err(("each member only once", at));
@@ -150,51 +166,28 @@ impl JsonFormat {
             seen |= 1 << place;
             is_request |= matches!(field, Field::Method | Field::Target | Field::Url | Field::Path);
             match value {
-                Scanned::Nested(object) if *field == Field::Headers => headers(object, &mut draft, instants),
+                Scanned::Nested(object) if *field == Field::Headers => headers::add(line, object, &mut draft, instants),
                 Scanned::Nested(raw) => {
                     draft.add_unreadable(field, raw);
                     Ok(())
                 }
                 Scanned::Plain(b"null") => Ok(()),
-                Scanned::Plain(raw) => draft.add(field, raw, false, instants).map_err(|expected| (expected, at)),
-                Scanned::Text(raw) => draft.add(field, raw, true, instants).map_err(|expected| (expected, at)),
+                Scanned::Plain(raw) => {
+                    draft.add(field, raw, Escapes::None, instants).map_err(|expected| (expected, at))
+                }
+                Scanned::Text(raw) => {
+                    draft.add(field, raw, Escapes::Backslash, instants).map_err(|expected| (expected, at))
+                }
             }
         })?;
         if !is_request {
             return Ok(None);
         }
+        if !has_headers(seen) {
+            draft.lacks_headers();
+        }
         draft.finish(self.tells).map(Some).map_err(|expected| (expected, 0))
     }
-}
-
-/// Adds headers, each a text or an array of texts.
-fn headers<'a>(object: &'a [u8], draft: &mut Draft<'a>, instants: &mut Instants) -> Result<(), Mistake> {
-    let (mut scanner, mut left) = (Scanner::object(object)?, MAX_HEADERS);
-    while let Some((name, value)) = scanner.member()? {
-        left = left.checked_sub(1).ok_or(("at most 256 headers", 0))?;
-        let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-        let mut add = |raw: &'a [u8]| {
-            if name == "host" {
-                draft.add(&Field::Host, raw, true, instants).map_err(|expected| (expected, 0))?;
-            } else if !(raw == b"REDACTED" && REDACTED.contains(&&*name)) {
-                draft.add_header(name.clone(), raw);
-            }
-            Ok(())
-        };
-        match value {
-            Scanned::Text(raw) => add(raw)?,
-            Scanned::Nested(array) if array.starts_with(b"[") => {
-                let mut items = Scanner::array(array)?;
-                while let Some(item) = items.item()? {
-                    if let Scanned::Text(raw) = item {
-                        add(raw)?;
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// Calls `visit` with the path and the value of each member, also of those in objects that are members.

@@ -4,6 +4,7 @@
 //! first quote that is not escaped.
 
 use super::Unreadable;
+use super::escape::Escapes;
 use super::field::{Draft, Field};
 use super::instant::Instants;
 use super::tells::{self, Tells};
@@ -24,8 +25,10 @@ const MAX_LENGTH: usize = 4096;
 pub(super) struct Template {
     start: Box<[u8]>,
     values: Vec<Value>,
-    has_escapes: bool,
+    escapes: Escapes,
     tells: Tells,
+    /// The parts that lines have no place for, though earlier lines of the log had one.
+    lacking: Vec<Field>,
     /// More text may follow, after a space.
     is_open: bool,
 }
@@ -50,17 +53,17 @@ impl Template {
         if template.len() > MAX_LENGTH {
             return Err(format!("a format must not be longer than {MAX_LENGTH} bytes"));
         }
-        let (pieces, has_escapes) = if nginx::is_nginx(template) {
-            (nginx::pieces(template)?, true)
+        let (pieces, escapes) = if nginx::is_nginx(template) {
+            (nginx::pieces(template)?, Escapes::Backslash)
         } else if envoy::is_envoy(template) {
-            (envoy::pieces(template)?, false)
+            (envoy::pieces(template)?, Escapes::None)
         } else {
-            (apache::pieces(template)?, true)
+            (apache::pieces(template)?, Escapes::Backslash)
         };
-        Self::of(pieces, has_escapes)
+        Self::of(pieces, escapes)
     }
 
-    fn of(pieces: Vec<Piece>, has_escapes: bool) -> Result<Self, String> {
+    fn of(pieces: Vec<Piece>, escapes: Escapes) -> Result<Self, String> {
         let (mut start, mut values) = (Vec::new(), Vec::<Value>::new());
         for piece in with_whole_targets(pieces) {
             match (piece, values.last_mut()) {
@@ -76,20 +79,28 @@ impl Template {
             return Err("a format must tell the time of a request, such as `$msec`, `%t` or `%START_TIME%`".to_owned());
         }
         let tells = Tells::of(values.iter().map(|value| &value.field));
-        Ok(Self { start: start.into(), values, has_escapes, tells, is_open: false })
+        Ok(Self { start: start.into(), values, escapes, tells, lacking: Vec::new(), is_open: false })
     }
 
     /// The template of values with the same text between all of them.
-    pub(super) fn separated(fields: Vec<Field>, separator: u8) -> Result<Self, String> {
+    pub(super) fn separated(fields: Vec<Field>, separator: u8, escapes: Escapes) -> Result<Self, String> {
         let mut pieces: Vec<Piece> =
             fields.into_iter().flat_map(|field| [Piece::Value(field), Piece::Text(vec![separator])]).collect();
         pieces.pop();
-        Self::of(pieces, false)
+        Self::of(pieces, escapes)
     }
 
     /// Accepts more values at the end of lines, without reading them.
     pub(super) fn open(self) -> Self {
         Self { is_open: true, ..self }
+    }
+
+    /// Goes on with a log that has begun with lines of another template.
+    pub(super) fn go_on(&mut self, first: &Self) {
+        let before = first.values.iter().map(|value| &value.field).chain(&first.lacking);
+        let gone = before.filter(|field| self.values.iter().all(|value| value.field != **field));
+        self.lacking = gone.cloned().collect();
+        self.tells = first.tells;
     }
 
     pub(super) fn told(&self) -> Told {
@@ -108,7 +119,7 @@ impl Template {
             let length = match (is_last, self.is_open) {
                 (true, false) => rest.strip_suffix(&**end).map(<[u8]>::len),
                 (true, true) if end.is_empty() => Some(memchr::memchr(b' ', rest).unwrap_or(rest.len())),
-                _ => find(rest, end, self.has_escapes),
+                _ => find(rest, end, self.escapes),
             };
             let mut length = length.ok_or_else(|| expected_text(end, line.len()))?;
             if matches!(field, Field::Arrival | Field::End) {
@@ -116,13 +127,14 @@ impl Template {
             }
             let (value, behind) = rest.split_at(length);
             draft
-                .add(field, value, self.has_escapes, instants)
+                .add(field, value, self.escapes, instants)
                 .map_err(|expected| Unreadable { expected: expected.into(), at })?;
             rest = behind.get(end.len()..).unwrap_or_default();
         }
         if self.is_open && !rest.is_empty() && rest[0] != b' ' {
             return Err(expected_text(b" ", line.len() - rest.len()));
         }
+        self.lacking.iter().for_each(|field| draft.add_lack(field));
         draft.finish(self.tells).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
     }
 }
@@ -135,7 +147,7 @@ fn instant_length(rest: &[u8], first: usize, end: &[u8], instants: &mut Instants
     for _ in 0..MOST_SPACES {
         let more = rest
             .get(length + 1..)
-            .and_then(|behind| find(behind, end, false))
+            .and_then(|behind| find(behind, end, Escapes::None))
             .filter(|_| matches!(end, [b' ' | b'\t', ..]));
         let Some(longer) = more.map(|more| length + 1 + more) else { break };
         if instants.read(&rest[..longer]).is_none() {
@@ -166,10 +178,12 @@ fn with_whole_targets(pieces: Vec<Piece>) -> Vec<Piece> {
 }
 
 /// The place of a text that ends a value. An escaped quote ends none.
-fn find(rest: &[u8], end: &[u8], has_escapes: bool) -> Option<usize> {
+fn find(rest: &[u8], end: &[u8], escapes: Escapes) -> Option<usize> {
     let (first, tail) = end.split_first()?;
     let is_escaped = |place: usize| {
-        *first == b'"' && has_escapes && rest[..place].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+        *first == b'"'
+            && escapes == Escapes::Backslash
+            && rest[..place].iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
     };
     memchr::memchr_iter(*first, rest).find(|place| rest[place + 1..].starts_with(tail) && !is_escaped(*place))
 }

@@ -384,7 +384,7 @@ pub(super) mod tests {
     fn read_back(format: Format, line: &[u8], check: impl FnOnce(&crate::logs::LogEntry<'_>)) {
         let name = if format == Format::Json { "weir" } else { "combined" };
         let line = line.trim_ascii_end();
-        let format = crate::logs::format::Format::named(name).unwrap().of_log(std::iter::once(line));
+        let format = crate::logs::format::Format::named(name).unwrap().of_log(std::iter::once(line)).unwrap();
         let entry =
             format.parser().parse(line).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(line)));
         check(&entry.unwrap());
