@@ -41,12 +41,13 @@ fn mistakes_are_found_and_named() {
     let mut differences = String::new();
     for ((title, expected, _), found) in files.iter().zip(findings(&files)) {
         let is_named = found.iter().any(|finding| expected.split(" | ").all(|part| finding.contains(part)));
-        if !is_named {
+        if !(is_named || *expected == "silent" && found.is_empty()) {
             let _ = writeln!(differences, "{title}: expected {expected}, found {found:#?}");
         }
     }
     assert!(differences.is_empty(), "{differences}");
-    assert!(files.len() >= 60);
+    let silent = files.iter().filter(|(_, expected, _)| *expected == "silent").count();
+    assert!(files.len() >= 60 && silent * 12 <= files.len(), "{silent} of {} are silent", files.len());
 }
 
 #[test]

@@ -85,6 +85,22 @@ fn costs_are_settled_when_responses_end() {
     assert_eq!(denied(limit, &(line(0, 4) + &line(5, 1) + &line(11, 1)), &format), 2);
 }
 
+/// No more responses are in flight at once than there may be keys.
+#[test]
+fn costs_that_are_charged_too_early_are_told() {
+    let line = |start: u64| format!("192.0.2.1 {}.000 10.000 \"POST /login HTTP/1.1\" 401\n", 1_795_233_610 + start);
+    let log: String = (0..5).map(line).collect();
+    let limits = "limits: { Tested: { by: ip, count: 9, period: 24h, spend_when: { status: [401] } } }";
+    let directory = directory(limits, &log);
+    let format = ["--log-format", "$remote_addr $msec $request_time \"$request\" $status"];
+    let told =
+        "2 costs that responses report were charged before these ended, because more than --max-keys were in flight\n";
+    for (max_keys, is_told) in [("3", true), ("5", false)] {
+        let found = simulate(directory.path(), &[&format[..], &["--max-keys", max_keys]].concat());
+        assert!(found.code == Some(0) && found.out.contains(told) == is_told, "{}", found.text());
+    }
+}
+
 #[test]
 fn a_line_without_a_status_is_left_out() {
     let line =

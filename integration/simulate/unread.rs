@@ -271,8 +271,10 @@ fn limits_that_decide_nothing_are_named_before_the_details() {
     let directory = directory(limits, log(9, 0, "").as_bytes());
     let found = simulate(directory.path(), &[]);
     assert_eq!(found.code, Some(0), "{}", found.text());
-    let named = "2 of 3 limits decided no request: PerKey, Login\n";
+    let named = "1 of 3 limits decided no request: Login\n";
     assert!(place(&found.out, named) < place(&found.out, "\nPerIp: "), "{}", found.out);
+    let not_simulated = "PerKey is not simulated: the log lacks the header `x-api-key`\n";
+    assert!(behind_coverage(&found.out).starts_with(not_simulated), "{}", found.out);
     assert!(
         found.out.contains("\nLogin: no request of this log meets it, which reads the path, the client's address\n"),
         "{}",
@@ -399,7 +401,8 @@ fn what_only_later_lines_tell_is_told_first() {
     let plain = "{\"time\":\"2026-11-22T10:00:00Z\",\"remote_addr\":\"192.0.2.1\",\"request\":\"GET /a HTTP/1.1\"}\n";
     let with_key = plain.replace("}\n", ",\"http_x_api_key\":\"k\"}\n");
     let limits = format!("{RULES}  PerKey: {{ by: {{ header: x-api-key }}, count: 1, period: 1h }}\n");
-    let told = "2 of 1,502 lines (0.13%) have members that the first lines lack, such as `http_x_api_key` in access.log:1501; \
+    let told = "PerKey is not simulated: the log lacks the header `x-api-key`\n\
+                2 of 1,502 lines (0.13%) have members that the first lines lack, such as `http_x_api_key` in access.log:1501; \
                 they are ignored: start the log with such a line\n";
     let found = simulate(directory(&limits, (plain.repeat(1_500) + &with_key.repeat(2)).as_bytes()).path(), &[]);
     assert!(found.code == Some(0) && behind_coverage(&found.out).starts_with(told), "{}", found.out);
@@ -446,4 +449,74 @@ fn an_instant_without_brackets_is_no_part_of_the_request() {
         "{}",
         found.text()
     );
+}
+
+/// A log that was cut to 0 bytes has a hole where its writer had been, larger than any line.
+#[test]
+fn zeros_at_the_start_of_a_log_hide_none_of_its_lines() {
+    let text = [vec![0_u8; 600 * 1024], log(5, 0, "").into_bytes()].concat();
+    let found = simulate(directory(RULES, &text).path(), &["--format", "json"]);
+    assert_eq!((found.code, counts(&found)), (Some(0), [5, 5, 0]), "{}", found.text());
+    let found = simulate(directory(RULES, &vec![0_u8; 600 * 1024]).path(), &[]);
+    assert!(found.code == Some(1) && found.err.contains("the logs have no lines"), "{}", found.text());
+}
+
+#[test]
+fn error_logs_of_a_directory_are_named_and_not_read() {
+    let directory = directory(RULES, log(5, 0, "").as_bytes());
+    let logs = directory.path().join("logs");
+    std::fs::create_dir(&logs).unwrap();
+    std::fs::copy(directory.path().join("access.log"), logs.join("access.log")).unwrap();
+    let error = "2026/11/22 10:00:00 [error] 7#7: *1 open() failed (2: No such file or directory), client: 192.0.2.1\n";
+    for name in ["error.log", "error.log.1", "site-error_log"] {
+        std::fs::write(logs.join(name), error.repeat(9)).unwrap();
+    }
+    let found = run_in(directory.path(), &["simulate", "logs"]);
+    let told = "not read, because of names of error logs: logs/error.log, logs/error.log.1, logs/site-error_log\n";
+    assert!(found.code == Some(0) && behind_coverage(&found.out).starts_with(told), "{}", found.text());
+    let found = run_in(directory.path(), &["simulate", "logs", "--format", "json"]);
+    assert_eq!(counts(&found), [5, 5, 0]);
+    // With another name it is taken for an access log.
+    std::fs::rename(logs.join("error.log"), logs.join("warnings")).unwrap();
+    let found = run_in(directory.path(), &["simulate", "logs"]);
+    let hint = "give the names of the others, or `--log-format combined`, which counts its lines as unreadable";
+    assert!(found.code == Some(1) && found.err.contains(hint), "{}", found.text());
+    let found = run_in(directory.path(), &["simulate", "logs", "--log-format", "combined", "--format", "json"]);
+    assert_eq!((found.code, counts(&found)), (Some(1), [14, 5, 9]), "{}", found.text());
+}
+
+#[test]
+fn a_log_under_two_names_is_an_error() {
+    let directory = directory(RULES, log(2_000, 0, "").as_bytes());
+    std::fs::hard_link(directory.path().join("access.log"), directory.path().join("link.log")).unwrap();
+    let found = run_in(directory.path(), &["simulate", "access.log", "link.log"]);
+    let told = "link.log: it is the same file as access.log, so its requests would count twice";
+    assert!(found.code == Some(1) && found.err.contains(told), "{}", found.text());
+    finish(Command::new("gzip").args(["-kf", "access.log"]).current_dir(directory.path()));
+    let found = run_in(directory.path(), &["simulate", "access.log", "access.log.gz"]);
+    let told = "access.log.gz: it begins with the same lines as access.log, so its requests would count twice";
+    assert!(found.code == Some(1) && found.err.contains(told), "{}", found.text());
+    // A log that was compressed under this name before may be another one.
+    std::fs::write(directory.path().join("access.log"), log(3, 0, "").replace("10:00", "12:00")).unwrap();
+    let found = run_in(directory.path(), &["simulate", "access.log", "access.log.gz", "--format", "json"]);
+    assert_eq!((found.code, counts(&found)), (Some(0), [2_003, 2_003, 0]), "{}", found.text());
+}
+
+/// It is that of a proxy, and the log says no more.
+#[test]
+fn one_private_address_for_all_requests_is_told() {
+    let told = "every request comes from one private address: if that is a proxy, ";
+    for (clients, flag, is_told) in [
+        (["10.0.0.1", "10.0.0.1"], "--allow-unread", true),
+        (["10.0.0.1", "10.0.0.2"], "--allow-unread", false),
+        (["192.0.2.1", "192.0.2.1"], "--allow-unread", false),
+        (["10.0.0.1", "10.0.0.1"], "--trusted-proxies=10.0.0.0/8", false),
+    ] {
+        let text = line(clients[0], 0) + &line(clients[1], 1) + &line(clients[0], 2);
+        let found = simulate(directory(RULES, text.as_bytes()).path(), &[flag]);
+        assert_eq!(behind_coverage(&found.out).starts_with(told), is_told, "{clients:?}: {}", found.text());
+    }
+    let by_path = "limits: { Paths: { by: path, burst: 3 } }";
+    let found = simulate(directory(by_path, (line("10.0.0.1", 0)).repeat(9).as_bytes()).path(), &[]);
+    assert!(!found.out.contains(told), "{}", found.text());
 }

@@ -53,11 +53,47 @@ fn listed(raw: &[u8], told: &Told, trusted: &TrustedProxies) -> Option<IpAddr> {
 
 /// Returns true if a private address has sent a request that names another client, though no proxy there is trusted.
 pub(super) fn may_be_proxied(entry: &LogEntry<'_>, told: &Told, trusted: &TrustedProxies) -> bool {
-    let is_private = |address: IpAddr| match address {
-        IpAddr::V4(address) => address.is_private() || address.is_loopback() || address.is_link_local(),
-        IpAddr::V6(address) => address.is_unique_local() || address.is_loopback(),
-    };
     let names_another = || entry.headers.iter().any(|(name, _)| FORWARDING.contains(&&**name));
     let peer = entry.client.filter(|peer| !told.client_is_resolved && is_private(*peer) && !trusted.contains(*peer));
     peer.is_some() && names_another()
+}
+
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_private() || address.is_loopback() || address.is_link_local(),
+        IpAddr::V6(address) => address.is_unique_local() || address.is_loopback(),
+    }
+}
+
+/// The senders of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sender {
+    #[default]
+    Unknown,
+    One(IpAddr),
+    /// Or some whose clients are known.
+    Several,
+}
+
+impl Sender {
+    pub(super) fn add(&mut self, other: Self) {
+        *self = match (*self, other) {
+            (Self::Unknown, other) => other,
+            (known, Self::Unknown) => known,
+            (Self::One(known), Self::One(address)) if known == address => other,
+            _ => Self::Several,
+        };
+    }
+
+    pub(super) fn is_one_private(self) -> bool {
+        matches!(self, Self::One(address) if is_private(address))
+    }
+}
+
+pub(super) fn sender(entry: &LogEntry<'_>, told: &Told, trusted: &TrustedProxies) -> Sender {
+    match entry.client {
+        None => Sender::Unknown,
+        Some(peer) if told.client_is_resolved || trusted.contains(peer) => Sender::Several,
+        Some(peer) => Sender::One(peer),
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use super::against::{Comparing, SideOutcome};
-use super::clients;
+use super::clients::{self, Sender};
 use super::coverage::Missing;
 use super::order::{BRIEF_WINDOW, Order, WINDOW};
 use super::replay::Replay;
@@ -63,6 +63,7 @@ struct Parsed {
     /// The requests among the arrivals that the server had answered with 429.
     answered_429: u64,
     maybe_proxied: u64,
+    sender: Sender,
     new_members: u64,
     new_member: Option<Example>,
     lacking: Vec<Lacking>,
@@ -83,7 +84,7 @@ struct Lacking {
 
 /// Simulates `rules` on a log, and `other` rules on the same requests.
 pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options<'_>) -> Report {
-    let (told, files) = (blocks.told(), blocks.files().to_vec());
+    let (told, files, error_logs) = (blocks.told(), blocks.files().to_vec(), blocks.error_logs().to_vec());
     let side = Side::new(rules, &told);
     let other = other.map(|rules| Side::new(rules, &told));
     let (side, other, files) = (&side, other.as_ref(), &files);
@@ -107,7 +108,7 @@ pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options
             decider.take(parsed);
         }
     });
-    decider.finish(options)
+    Report { error_logs, ..decider.finish(options) }
 }
 
 fn deal(blocks: Blocks, parsers: &[SyncSender<Result<Block, ReadError>>]) {
@@ -156,6 +157,7 @@ fn parse(block: Block, context: &Context<'_>) -> Parsed {
                     Ok(mut arrival) => {
                         parsed.take_lacking(number, &mut arrival);
                         parsed.maybe_proxied += u64::from(clients::may_be_proxied(&entry, told, trusted));
+                        parsed.sender.add(clients::sender(&entry, told, trusted));
                         parsed.answered_429 += u64::from(entry.status == Some(429));
                         parsed.arrivals.push(arrival);
                         continue;
@@ -208,6 +210,7 @@ struct Decider<'s> {
     examples: Vec<Example>,
     answered_429: u64,
     maybe_proxied: u64,
+    sender: Sender,
     new_members: u64,
     new_member: Option<Example>,
     /// By the place of the file; `None` for a file that is not a recording.
@@ -258,6 +261,7 @@ impl<'s> Decider<'s> {
             examples: Vec::new(),
             answered_429: 0,
             maybe_proxied: 0,
+            sender: Sender::default(),
             new_members: 0,
             new_member: None,
             recordings: files.iter().map(recording).collect(),
@@ -277,6 +281,7 @@ impl<'s> Decider<'s> {
         }
         self.answered_429 += parsed.answered_429;
         self.maybe_proxied += parsed.maybe_proxied;
+        self.sender.add(parsed.sender);
         self.new_members += parsed.new_members;
         self.new_member = self.new_member.take().or(parsed.new_member);
         if let Some(Some(recording)) = self.recordings.get_mut(parsed.file) {
@@ -298,6 +303,7 @@ impl<'s> Decider<'s> {
         self.order.finish(&mut |arrival| self.sides.decide(arrival));
         let BothSides { here, there, span, requests, late } = self.sides;
         let (overflowed, undecided) = (here.replay.overflowed(), here.replay.undecided);
+        let (settled_early, needs_client) = (here.replay.settled_early(), here.side.needs_client);
         let report = |one: OneSide<'_>| one.tally.into_report(one.side, options.goal.as_ref(), options.top);
         let (other, comparison) = match there {
             None => (None, None),
@@ -307,15 +313,18 @@ impl<'s> Decider<'s> {
             lines: self.counts,
             examples: self.examples,
             interrupted: self.interrupted,
+            error_logs: Vec::new(),
             span,
             requests,
             answered_429: self.answered_429,
             maybe_proxied: self.maybe_proxied,
+            has_one_private_client: needs_client && self.sender.is_one_private(),
             new_members: self.new_members,
             new_member: self.new_member,
             recordings: self.recordings.into_iter().flatten().collect(),
             late,
             overflowed,
+            settled_early,
             undecided,
             precision: self.precision,
             is_arrival: self.is_arrival,

@@ -54,7 +54,7 @@ impl Replay {
             store,
             effective_from,
             slots: Slots::default(),
-            settlements: Settlements::default(),
+            settlements: Settlements::new(max_keys),
             outcomes: SmallVec::new(),
             undecided: 0,
         }
@@ -69,7 +69,7 @@ impl Replay {
         asked: &mut Asked,
     ) -> bool {
         self.slots.advance(&self.store, self.effective_from, now);
-        self.settlements.advance(&self.store, self.effective_from, now);
+        self.undecided += self.settlements.advance(&self.store, self.effective_from, now);
         let deciding = &mut asked.deciding;
         if deciding.round().is_some() {
             self.slots.name(&mut deciding.plan.charges);
@@ -119,8 +119,8 @@ impl Replay {
                 outcomes.for_each(|outcome| outcome.candidate_denies = Some(is_denied));
             }
             if !due.is_empty() {
-                // The call cannot fail: its buckets were in the plan.
-                let _ = self.store.decide(&Batch { charges: &due, effective_from: self.effective_from, now });
+                let batch = Batch { charges: &due, effective_from: self.effective_from, now };
+                self.undecided += u64::from(self.store.decide(&batch).is_err());
             }
         }
         is_denied
@@ -130,6 +130,11 @@ impl Replay {
     pub(super) fn wait(&self) -> Micros {
         let enforced = self.outcomes.iter().filter(|outcome| outcome.is_enforced);
         enforced.map(|outcome| outcome.delay).max().unwrap_or_default()
+    }
+
+    /// Costs that were settled before their responses ended.
+    pub(super) const fn settled_early(&self) -> u64 {
+        self.settlements.early
     }
 
     /// Buckets that were charged beyond the bound on their number.
@@ -274,7 +279,7 @@ mod tests {
                 store: MemoryStore::new(100),
                 effective_from: Micros(0),
                 slots: Slots::default(),
-                settlements: Settlements::default(),
+                settlements: Settlements::new(100),
                 outcomes: SmallVec::new(),
                 undecided: 0,
             };

@@ -22,6 +22,8 @@ pub struct Report {
     pub examples: Vec<Example>,
     /// Why files were not read to their end.
     pub interrupted: Vec<String>,
+    /// Files of directories that were not read, because their names are those of error logs.
+    pub error_logs: Vec<String>,
     /// The arrival of the first and of the last request.
     pub span: Option<(Micros, Micros)>,
     /// The requests that the rules decided.
@@ -30,6 +32,8 @@ pub struct Report {
     pub answered_429: u64,
     /// Those that came from a private address and name another client, though no proxy there is trusted.
     pub maybe_proxied: u64,
+    /// All of them came from the same private address, and a limit reads it.
+    pub has_one_private_client: bool,
     /// Lines with members that the first lines of the log lack, and the first of these lines.
     pub new_members: u64,
     pub new_member: Option<Example>,
@@ -38,6 +42,8 @@ pub struct Report {
     pub late: u64,
     /// Charges to a bucket that ids share beyond `--max-keys`.
     pub overflowed: u64,
+    /// Costs that were settled before their responses ended, because more responses than `--max-keys` were in flight.
+    pub settled_early: u64,
     /// Requests for which two limits have the same bucket.
     pub undecided: u64,
     /// Instants are whole multiples of this.

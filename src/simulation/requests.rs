@@ -36,7 +36,7 @@ pub(super) struct Side {
     /// What each covered limit reads.
     reads: Vec<(u32, Vec<Missing>)>,
     /// Some covered limit reads the client's address.
-    needs_client: bool,
+    pub(super) needs_client: bool,
     /// The headers that covered limits read.
     headers: Vec<String>,
 }

@@ -10,9 +10,6 @@ use crate::engine::limit::response_cost::CostSource;
 use crate::store::Batch;
 use crate::store::memory::MemoryStore;
 
-/// The most settlements that wait for the end of a response. One beyond is made at once.
-const MOST_WAITING: usize = 1_000_000;
-
 /// Stands for the status of a response whose line has none, where no limit looks at it.
 const ANY_STATUS: u16 = 200;
 
@@ -25,34 +22,44 @@ pub(super) struct LoggedResponse {
 }
 
 /// Settlements of responses that have not ended yet, by their ends.
-#[derive(Default)]
 pub(super) struct Settlements {
+    /// One beyond is made at once.
+    most: usize,
+    /// Those that were made at once.
+    pub(super) early: u64,
     waiting: BinaryHeap<Reverse<(Micros, u64)>>,
     charges: hashbrown::HashMap<u64, Vec<Charge>>,
     added: u64,
 }
 
 impl Settlements {
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, early: 0, waiting: BinaryHeap::new(), charges: hashbrown::HashMap::new(), added: 0 }
+    }
+
     /// Adds what a request owes when its response ends.
     pub(super) fn add(&mut self, owed: &[PendingSettlement], response: LoggedResponse, ends: Micros, now: Micros) {
         let charges: Vec<Charge> = owed.iter().flat_map(|owed| settled(owed, response)).collect();
         if charges.is_empty() {
             return;
         }
-        let at = if self.waiting.len() < MOST_WAITING { ends } else { now };
+        let is_early = self.waiting.len() >= self.most && ends > now;
+        self.early += u64::from(is_early);
+        let at = if is_early { now } else { ends };
         self.waiting.push(Reverse((at, self.added)));
         self.charges.insert(self.added, charges);
         self.added += 1;
     }
 
-    /// Settles what ended by `now`.
-    pub(super) fn advance(&mut self, store: &MemoryStore, effective_from: Micros, now: Micros) {
+    /// Settles what ended by `now`. Returns the number of requests that could not be settled.
+    pub(super) fn advance(&mut self, store: &MemoryStore, effective_from: Micros, now: Micros) -> u64 {
+        let mut failed = 0;
         while let Some(Reverse((at, number))) = self.waiting.peek().copied().filter(|next| next.0.0 <= now) {
             self.waiting.pop();
             let Some(charges) = self.charges.remove(&number) else { continue };
-            // Their buckets were in the plan of the request.
-            let _ = store.decide(&Batch { charges: &charges, effective_from, now: at });
+            failed += u64::from(store.decide(&Batch { charges: &charges, effective_from, now: at }).is_err());
         }
+        failed
     }
 }
 

@@ -63,14 +63,8 @@ fn head() -> String {
 /// Writes what the reader of the verdict should know.
 fn notes(page: &mut String, report: &Report, names: &Names) {
     let no_request = left_out::sentence(report, LeftOut::NoRequest, names.shows_ids());
-    let told = [left_out::denied_before(report), left_out::idle(report), no_request];
-    let mut notes: Vec<String> = told.into_iter().flatten().collect();
-    if report.overflowed > 0 {
-        let overflowed = number_text(report.overflowed);
-        notes.push(format!(
-            "{overflowed} charges went to a bucket that ids share, because there are more ids than --max-keys"
-        ));
-    }
+    let told = [left_out::denied_before(report), left_out::idle(report), no_request, left_out::overflowed(report)];
+    let notes: Vec<String> = told.into_iter().flatten().collect();
     list(page, &notes);
 }
 

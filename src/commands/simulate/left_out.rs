@@ -11,8 +11,9 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::text::quote::WIDEST_WORD;
 use crate::logs::address::last_of_list;
 use crate::message::lossless;
+use crate::simulation::coverage::Missing;
 use crate::simulation::report::{
-    Example, LeftOut, LimitLeftOut, LimitReport, MOST_UNREAD, RecordingReport, Report, SideReport,
+    Example, LeftOut, LimitLeftOut, LimitReport, MOST_UNREAD, RecordingReport, Report, SideReport, Status,
 };
 
 /// The names of limits in a sentence, at most.
@@ -24,15 +25,33 @@ pub(super) fn sentences(report: &Report, shows_ids: bool) -> Vec<String> {
     let mut told = vec![format!("{} decided", of(decided, lines, "line"))];
     told.extend(blurred(report).map(str::to_owned));
     told.extend(report.interrupted.iter().map(|reason| format!("not read to the end: {reason}")));
+    if !report.error_logs.is_empty() {
+        let names: Vec<&str> = report.error_logs.iter().map(String::as_str).collect();
+        told.push(format!("not read, because of names of error logs: {}", listed(&names)));
+    }
+    told.extend(not_simulated(report));
     let reasons = LeftOut::ALL.into_iter().filter(|reason| *reason != LeftOut::NoRequest);
     told.extend(reasons.filter_map(|reason| sentence(report, reason, shows_ids)));
     told.extend(report.recordings.iter().flat_map(|recording| [lacking(recording), miscounted(recording)]).flatten());
     told.extend(proxied(report));
+    if report.has_one_private_client {
+        told.push(
+            "every request comes from one private address: if that is a proxy, log the address that it names, such as \
+             X-Forwarded-For, and give --trusted-proxies"
+                .to_owned(),
+        );
+    }
     told.extend(of_limits(report));
     told.extend(new_members(report));
     if report.undecided > 0 {
         let requests = count(report.undecided, "request");
         told.push(format!("{requests} could not be decided, because two limits have the same bucket"));
+    }
+    if report.settled_early > 0 {
+        let costs = count(report.settled_early, "cost");
+        told.push(format!(
+            "{costs} that responses report were charged before these ended, because more than --max-keys were in flight"
+        ));
     }
     if report.late > 0 {
         let late = of(report.late, report.requests, "request");
@@ -70,6 +89,24 @@ fn lacking(recording: &RecordingReport) -> Option<String> {
     let parts = parts.iter().filter(|(number, ..)| *number > 0);
     let parts: Vec<String> = parts.map(|(number, what, which)| format!("{} {which}", count(*number, what))).collect();
     (!parts.is_empty()).then(|| format!("{file} lacks {}", joined(parts, ", ")))
+}
+
+/// Names the limits that were not simulated at all. Those that need the same share a sentence.
+fn not_simulated(report: &Report) -> Vec<String> {
+    let mut told: Vec<(&[Missing], Vec<&str>)> = Vec::new();
+    for limit in report.sides().flat_map(|side| &side.limits) {
+        let Status::NotCovered(missing) = &limit.status else { continue };
+        match told.iter_mut().find(|(other, _)| other == missing) {
+            Some((_, names)) if names.contains(&limit.name.as_str()) => {}
+            Some((_, names)) => names.push(&limit.name),
+            None => told.push((missing, vec![&limit.name])),
+        }
+    }
+    let sentence = |(missing, names): (&[Missing], Vec<&str>)| {
+        let are = if names.len() == 1 { "is" } else { "are" };
+        format!("{} {are} not simulated: the log lacks {}", listed(&names), joined(missing, ", "))
+    };
+    told.into_iter().map(sentence).collect()
 }
 
 /// Tells which limits say nothing of which lines. Limits that lack the same share a sentence.
@@ -155,10 +192,18 @@ pub(super) fn verdict(report: &Report, side: &SideReport) -> String {
     )
 }
 
-/// Names the limits that decided none of the requests; `None` if each decided some.
+/// Tells that ids share a bucket; `None` if none do.
+pub(super) fn overflowed(report: &Report) -> Option<String> {
+    let charges = count(report.overflowed, "charge");
+    (report.overflowed > 0)
+        .then(|| format!("{charges} went to a bucket that ids share, because there are more ids than --max-keys"))
+}
+
+/// Names the limits that could have decided requests, and decided none; `None` if each decided some.
 pub(super) fn idle(report: &Report) -> Option<String> {
     let side = &report.side;
-    let idle = side.active().filter(|limit| limit.requests == 0 && report.requests > 0);
+    let idle = side.active().filter(|limit| limit.status == Status::Covered);
+    let idle = idle.filter(|limit| limit.requests == 0 && report.requests > 0);
     let idle: Vec<&str> = idle.map(|limit| limit.name.as_str()).collect();
     let limits = counted(side.active().count(), "limit");
     (!idle.is_empty()).then(|| format!("{} of {limits} decided no request: {}", idle.len(), listed(&idle)))

@@ -47,16 +47,9 @@ pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal)
 /// Adds what the reader of the verdict should know.
 fn notes(text: &mut String, report: &Report, names: &Names) {
     let no_request = left_out::sentence(report, LeftOut::NoRequest, names.shows_ids());
-    let told = [left_out::denied_before(report), left_out::idle(report), no_request];
+    let told = [left_out::denied_before(report), left_out::idle(report), no_request, left_out::overflowed(report)];
     for told in told.into_iter().flatten() {
         let _ = writeln!(text, "{told}");
-    }
-    if report.overflowed > 0 {
-        let overflowed = number_text(report.overflowed);
-        let _ = writeln!(
-            text,
-            "{overflowed} charges went to a bucket that ids share, because there are more ids than --max-keys"
-        );
     }
 }
 

@@ -4,10 +4,8 @@
 mod addresses;
 mod allowances;
 mod authentication;
-mod bounds;
 mod costs;
 mod credentials;
-pub(super) mod expressions;
 mod free_ids;
 mod hidden;
 mod leases;

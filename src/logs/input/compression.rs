@@ -38,12 +38,38 @@ pub(super) fn decompressed(source: impl Read + Send + 'static, progress: Progres
     let is_zstd = magic == ZSTD || magic.get(1..) == Some(&SKIPPABLE);
     let source = Cursor::new(magic).chain(source);
     Ok(if is_gzip {
-        Box::new(MultiGzDecoder::new(BufReader::with_capacity(READ, source)))
+        without_zeros(MultiGzDecoder::new(BufReader::with_capacity(READ, source)))
     } else if is_zstd {
-        Box::new(Zstd::new(BufReader::with_capacity(READ, source)))
+        without_zeros(Zstd::new(BufReader::with_capacity(READ, source)))
     } else {
-        Box::new(source)
+        without_zeros(source)
     })
+}
+
+fn without_zeros(source: impl Read + Send + 'static) -> Reader {
+    Box::new(WithoutZeros { source, has_begun: false })
+}
+
+/// A log without the NULs at its start: it was cut to 0 bytes while its writer went on at the old place.
+struct WithoutZeros<R> {
+    source: R,
+    has_begun: bool,
+}
+
+impl<R: Read> Read for WithoutZeros<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.source.read(buffer)?;
+            if self.has_begun || read == 0 {
+                return Ok(read);
+            }
+            if let Some(first) = buffer[..read].iter().position(|byte| *byte != 0) {
+                self.has_begun = true;
+                buffer.copy_within(first..read, 0);
+                return Ok(read - first);
+            }
+        }
+    }
 }
 
 /// Counts the bytes that are read.

@@ -1,7 +1,7 @@
 //! Logs as blocks of whole lines: from files, compressed or not, and from standard input.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashSet};
+use std::collections::BinaryHeap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::compression::Reader;
+use self::directory::Found;
 use self::open_file::OpenFile;
+use self::twins::Twins;
 use super::format::{self, Format, GivenFormat, MAX_SAMPLE};
 use super::lines::lines;
 use super::told::Told;
@@ -21,6 +23,7 @@ mod directory;
 mod open_file;
 #[cfg(test)]
 mod tests;
+mod twins;
 
 /// The bytes of a block, about. A block has at most one line more.
 const BLOCK: usize = 256 * 1024;
@@ -85,6 +88,12 @@ impl ReadError {
         Self { file: file.to_owned(), reason: reason.into(), source: None }
     }
 
+    /// The same for a file that was not given by its name.
+    fn in_directory(self) -> Self {
+        let hint = "if it is not an access log, give the names of the others, or `--log-format combined`, which counts its lines as unreadable";
+        Self { reason: format!("{}; {hint}", self.reason), ..self }
+    }
+
     fn io(file: &str, error: io::Error) -> Self {
         let reason = match error.kind() {
             io::ErrorKind::NotFound => "no such file".to_owned(),
@@ -112,6 +121,7 @@ impl Progress {
 /// The blocks of several files, merged by time: each is that of the file whose next line is the oldest.
 pub struct Blocks {
     files: Vec<LogFile>,
+    error_logs: Vec<String>,
     progress: Progress,
     /// By the instant of the next line. A file is opened when its first line is the oldest.
     waiting: BinaryHeap<Reverse<Waiting>>,
@@ -141,18 +151,18 @@ impl Blocks {
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
             return Err(ReadError::new("-", "standard input can be read only once"));
         }
-        let paths = directory::with_their_files(paths)?;
-        let mut seen = HashSet::new();
-        // A path that cannot be resolved fails below, with its reason.
-        let is_again = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path.is_file() && !seen.insert(path));
-        if let Some(path) = paths.iter().find(is_again) {
-            let name = path.display().to_string();
-            return Err(ReadError::new(&name, "this file is given twice, so its requests would count twice"));
-        }
+        let has_directory = paths.iter().any(|path| path.is_dir());
+        let Found { files: paths, error_logs } = directory::with_their_files(paths)?;
         let progress = Progress::default();
         let mut opened = Vec::with_capacity(paths.len());
+        let mut twins = Twins::default();
         for path in &paths {
-            opened.push(inspect(path, format, &progress)?);
+            twins.add(path)?;
+            let opening = inspect(path, format, &progress);
+            let (file, source, start) =
+                opening.map_err(|error| if has_directory { error.in_directory() } else { error })?;
+            twins.add_start(path, &start)?;
+            opened.push((file, source));
         }
         Format::infer_units(opened.iter_mut().filter_map(|(file, _)| Arc::get_mut(&mut file.format)));
         let (files, sources): (Vec<LogFile>, Vec<Source>) = opened.into_iter().unzip();
@@ -161,12 +171,17 @@ impl Blocks {
         let first = |(file, log): (usize, &LogFile)| Reverse(Waiting { next: log.first.unwrap_or_default(), file });
         let waiting = files.iter().enumerate().map(first).collect();
         let (size, is_one) = ((BLOCK / files.len().max(1)).max(SMALLEST_BLOCK), files.len() == 1);
-        Ok(Self { files, progress, waiting, sources, size, is_one })
+        Ok(Self { files, error_logs, progress, waiting, sources, size, is_one })
     }
 
     /// In the order in which they were given.
     pub fn files(&self) -> &[LogFile] {
         &self.files
+    }
+
+    /// Files of directories that are not read, because their names are those of error logs.
+    pub fn error_logs(&self) -> &[String] {
+        &self.error_logs
     }
 
     /// The fields that are in every file.
@@ -243,7 +258,11 @@ fn is_stdin(path: &Path) -> bool {
 }
 
 /// Reads the start of a file: its format and its first instant.
-fn inspect(path: &Path, format: Option<&GivenFormat>, progress: &Progress) -> Result<(LogFile, Source), ReadError> {
+fn inspect(
+    path: &Path,
+    format: Option<&GivenFormat>,
+    progress: &Progress,
+) -> Result<(LogFile, Source, Vec<u8>), ReadError> {
     let name = if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() };
     let failed = |error| ReadError::io(&name, error);
     let (mut reader, size) = if is_stdin(path) {
@@ -263,8 +282,8 @@ fn inspect(path: &Path, format: Option<&GivenFormat>, progress: &Progress) -> Re
     };
     let (wrapping, format, first) = detect(&name, &start[..whole], format)?;
     let file = LogFile { name, format: Arc::new(format), wrapping: Arc::new(wrapping), first, size };
-    let source = if is_stdin(path) { Source::Begun(start, reader) } else { Source::Path(path.to_owned()) };
-    Ok((file, source))
+    let source = if is_stdin(path) { Source::Begun(start.clone(), reader) } else { Source::Path(path.to_owned()) };
+    Ok((file, source, start))
 }
 
 /// Finds the collectors' layers around a log that begins like this, the format and the first instant.

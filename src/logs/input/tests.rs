@@ -48,7 +48,7 @@ fn a_file_that_is_given_twice_is_an_error() {
     let format = Format::named("common").unwrap();
     for paths in [vec![file.clone(), file], vec![folder.0.path().to_owned()]] {
         let error = Blocks::open(&paths, Some(&format)).err().unwrap().to_string();
-        assert!(error.contains("is given twice"), "{error}");
+        assert!(error.contains("is the same file as"), "{error}");
     }
 }
 
@@ -149,7 +149,7 @@ fn a_file_that_is_no_log_is_refused_with_what_would_be_right() {
     assert!(refused(folder.0.path().join("none")).ends_with("none: no such file"));
     let empty = Folder::new();
     empty.file(".hidden", line(1, "/"));
-    assert!(refused(empty.0.path().to_owned()).ends_with("the directory has no files"));
+    assert!(refused(empty.0.path().to_owned()).ends_with("the directory has no access logs"));
     let xz = refused(folder.file("a.xz", b"\xFD7zXZ\0..."));
     assert!(xz.ends_with("it is compressed with xz; give the output of `xzcat` as standard input"), "{xz}");
     assert!(Blocks::open(&["-".into(), "-".into()], None).is_err());

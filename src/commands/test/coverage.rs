@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::super::colors::Palette;
 use super::super::print::joined;
 use crate::engine::deciding::verdict::Verdict;
+use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
 
@@ -20,9 +21,9 @@ pub(super) enum Seen {
     Denial,
 }
 
-/// The limits of all rules files. Several files of tests can share one rules file.
+/// The limits of all rules files that have tests. Several files of tests can share one rules file.
 #[derive(Debug, Default)]
-pub(super) struct DenialsSeen {
+pub(super) struct Coverage {
     /// By the canonical path. The name is as given first.
     files: BTreeMap<PathBuf, (String, BTreeMap<String, Seen>)>,
 }
@@ -41,11 +42,13 @@ impl Seen {
 
 /// The names of the limits that can deny, in the order of the rules; `None` for those that can do so by an override at most.
 pub(super) fn denying(rules: &Rules) -> Vec<Option<String>> {
-    let can_deny = |limit: &Limit| limit.mode != LimitMode::Off && limit.allowance.can_deny();
+    let can_deny = |limit: &Limit| {
+        limit.mode != LimitMode::Off && !matches!(limit.allowance, Allowance::Unlimited | Allowance::Disabled)
+    };
     rules.limits().iter().map(|limit| can_deny(limit).then(|| limit.name.clone())).collect()
 }
 
-impl DenialsSeen {
+impl Coverage {
     /// Adds what the tests of one file have seen of the limits in `file`, of which `names` are those that can deny. Both are in
     /// the order of the rules.
     pub(super) fn add(&mut self, file: &str, names: Vec<Option<String>>, seen: &[Seen]) {
@@ -67,13 +70,7 @@ impl DenialsSeen {
 
     /// Returns whether tests have seen each limit deny.
     pub(super) fn is_whole(&self) -> bool {
-        self.unseen().is_empty()
-    }
-
-    /// The names of the limits that tests have not seen deny.
-    pub(super) fn unseen(&self) -> Vec<String> {
-        let limits = self.files.values().flat_map(|(_, limits)| limits);
-        limits.filter(|(_, seen)| **seen != Seen::Denial).map(|(name, _)| name.clone()).collect()
+        self.files.values().flat_map(|(_, limits)| limits.values()).all(|seen| *seen == Seen::Denial)
     }
 
     /// Prints the names of the limits that tests have not seen deny.
