@@ -16,7 +16,7 @@ fn each_gateway_has_a_file_whose_next_commands_work() {
         let checked = run(&["check", "--strict"]);
         assert_eq!(
             checked.text(),
-            "limits.yaml: ok, 3 limits, 2 overrides, 2 tests\n".replace("2 overrides", overrides(gateway))
+            "limits.yaml: ok, 3 limits, 2 overrides, 3 tests\n".replace("2 overrides", overrides(gateway))
         );
         let commands: Vec<Vec<&str>> = written
             .err

@@ -78,6 +78,18 @@ fn without_a_file_it_reads_what_a_gateway_reads() {
 }
 
 #[test]
+fn overrides_beyond_those_that_are_compared_are_told() {
+    let ids: Vec<String> = (0..1_002).map(|id| format!("10.0.{}.{}", id / 256, id % 256)).collect();
+    let overrides = format!("overrides: {{ A: {{ unlimited: true, ids: [{}] }} }}\n", ids.join(", "));
+    let folder = folder(&[("c.yaml", &format!("{CLEAN}{overrides}"))]);
+    let finished = ends(folder.path(), &["check", "c.yaml"], 0);
+    assert_eq!(finished.out, "c.yaml: ok, 1 limit, 1002 overrides (2 not compared with other limits)\n");
+    let told: Value =
+        serde_json::from_str(&ends(folder.path(), &["check", "--format", "json", "c.yaml"], 0).out).unwrap();
+    assert_eq!(told["checked"][0]["not_compared"], 2);
+}
+
+#[test]
 fn json_has_all_problems_of_all_files() {
     let tested = format!("{CLEAN}tests:\n  t: [{{ get: /, expect: {{ deny: A }} }}]\n");
     let folder = folder(&[("w.yaml", WARNED), ("b.yaml", BROKEN), ("t.yaml", &tested)]);

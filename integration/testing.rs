@@ -195,12 +195,24 @@ fn limits_that_no_test_sees_deny_are_told() {
     let failing = rules("  f: [{ get: /a, expect: deny }]\n");
     let other = "limits: { L: { burst: 1 } }\ntests: { l: [{ get: /, expect: allow }] }\n";
     let untouched = "no test touches these limits: Far\nno test sees these limits deny: A\n";
-    let files = [("few.yaml", &*few), ("all.yaml", &*all), ("failing.yaml", &*failing), ("other.yaml", other)];
+    let none = "limits: { L: { burst: 1 } }\n";
+    let files = [
+        ("few.yaml", &*few),
+        ("all.yaml", &*all),
+        ("failing.yaml", &*failing),
+        ("other.yaml", other),
+        ("none.yaml", none),
+    ];
     for (arguments, code, told) in [
         (&["few.yaml"][..], 0, format!("{untouched}2 passed, 0 failed\n")),
         (&["few.yaml", "--require-denials"], 1, format!("{untouched}2 passed, 0 failed\n")),
         (&["few.yaml", "--filter", "s"], 0, "1 passed, 0 failed\n".to_owned()),
         (&["all.yaml", "--require-denials"], 0, "3 passed, 0 failed\n".to_owned()),
+        (
+            &["all.yaml", "none.yaml", "--require-denials"],
+            1,
+            "none.yaml has no tests\nnone.yaml: no test touches these limits: L\n3 passed, 0 failed\n".to_owned(),
+        ),
     ] {
         assert_eq!(check(&files, &[&["test"], arguments].concat(), code), told, "{arguments:?}");
     }
@@ -210,7 +222,16 @@ fn limits_that_no_test_sees_deny_are_told() {
     let told = "few.yaml: no test touches these limits: Far\nfew.yaml: no test sees these limits deny: A\n\
                 other.yaml: no test sees these limits deny: L\n6 passed, 0 failed\n";
     assert_eq!(text, told);
-    assert!(!check(&files, &["check", "few.yaml"], 0).contains("no test"));
+    let checked = check(&files, &["check", "few.yaml"], 0);
+    assert!(checked.contains("no test sees `Far` deny [untested-limit]\n --> few.yaml:3:3"), "{checked}");
+    assert!(checked.starts_with("few.yaml: ok, 5 limits, 0 overrides, 2 tests, 6 warnings\n"), "{checked}");
+    for unwarned in ["failing.yaml", "none.yaml"] {
+        let text = check(&files, &["check", unwarned], (unwarned == "failing.yaml").into());
+        assert!(!text.contains("no test"), "{text}");
+    }
+    let silent = few.replace("  Far: {", "  Far: { ignore_lints: [untested-limit],");
+    let checked = check(&[("silent.yaml", &silent)], &["check", "silent.yaml"], 0);
+    assert!(checked.contains("`A` deny") && !checked.contains("`Far` deny"), "{checked}");
     check(&files, &["test", "few.yaml", "--require-denials", "--filter", "s"], 2);
     let scenario = r#"{"case":"s","limits":{"L":{"burst":1}},"steps":[{"at_ms":0,"op":"spend","limit":"L","id":"k","expect":{"allowed":true}}]}"#;
     let text = check(&[("s.jsonl", scenario)], &["test", "s.jsonl", "--require-denials"], 1);

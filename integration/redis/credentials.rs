@@ -240,9 +240,17 @@ fn a_file_and_a_user_that_cannot_be_used_are_named_at_the_start() {
         &plain[..2].iter().chain(&["--store-user", "weir"]).copied().collect::<Vec<_>>(),
         "needs --store-password-file",
     );
-    let finished = run(&["serve", "--upstream", "echo", "--store", "memory", "--store-password-file", file]);
-    let expected = "is for Redis: add `--store redis://host:port`";
-    assert!(finished.code == Some(2) && finished.text().contains(expected), "{}", finished.text());
+    let given = ["--store", "memory", "--store-password-file", file];
+    for (command, flags) in [
+        (&["serve", "--upstream", "echo"][..], &given[..]),
+        (&["check"], &given),
+        (&["check"], &given[2..]),
+        (&["test"], &["--store-user=weir"]),
+    ] {
+        let finished = run(&[command, flags].concat());
+        let expected = "is for Redis: add `--store redis://host:port`";
+        assert!(finished.code == Some(2) && finished.text().contains(expected), "{command:?} {}", finished.text());
+    }
     for url in ["redis://:secret@h", "redis+cluster://weir:secret@h", "redis+sentinel://weir:secret@h/main"] {
         check(&["--store", url, "--store-password-file", file], "remove what is before the `@`");
     }

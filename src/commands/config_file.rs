@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::CommandFactory;
 
+use super::values::typed_flag;
 use super::{Cli, schema};
 use crate::config::{self, Report, Setting};
 
@@ -21,7 +22,9 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
     if !subcommand.get_arguments().any(is_file) {
         return Ok(arguments);
     }
-    let Some(file) = flag(&given, "config").or_else(|| std::env::var(VARIABLE).ok()) else { return Ok(arguments) };
+    let Some(file) = typed_flag(&given, "config").or_else(|| std::env::var(VARIABLE).ok()) else {
+        return Ok(arguments);
+    };
     let source = config::read(Path::new(&file)).map_err(Report::of)?;
     let settable = schema::settable();
     let known: Vec<_> = settable.iter().filter_map(schema::known).collect();
@@ -31,23 +34,13 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
         // What a command does not take from its environment, it does not take from the file either: tests must not write to the
         // store of gateways.
         let takes = |argument: &clap::Arg| argument.get_env().is_some_and(|name| std::env::var_os(name).is_none());
-        if argument.is_some_and(takes) && flag(&given, &key).is_none() {
+        if argument.is_some_and(takes) && typed_flag(&given, &key).is_none() {
             added.extend(values.into_iter().map(|value| OsString::from(format!("--{key}={value}"))));
         }
     }
     let mut arguments = arguments;
     arguments.splice(2..2, added);
     Ok(arguments)
-}
-
-/// The value of a flag on the command line, `--name value` or `--name=value`.
-fn flag(given: &[&str], name: &str) -> Option<String> {
-    let rest = |argument: &str| argument.strip_prefix("--")?.strip_prefix(name).map(str::to_owned);
-    given.iter().enumerate().find_map(|(place, argument)| match rest(argument)?.strip_prefix('=') {
-        Some(value) => Some(value.to_owned()),
-        None if rest(argument)?.is_empty() => Some((*given.get(place + 1).unwrap_or(&"")).to_owned()),
-        None => None,
-    })
 }
 
 #[cfg(test)]

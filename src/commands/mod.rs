@@ -101,6 +101,7 @@ fn run_command(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
+    let typed = arguments.clone();
     let arguments = config_file::expand(arguments).map_err(|report| Failure::reported(ExitCode::Usage, &report))?;
     // Leaked once per process, because clap keeps only static text.
     let mut command = Cli::command().long_version(&*version::long(commit).leak());
@@ -119,6 +120,7 @@ fn run_command(
             return Ok(ExitCode::Success);
         }
     };
+    store_flags::reject_typed_flags_of_redis(&typed).map_err(Failure::usage)?;
     match cli.command {
         Command::Serve(args) => serve::run(&args, out, err),
         Command::Bucket(args) => bucket::run(&args, out),

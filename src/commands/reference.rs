@@ -9,6 +9,7 @@ use std::path::Path;
 use clap::{Arg, Command, CommandFactory};
 
 use super::Cli;
+use crate::config::schema_page::compare_or_write;
 
 const START: &str = "\
 # Command line
@@ -165,13 +166,7 @@ fn the_pages_on_the_command_line_are_as_the_binary_is() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
     let pages = pages();
     for (file, page) in &pages {
-        if std::env::var_os("WEIR_WRITE_PAGES").is_some() {
-            fs::create_dir_all(docs.join("command-line")).unwrap();
-            fs::write(docs.join(file), page).unwrap();
-        }
-        let there = fs::read_to_string(docs.join(file)).unwrap_or_default();
-        let help = "is stale: WEIR_WRITE_PAGES=1 cargo test --lib the_pages_on_the_command_line";
-        assert!(there == *page, "docs/{file} {help}");
+        compare_or_write(file, None, page, "the_pages_on_the_command_line");
     }
     for entry in fs::read_dir(docs.join("command-line")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();

@@ -1,17 +1,24 @@
 //! Flags for the store.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::value_parser;
 
-use super::values::parse_duration;
+use super::values::{parse_duration, typed_flag};
 use crate::clock::Clock;
 use crate::limiter::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
 use crate::store::StorePlan;
 use crate::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use crate::store::redis::{DEFAULT_PREFIX, DEFAULT_QUEUE, RedisOptions};
+
+/// The value of `--store` for buckets in memory.
+const MEMORY: &str = "memory";
+
+/// The credentials and certificates for Redis.
+const OF_REDIS: [&str; 5] = ["store-user", "store-password-file", "store-ca-file", "store-cert-file", "store-key-file"];
 
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Store")]
@@ -67,7 +74,7 @@ pub(super) struct StoreArgs {
 impl StoreArgs {
     /// Validates the flags without connecting. Redis decides by `clock`, memory by each batch's time.
     pub(super) fn plan(&self, clock: Clock, timeout: Option<Duration>) -> Result<StorePlan, String> {
-        if self.store == "memory" {
+        if self.store == MEMORY {
             return Ok(StorePlan::Memory(Arc::new(MemoryStore::new(self.max_keys))));
         }
         let options = RedisOptions {
@@ -85,25 +92,17 @@ impl StoreArgs {
         StorePlan::remote(&options).map_err(|error| format!("--store: {error}"))
     }
 
-    /// Fails for credentials or certificates without a server that they are for: `--store` was probably forgotten. Only for
-    /// `weir serve`: `weir check` and `weir test` leave out the `store` of its file and variables, whose other keys then stand alone.
+    /// Fails for credentials or certificates without a server that they are for: `--store` was probably forgotten.
     pub(super) fn reject_flags_of_redis(&self) -> Result<(), String> {
-        if self.store != "memory" {
-            return Ok(());
-        }
         let given = [
-            ("user", self.store_user.is_some()),
-            ("password-file", self.store_password_file.is_some()),
-            ("ca-file", self.store_ca_file.is_some()),
-            ("cert-file", self.store_cert_file.is_some()),
-            ("key-file", self.store_key_file.is_some()),
+            self.store_user.is_some(),
+            self.store_password_file.is_some(),
+            self.store_ca_file.is_some(),
+            self.store_cert_file.is_some(),
+            self.store_key_file.is_some(),
         ];
-        match given.iter().find(|(_, is_given)| *is_given) {
-            Some((flag, _)) => {
-                Err(format!("--store-{flag} is for Redis: add `--store redis://host:port`, or remove it"))
-            }
-            None => Ok(()),
-        }
+        let flag = OF_REDIS.iter().zip(given).find(|(_, is_given)| *is_given);
+        flag.filter(|_| self.store == MEMORY).map_or(Ok(()), |(flag, _)| Err(of_redis(flag)))
     }
 
     /// Returns the flags for keys of their own, whose prefix ends with this.
@@ -115,6 +114,20 @@ impl StoreArgs {
     pub(super) fn key_bounds(&self, plan: &StorePlan) -> KeyBounds {
         KeyBounds { memory: plan.as_memory().cloned(), max_new_keys: self.max_new_keys }
     }
+}
+
+/// Fails as [`StoreArgs::reject_flags_of_redis`] does, for the flags of `weir check` and `weir test` that are typed. These commands leave
+/// out the `store` of a gateway's file and variables, whose other keys then stand alone.
+pub(super) fn reject_typed_flags_of_redis(typed: &[OsString]) -> Result<(), String> {
+    let typed: Vec<&str> = typed.iter().filter_map(|argument| argument.to_str()).collect();
+    let has_gateways_flags = matches!(typed.get(1), Some(&("check" | "test" | "replay")));
+    let is_in_memory = typed_flag(&typed, "store").is_none_or(|store| store == MEMORY);
+    let flag = OF_REDIS.iter().find(|flag| typed_flag(&typed, flag).is_some());
+    flag.filter(|_| has_gateways_flags && is_in_memory).map_or(Ok(()), |flag| Err(of_redis(flag)))
+}
+
+fn of_redis(flag: &str) -> String {
+    format!("--{flag} is for Redis: add `--store redis://host:port`, or remove it")
 }
 
 /// Parses a whole number of at least 1.

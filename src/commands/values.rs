@@ -54,6 +54,16 @@ pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
     if network.trunc() == network { Ok(network) } else { Err(format!("host bits are set; write {}", network.trunc())) }
 }
 
+/// The value of a flag on the command line, `--name value` or `--name=value`.
+pub(super) fn typed_flag(given: &[&str], name: &str) -> Option<String> {
+    let rest = |argument: &str| argument.strip_prefix("--")?.strip_prefix(name).map(str::to_owned);
+    given.iter().enumerate().find_map(|(place, argument)| match rest(argument)?.strip_prefix('=') {
+        Some(value) => Some(value.to_owned()),
+        None if rest(argument)?.is_empty() => Some((*given.get(place + 1).unwrap_or(&"")).to_owned()),
+        None => None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;

@@ -71,8 +71,9 @@ impl Ignores {
 
     /// Returns those that silenced nothing, with their limits.
     pub(super) fn unused(&self) -> Vec<(Option<usize>, Lint, Place)> {
-        // The flags of `serve` decide about headers with underscores, and it may be the next run that reports an unused one.
-        let depends = |lint| matches!(lint, Lint::UnderscoreHeader | Lint::UnusedIgnore);
+        // The flags of `serve` decide about headers with underscores, it may be the next run that reports an unused one, and not every
+        // run runs the tests.
+        let depends = |lint| matches!(lint, Lint::UnderscoreHeader | Lint::UnusedIgnore | Lint::UntestedLimit);
         let scopes = self.scopes.borrow();
         let each = scopes.iter().flat_map(|(scope, ignores)| ignores.iter().map(|ignore| (*scope, ignore)));
         let unused = each.filter(|(_, ignore)| !ignore.is_used && !depends(ignore.lint));

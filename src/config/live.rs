@@ -51,7 +51,7 @@ impl Definitions {
             now,
             files: Vec::new(),
             has_lints: true,
-            doubtful: Vec::new(),
+            doubtful: None,
             limits_are_known: true,
         };
         // The files had no mistakes when they became the rules.

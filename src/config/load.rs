@@ -6,7 +6,7 @@ use super::envoy_ratelimit;
 use super::ignores::{self, Ignores};
 use super::jwt::{self, Issuers};
 use super::limit::{Draft, Limits};
-use super::lints::overrides::DoubtfulOverride;
+use super::lints::overrides::DoubtfulOverrides;
 use super::lints::{self, Lint, Subject};
 use super::node::Key;
 use super::numbers::Interner;
@@ -33,8 +33,8 @@ pub(super) struct Loader {
     pub(super) files: Vec<String>,
     /// True if the lints look at the limits.
     pub(super) has_lints: bool,
-    /// Overrides that the lints compare with all others once these are read.
-    pub(super) doubtful: Vec<DoubtfulOverride>,
+    /// Overrides that the lints compare with all others once these are read, if they do.
+    pub(super) doubtful: Option<DoubtfulOverrides>,
     /// False if the limits could not be read, so that any of them may have been meant by an override.
     pub(super) limits_are_known: bool,
 }
@@ -44,15 +44,27 @@ pub(super) struct Loader {
 /// `effective_from` is the wall clock: the time at which the numbers take effect, and that `until` is compared with for a
 /// warning.
 pub fn load(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> LoadResult {
-    compile(sources, fingerprinter, effective_from, false)
+    compile(sources, fingerprinter, effective_from, None)
 }
 
-/// Compiles all files as [`load`] does, and looks at the limits with all lints.
-pub fn check(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros) -> LoadResult {
-    compile(sources, fingerprinter, effective_from, true)
+/// Compiles all files as [`load`] does, and looks at the limits with all lints. `untested` are the names of the limits that tests of
+/// the rules file have not seen deny.
+pub fn check(
+    sources: &Sources,
+    fingerprinter: Fingerprinter,
+    effective_from: Micros,
+    untested: &[String],
+) -> LoadResult {
+    compile(sources, fingerprinter, effective_from, Some(untested))
 }
 
-fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micros, has_lints: bool) -> LoadResult {
+/// The lints look at the limits if the `untested` ones are known.
+fn compile(
+    sources: &Sources,
+    fingerprinter: Fingerprinter,
+    effective_from: Micros,
+    untested: Option<&[String]>,
+) -> LoadResult {
     let none = Source { name: String::new(), text: String::new() };
     let rules = sources.limits.as_ref().unwrap_or(&none);
     // Overrides refer to files by index. Index 0 is reserved for the rules file.
@@ -67,8 +79,8 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
         fingerprinter,
         now: effective_from,
         files,
-        has_lints,
-        doubtful: Vec::new(),
+        has_lints: untested.is_some(),
+        doubtful: untested.map(|_| DoubtfulOverrides::default()),
         limits_are_known: true,
     };
     let mut report = Report::default();
@@ -90,8 +102,8 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
     }
     loader.limits.finish();
     let (domains, of_domains) = envoy_ratelimit::read(&sources.envoy_ratelimit, |name| Findings::with(name, &ignores));
-    if has_lints {
-        loader.lint(&findings);
+    if let Some(untested) = untested {
+        loader.lint(&findings, untested);
     }
     report.add(&findings, &rules.text);
     let mut others = Report::default();
@@ -100,6 +112,7 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
     }
     others.join(of_domains);
     report.join(others);
+    let not_compared = loader.doubtful.as_ref().map_or(0, |doubtful| doubtful.not_compared);
     let ignored = ignores.by_name(|limit| loader.limits.drafts[limit].limit.name.clone());
 
     let findings = Findings::new(&rules.name);
@@ -112,7 +125,7 @@ fn compile(sources: &Sources, fingerprinter: Fingerprinter, effective_from: Micr
         let rules = Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees);
         rules.with_issuers(loader.issuers.sound)
     });
-    LoadResult { rules, report, needs_redis, ignored }
+    LoadResult { rules, report, needs_redis, not_compared, ignored }
 }
 
 impl Loader {
@@ -195,7 +208,7 @@ impl Loader {
     }
 
     /// Adds the findings of the lints about whole limits. They need limits without mistakes.
-    fn lint(&self, findings: &Findings) {
+    fn lint(&self, findings: &Findings, untested: &[String]) {
         let is_sound = |draft: &Draft| draft.by_is_known && draft.numbers_are_known && draft.settings.is_some();
         let drafts = &self.limits.drafts;
         let ignores = findings.ignores();
@@ -206,7 +219,12 @@ impl Loader {
                 ignores.enter(Some(finding.limit));
                 findings.warning(finding.lint, finding.place, finding.message, finding.help);
             }
-            for one in &self.doubtful {
+            for (limit, draft) in drafts.iter().enumerate().filter(|(_, draft)| untested.contains(&draft.limit.name)) {
+                ignores.enter(Some(limit));
+                let message = format!("no test sees {} deny", quoted(&draft.limit.name));
+                findings.warning(Lint::UntestedLimit, draft.places.name, message, "add a test that does");
+            }
+            for one in self.doubtful.iter().flat_map(DoubtfulOverrides::iter) {
                 ignores.enter(Some(one.limit));
                 one.look(&subjects, self.fingerprinter);
             }

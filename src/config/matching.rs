@@ -123,16 +123,34 @@ fn path(node: &Node, reading: PathReading) -> ReadResult<PathPattern> {
         .map_err(|why| node.error(format!("invalid path pattern {}", quoted(given)), why))
 }
 
-/// Returns what is meant by a segment in another system's notation for any one segment: `:id`, `<id>`, `[id]`, `[0-9]+`, `(.+)`.
+/// Returns what is meant by a segment in another system's notation for any one segment: `:id`, `$id`, `<id>`, `[id]`, `[0-9]+`, `(.+)`.
 fn placeholder(segment: &str) -> Option<String> {
-    let is_name =
-        |name: &&str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let is_name = |name: &&str| {
+        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    };
     let within = |open, close| segment.strip_prefix(open)?.strip_suffix(close);
-    let named = segment.strip_prefix(':').or_else(|| within('<', '>')).or_else(|| within('[', ']'));
+    let after_colon = segment.strip_prefix(':').filter(|name| !is_custom_method(name));
+    // OData and FHIR begin names of their own with `$`.
+    let after_dollar = segment.strip_prefix('$').filter(|name| is_id(name));
+    let named = after_colon.or(after_dollar).or_else(|| within('<', '>')).or_else(|| within('[', ']'));
     // Flask writes `<int:id>`.
     let named = named.map(|name| name.rsplit_once(':').map_or(name, |(_, name)| name)).filter(is_name);
-    let is_regex = segment.starts_with(['[', '(']) && segment.ends_with([']', ')', '+', '?', '}']);
+    // `(default)` is a name.
+    let is_group = || within('(', ')').is_some_and(|name| is_name(&name));
+    let is_regex = segment.starts_with(['[', '(']) && segment.ends_with([']', ')', '+', '?', '}']) && !is_group();
     named.or(is_regex.then_some("id")).map(|name| format!("{{{name}}}"))
+}
+
+/// Returns whether a name is that of a custom method of an API by Google's guidelines (AIP-136), such as `batchGet`.
+fn is_custom_method(name: &str) -> bool {
+    let verbs =
+        "batch cancel commit export import list move purge query rollback run search stream undelete watch write";
+    let rest = verbs.split(' ').find_map(|verb| name.strip_prefix(verb));
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(|first: char| first.is_ascii_uppercase()))
+}
+
+fn is_id(name: &str) -> bool {
+    matches!(name, "id" | "slug" | "name" | "uuid") || ["Id", "_id", "-id"].iter().any(|end| name.ends_with(end))
 }
 
 /// Reads a domain of the rate limit service.

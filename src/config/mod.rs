@@ -37,7 +37,7 @@ pub mod rule_tests;
 mod scalars;
 mod schema;
 #[cfg(test)]
-mod schema_page;
+pub(crate) mod schema_page;
 mod settings;
 mod words;
 mod yaml;
@@ -79,6 +79,8 @@ pub struct LoadResult {
     pub report: Report,
     /// Additional errors for buckets in memory, where some limits do not work.
     pub needs_redis: Report,
+    /// The number of overrides that the lints have not compared with other limits, as there are too many.
+    pub not_compared: usize,
     /// The silenced lints by limit; an empty name stands for the whole file.
     ignored: HashSet<(String, Lint)>,
 }
@@ -86,7 +88,7 @@ pub struct LoadResult {
 impl LoadResult {
     /// Returns the result for unreadable files.
     pub fn broken(report: Report) -> Self {
-        Self { rules: None, report, needs_redis: Report::default(), ignored: HashSet::new() }
+        Self { rules: None, report, needs_redis: Report::default(), not_compared: 0, ignored: HashSet::new() }
     }
 
     /// Returns whether the rules file silences a lint for a limit.

@@ -6,9 +6,8 @@ use super::algorithms::{self, elevated};
 use super::instant::parse_until;
 use super::limit::{Draft, burst_below_cost};
 use super::lints::Lint;
-use super::lints::overrides::{
-    DoubtfulOverride, MOST_DOUBTFUL, for_network, is_unanchored, never_charged, never_in_network,
-};
+use super::lints::expressions::{is_unanchored, matches_no_id};
+use super::lints::overrides::{DoubtfulOverride, DoubtfulOverrides, for_network, never_charged, never_in_network};
 use super::load::Loader;
 use super::mapping::Mapping;
 use super::matching::{MOST_REGEXES, network, regex};
@@ -167,7 +166,7 @@ struct OverriddenLimit<'t> {
     fingerprinter: Fingerprinter,
     files: &'t [String],
     has_lints: bool,
-    doubtful: &'t mut Vec<DoubtfulOverride>,
+    doubtful: &'t mut Option<DoubtfulOverrides>,
 }
 
 impl OverriddenLimit<'_> {
@@ -205,9 +204,8 @@ impl OverriddenLimit<'_> {
             node.warning(Lint::OverrideForNetwork, message, "write the network, or `by: ip/128` on the limit");
         }
         let is_doubtful = given.allowance == limit.allowance || given.allowance == Allowance::Unlimited;
-        if let Some(limit) = self.index.filter(|_| self.has_lints && is_doubtful && self.doubtful.len() < MOST_DOUBTFUL)
-        {
-            self.doubtful.push(DoubtfulOverride { limit, node: node.clone(), parts: parsed.parts.clone() });
+        if let (Some(limit), Some(doubtful), true) = (self.index, self.doubtful.as_mut(), is_doubtful) {
+            doubtful.add(|| DoubtfulOverride { limit, node: node.clone(), parts: parsed.parts.clone() });
         }
         let fingerprint = parsed.fingerprint(&limit.short, &self.fingerprinter);
         let added = limit.overrides.add_id(parsed.parts.len(), fingerprint, given);
@@ -229,6 +227,10 @@ impl OverriddenLimit<'_> {
         if self.has_lints && is_unanchored(regex.as_str()) {
             let message = format!("{} also matches ids that only contain it", quoted(regex.as_str()));
             node.warning(Lint::UnanchoredRegex, message, "write `^` before it and `$` after it");
+        }
+        if self.has_lints && self.draft.by_is_known && matches_no_id(&self.draft.limit, regex.as_str()) {
+            let message = format!("no id of this limit matches {}", quoted(regex.as_str()));
+            node.warning(Lint::OverrideNeverApplies, message, "correct or remove it");
         }
         let given = self.given(node, None);
         let draft = &mut *self.draft;

@@ -227,20 +227,27 @@ fn flow(value: &Json) -> String {
     }
 }
 
+/// Compares a generated page with the file in docs/, or writes it with `WEIR_WRITE_PAGES`. The page follows what the file has before
+/// `start`. `test` is the name of the test for messages.
+#[track_caller]
+pub(crate) fn compare_or_write(file: &str, start: Option<&str>, page: &str, test: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(file);
+    let there = fs::read_to_string(&path).unwrap_or_default();
+    let before = start.and_then(|start| there.split(start).next()).unwrap_or_default();
+    let page = format!("{before}{page}");
+    if std::env::var_os("WEIR_WRITE_PAGES").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, page).unwrap();
+    } else {
+        assert!(there == page, "docs/{file} is stale: WEIR_WRITE_PAGES=1 cargo test --lib {test}");
+    }
+}
+
 #[test]
 fn the_pages_on_rules_have_the_keys_of_the_schema() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
-    for (file, mut page) in pages() {
-        let there = fs::read_to_string(docs.join(&file)).unwrap_or_default();
-        if file == "rules.md" {
-            page.insert_str(0, there.split(START).next().unwrap());
-        }
-        if std::env::var_os("WEIR_WRITE_PAGES").is_some() {
-            fs::write(docs.join(&file), page).unwrap();
-            continue;
-        }
-        let help = "is stale: WEIR_WRITE_PAGES=1 cargo test --lib the_pages_on_rules";
-        assert!(there == page, "docs/{file} {help}");
+    for (file, page) in pages() {
+        let start = (file == "rules.md").then_some(START);
+        compare_or_write(&file, start, &page, "the_pages_on_rules");
     }
 }
 

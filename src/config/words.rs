@@ -18,7 +18,7 @@ fn of_others(given: &str, known: &[&str]) -> Option<&'static str> {
 }
 
 /// Weir's key, others' words without `_`, `-` and capitals, and the help.
-const WORDS: [(&str, &str, &str); 18] = [
+const WORDS: [(&str, &str, &str); 19] = [
     (
         "count",
         "limit max maxrequests requests requestsperunit quota average permits points hits refillrate fillrate amount",
@@ -75,6 +75,7 @@ const WORDS: [(&str, &str, &str); 18] = [
         "whitelist allowlist exempt exclude skip",
         "write an override with `unlimited: true` for each of these ids",
     ),
+    ("header", "missing malformed", "it is a key of the limit, for all components: write `missing: deny` beside `by`"),
     ("cost", "weight hitsaddend increment", "Weir's word is `cost`: the tokens that a request takes"),
     ("limits", "ratelimits rules policies ratelimit", "Weir's word is `limits`"),
     (
@@ -115,7 +116,7 @@ mod tests {
     /// A word that is also a key would never be unknown.
     #[test]
     fn no_word_of_others_is_a_key_of_a_limit() {
-        for (key, words, text) in WORDS.iter().filter(|(key, ..)| !["for", "limits"].contains(key)) {
+        for (key, words, text) in WORDS.iter().filter(|(key, ..)| !["for", "limits", "header"].contains(key)) {
             assert!(limit::KEYS.contains(key), "{key}");
             for word in words.split_ascii_whitespace() {
                 let plain = |known: &&&str| known.replace('_', "") == word;

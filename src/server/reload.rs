@@ -107,7 +107,7 @@ pub fn check(files: &Files, options: RulesOptions, clock: &Clock) -> LoadResult 
     match files.read() {
         // These rules serve no requests, so the hash needs no secret.
         Ok(sources) => {
-            let loaded = config::check(&sources, Fingerprinter::new((0, 0)), clock.now());
+            let loaded = config::check(&sources, Fingerprinter::new((0, 0)), clock.now(), &[]);
             within(loaded, &sources, options)
         }
         Err(problem) => LoadResult::broken(Report::of(problem)),

@@ -129,15 +129,17 @@ fn check(files: &Files, palette: Palette) -> Result<(Checked, Option<Rules>), Fa
     };
     let named = sources.limits.as_ref().map_or(sources.envoy_ratelimit.as_slice(), std::slice::from_ref);
     let name = joined(named.iter().map(|source| &source.name), ", ");
+    let mut differences = Vec::new();
+    let tested = test::run_in_memory(&sources, &mut differences, palette);
+    let untested = tested.as_ref().map_or(&[][..], |tested| tested.unseen.as_slice());
     // These rules serve no requests, so the hash needs no secret.
-    let loaded = config::check(&sources, Fingerprinter::new((0, 0)), Clock::machine().now());
-    let mut checked = Checked { name, report: loaded.report, ..Checked::default() };
+    let loaded = config::check(&sources, Fingerprinter::new((0, 0)), Clock::machine().now(), untested);
+    let mut checked = Checked { name, report: loaded.report, not_compared: loaded.not_compared, ..Checked::default() };
     let Some(rules) = loaded.rules else { return Ok((checked, None)) };
     let overrides = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
     checked.counts = Some((rules.limits().len(), overrides));
-    let mut differences = Vec::new();
-    match test::run_in_memory(&sources, &mut differences, palette) {
-        Ok(tally) => checked.add_tests(tally, String::from_utf8_lossy(&differences).into_owned()),
+    match tested {
+        Ok(tested) => checked.add_tests(tested.tally, String::from_utf8_lossy(&differences).into_owned()),
         // Mistakes in a test are errors like others.
         Err(Failure::Message(ExitCode::BadInput, mistakes)) => {
             checked.failure = Some(("the tests have mistakes".to_owned(), mistakes));

@@ -9,7 +9,7 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::{Match, PartMatch};
 use crate::engine::request::part::TypedPart;
-use crate::engine::telling::coverage::{host_is_within, path_is_within, within};
+use crate::engine::telling::coverage::{host_is_within, networks_are_within, path_is_within, within};
 use crate::engine::telling::order::Effect;
 use crate::engine::text::quote::joined;
 
@@ -20,10 +20,10 @@ pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
         ("methods", one_is_enough(&before.methods, &after.methods, String::eq)),
         ("hosts", one_is_enough(&before.hosts, &after.hosts, host_is_within)),
         ("paths", one_is_enough(&before.paths, &after.paths, path_is_within)),
-        ("networks", one_is_enough(&before.networks, &after.networks, network_is_within)),
+        ("networks", networks(&before.networks, &after.networks)),
         ("domains", one_is_enough(&before.domains, &after.domains, String::eq)),
         ("excluded hosts", none_must_hold(&before.other_hosts, &after.other_hosts, host_is_within)),
-        ("excluded networks", none_must_hold(&before.other_networks, &after.other_networks, network_is_within)),
+        ("excluded networks", other_networks(&before.other_networks, &after.other_networks)),
         ("headers", each_must_hold(&on("header", before), &on("header", after))),
         ("claims", each_must_hold(&on("claim", before), &on("claim", after))),
         ("descriptor", unless_same(&on("descriptor", before), &on("descriptor", after))),
@@ -85,8 +85,13 @@ fn none_must_hold<T>(old: &[T], new: &[T], is_within: impl Fn(&T, &T) -> bool) -
     Effect { stricter: !old.iter().all(|one| excludes(new, one)), looser: !new.iter().all(|one| excludes(old, one)) }
 }
 
-fn network_is_within(one: &IpNet, other: &IpNet) -> bool {
-    other.contains(one)
+fn networks(old: &[IpNet], new: &[IpNet]) -> Effect {
+    Effect { stricter: !networks_are_within(new, old), looser: !networks_are_within(old, new) }
+}
+
+fn other_networks(old: &[IpNet], new: &[IpNet]) -> Effect {
+    let excludes = |all: &[IpNet], few: &[IpNet]| few.is_empty() || !all.is_empty() && networks_are_within(few, all);
+    Effect { stricter: !excludes(new, old), looser: !excludes(old, new) }
 }
 
 /// The effect of changing a list of conditions that must all hold.

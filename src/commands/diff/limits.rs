@@ -7,7 +7,6 @@ use super::shares;
 use super::source::Rulebook;
 use super::tokens;
 use crate::engine::limit::Limit;
-use crate::engine::limit::allowance::Allowance;
 use crate::engine::telling::order::Effect;
 
 /// One changed setting.
@@ -102,9 +101,8 @@ fn is_same_but_for_its_name(old: &Limit, new: &Limit) -> bool {
 
 /// Returns true if it can deny a request.
 fn can_deny(limit: &Limit) -> bool {
-    let is_strict = |allowance: &Allowance| !matches!(allowance, Allowance::Unlimited | Allowance::Disabled);
-    let given = limit.overrides.entries().any(|(_, given)| is_strict(&given.allowance));
-    limit.is_enforced() && limit.enforce_for > 0 && (limit.per_call || is_strict(&limit.allowance) || given)
+    let given = || limit.overrides.entries().any(|(_, given)| given.allowance.can_deny());
+    limit.is_enforced() && limit.enforce_for > 0 && (limit.per_call || limit.allowance.can_deny() || given())
 }
 
 fn pair((old_rules, old): (&Rulebook, &Limit), (new_rules, new): (&Rulebook, &Limit)) -> LimitDiff {

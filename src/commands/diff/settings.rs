@@ -196,10 +196,11 @@ fn script(old: &Limit, new: &Limit) -> Option<Change> {
     (!is_same).then(|| change("script", "one script", "another", Effect::BOTH, "only the script knows what it denies"))
 }
 
-/// The change of what the keys of its buckets begin with. A limit with another name may keep it.
+/// The change of what the keys of its buckets begin with. A limit with another name may keep it. Another line says that the buckets
+/// start full.
 fn short(old: &Limit, new: &Limit) -> Option<Change> {
     let is_changed = old.name == new.name && old.short != new.short;
-    is_changed.then(|| change("short", &*old.short, &*new.short, Effect::NONE, "all buckets start full, once"))
+    is_changed.then(|| change("short", &*old.short, &*new.short, Effect::NONE, ""))
 }
 
 /// The change of a hash tag that is set. A default tag that changes with `by` or `short` is shown with these.
@@ -207,8 +208,7 @@ fn tag(old: &Limit, new: &Limit) -> Option<Change> {
     let is_set = |limit: &Limit| limit.tag != limit.default_tag();
     let is_changed = old.tag != new.tag && (is_set(old) || is_set(new));
     let word = |limit: &Limit| if is_set(limit) { "set" } else { "default" };
-    let note = "in a Redis Cluster, all buckets start full, once";
-    is_changed.then(|| change("tag", word(old), word(new), Effect::NONE, note))
+    is_changed.then(|| change("tag", word(old), word(new), Effect::NONE, ""))
 }
 
 fn unless_same<T: std::fmt::Debug>(what: &'static str, old: &T, new: &T, effect: Effect, note: &str) -> Option<Change> {

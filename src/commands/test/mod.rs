@@ -10,7 +10,7 @@ use anstyle::Style;
 use clap::builder::Resettable;
 use tokio::task::LocalSet;
 
-use self::coverage::{Coverage, denying};
+use self::denials_seen::{DenialsSeen, denying};
 use self::runner::{Runner, StoreSource};
 use self::scenario::Player;
 use self::suite::Suite;
@@ -27,7 +27,7 @@ use crate::config::{self, Files, Source, Sources};
 mod asking;
 mod buckets;
 mod comparison;
-mod coverage;
+mod denials_seen;
 mod runner;
 mod scenario;
 mod step_answer;
@@ -86,25 +86,32 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     block_on(LocalSet::new().run_until(run_all(args, &files, &source, out))).map_err(Failure::could_not_start)?
 }
 
-/// Runs the tests in a rules file in memory, and prints what differs. Returns `None` if the file has no tests. Beside
-/// limits that do not work in memory, none is run.
-pub(super) fn run_in_memory(
-    sources: &Sources,
-    out: &mut dyn Write,
-    palette: Palette,
-) -> Result<Option<Tally>, Failure> {
-    let Some(limits) = &sources.limits else { return Ok(None) };
+/// The result of the tests in a rules file.
+#[derive(Debug, Default)]
+pub(super) struct TestedFile {
+    /// `None` if the file has no tests.
+    pub(super) tally: Option<Tally>,
+    /// The names of the limits that the tests have not seen deny; empty unless all have passed.
+    pub(super) unseen: Vec<String>,
+}
+
+/// Runs the tests in a rules file in memory, and prints what differs. Beside limits that do not work in memory, none is run.
+pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write, palette: Palette) -> Result<TestedFile, Failure> {
+    let Some(limits) = &sources.limits else { return Ok(TestedFile::default()) };
     let suite = Suite::within(limits, sources)?;
     if suite.tests.is_empty() {
-        return Ok(None);
+        return Ok(TestedFile::default());
     }
     if suite.needs_redis {
-        return Ok(Some(Tally { not_run: suite.tests.len(), ..Tally::default() }));
+        let tally = Some(Tally { not_run: suite.tests.len(), ..Tally::default() });
+        return Ok(TestedFile { tally, ..TestedFile::default() });
     }
     let stores = StoreSource::memory();
-    let mut coverage = Coverage::default();
-    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, (out, palette), &mut coverage)));
-    ran.map_err(Failure::could_not_start)?.map(Some)
+    let mut seen = DenialsSeen::default();
+    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, (out, palette), &mut seen)));
+    let tally = ran.map_err(Failure::could_not_start)??;
+    let unseen = if tally.failed == 0 { seen.unseen() } else { Vec::new() };
+    Ok(TestedFile { tally: Some(tally), unseen })
 }
 
 async fn run_all(
@@ -120,7 +127,7 @@ async fn run_all(
     };
     let filter = args.filter.as_deref();
     let (mut tally, mut has_tests, mut empty) = (Tally::default(), false, Vec::new());
-    let (mut player, mut coverage) = (None, Coverage::default());
+    let (mut player, mut seen) = (None, DenialsSeen::default());
     for path in &named {
         let source = config::read_rules(path)?;
         let mut has_none = source.text.trim().is_empty();
@@ -133,7 +140,7 @@ async fn run_all(
         } else {
             let suite = Suite::read(&source, files)?.inspecting(args.inspection.bytes());
             has_none = suite.tests.is_empty();
-            run_suite(suite, filter, stores, (out, Palette::out()), &mut coverage).await?
+            run_suite(suite, filter, stores, (out, Palette::out()), &mut seen).await?
         };
         has_tests |= !has_none;
         if has_none {
@@ -149,7 +156,7 @@ async fn run_all(
     if let (Some(filter), Tally { passed: 0, failed: 0, .. }) = (filter, tally) {
         return Err(Failure::bad_input(format!("no test in {} has `{filter}` in its name", of_files())));
     }
-    if args.require_denials && coverage.is_empty() {
+    if args.require_denials && seen.is_empty() {
         return Err(Failure::bad_input("`--require-denials` needs tests of rules; scenarios have limits of their own"));
     }
     for path in empty {
@@ -158,12 +165,12 @@ async fn run_all(
     let Tally { passed, failed, .. } = tally;
     if failed == 0 && filter.is_none() {
         // A test that fails ends before its last steps.
-        coverage.print(out)?;
+        seen.print(out)?;
     }
     let Palette { good, bad, .. } = Palette::out();
     let (good, bad) = if failed == 0 { (good, Style::new()) } else { (Style::new(), bad) };
     writeln!(out, "{good}{passed} passed{good:#}, {bad}{failed} failed{bad:#}")?;
-    let is_enough = !args.require_denials || coverage.is_whole();
+    let is_enough = !args.require_denials || seen.is_whole();
     Ok(if failed == 0 && is_enough { ExitCode::Success } else { ExitCode::BadInput })
 }
 
@@ -181,7 +188,7 @@ async fn run_suite(
     filter: Option<&str>,
     stores: &StoreSource<'_>,
     (out, palette): (&mut dyn Write, Palette),
-    coverage: &mut Coverage,
+    seen: &mut DenialsSeen,
 ) -> Result<Tally, Failure> {
     let Suite { name, rules_name, tests, rules, needs_redis } = suite;
     let names = denying(&rules);
@@ -196,9 +203,7 @@ async fn run_suite(
             }
         }
     }
-    if !tests.is_empty() {
-        coverage.add(&rules_name, names, runner.seen());
-    }
+    seen.add(&rules_name, names, runner.seen());
     Ok(tally)
 }
 

@@ -8,7 +8,7 @@ use super::super::store_flags::StoreArgs;
 use super::asking::{ask, charges};
 use super::buckets::{connected, forget};
 use super::comparison::{ComparedRequest, Counts, Difference};
-use super::coverage::Seen;
+use super::denials_seen::Seen;
 use crate::clock::Clock;
 use crate::config::rule_tests::{RuleTest, Step};
 use crate::engine::algorithms::charge::Charge;

@@ -2,9 +2,10 @@
 
 use super::super::problem::Place;
 use super::Subject;
+use super::bounds::bounds;
 use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
-use crate::engine::telling::coverage::{covers, is_coarser};
+use crate::engine::telling::coverage::is_coarser;
 
 pub(super) fn find<'s>(
     subject: &Subject<'_>,
@@ -18,14 +19,10 @@ pub(super) fn find<'s>(
         return None;
     }
     let by_network = [TypedPart::new(Part::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX }, ValueType::Text)];
-    let bounds = |other: &Subject<'_>| {
-        other.is_enforced_for_all()
-            && other.limit.allowance.windows().is_some()
-            && other.limit.is_by_client()
-            && is_coarser(&other.limit.by, &by_network)
-            && covers(&other.limit.conditions, &limit.conditions)
+    let is_bound = |other: &Subject<'_>| {
+        bounds(other, limit) && other.limit.is_by_client() && is_coarser(&other.limit.by, &by_network)
     };
-    if others.any(bounds) {
+    if others.any(is_bound) {
         return None;
     }
     Some((place, "a client with an IPv6 network has a bucket for each part of it".to_owned()))

@@ -2,11 +2,13 @@
 //! nothing, or too much.
 
 use super::super::problem::Place;
+use super::hidden::has_an_id_always;
 use super::{Lint, Subject};
 use crate::engine::algorithms::numbers::Numbers;
-use crate::engine::limit::LimitMode;
 use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::Match;
+use crate::engine::limit::{Limit, LimitMode};
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::telling::coverage::covers;
 
@@ -21,7 +23,7 @@ fn of_allowance(subject: &Subject<'_>) -> Option<Told> {
     let limit = subject.limit;
     let is_plain = limit.overrides.is_empty() && !limit.per_call;
     match &limit.allowance {
-        Allowance::Deny if is_plain && limit.is_enforced() && covers(&limit.conditions, &Match::default()) => {
+        Allowance::Deny if is_plain && limit.is_enforced() && covers_everything(limit) => {
             let help = "add `match` for the requests to deny, or overrides for the ids to let pass";
             Some((Lint::DeniesEverything, subject.places.of("deny"), "this limit denies every request", help))
         }
@@ -52,6 +54,13 @@ fn of_mode(subject: &Subject<'_>) -> Option<Told> {
         }
         _ => None,
     }
+}
+
+/// Returns whether every request matches, and has an id or is treated as if it had one.
+fn covers_everything(limit: &Limit) -> bool {
+    let is_anything = |fallback| fallback != Fallback::Skip;
+    let has_id = has_an_id_always(limit) || is_anything(limit.missing) && is_anything(limit.malformed);
+    has_id && covers(&limit.conditions, &Match::default())
 }
 
 fn never_refills(numbers: &Numbers) -> bool {

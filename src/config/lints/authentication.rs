@@ -7,8 +7,13 @@ use crate::engine::request::path_pattern::{PathPattern, Segment};
 
 /// Words of paths where clients prove who they are, in lower case and without punctuation.
 const WORDS: &str = "2fa auth authenticate authentication authn authorize login logon mfa oauth oauth2 otp passcode passwd \
-                     password passwords pin recover recovery register reset session sessions signin signon signup sso token \
-                     tokens totp webauthn";
+                     password passwords register signin signon signup sso totp webauthn";
+
+/// Words that are also of other things: they tell of authentication where only such words or [`FOLLOWING`] come after them.
+const AMBIGUOUS: &str = "pin recover recovery reset session sessions token tokens";
+
+/// Words that stand behind the others.
+const FOLLOWING: &str = "check create exchange form html jsp new page php refresh";
 
 /// Methods that authenticate nobody.
 const SAFE_METHODS: [&str; 3] = ["GET", "HEAD", "OPTIONS"];
@@ -31,13 +36,22 @@ pub(super) fn find(subject: &Subject<'_>) -> Option<(Place, String)> {
     Some((subject.places.of("on_store_error"), message))
 }
 
-/// Returns whether one of the literal segments, or one of its words, is among [`WORDS`].
+/// Returns whether one of the literal segments tells of authentication, by all of its text or its last words: `/forgot-password`, but
+/// not `/login-tips`.
 fn authenticates(path: &PathPattern) -> bool {
-    let is_word = |text: &str| WORDS.split(' ').any(|word| word == text);
-    path.segments.iter().any(|segment| {
-        let Segment::Literal(literal) = segment else { return false };
-        let lower = literal.to_ascii_lowercase();
-        let words = || lower.split(|character: char| !character.is_ascii_alphanumeric());
-        is_word(&words().collect::<String>()) || words().any(is_word)
+    let is_among = |list: &str, text: &str| list.split(' ').any(|word| word == text);
+    let tells = |list: &str, segment: &str| {
+        let words = segment.split(|character: char| !character.is_ascii_alphanumeric());
+        let last = words.clone().rev().find(|word| !is_among(FOLLOWING, word));
+        is_among(list, &words.collect::<String>()) || last.is_some_and(|word| is_among(list, word))
+    };
+    let literals = path.segments.iter().filter_map(|segment| match segment {
+        Segment::Literal(literal) => Some(literal.to_ascii_lowercase()),
+        Segment::Parameter(_) => None,
+    });
+    let literals: Vec<String> = literals.collect();
+    literals.iter().enumerate().any(|(place, literal)| {
+        let follows = |text: &String| is_among(FOLLOWING, text) || tells(WORDS, text) || tells(AMBIGUOUS, text);
+        tells(WORDS, literal) || tells(AMBIGUOUS, literal) && literals[place + 1..].iter().all(follows)
     })
 }

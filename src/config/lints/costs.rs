@@ -2,10 +2,9 @@
 
 use super::super::problem::Place;
 use super::Subject;
+use super::bounds::bounds;
 use crate::engine::limit::Cost;
-use crate::engine::limit::allowance::Allowance;
 use crate::engine::request::part::Part;
-use crate::engine::telling::coverage::covers;
 
 pub(super) fn find<'s>(
     subject: &Subject<'_>,
@@ -17,12 +16,6 @@ pub(super) fn find<'s>(
     if !limit.is_enforced() || limit.response_cost.is_some() || limit.cost_fallback.denies_missing {
         return None;
     }
-    let counts_requests = |other: &Subject<'_>| {
-        other.is_enforced_for_all()
-            && matches!(other.limit.cost, Cost::Fixed(1..))
-            && matches!(other.limit.allowance, Allowance::Windows(_) | Allowance::Elevated(_) | Allowance::Deny)
-            && covers(&other.limit.conditions, &limit.conditions)
-    };
-    let is_bounded = others.any(counts_requests);
+    let is_bounded = others.any(|other| bounds(other, limit));
     (!is_bounded).then(|| (subject.places.of("cost"), format!("clients choose the {part}, and what they pay with it")))
 }

@@ -3,11 +3,9 @@
 
 use super::super::problem::Place;
 use super::Subject;
-use crate::engine::limit::allowance::Allowance;
+use super::bounds::{bounds, chosen};
 use crate::engine::limit::identity::Fallback;
-use crate::engine::request::part::{Part, TypedPart};
-use crate::engine::request::value_type::ValueType;
-use crate::engine::telling::coverage::covers;
+use crate::engine::request::part::Part;
 
 pub(super) fn find<'s>(
     subject: &Subject<'_>,
@@ -23,23 +21,8 @@ pub(super) fn find<'s>(
     if limit.missing == Fallback::Deny && matches!(part, Part::Header(_)) {
         return None;
     }
-    let bounds = |other: &Subject<'_>| {
-        other.is_enforced_for_all()
-            && matches!(other.limit.allowance, Allowance::Windows(_) | Allowance::Elevated(_) | Allowance::Deny)
-            && other.limit.by.iter().all(|part| chosen(part).is_none())
-            && covers(&other.limit.conditions, &limit.conditions)
-    };
-    if others.any(bounds) {
+    if others.any(|other| bounds(other, limit)) {
         return None;
     }
     Some((subject.places.of("by"), format!("clients can choose the {part}, and get a full bucket with each new value")))
-}
-
-/// Returns the part if clients can choose its value at will.
-fn chosen(by: &TypedPart) -> Option<&Part> {
-    let is_free = match by.part {
-        Part::PathParameter { .. } => by.form == ValueType::Text,
-        ref part => part.is_free(),
-    };
-    is_free.then_some(&by.part)
 }

@@ -61,14 +61,15 @@ fn hides(other: &Subject<'_>, subject: &Subject<'_>) -> bool {
         return false;
     }
     let has_same_ids = strict.by == loose.by;
-    let ids_share_buckets = has_same_ids || is_coarser(&strict.by, &loose.by) && has_an_id_always(loose);
+    // A bucket that requests without an id share holds clients that coarser limits tell apart.
+    let has_no_shared_bucket = loose.missing == Fallback::Skip && has_an_id_always(loose);
+    let ids_share_buckets = has_same_ids || is_coarser(&strict.by, &loose.by) && has_no_shared_bucket;
     if !ids_share_buckets {
         return false;
     }
     let is_same = has_same_ids && covers(&loose.conditions, &strict.conditions);
     let counted = if is_same { Counted::Same } else { Counted::More };
-    let denies = !matches!(loose.allowance, Allowance::Unlimited | Allowance::Disabled);
-    denies && order::is_within(&strict.allowance, &loose.allowance, counted)
+    loose.allowance.can_deny() && order::is_within(&strict.allowance, &loose.allowance, counted)
 }
 
 /// Returns whether a limit has the same numbers for all its ids, and each request costs the same.
@@ -83,12 +84,12 @@ fn is_plain(limit: &Limit) -> bool {
         && !limit.algorithm.is_final()
 }
 
-/// Returns whether no request goes to a bucket that ids share, where coarser limits would tell clients apart.
-fn has_an_id_always(limit: &Limit) -> bool {
+/// Returns whether every request from a client has an id.
+pub(super) fn has_an_id_always(limit: &Limit) -> bool {
     let is_well_formed = |part: &TypedPart| match part.part {
         Part::Ip { .. } => true,
         Part::Host | Part::Method | Part::Path | Part::PathParameter { .. } => part.form == ValueType::Text,
         _ => false,
     };
-    limit.missing == Fallback::Skip && limit.by.iter().all(is_well_formed)
+    limit.by.iter().all(is_well_formed)
 }

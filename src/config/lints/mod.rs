@@ -4,8 +4,10 @@
 mod addresses;
 mod allowances;
 mod authentication;
+mod bounds;
 mod costs;
 mod credentials;
+pub(super) mod expressions;
 mod free_ids;
 mod hidden;
 mod leases;

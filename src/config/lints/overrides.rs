@@ -1,14 +1,13 @@
 //! `override-never-applies`: overrides for ids and networks that the limit's `match` leaves out. `override-for-network`: overrides
-//! that apply to more than they name. `unanchored-regex`: regular expressions that match a part of an id. `other-limit-denies`, and
-//! `no-effect`: overrides that change less than they seem to.
+//! that apply to more than they name. `other-limit-denies`, and `no-effect`: overrides that change less than they seem to.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use regex_syntax::hir::Look;
 
 use super::super::node::Node;
 use super::super::problem::quoted;
+use super::bounds::counts_some_responses;
 use super::{Lint, MOST_COMPARED, Subject};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::Limit;
@@ -24,7 +23,15 @@ use crate::engine::telling::coverage::covers;
 use crate::message::host_pattern::HostPattern;
 
 /// The most overrides that are kept to be compared with the others. A file may have a million.
-pub(in crate::config) const MOST_DOUBTFUL: usize = 1_000;
+const MOST_DOUBTFUL: usize = 1_000;
+
+/// The overrides to compare with all others once these are read.
+#[derive(Default)]
+pub(in crate::config) struct DoubtfulOverrides {
+    first: Vec<DoubtfulOverride>,
+    /// The number of those beyond [`MOST_DOUBTFUL`].
+    pub(in crate::config) not_compared: usize,
+}
 
 /// An override for an id that is `unlimited`, or has the numbers of its limit.
 pub(in crate::config) struct DoubtfulOverride {
@@ -35,10 +42,27 @@ pub(in crate::config) struct DoubtfulOverride {
     pub(in crate::config) parts: Vec<String>,
 }
 
+impl DoubtfulOverrides {
+    pub(in crate::config) fn add(&mut self, doubtful: impl FnOnce() -> DoubtfulOverride) {
+        if self.first.len() < MOST_DOUBTFUL {
+            self.first.push(doubtful());
+        } else {
+            self.not_compared += 1;
+        }
+    }
+
+    pub(in crate::config) fn iter(&self) -> impl Iterator<Item = &DoubtfulOverride> {
+        self.first.iter()
+    }
+}
+
 impl DoubtfulOverride {
     /// Reports what the override does not change, once all limits and overrides are read.
     pub(in crate::config) fn look(&self, subjects: &[Subject<'_>], fingerprinter: Fingerprinter) {
         let limit = subjects[self.limit].limit;
+        if !limit.is_enforced() {
+            return;
+        }
         let own = self.in_force(limit, fingerprinter);
         if own.as_ref() == Some(&limit.allowance) {
             // It may shield an id from an override for more ids.
@@ -52,7 +76,9 @@ impl DoubtfulOverride {
                     && other.is_enforced_for_all()
                     && other.limit.by == limit.by
                     && covers(&other.limit.conditions, &limit.conditions)
-                    && matches!(other.limit.allowance, Allowance::Windows(_) | Allowance::Elevated(_) | Allowance::Deny)
+                    && other.limit.allowance.can_deny()
+                    // An exempt id is seldom meant to fail at will.
+                    && !counts_some_responses(other.limit)
                     && self.in_force(other.limit, fingerprinter).is_none()
             };
             if let Some(other) = subjects.iter().find(denies) {
@@ -72,7 +98,11 @@ impl DoubtfulOverride {
         let first = |length| Id { parts: self.parts[..length].to_vec() }.fingerprint(&limit.short, &fingerprinter);
         let prefixes: Vec<u128> = (1..=self.parts.len()).map(first).collect();
         let network = |text: &String| text.parse::<IpNet>().map(|network| network.addr()).ok();
-        let client = self.parts.iter().find_map(|text| text.parse().ok().or_else(|| network(text)));
+        let address = |(by, text): (&TypedPart, &String)| match by.part {
+            Part::Ip { .. } => text.parse().ok().or_else(|| network(text)),
+            _ => None,
+        };
+        let client = limit.by.iter().zip(&self.parts).find_map(address);
         let text = || self.parts.join(":");
         let lookup = OverrideLookup { prefixes: &prefixes, client, text: &text, now: Micros(0) };
         limit.overrides.find(&lookup).0.map(|(_, given)| given.allowance.clone())
@@ -93,15 +123,6 @@ pub(in crate::config) fn for_network(limit: &Limit, id: &str, parts: &[String]) 
     };
     let (_, network) = limit.by.iter().zip(parts).find(is_network)?;
     Some(format!("this override applies to all of {network}"))
-}
-
-/// Returns whether a regular expression that was meant for whole ids matches parts of them. One that is anchored at one end is
-/// meant for the beginnings or the ends of ids, and one with `.*` at both ends for a part of them.
-pub(in crate::config) fn is_unanchored(pattern: &str) -> bool {
-    let Ok(parsed) = regex_syntax::parse(pattern) else { return false };
-    let (first, last) = (parsed.properties().look_set_prefix(), parsed.properties().look_set_suffix());
-    let is_anchored = first.contains(Look::Start) || last.contains(Look::End);
-    !(is_anchored || pattern.starts_with(".*") && pattern.ends_with(".*"))
 }
 
 /// Returns why no client in a network is charged.

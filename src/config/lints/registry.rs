@@ -77,8 +77,8 @@ registry! {
         "A client whose bucket never refills stays denied once it has used up the burst.",
         "Add `count` and `period`.";
     NoEffect, "no-effect",
-        "A key that another one overrules has no effect.",
-        "Remove one of the two.";
+        "A key that another one overrules, or other numbers that are those of the limit, change nothing.",
+        "Remove it, or change the numbers.";
     NoLimits, "no-limits",
         "Without limits, every request passes.",
         "Add a limit.";
@@ -92,7 +92,7 @@ registry! {
         "An override for an IPv6 address applies to its whole /64 if that is what the limit counts.",
         "Write the network, or `by: ip/128` on the limit.";
     OverrideNeverApplies, "override-never-applies",
-        "An override that has expired, or is for an id that its limit never charges, has no effect.",
+        "An override that has expired, or that no id of its limit matches, has no effect.",
         "Correct or remove the override.";
     ShadowCandidate, "shadow-candidate",
         "A candidate beside numbers that deny nobody says little about a change.",
@@ -106,6 +106,9 @@ registry! {
     UnknownMethod, "unknown-method",
         "A method that is nearly spelled like a registered one is probably a typing mistake.",
         "Write the registered method.";
+    UntestedLimit, "untested-limit",
+        "A limit that no test in its file sees deny may deny other requests than it was written for.",
+        "Add a test that sees the limit deny.";
     UnusableKey, "unusable-key",
         "A key that cannot verify signatures leaves the tokens that it signs unverified.",
         "Publish a key of a supported type, or remove it from the set.";

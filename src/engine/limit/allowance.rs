@@ -35,6 +35,11 @@ impl Allowance {
         }
     }
 
+    /// Returns true if it denies some requests, or all.
+    pub fn can_deny(&self) -> bool {
+        !matches!(self, Self::Unlimited | Self::Disabled)
+    }
+
     /// Returns true if no bucket can ever hold this cost.
     pub fn never_fits(&self, cost: u64) -> bool {
         let elevated = self.elevated().map_or(0, |elevated| elevated.numbers.burst());

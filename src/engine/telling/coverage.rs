@@ -1,5 +1,7 @@
 //! Compares what limits cover. In doubt, one does not cover the other. `weir diff` and the lints of `weir check` both ask here.
 
+use ipnet::IpNet;
+
 use crate::engine::limit::matching::{Match, ValueTest};
 use crate::engine::request::part::TypedPart;
 use crate::engine::request::path_pattern::{PathPattern, Segment};
@@ -16,7 +18,7 @@ pub(crate) fn covers(wide: &Match, narrow: &Match) -> bool {
         && wide.parts.iter().all(|wanted| {
             narrow.parts.iter().any(|other| other.part == wanted.part && is_same(&wanted.test, &other.test))
         })
-        && within(&narrow.networks, &wide.networks, |one, other| other.contains(one))
+        && networks_are_within(&narrow.networks, &wide.networks)
         && (wide.other_networks.is_empty() || wide.other_networks == narrow.other_networks)
         && within(&narrow.domains, &wide.domains, |one, other| one == other)
 }
@@ -24,6 +26,12 @@ pub(crate) fn covers(wide: &Match, narrow: &Match) -> bool {
 /// Returns whether a list of alternatives is within another. An empty list allows everything.
 pub(crate) fn within<T>(narrow: &[T], wide: &[T], is_within: impl Fn(&T, &T) -> bool) -> bool {
     wide.is_empty() || !narrow.is_empty() && narrow.iter().all(|one| wide.iter().any(|other| is_within(one, other)))
+}
+
+/// Returns whether a list of networks is within another one, whichever networks the addresses of both are written as.
+pub(crate) fn networks_are_within(narrow: &[IpNet], wide: &[IpNet]) -> bool {
+    let wide = IpNet::aggregate(&wide.to_vec());
+    within(narrow, &wide, |one, other| other.contains(one))
 }
 
 pub(crate) fn host_is_within(one: &HostPattern, other: &HostPattern) -> bool {

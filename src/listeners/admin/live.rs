@@ -15,7 +15,6 @@ use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::message::reply::Reply;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
-use crate::telemetry::denials::IdFormat;
 use crate::telemetry::metrics::DecisionResult;
 
 impl Admin {
@@ -55,11 +54,6 @@ impl Admin {
             "connections": { "open": metrics.server.connections.get(), "max": metrics.server.connections_max.get() },
             "blocks": metrics.listeners.blocks.get(),
             "listeners": listeners.iter().map(|(name, address)| json!({ "name": name, "address": address })).collect::<Value>(),
-            "ids": match shared.denial_log.ids {
-                IdFormat::Hash => "hash",
-                IdFormat::Clear => "clear",
-                IdFormat::None => "none",
-            },
             "changes": !tokens.is_empty(),
             "operator": operator,
             "results": DecisionResult::LABELS,

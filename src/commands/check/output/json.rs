@@ -14,6 +14,7 @@ pub(super) fn document(checked: &[Checked]) -> Value {
             "name": checked.name,
             "limits": counts.map(|(limits, _)| limits),
             "overrides": counts.map(|(_, overrides)| overrides),
+            "not_compared": checked.not_compared,
             "tests": checked.tests.map(|tests| json!({ "passed": tests.passed, "failed": tests.failed, "not_run": tests.not_run })),
             "errors": checked.errors(),
             "warnings": checked.report.warnings,

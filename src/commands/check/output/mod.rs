@@ -33,6 +33,8 @@ pub(super) struct Checked {
     pub(super) name: String,
     /// The numbers of limits and overrides; `None` if they do not load, and for a store.
     pub(super) counts: Option<(usize, usize)>,
+    /// The number of overrides that no lint has compared with other limits.
+    pub(super) not_compared: usize,
     /// `None` if there are no tests.
     pub(super) tests: Option<Tally>,
     /// Why the tests fail: one line, and the details, which have several.
@@ -84,7 +86,7 @@ impl Checked {
     }
 
     fn summarize(&self, is_strict: bool, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
-        let Self { name, counts, tests, failure, report } = self;
+        let Self { name, counts, not_compared, tests, failure, report } = self;
         let (Palette { bad, .. }, Palette { good, doubtful, .. }) = (Palette::err(), Palette::out());
         if let Some((message, details)) = failure {
             write!(err, "{details}")?;
@@ -100,6 +102,9 @@ impl Checked {
         write!(out, "{name}: {good}ok{good:#}")?;
         if let Some((limits, overrides)) = counts {
             write!(out, ", {}, {}", counted(*limits, "limit"), counted(*overrides, "override"))?;
+            if *not_compared > 0 {
+                write!(out, " ({not_compared} not compared with other limits)")?;
+            }
         }
         if let Some(tests) = tests {
             match tests.not_run {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use super::super::colors::Palette;
 use super::super::print::joined;
 use crate::engine::deciding::verdict::Verdict;
-use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
 
@@ -21,9 +20,9 @@ pub(super) enum Seen {
     Denial,
 }
 
-/// The limits of all rules files that have tests. Several files of tests can share one rules file.
+/// The limits of all rules files. Several files of tests can share one rules file.
 #[derive(Debug, Default)]
-pub(super) struct Coverage {
+pub(super) struct DenialsSeen {
     /// By the canonical path. The name is as given first.
     files: BTreeMap<PathBuf, (String, BTreeMap<String, Seen>)>,
 }
@@ -42,13 +41,11 @@ impl Seen {
 
 /// The names of the limits that can deny, in the order of the rules; `None` for those that can do so by an override at most.
 pub(super) fn denying(rules: &Rules) -> Vec<Option<String>> {
-    let can_deny = |limit: &Limit| {
-        limit.mode != LimitMode::Off && !matches!(limit.allowance, Allowance::Unlimited | Allowance::Disabled)
-    };
+    let can_deny = |limit: &Limit| limit.mode != LimitMode::Off && limit.allowance.can_deny();
     rules.limits().iter().map(|limit| can_deny(limit).then(|| limit.name.clone())).collect()
 }
 
-impl Coverage {
+impl DenialsSeen {
     /// Adds what the tests of one file have seen of the limits in `file`, of which `names` are those that can deny. Both are in
     /// the order of the rules.
     pub(super) fn add(&mut self, file: &str, names: Vec<Option<String>>, seen: &[Seen]) {
@@ -70,7 +67,13 @@ impl Coverage {
 
     /// Returns whether tests have seen each limit deny.
     pub(super) fn is_whole(&self) -> bool {
-        self.files.values().flat_map(|(_, limits)| limits.values()).all(|seen| *seen == Seen::Denial)
+        self.unseen().is_empty()
+    }
+
+    /// The names of the limits that tests have not seen deny.
+    pub(super) fn unseen(&self) -> Vec<String> {
+        let limits = self.files.values().flat_map(|(_, limits)| limits);
+        limits.filter(|(_, seen)| **seen != Seen::Denial).map(|(name, _)| name.clone()).collect()
     }
 
     /// Prints the names of the limits that tests have not seen deny.
