@@ -1,5 +1,7 @@
 //! `weir test` and `weir diff`, as a user runs them.
 
+mod formats;
+
 use crate::support::binary::run_in;
 use crate::support::process::Finished;
 use crate::support::redis::RedisServer;

@@ -49,6 +49,7 @@ mod trace_flags;
 mod upstream_flags;
 mod values;
 mod version;
+mod workflow_command;
 
 /// A rate limiter: a reverse proxy, and a decision service for gateways and applications
 #[derive(Parser, Debug)]

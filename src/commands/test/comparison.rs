@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::super::colors::Palette;
 use super::super::print::joined;
 use super::asking::{Asked, charges, id_of};
+use super::output::TestFailure;
 use crate::config::rule_tests::{Expectation, LimitExpectation, LimitVerdict, Step, Subject, Wait};
 use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::micros::Micros;
@@ -219,19 +220,19 @@ impl Found {
 }
 
 impl Difference {
-    /// The text for people: the place, the request, and each value that differs.
-    pub(super) fn shown(&self, file: &str, test: &str, palette: Palette) -> String {
-        let Palette { name, bad, good, .. } = palette;
-        let mut text = format!("{file}:{}: {name}{test}{name:#}\n  step {}: {}\n", self.line, self.step, self.subject);
+    /// The step and each value that differs.
+    pub(super) fn failure(&self, palette: Palette) -> TestFailure {
+        let Palette { bad, good, .. } = palette;
+        let mut details = format!("  step {}: {}\n", self.step, self.subject);
         let width = self.lines.iter().map(|line| line.what.len()).chain(["limits".len()]).max().unwrap_or_default();
         for Line { what, expected, found } in &self.lines {
-            let _ = writeln!(text, "  {what:width$}  expected {good}{expected}{good:#}, got {bad}{found}{bad:#}");
+            let _ = writeln!(details, "  {what:width$}  expected {good}{expected}{good:#}, got {bad}{found}{bad:#}");
         }
         for (place, decision) in self.decisions.iter().enumerate() {
             let what = if place == 0 { "limits" } else { "" };
-            let _ = writeln!(text, "  {what:width$}  {decision}");
+            let _ = writeln!(details, "  {what:width$}  {decision}");
         }
-        text
+        TestFailure { line: self.line, details }
     }
 }
 

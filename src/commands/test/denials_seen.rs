@@ -76,19 +76,29 @@ impl DenialsSeen {
         limits.filter(|(_, seen)| **seen != Seen::Denial).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Prints the names of the limits that tests have not seen deny.
-    pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Palette { doubtful, .. } = Palette::out();
+    /// Sentences about the limits that tests have not seen deny, each with its rules file.
+    pub(super) fn told(&self) -> Vec<(String, String)> {
+        let mut sentences = Vec::new();
         for (file, limits) in self.files.values() {
-            let file = if self.files.len() > 1 { format!("{file}: ") } else { String::new() };
             for (missing, told) in
                 [(Seen::Nothing, "no test touches these limits"), (Seen::Decision, "no test sees these limits deny")]
             {
                 let mut names = limits.iter().filter(|(_, seen)| **seen == missing).map(|(name, _)| name).peekable();
                 if names.peek().is_some() {
-                    writeln!(out, "{file}{doubtful}{told}{doubtful:#}: {}", joined(names, ", "))?;
+                    sentences.push((file.clone(), format!("{told}: {}", joined(names, ", "))));
                 }
             }
+        }
+        sentences
+    }
+
+    /// Prints them.
+    pub(super) fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Palette { doubtful, .. } = Palette::out();
+        for (file, sentence) in self.told() {
+            let file = if self.files.len() > 1 { format!("{file}: ") } else { String::new() };
+            let (told, names) = sentence.split_once(':').unwrap_or((&sentence, ""));
+            writeln!(out, "{file}{doubtful}{told}{doubtful:#}:{names}")?;
         }
         Ok(())
     }

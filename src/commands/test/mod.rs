@@ -1,16 +1,18 @@
 //! `weir test`: runs tests beside the rules, and scenarios, against a store with a simulated clock.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anstyle::Style;
 use clap::builder::Resettable;
 use tokio::task::LocalSet;
 
 use self::denials_seen::{DenialsSeen, denying};
+pub(super) use self::output::Tally;
+use self::output::{Format, Results, TestFailure, TestResult};
 use self::runner::{Runner, StoreSource};
 use self::scenario::Player;
 use self::suite::Suite;
@@ -28,6 +30,7 @@ mod asking;
 mod buckets;
 mod comparison;
 mod denials_seen;
+mod output;
 mod runner;
 mod scenario;
 mod step_answer;
@@ -52,6 +55,10 @@ pub struct Args {
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
 
+    /// Format of the results
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    format: Format,
+
     /// Exit with 1 unless tests see each limit deny, or in shadow, see what it would deny
     #[arg(long, conflicts_with = "filter")]
     require_denials: bool,
@@ -68,15 +75,6 @@ pub struct Args {
     /// A YAML file of flags, as for `weir serve`
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG")]
     config: Option<PathBuf>,
-}
-
-/// The numbers of tests that passed and failed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) passed: usize,
-    pub(super) failed: usize,
-    /// Those that need a store which was not given.
-    pub(super) not_run: usize,
 }
 
 /// Runs the tests of all files. Prints the first difference of each that fails, and `N passed, N failed` last.
@@ -107,9 +105,10 @@ pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write, palette: Pal
         return Ok(TestedFile { tally, ..TestedFile::default() });
     }
     let stores = StoreSource::memory();
-    let mut seen = DenialsSeen::default();
-    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, (out, palette), &mut seen)));
-    let tally = ran.map_err(Failure::could_not_start)??;
+    let (mut seen, mut results) = (DenialsSeen::default(), Results::new(out, palette, Format::Text));
+    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, &mut results, &mut seen)));
+    ran.map_err(Failure::could_not_start)??;
+    let tally = results.tally();
     let unseen = if tally.failed == 0 { seen.unseen() } else { Vec::new() };
     Ok(TestedFile { tally: Some(tally), unseen })
 }
@@ -126,30 +125,30 @@ async fn run_all(
         (named, _) => named.iter().map(PathBuf::as_path).collect(),
     };
     let filter = args.filter.as_deref();
-    let (mut tally, mut has_tests, mut empty) = (Tally::default(), false, Vec::new());
+    let (mut has_tests, mut empty) = (false, Vec::new());
     let (mut player, mut seen) = (None, DenialsSeen::default());
+    let mut results = Results::new(out, Palette::out(), args.format);
     for path in &named {
         let source = config::read_rules(path)?;
         let mut has_none = source.text.trim().is_empty();
-        let found = if is_scenarios(path, &source.text) {
+        if is_scenarios(path, &source.text) {
             let player = match &mut player {
                 Some(player) => player,
                 none => none.insert(player_of(&args.store).await?),
             };
-            play_all(player, &source, filter, out).await?
+            play_all(player, &source, filter, &mut results).await?;
         } else {
             let suite = Suite::read(&source, files)?.inspecting(args.inspection.bytes());
             has_none = suite.tests.is_empty();
-            run_suite(suite, filter, stores, (out, Palette::out()), &mut seen).await?
-        };
+            run_suite(suite, filter, stores, &mut results, &mut seen).await?;
+        }
         has_tests |= !has_none;
         if has_none {
             empty.push(path.display().to_string());
         }
-        tally.passed += found.passed;
-        tally.failed += found.failed;
     }
     let of_files = || joined(named.iter().map(|path| path.display()), ", ");
+    let tally = results.tally();
     if !has_tests {
         return Err(Failure::bad_input(format!("{} has no tests; add them under `tests:`", of_files())));
     }
@@ -159,19 +158,27 @@ async fn run_all(
     if args.require_denials && seen.is_empty() {
         return Err(Failure::bad_input("`--require-denials` needs tests of rules; scenarios have limits of their own"));
     }
-    for path in empty {
-        writeln!(out, "{path} has no tests")?;
+    // A test that fails ends before its last steps.
+    let tells_unseen = tally.failed == 0 && filter.is_none();
+    if results.is_for_people() {
+        for path in empty {
+            writeln!(results.out, "{path} has no tests")?;
+        }
+        if tells_unseen {
+            seen.print(results.out)?;
+        }
+        summarize(tally, results.out)?;
+    } else {
+        results.print(&if tells_unseen { seen.told() } else { Vec::new() })?;
     }
-    let Tally { passed, failed, .. } = tally;
-    if failed == 0 && filter.is_none() {
-        // A test that fails ends before its last steps.
-        seen.print(out)?;
-    }
+    let is_enough = !args.require_denials || seen.is_whole();
+    Ok(if tally.failed == 0 && is_enough { ExitCode::Success } else { ExitCode::BadInput })
+}
+
+fn summarize(Tally { passed, failed, .. }: Tally, out: &mut dyn Write) -> io::Result<()> {
     let Palette { good, bad, .. } = Palette::out();
     let (good, bad) = if failed == 0 { (good, Style::new()) } else { (Style::new(), bad) };
-    writeln!(out, "{good}{passed} passed{good:#}, {bad}{failed} failed{bad:#}")?;
-    let is_enough = !args.require_denials || seen.is_whole();
-    Ok(if failed == 0 && is_enough { ExitCode::Success } else { ExitCode::BadInput })
+    writeln!(out, "{good}{passed} passed{good:#}, {bad}{failed} failed{bad:#}")
 }
 
 /// Returns true if a file has scenarios, one JSON object per line.
@@ -187,24 +194,21 @@ async fn run_suite(
     suite: Suite,
     filter: Option<&str>,
     stores: &StoreSource<'_>,
-    (out, palette): (&mut dyn Write, Palette),
+    results: &mut Results<'_>,
     seen: &mut DenialsSeen,
-) -> Result<Tally, Failure> {
-    let Suite { name, rules_name, tests, rules, needs_redis } = suite;
+) -> Result<(), Failure> {
+    let Suite { name: file, rules_name, tests, rules, needs_redis } = suite;
     let names = denying(&rules);
     let mut runner = Runner::new(rules, needs_redis, stores).map_err(Failure::could_not_start)?;
-    let mut tally = Tally::default();
-    for test in tests.iter().filter(|test| filter.is_none_or(|filter| test.name.contains(filter))) {
-        match runner.play(test).await.map_err(Failure::could_not_start)? {
-            None => tally.passed += 1,
-            Some(difference) => {
-                tally.failed += 1;
-                write!(out, "{}", difference.shown(&name, &test.name, palette))?;
-            }
-        }
+    for test in tests.into_iter().filter(|test| filter.is_none_or(|filter| test.name.contains(filter))) {
+        let start = Instant::now();
+        let difference = runner.play(&test).await.map_err(Failure::could_not_start)?;
+        let failure = difference.map(|difference| difference.failure(results.palette));
+        let (took, file) = (start.elapsed(), file.clone());
+        results.add(TestResult { file, name: test.name, took, failure })?;
     }
     seen.add(&rules_name, names, runner.seen());
-    Ok(tally)
+    Ok(())
 }
 
 async fn player_of(args: &StoreArgs) -> Result<Player, Failure> {
@@ -217,18 +221,15 @@ async fn play_all(
     player: &mut Player,
     source: &Source,
     filter: Option<&str>,
-    out: &mut dyn Write,
-) -> Result<Tally, Failure> {
-    let mut tally = Tally::default();
-    for (number, line) in (1..).zip(source.text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
-        match player.play_line(line, filter).await {
-            None => {}
-            Some(Ok(())) => tally.passed += 1,
-            Some(Err(difference)) => {
-                tally.failed += 1;
-                writeln!(out, "{}:{number}: {difference}", source.name)?;
-            }
+    results: &mut Results<'_>,
+) -> Result<(), Failure> {
+    for (line, text) in (1..).zip(source.text.lines()).filter(|(_, text)| !text.trim().is_empty()) {
+        let start = Instant::now();
+        if let Some((name, played)) = player.play_line(text, filter).await {
+            let failure = played.err().map(|details| TestFailure { line, details });
+            let (took, file) = (start.elapsed(), source.name.clone());
+            results.add(TestResult { file, name, took, failure })?;
         }
     }
-    Ok(tally)
+    Ok(())
 }

@@ -63,17 +63,19 @@ impl Player {
         Ok(Self { store, clock, run: format!("test-{}", std::process::id()), played: 0, slots: Slots::default() })
     }
 
-    /// Plays the scenario on one line, unless the filter excludes it. The error names the case and its first difference.
-    pub(super) async fn play_line(&mut self, line: &str, filter: Option<&str>) -> Option<Result<(), String>> {
+    /// Plays the scenario on one line, unless the filter excludes it. Returns its name; the error is its first difference.
+    pub(super) async fn play_line(&mut self, line: &str, filter: Option<&str>) -> Option<(String, Result<(), String>)> {
+        const UNNAMED: &str = "unnamed";
         let scenario = match unique_json::parse(line.as_bytes()) {
             Ok(scenario) => scenario,
-            Err(error) => return Some(Err(format!("invalid JSON: {error}"))),
+            Err(error) => return Some((UNNAMED.to_owned(), Err(format!("invalid JSON: {error}")))),
         };
-        let case = scenario["case"].as_str().unwrap_or("unnamed");
+        let case = scenario["case"].as_str().unwrap_or(UNNAMED);
         if filter.is_some_and(|filter| !case.contains(filter)) {
             return None;
         }
-        Some(self.play(&scenario).await.map_err(|difference| format!("{case}: {difference}")))
+        let played = self.play(&scenario).await;
+        Some((case.to_owned(), played))
     }
 
     /// Plays one scenario. The error is the first difference.
