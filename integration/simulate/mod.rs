@@ -5,6 +5,7 @@ mod agreement;
 mod coverage;
 mod formats;
 mod lacking;
+mod lists;
 mod model;
 mod page;
 mod responses;

@@ -5,13 +5,15 @@
 //! and one decides in the order of arrival, because the limits of a request are decided together.
 //!
 //! Memory is bounded: buckets and ids by [`Options::max_keys`], requests that wait for earlier ones by
-//! [`order::MOST_HELD`], the record for [`suggestion`] by [`suggestion::MOST_CHARGES`].
+//! [`order::MOST_HELD`], the record for [`suggestion`] by [`suggestion::MOST_CHARGES`], the list of denied ids by [`Options::max_keys`]
+//! and [`impact::MOST_DETAILED`].
 
 pub mod against;
 mod calls;
 mod clients;
 pub mod coverage;
 mod ids;
+pub mod impact;
 pub mod load;
 mod most_denied;
 pub mod order;

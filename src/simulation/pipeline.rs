@@ -11,6 +11,7 @@ use std::thread;
 use super::against::{Comparing, SideOutcome};
 use super::clients::{self, Sender};
 use super::coverage::Missing;
+use super::impact::{self, DeniedSink, Impact, Seen};
 use super::order::{BRIEF_WINDOW, Order, WINDOW};
 use super::replay::Replay;
 use super::report::{Example, LeftOut, LineCounts, MOST_EXAMPLES, RecordingReport, Report};
@@ -38,6 +39,8 @@ pub struct Options<'a> {
     pub top: usize,
     /// The proxies that name clients, as for `weir serve`.
     pub trusted: TrustedProxies,
+    /// Lists denied ids: the report has an [`impact`] for each limit of the rules.
+    pub lists_impact: bool,
     /// Counts the lines that were decided.
     pub lines: &'a AtomicU64,
 }
@@ -49,6 +52,7 @@ struct Context<'a> {
     side: &'a Side,
     other: Option<&'a Side>,
     trusted: &'a TrustedProxies,
+    keeps_seen: bool,
 }
 
 /// The requests of a block.
@@ -82,13 +86,20 @@ struct Lacking {
     lacks: Missing,
 }
 
-/// Simulates `rules` on a log, and `other` rules on the same requests.
-pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options<'_>) -> Report {
+/// Simulates `rules` on a log, and `other` rules on the same requests. `denied` takes each request that a limit of `rules` denies.
+pub fn run(
+    blocks: Blocks,
+    rules: Rules,
+    other: Option<Rules>,
+    options: &Options<'_>,
+    mut denied: Option<&mut DeniedSink<'_>>,
+) -> Report {
     let (told, files, error_logs) = (blocks.told(), blocks.files().to_vec(), blocks.error_logs().to_vec());
     let side = Side::new(rules, &told);
     let other = other.map(|rules| Side::new(rules, &told));
     let (side, other, files) = (&side, other.as_ref(), &files);
-    let context = Context { files, side, other, trusted: &options.trusted };
+    let keeps_seen = options.lists_impact || denied.is_some();
+    let context = Context { files, side, other, trusted: &options.trusted, keeps_seen };
     let mut decider = Decider::new(side, other, &told, files, options);
     thread::scope(|scope| {
         let mut to_parsers = Vec::new();
@@ -105,10 +116,10 @@ pub fn run(blocks: Blocks, rules: Rules, other: Option<Rules>, options: &Options
         for parser in from_parsers.iter().cycle() {
             let Ok(parsed) = parser.recv() else { break };
             options.lines.fetch_add(parsed.counts.lines, Ordering::Relaxed);
-            decider.take(parsed);
+            decider.take(parsed, &mut denied);
         }
     });
-    Report { error_logs, ..decider.finish(options) }
+    Report { error_logs, ..decider.finish(options, &mut denied) }
 }
 
 fn deal(blocks: Blocks, parsers: &[SyncSender<Result<Block, ReadError>>]) {
@@ -133,7 +144,7 @@ fn parse_all(blocks: &Receiver<Result<Block, ReadError>>, decider: &SyncSender<P
 }
 
 fn parse(block: Block, context: &Context<'_>) -> Parsed {
-    let Context { files, side, other, trusted } = *context;
+    let Context { files, side, other, trusted, keeps_seen } = *context;
     let mut parsed = Parsed { file: block.file, until: block.until, ..Parsed::default() };
     let Some(file) = files.get(block.file) else { return parsed };
     let block = block.unwrapped(&file.wrapping);
@@ -156,6 +167,7 @@ fn parse(block: Block, context: &Context<'_>) -> Parsed {
                 match arrival(&entry, told, trusted, side, other) {
                     Ok(mut arrival) => {
                         parsed.take_lacking(number, &mut arrival);
+                        arrival.seen = keeps_seen.then(|| Box::new(Seen::of(&entry)));
                         parsed.maybe_proxied += u64::from(clients::may_be_proxied(&entry, told, trusted));
                         parsed.sender.add(clients::sender(&entry, told, trusted));
                         parsed.answered_429 += u64::from(entry.status == Some(429));
@@ -223,6 +235,7 @@ struct Decider<'s> {
 
 struct BothSides<'s> {
     here: OneSide<'s>,
+    impact: Option<Impact>,
     there: Option<(OneSide<'s>, Comparing)>,
     /// The arrival of the first request, and that of the last one decided.
     span: Option<(Micros, Micros)>,
@@ -252,11 +265,12 @@ impl<'s> Decider<'s> {
         };
         let there = other.map(|other| (OneSide::new(other, options), Comparing::new(side, other, options.max_keys)));
         let here = OneSide::new(side, options);
+        let impact = options.lists_impact.then(|| Impact::new(side, options.max_keys));
         // Lines that tell only the ends of responses are written in their order.
         let window = if told.took || told.is_arrival { WINDOW } else { BRIEF_WINDOW };
         Self {
             order: Order::new(window),
-            sides: BothSides { here, there, span: None, requests: 0, late: 0 },
+            sides: BothSides { here, impact, there, span: None, requests: 0, late: 0 },
             counts: LineCounts::default(),
             examples: Vec::new(),
             answered_429: 0,
@@ -272,7 +286,7 @@ impl<'s> Decider<'s> {
         }
     }
 
-    fn take(&mut self, parsed: Parsed) {
+    fn take(&mut self, parsed: Parsed, denied: &mut Option<&mut DeniedSink<'_>>) {
         self.counts.add(&parsed.counts);
         for example in parsed.examples {
             if self.examples.iter().filter(|known| known.reason == example.reason).count() < MOST_EXAMPLES {
@@ -294,14 +308,14 @@ impl<'s> Decider<'s> {
         }
         self.interrupted.extend(parsed.error.map(|error| error.to_string()));
         for arrival in parsed.arrivals {
-            self.order.add(arrival, &mut |arrival| self.sides.decide(arrival));
+            self.order.add(arrival, &mut |arrival| self.sides.decide(arrival, denied));
         }
         self.order.wait_for(parsed.until);
     }
 
-    fn finish(mut self, options: &Options<'_>) -> Report {
-        self.order.finish(&mut |arrival| self.sides.decide(arrival));
-        let BothSides { here, there, span, requests, late } = self.sides;
+    fn finish(mut self, options: &Options<'_>, denied: &mut Option<&mut DeniedSink<'_>>) -> Report {
+        self.order.finish(&mut |arrival| self.sides.decide(arrival, denied));
+        let BothSides { here, impact, there, span, requests, late, .. } = self.sides;
         let (overflowed, undecided) = (here.replay.overflowed(), here.replay.undecided);
         let (settled_early, needs_client) = (here.replay.settled_early(), here.side.needs_client);
         let report = |one: OneSide<'_>| one.tally.into_report(one.side, options.goal.as_ref(), options.top);
@@ -309,6 +323,11 @@ impl<'s> Decider<'s> {
             None => (None, None),
             Some((there, comparing)) => (Some(report(there)), Some(comparing.into_comparison(options.top))),
         };
+        let mut side = report(here);
+        let impacts = impact.into_iter().flat_map(Impact::into_report);
+        for (limit, impact) in side.limits.iter_mut().zip(impacts) {
+            limit.impact = Some(impact);
+        }
         Report {
             lines: self.counts,
             examples: self.examples,
@@ -328,7 +347,7 @@ impl<'s> Decider<'s> {
             undecided,
             precision: self.precision,
             is_arrival: self.is_arrival,
-            side: report(here),
+            side,
             other,
             comparison,
         }
@@ -341,15 +360,24 @@ impl BothSides<'_> {
         there.unwrap_or(&mut self.here.tally).leave_out(limit, lacks, at);
     }
 
-    fn decide(&mut self, mut arrival: Arrival) {
+    fn decide(&mut self, mut arrival: Arrival, denied: &mut Option<&mut DeniedSink<'_>>) {
         let (first, last) = *self.span.get_or_insert((arrival.at, arrival.at));
         self.late += u64::from(arrival.at < last);
         let now = arrival.at.max(last);
         self.span = Some((first.min(arrival.at), now));
         self.requests += 1;
-        let Self { here, there, .. } = self;
+        let Self { here, impact, there, .. } = self;
         let is_denied = here.replay.decide(&here.side.rules, now, (arrival.ends, arrival.response), &mut arrival.asked);
         here.tally.count(here.side, now, is_denied, &arrival.asked, &here.replay);
+        if let Some(seen) = &arrival.seen {
+            let outcomes = &here.replay.outcomes;
+            if let Some(impact) = impact {
+                impact.count(here.side, now, &arrival.asked, outcomes, seen);
+            }
+            if let Some(denied) = denied {
+                impact::tell(denied, here.side, now, &arrival.asked, outcomes, seen);
+            }
+        }
         if let (Some((there, comparing)), Some(mut asked)) = (there, arrival.other) {
             let is_denied_there =
                 there.replay.decide(&there.side.rules, now, (arrival.ends, arrival.response), &mut asked);

@@ -2,6 +2,7 @@
 
 use super::against::Comparison;
 use super::coverage::Missing;
+use super::impact::LimitImpact;
 pub use super::most_denied::DeniedId;
 use super::series::Series;
 use super::suggestion::Suggestion;
@@ -15,7 +16,7 @@ pub const MOST_EXAMPLES: usize = 5;
 pub const MOST_UNREAD: u64 = 1;
 
 /// The result of a simulation.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Report {
     pub lines: LineCounts,
     /// The first lines that were left out for each reason, at most [`MOST_EXAMPLES`], in the order of the log.
@@ -103,7 +104,7 @@ pub struct Example {
 }
 
 /// The effect of one rules file on the log.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct SideReport {
     /// Requests that enforced limits deny.
     pub denied: u64,
@@ -117,7 +118,7 @@ pub struct SideReport {
 }
 
 /// The effect of one limit on the log.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct LimitReport {
     pub name: String,
     pub status: Status,
@@ -150,6 +151,8 @@ pub struct LimitReport {
     pub load: Option<Load>,
     /// The error is the reason why no numbers were searched. `None` if no share was given.
     pub suggestion: Option<Result<Suggestion, &'static str>>,
+    /// `None` if nobody asked for it.
+    pub impact: Option<LimitImpact>,
 }
 
 /// Requests that a limit did not decide, because their lines lack a part that it reads.

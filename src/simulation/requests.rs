@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use super::calls::entries;
 use super::clients;
 use super::coverage::{Missing, headers_read, missing, need_client, needs};
+use super::impact::Seen;
 use super::report::LeftOut;
 use super::settlements::LoggedResponse;
 use crate::engine::algorithms::charge::Charge;
@@ -50,6 +51,8 @@ pub(super) struct Arrival {
     pub(super) asked: Box<Asked>,
     /// Its decision under the other rules.
     pub(super) other: Option<Box<Asked>>,
+    /// Set if somebody asks who is denied.
+    pub(super) seen: Option<Box<Seen>>,
 }
 
 /// The decision of a request under some rules. Boxed: moved from list to list, it would take longer than to parse its line.
@@ -181,7 +184,7 @@ pub(super) fn arrival(
     if let Some((call, domain)) = descriptors.and_then(|call| Some((call, call.domain.as_deref()?))) {
         let asked = side.ask_call(call, domain, at)?;
         let other = other.map(|other| other.ask_call(call, domain, at)).transpose()?;
-        return Ok(Arrival { at, ends: None, response, asked, other });
+        return Ok(Arrival { at, ends: None, response, asked, other, seen: None });
     }
     let descriptor = descriptors.and_then(|given| given.each.first()).map(entries).unwrap_or_default();
     let incoming = Incoming {
@@ -204,7 +207,7 @@ pub(super) fn arrival(
     let ends = entry.took.map(|took| at.after(took));
     let asked = side.ask(&request, &entry.lacks, ends.is_some())?;
     let other = other.map(|other| other.ask(&request, &entry.lacks, ends.is_some())).transpose()?;
-    Ok(Arrival { at, ends, response, asked, other })
+    Ok(Arrival { at, ends, response, asked, other, seen: None })
 }
 
 /// The headers of an entry that limits read.

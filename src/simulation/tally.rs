@@ -214,12 +214,13 @@ impl LimitTally {
                 most: load.most(),
             }),
             suggestion,
+            impact: None,
         }
     }
 }
 
 /// The period of a limit's first window in microseconds; 0 if it has none.
-fn period(limit: &Limit) -> u64 {
+pub(super) fn period(limit: &Limit) -> u64 {
     let first = limit.allowance.windows().and_then(|windows| windows.first());
     first.map_or(0, |numbers| numbers.period() / 1_000)
 }
@@ -238,13 +239,19 @@ fn numbers(allowance: &Allowance) -> String {
 
 /// The id of a request for a limit, as text.
 pub(super) fn id_text(side: &Side, asked: &Asked, outcome: &LimitOutcome) -> String {
+    id_parts(side, asked, outcome).join(":")
+}
+
+/// The parts of the id of a request for a limit.
+pub(super) fn id_parts(side: &Side, asked: &Asked, outcome: &LimitOutcome) -> Vec<String> {
     let Some(charge) = outcome.charge.and_then(|place| asked.deciding.plan.charges.get(place)) else {
         let known = asked.uncharged.iter().find(|(limit, ..)| *limit == outcome.limit);
-        return known.map(|(.., id)| id.clone()).unwrap_or_default();
+        return known.map(|(.., id)| vec![id.clone()]).unwrap_or_default();
     };
     let key = &charge.bucket.key;
     let short = side.rules.limit(outcome.limit).map_or("", |limit| &limit.short);
     let id = key.strip_prefix(short).and_then(|id| id.strip_prefix(':')).unwrap_or_default();
     let id = id.split('#').next().unwrap_or_default();
-    id.split(':').map(|part| shown(&decode(part)).into_owned()).collect::<Vec<_>>().join(":")
+    let parts = id.split(':').filter(|_| !id.is_empty());
+    parts.map(|part| shown(&decode(part)).into_owned()).collect()
 }

@@ -7,18 +7,19 @@ use super::chart::{self, HALF, WIDE, chart, same_load};
 use super::figures::{
     candidate_text, delays_text, instant, load_text, number_text, numbers_text, of, share_text, span,
 };
-use super::left_out;
+use super::lists::Customers;
 use super::names::Names;
+use super::{impact, left_out};
 use crate::commands::print::joined;
 use crate::engine::algorithms::micros::Micros;
 use crate::message::inline_source::inline_source;
 use crate::simulation::against::{Comparison, Difference};
-use crate::simulation::report::{DeniedId, LeftOut, LimitReport, Report, SideReport, Status};
+use crate::simulation::report::{LeftOut, LimitReport, Report, SideReport, Status};
 use crate::simulation::suggestion::{Found, Goal, Suggestion};
 
 const STYLE: &str = include_str!("report.css");
 
-pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal) -> String {
+pub(super) fn render(report: &Report, names: &Names, customers: &Customers, files: &Files, goal: &Goal) -> String {
     let mut page = head();
     list(&mut page, &left_out::sentences(report, names.shows_ids()));
     let _ = write!(page, "<header><h1>{}</h1>", Text(&left_out::verdict(report, &report.side)));
@@ -41,9 +42,9 @@ pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal)
         compare(&mut page, comparison, names, files);
     }
     let here = report.other.is_some().then_some(files.here.as_str());
-    side(&mut page, report, &report.side, names, goal, here);
+    side(&mut page, report, &report.side, (names, customers), goal, here);
     if let Some(other) = &report.other {
-        side(&mut page, report, other, names, goal, Some(&files.there));
+        side(&mut page, report, other, (names, customers), goal, Some(&files.there));
     }
     page.push_str("</main>\n</html>\n");
     page
@@ -80,7 +81,14 @@ fn list(page: &mut String, notes: &[String]) {
 }
 
 /// Writes all limits of one rules file. `file` is its name if there are two.
-fn side(page: &mut String, report: &Report, side: &SideReport, names: &Names, goal: &Goal, file: Option<&str>) {
+fn side(
+    page: &mut String,
+    report: &Report,
+    side: &SideReport,
+    who: (&Names, &Customers),
+    goal: &Goal,
+    file: Option<&str>,
+) {
     if let Some(file) = file {
         let _ = writeln!(page, "<h2>{}</h2>", Text(file));
     }
@@ -115,7 +123,7 @@ fn side(page: &mut String, report: &Report, side: &SideReport, names: &Names, go
                 if !compared.contains(&column) {
                     page.push_str(&chart(&side.series, column, &limit.name, WIDE));
                 }
-                most_denied(page, &limit.most_denied, names);
+                most_denied(page, limit, who);
             }
         }
         page.push_str("</section>\n");
@@ -180,15 +188,31 @@ fn suggestion_text(suggestion: &Suggestion, goal: &Goal) -> String {
     format!("to deny at most {}: {found}", joined(shares, " and "))
 }
 
-fn most_denied(page: &mut String, ids: &[DeniedId], names: &Names) {
-    if ids.is_empty() {
+/// Writes the ids that a limit denies most, and what is known of them.
+fn most_denied(page: &mut String, limit: &LimitReport, (names, customers): (&Names, &Customers)) {
+    if limit.most_denied.is_empty() {
         return;
     }
-    page.push_str("<table><thead><tr><th scope=\"col\">Ids most denied</th><th scope=\"col\">Requests denied</th></tr></thead><tbody>");
-    for id in ids {
-        let _ = write!(page, "<tr><td>{}</td><td>{}</td></tr>", Text(&names.name(&id.id)), number_text(id.denied));
+    let has_facts = limit.impact.is_some();
+    page.push_str("<table><thead><tr><th scope=\"col\">Ids most denied</th><th scope=\"col\">Requests denied</th>");
+    page.push_str(if has_facts { "<th scope=\"col\">Of</th></tr></thead><tbody>" } else { "</tr></thead><tbody>" });
+    for id in &limit.most_denied {
+        let _ = write!(page, "<tr><td>{}</td><td>{}</td>", Text(&names.name(&id.id)), number_text(id.denied));
+        if has_facts {
+            let facts = impact::facts_text(limit, id, customers).unwrap_or_default();
+            let _ = write!(page, "<td>{}</td>", Text(&facts));
+        }
+        page.push_str("</tr>");
     }
     page.push_str("</tbody></table>");
+    let kinds: Vec<_> = limit.impact.iter().flat_map(impact::breakdown_text).collect();
+    if !kinds.is_empty() {
+        page.push_str("<dl class=\"kinds\">");
+        for (kind, values) in kinds {
+            row(page, &format!("Denied {kind}"), values);
+        }
+        page.push_str("</dl>");
+    }
 }
 
 fn compare(page: &mut String, comparison: &Comparison, names: &Names, files: &Files) {

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::left_out;
+use super::lists::Customers;
 use super::names::Names;
+use super::{impact, left_out};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::WHOLE_SHARE;
 use crate::simulation::against::Difference;
@@ -14,8 +15,14 @@ use crate::simulation::series::Slice;
 use crate::simulation::suggestion::Found;
 
 /// Returns one line of JSON, which begins with what was left out. Keys may be added, but not changed.
-pub(super) fn render(report: &Report, names: &Names) -> String {
+pub(super) fn render(report: &Report, names: &Names, customers: &Customers, most: usize) -> String {
     let mut object = side(&report.side, names);
+    for limit in &report.side.limits {
+        let found = object.get_mut("limits").and_then(|limits| limits.get_mut(&limit.name));
+        if let (Some(impact), Some(Value::Object(found))) = (&limit.impact, found) {
+            found.insert("impact".into(), impact::json(impact, names, customers, most));
+        }
+    }
     object.extend(fields(json!({
         "lines": report.lines.lines,
         "unreadable": report.lines.left_out(LeftOut::Unreadable),
@@ -182,11 +189,11 @@ fn slices(slices: &[Slice]) -> Value {
 }
 
 /// RFC 3339, in UTC.
-fn instant(at: Micros) -> String {
+pub(super) fn instant(at: Micros) -> String {
     let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
     jiff::Timestamp::from_microsecond(micros).map(|at| at.to_string()).unwrap_or_default()
 }
 
-fn fields(value: Value) -> Map<String, Value> {
+pub(super) fn fields(value: Value) -> Map<String, Value> {
     if let Value::Object(fields) = value { fields } else { Map::new() }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::thread::available_parallelism;
 
+use self::lists::ListArgs;
 use self::names::Names;
 use self::progress::watched;
 use super::client_flags::TrustArgs;
@@ -14,10 +15,12 @@ use super::rules_flags::RulesArgs;
 use super::store_flags::parse_at_least_one;
 use super::values::one_of;
 use crate::clock::Clock;
+use crate::config;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::logs::format::Format;
 use crate::logs::input::Blocks;
+use crate::simulation::impact::DeniedSink;
 use crate::simulation::report::LeftOut;
 use crate::simulation::suggestion::Goal;
 use crate::simulation::{self, Options};
@@ -26,8 +29,10 @@ use crate::store::memory::DEFAULT_MAX_KEYS;
 mod chart;
 mod figures;
 mod html;
+mod impact;
 mod json;
 mod left_out;
+mod lists;
 mod names;
 mod progress;
 mod text;
@@ -82,6 +87,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
 
+    #[command(flatten)]
+    lists: ListArgs,
+
     /// The format of the output
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = one_of(&[
         ("text", "For people", OutputFormat::Text),
@@ -110,6 +118,16 @@ enum OutputFormat {
     Html,
 }
 
+impl Args {
+    /// The files and directories that it reads.
+    fn read(&self) -> Vec<PathBuf> {
+        let config::Files { limits, overrides, envoy_ratelimit, .. } = self.rules.files();
+        let rules = limits.into_iter().chain(overrides).chain(envoy_ratelimit);
+        let given = self.logs.iter().chain(&self.against).chain(&self.config).cloned();
+        rules.chain(given).collect()
+    }
+}
+
 /// The names of the rules files.
 struct Files {
     here: String,
@@ -136,6 +154,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         goal: (goal != Goal::default()).then_some(goal),
         top: args.top,
         trusted: args.trust.trusted_proxies(),
+        lists_impact: args.lists.lists_impact(),
         lines: &lines,
     };
     for file in blocks.files().iter().filter(|file| file.wrapping.names().next().is_some()) {
@@ -147,22 +166,28 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         }
     }
     let (progress, size) = (blocks.progress(), blocks.files().iter().map(|file| file.size).sum());
-    let report = watched(&progress, size, &lines, || simulation::run(blocks, rules, other, &options));
+    let names = Names::new(args.show_ids);
+    let mut lists = args.lists.open(args.read())?;
+    let report = {
+        let mut sink = lists.sink(&names);
+        let sink = sink.as_mut().map(|sink| sink as &mut DeniedSink<'_>);
+        watched(&progress, size, &lines, || simulation::run(blocks, rules, other, &options, sink))
+    };
     left_out::write_examples(&report, args.show_ids, err)?;
     let counts = report.lines;
     if counts.lines == counts.left_out(LeftOut::Unreadable) {
         let found = if counts.lines == 0 { "the logs have no lines" } else { "no line could be read" };
         return Err(Failure::bad_input(format!("{found}; see --log-format")));
     }
-    let names = Names::new(args.show_ids);
+    let customers = lists.finish(&report, &names, err)?;
     let files = Files {
         here: args.rules.name(),
         there: args.against.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
     };
     let text = match args.format {
-        OutputFormat::Text => text::render(&report, &names, &files, &goal),
-        OutputFormat::Json => format!("{}\n", json::render(&report, &names)),
-        OutputFormat::Html => html::render(&report, &names, &files, &goal),
+        OutputFormat::Text => text::render(&report, &names, &customers, &files, &goal),
+        OutputFormat::Json => format!("{}\n", json::render(&report, &names, &customers, args.top)),
+        OutputFormat::Html => html::render(&report, &names, &customers, &files, &goal),
     };
     out.write_all(text.as_bytes())?;
     let too_little = args.require_coverage.and_then(|required| left_out::too_little(&report, required));

@@ -8,14 +8,15 @@ use super::Files;
 use super::figures::{
     candidate_text, count, delays_text, instant, load_text, number_text, numbers_text, of, share_text, span,
 };
-use super::left_out;
+use super::lists::Customers;
 use super::names::Names;
+use super::{impact, left_out};
 use crate::engine::algorithms::micros::Micros;
 use crate::simulation::against::{Comparison, Difference};
 use crate::simulation::report::{DeniedId, LeftOut, LimitReport, Report, Status};
 use crate::simulation::suggestion::{Found, Goal, Suggestion};
 
-pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal) -> String {
+pub(super) fn render(report: &Report, names: &Names, customers: &Customers, files: &Files, goal: &Goal) -> String {
     let mut text = String::new();
     for told in left_out::sentences(report, names.shows_ids()) {
         let _ = writeln!(text, "{told}");
@@ -29,7 +30,7 @@ pub(super) fn render(report: &Report, names: &Names, files: &Files, goal: &Goal)
         let _ = writeln!(text, "delayed, and then passed: {}", delays_text(delays, report.requests));
     }
     notes(&mut text, report, names);
-    side(&mut text, report, names, goal);
+    side(&mut text, report, names, customers, goal);
     if let (Some(comparison), Some(other)) = (&report.comparison, &report.other) {
         compare(&mut text, comparison, names, files);
         for limit in other.limits.iter().filter(|limit| limit.requests == 0) {
@@ -53,7 +54,7 @@ fn notes(text: &mut String, report: &Report, names: &Names) {
     }
 }
 
-fn side(text: &mut String, report: &Report, names: &Names, goal: &Goal) {
+fn side(text: &mut String, report: &Report, names: &Names, customers: &Customers, goal: &Goal) {
     let side = &report.side;
     for limit in &side.limits {
         text.push('\n');
@@ -68,12 +69,16 @@ fn side(text: &mut String, report: &Report, names: &Names, goal: &Goal) {
             Status::Covered if limit.requests == 0 => {
                 let _ = writeln!(text, "{}: {}", limit.name, left_out::unmet(report, limit));
             }
-            Status::Covered => covered(text, limit, side.series.width(), names, goal),
+            Status::Covered => {
+                covered(text, limit, side.series.width());
+                most_denied(text, limit, names, customers);
+                load(text, limit, goal);
+            }
         }
     }
 }
 
-fn covered(text: &mut String, limit: &LimitReport, width: Micros, names: &Names, goal: &Goal) {
+fn covered(text: &mut String, limit: &LimitReport, width: Micros) {
     let about = if limit.ids_are_estimates { "about " } else { "" };
     let shadow = if limit.is_enforced { "" } else { " (shadow)" };
     let Palette { name, bad, good, doubtful, .. } = Palette::out();
@@ -101,10 +106,22 @@ fn covered(text: &mut String, limit: &LimitReport, width: Micros, names: &Names,
         detail(text, "when", &format!("{} to {}", instant(first), instant(last)));
         detail(text, "most at", &format!("{}: {} in {}", instant(worst), number_text(denied), span(width)));
     }
+}
+
+fn most_denied(text: &mut String, limit: &LimitReport, names: &Names, customers: &Customers) {
     for (place, id) in limit.most_denied.iter().enumerate() {
         let name = if place == 0 { "most denied" } else { "" };
         detail(text, name, &format!("{} {}", number_text(id.denied), names.name(&id.id)));
+        if let Some(facts) = impact::facts_text(limit, id, customers) {
+            detail(text, "", &format!("  {facts}"));
+        }
     }
+    for (kind, values) in limit.impact.iter().flat_map(impact::breakdown_text) {
+        detail(text, kind, &values);
+    }
+}
+
+fn load(text: &mut String, limit: &LimitReport, goal: &Goal) {
     if let Some(load) = &limit.load {
         detail(text, "load", &load_text(load));
     }

@@ -1,0 +1,113 @@
+//! What is known of denied ids, in the reports.
+
+use serde_json::{Value, json};
+
+use super::figures::{number_text, of, percent, span};
+use super::json;
+use super::lists::Customers;
+use super::names::Names;
+use crate::commands::print::joined;
+use crate::engine::algorithms::micros::Micros;
+use crate::simulation::impact::{Breakdown, DeniedBy, IdImpact, LimitImpact, MOST_AGENTS, Values};
+use crate::simulation::report::{DeniedId, LimitReport};
+
+/// The values of denied requests that a report shows.
+const MOST_VALUES: usize = 5;
+
+/// The word for what denies, in CSV and JSON.
+pub(super) const fn denied_by(by: DeniedBy) -> &'static str {
+    match by {
+        DeniedBy::Limit => "limit",
+        DeniedBy::Shadow => "shadow",
+        DeniedBy::Candidate => "candidate",
+    }
+}
+
+/// A share from 0 to 1 with four decimals.
+#[expect(clippy::cast_precision_loss, reason = "it is rounded to four digits")]
+pub(super) fn share(part: u64, all: u64) -> String {
+    if all == 0 { String::new() } else { format!("{:.4}", part as f64 / all as f64) }
+}
+
+/// What is known of an id among the most denied.
+fn known_of<'r>(limit: &'r LimitReport, id: &DeniedId) -> Option<&'r IdImpact> {
+    let mut ids = limit.impact.as_ref()?.ids.iter();
+    ids.find(|known| known.by != DeniedBy::Candidate && known.id.join(":") == id.id)
+}
+
+/// The facts about an id among the most denied, and its customer's name, for people.
+pub(super) fn facts_text(limit: &LimitReport, id: &DeniedId, customers: &Customers) -> Option<String> {
+    let known = known_of(limit, id)?;
+    let customer = customers.name(&known.id).map(|name| format!("{name}: ")).unwrap_or_default();
+    let agents = match known.agents {
+        0 => "no agent".to_owned(),
+        1 => "1 agent".to_owned(),
+        MOST_AGENTS => format!("{MOST_AGENTS} or more agents"),
+        agents => format!("{agents} agents"),
+    };
+    let pace = known.pace.map_or_else(String::new, |pace| {
+        let mean = span(Micros::from_millis(milliseconds(pace.mean)));
+        format!(", one every {mean} (variation {:.1})", pace.variation)
+    });
+    let [unauthorized, not_found] = [known.unauthorized, known.not_found].map(|part| percent(part, known.requests));
+    Some(format!(
+        "{customer}{} denied, peak {}{pace}, {agents}, 401: {unauthorized}, 404: {not_found}",
+        of(known.denied, known.requests, "request"),
+        number_text(known.peak.into()),
+    ))
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a mean, which is not negative")]
+fn milliseconds(seconds: f64) -> u64 {
+    (seconds * 1e3) as u64
+}
+
+/// What the denied requests of a limit were, by kind, for people. Kinds that the log does not contain are left out.
+pub(super) fn breakdown_text(impact: &LimitImpact) -> Vec<(&'static str, String)> {
+    let text = |values: &Values| {
+        let values = values.top(MOST_VALUES).into_iter();
+        joined(values.map(|(value, denied)| format!("{value} ({})", number_text(denied))), ", ")
+    };
+    let kinds = kinds(&impact.breakdown).map(|(name, values)| (name, text(values)));
+    kinds.into_iter().filter(|(_, text)| !text.is_empty()).collect()
+}
+
+const fn kinds(breakdown: &Breakdown) -> [(&'static str, &Values); 4] {
+    let Breakdown { paths, methods, statuses, agents } = breakdown;
+    [("paths", paths), ("methods", methods), ("statuses", statuses), ("agents", agents)]
+}
+
+/// At most `most` ids.
+pub(super) fn json(impact: &LimitImpact, names: &Names, customers: &Customers, most: usize) -> Value {
+    let ids = impact.ids.iter().take(most).map(|id| {
+        let mut object = json::fields(json!({
+            "id": names.name(&id.id.join(":")),
+            "customer": customers.name(&id.id),
+            "denied_by": denied_by(id.by),
+            "requests": id.requests,
+            "denied": id.denied,
+            "first": json::instant(id.first),
+            "last": json::instant(id.last),
+            "peak": id.peak,
+            "peak_at": json::instant(id.peak_at),
+            "agents": id.agents,
+            "answered_401": id.unauthorized,
+            "answered_404": id.not_found,
+            "gap_seconds": id.pace.map(|pace| pace.mean),
+            "gap_variation": id.pace.map(|pace| pace.variation),
+        }));
+        object.insert("by".into(), breakdown(&id.breakdown));
+        Value::Object(object)
+    });
+    let ids: Vec<Value> = ids.collect();
+    json!({ "ids": ids, "unlisted": impact.unlisted, "by": breakdown(&impact.breakdown) })
+}
+
+fn breakdown(found: &Breakdown) -> Value {
+    let values = |values: &Values| -> Value {
+        let values = values.top(MOST_VALUES).into_iter();
+        values.map(|(value, denied)| json!({ "value": value, "denied": denied })).collect()
+    };
+    let kinds = kinds(found).map(|(name, found)| (name.to_owned(), values(found)));
+    Value::Object(kinds.into_iter().collect())
+}
