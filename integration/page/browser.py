@@ -150,7 +150,7 @@ class Page:
         )
 
     def press(self, key, shift=False):
-        code = {"Tab": 9, "Enter": 13, " ": 32, "Delete": 46}[key]
+        code = {"Tab": 9, "Enter": 13, " ": 32, "Delete": 46, "ArrowRight": 39}[key]
         text = {"Enter": "\r", " ": " "}.get(key, "")
         keys = {"key": key, "code": "Space" if key == " " else key, "windowsVirtualKeyCode": code}
         keys["modifiers"] = 8 if shift else 0

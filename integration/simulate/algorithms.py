@@ -57,8 +57,8 @@ STYLE = """
 """
 
 CHART = re.compile(
-    r'<h4>(.*?) <span class="muted">.*?</span></h4><figure><svg viewBox="0 0 (\d+) (\d+)"[^>]*>(.*?)</svg>'
-    r"<figcaption>.*?</span>(\d+) admitted .*?</span>(\d+) denied"
+    r'<h4>(.*?) <span class="muted">.*?</span></h4><figure[^>]*><svg viewBox="0 0 (\d+) (\d+)"[^>]*>(.*?)</svg>'
+    r".*?<figcaption>.*?</span>(\d+) admitted .*?</span>(\d+) denied"
 )
 
 

@@ -118,7 +118,7 @@ fn customers_are_named_beside_their_ids() {
     assert!(done.err.contains("note: customers.csv: 1 rows repeat an id"), "{}", done.err);
     assert!(done.err.contains("note: customers.csv has 1 of the 2 denied ids"), "{}", done.err);
     assert!(
-        done.out.contains("2 =agent,0:192.0.2.1\n                 Acme, Inc.: 2 of 4 requests (50.0%) denied, peak 4, one every 2s (variation 0.0), 1 agent, 401: 0%, 404: 100.0%"),
+        done.out.contains("2 =agent,0:192.0.2.1\n                 Acme, Inc.: 2 of 4 requests (50.0%) denied, peak 4, one every 2.0s (variation 0.0), 1 agent, 401: 0%, 404: 100.0%"),
         "{}",
         done.out
     );

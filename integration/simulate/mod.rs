@@ -3,6 +3,7 @@
 mod against;
 mod agreement;
 mod coverage;
+mod curves;
 mod formats;
 mod lacking;
 mod lists;

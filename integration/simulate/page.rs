@@ -38,7 +38,7 @@ limits:
     let file = directory.path().join("report.html");
     std::fs::write(&file, done.out).unwrap();
     let checks = client("../simulate/page.py", &["--report", file.to_str().unwrap()]);
-    assert!(checks["passed"].as_array().is_some_and(|passed| passed.len() == 4), "{checks}");
+    assert!(checks["passed"].as_array().is_some_and(|passed| passed.len() == 6), "{checks}");
 }
 
 #[test]

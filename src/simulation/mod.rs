@@ -5,24 +5,27 @@
 //! and one decides in the order of arrival, because the limits of a request are decided together.
 //!
 //! Memory is bounded: buckets and ids by [`Options::max_keys`], requests that wait for earlier ones by
-//! [`order::MOST_HELD`], the record for [`suggestion`] by [`suggestion::MOST_CHARGES`], the list of denied ids by [`Options::max_keys`]
+//! [`order::MOST_HELD`], the [`record`] for [`suggestion`] and [`curve`] by [`record::MOST_CHARGES`], the list of denied ids by [`Options::max_keys`]
 //! and [`impact::MOST_DETAILED`].
 
 pub mod against;
 mod calls;
 mod clients;
 pub mod coverage;
+pub mod curve;
 mod ids;
 pub mod impact;
 pub mod load;
 mod most_denied;
 pub mod order;
 mod pipeline;
+pub mod record;
 mod replay;
 pub mod report;
 mod requests;
 pub mod series;
 mod settlements;
+mod sides;
 mod slots;
 pub mod suggestion;
 mod tally;

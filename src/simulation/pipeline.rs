@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use super::against::{Comparing, SideOutcome};
+use super::against::Comparing;
 use super::clients::{self, Sender};
 use super::coverage::Missing;
-use super::impact::{self, DeniedSink, Impact, Seen};
+use super::impact::{DeniedSink, Impact, Seen};
 use super::order::{BRIEF_WINDOW, Order, WINDOW};
-use super::replay::Replay;
 use super::report::{Example, LeftOut, LineCounts, MOST_EXAMPLES, RecordingReport, Report};
 use super::requests::{Arrival, Side, arrival};
-use super::suggestion::{Goal, MOST_CHARGES};
-use super::tally::{Tally, TallyOptions};
+use super::sides::{BothSides, OneSide};
+use super::suggestion::Goal;
+use super::tally::Ending;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::rules::Rules;
 use crate::logs::RecordingEnd;
@@ -34,12 +34,14 @@ pub struct Options<'a> {
     pub threads: usize,
     /// The most buckets, and the most ids that are counted exactly.
     pub max_keys: usize,
-    pub goal: Option<Goal>,
+    pub goal: Goal,
+    /// Finds out what other numbers would deny.
+    pub has_curves: bool,
     /// The most denied ids that a report has, per limit.
     pub top: usize,
     /// The proxies that name clients, as for `weir serve`.
     pub trusted: TrustedProxies,
-    /// Lists denied ids: the report has an [`impact`] for each limit of the rules.
+    /// Lists denied ids: the report has an impact for each limit of the rules.
     pub lists_impact: bool,
     /// Counts the lines that were decided.
     pub lines: &'a AtomicU64,
@@ -233,30 +235,6 @@ struct Decider<'s> {
     is_arrival: bool,
 }
 
-struct BothSides<'s> {
-    here: OneSide<'s>,
-    impact: Option<Impact>,
-    there: Option<(OneSide<'s>, Comparing)>,
-    /// The arrival of the first request, and that of the last one decided.
-    span: Option<(Micros, Micros)>,
-    requests: u64,
-    late: u64,
-}
-
-struct OneSide<'s> {
-    side: &'s Side,
-    replay: Replay,
-    tally: Tally,
-}
-
-impl<'s> OneSide<'s> {
-    fn new(side: &'s Side, options: &Options<'_>) -> Self {
-        let of_tally =
-            TallyOptions { max_ids: options.max_keys, max_charges: MOST_CHARGES, has_goal: options.goal.is_some() };
-        Self { side, replay: Replay::new(side, options.max_keys), tally: Tally::new(side, &of_tally) }
-    }
-}
-
 impl<'s> Decider<'s> {
     fn new(side: &'s Side, other: Option<&'s Side>, told: &Told, files: &'s [LogFile], options: &Options<'_>) -> Self {
         let recording = |file: &LogFile| {
@@ -318,7 +296,10 @@ impl<'s> Decider<'s> {
         let BothSides { here, impact, there, span, requests, late, .. } = self.sides;
         let (overflowed, undecided) = (here.replay.overflowed(), here.replay.undecided);
         let (settled_early, needs_client) = (here.replay.settled_early(), here.side.needs_client);
-        let report = |one: OneSide<'_>| one.tally.into_report(one.side, options.goal.as_ref(), options.top);
+        let spans = span.map_or(Micros(0), |(first, last)| Micros(last.0 - first.0));
+        let Options { goal, has_curves, top: most, threads, .. } = *options;
+        let ending = Ending { goal, has_curves, most, threads, spans };
+        let report = |one: OneSide<'_>| one.tally.into_report(one.side, &ending);
         let (other, comparison) = match there {
             None => (None, None),
             Some((there, comparing)) => (Some(report(there)), Some(comparing.into_comparison(options.top))),
@@ -350,47 +331,6 @@ impl<'s> Decider<'s> {
             side,
             other,
             comparison,
-        }
-    }
-}
-
-impl BothSides<'_> {
-    fn leave_out(&mut self, is_other: bool, limit: u32, lacks: Missing, at: (&str, u64)) {
-        let there = self.there.as_mut().filter(|_| is_other).map(|(there, _)| &mut there.tally);
-        there.unwrap_or(&mut self.here.tally).leave_out(limit, lacks, at);
-    }
-
-    fn decide(&mut self, mut arrival: Arrival, denied: &mut Option<&mut DeniedSink<'_>>) {
-        let (first, last) = *self.span.get_or_insert((arrival.at, arrival.at));
-        self.late += u64::from(arrival.at < last);
-        let now = arrival.at.max(last);
-        self.span = Some((first.min(arrival.at), now));
-        self.requests += 1;
-        let Self { here, impact, there, .. } = self;
-        let is_denied = here.replay.decide(&here.side.rules, now, (arrival.ends, arrival.response), &mut arrival.asked);
-        here.tally.count(here.side, now, is_denied, &arrival.asked, &here.replay);
-        if let Some(seen) = &arrival.seen {
-            let outcomes = &here.replay.outcomes;
-            if let Some(impact) = impact {
-                impact.count(here.side, now, &arrival.asked, outcomes, seen);
-            }
-            if let Some(denied) = denied {
-                impact::tell(denied, here.side, now, &arrival.asked, outcomes, seen);
-            }
-        }
-        if let (Some((there, comparing)), Some(mut asked)) = (there, arrival.other) {
-            let is_denied_there =
-                there.replay.decide(&there.side.rules, now, (arrival.ends, arrival.response), &mut asked);
-            there.tally.count(there.side, now, is_denied_there, &asked, &there.replay);
-            let here =
-                SideOutcome { side: here.side, asked: &arrival.asked, is_denied, outcomes: &here.replay.outcomes };
-            let there = SideOutcome {
-                side: there.side,
-                asked: &asked,
-                is_denied: is_denied_there,
-                outcomes: &there.replay.outcomes,
-            };
-            comparing.compare(here, there);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::against::Comparison;
 use super::coverage::Missing;
+use super::curve::Curves;
 use super::impact::LimitImpact;
 pub use super::most_denied::DeniedId;
 use super::series::Series;
@@ -151,6 +152,8 @@ pub struct LimitReport {
     pub load: Option<Load>,
     /// The error is the reason why no numbers were searched. `None` if no share was given.
     pub suggestion: Option<Result<Suggestion, &'static str>>,
+    /// What other numbers would deny, or why that is not known. `None` if nobody asked for it.
+    pub curves: Option<Result<Curves, &'static str>>,
     /// `None` if nobody asked for it.
     pub impact: Option<LimitImpact>,
 }

@@ -1,14 +1,16 @@
 //! Counts the denials of the limits of one side.
 
 use super::coverage::{Missing, needs};
+use super::curve::Curves;
 use super::ids::IdTable;
 use super::load::Histogram;
 use super::most_denied::{MostDenied, top};
+use super::record::{Record, why_none};
 use super::replay::{LimitOutcome, Replay};
 use super::report::{CandidateReport, Delays, LimitLeftOut, LimitReport, Load, SideReport, Status};
 use super::requests::{Asked, Side};
 use super::series::Series;
-use super::suggestion::{Goal, Record};
+use super::suggestion::Goal;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::{Limit, LimitMode};
@@ -55,7 +57,19 @@ struct DelayTally(Histogram);
 pub(super) struct TallyOptions {
     pub(super) max_ids: usize,
     pub(super) max_charges: usize,
-    pub(super) has_goal: bool,
+    pub(super) keeps_record: bool,
+}
+
+/// What is to be found out at the end.
+#[derive(Clone, Copy)]
+pub(super) struct Ending {
+    pub(super) goal: Goal,
+    pub(super) has_curves: bool,
+    /// The most denied ids.
+    pub(super) most: usize,
+    pub(super) threads: usize,
+    /// The length of the log.
+    pub(super) spans: Micros,
 }
 
 impl Tally {
@@ -66,7 +80,7 @@ impl Tally {
             .iter()
             .map(|limit| LimitTally {
                 period: period(limit),
-                record: options.has_goal.then(|| Record::of(limit)).flatten(),
+                record: options.keeps_record.then(|| Record::of(limit)).flatten(),
                 ..LimitTally::default()
             })
             .collect();
@@ -129,12 +143,12 @@ impl Tally {
                     && outcomes
                         .iter()
                         .any(|other| other.limit != outcome.limit && other.is_denied && other.is_enforced);
-                record.add(now, charge.zip(number), outcome.is_denied, is_denied_by_others, &mut self.record_room);
+                record.add(now, charge, number, outcome.is_denied, is_denied_by_others, &mut self.record_room);
             }
         }
     }
 
-    pub(super) fn into_report(mut self, side: &Side, goal: Option<&Goal>, most: usize) -> SideReport {
+    pub(super) fn into_report(mut self, side: &Side, ending: &Ending) -> SideReport {
         let tallies = std::mem::take(&mut self.limits);
         let limits = (1..).zip(tallies).zip(side.rules.limits()).zip(&side.missing);
         let limits = limits.map(|(((column, tally), limit), missing)| {
@@ -145,7 +159,7 @@ impl Tally {
             } else {
                 Status::NotCovered(missing.clone())
             };
-            tally.into_report(limit, status, self.series.worst(column), goal, most)
+            tally.into_report(limit, status, self.series.worst(column), ending)
         });
         let delays = side.rules.has_delays().then(|| self.delays.into_report());
         SideReport { denied: self.denied, delays, limits: limits.collect(), series: self.series }
@@ -167,19 +181,22 @@ impl DelayTally {
 }
 
 impl LimitTally {
-    fn into_report(
-        self,
-        limit: &Limit,
-        status: Status,
-        worst: Option<(Micros, u64)>,
-        goal: Option<&Goal>,
-        most: usize,
-    ) -> LimitReport {
+    fn into_report(self, limit: &Limit, status: Status, worst: Option<(Micros, u64)>, ending: &Ending) -> LimitReport {
         let (ids, ids_denied, ids_are_estimates) = (self.ids.len(), self.ids.denied(), self.ids.is_estimate());
-        let suggestion = goal.filter(|_| status == Status::Covered).map(|goal| match self.record {
-            Some(record) => record.suggest(goal, ids),
-            None => Err(super::suggestion::why_none(limit)),
-        });
+        let is_asked = status == Status::Covered && (ending.goal.is_given() || ending.has_curves);
+        let record = match self.record {
+            Some(mut record) => record.complete().map(|()| record),
+            None => Err(why_none(limit)),
+        };
+        let record = is_asked.then_some(record);
+        let suggestion = record.as_ref().filter(|_| ending.goal.is_given());
+        let suggestion = suggestion.map(|record| record.as_ref().map(|record| ending.goal.suggest(record, ids)));
+        let curves = record
+            .as_ref()
+            .filter(|_| ending.has_curves)
+            .map(|record| record.as_ref().map(|record| Curves::of(record, ids, ending.spans, ending.threads)));
+        let suggestion = suggestion.map(|suggestion| suggestion.map_err(|why| *why));
+        let curves = curves.map(|curves| curves.map_err(|why| *why));
         let has_slots = limit.counts_in_flight();
         let load = self.ids.into_load();
         LimitReport {
@@ -204,7 +221,7 @@ impl LimitTally {
             first: self.first,
             last: self.last,
             worst,
-            most_denied: top(self.most_denied, most),
+            most_denied: top(self.most_denied, ending.most),
             delays: limit.delay.map(|_| self.delays.into_report()),
             load: (!load.is_empty() && !has_slots).then(|| Load {
                 period: (self.period > 0).then_some(Micros(self.period)),
@@ -214,6 +231,7 @@ impl LimitTally {
                 most: load.most(),
             }),
             suggestion,
+            curves,
             impact: None,
         }
     }

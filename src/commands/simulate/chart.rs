@@ -1,6 +1,9 @@
-//! Charts over time: what is admitted, and on top of it what is denied.
+//! Charts: what is admitted over time and on top of it what is denied, and the axes that all drawings have.
 
+use std::cmp::Reverse;
 use std::fmt::Write;
+
+use serde_json::{Value, json};
 
 use super::figures::{instant, number_text, span};
 use super::html::Text;
@@ -29,6 +32,12 @@ const LEFT: f64 = 56.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 22.0;
 
+/// The labels of a drawing's axes, with their places.
+pub(super) struct Ticks {
+    pub(super) across: Vec<(f64, String)>,
+    pub(super) up: Vec<(f64, String)>,
+}
+
 /// Draws a column of a series.
 pub(super) fn chart(series: &Series, column: usize, name: &str, size: Size) -> String {
     let slices = series.column(column);
@@ -39,37 +48,129 @@ pub(super) fn chart(series: &Series, column: usize, name: &str, size: Size) -> S
     };
     let top = round_up(highest);
     let [admitted, denied] = [sum(slices, |slice| slice.admitted), sum(slices, |slice| slice.denied)].map(number_text);
-    let (width, height) = (size.width, size.height);
-    let mut svg = format!(
-        "<figure><svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{}: {admitted} requests admitted and {denied} \
-         denied over time\">",
-        Text(name)
-    );
-    for tick in [0, top / 2, top] {
-        let y = size.up(tick, top);
-        let _ = write!(svg, "<path d=\"M{LEFT} {y:.1}H{width}\" class=\"grid\"/>");
-        let _ = write!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" class=\"end\">{}</text>",
-            LEFT - 6.0,
-            y + 4.0,
-            number_text(tick)
-        );
-    }
+    let name = format!("{name}: {admitted} requests admitted and {denied} denied over time");
     let area = |heights: &dyn Fn(&Slice) -> (u64, u64)| area(slices, count, top, size, heights);
-    let _ = write!(svg, "<path d=\"{}\" class=\"admitted\"/>", area(&|slice| (0, slice.admitted)));
-    let _ = write!(svg, "<path d=\"{}\" class=\"denied\"/>", area(&|slice| (slice.admitted, total(slice))));
-    for (place, class, x) in [(0, "start", LEFT), (count, "end", width)] {
-        let label = instant(series.start(place));
-        let _ = write!(svg, "<text x=\"{x:.1}\" y=\"{:.1}\" class=\"{class}\">{label}</text>", height - 4.0);
+    let drawing = format!(
+        "<path d=\"{}\" class=\"admitted\"/><path d=\"{}\" class=\"denied\"/>",
+        area(&|slice| (0, slice.admitted)),
+        area(&|slice| (slice.admitted, total(slice)))
+    );
+    let width = span(series.width());
+    let caption = format!(
+        "<span class=\"key-admitted\"></span>{admitted} admitted <span class=\"key-denied\"></span>{denied} denied, requests \
+         in {width}"
+    );
+    let text = |place: usize| {
+        let Slice { admitted, denied } = slices.get(place).copied().unwrap_or_default();
+        let [admitted, denied] = [admitted, denied].map(number_text);
+        format!("{}: {admitted} admitted, {denied} denied", instant(series.start(place)))
+    };
+    let points = (0..count).map(|place| (size.middle_of(place, count), text(place))).collect();
+    let worst = (0..).zip(slices).max_by_key(|(place, slice)| (slice.denied, Reverse(*place)));
+    figure(&Drawn {
+        name,
+        size,
+        ticks: time_ticks(series, count, top, size),
+        drawing,
+        caption,
+        points,
+        at: worst.map_or(0, |(at, _)| at),
+    })
+}
+
+/// Draws what is denied in a column of each of two series, one line each. `files` are their names.
+pub(super) fn denied_over_time(both: [&Series; 2], columns: [usize; 2], name: &str, files: [&str; 2]) -> String {
+    let slices = [0, 1].map(|side| both[side].column(columns[side]));
+    let count = both.map(|series| series.column(0).len()).into_iter().max().unwrap_or_default();
+    let denied = |side: usize, place: usize| slices[side].get(place).map_or(0, |slice| slice.denied);
+    let highest = (0..count).flat_map(|place| [denied(0, place), denied(1, place)]).max().unwrap_or_default();
+    if highest == 0 {
+        return String::new();
+    }
+    let top = round_up(highest);
+    let line = |side: usize| {
+        let steps = (0..count).map(|place| {
+            let (from, to, up) =
+                (WIDE.across(place, count), WIDE.across(place + 1, count), WIDE.up(denied(side, place), top));
+            format!("{}{from:.1} {up:.1}H{to:.1}", if place == 0 { "M" } else { "L" })
+        });
+        steps.collect::<String>()
+    };
+    let drawing = format!(
+        "<path d=\"{}\" class=\"line requests\"/><path d=\"{}\" class=\"line requests dashed\"/>",
+        line(0),
+        line(1)
+    );
+    let [here, there] = files;
+    let text = |place: usize| {
+        let [ours, theirs] = [denied(0, place), denied(1, place)].map(number_text);
+        format!("{}: {ours} denied by {here}, {theirs} by {there}", instant(both[0].start(place)))
+    };
+    let points = (0..count).map(|place| (WIDE.middle_of(place, count), text(place))).collect();
+    let caption = format!(
+        "<span class=\"key-line requests\"></span>denied by {}, dashed by {}, requests in {}",
+        Text(here),
+        Text(there),
+        span(both[0].width())
+    );
+    let name = format!("{name}: requests denied over time by {here} and by {there}");
+    figure(&Drawn { name, size: WIDE, ticks: time_ticks(both[0], count, top, WIDE), drawing, caption, points, at: 0 })
+}
+
+fn time_ticks(series: &Series, count: usize, top: u64, size: Size) -> Ticks {
+    let up = [0, top / 2, top].map(|tick| (size.up(tick, top), number_text(tick))).to_vec();
+    let across = [(0, LEFT), (count, size.width)].map(|(place, x)| (x, instant(series.start(place)))).to_vec();
+    Ticks { across, up }
+}
+
+/// A drawing, and what it says at each of its points.
+pub(super) struct Drawn {
+    /// What a screen reader says.
+    pub(super) name: String,
+    pub(super) size: Size,
+    pub(super) ticks: Ticks,
+    pub(super) drawing: String,
+    /// HTML.
+    pub(super) caption: String,
+    /// The places across the drawing, with what is there.
+    pub(super) points: Vec<(f64, String)>,
+    /// The point that is shown first.
+    pub(super) at: usize,
+}
+
+/// Draws the axes around a drawing, with a slider over its points. `report.js` moves it.
+pub(super) fn figure(drawn: &Drawn) -> String {
+    let Size { width, height } = drawn.size;
+    let name = Text(&drawn.name);
+    let points: Vec<_> =
+        drawn.points.iter().map(|(across, text)| json!([(across * 10.0).round() / 10.0, text])).collect();
+    let points = Value::from(points).to_string();
+    let mut html = format!(
+        "<figure data-points=\"{}\" data-at=\"{}\"><svg viewBox=\"0 0 {width} {height}\" role=\"img\" aria-label=\"{name}\">",
+        Text(&points),
+        drawn.at
+    );
+    for (y, label) in &drawn.ticks.up {
+        let _ = write!(html, "<path d=\"M{LEFT} {y:.1}H{width}\" class=\"grid\"/>");
+        let _ = write!(html, "<text x=\"{:.1}\" y=\"{:.1}\" class=\"end\">{label}</text>", LEFT - 6.0, y + 4.0);
+    }
+    html.push_str(&drawn.drawing);
+    for (x, label) in &drawn.ticks.across {
+        let class = if *x <= LEFT {
+            "start"
+        } else if *x >= width {
+            "end"
+        } else {
+            "middle"
+        };
+        let _ = write!(html, "<text x=\"{x:.1}\" y=\"{:.1}\" class=\"{class}\">{label}</text>", height - 4.0);
     }
     let _ = write!(
-        svg,
-        "</svg><figcaption><span class=\"key-admitted\"></span>{admitted} admitted <span class=\"key-denied\"></span>{denied} \
-         denied, requests in {}</figcaption></figure>",
-        span(series.width())
+        html,
+        "</svg><input type=\"range\" min=\"0\" hidden aria-label=\"{name}\"><output></output><figcaption>{}</figcaption></figure>",
+        drawn.caption
     );
-    svg
+    html
 }
 
 /// Groups the columns with the same requests in each slice. Columns that are alone are left out.
@@ -112,12 +213,31 @@ fn area(slices: &[Slice], count: usize, top: u64, size: Size, heights: impl Fn(&
 impl Size {
     #[expect(clippy::cast_precision_loss, reason = "there are a few hundred slices")]
     fn across(self, place: usize, count: usize) -> f64 {
-        LEFT + (self.width - LEFT) * place as f64 / count as f64
+        self.at(place as f64 / count as f64)
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "there are a few hundred slices")]
+    fn middle_of(self, place: usize, count: usize) -> f64 {
+        self.at((place as f64 + 0.5) / count as f64)
+    }
+
+    /// The place of a share of the width.
+    pub(super) fn at(self, share: f64) -> f64 {
+        LEFT + (self.width - LEFT) * share
+    }
+
+    /// The place of a share of the height.
+    pub(super) fn height_of(self, share: f64) -> f64 {
+        self.bottom() - (self.bottom() - TOP) * share
+    }
+
+    pub(super) const fn bottom(self) -> f64 {
+        self.height - BOTTOM
     }
 
     #[expect(clippy::cast_precision_loss, reason = "it is rounded to a tenth of a unit")]
     fn up(self, number: u64, top: u64) -> f64 {
-        self.height - BOTTOM - (self.height - BOTTOM - TOP) * number as f64 / top as f64
+        self.height_of(number as f64 / top as f64)
     }
 }
 

@@ -3,7 +3,8 @@
 use std::fmt::{Display, Write};
 
 use super::Files;
-use super::chart::{self, HALF, WIDE, chart, same_load};
+use super::chart::{self, HALF, WIDE, chart, denied_over_time, same_load};
+use super::curves::{self, Named};
 use super::figures::{
     candidate_text, delays_text, instant, load_text, number_text, numbers_text, of, share_text, span,
 };
@@ -18,6 +19,7 @@ use crate::simulation::report::{LeftOut, LimitReport, Report, SideReport, Status
 use crate::simulation::suggestion::{Found, Goal, Suggestion};
 
 const STYLE: &str = include_str!("report.css");
+const SCRIPT: &str = include_str!("report.js");
 
 pub(super) fn render(report: &Report, names: &Names, customers: &Customers, files: &Files, goal: &Goal) -> String {
     let mut page = head();
@@ -39,19 +41,22 @@ pub(super) fn render(report: &Report, names: &Names, customers: &Customers, file
     page.push_str("</header>\n<main>\n");
     notes(&mut page, report, names);
     if let (Some(comparison), Some(_)) = (&report.comparison, &report.other) {
-        compare(&mut page, comparison, names, files);
+        compare(&mut page, report, comparison, names, files);
     }
-    let here = report.other.is_some().then_some(files.here.as_str());
+    let pair = [&files.here, &files.there].map(String::as_str);
+    let here = report.other.is_some().then_some(pair);
     side(&mut page, report, &report.side, (names, customers), goal, here);
     if let Some(other) = &report.other {
-        side(&mut page, report, other, (names, customers), goal, Some(&files.there));
+        side(&mut page, report, other, (names, customers), goal, Some([pair[1], pair[0]]));
     }
-    page.push_str("</main>\n</html>\n");
+    let _ = write!(page, "</main>\n<script>{SCRIPT}</script>\n</html>\n");
     page
 }
 
 fn head() -> String {
-    let policy = format!("default-src 'none'; style-src {}; base-uri 'none'; form-action 'none'", inline_source(STYLE));
+    let (style, script) = (inline_source(STYLE), inline_source(SCRIPT));
+    let policy =
+        format!("default-src 'none'; style-src {style}; script-src {script}; base-uri 'none'; form-action 'none'");
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n\
@@ -80,16 +85,16 @@ fn list(page: &mut String, notes: &[String]) {
     page.push_str("</ul>\n");
 }
 
-/// Writes all limits of one rules file. `file` is its name if there are two.
+/// Writes all limits of one rules file. `files` are its name and that of the other, if there are two.
 fn side(
     page: &mut String,
     report: &Report,
     side: &SideReport,
     who: (&Names, &Customers),
     goal: &Goal,
-    file: Option<&str>,
+    files: Option<[&str; 2]>,
 ) {
-    if let Some(file) = file {
+    if let Some([file, _]) = files {
         let _ = writeln!(page, "<h2>{}</h2>", Text(file));
     }
     page.push_str("<section class=\"panel\"><h3>All limits</h3>");
@@ -123,6 +128,7 @@ fn side(
                 if !compared.contains(&column) {
                     page.push_str(&chart(&side.series, column, &limit.name, WIDE));
                 }
+                curves(page, report, limit, files);
                 most_denied(page, limit, who);
             }
         }
@@ -188,6 +194,26 @@ fn suggestion_text(suggestion: &Suggestion, goal: &Goal) -> String {
     format!("to deny at most {}: {found}", joined(shares, " and "))
 }
 
+/// Writes what a limit would deny with other numbers. Those of the first of two rules `files` are drawn
+/// over those of the other.
+fn curves(page: &mut String, report: &Report, limit: &LimitReport, files: Option<[&str; 2]>) {
+    let [own, other_file] = files.unwrap_or_default();
+    match &limit.curves {
+        None => {}
+        Some(Err(why)) => {
+            let _ = write!(page, "<p class=\"muted\">No curve: {why}</p>");
+        }
+        Some(Ok(curves)) => {
+            let is_here = report.side.limits.iter().any(|here| std::ptr::eq(here, limit));
+            let mut others = report.other.iter().filter(|_| is_here).flat_map(|other| &other.limits);
+            let other = others.find(|other| other.name == limit.name).and_then(|other| other.curves.as_ref());
+            let here = Named { file: own, curves };
+            let there = other.and_then(|there| there.as_ref().ok()).map(|curves| Named { file: other_file, curves });
+            curves::html(page, &limit.name, &here, there.as_ref());
+        }
+    }
+}
+
 /// Writes the ids that a limit denies most, and what is known of them.
 fn most_denied(page: &mut String, limit: &LimitReport, (names, customers): (&Names, &Customers)) {
     if limit.most_denied.is_empty() {
@@ -215,13 +241,25 @@ fn most_denied(page: &mut String, limit: &LimitReport, (names, customers): (&Nam
     }
 }
 
-fn compare(page: &mut String, comparison: &Comparison, names: &Names, files: &Files) {
+fn compare(page: &mut String, report: &Report, comparison: &Comparison, names: &Names, files: &Files) {
     let Files { here, there } = files;
     page.push_str("<section class=\"panel\"><h2>Side by side</h2><dl>");
     row(page, "Denied by both", number_text(comparison.both));
     row(page, &format!("Only by {here}"), number_text(comparison.only_here));
     row(page, &format!("Only by {there}"), number_text(comparison.only_there));
     page.push_str("</dl>");
+    if let Some(other) = &report.other {
+        let (ours, theirs) = (&report.side, other);
+        let series = [&ours.series, &theirs.series];
+        page.push_str(&denied_over_time(series, [0, 0], "All limits", [here, there]));
+        for (column, limit) in (1..).zip(&ours.limits) {
+            let Some(place) = theirs.limits.iter().position(|other| other.name == limit.name) else { continue };
+            let drawn = denied_over_time(series, [column, place + 1], &limit.name, [here, there]);
+            if !drawn.is_empty() {
+                let _ = write!(page, "<h4>{}</h4>{drawn}", Text(&limit.name));
+            }
+        }
+    }
     if !comparison.limits.is_empty() {
         page.push_str(
             "<table><thead><tr><th scope=\"col\">Limit</th><th scope=\"col\">Denied only by</th><th scope=\"col\">Requests</th>\

@@ -2,12 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::figures::{number_text, of, percent, span};
+use super::figures::{number_text, of, percent};
 use super::json;
 use super::lists::Customers;
 use super::names::Names;
 use crate::commands::print::joined;
-use crate::engine::algorithms::micros::Micros;
 use crate::simulation::impact::{Breakdown, DeniedBy, IdImpact, LimitImpact, MOST_AGENTS, Values};
 use crate::simulation::report::{DeniedId, LimitReport};
 
@@ -45,10 +44,9 @@ pub(super) fn facts_text(limit: &LimitReport, id: &DeniedId, customers: &Custome
         MOST_AGENTS => format!("{MOST_AGENTS} or more agents"),
         agents => format!("{agents} agents"),
     };
-    let pace = known.pace.map_or_else(String::new, |pace| {
-        let mean = span(Micros::from_millis(milliseconds(pace.mean)));
-        format!(", one every {mean} (variation {:.1})", pace.variation)
-    });
+    let pace = known
+        .pace
+        .map_or_else(String::new, |pace| format!(", one every {} (variation {:.1})", about(pace.mean), pace.variation));
     let [unauthorized, not_found] = [known.unauthorized, known.not_found].map(|part| percent(part, known.requests));
     Some(format!(
         "{customer}{} denied, peak {}{pace}, {agents}, 401: {unauthorized}, 404: {not_found}",
@@ -57,9 +55,15 @@ pub(super) fn facts_text(limit: &LimitReport, id: &DeniedId, customers: &Custome
     ))
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a mean, which is not negative")]
-fn milliseconds(seconds: f64) -> u64 {
-    (seconds * 1e3) as u64
+/// `16s`
+fn about(seconds: f64) -> String {
+    match seconds {
+        ..0.1 => format!("{:.0}ms", seconds * 1e3),
+        ..10.0 => format!("{seconds:.1}s"),
+        ..120.0 => format!("{seconds:.0}s"),
+        ..7200.0 => format!("{:.0}m", seconds / 60.0),
+        _ => format!("{:.0}h", seconds / 3_600.0),
+    }
 }
 
 /// What the denied requests of a limit were, by kind, for people. Kinds that the log does not contain are left out.

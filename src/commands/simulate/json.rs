@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::lists::Customers;
 use super::names::Names;
-use super::{impact, left_out};
+use super::{curves, impact, left_out};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::WHOLE_SHARE;
 use crate::simulation::against::Difference;
@@ -114,6 +114,10 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         Ok(suggestion) => json!({ "burst": suggestion.burst.map(found), "both": suggestion.both.map(found) }),
         Err(reason) => json!({ "none": reason }),
     });
+    let curve = limit.curves.as_ref().map(|curves| match curves {
+        Ok(curves) => curves::json(curves),
+        Err(reason) => json!({ "none": reason }),
+    });
     let load = limit.load.map(|load| {
         json!({
             "period_us": load.period.map(|period| period.0),
@@ -147,6 +151,7 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "most_denied": most_denied(&limit.most_denied, names),
         "load": load,
         "suggestion": suggestion,
+        "curve": curve,
     }))
 }
 

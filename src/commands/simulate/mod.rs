@@ -27,6 +27,7 @@ use crate::simulation::{self, Options};
 use crate::store::memory::DEFAULT_MAX_KEYS;
 
 mod chart;
+mod curves;
 mod figures;
 mod html;
 mod impact;
@@ -69,6 +70,10 @@ pub struct Args {
     /// Find the smallest numbers that deny at most this share of a limit's ids, such as `0.1%`
     #[arg(long, value_name = "SHARE", value_parser = parse_share)]
     deny_at_most_ids: Option<u64>,
+
+    /// Show how much each limit would deny with other numbers; always in HTML
+    #[arg(long)]
+    curve: bool,
 
     /// Show ids as they are, instead of a hash with a key that changes with every run
     #[arg(long)]
@@ -151,7 +156,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let options = Options {
         threads: args.threads.unwrap_or_else(default_threads),
         max_keys: args.max_keys,
-        goal: (goal != Goal::default()).then_some(goal),
+        goal,
+        has_curves: args.curve || args.format == OutputFormat::Html,
         top: args.top,
         trusted: args.trust.trusted_proxies(),
         lists_impact: args.lists.lists_impact(),

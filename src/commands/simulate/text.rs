@@ -10,7 +10,7 @@ use super::figures::{
 };
 use super::lists::Customers;
 use super::names::Names;
-use super::{impact, left_out};
+use super::{curves, impact, left_out};
 use crate::engine::algorithms::micros::Micros;
 use crate::simulation::against::{Comparison, Difference};
 use crate::simulation::report::{DeniedId, LeftOut, LimitReport, Report, Status};
@@ -124,6 +124,15 @@ fn most_denied(text: &mut String, limit: &LimitReport, names: &Names, customers:
 fn load(text: &mut String, limit: &LimitReport, goal: &Goal) {
     if let Some(load) = &limit.load {
         detail(text, "load", &load_text(load));
+    }
+    match &limit.curves {
+        None => {}
+        Some(Err(reason)) => detail(text, "curve", &format!("none: {reason}")),
+        Some(Ok(curves)) => {
+            for (place, line) in curves::text(curves).iter().enumerate() {
+                detail(text, if place == 0 { "curve" } else { "" }, line);
+            }
+        }
     }
     match &limit.suggestion {
         None => {}
