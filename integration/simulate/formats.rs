@@ -62,9 +62,9 @@ fn what_a_request_took_has_the_unit_of_its_word() {
     assert_eq!(report["from"], "2026-11-23T01:00:00Z", "{report}");
 }
 
-/// A limit is covered only if every log has the parts that it reads.
+/// A limit decides the lines of the logs that have what it reads.
 #[test]
-fn several_logs_tell_what_each_of_them_tells() {
+fn each_log_has_what_its_lines_have() {
     let whole = json!({
         "time_iso8601": "2026-11-22T10:00:00+00:00", "remote_addr": "192.0.2.1", "request_method": "GET",
         "host": "a.example", "uri": "/a", "query": "k=v", "http_x_api_key": "k", "request_time": "0.100",
@@ -84,14 +84,17 @@ fn several_logs_tell_what_each_of_them_tells() {
         let mut part = whole.clone();
         part.as_object_mut().unwrap().remove(member);
         let [whole, part] = [&whole, &part].map(|line| format!("{line}\n").repeat(2));
-        for (logs, status) in [
-            ([&*whole, &*whole], "covered"),
-            ([&*whole, &*part], "not_covered"),
-            ([&*part, &*whole], "not_covered"),
-            ([&*part, &*part], "not_covered"),
+        for (logs, status, decided, file) in [
+            ([&*whole, &*whole], "covered", 4, None),
+            ([&*whole, &*part], "covered", 2, Some("1.log")),
+            ([&*part, &*whole], "covered", 2, Some("0.log")),
+            ([&*part, &*part], "not_covered", 0, None),
         ] {
             let report = report(&limits, &logs, &[]);
-            assert_eq!(report["limits"]["Part"]["status"], status, "{member}: {report}");
+            let limit = &report["limits"]["Part"];
+            assert_eq!((&limit["status"], &limit["requests"]), (&status.into(), &decided.into()), "{member}: {report}");
+            let left_out = &limit["left_out"][0];
+            assert_eq!((left_out["file"].as_str(), left_out["lines"].as_u64()), (file, file.map(|_| 2)), "{report}");
         }
     }
     // Caddy tells all headers but those that it redacts.
@@ -179,6 +182,10 @@ fn a_w3c_log_may_change_its_fields() {
         let left_out = json!([{ "lacks": "the header `user-agent`", "lines": 200, "file": "0.log", "line": 1_504 }]);
         assert_eq!(agent["left_out"], left_out, "{report}");
     }
+    let log =
+        other.to_owned() + &(0..200).map(shorter).collect::<String>() + IIS + &(200..500).map(iis).collect::<String>();
+    let agent = &report(&limits, &[&log], &[])["limits"]["Agent"];
+    assert_eq!((&agent["requests"], &agent["left_out"][0]["lines"]), (&300.into(), &200.into()), "{agent}");
 }
 
 #[test]
@@ -298,4 +305,51 @@ fn a_line_of_a_program_without_its_headers_lacks_them() {
     let log = (0..1_500).map(|second| line(second, Value::Null)).collect::<String>() + &with(1_500);
     let report = self::report(limits, &[&log], &[]);
     assert_eq!(report["new_members"], 1, "{report}");
+}
+
+/// Lines of each of HAProxy's kinds of formats, given as it is in its configuration.
+#[test]
+fn formats_of_haproxy_are_read() {
+    let limits = "limits:\n  PerIp: { by: ip, burst: 1 }\n  Key: { by: { header: x-api-key }, burst: 9 }\n  \
+        Slots: { by: global, algorithm: concurrency, burst: 9 }\n  Login: { match: { methods: [POST], path: /login }, burst: 9 }\n";
+    let text = |client: &str| {
+        format!("{client}:4711 [22/Nov/2026:10:00:07.500] 250 200 key#2d1 \"POST /login?a=b HTTP/1.1\"\n")
+    };
+    let json = |client: &str| {
+        let line = json!({ "who": client, "at": "22/Nov/2026:10:00:07.500", "took": 250, "status": 200, "key": "key-1",
+            "line": "POST /login?a=b HTTP/1.1" });
+        format!("{line}\n")
+    };
+    let (v4, v6) = ("192.0.2.1", "2001:db8::1");
+    for (format, log) in [
+        (r"%ci:%cp\ [%tr]\ %Ta\ %ST\ %[req.hdr(X-Api-Key)]\ %{+Q}r", text(v4) + &text(v6) + &text(v6)),
+        (
+            "%{+json}o %(who)ci %(at)tr %(took)Ta %(status)ST %(key)[req.hdr(X-Api-Key)] %(line)r",
+            json(v4) + &json(v6) + &json(v6),
+        ),
+        (
+            r#"{"at":"%tr","key":"%[req.hdr(x-api-key)]","line":"%r","status":%ST,"took":%Ta,"who":"%ci"}"#,
+            json(v4) + &json(v6) + &json(v6),
+        ),
+        (
+            "json:who=remote_addr,at=start_time,took=duration_ms,key=http_x_api_key,line=request",
+            json(v4) + &json(v6) + &json(v6),
+        ),
+    ] {
+        let report = report(limits, &[&log], &["--log-format", format]);
+        let limits = ["PerIp", "Key", "Slots", "Login"].map(|limit| {
+            let limit = &report["limits"][limit];
+            ["requests", "ids", "denied"].map(|key| limit[key].as_u64().unwrap())
+        });
+        assert_eq!(limits, [[3, 2, 1], [3, 1, 0], [3, 1, 0], [3, 2, 0]], "{format}: {report}");
+        assert_eq!(report["from"], "2026-11-22T10:00:07.5Z", "{format}: {report}");
+    }
+    for (format, expected) in [
+        ("json:who", "expected `NAME=VARIABLE`, found `who`"),
+        ("json:who=client_name", "`client_name` is not a variable of nginx"),
+        ("%ci %[src", "an expression that begins with `%[` must end with `]`"),
+    ] {
+        let found = simulate(limits, &[""], &["--log-format", format]);
+        assert!(found.code == Some(2) && found.err.contains(expected), "{format}: {}", found.text());
+    }
 }

@@ -395,25 +395,70 @@ fn what_a_recording_lacks_is_told_first() {
     }
 }
 
-/// The first lines show which limits the log covers.
+/// Each line is looked at, whatever the first ones have.
 #[test]
-fn what_only_later_lines_tell_is_told_first() {
+fn what_only_later_lines_have_is_read_from_these() {
     let plain = "{\"time\":\"2026-11-22T10:00:00Z\",\"remote_addr\":\"192.0.2.1\",\"request\":\"GET /a HTTP/1.1\"}\n";
-    let with_key = plain.replace("}\n", ",\"http_x_api_key\":\"k\"}\n");
-    let limits = format!("{RULES}  PerKey: {{ by: {{ header: x-api-key }}, count: 1, period: 1h }}\n");
-    let told = "PerKey is not simulated: the log lacks the header `x-api-key`\n\
-                2 of 1,502 lines (0.13%) have members that the first lines lack, such as `http_x_api_key` in access.log:1501; \
-                they are ignored: start the log with such a line\n";
-    let found = simulate(directory(&limits, (plain.repeat(1_500) + &with_key.repeat(2)).as_bytes()).path(), &[]);
-    assert!(found.code == Some(0) && behind_coverage(&found.out).starts_with(told), "{}", found.out);
-    assert!(found.out.contains("PerKey: not covered by this log, which lacks the header `x-api-key`"), "{}", found.out);
-    // In the first lines they count.
-    let found = simulate(directory(&limits, (with_key.repeat(2) + &plain.repeat(1_500)).as_bytes()).path(), &[]);
-    assert!(!found.out.contains("the first lines lack") && found.out.contains("PerKey: 1 of 1 id"), "{}", found.out);
-    // What tells no part of a request is no loss.
-    let other = plain.replace("}\n", ",\"pod\":\"web-1\"}\n");
-    let found = simulate(directory(&limits, (plain.repeat(1_500) + &other).as_bytes()).path(), &[]);
-    assert!(!found.out.contains("the first lines lack"), "{}", found.out);
+    let with = |member: &str| plain.replace("}\n", &format!(",{member}}}\n"));
+    let all = "limits:\n  All: { by: global, burst: 1000000 }\n";
+    let limits = format!("{all}  PerKey: {{ by: {{ header: x-api-key }}, missing: deny, count: 1, period: 1h }}\n");
+    let (key, none) = (with("\"http_x_api_key\":\"k\""), with("\"http_x_api_key\":\"\""));
+    for (log, lines, requests, denied, left_out, first) in [
+        (plain.repeat(1_500) + &key.repeat(2), 1_502, 2, 1, 1_500, 1),
+        (plain.repeat(1_500) + &none.repeat(2) + &key + plain, 1_504, 3, 2, 1_501, 1),
+        (key.repeat(2) + &plain.repeat(1_500), 1_502, 2, 1, 1_500, 3),
+    ] {
+        let directory = directory(&limits, log.as_bytes());
+        let found = simulate(directory.path(), &[]);
+        let share = if left_out == 1_501 { "99.8%" } else { "99.9%" };
+        let told = format!(
+            "PerKey leaves out {},{} of 1,{} lines ({share}), which lack the header `x-api-key`, such as access.log:{first}\n",
+            left_out / 1_000,
+            left_out % 1_000,
+            lines - 1_000
+        );
+        assert!(found.code == Some(0) && behind_coverage(&found.out).starts_with(&told), "{told}{}", found.text());
+        let report: Value = serde_json::from_str(&simulate(directory.path(), &["--format", "json"]).out).unwrap();
+        let limit = &report["limits"]["PerKey"];
+        assert_eq!((&limit["requests"], &limit["denied"]), (&requests.into(), &denied.into()), "{limit}");
+    }
+    let late = "{\"time\":\"2026-11-22T10:00:00Z\",\"remote_addr\":\"192.0.2.1\"}\n";
+    let limits = format!("{all}  Paths: {{ by: path, count: 1, period: 1h }}\n");
+    let directory = directory(&limits, (late.repeat(1_500) + &plain.repeat(3)).as_bytes());
+    let found = simulate(directory.path(), &["--format", "json"]);
+    let report: Value = serde_json::from_str(&found.out).unwrap();
+    let paths = &report["limits"]["Paths"];
+    assert_eq!((found.code, &paths["requests"], &paths["denied"]), (Some(1), &3.into(), &2.into()), "{report}");
+}
+
+/// Members that are not parts of a request, such as its status, are ignored and counted.
+#[test]
+fn what_only_later_lines_have_and_cannot_be_used_is_told() {
+    let plain = "{\"time\":\"2026-11-22T10:00:00Z\",\"remote_addr\":\"192.0.2.1\",\"request\":\"GET /a HTTP/1.1\"}\n";
+    let with = |member: &str| plain.replace("}\n", &format!(",{member}}}\n"));
+    for (member, told) in [
+        (
+            "\"status\":200",
+            "2 of 1,502 lines (0.13%) have members that the first lines lack, such as `status` in access.log:1501; they \
+             are ignored: start the log with such a line\n",
+        ),
+        ("\"pod\":\"web-1\"", ""),
+        (
+            "\"http_x_api_key\":\"k\",\"x_api_key\":\"l\"",
+            "2 of 1,502 lines (0.13%) are left out: they do not fit the format, such as access.log:1501: expected the \
+             same header as in another member in `x_api_key` at byte ",
+        ),
+        (
+            "\"http_x_api_key\":\"k\",\"http_x_api_key\":\"k\"",
+            "2 of 1,502 lines (0.13%) are left out: they do not fit the format, such as access.log:1501: expected \
+             only one value in `http_x_api_key` at byte ",
+        ),
+    ] {
+        let log = plain.repeat(1_500) + &with(member).repeat(2);
+        let found = simulate(directory(RULES, log.as_bytes()).path(), &[]);
+        assert!(found.code == Some(0) && behind_coverage(&found.out).starts_with(told), "{member}: {}", found.text());
+        assert!(!told.is_empty() || !found.out.contains("the first lines lack"), "{member}: {}", found.out);
+    }
 }
 
 /// They were demand that a limit had denied, and the clients may have sent other requests for it.

@@ -12,6 +12,8 @@ pub(super) enum Escapes {
     /// IIS writes `+` for a space, and for `+` as well.
     Plus,
     Percent,
+    /// HAProxy writes `#HH`.
+    Hash,
 }
 
 impl Escapes {
@@ -22,9 +24,20 @@ impl Escapes {
                 Cow::Owned(value.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte }).collect())
             }
             Self::Percent => Cow::Owned(lossless::bytes(&percent::decode(&lossless::text(value))).into_owned()),
-            Self::None | Self::Plus => Cow::Borrowed(value),
+            Self::Hash if value.contains(&b'#') => Cow::Owned(without_hashes(value)),
+            Self::None | Self::Plus | Self::Hash => Cow::Borrowed(value),
         }
     }
+}
+
+fn without_hashes(mut rest: &[u8]) -> Vec<u8> {
+    let mut text = Vec::with_capacity(rest.len());
+    while let [first, tail @ ..] = rest {
+        let escaped = if let (b'#', [high, low, ..]) = (first, tail) { percent::byte(*high, *low) } else { None };
+        text.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
+    }
+    text
 }
 
 /// The value without its escapes: `\xHH` of nginx and Apache, and those of JSON strings. Servers that escape at all escape

@@ -9,6 +9,7 @@ use super::instant::{self, Instants};
 use super::tells::Tells;
 use super::{Descriptors, Lack, LogEntry};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::request::part::Source;
 use crate::message::{headers, lossless, percent, target};
 
 /// The meaning of a part of a line.
@@ -19,6 +20,8 @@ pub(super) enum Field {
     Port,
     /// An address, with or without a port.
     Client,
+    /// The same with a port behind a colon, and no brackets.
+    ClientAndPort,
     /// The client's address, unless the line has [`Self::Client`], too.
     Peer,
     Host,
@@ -97,10 +100,10 @@ impl<'a> Draft<'a> {
             Field::Port => {
                 let _: u16 = std::str::from_utf8(raw).ok().and_then(|port| port.parse().ok()).ok_or("a port")?;
             }
-            Field::Client => match address(raw) {
-                Some(address) => self.entry.client = Some(address),
-                None => self.unread_client = Some(raw),
-            },
+            Field::Client => self.add_client(raw, raw),
+            Field::ClientAndPort => {
+                self.add_client(memchr::memrchr(b':', raw).map_or(raw, |colon| &raw[..colon]), raw);
+            }
             Field::Peer => match address(raw) {
                 Some(address) => self.peer = Some(address),
                 None => self.unread_peer = Some(raw),
@@ -140,6 +143,13 @@ impl<'a> Draft<'a> {
             Field::Verdict => self.has_verdict = true,
         }
         Ok(())
+    }
+
+    fn add_client(&mut self, client: &'a [u8], whole: &'a [u8]) {
+        match address(client) {
+            Some(address) => self.entry.client = Some(address),
+            None => self.unread_client = Some(whole),
+        }
     }
 
     /// Adds a part whose value, such as a list, cannot be read.
@@ -196,6 +206,25 @@ impl<'a> Draft<'a> {
 
     pub(super) fn carries_limits(&mut self, does: bool) {
         self.entry.carries_limits = does;
+    }
+
+    /// Adds parts for which the line has a place, though the first lines of the log have none.
+    pub(super) fn add_late(&mut self, parts: &[Source]) {
+        for part in parts {
+            if !self.entry.late.contains(part) {
+                self.entry.late.push(part.clone());
+            }
+        }
+    }
+
+    /// Adds a header that the first lines of the log lack. The error is what was expected.
+    pub(super) fn add_late_header(&mut self, name: &str, value: Cow<'a, [u8]>) -> Result<(), &'static str> {
+        match self.entry.headers.iter().find(|(known, _)| known == name) {
+            Some((_, known)) if *known != value => return Err("the same header as in another member"),
+            Some(_) => {}
+            None => self.entry.headers.push((Cow::Owned(name.to_owned()), value)),
+        }
+        Ok(())
     }
 
     /// Remembers the first member of the line that the first lines of the log do not have.

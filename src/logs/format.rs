@@ -1,8 +1,9 @@
 //! The formats of logs: their names, how the first lines show them, and parsing.
 
+use super::field::Field;
 use super::instant::Instants;
-use super::json::{Dialect, JsonFormat, units};
-use super::template::Template;
+use super::json::{self, Dialect, JsonFormat, units};
+use super::template::{self, Template};
 use super::told::Told;
 use super::w3c::{self, Directive, W3c};
 use super::{LogEntry, RecordingEnd, Unreadable};
@@ -41,8 +42,7 @@ const NAMED: [(&str, &str, IsOpen); 11] = [
     ("vhost_combined", "%v:%p %h %l %u %t \"%r\" %>s %O \"%{Referer}i\" \"%{User-Agent}i\"", true),
     (
         "haproxy",
-        "$remote_addr [$start_time] $frontend $backend $tr/$tw/$tc/$tresponse/$duration_ms $status $bytes $request_cookie \
-         $response_cookie $state $connections $queues \"$request\"",
+        "%ci:%cp [%tr] %ft %b/%s %TR/%Tw/%Tc/%Tr/%Ta %ST %B %CC %CS %tsc %ac/%fc/%bc/%sc/%rc %sq/%bq %hr %hs %{+Q}r",
         true,
     ),
     (
@@ -109,7 +109,8 @@ pub struct GivenFormat {
 enum GivenShape {
     Text(Template),
     W3c,
-    Json(Option<Dialect>),
+    /// And the meanings of members with names of their own.
+    Json(Option<Dialect>, Vec<(String, Field)>),
 }
 
 impl GivenFormat {
@@ -124,11 +125,14 @@ impl GivenFormat {
                     w3c.ok_or("it has no `#Fields:` line that names `date` and `time`, as `w3c` needs")?,
                 ))
             }
-            GivenShape::Json(dialect) => Shape::Json(JsonFormat::learn(lines.clone(), *dialect)),
+            GivenShape::Json(dialect, names) => Shape::Json(JsonFormat::learn(lines.clone(), *dialect, names)),
         };
         Ok(Format::new(self.name.clone(), shape, lines))
     }
 }
+
+/// Behind it stand names of members and the variables of nginx that they are.
+const NAMES: &str = "json:";
 
 /// The name of the format whose values the log names itself.
 const W3C: &str = "w3c";
@@ -147,7 +151,7 @@ pub fn names() -> String {
 }
 
 impl Format {
-    /// A format by its name, or a template of nginx, Apache or Envoy. The error says what is wrong.
+    /// A format by its name, a template of nginx, Apache, Envoy or HAProxy, or names of members. The error says what is wrong.
     pub fn named(given: &str) -> Result<GivenFormat, String> {
         let shape = if let Some(template) = named(given) {
             GivenShape::Text(template?)
@@ -155,12 +159,16 @@ impl Format {
             GivenShape::W3c
         } else if let Some(dialect) = Dialect::all().find(|dialect| dialect.name() == given) {
             // Any names may be meant by `json`.
-            GivenShape::Json((dialect != Dialect::Nginx).then_some(dialect))
+            GivenShape::Json((dialect != Dialect::Nginx).then_some(dialect), Vec::new())
+        } else if let Some(pairs) = given.strip_prefix(NAMES) {
+            GivenShape::Json(Some(Dialect::Nginx), json::names(pairs)?)
+        } else if let Some(members) = template::json_members(given) {
+            GivenShape::Json(Some(Dialect::Nginx), members?)
         } else if given.contains(['$', '%']) {
             GivenShape::Text(Template::compile(given)?)
         } else {
             return Err(format!(
-                "unknown format `{given}`: expected {}, or a format as nginx, Apache or Envoy write it",
+                "unknown format `{given}`: expected {}, `json:NAME=VARIABLE,...`, or a format as nginx, Apache, Envoy or HAProxy write it",
                 names()
             ));
         };
@@ -170,7 +178,7 @@ impl Format {
     /// The format of the lines with which a log begins, if most of them can be read; `None` if no format fits.
     pub fn detect<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone) -> Option<Self> {
         let lines = lines.take(MAX_SAMPLE);
-        let json = JsonFormat::learn(lines.clone(), None);
+        let json = JsonFormat::learn(lines.clone(), None, &[]);
         let json = Self::new(json.dialect.name().to_owned(), Shape::Json(json), lines.clone());
         let named_by_log =
             W3c::of(lines.clone()).map(|w3c| Self::new(W3C.to_owned(), Shape::W3c(Box::new(w3c)), lines.clone()));
@@ -196,7 +204,7 @@ impl Format {
     fn new<'a>(name: String, shape: Shape, lines: impl Iterator<Item = &'a [u8]>) -> Self {
         let told = match &shape {
             Shape::Text(template) => template.told(),
-            Shape::W3c(w3c) => w3c.template.told(),
+            Shape::W3c(w3c) => Told { may_tell_more: true, ..w3c.template.told() },
             Shape::Json(json) => json.told(),
         };
         let mut format = Self { name, shape, told };
@@ -218,7 +226,7 @@ impl Format {
 
     /// The format of a log without lines.
     pub(super) fn empty() -> Self {
-        let json = JsonFormat::learn(std::iter::empty(), Some(Dialect::Weir));
+        let json = JsonFormat::learn(std::iter::empty(), Some(Dialect::Weir), &[]);
         Self::new("empty".to_owned(), Shape::Json(json), std::iter::empty())
     }
 
@@ -380,7 +388,9 @@ mod tests {
 
     #[test]
     fn a_given_format_has_a_name_or_values() {
-        for name in ["combined", "json", "caddy", "$msec $status", "%t %s", "%START_TIME% %DURATION%"] {
+        for name in
+            ["combined", "json", "caddy", "$msec $status", "%t %s", "%START_TIME% %DURATION%", "%ci %tr", "json:a=msec"]
+        {
             assert!(Format::named(name).is_ok(), "{name}");
         }
         let error = Format::named("combine").unwrap_err();

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::descriptors::Hits;
+use crate::engine::request::part::Source;
 
 pub mod address;
 mod escape;
@@ -59,7 +60,9 @@ pub struct LogEntry<'a> {
     pub is_rejected: bool,
     /// Limits came with the call of a recording, which does not keep them.
     pub carries_limits: bool,
-    /// A member of the line that the first lines of the log lack, if it has a meaning. It is ignored.
+    /// The parts for which the line has a place, though the first lines of the log have none.
+    pub late: Vec<Source>,
+    /// A member of the line that the first lines of the log lack, if it has another meaning. It is ignored.
     pub new_member: Option<&'a [u8]>,
     /// The parts that the log has of requests, but not of this one.
     pub lacks: SmallVec<[Lack<'a>; 2]>,

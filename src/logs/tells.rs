@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::field::Field;
 use super::told::{Told, ToldHeaders};
+use crate::engine::request::part::Source;
 
 /// The parts that a log contains for every request that reached the limits.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +37,23 @@ impl Tells {
     }
 }
 
+/// Returns the parts of a request that this part of a line contains, as far as limits read them.
+pub(super) fn sources(field: &Field) -> SmallVec<[Source; 3]> {
+    match field {
+        Field::Client | Field::ClientAndPort | Field::Peer => smallvec![Source::Client],
+        Field::Host => smallvec![Source::Host],
+        Field::Request => smallvec![Source::Method, Source::Path, Source::Query],
+        Field::Method => smallvec![Source::Method],
+        Field::Target | Field::DecodedTarget => smallvec![Source::Path, Source::Query],
+        Field::Url => smallvec![Source::Host, Source::Path, Source::Query],
+        Field::Path | Field::DecodedPath => smallvec![Source::Path],
+        Field::Query => smallvec![Source::Query],
+        Field::TlsSubject => smallvec![Source::Certificate],
+        Field::Header(name) => smallvec![Source::Header(name.to_string())],
+        _ => SmallVec::new(),
+    }
+}
+
 /// Returns the facts that lines with these parts tell, without the precision of instants.
 pub(super) fn told<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Told {
     let mut told = Told::default();
@@ -44,7 +64,7 @@ pub(super) fn told<'a>(fields: impl IntoIterator<Item = &'a Field>) -> Told {
             Field::Status => told.status = true,
             Field::Bytes => told.bytes = true,
             Field::Ignored | Field::Port | Field::Verdict | Field::Waited(_) => {}
-            Field::Client | Field::Peer => told.client = true,
+            Field::Client | Field::ClientAndPort | Field::Peer => told.client = true,
             Field::Host => told.host = true,
             Field::Request => (told.method, told.path, told.query) = (true, true, true),
             Field::Method => told.method = true,

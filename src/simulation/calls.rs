@@ -1,7 +1,7 @@
 //! The calls of the rate limit service in a recording.
 
 use super::report::LeftOut;
-use super::requests::{Asked, Side};
+use super::requests::{Asked, Line, Side};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::descriptors::{self, DescriptorMode, DescriptorRequest};
 use crate::engine::deciding::DecisionSubject;
@@ -11,7 +11,13 @@ use crate::message::headers::Headers;
 
 impl Side {
     /// The charges of a call, which are decided together.
-    pub(super) fn ask_call(&self, call: &Descriptors<'_>, domain: &str, now: Micros) -> Result<Box<Asked>, LeftOut> {
+    pub(super) fn ask_call(
+        &self,
+        call: &Descriptors<'_>,
+        domain: &str,
+        now: Micros,
+        log: usize,
+    ) -> Result<Box<Asked>, LeftOut> {
         let each: Vec<Vec<DescriptorEntry<'_>>> = call.each.iter().map(entries).collect();
         let descriptors: Vec<descriptors::Descriptor<'_>> = call
             .each
@@ -24,7 +30,7 @@ impl Side {
         let headers = Headers::new();
         let requests: Vec<Request<'_>> =
             descriptors.iter().map(|descriptor| question.request(descriptor, &headers)).collect();
-        self.asked(&DecisionSubject::Descriptors(&question), &requests, &[], false)
+        self.asked(&DecisionSubject::Descriptors(&question), &requests, Line { log, lacks: &[], late: &[] }, false)
     }
 }
 

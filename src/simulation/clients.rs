@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::engine::request::part::Source;
 use crate::logs::address::last_of_list;
 use crate::logs::told::Told;
 use crate::logs::{Lack, LogEntry};
@@ -29,7 +30,8 @@ pub(super) fn client(entry: &LogEntry<'_>, told: &Told, trusted: &TrustedProxies
     let is_lacking = |name: &str| {
         let is_it =
             |lack: &Lack<'_>| matches!(lack, Lack::Header(lacking) if *lacking == name) || *lack == Lack::Headers;
-        !told.header(name) || entry.lacks.iter().any(is_it)
+        let is_late = || entry.late.iter().any(|part| matches!(part, Source::Header(late) if late == name));
+        (!told.header(name) && !is_late()) || entry.lacks.iter().any(is_it)
     };
     // Proxies write one of them. Requests that did not pass one, such as probes of a balancer, have neither.
     if is_lacking(if trusted.source == AddressSource::Forwarded { FORWARDED } else { X_FORWARDED_FOR }) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
 use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::limit::identity::Fallback;
@@ -66,15 +67,76 @@ impl Missing {
         }
     }
 
+    /// Returns true if later lines of a log may have it, though the first ones have not.
+    const fn may_come(&self) -> bool {
+        !matches!(self, Self::Of(Source::Claims | Source::Body | Source::Descriptor)) && matches!(self, Self::Of(_))
+    }
+
     /// Returns true for what each request has: a line without it was not written for the request as a whole.
     pub const fn is_of_each_request(&self) -> bool {
         matches!(self, Self::Of(Source::Method | Source::Path) | Self::Duration)
     }
 }
 
-/// Returns the parts that a log lacks for each limit, in the order of the rules. Nothing is missing for a limit that is off.
-pub fn missing(rules: &Rules, told: &Told) -> Vec<Vec<Missing>> {
-    rules.limits().iter().map(|limit| missing_for(limit, told)).collect()
+/// The limits that logs suffice for. The first lines of a log show what it has; its later lines may have more, and other logs something
+/// else, so each line is looked at that has too little.
+#[derive(Debug, Default)]
+pub(super) struct Coverage {
+    /// By limit, in the order of the rules: its parts that no line of the logs has. Nothing is missing for a limit that is off.
+    pub(super) missing: Vec<Vec<Missing>>,
+    /// By limit: its parts that the first lines of the logs lack, though later lines may have them.
+    absent: Vec<Vec<Missing>>,
+    /// By log: the limits that its first lines do not suffice for, though other lines may, and what they lack.
+    lacking: Vec<Vec<(u32, Vec<Arc<Missing>>)>>,
+}
+
+impl Coverage {
+    pub(super) fn of(rules: &Rules, logs: &[&Told]) -> Self {
+        let mut coverage = Self { lacking: vec![Vec::new(); logs.len()], ..Self::default() };
+        for (index, limit) in (0..).zip(rules.limits()) {
+            let of_each: Vec<Vec<Missing>> = logs.iter().map(|told| missing_for(limit, told)).collect();
+            let is_told = of_each.iter().any(Vec::is_empty);
+            let mut of_all = logs.iter().zip(&of_each);
+            let may_come = of_all.any(|(told, missing)| told.may_tell_more && missing.iter().all(Missing::may_come));
+            let mut all: Vec<Missing> = of_each.iter().flatten().cloned().collect();
+            all.sort();
+            all.dedup();
+            if is_told || may_come {
+                for (lacking, missing) in
+                    coverage.lacking.iter_mut().zip(of_each).filter(|(_, missing)| !missing.is_empty())
+                {
+                    lacking.push((index, missing.into_iter().map(Arc::new).collect()));
+                }
+            }
+            let (missing, absent) = match (is_told, may_come) {
+                (true, _) => (Vec::new(), Vec::new()),
+                (false, true) => (Vec::new(), all),
+                (false, false) => (all, Vec::new()),
+            };
+            coverage.missing.push(missing);
+            coverage.absent.push(absent);
+        }
+        coverage
+    }
+
+    /// The parts that the logs lack for a limit that has decided so many requests; none if some line sufficed for it.
+    pub(super) fn missing_for(&self, limit: usize, requests: u64) -> &[Missing] {
+        let missing = self.missing.get(limit).map_or(&[][..], Vec::as_slice);
+        let absent = self.absent.get(limit).filter(|_| requests == 0).map_or(&[][..], Vec::as_slice);
+        if missing.is_empty() { absent } else { missing }
+    }
+
+    /// The limits that the first lines of a log do not suffice for, and what a line with some more parts lacks.
+    pub(super) fn lacking<'a>(
+        &'a self,
+        log: usize,
+        late: &'a [Source],
+    ) -> impl Iterator<Item = (u32, Arc<Missing>)> + 'a {
+        let is_there = |missing: &Missing| matches!(missing, Missing::Of(source) if late.contains(source));
+        self.lacking.get(log).into_iter().flatten().filter_map(move |(limit, missing)| {
+            Some((*limit, missing.iter().find(|missing| !is_there(missing))?.clone()))
+        })
+    }
 }
 
 fn missing_for(limit: &Limit, told: &Told) -> Vec<Missing> {

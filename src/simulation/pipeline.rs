@@ -4,6 +4,7 @@
 //! channels are short, so a slow stage slows the others down instead of filling memory.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
@@ -13,7 +14,7 @@ use super::clients::{self, Sender};
 use super::coverage::Missing;
 use super::impact::{DeniedSink, Impact, Seen};
 use super::order::{BRIEF_WINDOW, Order, WINDOW};
-use super::report::{Example, LeftOut, LineCounts, MOST_EXAMPLES, RecordingReport, Report};
+use super::report::{Example, LeftOut, LimitLeftOut, LineCounts, MOST_EXAMPLES, RecordingReport, Report};
 use super::requests::{Arrival, Side, arrival};
 use super::sides::{BothSides, OneSide};
 use super::suggestion::Goal;
@@ -80,12 +81,14 @@ struct Parsed {
     error: Option<ReadError>,
 }
 
-/// A line that says too little for a limit.
+/// Lines of a block that say too little for a limit.
 struct Lacking {
+    /// The first one.
     line: u64,
+    lines: u64,
     is_other: bool,
     limit: u32,
-    lacks: Missing,
+    lacks: Arc<Missing>,
 }
 
 /// Simulates `rules` on a log, and `other` rules on the same requests. `denied` takes each request that a limit of `rules` denies.
@@ -97,8 +100,9 @@ pub fn run(
     mut denied: Option<&mut DeniedSink<'_>>,
 ) -> Report {
     let (told, files, error_logs) = (blocks.told(), blocks.files().to_vec(), blocks.error_logs().to_vec());
-    let side = Side::new(rules, &told);
-    let other = other.map(|rules| Side::new(rules, &told));
+    let logs: Vec<&Told> = files.iter().map(|file| file.format.told()).collect();
+    let side = Side::new(rules, &logs);
+    let other = other.map(|rules| Side::new(rules, &logs));
     let (side, other, files) = (&side, other.as_ref(), &files);
     let keeps_seen = options.lists_impact || denied.is_some();
     let context = Context { files, side, other, trusted: &options.trusted, keeps_seen };
@@ -166,7 +170,7 @@ fn parse(block: Block, context: &Context<'_>) -> Parsed {
                         found: lossless::text(name).into_owned(),
                     });
                 }
-                match arrival(&entry, told, trusted, side, other) {
+                match arrival(&entry, (block.file, told), trusted, side, other) {
                     Ok(mut arrival) => {
                         parsed.take_lacking(number, &mut arrival);
                         arrival.seen = keeps_seen.then(|| Box::new(Seen::of(&entry)));
@@ -210,8 +214,14 @@ impl Parsed {
         let sides = [(false, Some(&mut *arrival.asked)), (true, arrival.other.as_deref_mut())];
         for (is_other, asked) in sides {
             let left_out = asked.map(|asked| std::mem::take(&mut asked.left_out)).unwrap_or_default();
-            let lacking = left_out.into_iter().map(|(limit, lacks)| Lacking { line, is_other, limit, lacks });
-            self.lacking.extend(lacking);
+            for (limit, lacks) in left_out {
+                let is_same =
+                    |known: &&mut Lacking| (known.is_other, known.limit, &known.lacks) == (is_other, limit, &lacks);
+                match self.lacking.iter_mut().find(is_same) {
+                    Some(known) => known.lines += 1,
+                    None => self.lacking.push(Lacking { line, lines: 1, is_other, limit, lacks }),
+                }
+            }
         }
     }
 }
@@ -281,8 +291,9 @@ impl<'s> Decider<'s> {
             recording.lines += parsed.of_requests;
         }
         let file = self.files.get(parsed.file).map_or("", |file| &file.name);
-        for Lacking { line, is_other, limit, lacks } in parsed.lacking {
-            self.sides.leave_out(is_other, limit, lacks, (file, line));
+        for Lacking { line, lines, is_other, limit, lacks } in parsed.lacking {
+            let left = LimitLeftOut { lacks: (*lacks).clone(), lines, file: file.to_owned(), line };
+            self.sides.leave_out(is_other, limit, left);
         }
         self.interrupted.extend(parsed.error.map(|error| error.to_string()));
         for arrival in parsed.arrivals {

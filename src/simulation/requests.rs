@@ -1,10 +1,11 @@
 //! From the entry of a line to the charges of its request.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::calls::entries;
 use super::clients;
-use super::coverage::{Missing, headers_read, missing, need_client, needs};
+use super::coverage::{Coverage, Missing, headers_read, need_client, needs};
 use super::impact::Seen;
 use super::report::LeftOut;
 use super::settlements::LoggedResponse;
@@ -19,6 +20,7 @@ use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::Request;
 use crate::engine::request::incoming::{Incoming, Preparation};
+use crate::engine::request::part::Source;
 use crate::logs::told::Told;
 use crate::logs::{Lack, LogEntry};
 use crate::message::client_address::TrustedProxies;
@@ -29,13 +31,12 @@ use crate::message::path::EscapedSlashes;
 pub(super) struct Side {
     pub(super) rules: Rules,
     pub(super) afterwards: ChargedAfterwards,
-    /// By limit.
-    pub(super) missing: Vec<Vec<Missing>>,
+    pub(super) coverage: Coverage,
     /// True if some limit is not covered.
     has_gaps: bool,
     has_slots: bool,
     /// What each covered limit reads.
-    reads: Vec<(u32, Vec<Missing>)>,
+    reads: Vec<(u32, Vec<Arc<Missing>>)>,
     /// Some covered limit reads the client's address.
     pub(super) needs_client: bool,
     /// The headers that covered limits read.
@@ -62,7 +63,17 @@ pub(super) struct Asked {
     /// The ids at limits that decide without a charge: the limit's index, the fingerprint and the readable id.
     pub(super) uncharged: Vec<(u32, u128, String)>,
     /// The limits that read a part which the line lacks, and that part.
-    pub(super) left_out: Vec<(u32, Missing)>,
+    pub(super) left_out: Vec<(u32, Arc<Missing>)>,
+}
+
+/// The parts that a line lacks, and those that it has beyond the first lines of its log.
+#[derive(Clone, Copy)]
+pub(super) struct Line<'a> {
+    /// The place of its log.
+    pub(super) log: usize,
+    pub(super) lacks: &'a [Lack<'a>],
+    /// The parts that it has, though the first lines of its log have them not.
+    pub(super) late: &'a [Source],
 }
 
 impl Asked {
@@ -73,43 +84,52 @@ impl Asked {
 }
 
 impl Side {
-    pub(super) fn new(rules: Rules, told: &Told) -> Self {
-        let missing = missing(&rules, told);
+    /// Rules for logs whose first lines have these parts.
+    pub(super) fn new(rules: Rules, logs: &[&Told]) -> Self {
+        let coverage = Coverage::of(&rules, logs);
+        let missing = &coverage.missing;
         let has_gaps = missing.iter().any(|missing| !missing.is_empty());
         let has_slots = rules.limits().iter().any(crate::engine::limit::Limit::counts_in_flight);
-        let headers = headers_read(&rules, &missing);
-        let needs_client = need_client(&rules, &missing);
+        let headers = headers_read(&rules, missing);
+        let needs_client = need_client(&rules, missing);
         let afterwards = ChargedAfterwards::new(&rules);
-        let limits = (0..).zip(rules.limits()).zip(&missing);
+        let limits = (0..).zip(rules.limits()).zip(missing);
         let covered = limits.filter(|((_, limit), missing)| limit.mode != LimitMode::Off && missing.is_empty());
-        let reads = covered.map(|((index, limit), _)| (index, needs(limit))).collect();
-        Self { rules, afterwards, missing, has_gaps, has_slots, reads, needs_client, headers }
+        let reads =
+            covered.map(|((index, limit), _)| (index, needs(limit).into_iter().map(Arc::new).collect())).collect();
+        Self { rules, afterwards, coverage, has_gaps, has_slots, reads, needs_client, headers }
     }
 
     fn is_covered(&self, limit: u32) -> bool {
-        self.missing.get(limit as usize).is_none_or(Vec::is_empty)
+        self.coverage.missing.get(limit as usize).is_none_or(Vec::is_empty)
     }
 
-    fn ask(&self, request: &Request<'_>, lacks: &[Lack<'_>], has_end: bool) -> Result<Box<Asked>, LeftOut> {
-        self.asked(&DecisionSubject::Request(request), &[*request], lacks, has_end)
+    fn ask(&self, request: &Request<'_>, line: Line<'_>, has_end: bool) -> Result<Box<Asked>, LeftOut> {
+        self.asked(&DecisionSubject::Request(request), &[*request], line, has_end)
     }
 
-    /// The limits that read one of these parts, which a line lacks. A limit with `missing: deny` or `shared` is not among them for an address,
+    /// The limits that read a part which a line lacks, and that part. A limit with `missing: deny` or `shared` is not among them for an address,
     /// because a request need not have one.
-    fn left_out(&self, lacks: &[Lack<'_>]) -> Vec<(u32, Missing)> {
-        if lacks.is_empty() {
-            return Vec::new();
+    fn left_out(&self, line: Line<'_>) -> Vec<(u32, Arc<Missing>)> {
+        let mut left_out: Vec<(u32, Arc<Missing>)> = self.coverage.lacking(line.log, line.late).collect();
+        if line.lacks.is_empty() {
+            return left_out;
         }
         let decides = |limit: u32| {
             let limit = self.rules.limit(limit);
             limit.is_some_and(|limit| limit.missing != Fallback::Skip)
         };
-        let first = |limit: u32, reads: &[Missing]| {
+        let first = |limit: u32, reads: &[Arc<Missing>]| {
             let is_lacking = |lack: &Lack<'_>| *lack != Lack::Client || !decides(limit);
-            let mut lacks = lacks.iter().filter(|lack| is_lacking(lack));
+            let mut lacks = line.lacks.iter().filter(|lack| is_lacking(lack));
             lacks.find_map(|lack| reads.iter().find(|need| need.is_of(*lack))).cloned()
         };
-        self.reads.iter().filter_map(|(limit, reads)| Some((*limit, first(*limit, reads)?))).collect()
+        for (limit, reads) in &self.reads {
+            if left_out.iter().all(|(known, _)| known != limit) {
+                left_out.extend(first(*limit, reads).map(|missing| (*limit, missing)));
+            }
+        }
+        left_out
     }
 
     /// `requests` have the ids of the subject.
@@ -117,7 +137,7 @@ impl Side {
         &self,
         subject: &DecisionSubject<'_>,
         requests: &[Request<'_>],
-        lacks: &[Lack<'_>],
+        line: Line<'_>,
         has_end: bool,
     ) -> Result<Box<Asked>, LeftOut> {
         let mut asked = Box::<Asked>::default();
@@ -125,7 +145,7 @@ impl Side {
         let notices = Notices { blocks: None, afterwards: &self.afterwards, can_accept: true };
         deciding.begin(&self.rules, subject, &Intent::SPEND, &notices).map_err(|_| LeftOut::InvalidEntry)?;
         let plan = &mut deciding.plan;
-        *left_out = self.left_out(lacks);
+        *left_out = self.left_out(line);
         if self.has_gaps || !left_out.is_empty() || (self.has_slots && !has_end) {
             keep(plan, |limit, charge| {
                 self.is_covered(limit)
@@ -161,7 +181,7 @@ fn keep(plan: &mut Plan, is_kept: impl Fn(u32, Option<&Charge>) -> bool) {
 /// Reads the entry of a line as a listener reads a request.
 pub(super) fn arrival(
     entry: &LogEntry<'_>,
-    told: &Told,
+    (log, told): (usize, &Told),
     trusted: &TrustedProxies,
     side: &Side,
     other: Option<&Side>,
@@ -182,8 +202,8 @@ pub(super) fn arrival(
     let response = LoggedResponse { status: entry.status, bytes: entry.bytes };
     let descriptors = entry.descriptors.as_deref();
     if let Some((call, domain)) = descriptors.and_then(|call| Some((call, call.domain.as_deref()?))) {
-        let asked = side.ask_call(call, domain, at)?;
-        let other = other.map(|other| other.ask_call(call, domain, at)).transpose()?;
+        let asked = side.ask_call(call, domain, at, log)?;
+        let other = other.map(|other| other.ask_call(call, domain, at, log)).transpose()?;
         return Ok(Arrival { at, ends: None, response, asked, other, seen: None });
     }
     let descriptor = descriptors.and_then(|given| given.each.first()).map(entries).unwrap_or_default();
@@ -205,8 +225,9 @@ pub(super) fn arrival(
         ..received.request()
     };
     let ends = entry.took.map(|took| at.after(took));
-    let asked = side.ask(&request, &entry.lacks, ends.is_some())?;
-    let other = other.map(|other| other.ask(&request, &entry.lacks, ends.is_some())).transpose()?;
+    let line = Line { log, lacks: &entry.lacks, late: &entry.late };
+    let asked = side.ask(&request, line, ends.is_some())?;
+    let other = other.map(|other| other.ask(&request, line, ends.is_some())).transpose()?;
     Ok(Arrival { at, ends, response, asked, other, seen: None })
 }
 

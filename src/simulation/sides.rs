@@ -1,11 +1,11 @@
 //! Decides each request by one rules file or by two, and counts what their limits do.
 
 use super::against::{Comparing, SideOutcome};
-use super::coverage::Missing;
 use super::impact::{self, DeniedSink, Impact};
 use super::pipeline::Options;
 use super::record::MOST_CHARGES;
 use super::replay::Replay;
+use super::report::LimitLeftOut;
 use super::requests::{Arrival, Side};
 use super::tally::{Tally, TallyOptions};
 use crate::engine::algorithms::micros::Micros;
@@ -35,9 +35,9 @@ impl<'s> OneSide<'s> {
 }
 
 impl BothSides<'_> {
-    pub(super) fn leave_out(&mut self, is_other: bool, limit: u32, lacks: Missing, at: (&str, u64)) {
+    pub(super) fn leave_out(&mut self, is_other: bool, limit: u32, more: LimitLeftOut) {
         let there = self.there.as_mut().filter(|_| is_other).map(|(there, _)| &mut there.tally);
-        there.unwrap_or(&mut self.here.tally).leave_out(limit, lacks, at);
+        there.unwrap_or(&mut self.here.tally).leave_out(limit, more);
     }
 
     pub(super) fn decide(&mut self, mut arrival: Arrival, denied: &mut Option<&mut DeniedSink<'_>>) {

@@ -95,12 +95,12 @@ impl Tally {
         }
     }
 
-    /// Counts a line for the limits that it says too little for.
-    pub(super) fn leave_out(&mut self, limit: u32, lacks: Missing, (file, line): (&str, u64)) {
+    /// Counts lines for a limit that they say too little for.
+    pub(super) fn leave_out(&mut self, limit: u32, more: LimitLeftOut) {
         let Some(tally) = self.limits.get_mut(limit as usize) else { return };
-        match tally.left_out.iter_mut().find(|left| left.lacks == lacks) {
-            Some(left) => left.lines += 1,
-            None => tally.left_out.push(LimitLeftOut { lacks, lines: 1, file: file.to_owned(), line }),
+        match tally.left_out.iter_mut().find(|left| left.lacks == more.lacks) {
+            Some(left) => left.lines += more.lines,
+            None => tally.left_out.push(more),
         }
     }
 
@@ -150,16 +150,18 @@ impl Tally {
 
     pub(super) fn into_report(mut self, side: &Side, ending: &Ending) -> SideReport {
         let tallies = std::mem::take(&mut self.limits);
-        let limits = (1..).zip(tallies).zip(side.rules.limits()).zip(&side.missing);
-        let limits = limits.map(|(((column, tally), limit), missing)| {
+        let limits = (0..).zip(tallies).zip(side.rules.limits());
+        let limits = limits.map(|((index, mut tally), limit)| {
+            let missing = side.coverage.missing_for(index, tally.requests);
             let status = if limit.mode == LimitMode::Off {
                 Status::Off
             } else if missing.is_empty() {
                 Status::Covered
             } else {
-                Status::NotCovered(missing.clone())
+                tally.left_out.clear();
+                Status::NotCovered(missing.to_vec())
             };
-            tally.into_report(limit, status, self.series.worst(column), ending)
+            tally.into_report(limit, status, self.series.worst(index + 1), ending)
         });
         let delays = side.rules.has_delays().then(|| self.delays.into_report());
         SideReport { denied: self.denied, delays, limits: limits.collect(), series: self.series }

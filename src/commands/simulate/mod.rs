@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
 
-    /// The format of the logs, if it cannot be detected: a name, such as `combined`, or as nginx, Apache or Envoy write it
+    /// The format of the logs, if it cannot be detected: a name, such as `combined`, or as nginx, Apache, Envoy or HAProxy write it
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
 

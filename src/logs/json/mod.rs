@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use self::headers::REDACTED;
+use self::late::LateMembers;
 use self::recording::{Head, RecordedDescriptors};
 use self::scan::{Mistake, Scanned, Scanner};
 use self::units::Unitless;
@@ -14,13 +15,14 @@ use super::told::{Told, ToldHeaders};
 use super::{LogEntry, RecordingEnd, Unreadable};
 
 mod headers;
+mod late;
 mod names;
 mod programs;
 mod recording;
 mod scan;
 pub(super) mod units;
 
-pub(super) use self::names::Dialect;
+pub(super) use self::names::{Dialect, names};
 
 /// The members that are looked for, at most: those of a log's first lines.
 const MAX_MEMBERS: usize = u128::BITS as usize;
@@ -47,8 +49,13 @@ pub(super) struct JsonFormat {
 pub(super) struct ExpectedMember(usize);
 
 impl JsonFormat {
-    /// Learns the members of a log from its first lines, and the dialect unless it is given.
-    pub(super) fn learn<'a>(lines: impl Iterator<Item = &'a [u8]> + Clone, dialect: Option<Dialect>) -> Self {
+    /// Learns the members of a log from its first lines, and the dialect unless it is given. Members with names of their own have the meanings
+    /// that are given.
+    pub(super) fn learn<'a>(
+        lines: impl Iterator<Item = &'a [u8]> + Clone,
+        dialect: Option<Dialect>,
+        names: &[(String, Field)],
+    ) -> Self {
         let (mut found, mut recorded) = (Vec::<&[u8]>::new(), Head::default());
         for line in lines.clone() {
             let Ok(mut scanner) = Scanner::object(line) else { continue };
@@ -70,7 +77,9 @@ impl JsonFormat {
         let optional: Vec<&[u8]> = optional.filter(|name| !found.contains(name)).collect();
         found.truncate(MAX_MEMBERS - optional.len());
         found.extend(optional);
-        let members = found.into_iter().map(|name| (name.into(), dialect.field(name)));
+        let given =
+            |name: &[u8]| names.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, field)| field.clone());
+        let members = found.into_iter().map(|name| (name.into(), given(name).unwrap_or_else(|| dialect.field(name))));
         let members: Vec<(Box<[u8]>, Field)> = members.collect();
         let unitless = if dialect == Dialect::Nginx { units::unitless(&members, lines) } else { Vec::new() };
         let tells = Tells::of(members.iter().map(|(_, field)| field));
@@ -125,7 +134,8 @@ impl JsonFormat {
                     ..told
                 }
             }
-            _ => told,
+            Dialect::Program(_) => told,
+            Dialect::Nginx | Dialect::Envoy | Dialect::Traefik => Told { may_tell_more: true, ..told },
         }
     }
 
@@ -154,11 +164,12 @@ impl JsonFormat {
         let required = self.dialect.required();
         let (mut place, mut is_request) = (ExpectedMember::default(), required.is_empty());
         let mut recorded = RecordedDescriptors::default();
-        let (mut seen, mut has_headers) = (0_u128, false);
+        let (mut seen, mut has_headers, mut late) = (0_u128, false, LateMembers::default());
         while let Some((name, value)) = scanner.member().map_err(unreadable)? {
             is_request |= required.contains(&name);
             let offset = || place_in(line, value.bytes());
             let shown = || String::from_utf8_lossy(name);
+            let wrong = |expected| Unreadable { expected: format!("{expected} in `{}`", shown()).into(), at: offset() };
             let member = self.member(name, &mut place);
             let bit = member.map_or(0, |(place, _)| 1 << place);
             if seen & self.used & bit != 0 {
@@ -178,9 +189,7 @@ impl JsonFormat {
                 _ => {}
             }
             let Some((_, field)) = member else {
-                if self.dialect.field(name) != Field::Ignored {
-                    draft.add_new_member(name);
-                }
+                late.add((name, &self.dialect.field(name)), value, &mut draft, instants).map_err(wrong)?;
                 continue;
             };
             let added = match value {
@@ -195,10 +204,7 @@ impl JsonFormat {
                 Scanned::Plain(raw) => draft.add(field, raw, Escapes::None, instants),
                 Scanned::Text(raw) => draft.add(field, raw, Escapes::Backslash, instants),
             };
-            added.map_err(|expected| Unreadable {
-                expected: format!("{expected} in `{}`", shown()).into(),
-                at: offset(),
-            })?;
+            added.map_err(wrong)?;
         }
         if !is_request {
             let is_other = self.dialect != Dialect::Recording || recording::has_no_request(line);
@@ -317,7 +323,7 @@ mod tests {
 
     /// The entry of the only line of a log, or what was expected.
     fn only(line: &str) -> Result<Vec<String>, String> {
-        let format = JsonFormat::learn([line.as_bytes()].into_iter(), None);
+        let format = JsonFormat::learn([line.as_bytes()].into_iter(), None, &[]);
         let parsed = format.parse(line.as_bytes(), &mut Instants::new()).map_err(|error| error.to_string())?;
         let entry = parsed.expect("a request");
         let header =
@@ -380,7 +386,7 @@ mod tests {
             br#"{"at_us":1795233606789014,"domain":"d","descriptors":[[["k","v"]]],"carries_limits":true}"#,
             br#"{"counts":{"dropped":3,"kept":2,"outside_the_share":4,"without_a_request":0},"ended":"size"}"#,
         ];
-        let format = JsonFormat::learn(lines.into_iter(), None);
+        let format = JsonFormat::learn(lines.into_iter(), None, &[]);
         let told = format.told();
         assert_eq!(format.dialect, Dialect::Recording);
         assert!(told.is_arrival && told.client && told.tls_subject && !told.took);

@@ -210,6 +210,21 @@ fn envoy(name: &str) -> Field {
     }
 }
 
+/// Reads `NAME=VARIABLE,...`. The error says what is wrong.
+pub(in crate::logs) fn names(pairs: &str) -> Result<Vec<(String, Field)>, String> {
+    let pair = |pair: &str| {
+        let (name, variable) =
+            pair.split_once('=').ok_or_else(|| format!("expected `NAME=VARIABLE`, found `{pair}`"))?;
+        match nginx(variable.trim_start_matches('$')) {
+            Field::Ignored => {
+                Err(format!("`{variable}` is not a variable of nginx, such as `remote_addr` or `http_x_api_key`"))
+            }
+            field => Ok((name.to_owned(), field)),
+        }
+    };
+    pairs.split(',').map(pair).collect()
+}
+
 /// The names that people give to the variables of nginx, and those of the variables. Times are written at the end.
 pub(super) fn nginx(name: &str) -> Field {
     let name = name.trim_start_matches('@').to_ascii_lowercase().replace('-', "_");

@@ -9,12 +9,15 @@ use super::field::{Draft, Field};
 use super::instant::Instants;
 use super::tells::{self, Tells};
 use super::told::Told;
+use crate::engine::request::part::Source;
 use crate::logs::LogEntry;
 
 mod apache;
 mod envoy;
+mod haproxy;
 mod nginx;
 
+pub(super) use self::haproxy::json_members;
 pub(super) use self::nginx::variable;
 
 /// The longest template, in bytes.
@@ -29,6 +32,8 @@ pub(super) struct Template {
     tells: Tells,
     /// The parts that lines have no place for, though earlier lines of the log had one.
     lacking: Vec<Field>,
+    /// The parts for which the first lines of the log have no place.
+    late: Vec<Source>,
     /// More text may follow, after a space.
     is_open: bool,
 }
@@ -48,12 +53,14 @@ enum Piece {
 }
 
 impl Template {
-    /// Compiles a template as nginx, Apache or Envoy write it. The error says what is wrong.
+    /// Compiles a template as nginx, Apache, Envoy or HAProxy write it. The error says what is wrong.
     pub(super) fn compile(template: &str) -> Result<Self, String> {
         if template.len() > MAX_LENGTH {
             return Err(format!("a format must not be longer than {MAX_LENGTH} bytes"));
         }
-        let (pieces, escapes) = if nginx::is_nginx(template) {
+        let (pieces, escapes) = if haproxy::is_haproxy(template) {
+            (haproxy::pieces(template)?, Escapes::Hash)
+        } else if nginx::is_nginx(template) {
             (nginx::pieces(template)?, Escapes::Backslash)
         } else if envoy::is_envoy(template) {
             (envoy::pieces(template)?, Escapes::None)
@@ -79,7 +86,7 @@ impl Template {
             return Err("a format must tell the time of a request, such as `$msec`, `%t` or `%START_TIME%`".to_owned());
         }
         let tells = Tells::of(values.iter().map(|value| &value.field));
-        Ok(Self { start: start.into(), values, escapes, tells, lacking: Vec::new(), is_open: false })
+        Ok(Self { start: start.into(), values, escapes, tells, lacking: Vec::new(), late: Vec::new(), is_open: false })
     }
 
     /// The template of values with the same text between all of them.
@@ -100,6 +107,10 @@ impl Template {
         let before = first.values.iter().map(|value| &value.field).chain(&first.lacking);
         let gone = before.filter(|field| self.values.iter().all(|value| value.field != **field));
         self.lacking = gone.cloned().collect();
+        let values = first.values.iter().map(|value| &value.field).chain(&first.lacking);
+        let known: Vec<Source> = values.flat_map(tells::sources).filter(|part| !first.late.contains(part)).collect();
+        let own = self.values.iter().flat_map(|value| tells::sources(&value.field));
+        self.late = own.filter(|part| !known.contains(part)).collect();
         self.tells = first.tells;
     }
 
@@ -135,6 +146,7 @@ impl Template {
             return Err(expected_text(b" ", line.len() - rest.len()));
         }
         self.lacking.iter().for_each(|field| draft.add_lack(field));
+        draft.add_late(&self.late);
         draft.finish(self.tells).map_err(|expected| Unreadable { expected: expected.into(), at: 0 })
     }
 }
