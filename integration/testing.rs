@@ -1,6 +1,5 @@
 //! `weir test` and `weir diff`, as a user runs them.
 
-mod changes;
 mod formats;
 
 use crate::support::binary::run_in;

@@ -151,3 +151,76 @@ fn a_simulation_of_the_access_log_denies_what_the_proxy_has_denied() {
     let by_id = by_id.map(|id| (id["id"].as_str().unwrap().to_owned(), id["denied"].as_u64().unwrap()));
     assert_eq!(by_id.filter(|(_, denied)| *denied > 0).collect::<BTreeMap<_, _>>(), truth.of_ids);
 }
+
+const BY_HEADERS: &str = "
+limits:
+  Key:     { match: { path: /key }, by: { header: x-api-key }, count: 5, period: 1h }
+  Tenant:  { match: { path: /tenant, headers: { x-plan: { value: free } } }, by: [{ header: x-tenant, as: integer }, ip], count: 4, period: 1h }
+  Session: { match: { path: /session }, by: { cookie: sid }, count: 3, period: 1h, missing: shared }
+  Token:   { match: { path: /token }, by: credentials, count: 4, period: 1h, missing: deny }
+  Agent:   { match: { path: /agent }, by: { header: user-agent }, count: 6, period: 1h }
+  Plan:    { match: { path: /plan, headers: { authorization: { value: Bearer t1 } } }, by: ip, count: 6, period: 1h }
+overrides:
+  Key:k1: { count: 9, period: 1h }
+";
+
+/// Limits by headers, whose values the log has beside what it always has.
+#[test]
+fn a_log_with_the_parts_that_rules_read_simulates_limits_by_them() {
+    let flags = ["--upstream", "echo", "--access-log", "access.log", "--workers", "1", "--access-log-parts"];
+    let weir = Weir::serve(BY_HEADERS, &flags);
+    let (mut client, mut denied, mut sent) = (weir.connect(), 0_u64, 0);
+    for number in 0..400_usize {
+        let id = number * number % 7;
+        let key = ["k\u{e9}\"\\", "k1", "", "k3", "k4", "k5", "k6"][id];
+        let token = ["Bearer t0", "bearer  t0", "t0", "Bearer t1", "Basic dTpw", "Bearer t2", "a b c"][id];
+        let tenant = ["7", "007", "8", "9", "x", "10", "11"][id];
+        let plan = if number % 3 == 0 { "pro" } else { "free" };
+        let cookie = format!("theme=dark; sid=s{id}");
+        let mut headers = vec![("user-agent", ["a", "b", "c"][number % 3])];
+        if number % 5 > 0 {
+            headers.extend([
+                ("x-api-key", key),
+                ("authorization", token),
+                ("x-tenant", tenant),
+                ("x-plan", plan),
+                ("cookie", &cookie),
+            ]);
+        }
+        for path in ["/key", "/tenant", "/session", "/token", "/agent", "/plan"] {
+            denied += u64::from(client.get_with(path, &headers).status() == 429);
+            sent += 1;
+        }
+    }
+    let log = || std::fs::read_to_string(weir.directory().join("access.log")).unwrap();
+    eventually("the lines are written", || {
+        let lines = log().lines().count();
+        if lines == sent { Ok(()) } else { Err(format!("{lines} lines")) }
+    });
+    for secret in ["t0", "t1", "dTpw", "=s1", "dark"] {
+        assert!(!log().contains(secret), "{secret}");
+    }
+    let finished = run_in(weir.directory(), &["simulate", "access.log", "--format", "json"]);
+    assert_eq!(finished.code, Some(0), "{}", finished.text());
+    let report: Value = serde_json::from_str(&finished.out).unwrap();
+    let metrics = weir.admin("/metrics").text().to_owned();
+    let counted = |limit: &str, result: &str| {
+        let name = format!("weir_decisions_total{{limit=\"{limit}\",result=\"{result}\"}}");
+        metrics.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    for name in ["Key", "Tenant", "Session", "Token", "Agent"] {
+        let limit = &report["limits"][name];
+        assert!(counted(name, "denied") > 20, "{name}: {metrics}");
+        assert_eq!(
+            (&limit["status"], &limit["denied"]),
+            (&"covered".into(), &counted(name, "denied").into()),
+            "{limit}"
+        );
+        assert_eq!(limit["left_out"], serde_json::json!([]), "{limit}");
+    }
+    // It compares a token, of which the log has a hash.
+    let plan = &report["limits"]["Plan"];
+    let missing = ["the header `authorization`", "the values of the header `authorization`, which are hashed"];
+    assert_eq!(plan["missing"], serde_json::json!(missing), "{plan}");
+    assert_eq!(report["denied"], denied - counted("Plan", "denied"), "{report}");
+}

@@ -9,6 +9,7 @@ mod lacking;
 mod lists;
 mod model;
 mod page;
+mod public;
 mod responses;
 mod rows;
 mod unread;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::builder::BoolishValueParser;
+
 use super::values::{one_of, parse_duration, parse_duration_or_zero, parse_positive};
 use crate::http::{Admission, ConnectionLimits, MAX_CONNECTIONS, MAX_PER_ADDRESS, MAX_STREAMS, RESPONSE_MEMORY};
 use crate::message::client_address::TrustedProxies;
@@ -56,6 +58,12 @@ pub(super) struct ProcessArgs {
     /// Format of the access log
     #[arg(long, value_name = "FORMAT", env = "WEIR_ACCESS_LOG_FORMAT", default_value = "json", value_parser = one_of(FORMATS))]
     access_log_format: Format,
+
+    /// Add the headers that rules read to the access log, so that `weir simulate` decides their limits; credentials and cookies
+    /// are hashed
+    #[arg(long, value_name = "BOOL", env = "WEIR_ACCESS_LOG_PARTS", value_parser = BoolishValueParser::new(), num_args = 0..=1,
+        require_equals = true, default_value = "false", default_missing_value = "true", hide_default_value = true)]
+    access_log_parts: bool,
 }
 
 const FORMATS: &[(&str, &str, Format)] = &[
@@ -108,6 +116,9 @@ impl ProcessArgs {
 
     /// Checks that the access log's directory exists. Opening the log would create it.
     pub(super) fn check_access_log(&self) -> Result<(), String> {
+        if self.access_log_parts && (self.access_log.is_none() || self.access_log_format != Format::Json) {
+            return Err("--access-log-parts needs --access-log, and --access-log-format json".to_owned());
+        }
         let Some(Destination::File(path)) = self.access_log_destination() else { return Ok(()) };
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if path.is_dir() {
@@ -126,6 +137,7 @@ impl ProcessArgs {
         let path = self.access_log.clone().unwrap_or_default();
         let failed = |error: io::Error| format!("--access-log: cannot open {}: {error}", path.display());
         let dropped = metrics.server.access_log_dropped.clone();
-        AccessLog::start(destination, self.access_log_format, dropped).map(Some).map_err(failed)
+        let log = AccessLog::start(destination, self.access_log_format, dropped).map_err(failed)?;
+        Ok(Some(if self.access_log_parts { log.with_parts() } else { log }))
     }
 }

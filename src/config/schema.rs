@@ -213,9 +213,9 @@ mod tests {
 
     #[track_caller]
     fn check_tests(schema: &Json) {
-        use super::super::rule_tests::{self, change, expectation, step, subject};
+        use super::super::rule_tests::{self, expectation, step, subject};
         same(schema, "/$defs/test/anyOf/1/properties", &rule_tests::TEST_KEYS);
-        let keys: Vec<&str> = step::TIME_KEYS.into_iter().chain(subject::keys()).chain(change::KEYS).collect();
+        let keys: Vec<&str> = step::TIME_KEYS.into_iter().chain(subject::keys()).collect();
         same(schema, "/$defs/step/properties", &keys);
         same(schema, "/$defs/step/properties/mode/enum", &subject::CHARGE_MODES.map(|(word, _)| word));
         same(schema, "/$defs/step/properties/response/properties", &subject::RESPONSE_KEYS);

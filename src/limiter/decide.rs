@@ -50,18 +50,6 @@ impl Limiter {
         Ok(decided)
     }
 
-    /// Decides as [`Self::decide`] does while the store is down, by `on_store_error`. For tests of rules, whose requests state their
-    /// claims.
-    pub fn decide_while_down(&self, asked: DecisionRequest<'_>) -> Result<LimiterVerdict, InvalidSubject> {
-        let view = self.view();
-        let mut open = OpenDecision::default();
-        self.prepare(&view, &asked, &mut open)?;
-        if open.deciding.round().is_some() {
-            self.answered(&view, &mut open, Err(StoreError::Down), asked.now());
-        }
-        Ok(self.conclude(view, &asked, &mut open))
-    }
-
     /// Begins the decision.
     fn prepare(&self, view: &View, asked: &DecisionRequest<'_>, open: &mut OpenDecision) -> Result<(), InvalidSubject> {
         let blocks = self.blocks();

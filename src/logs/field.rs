@@ -195,6 +195,12 @@ impl<'a> Draft<'a> {
         self.entry.lacks.push(Lack::Headers);
     }
 
+    /// Adds a place for a header in place of what another member says of it.
+    pub(super) fn begin_header(&mut self, name: &str) {
+        self.entry.headers.retain(|(known, _)| known != name);
+        self.add_late(&[Source::Header(name.to_owned())]);
+    }
+
     /// Adds a header whose name is that of the line.
     pub(super) fn add_header(&mut self, name: String, raw: &'a [u8]) {
         self.entry.headers.push((Cow::Owned(name), unescaped(raw)));

@@ -98,6 +98,18 @@ enum Shape {
     Json(JsonFormat),
 }
 
+/// The numbers of lines that a format reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Fit {
+    /// Those of them with a client or none in its place, and with a request.
+    pub(super) with_request: usize,
+    /// Those of them with a client or none in its place.
+    pub(super) with_client: usize,
+    /// Those of them that are not about requests.
+    other: usize,
+    read: usize,
+}
+
 /// A format as `--log-format` gives it. That of JSON depends on a log's first lines, too.
 #[derive(Clone, Debug)]
 pub struct GivenFormat {
@@ -188,14 +200,8 @@ impl Format {
         });
         let mut formats: Vec<(Self, (usize, usize))> = Vec::new();
         for format in std::iter::once(json).chain(named_by_log).chain(templates) {
-            let mut parser = format.parser();
-            // A value of a template takes whatever stands in its place, but a client's address.
-            let (mut whole, mut read) = (0, 0);
-            for parsed in lines.clone().filter_map(|line| parser.parse(line).ok()) {
-                read += 1;
-                whole += usize::from(parsed.is_none_or(|entry| entry.unread_client.is_none()));
-            }
-            formats.push((format, (whole, read)));
+            let fit = format.fit(lines.clone());
+            formats.push((format, (fit.other + fit.with_client, fit.read)));
         }
         let most = formats.iter().map(|(_, read)| *read).max().filter(|(_, read)| *read > 0)?;
         formats.into_iter().find(|(_, read)| *read == most).map(|(format, _)| format)
@@ -212,16 +218,22 @@ impl Format {
         format
     }
 
-    /// Counts the lines of which a client and a target can be read, and those with a client.
-    pub(super) fn fit<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> (usize, usize) {
-        let (mut with_target, mut with_client, mut parser) = (0, 0, self.parser());
-        let entries = lines.take(MAX_SAMPLE).filter_map(|line| parser.parse(line).ok().flatten());
-        for entry in entries.filter(|entry| entry.unread_client.is_none()) {
-            with_client += 1;
-            let is_request = entry.target.is_some() || entry.is_rejected || entry.descriptors.is_some();
-            with_target += usize::from(is_request);
+    /// Counts what can be read of the first lines of a log. A value of a template takes whatever stands in its place, but a client's address.
+    pub(super) fn fit<'a>(&self, lines: impl Iterator<Item = &'a [u8]>) -> Fit {
+        let (mut fit, mut parser) = (Fit::default(), self.parser());
+        for parsed in lines.take(MAX_SAMPLE).filter_map(|line| parser.parse(line).ok()) {
+            fit.read += 1;
+            match parsed {
+                None => fit.other += 1,
+                Some(entry) if entry.unread_client.is_none() => {
+                    fit.with_client += 1;
+                    let is_request = entry.target.is_some() || entry.is_rejected || entry.descriptors.is_some();
+                    fit.with_request += usize::from(is_request);
+                }
+                Some(_) => {}
+            }
         }
-        (with_target, with_client)
+        fit
     }
 
     /// The format of a log without lines.

@@ -29,6 +29,8 @@ pub struct Told {
     pub descriptors: Option<BTreeSet<String>>,
     /// In a recording, most values are hashed.
     pub stand_ins: StandIns,
+    /// Hashes stand for credentials and cookies.
+    pub has_hashed_secrets: bool,
     /// Later lines may tell parts for which the first ones have no place; see [`LogEntry::late`](super::LogEntry::late).
     pub may_tell_more: bool,
 }
@@ -86,6 +88,7 @@ impl Told {
                 headers: both(&self.stand_ins.headers, &other.stand_ins.headers),
                 descriptors: both(&self.stand_ins.descriptors, &other.stand_ins.descriptors),
             },
+            has_hashed_secrets: self.has_hashed_secrets || other.has_hashed_secrets,
             may_tell_more: self.may_tell_more || other.may_tell_more,
         }
     }

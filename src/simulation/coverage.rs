@@ -11,7 +11,8 @@ use crate::engine::limit::parts::PartUse;
 use crate::engine::limit::response_cost::CostSource;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
-use crate::engine::request::part::{Part, Source};
+use crate::engine::request::part::{Part, Source, TypedPart, is_secret};
+use crate::engine::request::value_type::ValueType;
 use crate::logs::Lack;
 use crate::logs::told::Told;
 
@@ -174,6 +175,9 @@ fn tells(told: &Told, source: &Source) -> bool {
 /// Returns the values that a limit compares and that a recording has only as stand-ins.
 fn hashed(limit: &Limit, told: &Told) -> Vec<Missing> {
     let mut hashed = Vec::new();
+    if told.has_hashed_secrets {
+        hashed.extend(compared_secret(limit));
+    }
     for wanted in &limit.conditions.parts {
         if let Part::Header(name) = &wanted.part
             && told.stand_ins.headers.get(name.as_str()).is_some_and(|kept| !can_compare(&wanted.test, kept))
@@ -197,6 +201,19 @@ fn hashed(limit: &Limit, told: &Told) -> Vec<Missing> {
         }
     }
     hashed
+}
+
+/// Returns a secret that a limit needs to know: it compares it, reads it as another type, or has other numbers for some of its ids.
+fn compared_secret(limit: &Limit) -> Option<Missing> {
+    let secret = |part: &Part| match part.source() {
+        Source::Header(name) if is_secret(&name) => Some(Missing::HashedHeader(name)),
+        _ => None,
+    };
+    let is_compared = |test: &ValueTest| !matches!(test, ValueTest::Present(_));
+    let compared = limit.conditions.parts.iter().filter(|wanted| is_compared(&wanted.test)).map(|wanted| &wanted.part);
+    let is_read = |by: &&TypedPart| by.form != ValueType::Text || !limit.overrides.is_empty();
+    let read = limit.by.iter().filter(is_read).map(|by| &by.part);
+    compared.chain(read).chain(limit.cost.part()).find_map(secret)
 }
 
 /// Returns true if a test has the same result for stand-ins, of which these texts have none.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::config::rule_tests::{StoreState, Subject, TestCharge, TestDescriptors, TestRequest};
+use crate::config::rule_tests::{Subject, TestCharge, TestDescriptors, TestRequest};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::delay::LONGEST_DELAY;
 use crate::engine::algorithms::micros::Micros;
@@ -52,41 +52,30 @@ impl Asked {
 }
 
 /// Asks at `now`, which the store's clock shows as well.
-pub(super) async fn ask(limiter: &Limiter, store: StoreState, subject: &Subject, now: Micros) -> Asked {
+pub(super) async fn ask(limiter: &Limiter, subject: &Subject, now: Micros) -> Asked {
     match subject {
-        Subject::Request(given) => ask_request(limiter, store, given, now).await,
+        Subject::Request(given) => ask_request(limiter, given, now).await,
         Subject::Charge(given) => {
             let charges = [named(given)];
             let patient = patient(DecisionSubject::Named { charges: &charges, now }, DecisionListener::Check);
             let intent = Intent { mode: given.mode, ..Intent::SPEND };
-            Asked::of(decide(limiter, store, DecisionRequest { intent, ..patient }).await)
+            Asked::of(limiter.decide(DecisionRequest { intent, ..patient }).await)
         }
         Subject::Descriptors(given) => {
             let entries: Vec<Vec<_>> = given.descriptors.iter().map(|pairs| entries(pairs)).collect();
             let descriptors = descriptors(given, &entries);
             let request = descriptor_request(given, &descriptors, now);
             let patient = patient(DecisionSubject::Descriptors(&request), DecisionListener::RateLimit);
-            Asked::of(decide(limiter, store, patient).await)
+            Asked::of(limiter.decide(patient).await)
         }
     }
 }
 
-async fn decide(
-    limiter: &Limiter,
-    store: StoreState,
-    asked: DecisionRequest<'_>,
-) -> Result<LimiterVerdict, InvalidSubject> {
-    match store {
-        StoreState::Up => limiter.decide(asked).await,
-        StoreState::Down => limiter.decide_while_down(asked),
-    }
-}
-
-async fn ask_request(limiter: &Limiter, store: StoreState, given: &TestRequest, now: Micros) -> Asked {
+async fn ask_request(limiter: &Limiter, given: &TestRequest, now: Micros) -> Asked {
     let descriptor = entries(&given.descriptor);
     let request = request(given, &descriptor, now);
     let patient = patient(DecisionSubject::Request(&request), DecisionListener::Proxy);
-    let mut asked = Asked::of(decide(limiter, store, DecisionRequest { sees_response: true, ..patient }).await);
+    let mut asked = Asked::of(limiter.decide(DecisionRequest { sees_response: true, ..patient }).await);
     let Ok(decided) = &mut asked.decided else { return asked };
     (asked.status, asked.headers) = reply(decided, given);
     if let Some(mut settlement) = decided.settlement.take() {

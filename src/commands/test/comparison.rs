@@ -6,9 +6,7 @@ use super::super::colors::Palette;
 use super::super::print::joined;
 use super::asking::{Asked, charges, id_of};
 use super::output::TestFailure;
-use crate::config::rule_tests::{
-    CandidateVerdict, ChangeStep, Expectation, LimitExpectation, LimitVerdict, Step, StoreState, Subject, Wait,
-};
+use crate::config::rule_tests::{Expectation, LimitExpectation, LimitVerdict, Step, Subject, Wait};
 use crate::engine::algorithms::describe::Span;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
@@ -54,7 +52,6 @@ pub(super) struct ComparedRequest<'a> {
     pub(super) at: Micros,
     /// The wall clock.
     pub(super) now: Micros,
-    pub(super) store: StoreState,
 }
 
 impl Counts {
@@ -74,7 +71,7 @@ impl ComparedRequest<'_> {
         let mut found = Found(Vec::new());
         match &asked.decided {
             Err(reason) => self.rejected(reason, asked.status, &mut found),
-            Ok(_) if asked.is_undecided() && self.store == StoreState::Up => {
+            Ok(_) if asked.is_undecided() => {
                 let why = if needs_redis { "; queues and scripts need `--store redis://...`" } else { "" };
                 found.differs("verdict", "a decision", format!("the store did not answer{why}"));
             }
@@ -141,11 +138,7 @@ impl ComparedRequest<'_> {
         let Ok(place) = u32::try_from(place) else { return };
         let name = &expected.name;
         let answers: Vec<&LimitDecision> = verdict.answers.iter().filter(|answer| answer.limit == place).collect();
-        let unanswered = verdict.unanswered.iter().find(|unanswered| unanswered.limit == place);
         let part = || {
-            if let Some(unanswered) = unanswered {
-                return if unanswered.denies { LimitVerdict::Deny } else { LimitVerdict::Allow };
-            }
             if answers.iter().any(|answer| answer.is_short()) {
                 let is_enforced = answers.iter().any(|answer| answer.enforced);
                 return if is_enforced { LimitVerdict::Deny } else { LimitVerdict::WouldDeny };
@@ -164,17 +157,6 @@ impl ComparedRequest<'_> {
             let part = part();
             if part != expected {
                 found.differs(name, expected.word(), part.word());
-            }
-        }
-        if let Some(expected) = expected.candidate {
-            let of_limit = verdict.candidates.iter().filter(|answer| answer.limit == place);
-            let would = match of_limit.map(LimitDecision::is_short).reduce(|one, other| one || other) {
-                None => CandidateVerdict::None,
-                Some(true) => CandidateVerdict::Deny,
-                Some(false) => CandidateVerdict::Allow,
-            };
-            if would != expected {
-                found.differs(&format!("{name} candidate"), expected.word(), would.word());
             }
         }
         if let Some(expected) = &expected.id {
@@ -238,13 +220,6 @@ impl Found {
 }
 
 impl Difference {
-    /// A change that could not be made.
-    pub(super) fn of_change(position: usize, step: &ChangeStep, reason: String) -> Self {
-        let subject = format!("{}, at {}", step.change, shown_span(step.at));
-        let line = Line { what: "change".to_owned(), expected: "done".to_owned(), found: reason };
-        Self { step: position, line: step.line, subject, lines: vec![line], decisions: Vec::new() }
-    }
-
     /// The step and each value that differs.
     pub(super) fn failure(&self, palette: Palette) -> TestFailure {
         let Palette { bad, good, .. } = palette;

@@ -30,7 +30,6 @@ mod asking;
 mod buckets;
 mod comparison;
 mod denials_seen;
-mod operations;
 mod output;
 mod runner;
 mod scenario;
@@ -198,9 +197,9 @@ async fn run_suite(
     results: &mut Results<'_>,
     seen: &mut DenialsSeen,
 ) -> Result<(), Failure> {
-    let names = denying(&suite.rules);
-    let mut runner = Runner::new(&suite, stores).map_err(Failure::could_not_start)?;
-    let Suite { name: file, rules_name, tests, .. } = suite;
+    let Suite { name: file, rules_name, tests, rules, needs_redis } = suite;
+    let names = denying(&rules);
+    let mut runner = Runner::new(rules, needs_redis, stores).map_err(Failure::could_not_start)?;
     for test in tests.into_iter().filter(|test| filter.is_none_or(|filter| test.name.contains(filter))) {
         let start = Instant::now();
         let difference = runner.play(&test).await.map_err(Failure::could_not_start)?;

@@ -9,11 +9,8 @@ use super::asking::{ask, charges};
 use super::buckets::{connected, forget};
 use super::comparison::{ComparedRequest, Counts, Difference};
 use super::denials_seen::Seen;
-use super::operations::Operations;
-use super::suite::Suite;
 use crate::clock::Clock;
-use crate::config::Sources;
-use crate::config::rule_tests::{Change, RuleTest, Step, StoreState, TestStep};
+use crate::config::rule_tests::{RuleTest, Step};
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::rules::Rules;
@@ -21,8 +18,6 @@ use crate::limiter::{HeldSlots, Limiter, Shared};
 use crate::store::memory::MemoryStore;
 use crate::store::{Store, StorePlan};
 use crate::telemetry::metrics::Metrics;
-
-const DOWN: Change = Change::Store(StoreState::Down);
 
 /// The buckets of a test in memory.
 const MAX_KEYS: usize = 100_000;
@@ -34,12 +29,7 @@ pub(super) struct StoreSource<'a> {
 
 /// Runs the tests of a file.
 pub(super) struct Runner<'a> {
-    rules: Rules,
-    /// For changes.
-    sources: Sources,
-    /// The name of the file with the tests.
-    file: String,
-    metrics: Arc<Metrics>,
+    shared: Arc<Shared>,
     stores: &'a StoreSource<'a>,
     clock: Arc<AtomicU64>,
     /// Keeps the buckets of tests apart, and those of other runs on the same Redis.
@@ -47,16 +37,6 @@ pub(super) struct Runner<'a> {
     needs_redis: bool,
     /// By limit, in the order of the rules.
     seen: Vec<Seen>,
-}
-
-/// A test that runs.
-struct Run {
-    shared: Arc<Shared>,
-    limiter: Limiter,
-    store: StoreState,
-    /// True until other rules are loaded.
-    has_own_rules: bool,
-    in_flight: InFlight,
 }
 
 /// The slots of requests in flight, and when these end.
@@ -87,20 +67,12 @@ impl<'a> StoreSource<'a> {
 }
 
 impl<'a> Runner<'a> {
-    pub(super) fn new(suite: &Suite, stores: &'a StoreSource<'a>) -> Result<Self, String> {
+    /// `needs_redis`: the rules have limits that do not work in memory.
+    pub(super) fn new(rules: Rules, needs_redis: bool, stores: &'a StoreSource<'a>) -> Result<Self, String> {
         let metrics = Metrics::new().map_err(|error| error.to_string())?;
-        let Suite { name, rules, needs_redis, sources, .. } = suite;
-        Ok(Self {
-            rules: rules.clone(),
-            sources: sources.clone(),
-            file: name.clone(),
-            metrics: Arc::new(metrics),
-            stores,
-            clock: Arc::default(),
-            played: 0,
-            needs_redis: *needs_redis,
-            seen: vec![Seen::default(); rules.limits().len()],
-        })
+        let seen = vec![Seen::default(); rules.limits().len()];
+        let shared = Arc::new(Shared::new(rules, Arc::new(metrics), MemoryStore::new(1)));
+        Ok(Self { shared, stores, clock: Arc::default(), played: 0, needs_redis, seen })
     }
 
     /// The most that the tests so far have seen of each limit, in the order of the rules.
@@ -112,43 +84,20 @@ impl<'a> Runner<'a> {
     pub(super) async fn play(&mut self, test: &RuleTest) -> Result<Option<Difference>, String> {
         self.played += 1;
         let store = self.stores.open(&self.clock, self.played).await?;
-        let fails = test.steps.iter().any(|step| matches!(step, TestStep::Change(step) if step.change == DOWN));
-        let local = MemoryStore::new(if fails { MAX_KEYS } else { 1 });
-        let shared = Arc::new(Shared::new(self.rules.clone(), self.metrics.clone(), local));
-        let limiter = Limiter::new(shared.clone(), store.clone());
-        let mut run = Run { shared, limiter, store: StoreState::Up, has_own_rules: true, in_flight: InFlight::new() };
-        let mut operations = None;
+        let limiter = Limiter::new(self.shared.clone(), store.clone());
         let mut used = Vec::new();
+        let mut in_flight = InFlight::new();
         let mut difference = None;
-        for (position, step) in (1..).zip(&test.steps) {
-            let found = match step {
-                TestStep::Ask(step) => {
-                    let found = self.ask(&mut run, test, (position, step)).await;
-                    if store.is_remote() {
-                        used.extend(Self::used(&run.limiter, test, step));
-                    }
-                    found
-                }
-                TestStep::Change(step) => {
-                    let now = test.epoch.after(step.at);
-                    self.clock.store(now.0, Ordering::Relaxed);
-                    let operations = operations
-                        .get_or_insert_with(|| Operations::new(&run.shared, &self.clock, &self.sources, &self.file));
-                    match step.change {
-                        Change::Store(state) => run.store = state,
-                        Change::Reload(_) => run.has_own_rules = false,
-                        _ => {}
-                    }
-                    let changed = operations.change(&step.change, now).await;
-                    changed.map_err(|reason| Box::new(Difference::of_change(position, step, reason)))
-                }
-            };
+        for (number, step) in (1..).zip(&test.steps) {
+            let found = self.step(&limiter, test, (number, step), &mut in_flight).await;
+            if store.is_remote() {
+                used.extend(Self::used(&limiter, test, step));
+            }
             if let Err(found) = found {
                 difference = Some(*found);
                 break;
             }
         }
-        let Run { limiter, in_flight, .. } = run;
         drop(in_flight);
         limiter.close().await;
         if store.is_remote() {
@@ -157,32 +106,31 @@ impl<'a> Runner<'a> {
         Ok(difference)
     }
 
-    async fn ask(
+    async fn step(
         &mut self,
-        run: &mut Run,
+        limiter: &Limiter,
         test: &RuleTest,
         (position, step): (usize, &Step),
+        in_flight: &mut InFlight,
     ) -> Result<(), Box<Difference>> {
-        let Run { limiter, store, in_flight, .. } = run;
-        let store = *store;
         let mut counts = Counts::default();
         for number in 0..step.repeat {
             let at = step.at.after(Micros(step.every.0.saturating_mul(number)));
             let now = test.epoch.after(at);
             self.clock.store(now.0, Ordering::Relaxed);
             in_flight.retain(|(ends, _)| *ends > now);
-            let mut asked = ask(limiter, store, &step.subject, now).await;
+            let mut asked = ask(limiter, &step.subject, now).await;
             // What a response settles, and what a denied request counts, goes to Redis without waiting for it.
             limiter.settled().await;
             if let Some((slots, lasts)) = asked.slots.take() {
                 in_flight.push((now.after(lasts), slots));
             }
             counts.add(&asked);
-            if let (true, Ok(decided)) = (run.has_own_rules, &asked.decided) {
+            if let Ok(decided) = &asked.decided {
                 Seen::add(&mut self.seen, &decided.verdict);
             }
             let view = limiter.view();
-            let place = ComparedRequest { rules: view.rules(), step, position, number, at, now, store };
+            let place = ComparedRequest { rules: view.rules(), step, position, number, at, now };
             place.compare(&asked, counts, self.needs_redis)?;
         }
         Ok(())

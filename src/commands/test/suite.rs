@@ -1,16 +1,13 @@
 //! The tests of a file, and the rules that they are about.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::super::exit::Failure;
-use crate::config::rule_tests::{self, RuleTest, Subject, TestStep, TestedRules};
-use crate::config::{self, Files, LoadResult, Report, Source, Sources};
+use crate::config::rule_tests::{self, RuleTest, Subject, TestedRules};
+use crate::config::{self, Files, LoadResult, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
-
-pub(super) const FINGERPRINTER: Fingerprinter = Fingerprinter::new((0, 0));
 
 /// Tests and their rules.
 pub(super) struct Suite {
@@ -22,8 +19,6 @@ pub(super) struct Suite {
     pub(super) rules: Rules,
     /// True if some limits do not work in memory.
     pub(super) needs_redis: bool,
-    /// The files of the rules.
-    pub(super) sources: Sources,
 }
 
 impl Suite {
@@ -46,8 +41,7 @@ impl Suite {
 
     /// Takes bodies as a gateway does that reads up to so many bytes of them.
     pub(super) fn inspecting(mut self, bytes: usize) -> Self {
-        let steps = self.tests.iter_mut().flat_map(|test| &mut test.steps);
-        for step in steps.filter_map(TestStep::as_ask_mut) {
+        for step in self.tests.iter_mut().flat_map(|test| &mut test.steps) {
             if let Subject::Request(request) = &mut step.subject {
                 request.inspected_bytes = bytes;
             }
@@ -57,32 +51,14 @@ impl Suite {
 
     /// Reads the tests of a file about these rules.
     pub(super) fn within(source: &Source, sources: &Sources) -> Result<Self, Failure> {
-        let LoadResult { rules, report, needs_redis, .. } = load(sources, Micros(0));
+        // The tests have clocks of their own, and ids need no secret here.
+        let loaded = config::load(sources, Fingerprinter::new((0, 0)), Micros(0));
+        let LoadResult { rules, report, needs_redis, .. } = loaded;
         let Some(rules) = rules else { return Err(report.into()) };
-        // Steps after a reload may name limits of the new rules.
-        let mut names: BTreeSet<String> = rules.names().map(str::to_owned).collect();
-        for path in rule_tests::reloaded_files(source) {
-            let reloaded = load(&reloaded(Path::new(&source.name), &path, sources)?, Micros(0));
-            names.extend(reloaded.rules.ok_or(reloaded.report)?.names().map(str::to_owned));
-        }
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let tests = rule_tests::tests(source, &names)?;
+        let tests = rule_tests::tests(source, &rules)?;
         let rules_name = sources.limits.as_ref().map_or_else(|| source.name.clone(), |limits| limits.name.clone());
-        let (name, needs_redis) = (source.name.clone(), needs_redis.errors > 0);
-        Ok(Self { name, rules_name, tests, rules, needs_redis, sources: sources.clone() })
+        Ok(Self { name: source.name.clone(), rules_name, tests, rules, needs_redis: needs_redis.errors > 0 })
     }
-}
-
-/// Compiles rules. The tests have clocks of their own, and ids need no secret here.
-pub(super) fn load(sources: &Sources, effective_from: Micros) -> LoadResult {
-    config::load(sources, FINGERPRINTER, effective_from)
-}
-
-/// Reads the rules file that a step of `tests` reloads. The files of overrides stay.
-pub(super) fn reloaded(tests: &Path, path: &Path, sources: &Sources) -> Result<Sources, Report> {
-    let limits = tests.parent().unwrap_or(Path::new("")).join(path);
-    let read = Files { limits: Some(limits), ..Files::default() }.read().map_err(Report::of)?;
-    Ok(Sources { overrides: sources.overrides.clone(), ..read })
 }
 
 /// The rules that a file of tests names, by paths relative to it.

@@ -31,12 +31,8 @@ pub(in super::super) const KEYS: [&str; 13] = [
 pub(in super::super) const VERDICTS: [(&str, bool); 2] = [("allow", true), ("deny", false)];
 
 /// The keys of a limit in `expect`.
-pub(in super::super) const LIMIT_KEYS: [&str; 8] =
-    ["verdict", "candidate", "id", "burst", "remaining", "retry_after", "reset_after", "delay"];
-
-/// The words for a candidate.
-pub(in super::super) const CANDIDATE_VERDICTS: [(&str, CandidateVerdict); 3] =
-    [("allow", CandidateVerdict::Allow), ("deny", CandidateVerdict::Deny), ("none", CandidateVerdict::None)];
+pub(in super::super) const LIMIT_KEYS: [&str; 7] =
+    ["verdict", "id", "burst", "remaining", "retry_after", "reset_after", "delay"];
 
 /// The parts that one limit can play in a decision.
 pub(in super::super) const LIMIT_VERDICTS: [(&str, LimitVerdict); 5] = [
@@ -74,7 +70,6 @@ pub struct Expectation {
 pub struct LimitExpectation {
     pub name: String,
     pub verdict: Option<LimitVerdict>,
-    pub candidate: Option<CandidateVerdict>,
     pub id: Option<String>,
     /// The burst in force, which tells an override.
     pub burst: Option<u64>,
@@ -103,22 +98,6 @@ pub enum LimitVerdict {
     Unlimited,
     /// The limit does not apply.
     None,
-}
-
-/// The decision of a limit's candidate on a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CandidateVerdict {
-    Allow,
-    Deny,
-    /// It is not decided for the request.
-    None,
-}
-
-impl CandidateVerdict {
-    /// The word in the file.
-    pub fn word(self) -> &'static str {
-        CANDIDATE_VERDICTS.iter().find(|(_, verdict)| *verdict == self).map_or("", |(word, _)| word)
-    }
 }
 
 impl LimitVerdict {
@@ -208,7 +187,6 @@ fn limit(name: &Key, node: &Node, names: &[&str]) -> ReadResult<LimitExpectation
     let mut limit = LimitExpectation {
         name: name.text.clone(),
         verdict: None,
-        candidate: None,
         id: None,
         burst: None,
         remaining: None,
@@ -223,12 +201,10 @@ fn limit(name: &Key, node: &Node, names: &[&str]) -> ReadResult<LimitExpectation
     let map = Mapping::of(node, "a limit in `expect`", &LIMIT_KEYS)?;
     check_compares(&quoted(&name.text), node, "write `allow`, or a map such as `{ remaining: 3 }`")?;
     let (verdict, id) = (map.read("verdict", word), map.read("id", |node| node.text().map(str::to_owned)));
-    let candidate = map.read("candidate", one_of(&CANDIDATE_VERDICTS));
     let (burst, remaining) = (map.read("burst", Node::whole), map.read("remaining", Node::whole));
     let (retry_after, reset_after) = (map.read("retry_after", wait), map.read("reset_after", wait));
     let delay = map.read("delay", span);
     known?;
-    limit.candidate = candidate?;
     (limit.verdict, limit.id, limit.burst, limit.remaining) = (verdict?, id?, burst?, remaining?);
     (limit.retry_after, limit.reset_after, limit.delay) = (retry_after?, reset_after?, delay?);
     Ok(limit)

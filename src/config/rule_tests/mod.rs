@@ -3,25 +3,21 @@
 use std::path::PathBuf;
 
 use super::load::KEYS as RULES_KEYS;
-use super::mapping::{Mapping, all};
-use super::matching::network;
+use super::mapping::Mapping;
 use super::node::{Node, Value};
 use super::problem::{Findings, ReadResult, Report, quoted};
 use super::suggest::{did_you_mean, nearest};
 use super::yaml::{List, Reader, SeenKeys};
 use super::{Source, instant};
 use crate::engine::algorithms::micros::Micros;
-use crate::message::client_address::TrustedProxies;
+use crate::engine::limit::rules::Rules;
 
-mod cases;
-pub(super) mod change;
 pub(super) mod expectation;
 pub(super) mod step;
 pub(super) mod subject;
 
-pub use change::{Change, StoreState};
-pub use expectation::{CandidateVerdict, Expectation, LimitExpectation, LimitVerdict, Wait};
-pub use step::{ChangeStep, Step, TestStep};
+pub use expectation::{Expectation, LimitExpectation, LimitVerdict, Wait};
+pub use step::Step;
 pub use subject::{Subject, TestCharge, TestDescriptors, TestRequest};
 
 /// The wall clock at a test's start if it has no `epoch`: 2026-01-01T00:00:00Z. It was a Thursday, like the first day of the
@@ -29,7 +25,7 @@ pub use subject::{Subject, TestCharge, TestDescriptors, TestRequest};
 pub const EPOCH: Micros = Micros(1_767_225_600_000_000);
 
 /// The keys of a test that is a map.
-pub(super) const TEST_KEYS: [&str; 4] = ["epoch", "trusted_proxies", "cases", "steps"];
+pub(super) const TEST_KEYS: [&str; 2] = ["epoch", "steps"];
 
 /// The keys of a file of tests.
 const FILE_KEYS: [&str; 3] = ["limits", "overrides", "tests"];
@@ -43,7 +39,7 @@ pub struct RuleTest {
     /// The wall clock at the start.
     pub epoch: Micros,
     /// In the order of time. At least one expects something.
-    pub steps: Vec<TestStep>,
+    pub steps: Vec<Step>,
 }
 
 /// The rules that the tests of a file are about.
@@ -64,34 +60,14 @@ pub fn tested_rules(source: &Source) -> Result<TestedRules, Report> {
     read.ok().filter(|_| report.errors == 0).ok_or(report)
 }
 
-/// Reads the tests of a file about limits with these names. The error has all mistakes.
-pub fn tests(source: &Source, names: &[&str]) -> Result<Vec<RuleTest>, Report> {
+/// Reads the tests of a file, which must fit these rules. The error has all mistakes.
+pub fn tests(source: &Source, rules: &Rules) -> Result<Vec<RuleTest>, Report> {
     let findings = Findings::new(&source.name);
-    let tests = read_tests(&source.text, names, &findings);
+    let names: Vec<&str> = rules.limits().iter().map(|limit| limit.name.as_str()).collect();
+    let tests = read_tests(&source.text, &names, &findings);
     let mut report = Report::default();
     report.add(&findings, &source.text);
     tests.ok().filter(|_| report.errors == 0).ok_or(report)
-}
-
-/// Returns the rules files that the tests of a file reload, as written. Mistakes are left to [`tests`].
-pub fn reloaded_files(source: &Source) -> Vec<PathBuf> {
-    fn collect(node: &Node, found: &mut Vec<PathBuf>) {
-        match &node.value {
-            Value::Map(entries) => entries.iter().for_each(|(key, value)| match &value.value {
-                Value::Scalar { text, .. } if key.text == "reload" => found.push(PathBuf::from(text)),
-                _ => collect(value, found),
-            }),
-            Value::List(items) => items.iter().for_each(|item| collect(item, found)),
-            Value::Scalar { .. } => {}
-        }
-    }
-    let mut found = Vec::new();
-    if let Ok(Some(tests)) = tests_node(&source.text, &Findings::new(&source.name)) {
-        collect(&tests, &mut found);
-    }
-    found.sort();
-    found.dedup();
-    found
 }
 
 fn read_head(text: &str, findings: &Findings) -> ReadResult<TestedRules> {
@@ -143,67 +119,39 @@ fn read_head(text: &str, findings: &Findings) -> ReadResult<TestedRules> {
     Ok(TestedRules::Of { limits, overrides: paths })
 }
 
-fn tests_node(text: &str, findings: &Findings) -> ReadResult<Option<Node>> {
+fn read_tests(text: &str, names: &[&str], findings: &Findings) -> ReadResult<Vec<RuleTest>> {
     let mut reader = Reader::without_tabs(text, findings)?;
     reader.root("a file of tests", List::Rejected, HELP)?;
     if reader.find("tests")?.is_none() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    reader.node().map(Some)
-}
-
-fn read_tests(text: &str, names: &[&str], findings: &Findings) -> ReadResult<Vec<RuleTest>> {
-    let Some(node) = tests_node(text, findings)? else { return Ok(Vec::new()) };
+    let node = reader.node()?;
     let mut tests = Vec::new();
     for (name, node) in node.map("`tests`", HELP)? {
-        if let Ok(read) = read_test(&name.text, node, names) {
-            tests.extend(read);
+        if let Ok(test) = read_test(&name.text, node, names) {
+            tests.push(test);
         }
     }
     Ok(tests)
 }
 
-/// Reads a test: one for each row of its `cases`, if it has any.
-fn read_test(name: &str, node: &Node, names: &[&str]) -> ReadResult<Vec<RuleTest>> {
-    if !matches!(node.value, Value::Map(_)) {
-        return read_steps(name, EPOCH, None, node, names).map(|test| vec![test]);
-    }
-    let map = Mapping::of(node, "a test", &TEST_KEYS)?;
-    let epoch = map.read("epoch", epoch);
-    let trusted = map.read("trusted_proxies", |node| node.each(network));
-    let steps = map.need("steps", "write `steps: [{ get: /, expect: allow }]`")?;
-    let cases = map.read("cases", |cases| cases::read(cases, steps));
-    let (epoch, trusted) = (epoch?.unwrap_or(EPOCH), trusted?.map(TrustedProxies::new));
-    match cases? {
-        None => read_steps(name, epoch, trusted.as_ref(), steps, names).map(|test| vec![test]),
-        Some(cases) => all(cases.iter().map(|case| {
-            let name = format!("{name} ({})", case.name);
-            read_steps(&name, epoch, trusted.as_ref(), &case.steps, names)
-        })),
-    }
-}
-
-fn read_steps(
-    name: &str,
-    epoch: Micros,
-    trusted: Option<&TrustedProxies>,
-    steps: &Node,
-    names: &[&str],
-) -> ReadResult<RuleTest> {
-    let list = steps.list("a test", "write steps, such as `- { get: /, expect: allow }`")?;
-    let mut read = step::read_all(list, names)?;
-    if !read.iter().any(TestStep::expects) {
-        let help = "add `expect: allow` or `expect: deny` to a step";
-        return Err(steps.error(format!("the test {} expects nothing, so it cannot fail", quoted(name)), help));
-    }
-    if let Some(trusted) = trusted {
-        for step in read.iter_mut().filter_map(TestStep::as_ask_mut) {
-            if let Subject::Request(request) = &mut step.subject {
-                request.client = trusted.client(request.client, &request.headers).address;
-            }
+fn read_test(name: &str, node: &Node, names: &[&str]) -> ReadResult<RuleTest> {
+    let (steps, epoch) = match &node.value {
+        Value::Map(_) => {
+            let map = Mapping::of(node, "a test", &TEST_KEYS)?;
+            let epoch = map.read("epoch", epoch);
+            (map.need("steps", "write `steps: [{ get: /, expect: allow }]`")?, epoch)
         }
+        _ => (node, Ok(None)),
+    };
+    let list = steps.list("a test", "write steps, such as `- { get: /, expect: allow }`")?;
+    let read = step::read_all(list, names);
+    let (steps, epoch) = (read?, epoch?.unwrap_or(EPOCH));
+    if !steps.iter().any(|step| step.expectation.is_some()) {
+        let help = "add `expect: allow` or `expect: deny` to a step";
+        return Err(node.error(format!("the test {} expects nothing, so it cannot fail", quoted(name)), help));
     }
-    Ok(RuleTest { name: name.to_owned(), epoch, steps: read })
+    Ok(RuleTest { name: name.to_owned(), epoch, steps })
 }
 
 fn epoch(node: &Node) -> ReadResult<Micros> {

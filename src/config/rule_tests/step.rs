@@ -3,7 +3,6 @@
 use super::super::mapping::{Mapping, all, find};
 use super::super::node::{Key, Node, Value};
 use super::super::problem::{ReadResult, quoted};
-use super::change::{self, Change};
 use super::expectation::{self, Expectation};
 use super::span;
 use super::subject::{self, Kind, Subject};
@@ -30,38 +29,6 @@ pub struct Step {
     pub expectation: Option<Expectation>,
 }
 
-/// A step of a test.
-#[derive(Clone, Debug)]
-pub enum TestStep {
-    Ask(Box<Step>),
-    Change(ChangeStep),
-}
-
-/// A change between requests.
-#[derive(Clone, Debug)]
-pub struct ChangeStep {
-    /// The place in the file.
-    pub line: u32,
-    /// Since the test's start.
-    pub at: Micros,
-    pub change: Change,
-}
-
-impl TestStep {
-    /// The step, unless it is a change.
-    pub fn as_ask_mut(&mut self) -> Option<&mut Step> {
-        match self {
-            Self::Ask(step) => Some(step),
-            Self::Change(_) => None,
-        }
-    }
-
-    /// Returns whether the step expects something.
-    pub(super) fn expects(&self) -> bool {
-        matches!(self, Self::Ask(step) if step.expectation.is_some())
-    }
-}
-
 /// The times of a step's requests.
 struct Timing {
     at: Option<Micros>,
@@ -71,22 +38,16 @@ struct Timing {
 }
 
 /// Reads the steps of a test and sets their times.
-pub(super) fn read_all(list: &[Node], names: &[&str]) -> ReadResult<Vec<TestStep>> {
+pub(super) fn read_all(list: &[Node], names: &[&str]) -> ReadResult<Vec<Step>> {
     let mut now = Micros(0);
     let read = list.iter().map(|node| read(node, names, &mut now));
     all(read)
 }
 
 /// Reads a step. `now` is when the last one ended, since the test's start.
-fn read(node: &Node, names: &[&str], now: &mut Micros) -> ReadResult<TestStep> {
-    let known: Vec<&str> = TIME_KEYS.into_iter().chain(subject::keys()).chain(change::KEYS).collect();
+fn read(node: &Node, names: &[&str], now: &mut Micros) -> ReadResult<Step> {
+    let known: Vec<&str> = TIME_KEYS.into_iter().chain(subject::keys()).collect();
     let map = Mapping::of(node, "a step", &known)?;
-    let line = node.place.line;
-    if map.first(&change::VERBS).is_some() {
-        let (timing, change) = (timing(&map), change::read(&map, names));
-        let (timing, change) = (timing?, change?);
-        return Ok(TestStep::Change(ChangeStep { line, at: timing.start(&map, now)?, change }));
-    }
     let timing = timing(&map);
     let kind = Kind::of(&map);
     let subject = kind.and_then(|kind| subject::read(kind, &map, names));
@@ -95,27 +56,19 @@ fn read(node: &Node, names: &[&str], now: &mut Micros) -> ReadResult<TestStep> {
     let fits = subject.as_ref().map_or(Ok(()), |subject| check_comparable(&map, subject));
     let (timing, subject, expectation) = (timing?, subject?, expectation?);
     fits?;
-    let at = timing.start(&map, now)?;
+    let at = match (timing.at, timing.after) {
+        (Some(at), _) if at < *now => {
+            let help = "order the steps by time, or use `after`, the time since the last one";
+            return Err(map.value("at").error("the step is before the end of the last one", help));
+        }
+        (Some(at), _) => at,
+        (None, after) => now.after(after.unwrap_or_default()),
+    };
+    let last = at.0.checked_add(timing.every.0.saturating_mul(timing.repeat - 1)).filter(|last| *last < EXACT / 2);
+    let Some(last) = last else { return Err(node.error("the test takes longer than 142 years", "shorten it")) };
+    *now = Micros(last);
     let Timing { repeat, every, .. } = timing;
-    Ok(TestStep::Ask(Box::new(Step { line, at, repeat, every, subject, expectation })))
-}
-
-impl Timing {
-    /// Returns when the step starts, and sets `now` to its end.
-    fn start(&self, map: &Mapping<'_>, now: &mut Micros) -> ReadResult<Micros> {
-        let at = match (self.at, self.after) {
-            (Some(at), _) if at < *now => {
-                let help = "order the steps by time, or use `after`, the time since the last one";
-                return Err(map.value("at").error("the step is before the end of the last one", help));
-            }
-            (Some(at), _) => at,
-            (None, after) => now.after(after.unwrap_or_default()),
-        };
-        let last = at.0.checked_add(self.every.0.saturating_mul(self.repeat - 1)).filter(|last| *last < EXACT / 2);
-        let Some(last) = last else { return Err(map.node.error("the test takes longer than 142 years", "shorten it")) };
-        *now = Micros(last);
-        Ok(at)
-    }
+    Ok(Step { line: node.place.line, at, repeat, every, subject, expectation })
 }
 
 /// Rejects what only a request has: the proxy's answer, and a readable id.

@@ -135,8 +135,7 @@ impl Kind {
         let kinds = requests.chain([("limit", Self::Charge), ("domain", Self::Descriptors)]);
         let mut found = kinds.filter(|(key, _)| map.get(key).is_some());
         let Some((first, kind)) = found.next() else {
-            let help = "write `get: /path`, `limit: NAME` with `id`, `domain: NAME` with `descriptor`, or a change such as \
-                        `store: down`";
+            let help = "write `get: /path`, `limit: NAME` with `id`, or `domain: NAME` with `descriptor`";
             return Err(map.node.error("the step asks nothing", help));
         };
         if let Some((key, _)) = found.next().and_then(|(other, _)| map.get(other)) {
@@ -245,8 +244,7 @@ fn claims(node: &Node) -> ReadResult<Vec<TokenClaims>> {
     Ok((0..MOST_ISSUERS).map(|issuer| TokenClaims { issuer, values: Some(values.clone()) }).collect())
 }
 
-/// The value that a node would be in JSON.
-pub(super) fn json(node: &Node) -> Json {
+fn json(node: &Node) -> Json {
     match &node.value {
         Value::Map(entries) => entries.iter().map(|(key, value)| (key.text.clone(), json(value))).collect(),
         Value::List(items) => items.iter().map(json).collect(),

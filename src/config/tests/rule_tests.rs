@@ -1,7 +1,7 @@
 //! Tests beside the rules: what is read, and what is said of mistakes.
 
 use super::*;
-use crate::config::rule_tests::{EPOCH, RuleTest, TestStep, TestedRules, tested_rules, tests};
+use crate::config::rule_tests::{EPOCH, RuleTest, TestedRules, tested_rules, tests};
 use crate::engine::algorithms::micros::Micros;
 
 const LIMITS: &str = "limits:\n  Orders: { count: 1, period: 1s }\n  Logins: { count: 1, period: 1m }\n";
@@ -9,8 +9,7 @@ const LIMITS: &str = "limits:\n  Orders: { count: 1, period: 1s }\n  Logins: { c
 fn read(text: &str) -> Result<Vec<RuleTest>, String> {
     let rules = load_texts(LIMITS, &[]).rules.unwrap();
     let source = Source { name: "tests.yaml".into(), text: text.into() };
-    let names: Vec<&str> = rules.names().collect();
-    tests(&source, &names).map_err(|report| report.to_string())
+    tests(&source, &rules).map_err(|report| report.to_string())
 }
 
 /// The report on a test with these steps.
@@ -29,14 +28,7 @@ fn steps_follow_each_other() {
                 - { after: 0, get: / }\n    - { at: 2s, limit: Orders, id: 10.0.0.1 }\n  \
                 b: { epoch: 2026-02-01, steps: [{ domain: d, descriptor: { k: v }, expect: deny }] }\n";
     let found = read(text).unwrap();
-    let at: Vec<_> = found[0]
-        .steps
-        .iter()
-        .map(|step| match step {
-            TestStep::Ask(step) => (step.line, step.at.0 / 1_000),
-            TestStep::Change(change) => (change.line, change.at.0 / 1_000),
-        })
-        .collect();
+    let at: Vec<_> = found[0].steps.iter().map(|step| (step.line, step.at.0 / 1_000)).collect();
     assert_eq!(at, [(3, 0), (4, 1_000), (5, 1_200), (6, 2_000)]);
     assert_eq!((found[0].epoch, found[1].epoch), (EPOCH, Micros(EPOCH.0 + 31 * 86_400_000_000)));
 }

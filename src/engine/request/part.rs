@@ -78,6 +78,11 @@ pub enum Source {
     Descriptor,
 }
 
+/// Returns true for a header whose values are secrets, whatever rules do with them. Given in lower case.
+pub fn is_secret(header: &str) -> bool {
+    matches!(header, "authorization" | "cookie" | "proxy-authorization")
+}
+
 /// A part, and how its values are read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypedPart {

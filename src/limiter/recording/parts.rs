@@ -12,14 +12,11 @@ use super::pseudonyms::Pseudonyms;
 use crate::engine::limit::matching::ValueTest;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
-use crate::engine::request::part::{Part, TypedPart};
+use crate::engine::request::part::{Part, TypedPart, is_secret};
 use crate::engine::request::path_pattern::{PathPattern, PathReading, Segment, segments};
 use crate::engine::request::trimmed_text;
 use crate::engine::request::value_type::{ValueType, lenient};
 use crate::message::percent::decode;
-
-/// Headers whose values are secrets, whatever rules do with them.
-const SECRET: [&str; 3] = ["authorization", "cookie", "proxy-authorization"];
 
 /// The parts that the rules name.
 #[derive(Debug, Default)]
@@ -111,9 +108,9 @@ impl Parts {
 
     fn treat(&mut self, part: &Part, change: impl FnOnce(&mut Treatment)) {
         let Some((word, name)) = key(part) else { return };
-        let is_secret = word == "header" && SECRET.contains(&name.as_str());
+        let is_hidden = word == "header" && is_secret(&name);
         let treatment = self.named.entry(word).or_default().entry(name).or_default();
-        treatment.is_secret = is_secret;
+        treatment.is_secret = is_hidden;
         change(treatment);
     }
 

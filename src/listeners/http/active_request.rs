@@ -11,7 +11,7 @@ use crate::http::message::Response;
 use crate::http::{Context, Exchange};
 use crate::limiter::{DecisionRequest, HeldSlots, Limiter, LimiterVerdict};
 use crate::message::connection::Cut;
-use crate::telemetry::access_log::{AccessLogEntry, UpstreamUse};
+use crate::telemetry::access_log::{AccessLogEntry, UpstreamUse, parts};
 use crate::telemetry::http_counters::InFlight;
 use crate::telemetry::metrics::DecisionListener;
 use crate::telemetry::traces::Trace;
@@ -92,6 +92,9 @@ impl ActiveRequest {
         // The log has one limit per line, and a call may ask for many.
         if let Some(entry) = self.entry.as_mut().filter(|_| asked.listener != DecisionListener::RateLimit) {
             entry.record.decided(rules, verdict);
+            if let Some(request) = request.filter(|_| entry.has_parts()) {
+                entry.record.headers = parts::of(rules, request);
+            }
         }
         self.trace.decided(rules, verdict, asked.listener, asked.start, request);
         decided.log_denials(request, self.trace.id());

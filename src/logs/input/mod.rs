@@ -296,7 +296,8 @@ fn detect(
         let format = format_of(&bytes, given)?;
         let mut parser = format.parser();
         let first = filled(&bytes).find_map(|line| parser.parse(line).ok().flatten().map(|entry| entry.logged));
-        Ok::<_, String>((format.fit(filled(&bytes)), (wrapping, format, first)))
+        let fit = format.fit(filled(&bytes));
+        Ok::<_, String>(((fit.with_request, fit.with_client), (wrapping, format, first)))
     };
     let plain = read((Wrapping::default(), start.to_vec()));
     let reason = match plain {

@@ -131,6 +131,8 @@ impl JsonFormat {
                     client: true,
                     tls_subject: true,
                     headers: ToldHeaders::Named(headers),
+                    has_hashed_secrets: true,
+                    may_tell_more: true,
                     ..told
                 }
             }
@@ -179,6 +181,10 @@ impl JsonFormat {
             match (self.dialect, name, value) {
                 (Dialect::Caddy, b"request", Scanned::Nested(object)) => {
                     has_headers = Self::request(line, object, &mut draft, instants).map_err(unreadable)?;
+                    continue;
+                }
+                (Dialect::Weir, b"headers", Scanned::Nested(object)) => {
+                    headers::add_places(line, object, &mut draft).map_err(unreadable)?;
                     continue;
                 }
                 (Dialect::Recording, b"headers", Scanned::Nested(pairs)) if pairs.starts_with(b"[") => {

@@ -95,9 +95,18 @@ impl Dialect {
     /// The members that a line has only if the request has them.
     pub(super) fn optional(self) -> &'static [&'static str] {
         match self {
-            Self::Weir => {
-                &["client", "user", "method", "target", "host", "verdict", "user_agent", "referer", "request_id"]
-            }
+            Self::Weir => &[
+                "client",
+                "user",
+                "method",
+                "target",
+                "host",
+                "verdict",
+                "user_agent",
+                "referer",
+                "request_id",
+                "headers",
+            ],
             Self::Recording => &[
                 "at_us",
                 "client",
@@ -120,6 +129,7 @@ impl Dialect {
     pub(super) fn is_structure(self, name: &[u8]) -> bool {
         match self {
             Self::Caddy => name == b"request",
+            Self::Weir => name == b"headers",
             Self::Recording => {
                 matches!(name, b"headers" | b"domain" | b"descriptors" | b"hits" | b"only_checks" | b"carries_limits")
             }

@@ -7,6 +7,7 @@ use http::{Method, Version};
 use jiff::Timestamp;
 
 use super::Format;
+use super::parts::LoggedHeader;
 use super::record::Record;
 use crate::engine::algorithms::micros::Micros;
 use crate::message::connection::{Cut, UpstreamFailure};
@@ -122,8 +123,27 @@ impl LineFormatter {
         if !record.script_output.is_empty() {
             texts(line, "said", &record.script_output);
         }
+        if !record.headers.is_empty() {
+            headers(line, &record.headers);
+        }
         line.push(b'}');
     }
+}
+
+/// Writes `,"headers":{"name":["value",...],"name":null,...}`.
+fn headers(line: &mut Vec<u8>, headers: &[LoggedHeader]) {
+    key(line, "headers");
+    for (place, LoggedHeader { name, values }) in headers.iter().enumerate() {
+        line.extend_from_slice(if place > 0 { b",\"" } else { b"{\"" });
+        escaped(line, name.as_bytes());
+        line.extend_from_slice(b"\":");
+        if values.is_empty() {
+            line.extend_from_slice(b"null");
+        } else {
+            array(line, values);
+        }
+    }
+    line.push(b'}');
 }
 
 fn status(record: &Record) -> u64 {
@@ -214,6 +234,10 @@ fn text(line: &mut Vec<u8>, name: &str, value: Option<&(impl AsRef<[u8]> + ?Size
 /// Writes `,"name":["value",...]`.
 fn texts(line: &mut Vec<u8>, name: &str, values: &[Box<str>]) {
     key(line, name);
+    array(line, values);
+}
+
+fn array(line: &mut Vec<u8>, values: &[Box<str>]) {
     line.push(b'[');
     for (place, value) in values.iter().enumerate() {
         line.extend_from_slice(if place > 0 { b",\"" } else { b"\"" });

@@ -16,6 +16,7 @@ use self::line::LineFormatter;
 use self::writer::Queue;
 
 mod line;
+pub(crate) mod parts;
 mod record;
 mod writer;
 
@@ -43,12 +44,19 @@ pub enum Destination {
 pub struct AccessLog {
     queue: Arc<Queue>,
     format: Format,
+    has_parts: bool,
 }
 
 impl AccessLog {
     /// Opens the destination and starts the thread that writes to it. `dropped` counts lost lines.
     pub fn start(destination: Destination, format: Format, dropped: IntCounter) -> io::Result<Self> {
-        Ok(Self { queue: Queue::start(destination, dropped)?, format })
+        Ok(Self { queue: Queue::start(destination, dropped)?, format, has_parts: false })
+    }
+
+    /// Adds the headers that rules read to the lines.
+    #[must_use]
+    pub fn with_parts(self) -> Self {
+        Self { has_parts: true, ..self }
     }
 
     /// Opens the file again after it was moved away.
@@ -62,7 +70,8 @@ impl AccessLog {
     }
 
     pub(crate) fn for_worker(&self) -> Rc<WorkerLog> {
-        Rc::new(WorkerLog { queue: self.queue.clone(), line: RefCell::new(LineFormatter::new(self.format)) })
+        let line = RefCell::new(LineFormatter::new(self.format));
+        Rc::new(WorkerLog { queue: self.queue.clone(), line, has_parts: self.has_parts })
     }
 }
 
@@ -71,6 +80,7 @@ impl AccessLog {
 pub(crate) struct WorkerLog {
     queue: Arc<Queue>,
     line: RefCell<LineFormatter>,
+    has_parts: bool,
 }
 
 impl WorkerLog {
@@ -92,6 +102,11 @@ pub(crate) struct AccessLogEntry {
 impl AccessLogEntry {
     pub(crate) const fn received(&self) -> Instant {
         self.began
+    }
+
+    /// Returns true if the line has the headers that rules read.
+    pub(crate) fn has_parts(&self) -> bool {
+        self.log.has_parts
     }
 
     /// Counts bytes of the response's body that went to the client.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::{Method, Version};
 
+use super::parts::LoggedHeader;
 use crate::engine::algorithms::decision::Detail;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
@@ -70,6 +71,8 @@ pub(crate) struct Record {
     pub(crate) entry: Option<Box<str>>,
     /// The values that scripts returned for the log.
     pub(crate) script_output: Vec<Box<str>>,
+    /// The headers that rules read, if the log has them.
+    pub(crate) headers: Vec<LoggedHeader>,
     /// Why the head is malformed.
     pub(crate) rejected: Option<Box<str>>,
 }
