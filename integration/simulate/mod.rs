@@ -8,10 +8,13 @@ mod formats;
 mod lacking;
 mod lists;
 mod model;
+mod newcomer;
 mod page;
 mod public;
 mod responses;
 mod rows;
+mod stopped;
+mod suggest;
 mod unread;
 mod wrapped;
 

@@ -29,6 +29,7 @@ pub mod init;
 mod listener_flags;
 mod listener_tls_flags;
 pub mod live_overrides;
+mod log_flags;
 mod logging;
 pub mod man;
 mod override_feed_flags;
@@ -76,6 +77,7 @@ enum Command {
     Record(record::Args),
     Schema(schema::Args),
     Simulate(simulate::Args),
+    Suggest(simulate::suggest::Args),
     #[command(alias = "replay")]
     Test(test::Args),
 }
@@ -137,6 +139,7 @@ fn run_command(
         Command::Record(args) => record::run(&args, out, err),
         Command::Schema(args) => schema::run(&args, out),
         Command::Simulate(args) => simulate::run(&args, out, err),
+        Command::Suggest(args) => simulate::suggest::run(&args, out, err),
         Command::Test(args) => test::run(&args, out, err),
     }
 }

@@ -58,7 +58,7 @@ pub struct Point {
 
 impl Peaks {
     /// Of the smallest first.
-    fn of(sorted: &[u64]) -> Self {
+    pub(super) fn of(sorted: &[u64]) -> Self {
         let quantile = |thousandths: usize| {
             let place = (sorted.len() * thousandths).div_ceil(1_000).saturating_sub(1);
             sorted.get(place).copied().unwrap_or_default()

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -46,6 +46,8 @@ pub struct Options<'a> {
     pub lists_impact: bool,
     /// Counts the lines that were decided.
     pub lines: &'a AtomicU64,
+    /// Once true, no more is read.
+    pub stop: &'a AtomicBool,
 }
 
 /// The inputs of all parsers.
@@ -117,7 +119,7 @@ pub fn run(
             from_parsers.push(parsed);
             scope.spawn(move || parse_all(&blocks, &to_decider, &context));
         }
-        scope.spawn(move || deal(blocks, &to_parsers));
+        scope.spawn(move || deal(blocks, &to_parsers, options.stop));
         // The blocks end with the first parser that has none in its turn.
         for parser in from_parsers.iter().cycle() {
             let Ok(parsed) = parser.recv() else { break };
@@ -128,10 +130,10 @@ pub fn run(
     Report { error_logs, ..decider.finish(options, &mut denied) }
 }
 
-fn deal(blocks: Blocks, parsers: &[SyncSender<Result<Block, ReadError>>]) {
+fn deal(blocks: Blocks, parsers: &[SyncSender<Result<Block, ReadError>>], stop: &AtomicBool) {
     for (block, parser) in blocks.zip(parsers.iter().cycle()) {
         // A parser ends early only if the decider has.
-        if parser.send(block).is_err() {
+        if stop.load(Ordering::Relaxed) || parser.send(block).is_err() {
             return;
         }
     }
@@ -303,6 +305,9 @@ impl<'s> Decider<'s> {
     }
 
     fn finish(mut self, options: &Options<'_>, denied: &mut Option<&mut DeniedSink<'_>>) -> Report {
+        if options.stop.load(Ordering::Relaxed) {
+            self.interrupted.push("stopped by Ctrl-C: the rest of the logs is not read".to_owned());
+        }
         self.order.finish(&mut |arrival| self.sides.decide(arrival, denied));
         let BothSides { here, impact, there, span, requests, late, .. } = self.sides;
         let (overflowed, undecided) = (here.replay.overflowed(), here.replay.undecided);

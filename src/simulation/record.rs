@@ -155,14 +155,7 @@ impl Record {
 
     /// The limit's numbers with another; `None` if there are no such numbers.
     pub(super) fn with(&self, axis: Axis, number: u64) -> Option<Numbers> {
-        let (burst, count, period) = (self.numbers.burst(), self.numbers.count(), self.numbers.period());
-        let numbers = match axis {
-            _ if count == 0 => Numbers::fixed(number),
-            Axis::Burst => Numbers::new(number, count, period),
-            Axis::Count => Numbers::new(burst, number, period),
-            Axis::Both => Numbers::new(number, number, period),
-        };
-        numbers.and_then(|numbers| self.numbers.algorithm().numbers(&numbers)).ok()
+        with_number(&self.numbers, axis, number)
     }
 
     /// The most that each id takes in one period, smallest first.
@@ -220,6 +213,18 @@ fn count_day(days: &mut ByDay, at: Micros) {
     if let Some(count) = usize::try_from(day).ok().and_then(|day| days.get_mut(day)) {
         *count += 1;
     }
+}
+
+/// Numbers with another burst or count; `None` if there are no such numbers.
+pub fn with_number(of: &Numbers, axis: Axis, number: u64) -> Option<Numbers> {
+    let (burst, count, period) = (of.burst(), of.count(), of.period());
+    let numbers = match axis {
+        _ if count == 0 => Numbers::fixed(number),
+        Axis::Burst => Numbers::new(number, count, period),
+        Axis::Count => Numbers::new(burst, number, period),
+        Axis::Both => Numbers::new(number, number, period),
+    };
+    numbers.and_then(|numbers| of.algorithm().numbers(&numbers)).ok()
 }
 
 /// Decides one charge of a bucket that no other request charges.

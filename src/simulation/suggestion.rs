@@ -1,6 +1,8 @@
 //! The smallest numbers that deny no more than a share of the log, found by deciding the log again with other numbers.
 
+use super::curve::Peaks;
 use super::record::{Axis, Bound, Outcome, Record};
+use super::report::LimitReport;
 
 /// The shares that may be denied, in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub struct Suggestion {
     pub burst: Option<Found>,
     /// With a count that equals the burst.
     pub both: Option<Found>,
+    /// The most that ids take in one period of the limit.
+    pub peaks: Peaks,
 }
 
 /// A number, and what is denied with it.
@@ -31,12 +35,19 @@ impl Goal {
         self.requests.is_some() || self.ids.is_some()
     }
 
+    /// Returns true if a limit denies no more.
+    pub fn is_kept(&self, limit: &LimitReport) -> bool {
+        let is_kept =
+            |goal: Option<u64>, denied: u64, all: u64| goal.is_none_or(|share| denied <= share_of(all, share));
+        is_kept(self.requests, limit.denied, limit.requests) && is_kept(self.ids, limit.ids_denied, limit.ids)
+    }
+
     /// Searches the smallest numbers with which a limit keeps the goal.
     pub(super) fn suggest(&self, record: &Record, ids: u64) -> Suggestion {
         let requests = self.requests.map_or(u64::MAX, |share| share_of(record.requests(), share));
         let bound = Bound { requests, ids: self.ids.map_or(u64::MAX, |share| share_of(ids, share)) };
         let search = |axis| record.axes().contains(&axis).then(|| search(record, axis, bound)).flatten();
-        Suggestion { burst: search(Axis::Burst), both: search(Axis::Both) }
+        Suggestion { burst: search(Axis::Burst), both: search(Axis::Both), peaks: Peaks::of(&record.peaks()) }
     }
 }
 

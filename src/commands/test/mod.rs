@@ -24,7 +24,8 @@ use super::rules_flags::RulesArgs;
 use super::runtime::block_on;
 use super::store_flags::StoreArgs;
 use crate::clock::Clock;
-use crate::config::{self, Files, Source, Sources};
+use crate::config::{self, Files, Source, Sources, rule_tests};
+use crate::engine::limit::rules::Rules;
 
 mod asking;
 mod buckets;
@@ -111,6 +112,18 @@ pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write, palette: Pal
     let tally = results.tally();
     let unseen = if tally.failed == 0 { seen.unseen() } else { Vec::new() };
     Ok(TestedFile { tally: Some(tally), unseen })
+}
+
+/// Returns whether the tests of a text pass in memory with these rules.
+pub(super) fn passes(tests: &str, rules: Rules) -> Result<bool, Failure> {
+    let source = Source { name: "tests".to_owned(), text: tests.to_owned() };
+    let tests = rule_tests::tests(&source, &rules)?;
+    let suite = Suite { name: source.name.clone(), rules_name: source.name, tests, rules, needs_redis: false };
+    let (stores, mut seen, mut sink) = (StoreSource::memory(), DenialsSeen::default(), std::io::sink());
+    let mut results = Results::new(&mut sink, Palette::default(), Format::Text);
+    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, &mut results, &mut seen)));
+    ran.map_err(Failure::could_not_start)??;
+    Ok(results.tally().failed == 0)
 }
 
 async fn run_all(

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::deny_with::Visibility;
@@ -130,6 +131,18 @@ impl Rules {
         let limits = Arc::get_mut(&mut self.limits).into_iter().flatten();
         for limit in limits.chain(Arc::get_mut(&mut self.carried)) {
             limit.is_shadowed = true;
+        }
+        self
+    }
+
+    /// Gives limits other numbers; ids with overrides keep theirs. Must be called before [`Self::with_live`], which shares the limits.
+    #[must_use]
+    pub fn with_numbers(mut self, numbers: impl Iterator<Item = (u32, Numbers)>) -> Self {
+        for (limit, numbers) in numbers {
+            let limits = Arc::get_mut(&mut self.limits);
+            if let Some(limit) = limits.and_then(|limits| limits.get_mut(limit as usize)) {
+                limit.allowance = Allowance::Windows([numbers].into());
+            }
         }
         self
     }
