@@ -7,7 +7,7 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::{directory, simulate};
-use crate::support::binary::run_in;
+use crate::support::binary::{command, run_in};
 
 const RULES: &str = "
 limits:
@@ -155,6 +155,10 @@ fn lists_show_no_ids_unless_they_are_to() {
     let id = &impact[0]["id"];
     assert!(id.starts_with('#') && done.out.contains(id.as_str()), "{}", done.out);
     assert!(denied.iter().any(|row| row["id"] == *id) && denied.iter().all(|row| row["id"].starts_with('#')));
+    // An id may be a path or an agent.
+    let told = std::fs::read_to_string(directory.path().join("denied.csv")).unwrap()
+        + &std::fs::read_to_string(directory.path().join("impact.csv")).unwrap();
+    assert!(!told.contains("/p0") && !told.contains("=agent") && !done.out.contains("/p0"), "{told}{}", done.out);
     let refused = simulate(directory.path(), &["--customers", "customers.csv"]);
     assert!(refused.code == Some(2) && refused.err.contains("--show-ids"), "{}", refused.text());
 }
@@ -167,10 +171,13 @@ fn what_is_read_is_not_overwritten_and_a_full_disk_is_an_error() {
     std::fs::write(at.join("customers.csv"), "name,address\nAcme,192.0.2.1\n").unwrap();
     std::fs::create_dir(at.join("logs")).unwrap();
     std::fs::copy(at.join("access.log"), at.join("logs/access.log")).unwrap();
+    std::fs::hard_link(at.join("access.log"), at.join("linked.csv")).unwrap();
     for (flags, code, told) in [
         (&["--impact", "access.log"][..], 2, "--impact access.log: the file is read"),
         (&["--denied", "./limits.yaml"], 2, "--denied ./limits.yaml: the file is read"),
         (&["logs", "--denied", "logs/access.log"], 2, "--denied logs/access.log: the file is read"),
+        (&["--impact", "linked.csv"], 2, "--impact linked.csv: the file is read"),
+        (&["--denied", "./a.csv", "--impact", "a.csv"], 2, "--impact a.csv: the file is also that of --denied"),
         (&["--denied", "a.csv", "--impact", "a.csv"], 2, "--impact a.csv: the file is also that of --denied"),
         (&["--denied", "absent/a.csv"], 1, "cannot write absent/a.csv: No such file"),
         (&["--denied", "/dev/full"], 1, "cannot write /dev/full: No space left"),
@@ -186,4 +193,17 @@ fn what_is_read_is_not_overwritten_and_a_full_disk_is_an_error() {
     let kept = std::fs::read_to_string(at.join("access.log")).unwrap();
     assert_eq!(kept, log(&lines));
     assert_eq!(run_in(at, &["simulate", "access.log"]).code, Some(0));
+
+    // Neither is the file behind standard input, nor an old list by a run that fails.
+    let input = std::fs::File::open(at.join("access.log")).unwrap();
+    let refused = command(&["simulate", "-", "--denied", "access.log"]).current_dir(at).stdin(input).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert_eq!(std::fs::read_to_string(at.join("access.log")).unwrap(), log(&lines));
+    std::fs::write(at.join("empty.log"), "").unwrap();
+    std::fs::write(at.join("old.csv"), "of yesterday, and much longer than what is written below\n".repeat(99))
+        .unwrap();
+    assert_eq!(run_in(at, &["simulate", "empty.log", "--impact", "old.csv"]).code, Some(1));
+    assert!(std::fs::read_to_string(at.join("old.csv")).unwrap().starts_with("of yesterday"));
+    assert_eq!(run_in(at, &["simulate", "access.log", "--impact", "old.csv"]).code, Some(0));
+    assert!(!std::fs::read_to_string(at.join("old.csv")).unwrap().contains("yesterday"));
 }

@@ -1,11 +1,12 @@
 //! Ctrl-C ends a simulation with the report so far.
 
+use std::fs::File;
 use std::io::Write;
-use std::process::Stdio;
 
 use super::directory;
 use crate::support::binary::command;
 use crate::support::eventually;
+use crate::support::process::Process;
 
 #[test]
 fn ctrl_c_prints_what_was_decided_so_far() {
@@ -19,25 +20,26 @@ fn ctrl_c_prints_what_was_decided_so_far() {
         };
         seconds.map(line).collect::<String>()
     };
+    let [told, errors] = ["report", "errors"].map(|name| directory.path().join(name));
     let mut simulation = command(&["simulate", "-", "--denied", "denied.csv"]);
-    let piped =
-        simulation.current_dir(directory.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = piped.spawn().unwrap();
-    let mut input = child.stdin.take().unwrap();
+    simulation
+        .current_dir(directory.path())
+        .stdout(File::create(&told).unwrap())
+        .stderr(File::create(&errors).unwrap());
+    let (mut process, mut input) = Process::fed(&mut simulation);
     input.write_all(lines(0..20_000).as_bytes()).unwrap();
     let denied = directory.path().join("denied.csv");
     eventually("requests are decided", || match std::fs::metadata(&denied) {
         Ok(found) if found.len() > 0 => Ok(()),
         found => Err(format!("{found:?}")),
     });
-    let id = child.id().to_string();
-    assert!(std::process::Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+    process.signal("INT");
     // The reader waits for the pipe, and sees the end when it has read more.
     let _ = input.write_all(lines(20_000..40_000).as_bytes());
     drop(input);
-    let done = child.wait_with_output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
-    assert_eq!(done.status.code(), Some(1), "{out}{err}");
+    let code = process.wait().code();
+    let [out, err] = [told, errors].map(|file| std::fs::read_to_string(file).unwrap());
+    assert_eq!(code, Some(1), "{out}{err}");
     assert!(out.contains(" would be denied") && err.contains("error: stopped by Ctrl-C"), "{out}{err}");
     assert!(out.lines().count() > 3 && !out.starts_with("40,000 of 40,000"), "{out}");
 }

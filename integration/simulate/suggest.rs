@@ -117,6 +117,27 @@ limits:
     assert!(pipe.code == Some(2) && pipe.err.contains("the logs are read twice"), "{}", pipe.text());
 }
 
+/// With the suggestion for the hour, the limit of a minute sees far more requests of the id with an override.
+#[test]
+fn limits_that_the_suggestions_of_others_change_are_named() {
+    let rules = "
+limits:
+  Minute: { by: ip, count: 20, period: 1m }
+  Hour: { by: ip, count: 1, period: 1h }
+overrides:
+  - Minute: { ids: [192.0.2.2], count: 1, period: 1m }
+";
+    let mut requests: Vec<(u32, u8, u8)> = (0..60).map(|number| (number * 5, 2, 0)).collect();
+    requests.extend((0..540).map(|number| (number % 300, 3 + u8::try_from(number % 45).unwrap(), 0)));
+    requests.sort_unstable();
+    let directory = directory(rules, &log(&requests));
+    let done = suggest(directory.path(), &["--deny-at-most", "1%"]);
+    assert_eq!(done.code, Some(0), "{}", done.text());
+    assert!(done.out.contains("- `Minute`: no numbers keep the share"), "{}", done.out);
+    let changed = done.out.split("## Limits that the suggestions change").nth(1).unwrap();
+    assert!(changed.contains("- `Minute` denies ") && changed.contains(" with the suggestions"), "{}", done.out);
+}
+
 /// Each kind of condition and id that a test can have.
 #[test]
 fn a_test_meets_the_conditions_of_its_limit() {

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -78,6 +78,15 @@ impl Process {
     pub(crate) fn start(command: &mut Command) -> Self {
         let child = command.stdin(Stdio::null()).spawn();
         Self { child: child.unwrap_or_else(|error| panic!("{command:?}: {error}; {INSTALL}")) }
+    }
+
+    /// Starts a program that reads what the test writes.
+    #[track_caller]
+    pub(crate) fn fed(command: &mut Command) -> (Self, ChildStdin) {
+        let child = command.stdin(Stdio::piped()).spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("{command:?}: {error}; {INSTALL}"));
+        let input = child.stdin.take().unwrap();
+        (Self { child }, input)
     }
 
     /// Starts a server and waits until it listens; `None` if it ended instead.

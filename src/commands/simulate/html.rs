@@ -231,7 +231,7 @@ fn most_denied(page: &mut String, limit: &LimitReport, (names, customers): (&Nam
         page.push_str("</tr>");
     }
     page.push_str("</tbody></table>");
-    let kinds: Vec<_> = limit.impact.iter().flat_map(impact::breakdown_text).collect();
+    let kinds: Vec<_> = limit.impact.iter().flat_map(|impact| impact::breakdown_text(impact, names)).collect();
     if !kinds.is_empty() {
         page.push_str("<dl class=\"kinds\">");
         for (kind, values) in kinds {

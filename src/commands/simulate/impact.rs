@@ -67,18 +67,38 @@ fn about(seconds: f64) -> String {
 }
 
 /// What the denied requests of a limit were, by kind, for people. Kinds that the log does not contain are left out.
-pub(super) fn breakdown_text(impact: &LimitImpact) -> Vec<(&'static str, String)> {
-    let text = |values: &Values| {
-        let values = values.top(MOST_VALUES).into_iter();
-        joined(values.map(|(value, denied)| format!("{value} ({})", number_text(denied))), ", ")
+pub(super) fn breakdown_text(impact: &LimitImpact, names: &Names) -> Vec<(&'static str, String)> {
+    let text = |kind: Kind<'_>| {
+        let values = kind.top(MOST_VALUES, names).into_iter();
+        (kind.name, joined(values.map(|(value, denied)| format!("{value} ({})", number_text(denied))), ", "))
     };
-    let kinds = kinds(&impact.breakdown).map(|(name, values)| (name, text(values)));
-    kinds.into_iter().filter(|(_, text)| !text.is_empty()).collect()
+    kinds(&impact.breakdown).map(text).into_iter().filter(|(_, text)| !text.is_empty()).collect()
 }
 
-const fn kinds(breakdown: &Breakdown) -> [(&'static str, &Values); 4] {
+/// The values of one kind.
+pub(super) struct Kind<'a> {
+    name: &'static str,
+    values: &'a Values,
+    /// Clients choose them, and ids may be among them.
+    is_free: bool,
+}
+
+pub(super) const fn kinds(breakdown: &Breakdown) -> [Kind<'_>; 4] {
     let Breakdown { paths, methods, statuses, agents } = breakdown;
-    [("paths", paths), ("methods", methods), ("statuses", statuses), ("agents", agents)]
+    [
+        Kind { name: "paths", values: paths, is_free: true },
+        Kind { name: "methods", values: methods, is_free: false },
+        Kind { name: "statuses", values: statuses, is_free: false },
+        Kind { name: "agents", values: agents, is_free: true },
+    ]
+}
+
+impl Kind<'_> {
+    /// The most frequent values; stand-ins unless ids are shown.
+    pub(super) fn top(&self, most: usize, names: &Names) -> Vec<(String, u64)> {
+        let name = |value: &str| if self.is_free { names.part(value) } else { value.to_owned() };
+        self.values.top(most).into_iter().map(|(value, denied)| (name(value), denied)).collect()
+    }
 }
 
 /// At most `most` ids.
@@ -100,18 +120,17 @@ pub(super) fn json(impact: &LimitImpact, names: &Names, customers: &Customers, m
             "gap_seconds": id.pace.map(|pace| pace.mean),
             "gap_variation": id.pace.map(|pace| pace.variation),
         }));
-        object.insert("by".into(), breakdown(&id.breakdown));
+        object.insert("by".into(), breakdown(&id.breakdown, names));
         Value::Object(object)
     });
     let ids: Vec<Value> = ids.collect();
-    json!({ "ids": ids, "unlisted": impact.unlisted, "by": breakdown(&impact.breakdown) })
+    json!({ "ids": ids, "unlisted": impact.unlisted, "by": breakdown(&impact.breakdown, names) })
 }
 
-fn breakdown(found: &Breakdown) -> Value {
-    let values = |values: &Values| -> Value {
-        let values = values.top(MOST_VALUES).into_iter();
-        values.map(|(value, denied)| json!({ "value": value, "denied": denied })).collect()
+fn breakdown(found: &Breakdown, names: &Names) -> Value {
+    let values = |kind: Kind<'_>| {
+        let values = kind.top(MOST_VALUES, names).into_iter();
+        (kind.name.to_owned(), values.map(|(value, denied)| json!({ "value": value, "denied": denied })).collect())
     };
-    let kinds = kinds(found).map(|(name, found)| (name.to_owned(), values(found)));
-    Value::Object(kinds.into_iter().collect())
+    Value::Object(kinds(found).map(values).into_iter().collect())
 }

@@ -1,17 +1,19 @@
 //! The CSV files of `weir simulate`: each denied request, each denied id, and the customers behind ids.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use csv::{Reader, ReaderBuilder, StringRecord, Writer, WriterBuilder};
 
-use super::impact::{denied_by, share};
+use super::impact::{Kind, denied_by, kinds, share};
 use super::json::instant;
 use super::names::Names;
 use crate::commands::exit::Failure;
-use crate::simulation::impact::{DeniedRequest, IdImpact, LimitImpact, Pace, Values};
+use crate::commands::print::joined;
+use crate::simulation::impact::{DeniedRequest, IdImpact, LimitImpact, Pace};
 use crate::simulation::report::Report;
 
 /// The values of denied requests that a cell has.
@@ -42,6 +44,9 @@ pub(super) struct Lists {
 struct CsvFile {
     path: PathBuf,
     writer: Writer<File>,
+    /// Written first.
+    columns: Vec<String>,
+    is_begun: bool,
     /// The first error. Nothing is written after it.
     error: Option<csv::Error>,
 }
@@ -70,31 +75,28 @@ impl ListArgs {
 
     /// Opens the files. None of `read`, which are the files and directories that the simulation reads, is overwritten.
     pub(super) fn open(&self, read: Vec<PathBuf>) -> Result<Lists, Failure> {
-        let read = read.into_iter().chain(self.customers.clone());
-        let read: Vec<PathBuf> = read.filter_map(|path| path.canonicalize().ok()).collect();
-        let is_read =
-            |path: &Path| path.canonicalize().is_ok_and(|path| read.iter().any(|read| path.starts_with(read)));
-        let create = |flag: &str, path: &Option<PathBuf>, other: &Option<PathBuf>| {
-            let Some(path) = path else { return Ok(None) };
-            let name = path.display();
-            if is_read(path) {
-                return Err(Failure::usage(format!("{flag} {name}: the file is read; name a new one")));
-            }
-            if Some(path) == other.as_ref() {
-                return Err(Failure::usage(format!("{flag} {name}: the file is also that of --denied")));
-            }
-            let file =
-                File::create(path).map_err(|error| Failure::bad_input(format!("cannot write {name}: {error}")))?;
-            let writer = WriterBuilder::new().buffer_capacity(1 << 16).flexible(true).from_writer(file);
-            Ok(Some(CsvFile { path: path.clone(), writer, error: None }))
-        };
+        let read: Vec<PathBuf> = read.into_iter().chain(self.customers.clone()).collect();
         let customers = self.customers.as_deref().map(CustomersFile::open).transpose()?;
-        let mut denied = create("--denied", &self.denied, &None)?;
-        if let Some(file) = &mut denied {
-            file.write(&["time", "limit", "denied_by", "id", "method", "path", "status", "agent"].map(str::to_owned));
+        let header = "time,limit,denied_by,id,method,path,status,agent";
+        let denied = self.denied.as_ref().map(|path| CsvFile::open("--denied", path, &read, header)).transpose()?;
+        if let (Some(denied), Some(impact)) = (&self.denied, &self.impact)
+            && identity(denied).is_some_and(|denied| identity(impact) == Some(denied))
+        {
+            let name = impact.display();
+            return Err(Failure::usage(format!("--impact {name}: the file is also that of --denied")));
         }
-        Ok(Lists { denied, impact: create("--impact", &self.impact, &self.denied)?, customers })
+        let impact = self.impact.as_ref().map(|path| CsvFile::open("--impact", path, &read, IMPACT)).transpose()?;
+        Ok(Lists { denied, impact, customers })
     }
+}
+
+/// The columns of `--impact` before those of `--customers`.
+const IMPACT: &str = "limit,denied_by,id,requests,denied,share,first,last,peak,peak_at,agents,share_401,share_404,gap_seconds,\
+                      gap_variation,paths,methods,statuses,top_agents";
+
+/// A file, whatever its names; `None` if there is none.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    path.metadata().ok().map(|found| (found.dev(), found.ino()))
 }
 
 impl Lists {
@@ -109,9 +111,9 @@ impl Lists {
                 denied_by(request.by).to_owned(),
                 cell(&names.name(&request.id.join(":"))),
                 cell(seen.method.as_deref().unwrap_or_default()),
-                cell(seen.path.as_deref().unwrap_or_default()),
+                cell(&names.part(seen.path.as_deref().unwrap_or_default())),
                 seen.status.map(|status| status.to_string()).unwrap_or_default(),
-                cell(seen.agent.as_deref().unwrap_or_default()),
+                cell(&names.part(seen.agent.as_deref().unwrap_or_default())),
             ]);
         })
     }
@@ -127,7 +129,8 @@ impl Lists {
         }
         let customers = self.customers.map(|file| file.read(report, err)).transpose()?.unwrap_or_default();
         if let Some(mut file) = self.impact {
-            file.write(&header(&customers));
+            let columns = customers.columns.iter().map(|column| format!("customer_{column}"));
+            file.columns.extend(columns);
             for (limit, impact) in impacts(report) {
                 for id in &impact.ids {
                     file.write(&row(limit, id, names, &customers));
@@ -145,13 +148,43 @@ fn impacts(report: &Report) -> impl Iterator<Item = (&str, &LimitImpact)> {
 }
 
 impl CsvFile {
+    /// Opens a file, which stays as it is until something is written.
+    fn open(flag: &str, path: &Path, read: &[PathBuf], columns: &str) -> Result<Self, Failure> {
+        let name = path.display();
+        let known = identity(path);
+        let full = path.canonicalize().ok();
+        let is_read = read.iter().any(|read| {
+            let is_within = || Some(full.as_ref()?.starts_with(read.canonicalize().ok()?));
+            (known.is_some() && identity(read) == known) || is_within() == Some(true)
+        });
+        if is_read {
+            return Err(Failure::usage(format!("{flag} {name}: the file is read; name a new one")));
+        }
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = file.map_err(|error| Failure::bad_input(format!("cannot write {name}: {error}")))?;
+        let writer = WriterBuilder::new().buffer_capacity(1 << 16).flexible(true).from_writer(file);
+        Ok(Self {
+            path: path.to_owned(),
+            writer,
+            columns: columns.split(',').map(str::to_owned).collect(),
+            is_begun: false,
+            error: None,
+        })
+    }
+
     fn write(&mut self, cells: &[String]) {
-        if self.error.is_none() {
+        if !std::mem::replace(&mut self.is_begun, true) {
+            // Devices and pipes have no length.
+            let _ = self.writer.get_ref().set_len(0);
+            self.error = self.writer.write_record(&self.columns).err();
+        }
+        if self.error.is_none() && !cells.is_empty() {
             self.error = self.writer.write_record(cells).err();
         }
     }
 
     fn finish(mut self) -> Result<(), Failure> {
+        self.write(&[]);
         let flushed = self.writer.flush().map_err(csv::Error::from);
         let error = self.error.or(flushed.err());
         error.map_or(Ok(()), |error| Err(Failure::bad_input(format!("cannot write {}: {error}", self.path.display()))))
@@ -218,13 +251,6 @@ fn keys(id: &[String]) -> impl Iterator<Item = String> {
     std::iter::once(id.join(":")).chain(parts.iter().cloned())
 }
 
-fn header(customers: &Customers) -> Vec<String> {
-    let own = "limit,denied_by,id,requests,denied,share,first,last,peak,peak_at,agents,share_401,share_404,gap_seconds,\
-               gap_variation,paths,methods,statuses,top_agents";
-    let of_customers = customers.columns.iter().map(|column| format!("customer_{column}"));
-    own.split(',').map(str::to_owned).chain(of_customers).collect()
-}
-
 fn row(limit: &str, id: &IdImpact, names: &Names, customers: &Customers) -> Vec<String> {
     let gap = |of: fn(&Pace) -> f64| id.pace.as_ref().map(|pace| format!("{:.3}", of(pace))).unwrap_or_default();
     let mut cells = vec![
@@ -245,16 +271,16 @@ fn row(limit: &str, id: &IdImpact, names: &Names, customers: &Customers) -> Vec<
         gap(|pace| pace.variation),
     ];
     let found = &id.breakdown;
-    cells.extend([&found.paths, &found.methods, &found.statuses, &found.agents].map(values));
+    cells.extend(kinds(found).map(|kind| values(&kind, names)));
     let empty = || vec![String::new(); customers.columns.len()];
     cells.extend(customers.row(&id.id).cloned().unwrap_or_else(empty));
     cells
 }
 
 /// `120 /search; 3 /login`
-fn values(values: &Values) -> String {
-    let texts = values.top(MOST_VALUES).into_iter().map(|(value, denied)| format!("{denied} {value}"));
-    texts.collect::<Vec<_>>().join("; ")
+fn values(kind: &Kind<'_>, names: &Names) -> String {
+    let top = kind.top(MOST_VALUES, names).into_iter();
+    joined(top.map(|(value, denied)| format!("{denied} {value}")), "; ")
 }
 
 /// Text that a client has chosen. A spreadsheet would calculate what begins with one of these characters.

@@ -92,7 +92,8 @@ impl Args {
     fn read(&self) -> Vec<PathBuf> {
         let config::Files { limits, overrides, envoy_ratelimit, .. } = self.rules.files();
         let rules = limits.into_iter().chain(overrides).chain(envoy_ratelimit);
-        rules.chain(self.logs.read().chain(&self.against).cloned()).collect()
+        let input = self.logs.files().filter(|path| path.as_os_str() == "-").map(|_| PathBuf::from("/dev/stdin"));
+        rules.chain(self.logs.read().chain(&self.against).cloned()).chain(input).collect()
     }
 }
 

@@ -19,8 +19,13 @@ impl Names {
     }
 
     pub(super) fn name(&self, id: &str) -> String {
+        if id.is_empty() { "(all)".to_owned() } else { self.part(id) }
+    }
+
+    /// A text that may hold an id, such as a path.
+    pub(super) fn part(&self, id: &str) -> String {
         if id.is_empty() {
-            return "(all)".to_owned();
+            return String::new();
         }
         let Some(fingerprinter) = &self.hash else { return id.to_owned() };
         let mut hash = fingerprinter.start();

@@ -116,7 +116,7 @@ fn most_denied(text: &mut String, limit: &LimitReport, names: &Names, customers:
             detail(text, "", &format!("  {facts}"));
         }
     }
-    for (kind, values) in limit.impact.iter().flat_map(impact::breakdown_text) {
+    for (kind, values) in limit.impact.iter().flat_map(|impact| impact::breakdown_text(impact, names)) {
         detail(text, kind, &values);
     }
 }

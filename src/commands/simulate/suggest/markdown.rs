@@ -17,6 +17,9 @@ pub(super) fn render(suggested: &Suggested<'_>, logs: &str, rules: &str) -> Stri
     for told in left_out::sentences(before, false) {
         let _ = writeln!(text, "- {told}");
     }
+    if before.overflowed > 0 {
+        text.push_str("- there are more ids than --max-keys, so that some share a bucket and are denied more\n");
+    }
     if let Some((first, last)) = before.span {
         let _ = writeln!(text, "- the requests are from {} to {} UTC", instant(first), instant(last));
     }
@@ -25,7 +28,7 @@ pub(super) fn render(suggested: &Suggested<'_>, logs: &str, rules: &str) -> Stri
     } else {
         let _ = writeln!(
             text,
-            "\nThe numbers below are the smallest with which each limit denies at most {}, rounded up to two digits.",
+            "\nWith all of the numbers below in force, each of these limits denies at most {}.",
             shares(goal)
         );
     }
@@ -41,10 +44,28 @@ pub(super) fn render(suggested: &Suggested<'_>, logs: &str, rules: &str) -> Stri
             let _ = writeln!(text, "- `{name}`: {why}");
         }
     }
+    changed(&mut text, suggested);
     if !proposals.is_empty() {
         text.push_str(NEXT);
     }
     text
+}
+
+/// Names the limits that deny more or less without a suggestion, because of the others' numbers.
+fn changed(text: &mut String, suggested: &Suggested<'_>) {
+    let Suggested { before, after, proposals, .. } = suggested;
+    let pairs = (0..).zip(before.side.limits.iter().zip(&after.side.limits));
+    let others = pairs.filter(|(place, _)| proposals.iter().all(|proposal| proposal.limit != *place));
+    let mut changed = others.filter(|(_, (before, after))| before.denied != after.denied).peekable();
+    if changed.peek().is_some() {
+        text.push_str(
+            "\n## Limits that the suggestions change\n\nThey keep their numbers, but get other requests:\n\n",
+        );
+    }
+    for (_, (before, after)) in changed {
+        let [now, then] = [before, after].map(|found| of(found.denied, found.requests, "request"));
+        let _ = writeln!(text, "- `{}` denies {now} now, and {then} with the suggestions", before.name);
+    }
 }
 
 const NEXT: &str = "

@@ -25,7 +25,7 @@ mod tests_of;
 const DEFAULT_SHARE: u64 = 1_000;
 
 /// Limits whose numbers change can give each other more requests. So often the logs are decided again until the numbers are right.
-const MOST_ROUNDS: usize = 4;
+const MOST_ROUNDS: usize = 10;
 
 /// Suggests numbers for limits from access logs: a candidate, tests and the text of a pull request
 #[derive(clap::Args, Debug)]
@@ -81,7 +81,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let mut after = None;
     for _ in 0..MOST_ROUNDS {
         let report = args.simulate(goal, &proposals, &mut std::io::sink())?;
-        if raise(&mut proposals, &report, goal) {
+        if raise(&mut proposals, &mut refused, &report, goal) {
             after = Some(report);
             break;
         }

@@ -68,8 +68,9 @@ fn proposal(rules: &Rules, index: u32, found: &LimitReport) -> Result<Proposal, 
     Ok(Proposal { limit: index, number, numbers, peaks: suggestion.peaks })
 }
 
-/// Raises the proposals with which a limit denies too much, now that the numbers of others have changed. Returns true if none does.
-pub(super) fn raise(proposals: &mut Vec<Proposal>, report: &Report, goal: Goal) -> bool {
+/// Raises the proposals with which a limit denies too much, now that the numbers of others have changed, and refuses those that cannot be
+/// raised. Returns true if there were none.
+pub(super) fn raise(proposals: &mut Vec<Proposal>, refused: &mut Vec<Refused>, report: &Report, goal: Goal) -> bool {
     let mut are_kept = true;
     proposals.retain_mut(|proposal| {
         let Some(found) = report.side.limits.get(proposal.limit as usize).filter(|found| !goal.is_kept(found)) else {
@@ -79,7 +80,11 @@ pub(super) fn raise(proposals: &mut Vec<Proposal>, report: &Report, goal: Goal) 
         let suggestion = found.suggestion.as_ref().and_then(|suggestion| suggestion.as_ref().ok());
         let number = suggestion.and_then(|suggestion| suggestion.both).map(|found| rounded_up(found.number));
         let next = number.and_then(|number| Some((number, with_number(&proposal.numbers, Axis::Both, number)?)));
-        let Some((number, numbers)) = next.filter(|(number, _)| *number > proposal.number) else { return false };
+        let Some((number, numbers)) = next.filter(|(number, _)| *number > proposal.number) else {
+            let why = "no numbers keep the share when the other limits have theirs".to_owned();
+            refused.push(Refused { limit: proposal.limit, name: found.name.clone(), why });
+            return false;
+        };
         (proposal.number, proposal.numbers) = (number, numbers);
         true
     });
