@@ -43,7 +43,8 @@ proptest! {
             let burst = if algorithm.starts_with("sliding") || burst == count { String::new() } else { format!("burst: {burst}, ") };
             format!(
                 "limits:\n  Tried: {{ by: ip, algorithm: {algorithm}, {burst}count: {count}, period: 1m, mode: shadow }}\n  \
-                 Other: {{ by: global, count: 200, period: 5m }}\noverrides:\n  - Tried: {{ ids: [192.0.2.5], count: 1, period: 10m }}\n"
+                 Other: {{ by: global, count: 200, period: 5m }}\n  \
+                 Shut: {{ match: {{ cidr: 192.0.2.4/32 }}, deny: true }}\noverrides:\n  - Tried: {{ ids: [192.0.2.5], count: 1, period: 10m }}\n"
             )
         };
         let (burst, count) = if algorithm.starts_with("sliding") { (4, 4) } else { (3, 4) };

@@ -207,3 +207,28 @@ fn what_is_read_is_not_overwritten_and_a_full_disk_is_an_error() {
     assert_eq!(run_in(at, &["simulate", "access.log", "--impact", "old.csv"]).code, Some(0));
     assert!(!std::fs::read_to_string(at.join("old.csv")).unwrap().contains("yesterday"));
 }
+
+/// A denied request may have no id, and values that occur once are not counted as often as others.
+#[test]
+fn requests_without_an_id_and_rare_values_are_counted_as_they_are() {
+    let rules = "limits:\n  Account: { by: { header: referer }, missing: deny, count: 5, period: 1h }\n  \
+                 All: { by: global, count: 1, period: 1h, mode: shadow }\n";
+    let mut log = String::new();
+    for number in 0..500 {
+        let (minute, second) = (number / 60, number % 60);
+        let _ = writeln!(
+            log,
+            "192.0.2.1 - - [22/Nov/2026:10:{minute:02}:{second:02} +0000] \"GET /item/{number} HTTP/1.1\" 200 5 \"-\" \"a\u{1b}[31m\""
+        );
+    }
+    let directory = directory(rules, &log);
+    let done = simulate(directory.path(), &["--show-ids", "--impact", "impact.csv", "--denied", "denied.csv"]);
+    assert!(done.err.contains("note: 500 denied requests have no id"), "{}", done.err);
+    assert!(!done.text().contains('\u{1b}'), "{}", done.text());
+    let denied = records(&directory.path().join("denied.csv"));
+    let ids: Vec<_> = denied.iter().filter(|row| row["limit"] == "Account").map(|row| row["id"].as_str()).collect();
+    assert_eq!(ids, vec!["(none)"; 500]);
+    assert!(denied.iter().all(|row| !row["agent"].contains('\u{1b}')), "{denied:?}");
+    let impact = records(&directory.path().join("impact.csv"));
+    assert!(impact.iter().all(|row| row["paths"].split("; ").all(|path| path.starts_with("1 /item/"))), "{impact:?}");
+}

@@ -133,7 +133,7 @@ overrides:
     let directory = directory(rules, &log(&requests));
     let done = suggest(directory.path(), &["--deny-at-most", "1%"]);
     assert_eq!(done.code, Some(0), "{}", done.text());
-    assert!(done.out.contains("- `Minute`: no numbers keep the share"), "{}", done.out);
+    assert!(done.out.contains("- `Minute`: no numbers"), "{}", done.out);
     let changed = done.out.split("## Limits that the suggestions change").nth(1).unwrap();
     assert!(changed.contains("- `Minute` denies ") && changed.contains(" with the suggestions"), "{}", done.out);
 }

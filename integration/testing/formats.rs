@@ -1,6 +1,8 @@
 //! The formats of `weir test` for programs.
 
 use super::check;
+use crate::support::binary::{command, run_in};
+use crate::support::process::finish;
 
 /// A test that passes, and one that fails, with a name that means something in each format.
 const RULES: &str = "\
@@ -99,4 +101,23 @@ fn programs_learn_of_limits_that_no_test_sees_deny() {
     let expected = "::warning file=r.yaml,title=untested limits::no test touches these limits: B\n\
                     ::warning file=r.yaml,title=untested limits::no test sees these limits deny: A\n";
     assert_eq!(told("github", 1), expected);
+}
+
+/// A terminal, or a pipeline that forces colors, changes nothing in what programs read.
+#[test]
+fn documents_for_programs_have_no_colors_and_junit_a_reason_for_its_exit_code() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("r.yaml"), RULES).unwrap();
+    let unseen = "limits: { A: { burst: 1 } }\ntests: { one passes: [{ get: /, expect: allow }] }\n";
+    std::fs::write(directory.path().join("unseen.yaml"), unseen).unwrap();
+    for format in ["junit", "tap", "github"] {
+        let mut forced = command(&["test", "r.yaml", "--format", format]);
+        let done = finish(forced.current_dir(directory.path()).env("CLICOLOR_FORCE", "1"));
+        let plain = run_in(directory.path(), &["test", "r.yaml", "--format", format]);
+        assert_eq!(without_times(&done.out), without_times(&plain.out));
+    }
+    let done = run_in(directory.path(), &["test", "unseen.yaml", "--require-denials", "--format", "junit"]);
+    assert_eq!(done.code, Some(1), "{}", done.text());
+    let told = "error: --require-denials: unseen.yaml: no test sees these limits deny: A";
+    assert!(done.err.contains(told), "{}", done.err);
 }

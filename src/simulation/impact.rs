@@ -10,7 +10,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::frequent_ids::FrequentIds;
 use crate::engine::stable_hash::stable;
 use crate::logs::LogEntry;
-use crate::message::lossless;
+use crate::message::lossless::{self, shown};
 
 /// The most denied ids that are listed with what they asked for, of all limits together. Beyond, only their requests are counted.
 pub const MOST_DETAILED: usize = 50_000;
@@ -46,15 +46,16 @@ pub struct DeniedRequest<'a> {
     pub at: Micros,
     pub limit: &'a str,
     pub by: DeniedBy,
-    /// The parts of its id; empty for `by: global`.
-    pub id: Vec<String>,
+    /// The parts of its id, empty for `by: global`; `None` if it has no id.
+    pub id: Option<Vec<String>>,
     pub seen: &'a Seen,
 }
 
 /// Takes each denied request in the order of the log.
 pub type DeniedSink<'a> = dyn FnMut(&DeniedRequest<'_>) + 'a;
 
-/// The values of denied requests with how often each occurs. They are exact for fewer than 14 different values; beyond, rare ones are missing.
+/// The values of denied requests with how often each occurs at least. They are exact for fewer than 14 different values; beyond, rare ones
+/// are missing.
 #[derive(Debug, Default)]
 pub struct Breakdown {
     pub paths: Values,
@@ -104,8 +105,10 @@ pub struct LimitImpact {
     pub ids: Vec<IdImpact>,
     /// Of the requests that the limit denies, without those that only its candidate would.
     pub breakdown: Breakdown,
-    /// Denied requests of ids that are not listed.
+    /// Denied requests of ids that are not listed, because there are too many.
     pub unlisted: u64,
+    /// Denied requests without an id.
+    pub without_id: u64,
 }
 
 /// Follows the ids of all limits of one side.
@@ -123,6 +126,7 @@ struct LimitIds {
     ids: ByFingerprint<u128, IdUse>,
     breakdown: Breakdown,
     unlisted: u64,
+    without_id: u64,
 }
 
 struct IdUse {
@@ -157,10 +161,10 @@ impl Seen {
         let agent = entry.headers.iter().find(|(name, _)| name == "user-agent");
         let path = entry.target.as_deref().map(|target| target.split('?').next().unwrap_or_default().to_owned());
         Self {
-            method: entry.method.as_deref().map(str::to_owned),
-            path,
+            method: entry.method.as_deref().map(|method| shown(method).into_owned()),
+            path: path.map(|path| shown(&path).into_owned()),
             status: entry.status,
-            agent: agent.map(|(_, value)| lossless::text(value).into_owned()),
+            agent: agent.map(|(_, value)| shown(&lossless::text(value)).into_owned()),
         }
     }
 }
@@ -184,10 +188,11 @@ impl Values {
         }
     }
 
-    /// The values with the most requests, the most frequent first.
+    /// The values with the most requests, the most frequent first, and how many they have at least.
     pub fn top(&self, most: usize) -> Vec<(&str, u64)> {
+        let counters = self.0.counters();
         let mut all: Vec<(&str, u64)> =
-            self.0.counters().map(|(_, counter)| (counter.text.as_str(), counter.count)).collect();
+            counters.map(|(_, counter)| (counter.text.as_str(), counter.count - counter.error)).collect();
         all.sort_by(|a, b| b.1.cmp(&a.1).then(a.0.cmp(b.0)));
         all.truncate(most);
         all
@@ -210,13 +215,13 @@ impl Impact {
                 limit.breakdown.add(seen);
             }
             let Some(id) = outcome.id else {
-                limit.unlisted += denied.iter().flatten().count() as u64;
+                limit.without_id += u64::from(outcome.is_denied);
                 continue;
             };
             let period = now.0.checked_div(limit.period).unwrap_or_default();
             if !limit.ids.contains_key(&id) {
                 if self.room == 0 {
-                    limit.unlisted += denied.iter().flatten().count() as u64;
+                    limit.unlisted += u64::from(denied.iter().any(Option::is_some));
                     continue;
                 }
                 self.room -= 1;
@@ -246,10 +251,10 @@ impl Impact {
     /// In the order of the limits.
     pub(super) fn into_report(self) -> impl Iterator<Item = LimitImpact> {
         self.limits.into_iter().map(|limit| {
-            let LimitIds { period, ids, breakdown, unlisted } = limit;
+            let LimitIds { period, ids, breakdown, unlisted, without_id } = limit;
             let mut ids: Vec<IdImpact> = ids.into_values().flat_map(|known| known.into_report(period)).collect();
             ids.sort_by(|a, b| b.denied.cmp(&a.denied).then_with(|| a.id.cmp(&b.id)));
-            LimitImpact { ids, breakdown, unlisted }
+            LimitImpact { ids, breakdown, unlisted, without_id }
         })
     }
 }
@@ -272,7 +277,7 @@ pub(super) fn tell(
 ) {
     for outcome in outcomes {
         for by in denied_by(outcome).into_iter().flatten() {
-            let (limit, id) = (side.rules.name(outcome.limit), id_parts(side, asked, outcome));
+            let (limit, id) = (side.rules.name(outcome.limit), outcome.id.map(|_| id_parts(side, asked, outcome)));
             sink(&DeniedRequest { at, limit, by, id, seen });
         }
     }
@@ -378,7 +383,9 @@ mod tests {
             values.add(Some(&format!("/rare/{number}")));
             values.add(Some("/often"));
         }
-        assert_eq!(values.top(1)[0].0, "/often");
+        let top = values.top(5);
+        assert_eq!(top[0].0, "/often");
+        assert!((900..=1_000).contains(&top[0].1) && top[1..].iter().all(|(_, count)| *count == 1), "{top:?}");
         values.add(Some(&"ä".repeat(1_000)));
     }
 }

@@ -166,7 +166,10 @@ impl Record {
                 let number = |charge: &Recorded| charge.at.0.checked_div(period);
                 number(one) == number(other)
             });
-            let sum = |charges: &[Recorded]| charges.iter().map(|charge| charge.cost & !TAKES_NOTHING).sum();
+            let sum = |charges: &[Recorded]| {
+                let costs = charges.iter().map(|charge| charge.cost & !TAKES_NOTHING);
+                costs.fold(0, u64::saturating_add)
+            };
             in_period.map(sum).max().unwrap_or_default()
         };
         let mut peaks: Vec<u64> = self.charges.chunk_by(|one, other| one.id == other.id).map(of_id).collect();

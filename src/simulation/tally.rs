@@ -138,7 +138,9 @@ impl Tally {
             let period = now.0.checked_div(tally.period).unwrap_or_default();
             let number = outcome.id.and_then(|id| tally.ids.count(id, period, outcome.is_denied, &mut self.room));
             if let Some(record) = &mut tally.record {
-                let charge = outcome.charge.and_then(|place| asked.deciding.plan.charges.get(place));
+                // A request that is denied before the store is asked charges nothing, whatever the numbers.
+                let charge = outcome.charge.filter(|_| !asked.deciding.plan.is_denied());
+                let charge = charge.and_then(|place| asked.deciding.plan.charges.get(place));
                 let is_denied_by_others = is_denied
                     && outcomes
                         .iter()

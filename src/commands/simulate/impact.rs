@@ -124,7 +124,7 @@ pub(super) fn json(impact: &LimitImpact, names: &Names, customers: &Customers, m
         Value::Object(object)
     });
     let ids: Vec<Value> = ids.collect();
-    json!({ "ids": ids, "unlisted": impact.unlisted, "by": breakdown(&impact.breakdown, names) })
+    json!({ "ids": ids, "unlisted": impact.unlisted, "without_id": impact.without_id, "by": breakdown(&impact.breakdown, names) })
 }
 
 fn breakdown(found: &Breakdown, names: &Names) -> Value {

@@ -109,7 +109,7 @@ impl Lists {
                 instant(request.at),
                 request.limit.to_owned(),
                 denied_by(request.by).to_owned(),
-                cell(&names.name(&request.id.join(":"))),
+                request.id.as_ref().map_or_else(|| "(none)".to_owned(), |id| cell(&names.name(&id.join(":")))),
                 cell(seen.method.as_deref().unwrap_or_default()),
                 cell(&names.part(seen.path.as_deref().unwrap_or_default())),
                 seen.status.map(|status| status.to_string()).unwrap_or_default(),
@@ -120,12 +120,16 @@ impl Lists {
 
     /// Reads the customers of denied ids, writes the ids, and closes the files.
     pub(super) fn finish(self, report: &Report, names: &Names, err: &mut dyn Write) -> Result<Customers, Failure> {
-        let unlisted: u64 = impacts(report).map(|(_, impact)| impact.unlisted).sum();
+        let sum = |of: fn(&LimitImpact) -> u64| impacts(report).map(|(_, impact)| of(impact)).sum::<u64>();
+        let (unlisted, without_id) = (sum(|impact| impact.unlisted), sum(|impact| impact.without_id));
         if unlisted > 0 {
             writeln!(
                 err,
-                "note: {unlisted} denied requests are of ids that are not listed, because there are too many"
+                "note: --impact lacks the ids of {unlisted} denied requests, because there are too many ids"
             )?;
+        }
+        if without_id > 0 {
+            writeln!(err, "note: {without_id} denied requests have no id, so --impact lists none for them")?;
         }
         let customers = self.customers.map(|file| file.read(report, err)).transpose()?.unwrap_or_default();
         if let Some(mut file) = self.impact {

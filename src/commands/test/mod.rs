@@ -140,7 +140,8 @@ async fn run_all(
     let filter = args.filter.as_deref();
     let (mut has_tests, mut empty) = (false, Vec::new());
     let (mut player, mut seen) = (None, DenialsSeen::default());
-    let mut results = Results::new(out, Palette::out(), args.format);
+    let palette = if args.format == Format::Text { Palette::out() } else { Palette::default() };
+    let mut results = Results::new(out, palette, args.format);
     for path in &named {
         let source = config::read_rules(path)?;
         let mut has_none = source.text.trim().is_empty();
@@ -174,7 +175,7 @@ async fn run_all(
     // A test that fails ends before its last steps.
     let tells_unseen = tally.failed == 0 && filter.is_none();
     if results.is_for_people() {
-        for path in empty {
+        for path in &empty {
             writeln!(results.out, "{path} has no tests")?;
         }
         if tells_unseen {
@@ -185,6 +186,13 @@ async fn run_all(
         results.print(&if tells_unseen { seen.told() } else { Vec::new() })?;
     }
     let is_enough = !args.require_denials || seen.is_whole();
+    if tally.failed == 0 && !is_enough && args.format == Format::Junit {
+        // The document has no place for it.
+        let told = joined(seen.told().iter().map(|(file, sentence)| format!("{file}: {sentence}")), "; ");
+        let without = joined(&empty, ", ");
+        let told = if without.is_empty() { told } else { format!("{told}; no tests in {without}") };
+        return Err(Failure::bad_input(format!("--require-denials: {}", told.trim_start_matches("; "))));
+    }
     Ok(if tally.failed == 0 && is_enough { ExitCode::Success } else { ExitCode::BadInput })
 }
 

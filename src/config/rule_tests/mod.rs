@@ -17,7 +17,7 @@ pub(super) mod step;
 pub(super) mod subject;
 
 pub use expectation::{Expectation, LimitExpectation, LimitVerdict, Wait};
-pub use step::Step;
+pub use step::{MOST_REPEATED, Step};
 pub use subject::{Subject, TestCharge, TestDescriptors, TestRequest};
 
 /// The wall clock at a test's start if it has no `epoch`: 2026-01-01T00:00:00Z. It was a Thursday, like the first day of the

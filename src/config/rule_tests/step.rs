@@ -12,7 +12,7 @@ use crate::engine::algorithms::micros::{EXACT, Micros};
 pub(in super::super) const TIME_KEYS: [&str; 5] = ["at", "after", "repeat", "every", "expect"];
 
 /// The requests of one step. A longer run is a load test, not a test of rules.
-pub(in super::super) const MOST_REPEATED: u64 = 100_000;
+pub const MOST_REPEATED: u64 = 100_000;
 
 /// One request or charge, or several like it.
 #[derive(Clone, Debug)]

@@ -71,8 +71,8 @@ fn changed(text: &mut String, suggested: &Suggested<'_>) {
 const NEXT: &str = "
 ## Before the numbers are enforced
 
-- [ ] The candidates have run beside the limits for as long as the traffic repeats itself, at least a day.
-- [ ] `candidate_denied` in the metrics, or the list of ids that each candidate would deny, is what this document says.
+- [ ] Candidates and limits in shadow have seen live traffic for as long as the traffic repeats itself, at least a day.
+- [ ] The share of `candidate_denied` in the metrics is about what this document says.
 - [ ] Whom the numbers deny is known: `weir simulate --impact` lists the ids.
 ";
 

@@ -127,7 +127,11 @@ impl Args {
         };
         let rules = self.rules.load(Fingerprinter::new((0, 0)), Micros(0), &mut std::io::sink())?;
         let passes = super::super::test::passes(&format!("tests:\n{text}"), with_numbers(rules, all))?;
-        Ok(if passes { Ok(text) } else { Err("other limits or overrides decide the same requests") })
+        Ok(if passes {
+            Ok(text)
+        } else {
+            Err("such a test does not pass, for example because another limit denies its requests first")
+        })
     }
 }
 

@@ -81,7 +81,7 @@ pub(super) fn raise(proposals: &mut Vec<Proposal>, refused: &mut Vec<Refused>, r
         let number = suggestion.and_then(|suggestion| suggestion.both).map(|found| rounded_up(found.number));
         let next = number.and_then(|number| Some((number, with_number(&proposal.numbers, Axis::Both, number)?)));
         let Some((number, numbers)) = next.filter(|(number, _)| *number > proposal.number) else {
-            let why = "no numbers keep the share when the other limits have theirs".to_owned();
+            let why = "no numbers were found that keep the share when the other limits have theirs".to_owned();
             refused.push(Refused { limit: proposal.limit, name: found.name.clone(), why });
             return false;
         };

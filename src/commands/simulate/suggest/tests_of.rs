@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use serde_json::Value;
 
 use super::super::super::print::joined;
+use crate::config::rule_tests::MOST_REPEATED;
 use crate::engine::limit::matching::{PartMatch, ValueTest};
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::request::part::Part;
@@ -26,6 +27,9 @@ pub(super) fn tests(limit: &Limit, number: u64) -> Result<String, &'static str> 
     let requests = number / cost;
     if requests == 0 {
         return Err("a request takes more than the number");
+    }
+    if requests > MOST_REPEATED {
+        return Err("a test cannot send so many requests");
     }
     let (name, denied) = (&limit.name, if limit.is_enforced() { "deny" } else { "would_deny" });
     let request = request(limit)?;
