@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 
 use super::{TOKEN, ask_with, done, each_store};
-use crate::support::eventually;
 use crate::support::weir::Weir;
 use crate::support::wire::{Message, Wire};
 
@@ -22,15 +21,6 @@ fn stable(answer: &Message) -> (String, Vec<(String, String)>, String) {
 
 fn count(weir: &Weir, result: &str) -> u64 {
     weir.metric(&format!("weir_decisions_total{{limit=\"L\",result=\"{result}\"}}"))
-}
-
-#[track_caller]
-fn reload(weir: &Weir, rules: &str) {
-    let reloads = || weir.metric("weir_config_reloads_total{result=\"success\"}");
-    let before = reloads();
-    std::fs::write(weir.limits_file(), rules).unwrap();
-    weir.signal("HUP");
-    eventually("the new rules are in force", || if reloads() > before { Ok(()) } else { Err(weir.log()) });
 }
 
 /// The tokens left in the windows of a bucket, under this key.
@@ -96,18 +86,18 @@ fn a_reload_adds_changes_and_removes_a_candidate() {
         let weir = serve(&format!("limits: {{ {PLAIN} }}"), store);
         let spend = || weir.get("/l", &[("x-id", "7")]).header("ratelimit").map(str::to_owned);
         assert_eq!(spend().as_deref(), Some("\"L\";r=4"), "{name}");
-        reload(&weir, &with_candidate("{ burst: 1 }"));
+        weir.reload(&with_candidate("{ burst: 1 }"));
         assert_eq!(spend().as_deref(), Some("\"L\";r=3"), "{name}");
         assert_eq!(
             (count(&weir, "candidate_allowed"), count(&weir, "candidate_denied")),
             (1, 0),
             "{name}: it was full"
         );
-        reload(&weir, &with_candidate("{ burst: 2 }"));
+        weir.reload(&with_candidate("{ burst: 2 }"));
         assert_eq!(spend().as_deref(), Some("\"L\";r=2"), "{name}");
         assert_eq!(spend().as_deref(), Some("\"L\";r=1"), "{name}");
         assert_eq!((count(&weir, "candidate_allowed"), count(&weir, "candidate_denied")), (2, 1), "{name}");
-        reload(&weir, &format!("limits: {{ {PLAIN} }}"));
+        weir.reload(&format!("limits: {{ {PLAIN} }}"));
         assert_eq!(spend().as_deref(), Some("\"L\";r=0"), "{name}");
         assert_eq!((count(&weir, "candidate_allowed"), count(&weir, "candidate_denied")), (2, 1), "{name}");
         assert_eq!(done(&weir, "GET", "/buckets/L:7", "")["candidate"], json!(null), "{name}");

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use proptest::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{directory, simulate};
 
@@ -78,11 +78,11 @@ fn a_log_of_weeks_is_compared_by_day() {
         .collect();
     let rules = "limits:\n  PerIp: { by: ip, algorithm: sliding_log, count: 5, period: 1h }\n";
     let curve = &report(rules, &log(&requests), &["--curve"])["limits"]["PerIp"]["curve"];
-    assert_eq!(curve["peaks"], serde_json::json!({ "p50": 9, "p90": 9, "p99": 9, "p999": 9, "max": 9 }));
+    assert_eq!(curve["peaks"], json!({ "p50": 9, "p90": 9, "p99": 9, "p999": 9, "max": 9 }));
     let points = curve["curves"]["both"].as_array().unwrap();
     let by_day = |number: u64| points.iter().find(|point| point["number"] == number).unwrap()["denied_by_day"].clone();
-    assert_eq!(by_day(5), serde_json::json!([0, 8, 0, 0, 0, 0, 0]));
-    assert_eq!(by_day(1), serde_json::json!([3, 16, 2, 2, 2, 2, 2]));
+    assert_eq!(by_day(5), json!([0, 8, 0, 0, 0, 0, 0]));
+    assert_eq!(by_day(1), json!([3, 16, 2, 2, 2, 2, 2]));
 
     let week = report(rules, &log(&requests[..30]), &["--curve"]);
     assert_eq!(week["limits"]["PerIp"]["curve"]["curves"]["both"][0]["denied_by_day"], Value::Null);
@@ -97,4 +97,19 @@ fn a_limit_without_a_curve_says_why() {
     assert!(text.contains("\n  curve        none: it has several windows\n"), "{text}");
     let page = simulate(directory.path(), &["--format", "html"]).out;
     assert!(page.contains("No curve: it has several windows"), "{page}");
+}
+
+/// Each descriptor of a call has a bucket of its own, and a curve would count the first one only.
+#[test]
+fn a_limit_that_calls_charge_more_than_once_has_no_curve() {
+    let rules = "limits:\n  Key: { match: { domain: d }, by: { descriptor: k }, count: 1, period: 1h }\n";
+    let curve = |descriptors: Value| {
+        let head = json!({ "cookies": [], "descriptors": ["k"], "headers": [], "weir_recording": 1 });
+        let call = json!({ "at_us": 1_795_233_606_789_014_u64, "domain": "d", "descriptors": descriptors });
+        report(rules, &format!("{head}\n{call}\n{call}\n"), &["--curve"])["limits"]["Key"]["curve"].clone()
+    };
+    let several = curve(json!([[["k", "a"]], [["k", "b"]]]));
+    assert_eq!(several, json!({ "none": "some calls charge it more than once" }));
+    let one = curve(json!([[["k", "a"]]]));
+    assert_eq!((&one["requests"], &one["curves"]["both"][0]["denied"]), (&json!(2), &json!(1)));
 }

@@ -238,3 +238,24 @@ fn a_recording_whose_last_line_counts_other_lines_is_told() {
         assert_eq!(found, expected, "{report}");
     }
 }
+
+/// A later line has the header, so the log does not lack it, though no request meets the limit.
+#[test]
+fn a_limit_that_no_request_meets_is_not_said_to_lack_what_lines_have() {
+    let rules = "limits:\n  Met: { by: { header: x-a }, count: 1, period: 1h }\n  \
+                 Unmet: { match: { path: /b }, by: { header: x-a }, count: 1, period: 1h }\n";
+    let line = |more: &str| {
+        format!(
+            "{{\"time\":\"2026-11-22T10:00:00.123Z\",\"client\":\"192.0.2.1\",\"method\":\"GET\",\"target\":\"/a\",\"protocol\":\"HTTP/1.1\",\"host\":\"a\",\"status\":200,\"bytes\":1,\"duration_ms\":1.5,\"user_agent\":\"c\",\"verdict\":\"allowed\"{more}}}\n"
+        )
+    };
+    let with = line(",\"headers\":{\"x-a\":[\"7\"]}");
+    for (log, told) in [
+        (with.repeat(2), "Unmet: no request of this log meets it"),
+        (line("").repeat(2), "Unmet: not covered by this log, which lacks the header `x-a`"),
+    ] {
+        let directory = directory(rules, &log);
+        let found = simulate(directory.path(), &["--allow-unread"]);
+        assert!(found.out.contains(told), "{told}: {}", found.text());
+    }
+}

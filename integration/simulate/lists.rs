@@ -177,6 +177,7 @@ fn what_is_read_is_not_overwritten_and_a_full_disk_is_an_error() {
         (&["--denied", "./limits.yaml"], 2, "--denied ./limits.yaml: the file is read"),
         (&["logs", "--denied", "logs/access.log"], 2, "--denied logs/access.log: the file is read"),
         (&["--impact", "linked.csv"], 2, "--impact linked.csv: the file is read"),
+        (&["logs", "--impact", "logs/new.csv"], 2, "--impact logs/new.csv: the file is read, or lies in a directory"),
         (&["--denied", "./a.csv", "--impact", "a.csv"], 2, "--impact a.csv: the file is also that of --denied"),
         (&["--denied", "a.csv", "--impact", "a.csv"], 2, "--impact a.csv: the file is also that of --denied"),
         (&["--denied", "absent/a.csv"], 1, "cannot write absent/a.csv: No such file"),

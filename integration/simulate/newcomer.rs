@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 
 use crate::support::binary::run_in;
-use crate::support::eventually;
 use crate::support::weir::Weir;
 
 const RULES: &str = "
@@ -80,7 +79,7 @@ fn from_the_logs_of_three_nodes_to_an_enforced_limit() {
     assert_eq!(tested.code, Some(0), "{}", tested.text());
 
     let with_candidate = RULES.replace("period: 1h }", &format!("period: 1h, {candidate} }}"));
-    reload(&weir, &with_candidate);
+    weir.reload(&with_candidate);
     let ask = |client: &str| weir.get("/search?q=a", &[("x-forwarded-for", client)]).start;
     for _ in 0..count + 3 {
         assert_eq!(ask(SCRIPT), "HTTP/1.1 200 OK");
@@ -89,15 +88,7 @@ fn from_the_logs_of_three_nodes_to_an_enforced_limit() {
         |result: &str| weir.metric(&format!("weir_decisions_total{{limit=\"SearchPerAddress\",result=\"{result}\"}}"));
     assert_eq!((decisions("candidate_denied"), decisions("denied")), (3, 0));
 
-    reload(&weir, &proposed);
+    weir.reload(&proposed);
     assert_eq!(ask(SCRIPT), "HTTP/1.1 429 Too Many Requests");
     assert_eq!(ask("192.0.2.1"), "HTTP/1.1 200 OK");
-}
-
-fn reload(weir: &Weir, rules: &str) {
-    let reloads = || weir.metric("weir_config_reloads_total{result=\"success\"}");
-    let before = reloads();
-    std::fs::write(weir.limits_file(), rules).unwrap();
-    weir.signal("HUP");
-    eventually("the new rules are in force", || if reloads() > before { Ok(()) } else { Err(weir.log()) });
 }

@@ -108,6 +108,16 @@ impl Weir {
         });
     }
 
+    /// Replaces the rules, and waits until they are in force.
+    #[track_caller]
+    pub(crate) fn reload(&self, rules: &str) {
+        let reloads = || self.metric("weir_config_reloads_total{result=\"success\"}");
+        let before = reloads();
+        std::fs::write(self.limits_file(), rules).unwrap();
+        self.signal("HUP");
+        eventually("the new rules are in force", || if reloads() > before { Ok(()) } else { Err(self.log()) });
+    }
+
     pub(crate) fn limits_file(&self) -> PathBuf {
         self.directory.path().join("limits.yaml")
     }

@@ -74,7 +74,7 @@ impl LogArgs {
         Blocks::open(&self.logs, format.as_ref()).map_err(Failure::bad_input)
     }
 
-    /// When the numbers take effect: before the first line.
+    /// The instant at which the numbers take effect, a day before the first line.
     pub(super) fn effective_from(blocks: &Blocks) -> Micros {
         let starts = blocks.files().iter().filter_map(|file| file.first).min();
         starts.unwrap_or_else(|| Clock::machine().now()).before(BEFORE)

@@ -120,10 +120,10 @@ impl Coverage {
         coverage
     }
 
-    /// The parts that the logs lack for a limit that has decided so many requests; none if some line sufficed for it.
-    pub(super) fn missing_for(&self, limit: usize, requests: u64) -> &[Missing] {
+    /// The parts that the logs lack for a limit; those that only later lines may have are lacking unless some line `sufficed`.
+    pub(super) fn missing_for(&self, limit: usize, sufficed: bool) -> &[Missing] {
         let missing = self.missing.get(limit).map_or(&[][..], Vec::as_slice);
-        let absent = self.absent.get(limit).filter(|_| requests == 0).map_or(&[][..], Vec::as_slice);
+        let absent = self.absent.get(limit).filter(|_| !sufficed).map_or(&[][..], Vec::as_slice);
         if missing.is_empty() { absent } else { missing }
     }
 

@@ -1,5 +1,6 @@
 //! How much a limit denies with other numbers: a curve for each number that can be replaced.
 
+use std::panic::resume_unwind;
 use std::thread;
 
 use super::record::{Axis, Bound, ByDay, Outcome, Record};
@@ -95,8 +96,7 @@ impl Curves {
                 let parts =
                     jobs.chunks(share).map(|part| scope.spawn(move || part.iter().filter_map(decide).collect()));
                 let parts: Vec<thread::ScopedJoinHandle<'_, Vec<Point>>> = parts.collect();
-                // A panic is one of ours, and the report would lack points.
-                parts.into_iter().flat_map(|part| part.join().unwrap_or_default()).collect()
+                parts.into_iter().flat_map(|part| part.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
             });
             Curve { axis, points }
         };

@@ -4,6 +4,7 @@
 //! channels are short, so a slow stage slows the others down instead of filling memory.
 
 use std::borrow::Cow;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -119,24 +120,32 @@ pub fn run(
             from_parsers.push(parsed);
             scope.spawn(move || parse_all(&blocks, &to_decider, &context));
         }
-        scope.spawn(move || deal(blocks, &to_parsers, options.stop));
+        let dealer = scope.spawn(move || deal(blocks, &to_parsers, options.stop));
         // The blocks end with the first parser that has none in its turn.
         for parser in from_parsers.iter().cycle() {
             let Ok(parsed) = parser.recv() else { break };
             options.lines.fetch_add(parsed.counts.lines, Ordering::Relaxed);
             decider.take(parsed, &mut denied);
         }
+        if dealer.join().unwrap_or_else(|panic| resume_unwind(panic)) {
+            decider.interrupted.push("stopped by Ctrl-C: the rest of the logs is not read".to_owned());
+        }
     });
     Report { error_logs, ..decider.finish(options, &mut denied) }
 }
 
-fn deal(blocks: Blocks, parsers: &[SyncSender<Result<Block, ReadError>>], stop: &AtomicBool) {
+/// Deals the blocks to the parsers. Returns true if it was stopped before the last one.
+fn deal(blocks: Blocks, parsers: &[SyncSender<Result<Block, ReadError>>], stop: &AtomicBool) -> bool {
     for (block, parser) in blocks.zip(parsers.iter().cycle()) {
+        if stop.load(Ordering::Relaxed) {
+            return true;
+        }
         // A parser ends early only if the decider has.
-        if stop.load(Ordering::Relaxed) || parser.send(block).is_err() {
-            return;
+        if parser.send(block).is_err() {
+            break;
         }
     }
+    false
 }
 
 fn parse_all(blocks: &Receiver<Result<Block, ReadError>>, decider: &SyncSender<Parsed>, context: &Context<'_>) {
@@ -305,16 +314,13 @@ impl<'s> Decider<'s> {
     }
 
     fn finish(mut self, options: &Options<'_>, denied: &mut Option<&mut DeniedSink<'_>>) -> Report {
-        if options.stop.load(Ordering::Relaxed) {
-            self.interrupted.push("stopped by Ctrl-C: the rest of the logs is not read".to_owned());
-        }
         self.order.finish(&mut |arrival| self.sides.decide(arrival, denied));
         let BothSides { here, impact, there, span, requests, late, .. } = self.sides;
         let (overflowed, undecided) = (here.replay.overflowed(), here.replay.undecided);
         let (settled_early, needs_client) = (here.replay.settled_early(), here.side.needs_client);
         let spans = span.map_or(Micros(0), |(first, last)| Micros(last.0 - first.0));
         let Options { goal, has_curves, top: most, threads, .. } = *options;
-        let ending = Ending { goal, has_curves, most, threads, spans };
+        let ending = Ending { goal, has_curves, most, threads, spans, requests };
         let report = |one: OneSide<'_>| one.tally.into_report(one.side, &ending);
         let (other, comparison) = match there {
             None => (None, None),

@@ -66,7 +66,8 @@ pub(super) struct Record {
     fixed_requests: u64,
     fixed_denied: ByDay,
     fixed_ids: HashSet<u32>,
-    is_full: bool,
+    /// Why the charges cannot be decided again.
+    refused: Option<&'static str>,
 }
 
 /// Returns why a limit has no record.
@@ -95,7 +96,7 @@ impl Record {
             fixed_requests: 0,
             fixed_denied: ByDay::default(),
             fixed_ids: HashSet::new(),
-            is_full: false,
+            refused: None,
         })
     }
 
@@ -119,7 +120,7 @@ impl Record {
             return;
         };
         if *room == 0 {
-            self.is_full = true;
+            self.refused = Some("the log has too many requests to be decided again; give a part of it");
             return;
         }
         *room -= 1;
@@ -127,10 +128,15 @@ impl Record {
         self.charges.push(Recorded { at, id, cost: charge.cost | mark });
     }
 
+    /// Gives up, because a request charges the limit more than once.
+    pub(super) const fn refuse_several(&mut self) {
+        self.refused = Some("some calls charge it more than once");
+    }
+
     /// Puts the charges into their order. The error says why they cannot be decided again.
     pub(super) fn complete(&mut self) -> Result<(), &'static str> {
-        if self.is_full {
-            return Err("the log has too many requests to be decided again; give a part of it");
+        if let Some(why) = self.refused {
+            return Err(why);
         }
         if self.charges.is_empty() {
             return Err("no request has its numbers");

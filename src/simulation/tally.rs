@@ -11,6 +11,7 @@ use super::report::{CandidateReport, Delays, LimitLeftOut, LimitReport, Load, Si
 use super::requests::{Asked, Side};
 use super::series::Series;
 use super::suggestion::Goal;
+use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::{Limit, LimitMode};
@@ -68,8 +69,9 @@ pub(super) struct Ending {
     /// The most denied ids.
     pub(super) most: usize,
     pub(super) threads: usize,
-    /// The length of the log.
+    /// The length of the log, and its requests.
     pub(super) spans: Micros,
+    pub(super) requests: u64,
 }
 
 impl Tally {
@@ -138,6 +140,13 @@ impl Tally {
             let period = now.0.checked_div(tally.period).unwrap_or_default();
             let number = outcome.id.and_then(|id| tally.ids.count(id, period, outcome.is_denied, &mut self.room));
             if let Some(record) = &mut tally.record {
+                // Each descriptor of a call has its charge.
+                let is_own = |charge: &&Charge| charge.origin.limit == outcome.limit && !charge.origin.is_candidate();
+                if asked.deciding.plan.joint.is_some()
+                    && asked.deciding.plan.charges.iter().filter(is_own).nth(1).is_some()
+                {
+                    record.refuse_several();
+                }
                 // A request that is denied before the store is asked charges nothing, whatever the numbers.
                 let charge = outcome.charge.filter(|_| !asked.deciding.plan.is_denied());
                 let charge = charge.and_then(|place| asked.deciding.plan.charges.get(place));
@@ -154,7 +163,8 @@ impl Tally {
         let tallies = std::mem::take(&mut self.limits);
         let limits = (0..).zip(tallies).zip(side.rules.limits());
         let limits = limits.map(|((index, mut tally), limit)| {
-            let missing = side.coverage.missing_for(index, tally.requests);
+            let lacking: u64 = tally.left_out.iter().map(|left| left.lines).sum();
+            let missing = side.coverage.missing_for(index, lacking < ending.requests);
             let status = if limit.mode == LimitMode::Off {
                 Status::Off
             } else if missing.is_empty() {

@@ -125,7 +125,7 @@ fn time_ticks(series: &Series, count: usize, top: u64, size: Size) -> Ticks {
 
 /// A drawing, and what it says at each of its points.
 pub(super) struct Drawn {
-    /// What a screen reader says.
+    /// For screen readers.
     pub(super) name: String,
     pub(super) size: Size,
     pub(super) ticks: Ticks,

@@ -1,4 +1,4 @@
-//! What limits would deny with other numbers, in the reports.
+//! Shows in the reports how much limits would deny with other numbers.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub(super) struct Named<'r> {
     pub(super) curves: &'r Curves,
 }
 
-/// What is replaced, in words and in JSON.
+/// The number that is replaced, in words and in JSON.
 const fn words(axis: Axis) -> (&'static str, &'static str) {
     match axis {
         Axis::Burst => ("burst", "burst"),
@@ -41,7 +41,7 @@ fn days_text(point: &Point, curves: &Curves) -> String {
     if curves.spans_weeks && point.denied > 0 { format!("; {}", joined(days, ", ")) } else { String::new() }
 }
 
-/// What the ids' peaks as numbers would deny, for people.
+/// For people: how much would be denied if the ids' peaks were the limit's numbers.
 pub(super) fn text(curves: &Curves) -> Vec<String> {
     let Some(curve) = curves.curves.last() else { return Vec::new() };
     let mut told: Vec<(u64, String)> = Vec::new();

@@ -1,4 +1,4 @@
-//! What is known of denied ids, in the reports.
+//! Shows the facts about denied ids in the reports.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ pub(super) fn share(part: u64, all: u64) -> String {
     if all == 0 { String::new() } else { format!("{:.4}", part as f64 / all as f64) }
 }
 
-/// What is known of an id among the most denied.
+/// The facts about an id among the most denied.
 fn known_of<'r>(limit: &'r LimitReport, id: &DeniedId) -> Option<&'r IdImpact> {
     let mut ids = limit.impact.as_ref()?.ids.iter();
     ids.find(|known| known.by != DeniedBy::Candidate && known.id.join(":") == id.id)
@@ -66,7 +66,7 @@ fn about(seconds: f64) -> String {
     }
 }
 
-/// What the denied requests of a limit were, by kind, for people. Kinds that the log does not contain are left out.
+/// The most frequent paths, methods, statuses and agents of a limit's denied requests, for people. Kinds that the log does not contain are left out.
 pub(super) fn breakdown_text(impact: &LimitImpact, names: &Names) -> Vec<(&'static str, String)> {
     let text = |kind: Kind<'_>| {
         let values = kind.top(MOST_VALUES, names).into_iter();

@@ -145,7 +145,7 @@ fn miscounted(recording: &RecordingReport) -> Option<String> {
     Some(format!("{file} has {lines}, but its last line counts {kept}: lines were removed or added"))
 }
 
-/// Reports lines with members that the first lines lack. The first lines decide which limits are covered.
+/// Reports lines with members that the first lines lack and that are therefore ignored.
 fn new_members(report: &Report) -> Option<String> {
     let first = report.new_member.as_ref()?;
     let lines = of(report.new_members, report.lines.lines, "line");

@@ -58,7 +58,7 @@ struct CustomersFile {
     id: usize,
 }
 
-/// What `--customers` says of the denied ids.
+/// The customers of denied ids, from `--customers`.
 #[derive(Default)]
 pub(super) struct Customers {
     /// The names of all columns but `id`.
@@ -68,7 +68,7 @@ pub(super) struct Customers {
 }
 
 impl ListArgs {
-    /// Whether the report is to have what the simulation knows of denied ids.
+    /// Returns true if a list or the report needs the facts about denied ids.
     pub(super) const fn lists_impact(&self) -> bool {
         self.impact.is_some() || self.customers.is_some()
     }
@@ -94,7 +94,7 @@ impl ListArgs {
 const IMPACT: &str = "limit,denied_by,id,requests,denied,share,first,last,peak,peak_at,agents,share_401,share_404,gap_seconds,\
                       gap_variation,paths,methods,statuses,top_agents";
 
-/// A file, whatever its names; `None` if there is none.
+/// The device and inode of a file, which all of its names share; `None` if it does not exist.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     path.metadata().ok().map(|found| (found.dev(), found.ino()))
 }
@@ -156,13 +156,17 @@ impl CsvFile {
     fn open(flag: &str, path: &Path, read: &[PathBuf], columns: &str) -> Result<Self, Failure> {
         let name = path.display();
         let known = identity(path);
-        let full = path.canonicalize().ok();
+        // A new file below a directory of logs would be read as one by the next run.
+        let parent = || path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        let full = path.canonicalize().or_else(|_| parent().canonicalize()).ok();
         let is_read = read.iter().any(|read| {
             let is_within = || Some(full.as_ref()?.starts_with(read.canonicalize().ok()?));
             (known.is_some() && identity(read) == known) || is_within() == Some(true)
         });
         if is_read {
-            return Err(Failure::usage(format!("{flag} {name}: the file is read; name a new one")));
+            return Err(Failure::usage(format!(
+                "{flag} {name}: the file is read, or lies in a directory of logs; name another"
+            )));
         }
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = file.map_err(|error| Failure::bad_input(format!("cannot write {name}: {error}")))?;
@@ -249,7 +253,7 @@ impl Customers {
     }
 }
 
-/// What a customer may be named by: the whole id, or one of its parts.
+/// The texts that may name a customer: the whole id, or one of its parts.
 fn keys(id: &[String]) -> impl Iterator<Item = String> {
     let parts = if id.len() > 1 { id } else { &[] };
     std::iter::once(id.join(":")).chain(parts.iter().cloned())

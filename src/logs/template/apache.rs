@@ -1,6 +1,6 @@
 //! Templates of Apache's `LogFormat`.
 
-use super::Piece;
+use super::{Piece, text_before_variable};
 use crate::logs::field::Field;
 
 pub(super) fn pieces(template: &str) -> Result<Vec<Piece>, String> {
@@ -8,14 +8,7 @@ pub(super) fn pieces(template: &str) -> Result<Vec<Piece>, String> {
     let template = template.replace("\\\"", "\"").replace("\\t", "\t");
     let mut pieces = Vec::new();
     let mut rest = &*template;
-    while let Some(percent) = rest.find('%') {
-        pieces.push(Piece::Text(rest[..percent].into()));
-        rest = &rest[percent + 1..];
-        if let Some(behind) = rest.strip_prefix('%') {
-            pieces.push(Piece::Text(b"%".into()));
-            rest = behind;
-            continue;
-        }
+    while text_before_variable(&mut pieces, &mut rest) {
         // Which request of a redirect, and for which statuses: `%>s`, `%!200,304{Referer}i`.
         rest = rest.trim_start_matches(|modifier: char| "<>!,".contains(modifier) || modifier.is_ascii_digit());
         let mut argument = None;

@@ -1,6 +1,6 @@
 //! Templates of Envoy's text format strings.
 
-use super::Piece;
+use super::{Piece, text_before_variable};
 use crate::logs::field::Field;
 
 /// Returns true if a template has operators of Envoy, such as `%START_TIME%`. Apache's directives have one letter.
@@ -15,14 +15,7 @@ pub(super) fn pieces(template: &str) -> Result<Vec<Piece>, String> {
     let template = template.strip_suffix("\\n").unwrap_or(template).trim_end_matches('\n');
     let mut pieces = Vec::new();
     let mut rest = template;
-    while let Some(percent) = rest.find('%') {
-        pieces.push(Piece::Text(rest[..percent].into()));
-        rest = &rest[percent + 1..];
-        if let Some(behind) = rest.strip_prefix('%') {
-            pieces.push(Piece::Text(b"%".into()));
-            rest = behind;
-            continue;
-        }
+    while text_before_variable(&mut pieces, &mut rest) {
         // An argument may have percent signs: `%START_TIME(%s.%3f)%`.
         let name = rest.find(['(', '%']).unwrap_or(rest.len());
         let from =

@@ -1,6 +1,6 @@
 //! Formats of `HAProxy`'s `log-format`.
 
-use super::Piece;
+use super::{Piece, text_before_variable};
 use crate::logs::field::Field;
 
 /// Returns true if a template has variables of `HAProxy`: expressions, flags, or names that no directive of Apache begins.
@@ -91,14 +91,7 @@ pub(super) fn pieces(template: &str) -> Result<Vec<Piece>, String> {
     // In haproxy.cfg a format stands between double quotes, or its spaces have escapes.
     let template = template.replace("\\\"", "\"").replace("\\ ", " ");
     let (mut pieces, mut rest, mut all_quoted) = (Vec::new(), &*template, false);
-    while let Some(percent) = rest.find('%') {
-        pieces.push(Piece::Text(rest[..percent].into()));
-        rest = &rest[percent + 1..];
-        if let Some(behind) = rest.strip_prefix('%') {
-            pieces.push(Piece::Text(b"%".into()));
-            rest = behind;
-            continue;
-        }
+    while text_before_variable(&mut pieces, &mut rest) {
         let (variable, behind) = Variable::read(rest)?;
         rest = behind;
         if variable.is_for_all() {

@@ -52,6 +52,18 @@ enum Piece {
     Value(Field),
 }
 
+/// Moves the text up to the next variable to the pieces, `%%` as one percent sign. Returns false if there is no variable left.
+fn text_before_variable(pieces: &mut Vec<Piece>, rest: &mut &str) -> bool {
+    while let Some((text, behind)) = rest.split_once('%') {
+        pieces.push(Piece::Text(text.into()));
+        *rest = behind;
+        let Some(behind) = rest.strip_prefix('%') else { return true };
+        pieces.push(Piece::Text(b"%".into()));
+        *rest = behind;
+    }
+    false
+}
+
 impl Template {
     /// Compiles a template as nginx, Apache, Envoy or HAProxy write it. The error says what is wrong.
     pub(super) fn compile(template: &str) -> Result<Self, String> {

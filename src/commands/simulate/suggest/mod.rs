@@ -49,7 +49,7 @@ pub struct Args {
     deny_at_most_ids: Option<u64>,
 }
 
-/// What is written.
+/// The contents of the document.
 struct Suggested<'r> {
     goal: Goal,
     /// The logs decided by the rules as they are, and with all proposals in force.
@@ -57,7 +57,7 @@ struct Suggested<'r> {
     after: &'r Report,
     proposals: &'r [Proposal],
     refused: &'r [Refused],
-    /// By proposal: its tests in YAML, or why there are none.
+    /// By proposal: its tests in YAML, or the reason why it has no tests.
     tests: Vec<Result<String, &'static str>>,
 }
 
@@ -78,20 +78,20 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let before = args.simulate(goal, &[], err)?;
     left_out::write_examples(&before, false, err)?;
     let (mut proposals, mut refused) = propose(&rules, &before, &args.limit);
-    let mut after = None;
-    for _ in 0..MOST_ROUNDS {
-        let report = args.simulate(goal, &proposals, &mut std::io::sink())?;
-        if raise(&mut proposals, &mut refused, &report, goal) {
-            after = Some(report);
-            break;
+    let (mut after, mut rounds) = (None, 0);
+    while after.is_none() && !proposals.is_empty() {
+        if rounds == MOST_ROUNDS {
+            return Err(Failure::bad_input("these limits give each other requests; name one at a time with --limit"));
         }
+        rounds += 1;
+        let report = args.simulate(goal, &proposals, &mut std::io::sink())?;
+        let are_kept = raise(&mut proposals, &mut refused, &report, goal);
+        after = are_kept.then_some(report);
     }
-    let Some(after) = after else {
-        return Err(Failure::bad_input("these limits give each other requests; name one at a time with --limit"));
-    };
+    let after = after.as_ref().unwrap_or(&before);
     refused.sort_by_key(|refused| refused.limit);
     let tests = proposals.iter().map(|proposal| args.tests(proposal, &proposals, &rules)).collect::<Result<_, _>>()?;
-    let suggested = Suggested { goal, before: &before, after: &after, proposals: &proposals, refused: &refused, tests };
+    let suggested = Suggested { goal, before: &before, after, proposals: &proposals, refused: &refused, tests };
     out.write_all(markdown::render(&suggested, &args.logs.names(), &args.rules.name()).as_bytes())?;
     match left_out::doubt(&before).filter(|_| !args.logs.allow_unread) {
         Some(doubt) => Err(Failure::bad_input(doubt)),
