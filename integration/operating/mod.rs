@@ -7,6 +7,7 @@ mod candidates;
 mod command;
 mod denied;
 mod health;
+mod impact;
 mod listeners;
 mod notices;
 mod openapi;

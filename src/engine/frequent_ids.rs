@@ -12,7 +12,7 @@ use super::algorithms::by_fingerprint::ByFingerprint;
 /// It has at most 7/4 of `KEPT` counters. When there are so many, only the `KEPT` highest stay. What a forgotten id may have had is the
 /// error of the next ids, so a count is never too low, and at most its error too high. An error is less than the number of events divided
 /// by `KEPT`, and an id with more events than that has a counter.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FrequentIds<K, T, const KEPT: usize> {
     counters: ByFingerprint<K, Counter<T>>,
     unseen: u64,
@@ -27,14 +27,28 @@ pub struct Counter<T> {
     pub text: T,
 }
 
+// Derived, it would need a default text.
+impl<K, T, const KEPT: usize> Default for FrequentIds<K, T, KEPT> {
+    fn default() -> Self {
+        Self { counters: ByFingerprint::default(), unseen: 0 }
+    }
+}
+
 impl<K: Copy + Eq + Hash, T, const KEPT: usize> FrequentIds<K, T, KEPT> {
     /// A `HashMap` doubles its memory once 7/8 of a power of two are taken.
     const MOST: usize = KEPT / 4 * 7;
 
     /// Counts an event of an id. `text` is called if it gets a counter.
     pub fn add(&mut self, id: K, text: impl FnOnce() -> T) {
+        self.note(id, text, |_| ());
+    }
+
+    /// Counts an event of an id, and has `change` note it in what comes with the counter, which `new` makes for a new counter.
+    pub fn note(&mut self, id: K, new: impl FnOnce() -> T, change: impl FnOnce(&mut T)) {
         let error = self.unseen;
-        self.counters.entry(id).or_insert_with(|| Counter { count: error, error, text: text() }).count += 1;
+        let counter = self.counters.entry(id).or_insert_with(|| Counter { count: error, error, text: new() });
+        counter.count += 1;
+        change(&mut counter.text);
         if self.counters.len() >= Self::MOST {
             self.forget();
         }

@@ -95,7 +95,8 @@ impl Limiter {
         // A request that takes slots only when it has waited is counted then.
         let is_final = place.is_none() || slots.is_none() || verdict.delay() == Micros(0);
         let is_counted = is_final && asked.is_decision();
-        let denials = if is_counted { view.count_verdict(&verdict, plan, asked.start) } else { Vec::new() };
+        let denials =
+            if is_counted { view.count_verdict(&verdict, plan, (asked.start, asked.now())) } else { Vec::new() };
         self.record(&view, asked, &verdict);
         view.snapshot.warn_of_values(&verdict);
         let settlement = self.settlement(&view, (plan, decisions), &verdict, asked);

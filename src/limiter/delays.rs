@@ -207,7 +207,7 @@ impl Limiter {
 
     async fn wait_for(&self, held: HeldRequest, decided: &mut LimiterVerdict) {
         let HeldRequest { booking, place, ends, slots, uncounted } = held;
-        let uncounted = Uncounted { decided, plan: uncounted, start: booking.start };
+        let uncounted = Uncounted { decided, plan: uncounted, at: (booking.start, booking.now) };
         sleep_until(ends).await;
         self.delays.seconds.observe(wait(&uncounted.decided.verdict));
         drop(place);
@@ -328,14 +328,15 @@ struct Uncounted<'a> {
     decided: &'a mut LimiterVerdict,
     /// `None` if the verdict is counted already.
     plan: Option<Plan>,
-    start: Instant,
+    /// When the request arrived.
+    at: (Instant, Micros),
 }
 
 impl Drop for Uncounted<'_> {
     fn drop(&mut self) {
         if let Some(plan) = self.plan.take() {
             let LimiterVerdict { view, verdict, .. } = &*self.decided;
-            self.decided.denials = view.count_verdict(verdict, &plan, self.start);
+            self.decided.denials = view.count_verdict(verdict, &plan, self.at);
         }
     }
 }

@@ -39,6 +39,7 @@ mod shared;
 mod slots;
 mod store_call;
 mod view;
+mod would_deny;
 
 pub use decision_request::{DecisionRequest, LimiterVerdict, Patience};
 use delays::DelayTable;

@@ -1,4 +1,4 @@
-//! The ids of denials, for the list of those that are denied most.
+//! The ids of denials, for the lists of those that are denied most and of those that would be denied.
 
 use std::time::Instant;
 
@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::View;
 use crate::engine::algorithms::charge::Bucket;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
 use crate::engine::deciding::verdict::LimitDecision;
 use crate::engine::limit::key::plain;
@@ -13,14 +14,14 @@ use crate::telemetry::denials::{IdFormat, half};
 use crate::telemetry::most_denied::DenialKind;
 
 impl View {
-    /// Counts the ids whose buckets are short in these answers of one limit, each once.
+    /// Counts the ids whose buckets are short in these answers of one limit, each once. `at` is when the request arrived.
     #[cold]
-    pub(super) fn count_ids(&self, kind: DenialKind, answers: &[LimitDecision], plan: &Plan, at: Instant) {
-        let Some(limit) = answers.first().map(|answer| answer.limit) else { return };
-        let (ids, rules) = (self.snapshot.denials.ids(), self.rules());
-        let (Some(hint), Some(limit)) = (self.denied_places.get(limit as usize), rules.limit(limit)) else { return };
+    pub(super) fn count_ids(&self, kind: DenialKind, answers: &[LimitDecision], plan: &Plan, at: (Instant, Micros)) {
+        let Some(place) = answers.first().map(|answer| answer.limit) else { return };
+        let (ids, rules, list) = (self.snapshot.denials.ids(), self.rules(), self.snapshot.would_deny.of(place, kind));
+        let (Some(hint), Some(limit)) = (self.denied_places.get(place as usize), rules.limit(place)) else { return };
         let is_global = limit.by.is_empty() && !std::ptr::eq(limit, rules.carried().1);
-        if ids == IdFormat::None || is_global {
+        if ids == IdFormat::None || is_global && list.is_none() {
             return;
         }
         let mut counted = SmallVec::<[u64; 4]>::new();
@@ -31,8 +32,16 @@ impl View {
             let id = half(fingerprint);
             if !counted.contains(&id) {
                 counted.push(id);
-                self.denied.add(&limit.name, hint, kind, at, id, || key.into());
+                if let Some(list) = list {
+                    list.add(id, at.1, || key.into());
+                }
+                if !is_global {
+                    self.denied.add(&limit.name, hint, kind, at.0, id, || key.into());
+                }
             }
+        }
+        if let Some(list) = list.filter(|_| counted.is_empty()) {
+            list.add_without_id();
         }
     }
 }

@@ -12,6 +12,7 @@ use super::delays::DelayBounds;
 use super::key_bounds::{KeyBounds, limit_keys};
 use super::live::Live;
 use super::recording::Recording;
+use super::would_deny::WouldDenyLists;
 use crate::engine::charging::descriptors::ChargedAfterwards;
 use crate::engine::limit::Limit;
 use crate::engine::limit::blocks::Blocks;
@@ -52,6 +53,7 @@ pub(super) struct Snapshot {
     /// For limits that settle by responses.
     pub(super) settlements: Vec<Option<SettlementMetrics>>,
     pub(super) denials: DenialSampler,
+    pub(super) would_deny: WouldDenyLists,
     /// Whether a worker has had the scripts of the rules compiled.
     pub(super) scripts_checked: AtomicBool,
     /// Limits whose scripts return values that are not valid headers.
@@ -110,6 +112,7 @@ impl Shared {
         let mut snapshot = Snapshot::new(rules, &self.metrics, &self.denial_log);
         self.divide_keys(&snapshot.rules);
         let last = self.snapshot.load();
+        snapshot.would_deny = last.would_deny.next(&last.rules, &snapshot.rules);
         snapshot.denials.take_over(snapshot.rules.names(), &last.denials, last.rules.names());
         self.snapshot.store(Arc::new(snapshot));
         let current = self.snapshot.load();
@@ -153,6 +156,7 @@ impl Snapshot {
             limited: rules.names().map(|name| metrics.keys_limited(name)).collect(),
             settlements: rules.limits().iter().map(settles).collect(),
             denials: DenialSampler::new(denial_log, rules.names().count()),
+            would_deny: WouldDenyLists::new(&rules),
             scripts_checked: AtomicBool::new(false),
             warned_of_values: Mutex::default(),
             afterwards: ChargedAfterwards::new(&rules),

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::denials::Denial;
 use super::new_keys::NewKeyCount;
 use super::shared::Snapshot;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
 use crate::engine::deciding::verdict::{LimitDecision, Verdict, VerdictKind};
 use crate::engine::limit::rules::Rules;
@@ -54,22 +55,23 @@ impl View {
         }
     }
 
-    /// Counts each limit of the plan once, however many windows or buckets it has. Returns the denials to be logged.
-    pub(super) fn count_verdict(&self, verdict: &Verdict, plan: &Plan, start: Instant) -> Vec<Denial> {
+    /// Counts each limit of the plan once, however many windows or buckets it has. Returns the denials to be logged. `at` is when the
+    /// request arrived.
+    pub(super) fn count_verdict(&self, verdict: &Verdict, plan: &Plan, at: (Instant, Micros)) -> Vec<Denial> {
         let mut denials = Vec::new();
         let mut count = |limit, result| {
             self.count(limit, result);
             if matches!(result, DecisionResult::Denied | DecisionResult::ShadowDenied | DecisionResult::ErrorDenied) {
-                denials.extend(self.sample_denial(limit, result, start));
+                denials.extend(self.sample_denial(limit, result, at.0));
             }
         };
         for windows in verdict.answers.chunk_by(|a, b| a.limit == b.limit) {
             let Some(first) = windows.first() else { continue };
             let result = if windows.iter().any(LimitDecision::would_deny) {
-                self.count_ids(DenialKind::Shadow, windows, plan, start);
+                self.count_ids(DenialKind::Shadow, windows, plan, at);
                 DecisionResult::ShadowDenied
             } else if windows.iter().any(|answer| answer.decision.is_denied()) {
-                self.count_ids(DenialKind::Denied, windows, plan, start);
+                self.count_ids(DenialKind::Denied, windows, plan, at);
                 DecisionResult::Denied
             } else if verdict.is_allowed() {
                 let waits = windows.iter().any(|answer| answer.enforced && answer.decision.delay > 0);
@@ -90,7 +92,7 @@ impl View {
         }
         for ((limit, is_denied), answers) in verdict.candidate_decisions().zip(verdict.candidate_answers()) {
             if is_denied {
-                self.count_ids(DenialKind::Candidate, answers, plan, start);
+                self.count_ids(DenialKind::Candidate, answers, plan, at);
                 self.count(limit, DecisionResult::CandidateDenied);
             } else if verdict.is_allowed() || verdict.is_denied_only_by(limit) {
                 self.count(limit, DecisionResult::CandidateAllowed);

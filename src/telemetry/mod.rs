@@ -12,6 +12,7 @@ pub mod most_denied;
 mod summary;
 pub mod throttle;
 pub mod traces;
+pub mod would_deny;
 
 /// A request's head, as the client sent it.
 #[derive(Clone, Copy, Debug)]

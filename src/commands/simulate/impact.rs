@@ -7,6 +7,8 @@ use super::json;
 use super::lists::Customers;
 use super::names::Names;
 use crate::commands::print::joined;
+use crate::engine::text::csv::{CANDIDATE, SHADOW};
+use crate::engine::text::instant::rfc3339;
 use crate::simulation::impact::{Breakdown, DeniedBy, IdImpact, LimitImpact, MOST_AGENTS, Values};
 use crate::simulation::report::{DeniedId, LimitReport};
 
@@ -17,8 +19,8 @@ const MOST_VALUES: usize = 5;
 pub(super) const fn denied_by(by: DeniedBy) -> &'static str {
     match by {
         DeniedBy::Limit => "limit",
-        DeniedBy::Shadow => "shadow",
-        DeniedBy::Candidate => "candidate",
+        DeniedBy::Shadow => SHADOW,
+        DeniedBy::Candidate => CANDIDATE,
     }
 }
 
@@ -110,10 +112,10 @@ pub(super) fn json(impact: &LimitImpact, names: &Names, customers: &Customers, m
             "denied_by": denied_by(id.by),
             "requests": id.requests,
             "denied": id.denied,
-            "first": json::instant(id.first),
-            "last": json::instant(id.last),
+            "first": rfc3339(id.first),
+            "last": rfc3339(id.last),
             "peak": id.peak,
-            "peak_at": json::instant(id.peak_at),
+            "peak_at": rfc3339(id.peak_at),
             "agents": id.agents,
             "answered_401": id.unauthorized,
             "answered_404": id.not_found,

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use super::lists::Customers;
 use super::names::Names;
 use super::{curves, impact, left_out};
-use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::WHOLE_SHARE;
+use crate::engine::text::instant::rfc3339;
 use crate::simulation::against::Difference;
 use crate::simulation::report::{
     CandidateReport, Delays, DeniedId, LeftOut, LimitLeftOut, LimitReport, RecordingReport, Report, SideReport, Status,
@@ -42,8 +42,8 @@ pub(super) fn render(report: &Report, names: &Names, customers: &Customers, most
         "undecided": report.undecided,
         "precision_us": report.precision.0,
         "has_arrivals": report.is_arrival,
-        "from": report.span.map(|(first, _)| instant(first)),
-        "to": report.span.map(|(_, last)| instant(last)),
+        "from": report.span.map(|(first, _)| rfc3339(first)),
+        "to": report.span.map(|(_, last)| rfc3339(last)),
     })));
     if let (Some(comparison), Some(other)) = (&report.comparison, &report.other) {
         let limits = comparison.limits.iter().map(|limit| {
@@ -98,7 +98,7 @@ fn side(side: &SideReport, names: &Names) -> Map<String, Value> {
         "delayed": side.delays.map_or(0, |delays| delays.requests),
         "delay_ms": side.delays.and_then(delay),
         "limits": limits,
-        "slices_from": instant(side.series.start(0)),
+        "slices_from": rfc3339(side.series.start(0)),
         "slice_seconds": side.series.width().0 / 1_000_000,
         "slices": slices,
     }))
@@ -127,7 +127,7 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
             "max": load.most,
         })
     });
-    let worst = limit.worst.map(|(start, denied)| json!({ "from": instant(start), "denied": denied }));
+    let worst = limit.worst.map(|(start, denied)| json!({ "from": rfc3339(start), "denied": denied }));
     fields(json!({
         "status": status,
         "missing": missing,
@@ -145,8 +145,8 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "ids": limit.ids,
         "ids_denied": limit.ids_denied,
         "ids_are_estimates": limit.ids_are_estimates,
-        "first": limit.first.map(instant),
-        "last": limit.last.map(instant),
+        "first": limit.first.map(rfc3339),
+        "last": limit.last.map(rfc3339),
         "worst": worst,
         "most_denied": most_denied(&limit.most_denied, names),
         "load": load,
@@ -191,12 +191,6 @@ fn slices(slices: &[Slice]) -> Value {
     let admitted: Vec<u64> = slices.iter().map(|slice| slice.admitted).collect();
     let denied: Vec<u64> = slices.iter().map(|slice| slice.denied).collect();
     json!({ "admitted": admitted, "denied": denied })
-}
-
-/// RFC 3339, in UTC.
-pub(super) fn instant(at: Micros) -> String {
-    let micros = i64::try_from(at.0).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_microsecond(micros).map(|at| at.to_string()).unwrap_or_default()
 }
 
 pub(super) fn fields(value: Value) -> Map<String, Value> {

@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 use csv::{Reader, ReaderBuilder, StringRecord, Writer, WriterBuilder};
 
 use super::impact::{Kind, denied_by, kinds, share};
-use super::json::instant;
 use super::names::Names;
 use crate::commands::exit::Failure;
 use crate::commands::print::joined;
+use crate::engine::text::csv::cell;
+use crate::engine::text::instant::rfc3339;
 use crate::simulation::impact::{DeniedRequest, IdImpact, LimitImpact, Pace};
 use crate::simulation::report::Report;
 
@@ -106,7 +107,7 @@ impl Lists {
         Some(move |request: &DeniedRequest<'_>| {
             let seen = request.seen;
             file.write(&[
-                instant(request.at),
+                rfc3339(request.at),
                 request.limit.to_owned(),
                 denied_by(request.by).to_owned(),
                 request.id.as_ref().map_or_else(|| "(none)".to_owned(), |id| cell(&names.name(&id.join(":")))),
@@ -268,10 +269,10 @@ fn row(limit: &str, id: &IdImpact, names: &Names, customers: &Customers) -> Vec<
         id.requests.to_string(),
         id.denied.to_string(),
         share(id.denied, id.requests),
-        instant(id.first),
-        instant(id.last),
+        rfc3339(id.first),
+        rfc3339(id.last),
         id.peak.to_string(),
-        instant(id.peak_at),
+        rfc3339(id.peak_at),
         id.agents.to_string(),
         share(id.unauthorized, id.requests),
         share(id.not_found, id.requests),
@@ -289,10 +290,4 @@ fn row(limit: &str, id: &IdImpact, names: &Names, customers: &Customers) -> Vec<
 fn values(kind: &Kind<'_>, names: &Names) -> String {
     let top = kind.top(MOST_VALUES, names).into_iter();
     joined(top.map(|(value, denied)| format!("{denied} {value}")), "; ")
-}
-
-/// Text that a client has chosen. A spreadsheet would calculate what begins with one of these characters.
-fn cell(text: &str) -> String {
-    let quote = if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { "'" } else { "" };
-    format!("{quote}{text}")
 }

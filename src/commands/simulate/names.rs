@@ -1,6 +1,7 @@
 //! The names of ids in a report.
 
 use crate::engine::limit::fingerprint::Fingerprinter;
+use crate::engine::text::csv::ALL;
 
 /// Shows ids, or a hash of each that tells them apart.
 pub(super) struct Names {
@@ -19,7 +20,7 @@ impl Names {
     }
 
     pub(super) fn name(&self, id: &str) -> String {
-        if id.is_empty() { "(all)".to_owned() } else { self.part(id) }
+        if id.is_empty() { ALL.to_owned() } else { self.part(id) }
     }
 
     /// A text that may hold an id, such as a path.

@@ -28,10 +28,12 @@ mod noticeboard;
 mod overrides;
 mod resets;
 mod top;
+mod would_deny;
 
 pub use change::BucketChange;
 pub use overrides::{NewOverride, kept_overrides};
 pub use top::{TopId, TopIds};
+pub use would_deny::WouldBeDeniedIds;
 
 pub struct Operator {
     limiter: Limiter,

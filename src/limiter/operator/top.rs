@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use super::{Operator, OperatorError};
+use super::{Operator, OperatorError, View};
+use crate::engine::limit::Limit;
 use crate::engine::text::quote::quoted;
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::most_denied::{DenialKind, DeniedId};
@@ -30,18 +31,12 @@ impl Operator {
     /// Returns up to `most` ids for each limit and kind of denial, or for this limit. Lists without an id are left out.
     pub fn top(&self, limit: Option<&str>, most: usize) -> Result<Vec<TopIds>, OperatorError> {
         let (view, shared, now) = (self.limiter.view(), &self.limiter.shared, Instant::now());
-        if shared.denial_log.ids == IdFormat::None {
-            return Err(OperatorError::Unsupported("ids are not shown: Weir runs with `--log-ids none`".to_owned()));
-        }
-        let rules = view.rules();
-        if let Some(limit) = limit.filter(|limit| !rules.names().any(|name| name == *limit)) {
-            return Err(OperatorError::Unknown(format!("there is no limit {}", quoted(limit))));
-        }
+        let asked = self.limits_with_ids(&view, limit)?;
         let known = shared.most_denied.limits();
         let mut lists = Vec::new();
-        for asked in rules.limits().iter().chain([rules.carried().1]) {
+        for (_, asked) in asked {
             let name = asked.name.as_str();
-            if limit.is_some_and(|limit| limit != name) || !known.contains(name) {
+            if !known.contains(name) {
                 continue;
             }
             let shown = |DeniedId { hash, key, denied, error }| TopId {
@@ -58,5 +53,24 @@ impl Operator {
             }
         }
         Ok(lists)
+    }
+
+    /// Returns all limits with their places in the rules, or this limit. Fails if ids are not shown.
+    pub(super) fn limits_with_ids<'v>(
+        &self,
+        view: &'v View,
+        name: Option<&str>,
+    ) -> Result<Vec<(u32, &'v Limit)>, OperatorError> {
+        if self.limiter.shared.denial_log.ids == IdFormat::None {
+            return Err(OperatorError::Unsupported("ids are not shown: Weir runs with `--log-ids none`".to_owned()));
+        }
+        let limits = (0..).zip(view.rules().limits()).chain([view.rules().carried()]);
+        let asked: Vec<_> = limits.filter(|(_, limit)| name.is_none_or(|name| name == limit.name)).collect();
+        match name {
+            Some(name) if asked.is_empty() => {
+                Err(OperatorError::Unknown(format!("there is no limit {}", quoted(name))))
+            }
+            _ => Ok(asked),
+        }
     }
 }

@@ -50,6 +50,7 @@ mod connections;
 mod explain;
 mod health;
 mod history;
+mod impact;
 mod limits;
 mod live;
 pub mod log;
@@ -291,6 +292,7 @@ impl Admin {
         match operation {
             Operation::Page => page::reply(),
             Operation::Top => self.top(request.head.uri.query()),
+            Operation::Impact => self.impact(request.head.uri.query()),
             Operation::Live => self.answer_live(&request),
             Operation::History => self.answer_history(),
             Operation::Health => page(StatusCode::OK, PLAIN, "ok\n".to_owned()),

@@ -24,6 +24,7 @@ pub(super) enum Operation {
     Live,
     History,
     Top,
+    Impact,
     Health,
     Ready,
     Metrics,
@@ -66,6 +67,7 @@ pub(super) static ROUTES: &[Route] = &[
     get("/live", Operation::Live, Access::Open),
     get("/history", Operation::History, Access::Open),
     get("/top", Operation::Top, Access::Ids),
+    get("/impact.csv", Operation::Impact, Access::Ids),
     get("/healthz", Operation::Health, Access::Probe),
     get("/readyz", Operation::Ready, Access::Probe),
     get("/metrics", Operation::Metrics, Access::Scrape),
@@ -178,7 +180,10 @@ mod tests {
         }
         assert_eq!(find("DELETE", "/buckets/L"), Found::Methods("GET, HEAD, PUT".into()));
         assert_eq!(find("GET", "/buckets/L/block"), Found::Methods("PUT, DELETE".into()));
-        assert!(help("/x").starts_with("there are /, /live, /history, /top, ") && help("/buckets/a/b").contains("%2F"));
+        assert!(
+            help("/x").starts_with("there are /, /live, /history, /top, /impact.csv, ")
+                && help("/buckets/a/b").contains("%2F")
+        );
     }
 
     #[test]
