@@ -183,7 +183,7 @@ def shows_requests_as_they_come(setting):
         row = "[...document.querySelectorAll('#limits tbody tr')].find((row) => row.textContent.startsWith('%s'))"
         page.until(f"Number({row % 'Watched'}.cells[2].textContent) > 0 && Number({row % 'Watched'}.cells[3].textContent) > 0")
         page.until(f"{row % 'Watched'}.cells[4].textContent === '75 %'")
-        page.until(f"Number({row % 'Shadowed'}.cells[5].textContent) > 0 && {row % 'Shadowed'}.cells[3].textContent === '0'")
+        page.until(f"Number({row % 'Shadowed'}.cells[5].firstChild.textContent) > 0 && {row % 'Shadowed'}.cells[3].textContent === '0'")
         equal(page.run(f"{row % 'Shadowed'}.cells[1].textContent"), "shadow")
         equal(page.run("document.querySelector('#empty').hidden"), True)
         page.until("document.querySelector('#chart .denied-line').getAttribute('d').length > 0")
@@ -383,6 +383,32 @@ def lists_the_ids_most_denied(setting):
         page.until("[...document.querySelectorAll('#top button')].some((button) => button.textContent === 'e')")
         page.run("[...document.querySelectorAll('#top button')].find((button) => button.textContent === 'e').click()")
         page.until_text("#bucket-name", "Watched:e")
+        clean(page)
+
+
+# Keeps what the page saves, with its name.
+SAVED = """{
+    window.saved = [];
+    const create = URL.createObjectURL;
+    URL.createObjectURL = (blob) => { blob.text().then((text) => saved.push(text)); return create(blob); };
+    HTMLAnchorElement.prototype.click = function () { saved.push(this.download); };
+}"""
+
+
+def save_impact(page, limit):
+    title = f"The ids that {limit} would have denied, as CSV"
+    page.run(f"document.querySelector('#limits button[title={json.dumps(title)}]').click()")
+
+
+def saves_the_ids_that_would_have_been_denied(setting):
+    equal([setting.get("/shadowed", x_id="k") for _ in range(2)], [200, 200])
+    with setting.open() as page:
+        page.run(SAVED)
+        save_impact(page, "Shadowed")
+        page.until("saved.length === 2")
+        equal(page.run("saved.includes('impact-Shadowed.csv') && saved.some((text) => text.startsWith('limit,') && /\\nShadowed,shadow,k,[0-9a-f]{16},1,0,/.test(text))"), True)
+        shown = "[...document.querySelectorAll('#limits button[title$=CSV]')].filter((button) => button.checkVisibility()).map((button) => button.title.split(' ')[3])"
+        equal(json.loads(page.run(f"JSON.stringify({shown})")), ["limits", "Shadowed", "Tried", "Moved", "Part", "CertificatesPerDomainPerAccount"])
         clean(page)
 
 
@@ -603,9 +629,14 @@ def ids_need_a_token_on_a_public_address(setting):
         page.until_text("#bucket-message", "This needs the operator’s token.")
         page.click("#explain-form button")
         page.until_text("#explain-message", "This needs the operator’s token.")
+        save_impact(page, "Shadowed")
+        page.until_text("#limits-message", "This needs the operator’s token.")
         use_token(page)
         page.until_text("#token-message", "is in use")
         page.until_text("#top-note", "No id was denied")
+        page.run(SAVED)
+        save_impact(page, "Shadowed")
+        page.until("saved.includes('impact-Shadowed.csv')")
         look_up(page, "Watched", "b")
         page.until_text("#bucket-name", "Watched:b")
 
@@ -679,7 +710,7 @@ def a_lost_connection_is_shown_and_recovers(setting):
 CHECKS = [
     loads_and_says_what_to_do, shows_requests_as_they_come, shows_what_was_before_it_was_opened, pauses, resets_a_denied_id, blocks_refunds_and_sets,
     looks_up_buckets_of_every_kind, sets_lists_and_deletes_an_override,
-    says_that_a_token_is_wrong, explains_a_request, lists_the_ids_most_denied, takes_no_text_for_markup,
+    says_that_a_token_is_wrong, explains_a_request, lists_the_ids_most_denied, saves_the_ids_that_would_have_been_denied, takes_no_text_for_markup,
     shows_broken_rules_as_weir_check_does, shows_what_other_operators_change, names_the_documentation, breaks_no_word_at_any_width, is_readable_in_light_and_dark,
     fits_a_narrow_screen, every_control_is_reached_by_keyboard, every_control_has_a_name,
     ids_need_a_token_on_a_public_address, ids_stand_apart_from_their_limits, tells_that_store_and_upstreams_are_down, a_lost_connection_is_shown_and_recovers,

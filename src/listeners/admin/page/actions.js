@@ -2,19 +2,26 @@
 let token = null;
 
 /** Sends a request to this listener, with the token if there is one. */
-async function ask(method, path, body) {
+function send(method, path, body) {
   const headers = {};
   if (token) headers.authorization = `Bearer ${token}`;
   if (body !== undefined) headers["content-type"] = "application/json";
-  const response = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
+  return fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), cache: "no-store", signal: AbortSignal.timeout(TIMEOUT) });
+}
+
+async function ask(method, path, body) {
+  return parsed(await send(method, path, body));
+}
+
+async function parsed(response) {
   const text = await response.text();
-  let parsed = {};
+  let body = {};
   try {
-    parsed = JSON.parse(text);
+    body = JSON.parse(text);
   } catch {
     // A reply that is not JSON has nothing to show but its status.
   }
-  return { status: response.status, ok: response.ok, body: parsed };
+  return { status: response.status, ok: response.ok, body };
 }
 
 /** Says why a request failed. */
@@ -30,16 +37,20 @@ function say(id, text, isError = false) {
   message.textContent = isError ? `Error: ${text}` : text;
 }
 
-/** Runs a form's action; says so if the listener cannot be reached. */
+/** Runs an action; says so if the listener cannot be reached. */
+async function attempt(message, act) {
+  say(message, "");
+  try {
+    await act();
+  } catch (error) {
+    say(message, `no answer: ${error.message}`, true);
+  }
+}
+
 function onSubmit(id, message, act) {
-  get(id).addEventListener("submit", async (event) => {
+  get(id).addEventListener("submit", (event) => {
     event.preventDefault();
-    say(message, "");
-    try {
-      await act();
-    } catch (error) {
-      say(message, `no answer: ${error.message}`, true);
-    }
+    attempt(message, act);
   });
 }
 
@@ -210,6 +221,22 @@ function hasToken(message) {
   say(message, "give the operator’s token first.", true);
   get("token").focus();
   return false;
+}
+
+// The ids that a limit would have denied
+
+/** Milliseconds that the browser may take to save a file. */
+const SAVING = 60_000;
+
+/** Saves the list of a limit, or of all. A link could not send the token. */
+function saveImpact(name) {
+  attempt("limits-message", async () => {
+    const response = await send("GET", `/impact.csv${name ? `?limit=${encodeURIComponent(name)}` : ""}`);
+    if (!response.ok) return say("limits-message", reasonOf(await parsed(response)), true);
+    const href = URL.createObjectURL(await response.blob());
+    el("a", { href, download: `impact${name && `-${name}`}.csv` }).click();
+    setTimeout(() => URL.revokeObjectURL(href), SAVING);
+  });
 }
 
 // Blocked ids

@@ -295,10 +295,21 @@ function rowOf(name) {
   button.addEventListener("click", () => choose(name));
   const modes = [el("span", { className: "mode" }), el("span", { className: "narrow" })];
   const [passed, denied, share, would] = [0, 1, 2, 3].map((place) => el("td", { className: place < 3 ? "number" : "number wide" }));
+  const [rateOf, csv] = [el("span", {}), el("button", { type: "button", className: "link" }, "CSV")];
+  const what = `The ids that ${name || "limits in shadow and candidates"} would have denied, as CSV`;
+  csv.title = what;
+  csv.setAttribute("aria-label", what);
+  csv.addEventListener("click", () => saveImpact(name));
+  would.append(rateOf, " ", csv);
   const spark = new Spark();
   const row = el("tr", {}, el("th", { scope: "row" }, button, modes[1]), el("td", { className: "wide" }, modes[0]),
     passed, denied, share, would, el("td", { className: "wide" }, spark.svg));
-  return { row, button, modes, passed, denied, share, would, spark };
+  return { row, button, modes, passed, denied, share, would: rateOf, csv, spark };
+}
+
+/** Whether a list has the ids that a limit would have denied. */
+function hasImpact(limit) {
+  return limit.candidate || limit.mode === "shadow" || (limit.mode === "enforce" && limit.enforced_percent < 100);
 }
 
 function modeOf(limit) {
@@ -315,6 +326,7 @@ function fill(row, track, limit) {
   row.denied.classList.toggle("denying", mean.denied > 0);
   setText(row.share, percent(all.denied, all.denied + all.passed));
   setText(row.would, rate(mean.would));
+  row.csv.hidden = !(limit ? [limit] : page.live.limits).some(hasImpact);
   row.spark.draw(track.points, page.live.now_ms);
   row.row.classList.toggle("chosen", track.name === page.chosen);
   row.button.setAttribute("aria-pressed", track.name === page.chosen);
