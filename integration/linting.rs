@@ -108,17 +108,20 @@ fn json_has_all_problems_of_all_files() {
         (&2.into(), &37.into(), &6.into())
     );
     assert_eq!((&problems[2]["lint"], &problems[2]["file"]), (&Value::Null, &"b.yaml".into()));
-    assert!(
-        problems[3]["message"] == "1 of 1 test failed" && problems[3]["help"].as_str().unwrap().contains("t.yaml:4")
-    );
+    assert_eq!((&problems[3]["message"], &problems[3]["line"]), (&"test `t` failed".into(), &4.into()));
+    assert!(problems[3]["help"].as_str().unwrap().contains("expected deny, got allow"), "{}", problems[3]);
 }
 
 #[test]
 fn github_gets_one_command_per_problem() {
-    let folder = folder(&[("w.yaml", WARNED), ("b.yaml", BROKEN)]);
-    let out = ends(folder.path(), &["check", "--format", "github", "w.yaml", "b.yaml"], 1).out;
+    let tested = format!("{CLEAN}tests:\n  t: [{{ get: /, expect: {{ deny: A }} }}]\n");
+    let folder = folder(&[("w.yaml", WARNED), ("b.yaml", BROKEN), ("t.yaml", &tested)]);
+    let out = ends(folder.path(), &["check", "--format", "github", "w.yaml", "b.yaml", "t.yaml"], 1).out;
     let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines.len(), 3, "{out}");
+    assert_eq!(lines.len(), 4, "{out}");
+    assert!(
+        lines[3].starts_with("::error file=t.yaml,line=4,col=1,endColumn=2,title=invalid rules::test `t` failed%0A")
+    );
     assert!(
         lines[1].starts_with("::warning file=w.yaml,line=2,col=37,endColumn=43,title=whole-ipv6-address::a client "),
         "{out}"

@@ -1,6 +1,7 @@
 //! `weir test` and `weir diff`, as a user runs them.
 
 mod formats;
+mod watch;
 
 use crate::support::binary::run_in;
 use crate::support::process::Finished;

@@ -139,7 +139,7 @@ fn check(files: &Files, palette: Palette) -> Result<(Checked, Option<Rules>), Fa
     let overrides = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
     checked.counts = Some((rules.limits().len(), overrides));
     match tested {
-        Ok(tested) => checked.add_tests(tested.tally, String::from_utf8_lossy(&differences).into_owned()),
+        Ok(tested) => checked.add_tests(tested, String::from_utf8_lossy(&differences).into_owned()),
         // Mistakes in a test are errors like others.
         Err(Failure::Message(ExitCode::BadInput, mistakes)) => {
             checked.failure = Some(("the tests have mistakes".to_owned(), mistakes));

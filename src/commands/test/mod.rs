@@ -24,7 +24,7 @@ use super::rules_flags::RulesArgs;
 use super::runtime::block_on;
 use super::store_flags::StoreArgs;
 use crate::clock::Clock;
-use crate::config::{self, Files, Source, Sources, rule_tests};
+use crate::config::{self, Files, Problem, Source, Sources, rule_tests};
 use crate::engine::limit::rules::Rules;
 
 mod asking;
@@ -37,6 +37,7 @@ mod scenario;
 mod step_answer;
 mod suite;
 mod unread;
+mod watch;
 
 /// Scenarios and tests are about answers, not about time: a busy machine must not cause timeouts.
 const STORE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -64,6 +65,10 @@ pub struct Args {
     #[arg(long, conflicts_with = "filter")]
     require_denials: bool,
 
+    /// Run the tests again whenever a file changes, until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+
     #[command(flatten)]
     inspection: InspectionArgs,
 
@@ -78,11 +83,29 @@ pub struct Args {
     config: Option<PathBuf>,
 }
 
+impl Args {
+    /// Returns the files with tests.
+    fn named<'a>(&'a self, files: &'a Files) -> Result<Vec<&'a Path>, Failure> {
+        match (self.files.as_slice(), &files.limits) {
+            ([], Some(limits)) => Ok(vec![limits]),
+            ([], None) => Err(Failure::usage("there is no rules file; name a file with tests")),
+            (named, _) => Ok(named.iter().map(PathBuf::as_path).collect()),
+        }
+    }
+}
+
 /// Runs the tests of all files. Prints the first difference of each that fails, and `N passed, N failed` last.
 pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     let source = StoreSource::of(&args.store, STORE_TIMEOUT).map_err(Failure::usage)?;
     let files = args.rules.fetched_files(err)?;
-    block_on(LocalSet::new().run_until(run_all(args, &files, &source, out))).map_err(Failure::could_not_start)?
+    if args.watch {
+        return watch::run(args, &files, &source, out, err);
+    }
+    run_once(args, &files, &source, out)
+}
+
+fn run_once(args: &Args, files: &Files, stores: &StoreSource<'_>, out: &mut dyn Write) -> Result<ExitCode, Failure> {
+    block_on(LocalSet::new().run_until(run_all(args, files, stores, out))).map_err(Failure::could_not_start)?
 }
 
 /// The result of the tests in a rules file.
@@ -92,6 +115,8 @@ pub(super) struct TestedFile {
     pub(super) tally: Option<Tally>,
     /// The names of the limits that the tests have not seen deny; empty unless all have passed.
     pub(super) unseen: Vec<String>,
+    /// Each test that failed.
+    pub(super) failures: Vec<Problem>,
 }
 
 /// Runs the tests in a rules file in memory, and prints what differs. Beside limits that do not work in memory, none is run.
@@ -111,7 +136,7 @@ pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write, palette: Pal
     ran.map_err(Failure::could_not_start)??;
     let tally = results.tally();
     let unseen = if tally.failed == 0 { seen.unseen() } else { Vec::new() };
-    Ok(TestedFile { tally: Some(tally), unseen })
+    Ok(TestedFile { tally: Some(tally), unseen, failures: results.failures() })
 }
 
 /// Returns whether the tests of a text pass in memory with these rules.
@@ -132,11 +157,7 @@ async fn run_all(
     stores: &StoreSource<'_>,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
-    let named: Vec<&Path> = match (args.files.as_slice(), &files.limits) {
-        ([], Some(limits)) => vec![limits],
-        ([], None) => return Err(Failure::usage("there is no rules file; name a file with tests")),
-        (named, _) => named.iter().map(PathBuf::as_path).collect(),
-    };
+    let named = args.named(files)?;
     let filter = args.filter.as_deref();
     let (mut has_tests, mut empty) = (false, Vec::new());
     let (mut player, mut seen) = (None, DenialsSeen::default());

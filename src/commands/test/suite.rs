@@ -25,13 +25,7 @@ impl Suite {
     /// Reads the tests of a file. `files` are the rules of `weir serve`: those of a file of tests that names none, and the
     /// overrides of every file.
     pub(super) fn read(source: &Source, files: &Files) -> Result<Self, Failure> {
-        let of_tests = match rule_tests::tested_rules(source)? {
-            TestedRules::Own => Files { limits: Some(source.name.clone().into()), ..files.clone() },
-            TestedRules::Of { limits, overrides } => {
-                beside(Path::new(&source.name), files, limits.as_deref(), &overrides)
-            }
-        };
-        let mut sources = of_tests.read()?;
+        let mut sources = tested_files(source, files)?.read()?;
         if let Some(limits) = sources.limits.as_mut().filter(|limits| limits.name == source.name) {
             // Read once, so that rules and tests are those of the same moment.
             limits.text.clone_from(&source.text);
@@ -59,6 +53,14 @@ impl Suite {
         let rules_name = sources.limits.as_ref().map_or_else(|| source.name.clone(), |limits| limits.name.clone());
         Ok(Self { name: source.name.clone(), rules_name, tests, rules, needs_redis: needs_redis.errors > 0 })
     }
+}
+
+/// The files of the rules that the tests of a file are about.
+pub(super) fn tested_files(source: &Source, files: &Files) -> Result<Files, Failure> {
+    Ok(match rule_tests::tested_rules(source)? {
+        TestedRules::Own => Files { limits: Some(source.name.clone().into()), ..files.clone() },
+        TestedRules::Of { limits, overrides } => beside(Path::new(&source.name), files, limits.as_deref(), &overrides),
+    })
 }
 
 /// The rules that a file of tests names, by paths relative to it.

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 
 use crate::commands::colors::{self, Palette};
 use crate::commands::print::counted;
-use crate::commands::test::Tally;
+use crate::commands::test::{Tally, TestedFile};
 use crate::config::{Problem, Report, Severity};
 
 /// `--format`
@@ -39,6 +39,8 @@ pub(super) struct Checked {
     pub(super) tests: Option<Tally>,
     /// Why the tests fail: one line, and the details, which have several.
     pub(super) failure: Option<(String, String)>,
+    /// The same for programs: each test that fails. Empty if no test runs, because some have mistakes.
+    pub(super) failed_tests: Vec<Problem>,
     pub(super) report: Report,
 }
 
@@ -49,25 +51,25 @@ impl Checked {
     }
 
     /// Adds the result of the tests and their differences.
-    pub(super) fn add_tests(&mut self, tests: Option<Tally>, differences: String) {
-        self.tests = tests;
-        if let Some(Tally { passed, failed: failed @ 1.., .. }) = tests {
+    pub(super) fn add_tests(&mut self, tested: TestedFile, differences: String) {
+        (self.tests, self.failed_tests) = (tested.tally, tested.failures);
+        if let Some(Tally { passed, failed: failed @ 1.., .. }) = self.tests {
             self.failure = Some((format!("{failed} of {} failed", counted(passed + failed, "test")), differences));
         }
     }
 
-    /// The number of errors. All failed tests together count as one.
+    /// The number of errors, failed tests included.
     fn errors(&self) -> usize {
-        self.report.errors + usize::from(self.failure.is_some())
+        self.report.errors + self.failed_tests.len().max(usize::from(self.failure.is_some()))
     }
 
     /// All problems, each with its help.
     fn problems(&self) -> Vec<(Cow<'_, Problem>, &str)> {
-        let failure = self.failure.iter().map(|(message, details)| {
+        let failure = self.failure.iter().filter(|_| self.failed_tests.is_empty()).map(|(message, details)| {
             (Cow::Owned(Problem::of_file(&self.name, message.clone(), "")), details.trim_end())
         });
-        let others = self.report.problems.iter().map(|problem| (Cow::Borrowed(problem), problem.help.as_str()));
-        failure.chain(others).collect()
+        let others = self.failed_tests.iter().chain(&self.report.problems);
+        failure.chain(others.map(|problem| (Cow::Borrowed(problem), problem.help.as_str()))).collect()
     }
 
     /// Prints the problems to `err`, and a summary to `out` if it passes, or else to `err`.
@@ -86,7 +88,7 @@ impl Checked {
     }
 
     fn summarize(&self, is_strict: bool, out: &mut dyn Write, err: &mut dyn Write) -> io::Result<()> {
-        let Self { name, counts, not_compared, tests, failure, report } = self;
+        let Self { name, counts, not_compared, tests, failure, report, .. } = self;
         let (Palette { bad, .. }, Palette { good, doubtful, .. }) = (Palette::err(), Palette::out());
         if let Some((message, details)) = failure {
             write!(err, "{details}")?;

@@ -2,14 +2,12 @@
 
 use super::TestResult;
 use crate::commands::workflow_command::Annotation;
-use crate::config::Place;
 
 pub(super) fn commands(results: &[TestResult], unseen: &[(String, String)]) -> String {
     let mut text = String::new();
     for result in results {
         let Some(failure) = &result.failure else { continue };
-        let place = Some(Place { line: failure.line, column: 1, width: 1 });
-        let message = failure.details.trim();
+        let (place, message) = (Some(failure.place()), failure.details.trim());
         Annotation { level: "error", file: &result.file, place, title: &result.name, message }.push_to(&mut text);
     }
     for (file, message) in unseen {

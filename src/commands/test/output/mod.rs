@@ -8,6 +8,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use crate::commands::colors::Palette;
+use crate::config::{Place, Problem};
+use crate::engine::text::quote::quoted;
 
 /// `--format`
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +42,12 @@ pub(super) struct TestFailure {
     pub(super) line: u32,
     /// One line; or several, each indented and with its end.
     pub(super) details: String,
+}
+
+impl TestFailure {
+    const fn place(&self) -> Place {
+        Place { line: self.line, column: 1, width: 1 }
+    }
 }
 
 /// The numbers of tests that passed and failed.
@@ -86,6 +94,20 @@ impl<'a> Results<'a> {
     pub(super) fn tally(&self) -> Tally {
         let failed = self.all.iter().filter(|result| result.failure.is_some()).count();
         Tally { passed: self.all.len() - failed, failed, not_run: 0 }
+    }
+
+    /// Returns each test that failed as a problem of its file, at the line of the step that differs.
+    pub(super) fn failures(&self) -> Vec<Problem> {
+        let failed = self.all.iter().filter_map(|result| Some((result, result.failure.as_ref()?)));
+        let problem = |(result, failure): (&TestResult, &TestFailure)| Problem {
+            place: Some(failure.place()),
+            ..Problem::of_file(
+                &result.file,
+                format!("test {} failed", quoted(&result.name)),
+                failure.details.trim_end(),
+            )
+        };
+        failed.map(problem).collect()
     }
 
     /// Prints everything in a format for programs. `unseen` are the sentences about limits that no test sees deny, each with
