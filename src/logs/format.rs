@@ -376,6 +376,8 @@ mod tests {
             (r#"{"msec":1.5,"request":"GET / HTTP/1.1"}"#.to_owned(), "json"),
             (r#"{"time":"2026-11-21T04:00:06Z","duration_ms":1,"bytes":5,"protocol":"HTTP/1.1"}"#.to_owned(), "weir"),
             (r#"{"ts":1.5,"logger":"http.log.access","request":{"method":"GET"}}"#.to_owned(), "caddy"),
+            (r#"{"ts":1.5,"request":{"method":"GET"},"duration":0.2,"status":200}"#.to_owned(), "caddy"),
+            (r#"{"ts":1.5,"request":"GET / HTTP/1.1","logger":"a","duration":0.2}"#.to_owned(), "json"),
             (r#"{"StartUTC":"2026-11-21T04:00:06Z","ClientHost":"192.0.2.7"}"#.to_owned(), "traefik-json"),
             (r#"{"start_time":"2026-11-21T04:00:06Z","response_code":200}"#.to_owned(), "envoy-json"),
         ] {

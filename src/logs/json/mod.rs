@@ -56,7 +56,7 @@ impl JsonFormat {
         dialect: Option<Dialect>,
         names: &[(String, Field)],
     ) -> Self {
-        let (mut found, mut recorded) = (Vec::<&[u8]>::new(), Head::default());
+        let (mut found, mut nested, mut recorded) = (Vec::<&[u8]>::new(), Vec::<&[u8]>::new(), Head::default());
         for line in lines.clone() {
             let Ok(mut scanner) = Scanner::object(line) else { continue };
             let is_head = memchr::memmem::find(line, b"\"weir_recording\"").is_some();
@@ -66,10 +66,12 @@ impl JsonFormat {
                 }
                 if !found.contains(&name) && found.len() < MAX_MEMBERS {
                     found.push(name);
+                    nested.extend(matches!(value, Scanned::Nested(_)).then_some(name));
                 }
             }
         }
-        let dialect = dialect.unwrap_or_else(|| Dialect::of(|name| found.contains(&name)));
+        let of_members = || Dialect::of(|name| found.contains(&name), |name| nested.contains(&name));
+        let dialect = dialect.unwrap_or_else(of_members);
         if let Dialect::Program(program) = dialect {
             return Self::of_program(program, lines);
         }

@@ -37,14 +37,14 @@ impl Dialect {
         }
     }
 
-    /// The dialect of a line with such members, of which `has` tells.
-    pub(in crate::logs) fn of(has: impl Fn(&[u8]) -> bool) -> Self {
+    /// The dialect of a line with such members, of which `has` tells. `is_nested` tells which are objects or arrays.
+    pub(in crate::logs) fn of(has: impl Fn(&[u8]) -> bool, is_nested: impl Fn(&[u8]) -> bool) -> Self {
         let has_all = |names: &[&[u8]]| names.iter().all(|name| has(name));
         if has(b"weir_recording") {
             Self::Recording
         } else if has_all(&[b"time", b"duration_ms", b"bytes", b"protocol"]) {
             Self::Weir
-        } else if has_all(&[b"ts", b"request"]) && (has(b"logger") || has(b"resp_headers")) {
+        } else if has(b"ts") && is_nested(b"request") {
             Self::Caddy
         } else if has(b"StartUTC") || has(b"RequestMethod") || has(b"ClientHost") {
             Self::Traefik
