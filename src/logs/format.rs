@@ -308,6 +308,18 @@ impl Format {
         if let Shape::Json(json) = &self.shape { json.recording_end(line) } else { None }
     }
 
+    /// The same format, whose entries have only headers that somebody reads. Those of lines in JSON have all.
+    #[must_use]
+    pub fn reading(&self, is_read: impl Fn(&str) -> bool) -> Self {
+        let mut format = self.clone();
+        match &mut format.shape {
+            Shape::Text(template) => template.ignore_headers(|name| !is_read(name)),
+            Shape::W3c(w3c) => w3c.template.ignore_headers(|name| !is_read(name)),
+            Shape::Json(_) => {}
+        }
+        format
+    }
+
     /// A parser of lines, for one thread.
     pub fn parser(&self) -> Parser<'_> {
         Parser { format: self, instants: Instants::new() }

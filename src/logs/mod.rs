@@ -50,7 +50,7 @@ pub struct LogEntry<'a> {
     pub unread_client: Option<&'a [u8]>,
     pub tls_subject: Option<Cow<'a, str>>,
     /// Headers of the request that the line tells, with names in lower case. `host` is not among them.
-    pub headers: SmallVec<[Header<'a>; 3]>,
+    pub headers: SmallVec<[Header<'a>; 1]>,
     /// The descriptors that a gateway has sent. Only recordings tell them.
     pub descriptors: Option<Box<Descriptors<'a>>>,
     pub status: Option<u16>,

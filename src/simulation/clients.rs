@@ -14,6 +14,10 @@ const FORWARDING: [&str; 2] = [X_FORWARDED_FOR, FORWARDED];
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 const FORWARDED: &str = "forwarded";
 
+pub(super) fn is_forwarding(header: &str) -> bool {
+    FORWARDING.contains(&header)
+}
+
 /// The line does not say who the client is: it has something else in its place, or comes from a trusted proxy and has not the headers in
 /// which that proxy names the client.
 pub(super) struct Unnamed;
@@ -38,7 +42,7 @@ pub(super) fn client(entry: &LogEntry<'_>, told: &Told, trusted: &TrustedProxies
         return Err(Unnamed);
     }
     let mut headers = Headers::new();
-    for (name, value) in entry.headers.iter().filter(|(name, _)| FORWARDING.contains(&&**name)) {
+    for (name, value) in entry.headers.iter().filter(|(name, _)| is_forwarding(name)) {
         headers.append(name.as_bytes(), value);
     }
     Ok(Some(trusted.client(peer, &headers).address))
@@ -55,7 +59,7 @@ fn listed(raw: &[u8], told: &Told, trusted: &TrustedProxies) -> Option<IpAddr> {
 
 /// Returns true if a private address has sent a request that names another client, though no proxy there is trusted.
 pub(super) fn may_be_proxied(entry: &LogEntry<'_>, told: &Told, trusted: &TrustedProxies) -> bool {
-    let names_another = || entry.headers.iter().any(|(name, _)| FORWARDING.contains(&&**name));
+    let names_another = || entry.headers.iter().any(|(name, _)| is_forwarding(name));
     let peer = entry.client.filter(|peer| !told.client_is_resolved && is_private(*peer) && !trusted.contains(*peer));
     peer.is_some() && names_another()
 }

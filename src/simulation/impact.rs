@@ -18,6 +18,9 @@ pub const MOST_DETAILED: usize = 50_000;
 /// The most different agents of an id that are told apart.
 pub const MOST_AGENTS: usize = 16;
 
+/// The header that names the agent.
+pub const AGENT: &str = "user-agent";
+
 /// The most bytes of a path or an agent that counts keep.
 const MOST_BYTES: usize = 256;
 
@@ -158,7 +161,7 @@ struct Denied {
 
 impl Seen {
     pub(super) fn of(entry: &LogEntry<'_>) -> Self {
-        let agent = entry.headers.iter().find(|(name, _)| name == "user-agent");
+        let agent = entry.headers.iter().find(|(name, _)| name == AGENT);
         let path = entry.target.as_deref().map(|target| target.split('?').next().unwrap_or_default().to_owned());
         Self {
             method: entry.method.as_deref().map(|method| shown(method).into_owned()),

@@ -13,7 +13,7 @@ use std::thread;
 use super::against::Comparing;
 use super::clients::{self, Sender};
 use super::coverage::Missing;
-use super::impact::{DeniedSink, Impact, Seen};
+use super::impact::{AGENT, DeniedSink, Impact, Seen};
 use super::order::{BRIEF_WINDOW, Order, WINDOW};
 use super::report::{Example, LeftOut, LimitLeftOut, LineCounts, MOST_EXAMPLES, RecordingReport, Report};
 use super::requests::{Arrival, Side, arrival};
@@ -165,7 +165,11 @@ fn parse(block: Block, context: &Context<'_>) -> Parsed {
     let mut parsed = Parsed { file: block.file, until: block.until, ..Parsed::default() };
     let Some(file) = files.get(block.file) else { return parsed };
     let block = block.unwrapped(&file.wrapping);
-    let (told, format) = (file.format.told(), block.format.clone());
+    let told = file.format.told();
+    let format = block.format.reading(|name| {
+        let of_side = |side: &Side| side.reads_header(name);
+        clients::is_forwarding(name) || (keeps_seen && name == AGENT) || of_side(side) || other.is_some_and(of_side)
+    });
     let mut parser = format.parser();
     for (number, line) in block.lines() {
         parsed.counts.lines += 1;

@@ -100,6 +100,11 @@ impl Side {
         Self { rules, afterwards, coverage, has_gaps, has_slots, reads, needs_client, headers }
     }
 
+    /// Returns whether a covered limit reads a header, by its name in lower case.
+    pub(super) fn reads_header(&self, name: &str) -> bool {
+        self.headers.iter().any(|read| read == name)
+    }
+
     fn is_covered(&self, limit: u32) -> bool {
         self.coverage.missing.get(limit as usize).is_none_or(Vec::is_empty)
     }
@@ -238,7 +243,7 @@ fn headers(entry: &LogEntry<'_>, side: &Side, other: Option<&Side>) -> Headers {
         return headers;
     }
     for (name, value) in &entry.headers {
-        let is_read = |side: &Side| side.headers.iter().any(|read| *read == **name);
+        let is_read = |side: &Side| side.reads_header(name);
         if is_read(side) || other.is_some_and(is_read) {
             headers.append(name.as_bytes(), value);
         }

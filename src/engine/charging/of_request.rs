@@ -30,7 +30,11 @@ impl Plan {
     ) -> Result<(), InvalidInput> {
         // A refund of what was taken before a block is not denied by it.
         let blocks = blocks.filter(|_| intent.mode.can_deny());
-        for place in &rules.candidates(request) {
+        let candidates = rules.candidates(request);
+        if candidates.len() > 1 {
+            self.charges.reserve(candidates.len());
+        }
+        for place in &candidates {
             let Some(limit) = rules.limit(*place) else { continue };
             if limit.conditions.check(request).is_ok() {
                 let terms = Terms::of_request(rules, *place, limit, request, blocks);

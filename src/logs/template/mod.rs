@@ -126,6 +126,17 @@ impl Template {
         self.tells = first.tells;
     }
 
+    /// Ignores headers, as if their values were not there.
+    pub(super) fn ignore_headers(&mut self, is_ignored: impl Fn(&str) -> bool) {
+        for Value { field, .. } in &mut self.values {
+            if let Field::Header(name) = field
+                && is_ignored(name)
+            {
+                *field = Field::Ignored;
+            }
+        }
+    }
+
     pub(super) fn told(&self) -> Told {
         tells::told(self.values.iter().map(|value| &value.field))
     }
@@ -168,11 +179,11 @@ fn instant_length(rest: &[u8], first: usize, end: &[u8], instants: &mut Instants
     /// A date, a time and a zone have two.
     const MOST_SPACES: usize = 2;
     let mut length = first;
+    if !matches!(end, [b' ' | b'\t', ..]) {
+        return length;
+    }
     for _ in 0..MOST_SPACES {
-        let more = rest
-            .get(length + 1..)
-            .and_then(|behind| find(behind, end, Escapes::None))
-            .filter(|_| matches!(end, [b' ' | b'\t', ..]));
+        let more = rest.get(length + 1..).and_then(|behind| find(behind, end, Escapes::None));
         let Some(longer) = more.map(|more| length + 1 + more) else { break };
         if instants.read(&rest[..longer]).is_none() {
             break;
@@ -204,6 +215,10 @@ fn with_whole_targets(pieces: Vec<Piece>) -> Vec<Piece> {
 /// The place of a text that ends a value. An escaped quote ends none.
 fn find(rest: &[u8], end: &[u8], escapes: Escapes) -> Option<usize> {
     let (first, tail) = end.split_first()?;
+    if let (b' ', []) = (first, tail) {
+        // Most values that end with a space are short: a search of many bytes at once takes longer to begin.
+        return rest.iter().position(|byte| *byte == b' ');
+    }
     let is_escaped = |place: usize| {
         *first == b'"'
             && escapes == Escapes::Backslash

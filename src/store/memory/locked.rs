@@ -47,9 +47,10 @@ impl<'s> Locked<'s> {
     /// Decides the charges of one request, all or nothing.
     pub(super) fn decide(&mut self, batch: &Batch<'_>) -> Result<Decisions, StoreError> {
         let (now, effective_from) = (batch.now, batch.effective_from);
-        let places = self.places(batch.charges, now);
+        let in_shards: Few<usize> = batch.charges.iter().map(|charge| self.index(charge)).collect();
+        let places = self.places(batch.charges, &in_shards, now);
         let state = |index: usize, charge: &Charge| {
-            self.shards[self.index(charge)].state(places[index], charge, self.overflow.as_deref())
+            self.shards[in_shards[index]].state(places[index], charge, self.overflow.as_deref())
         };
         let mut shared: Few<(&Charge, Edit)> = Few::new();
         let new = places.iter().filter(|place| matches!(place, BucketPlace::New(_))).count();
@@ -84,7 +85,7 @@ impl<'s> Locked<'s> {
             match &mut self.overflow {
                 Some(overflow) if places[index].is_overflow() => overflow.apply(&charge.bucket, &edit),
                 _ => {
-                    let shard = self.index(charge);
+                    let shard = in_shards[index];
                     if self.shards[shard].apply(places[index], charge, &edit) {
                         grown.push(shard);
                     }
@@ -106,41 +107,39 @@ impl<'s> Locked<'s> {
         }
     }
 
-    /// Finds the places of all charges, and dates the overflow buckets among them. After a sweep all are found again: it may have
-    /// dropped a bucket that was there.
-    fn places(&mut self, charges: &[Charge], now: Micros) -> Few<BucketPlace> {
+    /// Finds the places of all charges, and dates the overflow buckets among them. `in_shards` are the indices of their shards. After a
+    /// sweep all are found again: it may have dropped a bucket that was there.
+    fn places(&mut self, charges: &[Charge], in_shards: &[usize], now: Micros) -> Few<BucketPlace> {
         let has_room = |place: &BucketPlace| !matches!(place, BucketPlace::Overflow);
         let mut places = Few::new();
-        self.find_places(charges, now, &mut places);
+        self.find_places(charges, in_shards, now, &mut places);
         if !places.iter().all(has_room) {
-            for (charge, _) in charges.iter().zip(&places).filter(|(_, place)| !has_room(place)) {
-                let index = self.index(charge);
-                self.shards[index].make_room(now);
+            for (index, _) in in_shards.iter().zip(&places).filter(|(_, place)| !has_room(place)) {
+                self.shards[*index].make_room(now);
             }
-            self.find_places(charges, now, &mut places);
+            self.find_places(charges, in_shards, now, &mut places);
         }
-        for (charge, place) in charges.iter().zip(&places).filter(|(_, place)| place.is_overflow()) {
+        let all = charges.iter().zip(in_shards).zip(&places);
+        for ((charge, index), place) in all.filter(|(_, place)| place.is_overflow()) {
             if !has_room(place) {
-                let index = self.index(charge);
-                self.shards[index].count_overflow(charge);
+                self.shards[*index].count_overflow(charge);
             }
             self.lock_overflow().redate(&charge.bucket, now);
         }
         places
     }
 
-    fn find_places(&mut self, charges: &[Charge], now: Micros, places: &mut Few<BucketPlace>) {
+    fn find_places(&mut self, charges: &[Charge], in_shards: &[usize], now: Micros, places: &mut Few<BucketPlace>) {
         places.clear();
         if charges.len() > 1 {
             // With a million buckets each is a cache miss, and one look after the other would wait for each in turn.
-            let touched =
-                charges.iter().map(|charge| self.shards[self.index(charge)].table.touch(low_half(&charge.bucket)));
+            let all = charges.iter().zip(in_shards);
+            let touched = all.map(|(charge, index)| self.shards[*index].table.touch(low_half(&charge.bucket)));
             std::hint::black_box(touched.fold(0, u64::wrapping_add));
         }
         // With the index of the shard.
         let mut new: Few<(usize, Tag)> = Few::new();
-        for charge in charges {
-            let index = self.index(charge);
+        for (charge, index) in charges.iter().zip(in_shards.iter().copied()) {
             let in_shard = new.iter().filter(|(shard, _)| *shard == index).count();
             let bound = self.store.keys_per_shard.saturating_sub(in_shard);
             let mut place = self.shards[index].place(charge, now, bound, &new);
