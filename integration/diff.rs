@@ -230,6 +230,14 @@ fn a_candidate_that_is_enforced_is_judged_by_what_it_denies() {
     }
 }
 
+#[test]
+fn a_date_for_a_review_changes_nobody() {
+    let rules = |date: &str| format!("limits: {{ L: {{ count: 10, period: 1m{date} }} }}\n");
+    for (old, new) in [("", ", review_by: 2027-01-31"), (", review_by: 2020-01-31", "")] {
+        assert_eq!(diff(&rules(old), &rules(new), "text"), (Some(0), "1 unchanged\n".to_owned()));
+    }
+}
+
 /// An id without an override has the candidate's numbers if it is in the share.
 #[test]
 fn overrides_are_compared_with_an_enforced_candidate() {

@@ -225,6 +225,23 @@ fn rules_are_reloaded_when_they_change_and_a_broken_file_changes_nothing() {
     assert_eq!(ask(), (200, "\"L\";r=16".into()));
 }
 
+/// The day is looked at when the rules load. The unit tests have a clock that passes it.
+#[test]
+fn a_limit_that_should_have_been_reviewed_is_named_at_the_start_and_on_reload() {
+    let rules = |day: &str| format!("limits: {{ L: {{ by: global, burst: 3, review_by: {day} }} }}");
+    let weir = Weir::serve(&rules("2020-01-31"), &["--workers", "1"]);
+    let warned = || weir.log().matches("the review date of this limit has passed [review-due]").count();
+    becomes("the start warns", 1, warned);
+    assert_eq!(weir.metric("weir_limit_review_by_timestamp_seconds{limit=\"L\"}"), 1_580_515_200);
+    for (warnings, day) in [(2, "2020-02-01"), (2, "2999-12-31")] {
+        std::fs::write(weir.limits_file(), rules(day)).unwrap();
+        weir.signal("HUP");
+        let told = || weir.admin("/limits/L").text().contains(&format!("\"review_by\":\"{day}\""));
+        becomes("the new rules are in force", true, told);
+        becomes("the reload warns", warnings, warned);
+    }
+}
+
 #[test]
 fn a_flood_of_ids_neither_grows_memory_nor_frees_a_bucket() {
     let limits = "limits: { L: { by: { header: x-id }, count: 2, period: 1h }, \

@@ -106,7 +106,7 @@ fn alerts_fire_on_real_faults() {
     let mut limited = Loaded::serve(&["--store", &redis.url()]);
     let well = Weir::serve(RULES, &["--workers", "1"]);
     let small = Weir::serve(
-        "limits: { Ids: { by: { header: x-id }, burst: 5 } }",
+        "limits: { Ids: { by: { header: x-id }, burst: 5, review_by: 2020-01-31 } }",
         &["--workers", "1", "--max-keys", "16", "--max-connections", "2", "--access-log", "/dev/full"],
     );
     let url = redis.url();
@@ -173,6 +173,8 @@ fn alerts_fire_on_real_faults() {
         let crowd: Vec<_> = (0..6).map(|_| TcpStream::connect(small.proxy).unwrap()).collect();
         drop(crowd);
     });
+
+    watch.fires("WeirReviewDue", "weir-small", || {});
 
     // The upstream is gone, and the certificate expires soon.
     watch.fires("WeirCertificateExpires", "weir-cut-off", || {});

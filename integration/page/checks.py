@@ -185,6 +185,8 @@ def shows_requests_as_they_come(setting):
         page.until(f"{row % 'Watched'}.cells[4].textContent === '75 %'")
         page.until(f"Number({row % 'Shadowed'}.cells[5].firstChild.textContent) > 0 && {row % 'Shadowed'}.cells[3].textContent === '0'")
         equal(page.run(f"{row % 'Shadowed'}.cells[1].textContent"), "shadow")
+        page.until_text("#limits", "enforce for 12.5\u00a0%, review due")
+        equal(page.run(f"{row % 'Part'}.querySelector('.mode').title"), "To be reviewed by 2020-01-31")
         equal(page.run("document.querySelector('#empty').hidden"), True)
         page.until("document.querySelector('#chart .denied-line').getAttribute('d').length > 0")
         page.run(f"{row % 'Watched'}.querySelector('button').click()")

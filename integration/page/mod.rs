@@ -13,7 +13,7 @@ limits:
   Raised: { match: { path: /raised }, count: 2, period: 1h, elevated: { burst: 9, count: 9, period: 1h, for: 15m, activations_per_month: 2 } }
   Windows: { match: { path: /windows }, rates: [{ count: 2, period: 1s }, { count: 9, period: 1h }] }
   Fixed: { match: { path: /fixed }, by: global, burst: 3 }
-  Part: { match: { path: /part }, count: 2, period: 1h, enforce_for: 12.5% }
+  Part: { match: { path: /part }, count: 2, period: 1h, enforce_for: 12.5%, review_by: 2020-01-31 }
   Free: { match: { path: /free }, unlimited: true }
   Closed: { match: { path: /closed }, deny: true }
   Keyed: { match: { path: /keyed }, by: { header: x-id }, missing: deny, count: 2, period: 1h }

@@ -27,6 +27,7 @@ use crate::engine::request::incoming::{Described, ReadingOptions, Received};
 use crate::engine::request::part::PartError;
 use crate::engine::request::{Body, DescriptorEntry, Request};
 use crate::engine::telling::explanation::{CandidateUse, Explanation};
+use crate::engine::text::instant::day_until;
 use crate::jwt::Checker;
 use crate::listeners::rules_json;
 use crate::message::headers::{self, Headers};
@@ -260,6 +261,9 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
     let given = denied_for.map(|error| error.setting().to_owned()).or_else(|| given_by_candidate(candidate));
     detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, given_by.as_ref(), allowance)));
     describe_candidate(candidate, &mut text);
+    if let Some(end) = limit.review_by {
+        detail(&mut text, "review by", day_until(end));
+    }
     text
 }
 

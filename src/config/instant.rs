@@ -15,6 +15,12 @@ pub(super) fn parse_until(text: &str) -> Result<Micros, (String, String)> {
     parse(text, SignedDuration::from_hours(24), "until the end of that day in UTC")
 }
 
+/// Parses a `review_by`, which is a date: the end of that day in UTC. The error is a message and a help text.
+pub(super) fn parse_review_by(text: &str) -> Result<Micros, (String, String)> {
+    let end = parse_until(text).ok().filter(|_| is_rfc_3339(text) == Some(true));
+    end.ok_or_else(|| (format!("{} is not a date", quoted(text)), "write the last day, such as 2027-01-31".to_owned()))
+}
+
 /// Parses the `epoch` of a test. A date means the start of that day in UTC. The error is a message and a help text.
 pub(super) fn parse_epoch(text: &str) -> Result<Micros, (String, String)> {
     let epoch = parse(text, SignedDuration::ZERO, "from the start of that day in UTC")?;
@@ -76,6 +82,14 @@ mod tests {
             ("9999-12-31T23:59:59Z", 253_402_300_799_000_000),
         ] {
             assert_eq!(parse_until(text), Ok(Micros(expected)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_review_is_due_at_the_end_of_a_day() {
+        assert_eq!(parse_review_by("2026-12-31"), Ok(Micros(1_798_761_600_000_000)));
+        for text in ["2026-12-31T23:59:59Z", "2026-02-30", "soon", "31.12.2026", "1969-12-30", ""] {
+            assert!(parse_review_by(text).is_err(), "{text}");
         }
     }
 

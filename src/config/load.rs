@@ -13,7 +13,7 @@ use super::numbers::Interner;
 use super::problem::{Findings, ReadResult, Report, ReportedError, quoted};
 use super::words;
 use super::yaml::{List, Reader, SeenKeys};
-use super::{LoadResult, Source, Sources};
+use super::{LoadResult, Source, Sources, review};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
@@ -101,6 +101,7 @@ fn compile(
         jwt::resolve(&mut draft.limit, &draft.places, &loader.issuers, &findings);
     }
     loader.limits.finish();
+    review::warn(&loader.limits, &findings, effective_from);
     let (domains, of_domains) = envoy_ratelimit::read(&sources.envoy_ratelimit, |name| Findings::with(name, &ignores));
     if let Some(untested) = untested {
         loader.lint(&findings, untested);

@@ -33,6 +33,7 @@ mod problem;
 pub mod properties;
 mod reload;
 mod response_cost;
+mod review;
 pub mod rule_tests;
 mod scalars;
 mod schema;

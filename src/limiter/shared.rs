@@ -13,11 +13,13 @@ use super::key_bounds::{KeyBounds, limit_keys};
 use super::live::Live;
 use super::recording::Recording;
 use super::would_deny::WouldDenyLists;
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::descriptors::ChargedAfterwards;
 use crate::engine::limit::Limit;
 use crate::engine::limit::blocks::Blocks;
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::claims::TokenIssuer;
+use crate::engine::text::instant::day_until;
 use crate::jwt::KeyRing;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::denials::{DenialLog, DenialSampler, IdFormat};
@@ -148,8 +150,20 @@ impl Shared {
     }
 }
 
+impl Shared {
+    /// Returns the limits whose review date has passed after one instant and not after another, with that day.
+    pub fn reviews_due(&self, after: Micros, until: Micros) -> Vec<(String, String)> {
+        let snapshot = self.snapshot.load();
+        let due = |limit: &&Limit| limit.review_by.is_some_and(|end| after < end && end <= until);
+        let shown = |limit: &Limit| (limit.name.clone(), limit.review_by.map(day_until).unwrap_or_default());
+        snapshot.rules.limits().iter().filter(due).map(shown).collect()
+    }
+}
+
 impl Snapshot {
     fn new(rules: Rules, metrics: &Metrics, denial_log: &Arc<DenialLog>) -> Self {
+        let reviewed = |limit: &'_ Limit| limit.review_by.map(|end| end.0 / 1_000_000);
+        metrics.set_reviews(rules.limits().iter().filter_map(|limit| Some((limit.name.as_str(), reviewed(limit)?))));
         let settles = |limit: &Limit| limit.response_cost.as_ref().map(|_| metrics.settlements(&limit.name));
         Self {
             limits: rules.names().map(|name| metrics.limit(name)).collect(),

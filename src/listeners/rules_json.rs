@@ -22,6 +22,7 @@ use crate::engine::request::value_type::ValueType;
 use crate::engine::telling::bucket_info::limit_of;
 use crate::engine::telling::explanation::{CandidateUse, Explanation};
 use crate::engine::telling::reasons::wanted_value;
+use crate::engine::text::instant::day_until;
 use crate::limiter::KnownOverride;
 
 /// A limit as its file gives it.
@@ -37,6 +38,9 @@ pub(crate) fn limit(limit: &Limit) -> Value {
         "overrides": limit.overrides.len(),
     });
     numbers(&limit.allowance, &mut value);
+    if let Some(end) = limit.review_by {
+        value["review_by"] = day_until(end).into();
+    }
     if let Some(candidate) = &limit.candidate {
         let percent = f64::from(candidate.enforce_for) * 100.0 / f64::from(WHOLE_SHARE);
         let mut beside = json!({ "enforce_for_percent": percent });

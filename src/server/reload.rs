@@ -6,6 +6,7 @@ use crate::clock::Clock;
 use crate::config::{
     self, Change, Definitions, Files, Lint, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load,
 };
+use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::Limit;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::live::OverrideReader;
@@ -20,6 +21,8 @@ pub struct Reloader {
     options: RulesOptions,
     fingerprinter: Fingerprinter,
     clock: Clock,
+    /// The dates of reviews until then are logged, or among the warnings about the rules.
+    reviewed: Micros,
     /// Reads live overrides by the files that were read first, until it is taken.
     reader: Option<OverrideReader>,
 }
@@ -65,7 +68,8 @@ impl Reloader {
             Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
             Change::Same => LoadResult::broken(Report::default()),
         };
-        (Self { watcher, options, fingerprinter, clock, reader }, loaded)
+        let reviewed = loaded.rules.as_ref().map_or(Micros(0), |rules| rules.effective_from);
+        (Self { watcher, options, fingerprinter, clock, reviewed, reader }, loaded)
     }
 
     /// Gives up how live overrides are read by the files that were read first.
@@ -77,6 +81,11 @@ impl Reloader {
     ///
     /// A broken file changes nothing. It is counted and logged once, and reported until it is fixed.
     pub fn reload(&mut self, shared: &Shared, mode: PollMode) -> ReloadResult {
+        for (limit, day) in self.reviews_due(shared) {
+            tracing::warn!(
+                "the review date of the limit `{limit}`, {day}, has passed: review it, then move `review_by` or remove it"
+            );
+        }
         let mut reader = None;
         let loaded = match self.watcher.poll(mode) {
             Change::Same => return ReloadResult::Unchanged,
@@ -95,10 +104,19 @@ impl Reloader {
             tracing::warn!("the rules have warnings:\n{}", loaded.report);
         }
         tracing::info!(limits = rules.limits().len(), "new rules are in force");
+        self.reviewed = rules.effective_from;
         shared.replace(rules, reader);
         shared.metrics().server.reloaded(true);
         shared.metrics().server.reload_timestamp.set(seconds(&self.clock));
         ReloadResult::Replaced
+    }
+}
+
+impl Reloader {
+    /// Returns the limits whose review date has passed since this was last asked, each once.
+    fn reviews_due(&mut self, shared: &Shared) -> Vec<(String, String)> {
+        let now = self.clock.now();
+        shared.reviews_due(std::mem::replace(&mut self.reviewed, now), now)
     }
 }
 
@@ -185,6 +203,8 @@ pub fn seconds(clock: &Clock) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
     use crate::config::Source;
     use crate::store::memory::MemoryStore;
@@ -244,6 +264,40 @@ mod tests {
             ReloadResult::Unchanged => panic!("it has changed"),
         };
         assert_eq!([is_loaded, is_reloaded], expected, "{texts:?}");
+    }
+
+    #[test]
+    fn a_review_is_due_once_when_its_day_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("limits.yaml");
+        let text = "limits: { A: { burst: 1, review_by: 2026-12-30 }, B: { burst: 1, review_by: 2026-12-31 }, C: { burst: 1 } }";
+        std::fs::write(&path, text).unwrap();
+        let end = 1_798_761_600_000_000;
+        let clock = Clock::set(Micros(end - 1));
+        let Clock::Set(time) = &clock else { panic!() };
+        let files = Files { limits: Some(path.clone()), ..Files::default() };
+        let (mut reloader, loaded) = Reloader::start(files, OPTIONS, Fingerprinter::new((1, 2)), clock.clone());
+        assert_eq!(loaded.report.warnings, 1, "{}", loaded.report);
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let shared = Shared::new(loaded.rules.unwrap(), metrics.clone(), MemoryStore::new(1));
+        let due = |reloader: &mut Reloader, now| {
+            time.store(now, Ordering::Relaxed);
+            reloader.reviews_due(&shared)
+        };
+        assert!(due(&mut reloader, end - 1).is_empty());
+        assert_eq!(due(&mut reloader, end), [("B".to_owned(), "2026-12-31".to_owned())]);
+        assert!(due(&mut reloader, end + 1).is_empty());
+        let page = || String::from_utf8(metrics.render().unwrap()).unwrap();
+        let line = |name, end| format!("weir_limit_review_by_timestamp_seconds{{limit=\"{name}\"}} {end}\n");
+        let (of_a, of_b) = (line("A", 1_798_675_200), line("B", 1_798_761_600));
+        assert!(page().contains(&format!("timestamp_seconds gauge\n{of_a}{of_b}")), "{}", page());
+
+        // It goes with its date, and a new date may have passed already.
+        std::fs::write(&path, "limits: { A: { burst: 1 }, C: { burst: 1, review_by: 2027-01-01 } }").unwrap();
+        time.store(end + 2 * 86_400_000_000, Ordering::Relaxed);
+        assert!(matches!(reloader.reload(&shared, PollMode::Always), ReloadResult::Replaced));
+        assert!(!page().contains("limit=\"A\"} 1798") && page().contains(&line("C", 1_798_848_000)), "{}", page());
+        assert!(due(&mut reloader, end + 3 * 86_400_000_000).is_empty(), "it was among the warnings about the rules");
     }
 
     #[test]

@@ -94,6 +94,9 @@ registry! {
     OverrideNeverApplies, "override-never-applies",
         "An override that has expired, or that no id of its limit matches, has no effect.",
         "Correct or remove the override.";
+    ReviewDue, "review-due",
+        "A limit whose review date has passed may have numbers that nobody needs any more.",
+        "Review the limit, then move `review_by` or remove it.";
     ShadowCandidate, "shadow-candidate",
         "A candidate beside numbers that deny nobody says little about a change.",
         "Write its numbers as the limit's, or enforce the limit.";

@@ -280,6 +280,11 @@ const ROWS: &[(&str, &[&str])] = &[
     // enforces-nothing
     ("  A: { by: ip, count: 9, period: 1s, enforce_for: 0% }\n", &["enforces-nothing 2:51"]),
     ("  A: { by: ip, count: 9, period: 1s, enforce_for: 1% }\n", &[]),
+    // review-due
+    ("  A: { by: ip, count: 9, period: 1s, review_by: 2026-11-19 }\n", &["review-due 2:49"]),
+    ("  A: { by: ip, count: 9, period: 1s, mode: off, review_by: 2020-02-29 }\n", &["review-due 2:60"]),
+    ("  A: { by: ip, count: 9, period: 1s, review_by: 2026-11-20 }\n", &[]),
+    ("  A: { by: ip, count: 9, period: 1s, review_by: 2020-01-31, ignore_lints: [review-due] }\n", &[]),
     // shadow-candidate
     (
         "  A: { by: ip, count: 9, period: 1s, mode: shadow, candidate: { count: 5, period: 1s } }\n",

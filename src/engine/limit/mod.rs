@@ -81,6 +81,8 @@ pub struct Limit {
     pub drain_over_limit: bool,
     /// Also of calls that give their own numbers.
     pub algorithm: Algorithm,
+    /// The end of the day by which somebody is to look at it again.
+    pub review_by: Option<Micros>,
     /// The response to those it denies, if it is not the usual one.
     pub deny_with: Option<Box<DenyWith>>,
     pub visibility: Visibility,
@@ -190,6 +192,7 @@ impl Limit {
             per_call: false,
             drain_over_limit: false,
             algorithm: Algorithm::Gcra,
+            review_by: None,
             deny_with: None,
             visibility: Visibility::Shown,
             lease: None,

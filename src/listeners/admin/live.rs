@@ -12,6 +12,7 @@ use super::change::AdminRequest;
 use super::health::StoresHealth;
 use super::{Admin, AdminOptions, Phase, page};
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
+use crate::engine::text::instant::day_until;
 use crate::message::reply::Reply;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -31,13 +32,14 @@ impl Admin {
 
     fn live(&self, operator: &Value) -> Value {
         let AdminOptions { readiness, shared, tokens, listeners, .. } = &self.options;
+        let now = Timestamp::now();
         let mut limits = Vec::new();
-        shared.each_limit(|limit, decisions| limits.extend(counted(limit, &decisions)));
+        shared.each_limit(|limit, decisions| limits.extend(counted(limit, &decisions, now)));
         let metrics = shared.metrics();
         let upstreams: Value = metrics.upstreams.endpoints.iter().map(|(state, gauge)| (state, gauge.get())).collect();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "now_ms": Timestamp::now().as_millisecond(),
+            "now_ms": now.as_millisecond(),
             "started": metrics.server.start_timestamp.get(),
             "phase": match readiness.phase() {
                 Phase::Starting => "starting",
@@ -79,7 +81,7 @@ impl Admin {
 }
 
 /// A limit's row. Limits that requests carry have one only if there were any.
-fn counted(limit: &Limit, decisions: &[u64]) -> Option<Value> {
+fn counted(limit: &Limit, decisions: &[u64], now: Timestamp) -> Option<Value> {
     let is_carried = !limit.name.starts_with(|first: char| first.is_ascii_alphanumeric());
     if is_carried && decisions.iter().all(|count| *count == 0) {
         return None;
@@ -94,6 +96,8 @@ fn counted(limit: &Limit, decisions: &[u64]) -> Option<Value> {
         "mode": mode,
         "candidate": limit.candidate.is_some(),
         "enforced_percent": f64::from(limit.enforce_for) * 100.0 / f64::from(WHOLE_SHARE),
+        "review_by": limit.review_by.map(day_until),
+        "review_due": limit.review_by.is_some_and(|end| i128::from(end.0) <= i128::from(now.as_microsecond())),
         "counts": decisions,
     }))
 }

@@ -87,6 +87,7 @@ pub(super) struct Limits {
     decisions: PerLimit<{ DecisionResult::ALL.len() }>,
     settlements: PerLimit<{ SettlementOutcome::LABELS.len() }>,
     keys_limited: PerLimit<1>,
+    review_by: PerLimit<1>,
 }
 
 impl Limits {
@@ -103,6 +104,14 @@ impl Limits {
                 "Charges to the bucket that a limit's new ids share once it has its maximum number of buckets",
                 [""],
             ),
+            review_by: PerLimit {
+                kind: "gauge",
+                ..PerLimit::new(
+                    "weir_limit_review_by_timestamp_seconds",
+                    "The end of the day by which a limit is to be reviewed (`review_by`)",
+                    [""],
+                )
+            },
         }
     }
 
@@ -111,6 +120,7 @@ impl Limits {
         self.decisions.write(page);
         self.settlements.write(page);
         self.keys_limited.write(page);
+        self.review_by.write(page);
     }
 }
 
@@ -127,6 +137,12 @@ impl Metrics {
     pub fn keys_limited(&self, name: &str) -> Arc<AtomicU64> {
         let [count] = self.limits.keys_limited.of(name);
         count.0
+    }
+
+    /// Sets the limits that are to be reviewed and by when, in seconds since the Unix epoch.
+    pub fn set_reviews<'a>(&self, reviews: impl Iterator<Item = (&'a str, u64)>) {
+        let value = |(limit, end): (&str, u64)| (limit.into(), [Count(Arc::new(end.into()))]);
+        *self.limits.review_by.of_limits.lock() = reviews.map(value).collect();
     }
 
     /// Removes the limits that the rules no longer have.
@@ -156,6 +172,7 @@ impl Count {
 struct PerLimit<const RESULTS: usize> {
     name: &'static str,
     help: &'static str,
+    kind: &'static str,
     results: [&'static str; RESULTS],
     /// By name; the page is sorted.
     of_limits: Mutex<BTreeMap<Box<str>, [Count; RESULTS]>>,
@@ -164,7 +181,7 @@ struct PerLimit<const RESULTS: usize> {
 impl<const RESULTS: usize> PerLimit<RESULTS> {
     /// `results` are the values of the label `result`. A metric without the label has one result, the empty text.
     fn new(name: &'static str, help: &'static str, results: [&'static str; RESULTS]) -> Self {
-        Self { name, help, results, of_limits: Mutex::default() }
+        Self { name, help, kind: "counter", results, of_limits: Mutex::default() }
     }
 
     fn of(&self, limit: &str) -> [Count; RESULTS] {
@@ -181,7 +198,7 @@ impl<const RESULTS: usize> PerLimit<RESULTS> {
         let of_limits = self.of_limits.lock();
         let mut add = |parts: &[&str]| parts.iter().for_each(|part| page.extend_from_slice(part.as_bytes()));
         if !of_limits.is_empty() {
-            add(&["# HELP ", self.name, " ", self.help, "\n# TYPE ", self.name, " counter\n"]);
+            add(&["# HELP ", self.name, " ", self.help, "\n# TYPE ", self.name, " ", self.kind, "\n"]);
         }
         let mut digits = itoa::Buffer::new();
         for (limit, counts) in of_limits.iter() {

@@ -315,7 +315,7 @@ function hasImpact(limit) {
 function modeOf(limit) {
   const isPart = limit.mode === "enforce" && limit.enforced_percent < 100;
   const mode = isPart ? `enforce for ${limit.enforced_percent}\u00a0%` : limit.mode;
-  return limit.candidate ? `${mode}, candidate` : mode;
+  return [mode, limit.candidate && "candidate", limit.review_due && "review due"].filter(Boolean).join(", ");
 }
 
 function fill(row, track, limit) {
@@ -333,6 +333,7 @@ function fill(row, track, limit) {
   for (const mode of row.modes) {
     setText(mode, limit ? modeOf(limit) : "");
     mode.hidden = !limit;
+    mode.title = limit?.review_by ? `To be reviewed by ${limit.review_by}` : "";
   }
   row.modes[0].classList.toggle("shadow", limit?.mode !== "enforce");
 }
