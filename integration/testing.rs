@@ -18,6 +18,8 @@ limits:
   Spent: { match: { path: /spent }, burst: 100, cost_from_response: { header: x-tokens }, reserve: 10 }
   Failed: { match: { path: /login }, by: { header: x-user }, burst: 2, spend_when: { status: 401 } }
   Watched: { match: { path: /watched }, burst: 1, mode: shadow }
+  Tried: { match: { path: /tried }, burst: 9, candidates: { low: { burst: 1 }, high: { burst: 7 }, now: { burst: 2, enforce_for: 100% } } }
+  Alone: { match: { path: /tried }, burst: 9, candidate: { burst: 1 } }
   Costly: { match: { path: /costly }, burst: 5, cost: { header: x-cost } }
   Free: { match: { path: /free }, unlimited: true }
   Closed: { match: { path: /closed }, deny: true }
@@ -69,6 +71,10 @@ tests:
   shadow denies nothing:
     - { get: /watched, expect: { limits: { Watched: allow } } }
     - { get: /watched, expect: { verdict: allow, limits: { Watched: would_deny, Closed: none } } }
+  candidates deny nothing:
+    - { get: /tried, ip: 10.0.0.9, expect: { limits: { Tried: { candidates: { low: allow, high: allow, now: none } } } } }
+    - { get: /tried, ip: 10.0.0.9, expect: { verdict: allow, limits: { Tried: { candidates: { low: would_deny, high: allow } }, Alone: { candidate: would_deny } } } }
+    - { get: /tried, ip: 10.0.0.9, expect: { deny: Tried, limits: { Tried: { candidates: { low: would_deny, high: allow } } } } }
   some need no bucket:
     - { get: /free, expect: { limits: { Free: unlimited } } }
     - { get: /closed, expect: { deny: Closed, retry_after: never, headers: { retry-after: } } }
@@ -96,7 +102,7 @@ tests:
 "#;
 
 /// The limits of [`RULES`] that decide requests of tests and deny none.
-const UNDENIED: &str = "no test sees these limits deny: Certified, Extended, Spent, Windows\n";
+const UNDENIED: &str = "no test sees these limits deny: Alone, Certified, Extended, Spent, Windows\n";
 
 /// Runs `weir` in a directory with these files.
 #[track_caller]
@@ -169,7 +175,7 @@ fn tests_say_what_rules_do() {
     assert_eq!(check(&[("a.yaml", RULES)], &["test", "a.yaml"], 0), passed);
     assert_eq!(check(&[("limits.yaml", RULES)], &["test", "--filter", "an "], 0), "2 passed, 0 failed\n");
     let checked = check(&[("limits.yaml", RULES)], &["check", "limits.yaml"], 0);
-    assert!(checked.contains(&format!("limits.yaml: ok, 15 limits, 1 override, {} tests", count(RULES))), "{checked}");
+    assert!(checked.contains(&format!("limits.yaml: ok, 17 limits, 1 override, {} tests", count(RULES))), "{checked}");
 }
 
 #[test]

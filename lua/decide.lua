@@ -20,8 +20,8 @@
 --                refund       gives the cost back, up to a full bucket
 --                reset        makes the bucket full
 --              The first four may end in a role and the number of a group, the same for all charges of a limit: `/N` is an
---              enforced limit, `/sN` a limit in shadow and `/cN` a candidate, other numbers of the limit. The last two never
---              deny. See the rule of taking below.
+--              enforced limit, `/sN` a limit in shadow and `/cN`, `/dN`, `/eN` and `/fN` its candidates, other numbers of the
+--              limit. All but the first never deny. See the rule of taking below.
 --              spend and spend_only may then end in `~`: sliding_log, sliding_window and fixed_window then tell when the
 --              tokens were taken, in the details { 'taken', INSTANT }. A refund may end in `~INSTANT`: sliding_log gives back
 --              only what was taken at that instant, sliding_window only of its window, and fixed_window nothing if another
@@ -40,10 +40,10 @@
 --   remaining  whole tokens left
 --   retry      microseconds until the same charge would fit, -1 for never
 --   reset      microseconds until the bucket is full, or its window ends; -1 for never
--- The rule of taking: a group fits if the cost of each of its charges is there; without a number a charge is a group of its own.
--- The request is denied if an enforced group does not fit. A charge takes its cost if its group fits and no enforced one
--- fails to; for a candidate, none but that of its own number. Buckets that count what is denied count it in any case. What fits
--- and takes nothing reports the state of its bucket without the charge, or with it where it counts.
+-- The rule of taking: a group fits if the cost of each of its charges is there; without a number a charge is a group of its own, and so
+-- is each candidate. The request is denied if an enforced group does not fit. A charge takes its cost if its group fits and no
+-- enforced one fails to; for a candidate, none but that of its number. Buckets that count what is denied count it in any case. What
+-- fits and takes nothing reports the state of its bucket without the charge, or with it where it counts.
 -- Each request finds the buckets as those before it have left them. Two things are written in any case: a bucket that is dated
 -- ahead of the clock is dated now, and a key that was written under other numbers is kept for as long as these need.
 -- Then the argument that begins with #, if there is one.
@@ -59,8 +59,8 @@
 --
 -- The contract of algorithms. An algorithm is a table with these functions; `load` below has a line for each. A charge has the
 -- fields `burst`, `count` (TOKEN or COUNT), `numbers` (both words as text), `algorithm`, `parameters`, `cost`, `mode`, `from`
--- (when its numbers took effect), `short` (the outcome if it does not fit) and, if given, `look` (its mode is `check`), `role`, `group`,
--- `taken` (the instant of a refund), `told` (with `~`), `lease`, `patience` and `delay`.
+-- (when its numbers took effect), `short` (the outcome if it does not fit) and, if given, `look` (its mode is `check`), `group`,
+-- `candidate`, `taken` (the instant of a refund), `told` (with `~`), `lease`, `patience` and `delay`.
 --   parse(text)                  returns the `parameters` of a charge, from what follows the name in WORD; nil if invalid.
 --   decide(key, charge)          returns outcome, remaining, retry, reset; then the change to commit, or nil; the details, or
 --                                nil; and true if the change is committed even if the request is denied. Or returns nil and an

@@ -55,8 +55,8 @@ for request = 1, count_of_requests do
       local from, taken, told, lease, patience, delay = effective_from, nil, false, nil, nil, nil
       local role, group
       if mode ~= 'spend' and match(mode, '[/~@+=-]') then
-        local plain, of, mark, instant, changed, leases = match(mode, '^([%l_]+)(/?[cs]?%d*)(~?)(%d*)@?(%d*)(.*)$')
-        role, group = match(of or '', '^/([cs]?)(%d+)$')
+        local plain, of, mark, instant, changed, leases = match(mode, '^([%l_]+)(/?[c-fs]?%d*)(~?)(%d*)@?(%d*)(.*)$')
+        role, group = match(of or '', '^/([c-fs]?)(%d+)$')
         plain = (of == '' or group) and plain
         patience, delay = match(leases or '', '^=(%d+):(%d+)$')
         leases = patience and '' or leases
@@ -76,10 +76,10 @@ for request = 1, count_of_requests do
       local charge = {
         burst = tonumber(burst), count = count, numbers = numbers, algorithm = algorithm, parameters = parameters,
         cost = tonumber(cost), mode = mode, from = from,
-        short = (role == 's' or role == 'c' or mode == 'spend_only') and SHORT or DENIED,
+        short = (group and role ~= '' or mode == 'spend_only') and SHORT or DENIED,
       }
       if group then
-        charge.role, charge.group = role, group
+        charge.group, charge.candidate = group, role ~= '' and role ~= 's' and role .. group or nil
       end
       if taken then
         charge.taken = taken
@@ -151,8 +151,8 @@ for request = 1, count_of_requests do
   else
     local order = charges.order
     local failed, denied, immediate, said = false, false, false, nil
-    -- The group that alone denies, and those that are short and deny nothing: groups in shadow, and candidates.
-    local denier, short, short_candidates = nil, nil, nil
+    -- The group that alone denies, and what is short and denies nothing: groups in shadow, and candidates.
+    local denier, short = nil, nil
     for turn = 1, count do
       local place = order and order[turn] or turn
       local charge, at = charges[place], size + 4 * (place - 1)
@@ -167,9 +167,8 @@ for request = 1, count_of_requests do
         if outcome == DENIED then
           denier, denied = not denied and charge.group or denied and denier == charge.group and denier or nil, true
         elseif outcome == SHORT then
-          short, short_candidates = short or {}, short_candidates or {}
-          local of = charge.role == 'c' and short_candidates or short
-          of[charge.group or place] = true
+          short = short or {}
+          short[charge.candidate or charge.group or place] = true
         end
         immediate = immediate or change ~= nil and not algorithm.finish
         if detail then
@@ -186,11 +185,9 @@ for request = 1, count_of_requests do
       barred = {}
       for place = 1, count do
         local charge, outcome = charges[place], reply[size + 4 * (place - 1) + 1]
-        local is_candidate = charge.role == 'c'
-        local is_tied = charge.short == SHORT and outcome ~= SHORT
-        local tied = is_tied and (is_candidate and short_candidates or short)
-        barred[place] = denied and not (is_candidate and denier == charge.group)
-          or tied and tied[charge.group or place]
+        local is_tied = short and charge.short == SHORT and outcome ~= SHORT
+        barred[place] = denied and not (charge.candidate and denier == charge.group)
+          or is_tied and short[charge.candidate or charge.group or place]
       end
     end
     if immediate and not failed then

@@ -38,11 +38,12 @@ fn main() {
     let measuring = std::env::args().any(|argument| argument == "--bench");
     let many = u64::from(u32::MAX);
     let mut cases = [
-        ("decide/passes", Case::new(many, None, CROWD)),
-        ("decide/passes beside a candidate", Case::new(many, Some(many), CROWD)),
-        ("decide/passes, its candidate would deny", Case::new(many, Some(1), CROWD)),
-        ("decide/denied, one client", Case::new(1, None, 1)),
-        ("decide/denied, a crowd", Case::new(1, None, CROWD)),
+        ("decide/passes", Case::new(many, &[], CROWD)),
+        ("decide/passes beside a candidate", Case::new(many, &[many], CROWD)),
+        ("decide/passes beside four candidates", Case::new(many, &[many; 4], CROWD)),
+        ("decide/passes, its candidate would deny", Case::new(many, &[1], CROWD)),
+        ("decide/denied, one client", Case::new(1, &[], 1)),
+        ("decide/denied, a crowd", Case::new(1, &[], CROWD)),
     ];
     let mut criterion = Criterion::default().configure_from_args();
     for (name, case) in &mut cases {
@@ -74,7 +75,7 @@ fn report(cases: &mut [(&str, Case)]) {
 
 /// The parts of a decision about one limit, on a table that holds a crowd's buckets.
 fn parts(criterion: &mut Criterion) {
-    let (rules, store, mut headers) = (rules(u64::from(u32::MAX), None), MemoryStore::new(100_000), Headers::new());
+    let (rules, store, mut headers) = (rules(u64::from(u32::MAX), &[]), MemoryStore::new(100_000), Headers::new());
     let (sent, mut turn) = (Headers::from_iter([("host", "api.example.com")]), 0);
     let mut plan = || {
         turn = (turn + 1) % CROWD;
@@ -102,10 +103,15 @@ fn parts(criterion: &mut Criterion) {
 }
 
 /// Rules of one limit by address.
-fn rules(burst: u64, candidate: Option<u64>) -> Rules {
+fn rules(burst: u64, candidates: &[u64]) -> Rules {
     let allowance = |burst| Allowance::Windows([Numbers::fixed(burst).unwrap()].into());
-    let candidate = candidate.map(|burst| Box::new(Candidate { allowance: allowance(burst), enforce_for: 0 }));
-    let limit = Limit { allowance: allowance(burst), candidate, ..Limit::new("Requests") };
+    let candidate = |(place, burst): (usize, &u64)| Candidate {
+        name: Some(place.to_string().into()),
+        allowance: allowance(*burst),
+        enforce_for: 0,
+    };
+    let candidates = candidates.iter().enumerate().map(candidate).collect();
+    let limit = Limit { allowance: allowance(burst), candidates, ..Limit::new("Requests") };
     Rules::new(vec![limit], Fingerprinter::new((1, 2)), Micros(0), Vec::new())
 }
 
@@ -137,9 +143,9 @@ struct Case {
 }
 
 impl Case {
-    fn new(burst: u64, candidate: Option<u64>, clients: u32) -> Self {
+    fn new(burst: u64, candidates: &[u64], clients: u32) -> Self {
         let store = || MemoryStore::new(100_000);
-        let shared = Arc::new(Shared::new(rules(burst, candidate), Arc::new(Metrics::new().unwrap()), store()));
+        let shared = Arc::new(Shared::new(rules(burst, candidates), Arc::new(Metrics::new().unwrap()), store()));
         let runtime = Builder::new_current_thread().build().unwrap();
         let limiter = Limiter::new(shared, Store::Memory(Arc::new(store())));
         Self { runtime, limiter, headers: Headers::from_iter([("host", "api.example.com")]), clients, turn: 0 }

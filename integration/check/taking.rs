@@ -42,8 +42,9 @@ fn check(weir: &Weir) {
         }
     }
     // The candidate takes as if it stood in the place of its limit, also when that denies.
-    let candidate =
-        |result| weir.metric(&format!("weir_decisions_total{{limit=\"Tried\",result=\"candidate_{result}\"}}"));
+    let candidate = |result| {
+        weir.metric(&format!("weir_candidate_decisions_total{{limit=\"Tried\",candidate=\"\",result=\"{result}\"}}"))
+    };
     for (number, status) in [200, 429, 429, 429, 429].into_iter().enumerate() {
         assert_eq!(ask(&mut wire, &of("Tried", "a", "spend")).0, status, "{number}");
     }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{TOKEN, ask_with, done, each_store};
+use crate::support::eventually;
 use crate::support::weir::Weir;
 use crate::support::wire::{Message, Wire};
 
@@ -21,6 +22,14 @@ fn stable(answer: &Message) -> (String, Vec<(String, String)>, String) {
 
 fn count(weir: &Weir, result: &str) -> u64 {
     weir.metric(&format!("weir_decisions_total{{limit=\"L\",result=\"{result}\"}}"))
+}
+
+/// The requests that the candidate of this name would have allowed, and denied; the one of `candidate:` has an empty name.
+fn beside(weir: &Weir, name: &str) -> (u64, u64) {
+    let count = |result| {
+        weir.metric(&format!("weir_candidate_decisions_total{{limit=\"L\",candidate=\"{name}\",result=\"{result}\"}}"))
+    };
+    (count("allowed"), count("denied"))
 }
 
 /// The tokens left in the windows of a bucket, under this key.
@@ -42,21 +51,20 @@ fn clients_see_nothing_of_a_candidate() {
         for (id, candidate) in [("stricter", "{ burst: 2 }"), ("looser", "{ burst: 7 }")] {
             let weir = serve(&with_candidate(candidate), store);
             // In Redis, both processes would charge one bucket.
-            let [alone, beside] = ["alone", "beside"].map(|suffix| format!("{id}-{suffix}"));
+            let [alone, with] = ["alone", "with"].map(|suffix| format!("{id}-{suffix}"));
             for turn in 0..8 {
                 let expected = stable(&plain.get("/l", &[("x-id", &alone)]));
-                let found = stable(&weir.get("/l", &[("x-id", &beside)]));
+                let found = stable(&weir.get("/l", &[("x-id", &with)]));
                 // The echo upstream repeats the request, which has the id.
-                let found = (found.0, found.1, found.2.replace(&beside, &alone));
+                let found = (found.0, found.1, found.2.replace(&with, &alone));
                 let lengths = |headers: &mut Vec<(String, String)>| headers.retain(|(key, _)| key != "content-length");
                 let (mut expected, mut found) = (expected, found);
                 lengths(&mut expected.1);
                 lengths(&mut found.1);
                 assert_eq!(found, expected, "{name}, {id}, request {turn}");
             }
-            let [denied, allowed] = ["candidate_denied", "candidate_allowed"].map(|result| count(&weir, result));
-            let expected = if id == "stricter" { (6, 2) } else { (1, 7) };
-            assert_eq!((denied, allowed), expected, "{name}, {id}");
+            let expected = if id == "stricter" { (2, 6) } else { (7, 1) };
+            assert_eq!(beside(&weir, ""), expected, "{name}, {id}");
             assert_eq!((count(&weir, "allowed"), count(&weir, "denied")), (5, 3), "{name}, {id}");
         }
     });
@@ -88,18 +96,14 @@ fn a_reload_adds_changes_and_removes_a_candidate() {
         assert_eq!(spend().as_deref(), Some("\"L\";r=4"), "{name}");
         weir.reload(&with_candidate("{ burst: 1 }"));
         assert_eq!(spend().as_deref(), Some("\"L\";r=3"), "{name}");
-        assert_eq!(
-            (count(&weir, "candidate_allowed"), count(&weir, "candidate_denied")),
-            (1, 0),
-            "{name}: it was full"
-        );
+        assert_eq!(beside(&weir, ""), (1, 0), "{name}: it was full");
         weir.reload(&with_candidate("{ burst: 2 }"));
         assert_eq!(spend().as_deref(), Some("\"L\";r=2"), "{name}");
         assert_eq!(spend().as_deref(), Some("\"L\";r=1"), "{name}");
-        assert_eq!((count(&weir, "candidate_allowed"), count(&weir, "candidate_denied")), (2, 1), "{name}");
+        assert_eq!(beside(&weir, ""), (2, 1), "{name}");
         weir.reload(&format!("limits: {{ {PLAIN} }}"));
         assert_eq!(spend().as_deref(), Some("\"L\";r=0"), "{name}");
-        assert_eq!((count(&weir, "candidate_allowed"), count(&weir, "candidate_denied")), (2, 1), "{name}");
+        assert!(!weir.admin("/metrics").text().contains("weir_candidate_decisions_total"), "{name}");
         assert_eq!(done(&weir, "GET", "/buckets/L:7", "")["candidate"], json!(null), "{name}");
     });
 }
@@ -120,7 +124,7 @@ fn a_candidate_is_enforced_for_a_share_of_ids() {
     let quarter = denied(&weir);
     assert!((30..=70).contains(&quarter.len()), "{}", quarter.len());
     assert_eq!(count(&weir, "denied"), quarter.len() as u64);
-    assert_eq!(count(&weir, "candidate_denied"), 200 - quarter.len() as u64, "the others are only counted");
+    assert_eq!(beside(&weir, "").1, 200 - quarter.len() as u64, "the others are only counted");
     let header = weir.get("/l", &[("x-id", quarter[0])]).header("ratelimit-policy").map(str::to_owned);
     assert_eq!(header.as_deref(), Some("\"L\";q=1"), "clients see the numbers that hold for them");
     for (share, enforced) in [("50%", 0), ("100%", 200), ("0%", 0)] {
@@ -132,6 +136,42 @@ fn a_candidate_is_enforced_for_a_share_of_ids() {
             assert_eq!(denied.len(), enforced, "{share}");
         }
     }
+}
+
+/// Each as if it stood alone beside its limit, and as if it were the limit.
+#[test]
+fn candidates_of_one_limit_are_decided_by_themselves() {
+    const THREE: &str = "limits: { L: { match: { path: /l }, by: { header: x-id }, burst: 5, candidates: {
+        low: { burst: 2 }, windows: { rates: [{ count: 3, period: 100h }, { count: 4, period: 200h }] }, high: { burst: 7 } } } }";
+    each_store(|store, name| {
+        let weir = serve(THREE, &[store, &["--access-log", "access.log", "--log-ids", "clear"]].concat());
+        let statuses = [(); 8].map(|()| weir.get("/l", &[("x-id", "7")]).status());
+        assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429], "{name}");
+        let all = || ["low", "windows", "high"].map(|candidate| beside(&weir, candidate));
+        assert_eq!(all(), [(2, 6), (3, 5), (7, 1)], "{name}");
+        let state = done(&weir, "GET", "/buckets/L:7", "");
+        assert_eq!((left(&state, "windows"), &state["candidate"]), (vec![0], &json!(null)), "{name}");
+        let beside = |state: &Value| ["low", "windows", "high"].map(|candidate| left(&state["candidates"], candidate));
+        assert_eq!(beside(&state), [vec![0], vec![0, 1], vec![0]], "{name}");
+        let top = done(&weir, "GET", "/top?limit=L", "");
+        let denied = ["L:low", "L:windows", "L:high"].map(|label| top["candidates"][label][0]["denied"].as_u64());
+        assert_eq!(
+            (denied, &top["limits"]["L"][0]["denied"]),
+            ([Some(6), Some(5), Some(1)], &json!(3)),
+            "{name}: {top}"
+        );
+        let state = done(&weir, "POST", "/buckets/L:7/reset", "");
+        assert_eq!(beside(&state), [vec![2], vec![3, 4], vec![7]], "{name}");
+        weir.reload(&THREE.replace("low: { burst: 2", "low: { burst: 2, enforce_for: 100%"));
+        let statuses = [(); 4].map(|()| weir.get("/l", &[("x-id", "7")]).status());
+        assert_eq!(statuses, [200, 200, 429, 429], "{name}");
+        assert_eq!(all(), [(2, 6), (6, 6), (11, 1)], "{name}: the others are counted beside the one that is enforced");
+        let log = || std::fs::read_to_string(weir.directory().join("access.log")).unwrap();
+        eventually("the lines are written", || {
+            let count = log().matches("\"candidate_denied\":[\"L:low\",\"L:windows\",\"L:high\"]").count();
+            if count == 1 { Ok(()) } else { Err(log()) }
+        });
+    });
 }
 
 /// An id has two buckets, and still as many ids as without a candidate have their own.
@@ -162,7 +202,7 @@ fn calls_by_name_and_checks_of_requests_count_as_well() {
     {
         let answer = call(&json!({"op": mode, "limit": "L", "id": id}).to_string());
         assert_eq!(answer.status(), 200, "{}", answer.text());
-        assert_eq!((count(&weir, "candidate_allowed"), count(&weir, "candidate_denied")), expected, "{id} {mode}");
+        assert_eq!(beside(&weir, ""), expected, "{id} {mode}");
     }
     let page = ask_with(&weir, "GET", "/buckets/L:own", &[], "");
     assert!(page.text().contains("\"candidate\":null"), "{}", page.text());

@@ -168,14 +168,18 @@ fn the_response_says_what_a_request_has_cost() {
 fn a_candidate_pays_what_the_response_says() {
     let rules = tokens("count: 1000, period: 365d, candidate: { count: 100, period: 365d }");
     on_both(&rules, &answering(), |weir| {
-        let counted = |result| weir.metric(&format!("weir_decisions_total{{limit=\"Tokens\",result=\"{result}\"}}"));
+        let counted = |result| {
+            weir.metric(&format!(
+                "weir_candidate_decisions_total{{limit=\"Tokens\",candidate=\"\",result=\"{result}\"}}"
+            ))
+        };
         let mut client = weir.connect();
         for (then, denied) in [(940, 0), (880, 0), (820, 1)] {
             client.get("/header/60");
             settles(weir, "Tokens", then);
-            assert_eq!(counted("candidate_denied"), denied, "{then} left");
+            assert_eq!(counted("denied"), denied, "{then} left");
         }
-        assert_eq!(counted("candidate_allowed"), 2);
+        assert_eq!(counted("allowed"), 2);
     });
 }
 

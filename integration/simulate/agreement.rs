@@ -29,7 +29,7 @@ limits:
   Missing:  { match: { path: /missing/** }, by: { header: referer }, count: 50, period: 1h, missing: deny }
   Open:     { match: { path: /open/** }, by: { header: referer }, unlimited: true }
   Closed:   { match: { path: /closed/** }, by: global, deny: true }
-  Tried:    { match: { path: /tried/** }, by: { header: user-agent }, count: 9, period: 1h, candidate: { count: 3, period: 1h } }
+  Tried:    { match: { path: /tried/** }, by: { header: user-agent }, count: 9, period: 1h, candidates: { low: { count: 3, period: 1h }, high: { burst: 5, count: 12, period: 1h } } }
   Brief:    { match: { path: /brief/** }, by: { header: user-agent }, algorithm: fixed_window, count: 5, period: 2s }
   Slots:    { match: { path: /slots }, by: global, algorithm: concurrency, burst: 2 }
   All:      { by: ip, burst: 5500, count: 10, period: 24h }
@@ -144,7 +144,13 @@ fn a_simulation_of_the_access_log_denies_what_the_proxy_has_denied() {
         let counted = |result| counted(result).unwrap_or(0_u64);
         let simulated = (count("denied") - count("denied_in_shadow"), count("denied_in_shadow"));
         assert_eq!(simulated, (counted("denied"), counted("shadow_denied")), "{name}: {limit}");
-        assert_eq!(count("candidate_denied"), counted("candidate_denied"), "{name}");
+        for (candidate, found) in limit["candidates"].as_object().unwrap() {
+            let series = format!(
+                "weir_candidate_decisions_total{{limit=\"{name}\",candidate=\"{candidate}\",result=\"denied\"}}"
+            );
+            assert!(found["denied"].as_u64().is_some_and(|denied| denied > 0), "{name}: {found}");
+            assert_eq!(found["denied"], weir.metric(&series), "{name}: {candidate}");
+        }
     }
     assert_eq!(report["denied"], truth.denied);
     let by_id = limits["Gcra"]["most_denied"].as_array().unwrap().iter();

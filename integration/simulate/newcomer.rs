@@ -86,7 +86,8 @@ fn from_the_logs_of_three_nodes_to_an_enforced_limit() {
     }
     let decisions =
         |result: &str| weir.metric(&format!("weir_decisions_total{{limit=\"SearchPerAddress\",result=\"{result}\"}}"));
-    assert_eq!((decisions("candidate_denied"), decisions("denied")), (3, 0));
+    let candidate = "weir_candidate_decisions_total{limit=\"SearchPerAddress\",candidate=\"\",result=\"denied\"}";
+    assert_eq!((weir.metric(candidate), decisions("denied")), (3, 0));
 
     weir.reload(&proposed);
     assert_eq!(ask(SCRIPT), "HTTP/1.1 429 Too Many Requests");

@@ -154,8 +154,13 @@ fn describe(state: &Value) -> String {
     if let Some(delay) = all("windows").filter_map(|window| window["delay_ms"].as_u64()).max() {
         detail(&mut page, "waiting", format_args!("requests wait for their turn; one more would wait {}", span(delay)));
     }
-    let own = all("windows").map(|window| (window, ""));
-    let rows = own.chain(all("candidate").map(|window| (window, "candidate: "))).map(|(window, mark)| {
+    let own = all("windows").map(|window| (window, String::new()));
+    let unnamed = all("candidate").map(|window| (window, "candidate: ".to_owned()));
+    let named = state["candidates"].as_object().into_iter().flatten().flat_map(|(name, windows)| {
+        let mark = format!("candidate {}: ", shown(name));
+        windows.as_array().into_iter().flatten().map(move |window| (window, mark.clone()))
+    });
+    let rows = own.chain(unnamed).chain(named).map(|(window, mark)| {
         let number = |key: &str| window[key].as_u64().unwrap_or(0).to_string();
         [
             format!("{mark}{}, {}", text(&window["algorithm"]), text(&window["allows"])),

@@ -28,6 +28,7 @@ use crate::engine::request::part::PartError;
 use crate::engine::request::{Body, DescriptorEntry, Request};
 use crate::engine::telling::explanation::{CandidateUse, Explanation};
 use crate::engine::text::instant::day_until;
+use crate::engine::text::quote::quoted;
 use crate::jwt::Checker;
 use crate::listeners::rules_json;
 use crate::message::headers::{self, Headers};
@@ -249,7 +250,7 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
 }
 
 fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> String {
-    let Explanation::Applies { id, allowance, candidate, given_by, cost, enforced, denied_for, .. } = explanation
+    let Explanation::Applies { id, allowance, candidates, given_by, cost, enforced, denied_for, .. } = explanation
     else {
         let mut text = format!("{}: does not apply\n", limit.name);
         detail(&mut text, "because", explanation.reason(limit, request).unwrap_or_default());
@@ -258,9 +259,9 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
     let mut text = format!("{}: {}\n", limit.name, verb(allowance, *enforced));
     detail(&mut text, "id", shown_id(id));
     describe_numbers(limit, allowance, *cost, &mut text);
-    let given = denied_for.map(|error| error.setting().to_owned()).or_else(|| given_by_candidate(candidate));
+    let given = denied_for.map(|error| error.setting().to_owned()).or_else(|| given_by_candidate(candidates));
     detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, given_by.as_ref(), allowance)));
-    describe_candidate(candidate, &mut text);
+    describe_candidates(candidates, &mut text);
     if let Some(end) = limit.review_by {
         detail(&mut text, "review by", day_until(end));
     }
@@ -324,16 +325,20 @@ fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut 
     }
 }
 
-/// The origin of the numbers of an id that has the candidate's.
-fn given_by_candidate(candidate: &CandidateUse) -> Option<String> {
-    let is_enforced = *candidate == CandidateUse::Enforced;
-    is_enforced.then(|| "the candidate, which is enforced for this id".to_owned())
+/// The origin of the numbers of an id that has a candidate's.
+fn given_by_candidate(candidates: &[CandidateUse]) -> Option<String> {
+    let candidate = candidates.iter().find(|candidate| candidate.is_in_force)?;
+    let name = candidate.name.as_ref().map(|name| format!(" {}", quoted(name))).unwrap_or_default();
+    Some(format!("the candidate{name}, which is enforced for this id"))
 }
 
-fn describe_candidate(candidate: &CandidateUse, text: &mut String) {
-    let CandidateUse::Beside(allowance) = candidate else { return };
-    for numbers in allowance.windows().into_iter().flat_map(|windows| windows.iter()) {
-        detail(text, "candidate", format_args!("{numbers}, in a bucket of its own, counted and not enforced"));
+fn describe_candidates(candidates: &[CandidateUse], text: &mut String) {
+    for candidate in candidates.iter().filter(|candidate| !candidate.is_in_force) {
+        let name = candidate.name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
+        for numbers in candidate.allowance.windows().into_iter().flat_map(|windows| windows.iter()) {
+            let beside = format_args!("{name}{numbers}, in a bucket of its own, counted and not enforced");
+            detail(text, "candidate", beside);
+        }
     }
 }
 

@@ -23,8 +23,8 @@ use crate::engine::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE
 use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
-const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for candidate missing \
-                           malformed on_store_error deny_with headers max_keys max_new_keys per_call drain_over_limit short tag algorithm \
+const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for candidate candidates \
+                           missing malformed on_store_error deny_with headers max_keys max_new_keys per_call drain_over_limit short tag algorithm \
                            review_by ignore_lints";
 
 /// The keys of a limit.

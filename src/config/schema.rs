@@ -21,6 +21,7 @@ mod tests {
     use super::*;
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};
+    use crate::engine::limit::candidate::MOST_CANDIDATES;
 
     /// The value that an editor sees: scalars by the YAML 1.2 core schema.
     fn json(node: &Node) -> Json {
@@ -223,6 +224,7 @@ mod tests {
         same(schema, "/$defs/expect/anyOf/1/properties", &expectation::KEYS);
         same(schema, "/$defs/limit_expect/anyOf/0/enum", &expectation::LIMIT_VERDICTS.map(|(word, _)| word));
         same(schema, "/$defs/limit_expect/anyOf/1/properties", &expectation::LIMIT_KEYS);
+        same(schema, "/$defs/candidate_expect/enum", &expectation::CANDIDATE_VERDICTS.map(|(word, _)| word));
         assert_eq!(schema["$defs"]["step"]["properties"]["repeat"]["maximum"], step::MOST_REPEATED);
         assert_eq!(schema["$defs"]["step"]["properties"]["descriptors"]["maxItems"], subject::MOST_ENTRIES);
     }
@@ -255,6 +257,7 @@ mod tests {
         same(&schema, "/$defs/aligned/enum", &fixed_window::ALIGNED.map(|(word, _)| word));
         same(&schema, "/$defs/window/properties", &numbers::WINDOW_KEYS);
         same(&schema, "/$defs/candidate/properties", &candidate::KEYS);
+        assert_eq!(schema["$defs"]["limit"]["properties"]["candidates"]["maxProperties"], MOST_CANDIDATES);
         same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
         same(&schema, "/$defs/token_lease/properties", &lease::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &cost::COST_KEYS);

@@ -23,7 +23,9 @@ use crate::engine::text::instant::day_until;
 use crate::jwt::KeyRing;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::denials::{DenialLog, DenialSampler, IdFormat};
-use crate::telemetry::metrics::{DecisionResult, LimitMetrics, Metrics, SettlementMetrics};
+use crate::telemetry::metrics::{
+    CandidateMetrics, CandidateResult, DecisionResult, LimitMetrics, Metrics, SettlementMetrics,
+};
 use crate::telemetry::most_denied::MostDenied;
 
 pub struct Shared {
@@ -45,11 +47,21 @@ pub struct Shared {
     pub(super) delays: DelayBounds,
 }
 
+/// The decisions of one limit so far.
+pub struct LimitCounts {
+    /// By [`DecisionResult`].
+    pub decisions: [u64; DecisionResult::ALL.len()],
+    /// By [`CandidateResult`], for each candidate in their order.
+    pub candidates: Vec<[u64; CandidateResult::ALL.len()]>,
+}
+
 /// Rules, and the counters of each limit in their order.
 pub(super) struct Snapshot {
     pub(super) rules: Rules,
     pub(super) afterwards: ChargedAfterwards,
     pub(super) limits: Vec<LimitMetrics>,
+    /// By limit, and in the order of its candidates.
+    pub(super) candidates: Vec<Vec<CandidateMetrics>>,
     /// Charges to the bucket that a limit's excess ids share.
     pub(super) limited: Vec<Arc<AtomicU64>>,
     /// For limits that settle by responses.
@@ -119,17 +131,23 @@ impl Shared {
         self.snapshot.store(Arc::new(snapshot));
         let current = self.snapshot.load();
         let kept: HashSet<&str> = current.rules.names().collect();
-        self.metrics.forget_limits(|name| kept.contains(name));
+        let labels = |limit: &Limit| -> Vec<String> {
+            limit.candidates.iter().map(|candidate| candidate.label(&limit.name).into_owned()).collect()
+        };
+        let kept_candidates: HashSet<String> = current.rules.limits().iter().flat_map(labels).collect();
+        self.metrics.forget_limits(|name| kept.contains(name), |label| kept_candidates.contains(label));
     }
 
-    /// Calls `each` with every limit of the rules in force, in their order, and with its decisions so far by
-    /// [`DecisionResult`]. The last one stands for limits that requests carry.
-    pub fn each_limit(&self, mut each: impl FnMut(&Limit, [u64; DecisionResult::ALL.len()])) {
+    /// Calls `each` with every limit of the rules in force, in their order, and with its decisions so far. The last one stands for
+    /// limits that requests carry.
+    pub fn each_limit(&self, mut each: impl FnMut(&Limit, LimitCounts)) {
         self.metrics.add_up();
         let snapshot = self.snapshot.load();
         for (place, metrics) in (0..).zip(&snapshot.limits) {
             if let Some(limit) = snapshot.rules.limit(place) {
-                each(limit, metrics.decisions());
+                let candidates = snapshot.candidates.get(place as usize).into_iter().flatten();
+                let candidates = candidates.map(CandidateMetrics::decisions).collect();
+                each(limit, LimitCounts { decisions: metrics.decisions(), candidates });
             }
         }
     }
@@ -165,8 +183,12 @@ impl Snapshot {
         let reviewed = |limit: &'_ Limit| limit.review_by.map(|end| end.0 / 1_000_000);
         metrics.set_reviews(rules.limits().iter().filter_map(|limit| Some((limit.name.as_str(), reviewed(limit)?))));
         let settles = |limit: &Limit| limit.response_cost.as_ref().map(|_| metrics.settlements(&limit.name));
+        let candidates = |limit: &Limit| {
+            limit.candidates.iter().map(|candidate| metrics.candidate(&candidate.label(&limit.name))).collect()
+        };
         Self {
             limits: rules.names().map(|name| metrics.limit(name)).collect(),
+            candidates: rules.limits().iter().map(candidates).collect(),
             limited: rules.names().map(|name| metrics.keys_limited(name)).collect(),
             settlements: rules.limits().iter().map(settles).collect(),
             denials: DenialSampler::new(denial_log, rules.names().count()),

@@ -150,13 +150,15 @@ async fn a_limit_that_counts_denied_requests_counts_those_that_another_denies_by
 
 fn with_candidate(burst: u64, limit: Limit) -> Limit {
     let allowance = Allowance::Windows([Numbers::fixed(burst).unwrap()].into());
-    Limit { candidate: Some(Box::new(Candidate { allowance, enforce_for: 0 })), ..limit }
+    Limit { candidates: vec![Candidate { name: None, allowance, enforce_for: 0 }], ..limit }
 }
 
 /// The decisions of the candidate of `L`: allowed, denied.
 fn candidate(limiter: &Limiter) -> [String; 2] {
-    ["candidate_allowed", "candidate_denied"]
-        .map(|result| metric(limiter, &format!("weir_decisions_total{{limit=\"L\",result=\"{result}\"}}")))
+    ["allowed", "denied"].map(|result| {
+        let series = format!("weir_candidate_decisions_total{{limit=\"L\",candidate=\"\",result=\"{result}\"}}");
+        metric(limiter, &series)
+    })
 }
 
 /// Counted by itself, each candidate would take the room of a new id.
@@ -442,8 +444,10 @@ proptest! {
         let limit = |allowance| Limit { by: Vec::new(), allowance, ..Limit::new("L") };
         let enforced = limiter(vec![limit(numbers()), closed()]);
         let shadow = limiter(vec![Limit { mode: LimitMode::Shadow, ..limit(numbers()) }, closed()]);
-        let candidate = Some(Box::new(Candidate { allowance: numbers(), enforce_for: 0 }));
-        let candidate = limiter(vec![Limit { candidate, ..limit(windows_of(algorithm, &own)) }, closed()]);
+        // The first one's decisions are its own.
+        let named = |name: &str, allowance| Candidate { name: Some(name.into()), allowance, enforce_for: 0 };
+        let candidates = vec![named("other", windows_of(algorithm, &own)), named("equal", numbers())];
+        let candidate = limiter(vec![Limit { candidates, ..limit(windows_of(algorithm, &own)) }, closed()]);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (mut now, headers) = (Micros(1_760_000_000_000_000), Headers::new());
@@ -462,7 +466,9 @@ proptest! {
                 let shadow = shadow.unwrap().verdict;
                 prop_assert_eq!(&short(&shadow.answers), &expected);
                 prop_assert_eq!(shadow.is_allowed(), kind > 0);
-                prop_assert_eq!(&short(&candidate.unwrap().verdict.candidates), &expected);
+                let decided = candidate.unwrap().verdict;
+                let equal = decided.candidate_decisions().find(|decision| decision.candidate == 1);
+                prop_assert_eq!(&short(equal.map_or(&[], |decision| decision.windows)), &expected);
             }
             Ok(())
         })?;

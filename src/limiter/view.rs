@@ -12,9 +12,12 @@ use super::new_keys::NewKeyCount;
 use super::shared::Snapshot;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
+use crate::engine::deciding::candidate::CandidateDecision;
 use crate::engine::deciding::verdict::{LimitDecision, Verdict, VerdictKind};
 use crate::engine::limit::rules::Rules;
-use crate::telemetry::metrics::{DecisionResult, LimitTallies, Metrics, SettlementMetrics};
+use crate::telemetry::metrics::{
+    CandidateResult, CandidateTallies, DecisionResult, LimitTallies, Metrics, SettlementMetrics,
+};
 use crate::telemetry::most_denied::{DenialKind, PlaceHint, WorkerDenials};
 
 /// A worker's share of the rules in force. An `Arc` or an atomic counter that all workers write would move its cache line
@@ -23,6 +26,7 @@ pub struct View {
     pub(super) snapshot: Arc<Snapshot>,
     metrics: Arc<Metrics>,
     limits: Vec<LimitTallies>,
+    candidates: Vec<Vec<CandidateTallies>>,
     pub(super) new_keys: Vec<NewKeyCount>,
     /// Denials without a line in the log.
     pub(super) suppressed: Vec<Cell<u64>>,
@@ -33,11 +37,13 @@ pub struct View {
 impl View {
     pub(super) fn new(snapshot: &Arc<Snapshot>, metrics: &Arc<Metrics>, denied: &Arc<WorkerDenials>) -> Rc<Self> {
         let limits = snapshot.limits.iter().map(|_| LimitTallies::default()).collect();
+        let candidates = snapshot.candidates.iter();
+        let candidates = candidates.map(|all| all.iter().map(|_| CandidateTallies::default()).collect()).collect();
         let new_keys = snapshot.limits.iter().map(|_| NewKeyCount::default()).collect();
         let suppressed = snapshot.limits.iter().map(|_| Cell::default()).collect();
         let denied_places = snapshot.limits.iter().map(|_| PlaceHint::default()).collect();
         let (snapshot, metrics, denied) = (snapshot.clone(), metrics.clone(), denied.clone());
-        Rc::new(Self { snapshot, metrics, limits, new_keys, suppressed, denied, denied_places })
+        Rc::new(Self { snapshot, metrics, limits, candidates, new_keys, suppressed, denied, denied_places })
     }
 
     pub fn rules(&self) -> &Rules {
@@ -52,6 +58,15 @@ impl View {
         let place = limit as usize;
         if let (Some(tallies), Some(limit)) = (self.limits.get(place), self.snapshot.limits.get(place)) {
             tallies.count(&self.metrics, limit, result);
+        }
+    }
+
+    fn count_candidate(&self, decision: &CandidateDecision<'_>, result: CandidateResult) {
+        let (limit, candidate) = (decision.limit as usize, usize::from(decision.candidate));
+        let tallies = self.candidates.get(limit).and_then(|tallies| tallies.get(candidate));
+        let metrics = self.snapshot.candidates.get(limit).and_then(|metrics| metrics.get(candidate));
+        if let (Some(tallies), Some(metrics)) = (tallies, metrics) {
+            tallies.count(&self.metrics, metrics, result);
         }
     }
 
@@ -74,7 +89,7 @@ impl View {
                 self.count_ids(DenialKind::Denied, windows, plan, at);
                 DecisionResult::Denied
             } else if verdict.is_allowed() {
-                let waits = windows.iter().any(|answer| answer.enforced && answer.decision.delay > 0);
+                let waits = windows.iter().any(|answer| answer.is_enforced() && answer.decision.delay > 0);
                 if waits { DecisionResult::Delayed } else { DecisionResult::Allowed }
             } else {
                 DecisionResult::Uncharged
@@ -90,12 +105,12 @@ impl View {
             };
             count(unanswered.limit, result);
         }
-        for ((limit, is_denied), answers) in verdict.candidate_decisions().zip(verdict.candidate_answers()) {
-            if is_denied {
-                self.count_ids(DenialKind::Candidate, answers, plan, at);
-                self.count(limit, DecisionResult::CandidateDenied);
-            } else if verdict.is_allowed() || verdict.is_denied_only_by(limit) {
-                self.count(limit, DecisionResult::CandidateAllowed);
+        for decision in verdict.candidate_decisions() {
+            if decision.is_denied {
+                self.count_ids(DenialKind::Candidate, decision.windows, plan, at);
+                self.count_candidate(&decision, CandidateResult::Denied);
+            } else if verdict.is_allowed() || verdict.is_denied_only_by(decision.limit) {
+                self.count_candidate(&decision, CandidateResult::Allowed);
             }
         }
         if !verdict.is_allowed() {

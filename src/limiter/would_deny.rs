@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use crate::engine::limit::candidate::Candidate;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::telemetry::most_denied::DenialKind;
@@ -19,7 +20,8 @@ pub(super) struct WouldDenyLists {
 #[derive(Debug, Default)]
 struct LimitLists {
     shadow: Option<Arc<WouldDeny>>,
-    candidate: Option<Arc<WouldDeny>>,
+    /// In the order of the candidates.
+    candidates: Vec<Arc<WouldDeny>>,
 }
 
 impl WouldDenyLists {
@@ -30,7 +32,7 @@ impl WouldDenyLists {
     /// Returns the lists of the next rules. `last` are the rules of these lists.
     pub(super) fn next(&self, last: &Rules, next: &Rules) -> Self {
         let limits =
-            all(last).zip(&self.limits).filter(|(_, lists)| lists.shadow.is_some() || lists.candidate.is_some());
+            all(last).zip(&self.limits).filter(|(_, lists)| lists.shadow.is_some() || !lists.candidates.is_empty());
         let known: HashMap<&str, (&Limit, &LimitLists)> =
             limits.map(|(limit, lists)| (limit.name.as_str(), (limit, lists))).collect();
         Self::begin(next, self.count.clone(), |limit| {
@@ -46,39 +48,39 @@ impl WouldDenyLists {
         known: impl Fn(&Limit) -> Option<(&'a Limit, &'a LimitLists)>,
     ) -> Self {
         let new = || Arc::new(WouldDeny::new(rules.effective_from, count.clone()));
-        let kept = |list: &Option<Arc<WouldDeny>>| list.clone().filter(|list| !list.lacks_room());
+        let kept = |list: &Arc<WouldDeny>| (!list.lacks_room()).then(|| list.clone());
         let lists = |limit: &Limit| {
             let has_shadow = limit.mode != LimitMode::Off && !(limit.is_enforced() && limit.enforce_for >= WHOLE_SHARE);
-            if !has_shadow && limit.candidate.is_none() {
+            if !has_shadow && limit.candidates.is_empty() {
                 return LimitLists::default();
             }
             let known = known(limit);
             let shadow = || {
                 let (last, lists) = known?;
                 let is_same = (&last.allowance, last.is_enforced()) == (&limit.allowance, limit.is_enforced());
-                is_same.then(|| kept(&lists.shadow)).flatten()
+                lists.shadow.as_ref().filter(|_| is_same).and_then(kept)
             };
-            let candidate = || {
+            let candidate = |candidate: &Candidate| {
                 let (last, lists) = known?;
-                let allowance =
-                    |limit: &'_ Limit| limit.candidate.as_ref().map(|candidate| candidate.allowance.clone());
-                (allowance(last) == allowance(limit)).then(|| kept(&lists.candidate)).flatten()
+                let is_same =
+                    |last: &Candidate| (&last.name, &last.allowance) == (&candidate.name, &candidate.allowance);
+                lists.candidates.get(last.candidates.iter().position(is_same)?).and_then(kept)
             };
             LimitLists {
                 shadow: has_shadow.then(|| shadow().unwrap_or_else(new)),
-                candidate: limit.candidate.is_some().then(|| candidate().unwrap_or_else(new)),
+                candidates: limit.candidates.iter().map(|one| candidate(one).unwrap_or_else(new)).collect(),
             }
         };
         Self { limits: all(rules).map(lists).collect(), count }
     }
 
-    /// The list of what a limit, given by its index in the rules, or its candidate would deny.
-    pub(super) fn of(&self, limit: u32, kind: DenialKind) -> Option<&WouldDeny> {
+    /// The list of what a limit, given by its index in the rules, or its candidate of this index would deny.
+    pub(super) fn of(&self, limit: u32, kind: DenialKind, candidate: Option<u8>) -> Option<&WouldDeny> {
         let lists = self.limits.get(limit as usize)?;
         match kind {
             DenialKind::Denied => None,
             DenialKind::Shadow => lists.shadow.as_deref(),
-            DenialKind::Candidate => lists.candidate.as_deref(),
+            DenialKind::Candidate => Some(lists.candidates.get(usize::from(candidate?))?),
         }
     }
 }
@@ -111,8 +113,8 @@ mod tests {
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::deciding::DecisionSubject;
+    use crate::engine::deciding::candidate::CandidateDecision;
     use crate::engine::limit::allowance::Allowance;
-    use crate::engine::limit::candidate::Candidate;
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::identity::Fallback;
     use crate::engine::limit::{Cost, StoreErrorPolicy};
@@ -143,8 +145,8 @@ mod tests {
     }
 
     fn tried(name: &str, burst: u64, candidate: u64) -> Limit {
-        let candidate = Some(Box::new(Candidate { allowance: numbers(candidate), enforce_for: 0 }));
-        Limit { candidate, ..limit(name, burst) }
+        let candidate = Candidate { name: None, allowance: numbers(candidate), enforce_for: 0 };
+        Limit { candidates: vec![candidate], ..limit(name, burst) }
     }
 
     fn rules(limits: Vec<Limit>, from: Micros) -> Rules {
@@ -177,9 +179,12 @@ mod tests {
             let decided = self.workers[worker].decide(asked).await.unwrap();
             let name = |limit: u32| decided.view.rules().name(limit).to_owned();
             let shadow = decided.verdict.answers.iter().filter(|answer| answer.would_deny());
-            let candidates = decided.verdict.candidates.iter().filter(|answer| answer.is_short());
+            let candidates = decided.verdict.candidate_decisions().filter(|decision| decision.is_denied);
+            let label = |CandidateDecision { limit, candidate, .. }| {
+                decided.view.rules().candidate(limit, candidate).unwrap().label(&name(limit)).into_owned()
+            };
             let shadow = shadow.map(|answer| (name(answer.limit), DenialKind::Shadow));
-            shadow.chain(candidates.map(|answer| (name(answer.limit), DenialKind::Candidate))).collect()
+            shadow.chain(candidates.map(|decision| (label(decision), DenialKind::Candidate))).collect()
         }
     }
 
@@ -193,7 +198,12 @@ mod tests {
             #[test]
         fn lists_have_what_verdicts_say(asks in vec((0..2_usize, 0..8_u8, 0..3_000_000_u64), 1..120)) {
             run(async {
-                let limits = vec![shadow("Watched", 2), limit("Enforced", 3), tried("Tried", 9, 1)];
+                let named = |(name, burst): (&str, u64)| {
+                    Candidate { name: Some(name.into()), allowance: numbers(burst), enforce_for: 0 }
+                };
+                let candidates = [("low", 1), ("high", 3)].map(named).to_vec();
+                let several = Limit { candidates, ..limit("Several", 2) };
+                let limits = vec![shadow("Watched", 2), limit("Enforced", 3), tried("Tried", 9, 1), several];
                 let (process, mut now) = (Process::new(limits), START);
                 let mut exact = BTreeMap::<(String, usize, Option<String>), (u64, Micros, Micros)>::new();
                 for (worker, id, later) in asks {
@@ -205,8 +215,9 @@ mod tests {
                     }
                 }
                 let mut listed = BTreeMap::new();
-                for WouldBeDeniedIds { limit, kind, list, names } in process.operator.would_deny(None).unwrap() {
+                for WouldBeDeniedIds { limit, kind, candidate, list, names } in process.operator.would_deny(None).unwrap() {
                     prop_assert_eq!((list.since, list.others_error), (START, 0));
+                    let limit = candidate.map_or(limit.clone(), |candidate| format!("{limit}:{candidate}"));
                     for (id, name) in list.ids.iter().zip(names) {
                         prop_assert_eq!(id.error, 0);
                         listed.insert((limit.clone(), kind as usize, Some(name)), (id.denied, id.first, id.last));
@@ -278,7 +289,7 @@ mod tests {
             let process = Process::new(vec![shadow("Watched", 1)]);
             let old = process.shared.snapshot.load_full();
             process.shared.replace(rules(vec![shadow("Watched", 2)], START.after(Micros(1))), None);
-            old.would_deny.of(0, DenialKind::Shadow).unwrap().add(7, START, || "Watched:a".into());
+            old.would_deny.of(0, DenialKind::Shadow, None).unwrap().add(7, START, || "Watched:a".into());
             assert!(process.operator.would_deny(Some("Watched")).unwrap()[0].list.ids.is_empty());
         });
     }

@@ -41,13 +41,21 @@ pub(crate) fn limit(limit: &Limit) -> Value {
     if let Some(end) = limit.review_by {
         value["review_by"] = day_until(end).into();
     }
-    if let Some(candidate) = &limit.candidate {
+    for candidate in &limit.candidates {
         let percent = f64::from(candidate.enforce_for) * 100.0 / f64::from(WHOLE_SHARE);
         let mut beside = json!({ "enforce_for_percent": percent });
         numbers(&candidate.allowance, &mut beside);
-        value["candidate"] = beside;
+        *of_candidate(&mut value, candidate.name.as_deref()) = beside;
     }
     value
+}
+
+/// The member for a candidate, as a rules file has it: `candidate`, or its name in `candidates`.
+pub(crate) fn of_candidate<'v>(value: &'v mut Value, name: Option<&str>) -> &'v mut Value {
+    match name {
+        None => &mut value["candidate"],
+        Some(name) => &mut value["candidates"][name],
+    }
 }
 
 /// The cost as a rules file writes it, with the settings that differ from their defaults.
@@ -126,7 +134,7 @@ fn request(request: &Request<'_>) -> Value {
 }
 
 fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &Explanation) -> Value {
-    let Explanation::Applies { id, bucket, allowance, candidate, given_by, cost, enforced, blocked, denied_for } =
+    let Explanation::Applies { id, bucket, allowance, candidates, given_by, cost, enforced, blocked, denied_for } =
         explanation
     else {
         let because = explanation.reason(limit, request);
@@ -155,14 +163,12 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
         value["because"] = because.into();
     }
     numbers(allowance, &mut value);
-    match candidate {
-        CandidateUse::None => {}
-        CandidateUse::Beside(beside) => {
-            let mut candidate = json!({ "enforced": false });
-            numbers(beside, &mut candidate);
-            value["candidate"] = candidate;
+    for CandidateUse { name, allowance, is_in_force } in candidates {
+        let mut candidate = json!({ "enforced": is_in_force });
+        if !is_in_force {
+            numbers(allowance, &mut candidate);
         }
-        CandidateUse::Enforced => value["candidate"] = json!({ "enforced": true }),
+        *of_candidate(&mut value, name.as_deref()) = candidate;
     }
     value
 }

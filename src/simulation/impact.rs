@@ -1,5 +1,7 @@
 //! Whom limits deny: how often and when, what for, and facts that tell a program from a person.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::replay::LimitOutcome;
@@ -8,6 +10,7 @@ use super::tally::{id_parts, period};
 use crate::engine::algorithms::by_fingerprint::ByFingerprint;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::frequent_ids::FrequentIds;
+use crate::engine::limit::candidate::MOST_CANDIDATES;
 use crate::engine::stable_hash::stable;
 use crate::logs::LogEntry;
 use crate::message::lossless::{self, shown};
@@ -35,12 +38,13 @@ pub struct Seen {
 }
 
 /// What denies a request, or would.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeniedBy {
     Limit,
     /// The limit is in shadow for this id.
     Shadow,
-    Candidate,
+    /// With its name, if it has one.
+    Candidate(Option<Arc<str>>),
 }
 
 /// A request that a limit denies.
@@ -146,8 +150,8 @@ struct IdUse {
     not_found: u64,
     /// Their hashes.
     agents: SmallVec<[u64; 2]>,
-    /// By the limit, and by its candidate.
-    denied: [Option<Box<Denied>>; 2],
+    /// By the limit, and by each of its candidates.
+    denied: [Option<Box<Denied>>; 1 + MOST_CANDIDATES],
 }
 
 struct Denied {
@@ -213,7 +217,7 @@ impl Impact {
     pub(super) fn count(&mut self, side: &Side, now: Micros, asked: &Asked, outcomes: &[LimitOutcome], seen: &Seen) {
         for outcome in outcomes {
             let Some(limit) = self.limits.get_mut(outcome.limit as usize) else { continue };
-            let denied = denied_by(outcome);
+            let denied = denied_by(side, outcome);
             if outcome.is_denied {
                 limit.breakdown.add(seen);
             }
@@ -262,11 +266,16 @@ impl Impact {
     }
 }
 
-/// What denies the request, by the limit and by its candidate.
-fn denied_by(outcome: &LimitOutcome) -> [Option<DeniedBy>; 2] {
+/// The limit and each of its candidates, as far as they deny the request.
+fn denied_by(side: &Side, outcome: &LimitOutcome) -> [Option<DeniedBy>; 1 + MOST_CANDIDATES] {
     let by = if outcome.is_enforced { DeniedBy::Limit } else { DeniedBy::Shadow };
-    let candidate = outcome.candidate_denies == Some(true);
-    [outcome.is_denied.then_some(by), candidate.then_some(DeniedBy::Candidate)]
+    let mut all: [_; 1 + MOST_CANDIDATES] = Default::default();
+    all[0] = outcome.is_denied.then_some(by);
+    for ((place, denies), by) in (0..).zip(outcome.candidates_deny).zip(&mut all[1..]) {
+        let candidate = side.rules.candidate(outcome.limit, place).filter(|_| denies == Some(true));
+        *by = candidate.map(|candidate| DeniedBy::Candidate(candidate.name.clone()));
+    }
+    all
 }
 
 /// Gives a denied request to `sink`, once for each limit or candidate that denies it.
@@ -279,7 +288,7 @@ pub(super) fn tell(
     seen: &Seen,
 ) {
     for outcome in outcomes {
-        for by in denied_by(outcome).into_iter().flatten() {
+        for by in denied_by(side, outcome).into_iter().flatten() {
             let (limit, id) = (side.rules.name(outcome.limit), outcome.id.map(|_| id_parts(side, asked, outcome)));
             sink(&DeniedRequest { at, limit, by, id, seen });
         }
@@ -300,7 +309,7 @@ impl IdUse {
             unauthorized: 0,
             not_found: 0,
             agents: SmallVec::new(),
-            denied: [None, None],
+            denied: Default::default(),
         }
     }
 

@@ -11,8 +11,10 @@ use super::slots::Slots;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::deciding::candidate::CandidateDecision;
 use crate::engine::deciding::verdict::{Verdict, VerdictKind};
 use crate::engine::deciding::{Decided, Deciding};
+use crate::engine::limit::candidate::MOST_CANDIDATES;
 use crate::engine::limit::rules::Rules;
 use crate::store::Batch;
 use crate::store::memory::{LimitKeys, MemoryStore};
@@ -28,8 +30,8 @@ pub(super) struct LimitOutcome {
     pub(super) is_enforced: bool,
     /// The index of its first charge.
     pub(super) charge: Option<usize>,
-    /// Whether the candidate of the limit would deny the request; `None` if it was not decided beside the limit's numbers.
-    pub(super) candidate_denies: Option<bool>,
+    /// By candidate of the limit: true if it would deny the request; `None` if it was not decided beside the id's numbers.
+    pub(super) candidates_deny: [Option<bool>; MOST_CANDIDATES],
     /// The time that the request waits for the limit, or would if it were enforced; 0 if it is denied.
     pub(super) delay: Micros,
 }
@@ -114,9 +116,12 @@ impl Replay {
                 let ends = ends.unwrap_or(now).after(self.wait());
                 self.settlements.add(&owed, response, ends, now);
             }
-            for (limit, is_denied) in verdict.candidate_decisions() {
-                let outcomes = self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit);
-                outcomes.for_each(|outcome| outcome.candidate_denies = Some(is_denied));
+            for CandidateDecision { limit, candidate, is_denied, .. } in verdict.candidate_decisions() {
+                for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit) {
+                    if let Some(denies) = outcome.candidates_deny.get_mut(usize::from(candidate)) {
+                        *denies = Some(is_denied);
+                    }
+                }
             }
             if !due.is_empty() {
                 let batch = Batch { charges: &due, effective_from: self.effective_from, now };
@@ -164,7 +169,7 @@ impl Replay {
                     is_denied: denies,
                     is_enforced: origin.is_enforced(),
                     charge: Some(place),
-                    candidate_denies: None,
+                    candidates_deny: [None; MOST_CANDIDATES],
                     delay,
                 }),
             }
@@ -176,7 +181,7 @@ impl Replay {
             is_denied,
             is_enforced,
             charge: None,
-            candidate_denies: None,
+            candidates_deny: [None; MOST_CANDIDATES],
             delay: Micros(0),
         };
         for denial in &plan.denials {
@@ -202,9 +207,9 @@ impl Replay {
                 limit: answer.limit,
                 id: answer.fingerprint.or_else(|| asked.uncharged_id(answer.limit)),
                 is_denied,
-                is_enforced: answer.enforced,
+                is_enforced: answer.is_enforced(),
                 charge: asked.deciding.plan.charges.iter().position(is_own),
-                candidate_denies: None,
+                candidates_deny: [None; MOST_CANDIDATES],
                 delay,
             });
         }
@@ -215,7 +220,7 @@ impl Replay {
                 is_denied: false,
                 is_enforced: true,
                 charge: None,
-                candidate_denies: None,
+                candidates_deny: [None; MOST_CANDIDATES],
                 delay: Micros(0),
             });
         }
@@ -258,7 +263,7 @@ mod tests {
             "Shut" => Limit { conditions: puts(), allowance: Allowance::Deny, ..limit },
             "Closing" => Limit { conditions: puts(), allowance: Allowance::Deny, mode: LimitMode::Shadow, ..limit },
             "Tried" => {
-                Limit { candidate: Some(Box::new(Candidate { allowance: windows(&[2]), enforce_for: 0 })), ..limit }
+                Limit { candidates: vec![Candidate { name: None, allowance: windows(&[2]), enforce_for: 0 }], ..limit }
             }
             _ => limit,
         }

@@ -1,5 +1,7 @@
 //! The report of a simulation.
 
+use std::sync::Arc;
+
 use super::against::Comparison;
 use super::coverage::Missing;
 use super::curve::Curves;
@@ -136,7 +138,7 @@ pub struct LimitReport {
     pub denied: u64,
     /// The part of `denied` that belongs to ids for which the limit is in shadow.
     pub denied_in_shadow: u64,
-    pub candidate: Option<CandidateReport>,
+    pub candidates: Vec<CandidateReport>,
     /// `None` if it has no `delay`.
     pub delays: Option<Delays>,
     pub ids: u64,
@@ -168,9 +170,10 @@ pub struct LimitLeftOut {
     pub line: u64,
 }
 
-/// The effect of a limit's candidate.
+/// The effect of a candidate.
 #[derive(Clone, Debug)]
 pub struct CandidateReport {
+    pub name: Option<Arc<str>>,
     /// For people.
     pub numbers: String,
     /// The share of ids that have these numbers in place of the limit's, in parts per

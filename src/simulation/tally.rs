@@ -14,6 +14,7 @@ use super::suggestion::Goal;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::candidate::{Candidate, MOST_CANDIDATES};
 use crate::engine::limit::{Limit, LimitMode};
 use crate::message::lossless::shown;
 use crate::message::percent::decode;
@@ -37,8 +38,8 @@ struct LimitTally {
     requests: u64,
     denied: u64,
     denied_in_shadow: u64,
-    /// Decided beside its own numbers, and denied.
-    candidate: (u64, u64),
+    /// By candidate: requests that it decided beside the id's numbers, and denied.
+    candidates: [(u64, u64); MOST_CANDIDATES],
     first: Option<Micros>,
     last: Option<Micros>,
     ids: IdTable,
@@ -124,9 +125,9 @@ impl Tally {
             let Some(tally) = self.limits.get_mut(outcome.limit as usize) else { continue };
             self.series.count(outcome.limit as usize + 1, place, outcome.is_denied);
             tally.requests += 1;
-            if let Some(is_denied) = outcome.candidate_denies {
-                tally.candidate.0 += 1;
-                tally.candidate.1 += u64::from(is_denied);
+            for ((requests, denied), denies) in tally.candidates.iter_mut().zip(outcome.candidates_deny) {
+                *requests += u64::from(denies.is_some());
+                *denied += u64::from(denies == Some(true));
             }
             if outcome.is_denied {
                 tally.denied += 1;
@@ -194,6 +195,11 @@ impl DelayTally {
     }
 }
 
+fn candidate_report((candidate, (requests, denied)): (&Candidate, (u64, u64))) -> CandidateReport {
+    let Candidate { name, allowance, enforce_for } = candidate;
+    CandidateReport { name: name.clone(), numbers: numbers(allowance), enforce_for: *enforce_for, requests, denied }
+}
+
 impl LimitTally {
     fn into_report(self, limit: &Limit, status: Status, worst: Option<(Micros, u64)>, ending: &Ending) -> LimitReport {
         let (ids, ids_denied, ids_are_estimates) = (self.ids.len(), self.ids.denied(), self.ids.is_estimate());
@@ -223,12 +229,7 @@ impl LimitTally {
             requests: self.requests,
             denied: self.denied,
             denied_in_shadow: self.denied_in_shadow,
-            candidate: limit.candidate.as_ref().map(|candidate| CandidateReport {
-                numbers: numbers(&candidate.allowance),
-                enforce_for: candidate.enforce_for,
-                requests: self.candidate.0,
-                denied: self.candidate.1,
-            }),
+            candidates: limit.candidates.iter().zip(self.candidates).map(candidate_report).collect(),
             ids,
             ids_denied,
             ids_are_estimates,

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use weir::engine::algorithms::algorithm::Algorithm;
-use weir::engine::algorithms::charge::{Charge, Elevated, Mode, Role, Slot};
+use weir::engine::algorithms::charge::{Charge, Elevated, Mode, Slot};
 use weir::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
 use weir::engine::algorithms::micros::{EXACT, Micros};
 use weir::engine::algorithms::numbers::Numbers;
@@ -296,15 +296,13 @@ fn key_of(charge: &Charge) -> Option<(u8, Arc<str>)> {
 
 /// The rule of taking: a charge takes its cost if its limit fits and no other enforced limit fails to.
 fn takes(charge: &Charge, charges: &[Charge], outlooks: &[Outlook]) -> bool {
-    let is_candidate = |charge: &Charge| charge.origin.role == Role::Candidate;
+    let candidate = |charge: &Charge| charge.origin.role.candidate();
     charges.iter().zip(outlooks).all(|(other, outlook)| {
         let same = other.origin.group == charge.origin.group;
         let can_be_short = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::Look | Mode::SpendOnly);
         match outlook.outcome {
-            Outcome::Denied => is_candidate(charge) && can_be_short && same,
-            Outcome::Short => {
-                charge.can_deny() || !can_be_short || !same || is_candidate(charge) != is_candidate(other)
-            }
+            Outcome::Denied => candidate(charge).is_some() && can_be_short && same,
+            Outcome::Short => charge.can_deny() || !can_be_short || !same || candidate(charge) != candidate(other),
             Outcome::Allowed | Outcome::Unchanged => true,
         }
     })

@@ -41,7 +41,7 @@ pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
         _ => "covers other requests",
     };
     let [from, to] = [before, after].map(shown);
-    Some(Change { what: "match", from, to, effect, note: format!("{covers}: {}", names.join(", ")) })
+    Some(Change { what: "match".into(), from, to, effect, note: format!("{covers}: {}", names.join(", ")) })
 }
 
 /// The conditions on the parts with this word.
@@ -126,7 +126,7 @@ pub(super) fn of_by(old: &Limit, new: &Limit) -> Option<Change> {
         (false, true) => (Effect::STRICTER, "more requests share a bucket"),
         (false, false) => (Effect::BOTH, "other requests share a bucket"),
     };
-    Some(Change { what: "by", from, to, effect, note: note.to_owned() })
+    Some(Change { what: "by".into(), from, to, effect, note: note.to_owned() })
 }
 
 /// Returns true if requests that share a bucket by `new` share one by `old`.

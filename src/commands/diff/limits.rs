@@ -1,5 +1,7 @@
 //! The limits of two sets of rules in pairs, and what changes about each.
 
+use std::borrow::Cow;
+
 use super::buckets;
 use super::overrides::{self, OverrideChange};
 use super::settings;
@@ -13,7 +15,7 @@ use crate::engine::telling::order::Effect;
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     /// The key in the rules file, or what it is about.
-    pub(super) what: &'static str,
+    pub(super) what: Cow<'static, str>,
     pub(super) from: String,
     pub(super) to: String,
     pub(super) effect: Effect,
@@ -95,7 +97,7 @@ fn is_same_in_keys(old: &Limit, new: &Limit) -> bool {
 }
 
 fn is_same_but_for_its_name(old: &Limit, new: &Limit) -> bool {
-    let has_same_numbers = old.allowance == new.allowance && old.candidate == new.candidate;
+    let has_same_numbers = old.allowance == new.allowance && old.candidates == new.candidates;
     has_same_numbers && old.enforce_for == new.enforce_for && settings::all(old, new).is_empty()
 }
 
@@ -149,7 +151,7 @@ fn alone(limit: &Limit, presence: Presence, effect: Effect, buckets: &str) -> Li
         renamed_from: None,
         presence,
         effect,
-        changes: vec![Change { what: "numbers", from, to, effect, note: String::new() }],
+        changes: vec![Change { what: "numbers".into(), from, to, effect, note: String::new() }],
         overrides: Vec::new(),
         buckets: buckets.to_owned(),
     }

@@ -69,7 +69,7 @@ pub(super) fn allowance(allowance: &Allowance) -> String {
 }
 
 fn change(what: &'static str, from: impl Into<String>, to: impl Into<String>, effect: Effect, note: &str) -> Change {
-    Change { what, from: from.into(), to: to.into(), effect, note: note.to_owned() }
+    Change { what: what.into(), from: from.into(), to: to.into(), effect, note: note.to_owned() }
 }
 
 fn mode(old: &Limit, new: &Limit) -> Option<Change> {

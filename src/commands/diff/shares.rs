@@ -5,6 +5,7 @@
 use super::limits::Change;
 use super::settings::allowance;
 use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::candidate::Candidate;
 use crate::engine::limit::{Limit, WHOLE_SHARE};
 use crate::engine::telling::order::{self, Effect};
 
@@ -19,13 +20,11 @@ struct Part<'l> {
 /// The parts of two limits that the same ids have.
 type Pair<'l> = (Part<'l>, Part<'l>);
 
-/// Changes of the limit's own numbers, of its share, and of its candidate.
+/// Changes of the limit's own numbers, of its share, and of its candidates.
 pub(super) fn changes(old: &Limit, new: &Limit) -> Vec<Change> {
     let pairs = pairs(old, new);
-    [own_numbers(old, new, &pairs), share(old, new, &pairs), candidate(old, new, &pairs)]
-        .into_iter()
-        .flatten()
-        .collect()
+    let of_limit = [own_numbers(old, new, &pairs), share(old, new, &pairs)].into_iter().flatten();
+    of_limit.chain(candidates(old, new, &pairs)).collect()
 }
 
 /// Returns true if some id has other numbers, though its override stayed.
@@ -41,15 +40,15 @@ pub(super) fn of_override(limit: &Limit, given: &Allowance) -> Effect {
 
 /// The places from which on ids may have another part.
 fn ends(limit: &Limit) -> Vec<u32> {
-    let of_candidate = limit.candidate.as_ref().map_or(0, |candidate| candidate.enforce_for);
-    let mut ends = vec![0, limit.enforce_for, of_candidate];
+    let of_candidates = limit.candidates.iter().map(|candidate| candidate.enforce_for);
+    let mut ends: Vec<u32> = [0, limit.enforce_for].into_iter().chain(of_candidates).collect();
     ends.retain(|place| *place < WHOLE_SHARE);
     ends
 }
 
 /// The part of ids at a place.
 fn part(limit: &Limit, place: u32) -> Part<'_> {
-    let candidate = limit.candidate.as_ref().filter(|candidate| place < candidate.enforce_for);
+    let candidate = limit.candidates.iter().find(|candidate| place < candidate.enforce_for);
     Part {
         is_enforced: place < limit.enforce_for,
         of_candidate: candidate.is_some(),
@@ -90,7 +89,7 @@ fn of_numbers(pairs: &[Pair<'_>], of_candidate: bool) -> Effect {
 fn own_numbers(old: &Limit, new: &Limit, pairs: &[Pair<'_>]) -> Option<Change> {
     let [from, to] = [old, new].map(|limit| allowance(&limit.allowance));
     let effect = of_numbers(pairs, false);
-    (old.allowance != new.allowance).then(|| Change { what: "numbers", from, to, effect, note: String::new() })
+    (old.allowance != new.allowance).then(|| Change { what: "numbers".into(), from, to, effect, note: String::new() })
 }
 
 fn share(old: &Limit, new: &Limit, pairs: &[Pair<'_>]) -> Option<Change> {
@@ -99,27 +98,44 @@ fn share(old: &Limit, new: &Limit, pairs: &[Pair<'_>]) -> Option<Change> {
     let keeps = keep_places(old, new);
     let note = if keeps { "a larger share includes the ids of a smaller one" } else { "other ids are in the share" };
     let is_changed = old.enforce_for != new.enforce_for || effect != Effect::NONE;
-    is_changed.then(|| Change { what: "enforce_for", from, to, effect, note: note.to_owned() })
+    is_changed.then(|| Change { what: "enforce_for".into(), from, to, effect, note: note.to_owned() })
 }
 
-fn candidate(old: &Limit, new: &Limit, pairs: &[Pair<'_>]) -> Option<Change> {
-    let shown = |limit: &Limit| {
-        limit.candidate.as_ref().map_or("none".to_owned(), |candidate| match candidate.enforce_for {
+/// Changes of candidates, by name.
+fn candidates(old: &Limit, new: &Limit, pairs: &[Pair<'_>]) -> Vec<Change> {
+    let removed = old.candidates.iter().filter(|gone| named(new, gone.name.as_deref()).is_none());
+    let names = new.candidates.iter().chain(removed).map(|candidate| candidate.name.as_deref());
+    names.filter_map(|name| candidate(old, new, pairs, name)).collect()
+}
+
+fn named<'l>(limit: &'l Limit, name: Option<&str>) -> Option<&'l Candidate> {
+    limit.candidates.iter().find(|candidate| candidate.name.as_deref() == name)
+}
+
+fn candidate(old: &Limit, new: &Limit, pairs: &[Pair<'_>], name: Option<&str>) -> Option<Change> {
+    let shown = |candidate: Option<&Candidate>| {
+        candidate.map_or("none".to_owned(), |candidate| match candidate.enforce_for {
             0 => allowance(&candidate.allowance),
             share => format!("{}, enforced for {}", allowance(&candidate.allowance), percent(share)),
         })
     };
-    let share = |limit: &Limit| limit.candidate.as_ref().map_or(0, |candidate| candidate.enforce_for);
-    let effect = of_numbers(pairs, true);
-    let note = match (share(old), share(new)) {
-        (0, 0) => "it is counted, and never denies",
-        (_, 0) => "the ids in its share have the limit's numbers",
-        _ if old.candidate == new.candidate => "other ids are in its share",
-        _ => "the ids in its share have its numbers in place of the limit's",
+    let is_enforced = |limit: &Limit, name| named(limit, name).is_some_and(|candidate| candidate.enforce_for > 0);
+    let other =
+        |limit: &Limit| limit.candidates.iter().any(|other| other.enforce_for > 0 && other.name.as_deref() != name);
+    let (was, is) = (is_enforced(old, name), is_enforced(new, name));
+    // Of two that are enforced in turn, the change of the second has the effect.
+    let effect = if is || was && !other(new) { of_numbers(pairs, true) } else { Effect::NONE };
+    let (before, after) = (named(old, name), named(new, name));
+    let note = match (was, is) {
+        (false, false) => "it is counted, and never denies",
+        (true, false) if other(new) => "another candidate is enforced in its place",
+        (true, false) => "the ids in its share have the limit's numbers",
+        (_, true) if before == after => "other ids are in its share",
+        (_, true) => "the ids in its share have its numbers in place of the limit's",
     };
-    let is_changed = old.candidate != new.candidate || effect != Effect::NONE && !keep_places(old, new);
-    let [from, to] = [old, new].map(shown);
-    is_changed.then(|| Change { what: "candidate", from, to, effect, note: note.to_owned() })
+    let is_changed = before != after || effect != Effect::NONE && !keep_places(old, new);
+    let what = name.map_or("candidate".into(), |name| format!("candidate {name}").into());
+    is_changed.then(|| Change { what, from: shown(before), to: shown(after), effect, note: note.to_owned() })
 }
 
 fn percent(share: u32) -> String {

@@ -332,7 +332,7 @@ fn other_issuers_of_the_claims_that_a_limit_uses_are_a_change() {
         ),
     ] {
         let found = diff(&one, &new);
-        let change = found[0].changes.first().map(|change| (change.what, change.to.as_str()));
+        let change = found[0].changes.first().map(|change| (&*change.what, change.to.as_str()));
         assert_eq!(change, expected.map(|to| ("jwt", to)), "{new}");
         assert!(!found[1].is_changed(), "{new}");
     }

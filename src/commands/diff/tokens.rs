@@ -22,7 +22,7 @@ pub(super) fn of_issuers(
         from = "other keys or times".into();
     }
     let note = "other tokens are valid; a request without a valid one has no claims".to_owned();
-    Some(Change { what: "jwt", from, to, effect: Effect::BOTH, note })
+    Some(Change { what: "jwt".into(), from, to, effect: Effect::BOTH, note })
 }
 
 fn issuers<'r>(rules: &'r Rulebook, limit: &Limit) -> Vec<&'r TokenIssuer> {

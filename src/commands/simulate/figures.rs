@@ -22,22 +22,23 @@ pub(super) fn delays_text(delays: &Delays, requests: u64) -> String {
 
 /// The limit's own numbers, and which ids have others.
 pub(super) fn numbers_text(limit: &LimitReport) -> String {
-    let is_partly_replaced = limit.candidate.as_ref().is_some_and(|candidate| candidate.enforce_for > 0);
+    let is_partly_replaced = limit.candidates.iter().any(|candidate| candidate.enforce_for > 0);
     let but = if is_partly_replaced { ", but for ids in the share of the candidate" } else { "" };
     format!("{}{but}", limit.numbers)
 }
 
-/// `burst 5, 5 per 1h, for 10% of ids; would deny 3 of 1,200 requests (0.25%) of the others`
+/// `slow: burst 5, 5 per 1h, for 10% of ids; would deny 3 of 1,200 requests (0.25%) of the others`
 pub(super) fn candidate_text(candidate: &CandidateReport) -> String {
-    let CandidateReport { numbers, enforce_for, requests, denied } = candidate;
+    let CandidateReport { name, numbers, enforce_for, requests, denied } = candidate;
+    let name = name.as_ref().map(|name| format!("{name}: ")).unwrap_or_default();
     let (share, others) = match enforce_for {
         0 => (String::new(), ""),
         share => (format!(", for {} of ids", share_text(u64::from(*share))), " of the others"),
     };
     if *requests == 0 {
-        return format!("{numbers}{share}");
+        return format!("{name}{numbers}{share}");
     }
-    format!("{numbers}{share}; would deny {}{others}", of(*denied, *requests, "request"))
+    format!("{name}{numbers}{share}; would deny {}{others}", of(*denied, *requests, "request"))
 }
 
 /// `1,200 requests`

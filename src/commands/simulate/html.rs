@@ -160,7 +160,7 @@ fn covered(page: &mut String, limit: &LimitReport, goal: &Goal, width: Micros) {
     if let Some(delays) = &limit.delays {
         row(page, "Delayed", delays_text(delays, limit.requests));
     }
-    if let Some(candidate) = &limit.candidate {
+    for candidate in &limit.candidates {
         row(page, "Candidate", candidate_text(candidate));
     }
     if let (Some(first), Some(last), Some((worst, denied))) = (limit.first, limit.last, limit.worst) {

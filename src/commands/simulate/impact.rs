@@ -1,5 +1,7 @@
 //! Shows the facts about denied ids in the reports.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use super::figures::{number_text, of, percent};
@@ -16,11 +18,12 @@ use crate::simulation::report::{DeniedId, LimitReport};
 const MOST_VALUES: usize = 5;
 
 /// The word for what denies, in CSV and JSON.
-pub(super) const fn denied_by(by: DeniedBy) -> &'static str {
+pub(super) fn denied_by(by: &DeniedBy) -> Cow<'static, str> {
     match by {
-        DeniedBy::Limit => "limit",
-        DeniedBy::Shadow => SHADOW,
-        DeniedBy::Candidate => CANDIDATE,
+        DeniedBy::Limit => "limit".into(),
+        DeniedBy::Shadow => SHADOW.into(),
+        DeniedBy::Candidate(None) => CANDIDATE.into(),
+        DeniedBy::Candidate(Some(name)) => format!("{CANDIDATE}:{name}").into(),
     }
 }
 
@@ -33,7 +36,7 @@ pub(super) fn share(part: u64, all: u64) -> String {
 /// The facts about an id among the most denied.
 fn known_of<'r>(limit: &'r LimitReport, id: &DeniedId) -> Option<&'r IdImpact> {
     let mut ids = limit.impact.as_ref()?.ids.iter();
-    ids.find(|known| known.by != DeniedBy::Candidate && known.id.join(":") == id.id)
+    ids.find(|known| !matches!(known.by, DeniedBy::Candidate(_)) && known.id.join(":") == id.id)
 }
 
 /// The facts about an id among the most denied, and its customer's name, for people.
@@ -109,7 +112,7 @@ pub(super) fn json(impact: &LimitImpact, names: &Names, customers: &Customers, m
         let mut object = json::fields(json!({
             "id": names.name(&id.id.join(":")),
             "customer": customers.name(&id.id),
-            "denied_by": denied_by(id.by),
+            "denied_by": denied_by(&id.by),
             "requests": id.requests,
             "denied": id.denied,
             "first": rfc3339(id.first),

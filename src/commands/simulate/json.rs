@@ -128,6 +128,9 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         })
     });
     let worst = limit.worst.map(|(start, denied)| json!({ "from": rfc3339(start), "denied": denied }));
+    let unnamed = limit.candidates.iter().find(|candidate| candidate.name.is_none());
+    let named = limit.candidates.iter().filter_map(|of| Some((of.name.as_deref()?.to_owned(), candidate(of))));
+    let named: Map<String, Value> = named.collect();
     fields(json!({
         "status": status,
         "missing": missing,
@@ -140,8 +143,9 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "denied_in_shadow": limit.denied_in_shadow,
         "delayed": limit.delays.map_or(0, |delays| delays.requests),
         "delay_ms": limit.delays.and_then(delay),
-        "candidate": limit.candidate.as_ref().map(candidate),
-        "candidate_denied": limit.candidate.as_ref().map(|candidate| candidate.denied),
+        "candidate": unnamed.map(candidate),
+        "candidate_denied": unnamed.map(|candidate| candidate.denied),
+        "candidates": named,
         "ids": limit.ids,
         "ids_denied": limit.ids_denied,
         "ids_are_estimates": limit.ids_are_estimates,

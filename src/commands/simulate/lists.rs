@@ -109,7 +109,7 @@ impl Lists {
             file.write(&[
                 rfc3339(request.at),
                 request.limit.to_owned(),
-                denied_by(request.by).to_owned(),
+                denied_by(&request.by).into_owned(),
                 request.id.as_ref().map_or_else(|| "(none)".to_owned(), |id| cell(&names.name(&id.join(":")))),
                 cell(seen.method.as_deref().unwrap_or_default()),
                 cell(&names.part(seen.path.as_deref().unwrap_or_default())),
@@ -264,7 +264,7 @@ fn row(limit: &str, id: &IdImpact, names: &Names, customers: &Customers) -> Vec<
     let gap = |of: fn(&Pace) -> f64| id.pace.as_ref().map(|pace| format!("{:.3}", of(pace))).unwrap_or_default();
     let mut cells = vec![
         limit.to_owned(),
-        denied_by(id.by).to_owned(),
+        denied_by(&id.by).into_owned(),
         cell(&names.name(&id.id.join(":"))),
         id.requests.to_string(),
         id.denied.to_string(),

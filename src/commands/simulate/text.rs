@@ -99,7 +99,7 @@ fn covered(text: &mut String, limit: &LimitReport, width: Micros) {
     if let Some(delays) = &limit.delays {
         detail(text, "delayed", &delays_text(delays, limit.requests));
     }
-    if let Some(candidate) = &limit.candidate {
+    for candidate in &limit.candidates {
         detail(text, "candidate", &candidate_text(candidate));
     }
     if let (Some(first), Some(last), Some((worst, denied))) = (limit.first, limit.last, limit.worst) {

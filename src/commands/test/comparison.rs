@@ -140,7 +140,7 @@ impl ComparedRequest<'_> {
         let answers: Vec<&LimitDecision> = verdict.answers.iter().filter(|answer| answer.limit == place).collect();
         let part = || {
             if answers.iter().any(|answer| answer.is_short()) {
-                let is_enforced = answers.iter().any(|answer| answer.enforced);
+                let is_enforced = answers.iter().any(|answer| answer.is_enforced());
                 return if is_enforced { LimitVerdict::Deny } else { LimitVerdict::WouldDeny };
             }
             let is_unlimited = || {
@@ -163,6 +163,20 @@ impl ComparedRequest<'_> {
             let id = id_of(self.rules, place, &self.step.subject, self.now).unwrap_or_else(|| "none".to_owned());
             if id != *expected {
                 found.differs(&format!("{name} id"), expected, id);
+            }
+        }
+        for (candidate, expected) in &expected.candidates {
+            let mut decisions = verdict.candidate_decisions();
+            let decision = decisions.find(|decision| (decision.limit, decision.candidate) == (place, *candidate));
+            let part = match decision.map(|decision| decision.is_denied) {
+                Some(true) => LimitVerdict::WouldDeny,
+                Some(false) => LimitVerdict::Allow,
+                None => LimitVerdict::None,
+            };
+            if part != *expected {
+                let candidate = self.rules.candidate(place, *candidate).and_then(|candidate| candidate.name.as_deref());
+                let what = candidate.map_or(format!("{name} candidate"), |named| format!("{name} candidate {named}"));
+                found.differs(&what, expected.word(), part.word());
             }
         }
         // Of several windows, the strictest.
@@ -272,7 +286,7 @@ fn subject(subject: &Subject) -> String {
 /// A limit's decision, for people.
 fn decision(rules: &Rules, verdict: &Verdict, answer: &LimitDecision) -> String {
     let decision = &answer.decision;
-    let verb = match (answer.is_short(), answer.enforced) {
+    let verb = match (answer.is_short(), answer.is_enforced()) {
         (false, _) => "allows",
         (true, true) => "denies",
         (true, false) => "would deny, in shadow",

@@ -174,7 +174,7 @@ impl Player {
         }
         let mut values = binding(rules, plan, decisions);
         if !verdict.candidates.is_empty() {
-            values["candidate_denied"] = verdict.candidate_decisions().any(|(_, is_denied)| is_denied).into();
+            values["candidate_denied"] = verdict.candidate_decisions().any(|decision| decision.is_denied).into();
         }
         Ok(Ok(values))
     }

@@ -47,10 +47,13 @@ fn of_mode(subject: &Subject<'_>) -> Option<Told> {
             let help = "write `mode: shadow`, or a larger share";
             Some((Lint::EnforcesNothing, subject.places.of("enforce_for"), "`enforce_for: 0%` denies nobody", help))
         }
-        LimitMode::Shadow if limit.candidate.is_some() => {
-            let message = "this candidate stands beside numbers that deny nobody";
+        LimitMode::Shadow if !limit.candidates.is_empty() => {
+            let (key, message) = match limit.candidates[0].name {
+                None => ("candidate", "this candidate stands beside numbers that deny nobody"),
+                Some(_) => ("candidates", "these candidates stand beside numbers that deny nobody"),
+            };
             let help = "write its numbers as the limit's, or enforce the limit";
-            Some((Lint::ShadowCandidate, subject.places.of("candidate"), message, help))
+            Some((Lint::ShadowCandidate, subject.places.of(key), message, help))
         }
         _ => None,
     }

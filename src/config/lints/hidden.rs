@@ -75,7 +75,7 @@ fn hides(other: &Subject<'_>, subject: &Subject<'_>) -> bool {
 /// Returns whether a limit has the same numbers for all its ids, and each request costs the same.
 fn is_plain(limit: &Limit) -> bool {
     limit.overrides.is_empty()
-        && limit.candidate.is_none()
+        && limit.candidates.is_empty()
         && !limit.per_call
         && limit.response_cost.is_none()
         && limit.lease.is_none()

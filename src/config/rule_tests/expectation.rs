@@ -4,10 +4,12 @@ use super::super::mapping::{Mapping, all};
 use super::super::node::{Key, Node, Value};
 use super::super::problem::{ReadResult, quoted};
 use super::super::scalars::one_of;
-use super::super::suggest::did_you_mean;
+use super::super::suggest::{did_you_mean, nearest};
 use super::subject::status;
 use super::{check_limit_name, limit_name, span};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::limit::Limit;
+use crate::engine::limit::candidate::Candidate;
 use crate::message::headers;
 
 /// The keys of `expect`.
@@ -31,8 +33,8 @@ pub(in super::super) const KEYS: [&str; 13] = [
 pub(in super::super) const VERDICTS: [(&str, bool); 2] = [("allow", true), ("deny", false)];
 
 /// The keys of a limit in `expect`.
-pub(in super::super) const LIMIT_KEYS: [&str; 7] =
-    ["verdict", "id", "burst", "remaining", "retry_after", "reset_after", "delay"];
+pub(in super::super) const LIMIT_KEYS: [&str; 9] =
+    ["verdict", "id", "burst", "remaining", "retry_after", "reset_after", "delay", "candidate", "candidates"];
 
 /// The parts that one limit can play in a decision.
 pub(in super::super) const LIMIT_VERDICTS: [(&str, LimitVerdict); 5] = [
@@ -42,6 +44,10 @@ pub(in super::super) const LIMIT_VERDICTS: [(&str, LimitVerdict); 5] = [
     ("unlimited", LimitVerdict::Unlimited),
     ("none", LimitVerdict::None),
 ];
+
+/// The parts that a candidate can play in a decision.
+pub(in super::super) const CANDIDATE_VERDICTS: [(&str, LimitVerdict); 3] =
+    [("allow", LimitVerdict::Allow), ("would_deny", LimitVerdict::WouldDeny), ("none", LimitVerdict::None)];
 
 /// The expected answer to the last request of a step, and the verdicts of all.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +83,8 @@ pub struct LimitExpectation {
     pub retry_after: Option<Wait>,
     pub reset_after: Option<Wait>,
     pub delay: Option<Micros>,
+    /// By the index of the candidate. `None` stands for one that is not decided beside the numbers of the id.
+    pub candidates: Vec<(u8, LimitVerdict)>,
 }
 
 /// A span, or never.
@@ -108,13 +116,13 @@ impl LimitVerdict {
 }
 
 /// Reads `expect`. Counts need a step that is repeated.
-pub(super) fn read(node: &Node, names: &[&str], is_repeated: bool) -> ReadResult<Expectation> {
+pub(super) fn read(node: &Node, limits: &[Limit], is_repeated: bool) -> ReadResult<Expectation> {
     if let Value::Scalar { .. } = &node.value {
         return Ok(Expectation { allowed: Some(one_of(&VERDICTS)(node)?), ..Expectation::default() });
     }
     let map = Mapping::of(node, "`expect`", &KEYS)?;
     check_compares("`expect`", node, "write `expect: allow`, `expect: deny` or a map such as `{ remaining: 3 }`")?;
-    let verdict = verdict(&map, names);
+    let verdict = verdict(&map, limits);
     let (allowed, denied) = (map.read("allowed", Node::whole), map.read("denied", Node::whole));
     let remaining = map.read("remaining", Node::whole);
     let (retry_after, reset_after) = (map.read("retry_after", wait), map.read("reset_after", wait));
@@ -124,7 +132,7 @@ pub(super) fn read(node: &Node, names: &[&str], is_repeated: bool) -> ReadResult
     let limits = map.read("limits", |node| {
         let entries = node.map("`limits`", "write `limits: { NAME: allow }`")?;
         check_compares("`limits`", node, "write `limits: { NAME: allow }`")?;
-        all(entries.iter().map(|(name, node)| limit(name, node, names)))
+        all(entries.iter().map(|(name, node)| limit(name, node, limits)))
     });
     let (allowed_all, limit) = verdict?;
     let counts = (allowed?, denied?);
@@ -157,15 +165,15 @@ fn check_compares(what: &str, node: &Node, help: &str) -> ReadResult<()> {
 }
 
 /// Reads the verdict and the limit that binds: `verdict` and `limit`, or both in `allow: NAME` or `deny: NAME`.
-fn verdict(map: &Mapping<'_>, names: &[&str]) -> ReadResult<(Option<bool>, Option<String>)> {
+fn verdict(map: &Mapping<'_>, limits: &[Limit]) -> ReadResult<(Option<bool>, Option<String>)> {
     match map.all(&["verdict", "allow", "deny"])[..] {
-        [] => Ok((None, map.read("limit", |node| limit_name(node, names))?)),
+        [] => Ok((None, map.read("limit", |node| limit_name(node, limits))?)),
         [(key, node)] if key.text == "verdict" => {
-            let (allowed, limit) = (one_of(&VERDICTS)(node), map.read("limit", |node| limit_name(node, names)));
+            let (allowed, limit) = (one_of(&VERDICTS)(node), map.read("limit", |node| limit_name(node, limits)));
             Ok((Some(allowed?), limit?))
         }
         [(key, node)] => {
-            let limit = limit_name(node, names);
+            let limit = limit_name(node, limits);
             if let Some((other, _)) = map.get("limit") {
                 let message = format!("{} names the limit already", quoted(&key.text));
                 return Err(other.error(message, "remove `limit`"));
@@ -178,8 +186,8 @@ fn verdict(map: &Mapping<'_>, names: &[&str]) -> ReadResult<(Option<bool>, Optio
     }
 }
 
-fn limit(name: &Key, node: &Node, names: &[&str]) -> ReadResult<LimitExpectation> {
-    let known = check_limit_name(&name.text, names).map_err(|(message, help)| name.error(message, help));
+fn limit(name: &Key, node: &Node, limits: &[Limit]) -> ReadResult<LimitExpectation> {
+    let known = check_limit_name(&name.text, limits).map_err(|(message, help)| name.error(message, help));
     let word = |node: &Node| match &node.value {
         Value::Scalar { .. } => one_of(&LIMIT_VERDICTS)(node),
         _ => Err(node.error("expected a word", did_you_mean("", LIMIT_VERDICTS.map(|(word, _)| word)))),
@@ -193,6 +201,7 @@ fn limit(name: &Key, node: &Node, names: &[&str]) -> ReadResult<LimitExpectation
         retry_after: None,
         reset_after: None,
         delay: None,
+        candidates: Vec::new(),
     };
     if !matches!(node.value, Value::Map(_)) {
         limit.verdict = Some(word(node)?);
@@ -205,9 +214,34 @@ fn limit(name: &Key, node: &Node, names: &[&str]) -> ReadResult<LimitExpectation
     let (retry_after, reset_after) = (map.read("retry_after", wait), map.read("reset_after", wait));
     let delay = map.read("delay", span);
     known?;
+    let candidates =
+        limits.iter().find(|limit| limit.name == name.text).map(|limit| candidates(&map, &limit.candidates));
     (limit.verdict, limit.id, limit.burst, limit.remaining) = (verdict?, id?, burst?, remaining?);
     (limit.retry_after, limit.reset_after, limit.delay) = (retry_after?, reset_after?, delay?);
+    limit.candidates = candidates.transpose()?.unwrap_or_default();
     Ok(limit)
+}
+
+/// Reads `candidate` and `candidates`, by the index among `known`.
+fn candidates(map: &Mapping<'_>, known: &[Candidate]) -> ReadResult<Vec<(u8, LimitVerdict)>> {
+    let verdict = |key: &Key, node: &Node, name: Option<&str>| {
+        let Some((place, _)) = (0..).zip(known).find(|(_, candidate)| candidate.name.as_deref() == name) else {
+            let names = known.iter().filter_map(|candidate| candidate.name.as_deref());
+            let help = nearest(&key.text, names)
+                .map_or_else(|| "add it to the limit".to_owned(), |near| format!("did you mean `{near}`?"));
+            let named = if name.is_some() { "candidate " } else { "" };
+            return Err(key.error(format!("the limit has no {named}{}", quoted(&key.text)), help));
+        };
+        Ok((place, one_of(&CANDIDATE_VERDICTS)(node)?))
+    };
+    let one = map.get("candidate").map(|(key, node)| verdict(key, node, None)).transpose();
+    let several = map.read("candidates", |node| {
+        let help = "write `candidates: { NAME: would_deny }`";
+        let entries = node.map("`candidates`", help)?;
+        check_compares("`candidates`", node, help)?;
+        all(entries.iter().map(|(key, node)| verdict(key, node, Some(&key.text))))
+    });
+    Ok(one?.into_iter().chain(several?.unwrap_or_default()).collect())
 }
 
 fn wait(node: &Node) -> ReadResult<Wait> {

@@ -10,6 +10,7 @@ use super::suggest::{did_you_mean, nearest};
 use super::yaml::{List, Reader, SeenKeys};
 use super::{Source, instant};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::limit::Limit;
 use crate::engine::limit::rules::Rules;
 
 pub(super) mod expectation;
@@ -63,8 +64,7 @@ pub fn tested_rules(source: &Source) -> Result<TestedRules, Report> {
 /// Reads the tests of a file, which must fit these rules. The error has all mistakes.
 pub fn tests(source: &Source, rules: &Rules) -> Result<Vec<RuleTest>, Report> {
     let findings = Findings::new(&source.name);
-    let names: Vec<&str> = rules.limits().iter().map(|limit| limit.name.as_str()).collect();
-    let tests = read_tests(&source.text, &names, &findings);
+    let tests = read_tests(&source.text, rules.limits(), &findings);
     let mut report = Report::default();
     report.add(&findings, &source.text);
     tests.ok().filter(|_| report.errors == 0).ok_or(report)
@@ -119,7 +119,7 @@ fn read_head(text: &str, findings: &Findings) -> ReadResult<TestedRules> {
     Ok(TestedRules::Of { limits, overrides: paths })
 }
 
-fn read_tests(text: &str, names: &[&str], findings: &Findings) -> ReadResult<Vec<RuleTest>> {
+fn read_tests(text: &str, limits: &[Limit], findings: &Findings) -> ReadResult<Vec<RuleTest>> {
     let mut reader = Reader::without_tabs(text, findings)?;
     reader.root("a file of tests", List::Rejected, HELP)?;
     if reader.find("tests")?.is_none() {
@@ -128,14 +128,14 @@ fn read_tests(text: &str, names: &[&str], findings: &Findings) -> ReadResult<Vec
     let node = reader.node()?;
     let mut tests = Vec::new();
     for (name, node) in node.map("`tests`", HELP)? {
-        if let Ok(test) = read_test(&name.text, node, names) {
+        if let Ok(test) = read_test(&name.text, node, limits) {
             tests.push(test);
         }
     }
     Ok(tests)
 }
 
-fn read_test(name: &str, node: &Node, names: &[&str]) -> ReadResult<RuleTest> {
+fn read_test(name: &str, node: &Node, limits: &[Limit]) -> ReadResult<RuleTest> {
     let (steps, epoch) = match &node.value {
         Value::Map(_) => {
             let map = Mapping::of(node, "a test", &TEST_KEYS)?;
@@ -145,7 +145,7 @@ fn read_test(name: &str, node: &Node, names: &[&str]) -> ReadResult<RuleTest> {
         _ => (node, Ok(None)),
     };
     let list = steps.list("a test", "write steps, such as `- { get: /, expect: allow }`")?;
-    let read = step::read_all(list, names);
+    let read = step::read_all(list, limits);
     let (steps, epoch) = (read?, epoch?.unwrap_or(EPOCH));
     if !steps.iter().any(|step| step.expectation.is_some()) {
         let help = "add `expect: allow` or `expect: deny` to a step";
@@ -168,18 +168,18 @@ fn span(node: &Node) -> ReadResult<Micros> {
 }
 
 /// Reads the name of a limit of the rules.
-fn limit_name(node: &Node, names: &[&str]) -> ReadResult<String> {
+fn limit_name(node: &Node, limits: &[Limit]) -> ReadResult<String> {
     let name = node.text()?;
-    check_limit_name(name, names).map_err(|(message, help)| node.error(message, help))?;
+    check_limit_name(name, limits).map_err(|(message, help)| node.error(message, help))?;
     Ok(name.to_owned())
 }
 
 /// The error is a message and a help text.
-fn check_limit_name(name: &str, names: &[&str]) -> Result<(), (String, String)> {
-    if names.contains(&name) {
+fn check_limit_name(name: &str, limits: &[Limit]) -> Result<(), (String, String)> {
+    if limits.iter().any(|limit| limit.name == name) {
         return Ok(());
     }
-    let help = nearest(name, names.iter().copied())
+    let help = nearest(name, limits.iter().map(|limit| limit.name.as_str()))
         .map_or_else(|| "add it under `limits`".to_owned(), |near| format!("did you mean `{near}`?"));
     Err((format!("unknown limit {}", quoted(name)), help))
 }

@@ -7,6 +7,7 @@ use super::expectation::{self, Expectation};
 use super::span;
 use super::subject::{self, Kind, Subject};
 use crate::engine::algorithms::micros::{EXACT, Micros};
+use crate::engine::limit::Limit;
 
 /// The keys that any step may have.
 pub(in super::super) const TIME_KEYS: [&str; 5] = ["at", "after", "repeat", "every", "expect"];
@@ -38,21 +39,21 @@ struct Timing {
 }
 
 /// Reads the steps of a test and sets their times.
-pub(super) fn read_all(list: &[Node], names: &[&str]) -> ReadResult<Vec<Step>> {
+pub(super) fn read_all(list: &[Node], limits: &[Limit]) -> ReadResult<Vec<Step>> {
     let mut now = Micros(0);
-    let read = list.iter().map(|node| read(node, names, &mut now));
+    let read = list.iter().map(|node| read(node, limits, &mut now));
     all(read)
 }
 
 /// Reads a step. `now` is when the last one ended, since the test's start.
-fn read(node: &Node, names: &[&str], now: &mut Micros) -> ReadResult<Step> {
+fn read(node: &Node, limits: &[Limit], now: &mut Micros) -> ReadResult<Step> {
     let known: Vec<&str> = TIME_KEYS.into_iter().chain(subject::keys()).collect();
     let map = Mapping::of(node, "a step", &known)?;
     let timing = timing(&map);
     let kind = Kind::of(&map);
-    let subject = kind.and_then(|kind| subject::read(kind, &map, names));
+    let subject = kind.and_then(|kind| subject::read(kind, &map, limits));
     let is_repeated = map.get("repeat").is_some();
-    let expectation = map.read("expect", |node| expectation::read(node, names, is_repeated));
+    let expectation = map.read("expect", |node| expectation::read(node, limits, is_repeated));
     let fits = subject.as_ref().map_or(Ok(()), |subject| check_comparable(&map, subject));
     let (timing, subject, expectation) = (timing?, subject?, expectation?);
     fits?;

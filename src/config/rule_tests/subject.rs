@@ -13,6 +13,7 @@ use super::super::scalars::one_of;
 use super::{limit_name, span};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::limit::Limit;
 use crate::engine::limit::named_id::GivenId;
 use crate::engine::request::INSPECTED_BYTES;
 use crate::engine::request::claims::TokenClaims;
@@ -156,10 +157,10 @@ impl Kind {
     }
 }
 
-pub(super) fn read(kind: Kind, map: &Mapping<'_>, names: &[&str]) -> ReadResult<Subject> {
+pub(super) fn read(kind: Kind, map: &Mapping<'_>, limits: &[Limit]) -> ReadResult<Subject> {
     match kind {
         Kind::Request(key) => request(key, map).map(Box::new).map(Subject::Request),
-        Kind::Charge => charge(map, names).map(Subject::Charge),
+        Kind::Charge => charge(map, limits).map(Subject::Charge),
         Kind::Descriptors => descriptors(map).map(Subject::Descriptors),
     }
 }
@@ -306,8 +307,8 @@ pub(super) fn status(node: &Node) -> ReadResult<u16> {
     status.ok_or_else(|| node.error("not an HTTP status", "use one such as 200 or 429"))
 }
 
-fn charge(map: &Mapping<'_>, names: &[&str]) -> ReadResult<TestCharge> {
-    let limit = map.need("limit", "").and_then(|node| limit_name(node, names));
+fn charge(map: &Mapping<'_>, limits: &[Limit]) -> ReadResult<TestCharge> {
+    let limit = map.need("limit", "").and_then(|node| limit_name(node, limits));
     let id = map.read("id", |node| match &node.value {
         Value::List(parts) => {
             let texts = parts.iter().map(|part| part.text().map(str::to_owned));

@@ -4,7 +4,8 @@ use super::*;
 use crate::config::rule_tests::{EPOCH, RuleTest, TestedRules, tested_rules, tests};
 use crate::engine::algorithms::micros::Micros;
 
-const LIMITS: &str = "limits:\n  Orders: { count: 1, period: 1s }\n  Logins: { count: 1, period: 1m }\n";
+const LIMITS: &str = "limits:\n  Orders: { count: 1, period: 1s }\n  Logins: { count: 1, period: 1m }\n  \
+                      Tried: { count: 1, period: 1m, candidates: { low: { burst: 1 }, high: { burst: 2 } } }\n";
 
 fn read(text: &str) -> Result<Vec<RuleTest>, String> {
     let rules = load_texts(LIMITS, &[]).rules.unwrap();
@@ -75,6 +76,14 @@ fn a_step_is_clear() {
         ("[{ get: /, expect: { headers: { \"a b\": 1 } } }]", "invalid header name `a b`"),
         ("[{ get: /, expect: { limits: { Order: allow } } }]", "unknown limit `Order`"),
         ("[{ get: /, expect: { limits: { Orders: denyy } } }]", "did you mean `deny`?"),
+        ("[{ get: /, expect: { limits: { Orders: { candidate: allow } } } }]", "the limit has no `candidate`"),
+        (
+            "[{ get: /, expect: { limits: { Orders: { candidates: {} } } } }]",
+            "`candidates` is empty, so it cannot fail",
+        ),
+        ("[{ get: /, expect: { limits: { Tried: { candidate: allow } } } }]", "the limit has no `candidate`"),
+        ("[{ get: /, expect: { limits: { Tried: { candidates: { lwo: allow } } } } }]", "did you mean `low`?"),
+        ("[{ get: /, expect: { limits: { Tried: { candidates: { low: deny } } } } }]", "unknown value `deny`"),
         ("[{ get: / }]", "expects nothing, so it cannot fail"),
         ("[{ get: /, expect: {} }]", "`expect` is empty, so it cannot fail"),
         ("[{ get: /, expect: allow }, { get: /, expect: {} }]", "`expect` is empty, so it cannot fail"),

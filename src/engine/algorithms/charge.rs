@@ -55,14 +55,21 @@ impl Mode {
 }
 
 /// The effect of a limit on the request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     #[default]
     Enforced,
     /// The limit or the id is in shadow: it counts as if it were enforced, and denies nothing.
     Shadow,
-    /// Other numbers of the limit, which count as if they stood in its place, and deny nothing.
-    Candidate,
+    /// Other numbers of the limit, which count as if they stood in its place, and deny nothing. With their index among its candidates.
+    Candidate(u8),
+}
+
+impl Role {
+    /// The index of the candidate, for that of one.
+    pub const fn candidate(self) -> Option<u8> {
+        if let Self::Candidate(place) = self { Some(place) } else { None }
+    }
 }
 
 /// The origin of a charge.
@@ -161,7 +168,7 @@ impl ChargeOrigin {
     }
 
     pub const fn is_candidate(&self) -> bool {
-        matches!(self.role, Role::Candidate)
+        self.role.candidate().is_some()
     }
 }
 

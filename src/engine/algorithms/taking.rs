@@ -2,7 +2,8 @@
 //!
 //! A limit fits if all its charges fit. The request is denied if an enforced limit does not fit. A limit takes its cost if it fits and
 //! no other enforced limit fails to. So enforced limits take all together or not at all; a limit in shadow takes as if it were
-//! enforced; and a candidate takes as if it stood in the place of its limit, which is no other. What [`Mode::SpendOnly`] charges is
+//! enforced; and a candidate takes as if it stood in the place of its limit, which is no other, and neither are the limit's other
+//! candidates. What [`Mode::SpendOnly`] charges is
 //! a limit in shadow of its own. Charges that count denied requests count in any case. `lua/requests.lua` has the same rule.
 
 use smallvec::SmallVec;
@@ -22,8 +23,8 @@ pub type Edits = SmallVec<[(usize, Edit); FEW]>;
 #[derive(Debug)]
 pub struct Taking {
     denied: Denied,
-    /// The [groups](super::charge::ChargeOrigin::group) that do not fit and deny nothing, and whether they are those of candidates.
-    short: SmallVec<[(u32, bool); FEW]>,
+    /// The [groups](super::charge::ChargeOrigin::group) that do not fit and deny nothing, with the candidates whose charges they are.
+    short: SmallVec<[(u32, Option<u8>); FEW]>,
 }
 
 /// The limits that deny a request.
@@ -42,7 +43,7 @@ impl Taking {
         for (_, charge) in charges.iter().enumerate().filter(|(index, _)| is_short(*index)) {
             let group = charge.origin.group;
             if !charge.can_deny() {
-                taking.short.push((group, charge.origin.is_candidate()));
+                taking.short.push((group, charge.origin.role.candidate()));
                 continue;
             }
             taking.denied = match taking.denied {
@@ -61,15 +62,15 @@ impl Taking {
 
     /// Returns true if a charge takes its cost, if it fits.
     pub fn takes(&self, charge: &Charge) -> bool {
-        let (group, is_candidate) = (charge.origin.group, charge.origin.is_candidate());
+        let (group, candidate) = (charge.origin.group, charge.origin.role.candidate());
         // Refunds, resets and what takes what is left depend on nothing but a denial.
         let can_be_short = charge.mode.can_deny() || charge.mode == Mode::SpendOnly;
         let is_denied = match self.denied {
             Denied::ByNone => false,
-            Denied::By(denier) => !(is_candidate && can_be_short && denier == group),
+            Denied::By(denier) => !(candidate.is_some() && can_be_short && denier == group),
             Denied::BySeveral => true,
         };
-        !is_denied && (charge.can_deny() || !can_be_short || !self.short.contains(&(group, is_candidate)))
+        !is_denied && (charge.can_deny() || !can_be_short || !self.short.contains(&(group, candidate)))
     }
 }
 

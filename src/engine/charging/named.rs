@@ -378,8 +378,8 @@ mod tests {
     #[test]
     fn a_plan_does_what_is_asked() {
         let shut = Limit { allowance: Allowance::Deny, ..limit("Shut", Vec::new()) };
-        let candidate = Some(Box::new(Candidate { allowance: burst(1), enforce_for: 0 }));
-        let rules = rules(vec![shut, Limit { candidate, ..limit("L", Vec::new()) }]);
+        let candidates = vec![Candidate { name: None, allowance: burst(1), enforce_for: 0 }];
+        let rules = rules(vec![shut, Limit { candidates, ..limit("L", Vec::new()) }]);
         let both = [charge("Shut", GivenId::Absent), charge("L", GivenId::Absent)];
         let headers = Headers::new();
         let request = sample(&headers);

@@ -9,7 +9,7 @@ use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::joint_plan::JointPlan;
-use crate::engine::limit::candidate::Candidate;
+use crate::engine::limit::candidate::CandidateSet;
 use crate::engine::request::part::PartError;
 
 /// The charges of a request, and the limits that decide without the store.
@@ -71,24 +71,31 @@ impl Bucket {
     }
 }
 
-/// Follows the id in the key of a candidate's bucket. Ids are percent-encoded and short names have no `#`, so no other bucket has
-/// this key.
+/// Follows the id in the key of a candidate's bucket, before its name. Ids are percent-encoded and names have no `#`, so no other bucket
+/// has this key.
 const KEY_MARK: &str = "#candidate";
 
 impl Plan {
-    /// Adds the charges of a candidate. `bucket` and `origin` are those of its limit.
-    pub(crate) fn add_candidate(
+    /// Adds the charges of candidates whose numbers the id does not have. `bucket` and `origin` are those of their limit.
+    pub(crate) fn add_candidates(
         &mut self,
-        candidate: &Candidate,
-        mut bucket: Bucket,
+        candidates: CandidateSet<'_>,
+        bucket: &Bucket,
         cost: u64,
         mode: Mode,
         origin: ChargeOrigin,
     ) {
-        bucket.mark(KEY_MARK);
-        let origin = ChargeOrigin { role: Role::Candidate, ..origin };
-        if let Some(windows) = candidate.allowance.windows() {
-            self.add_windows(windows, bucket, cost, mode, origin);
+        for (place, candidate, _) in candidates.each().filter(|(_, _, is_in_force)| !is_in_force) {
+            let mut bucket = bucket.clone();
+            bucket.mark(KEY_MARK);
+            if let Some(name) = &candidate.name {
+                bucket.mark(":");
+                bucket.mark(name);
+            }
+            let origin = ChargeOrigin { role: Role::Candidate(place), ..origin };
+            if let Some(windows) = candidate.allowance.windows() {
+                self.add_windows(windows, bucket, cost, mode, origin);
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use crate::engine::charging::plan::{DenialReason, Plan};
 use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::blocks::Blocks;
-use crate::engine::limit::candidate::Candidate;
+use crate::engine::limit::candidate::CandidateSet;
 use crate::engine::limit::identity::{IdError, Identity, describe, readable};
 use crate::engine::limit::overrides::{Override, OverrideLookup};
 use crate::engine::limit::rules::Rules;
@@ -27,8 +27,7 @@ pub(crate) struct Terms<'r> {
     pub(crate) allowance: &'r Allowance,
     /// The override that gives the allowance.
     pub(crate) given: Option<&'r Override>,
-    /// Decided beside the allowance.
-    pub(crate) candidate: Option<&'r Candidate>,
+    pub(crate) candidates: CandidateSet<'r>,
     /// True if the limit can deny the id.
     pub(crate) enforced: bool,
     /// The time for which an operator has blocked the id from now on.
@@ -67,11 +66,11 @@ impl<'r> Terms<'r> {
     ) -> Self {
         let blocked = blocks.and_then(|blocks| blocks.left(bucket.fingerprint, id.prefixes, id.now));
         let (given, changed) = rules.find_override(place, limit, id);
-        let (allowance, candidate) = limit.allowance_for(given, &bucket.key);
+        let (allowance, candidates) = limit.allowance_for(given, &bucket.key);
         let enforced = limit.is_enforced_for(&bucket.key);
         rules.mark_reset(place, &mut bucket);
         let lease = limit.lease;
-        Self { place, limit, allowance, given, candidate, enforced, blocked, bucket, changed, lease }
+        Self { place, limit, allowance, given, candidates, enforced, blocked, bucket, changed, lease }
     }
 
     /// The terms of the id of a request. The error says which part the request lacks.
@@ -97,7 +96,7 @@ impl<'r> Terms<'r> {
             limit,
             allowance: &limit.allowance,
             given: None,
-            candidate: None,
+            candidates: CandidateSet::default(),
             enforced: limit.is_enforced(),
             blocked: None,
             bucket,
@@ -116,13 +115,15 @@ impl<'r> Terms<'r> {
         if mode == Mode::SpendOnly && self.limit.drain_over_limit { Mode::SpendUpTo } else { mode }
     }
 
-    /// Adds a charge for each window of the allowance, and for each of the candidate. A check decides no candidate.
+    /// Adds a charge for each window of the allowance, and for each of the candidates. A check decides no candidate.
     pub(crate) fn charge(mut self, plan: &mut Plan, cost: u64, mode: Mode) {
-        self.candidate = self.candidate.filter(|_| mode != Mode::Check);
+        if mode == Mode::Check {
+            self.candidates = CandidateSet::default();
+        }
         self.charge_all(plan, cost, mode);
     }
 
-    /// Adds a check of cost 0, which asks for the state of the bucket, for each window of the allowance and of the candidate.
+    /// Adds a check of cost 0, which asks for the state of the bucket, for each window of the allowance and of the candidates.
     pub(crate) fn inspect(self, plan: &mut Plan) {
         self.charge_all(plan, 0, Mode::Check);
     }
@@ -134,7 +135,7 @@ impl<'r> Terms<'r> {
         }
     }
 
-    /// Adds a charge for each window of the numbers that a call brings. They have no candidate, and no gateway leases them.
+    /// Adds a charge for each window of the numbers that a call brings. They have no candidates, and no gateway leases them.
     pub(crate) fn charge_by_call(
         self,
         plan: &mut Plan,
@@ -144,12 +145,12 @@ impl<'r> Terms<'r> {
     ) -> Result<(), String> {
         let windows = numbers.windows(self.limit, self.allowance)?;
         let elevated = numbers.elevated(self.allowance);
-        let terms = Self { changed: NUMBERS_OF_THE_CALL, candidate: None, lease: None, ..self };
+        let terms = Self { changed: NUMBERS_OF_THE_CALL, candidates: CandidateSet::default(), lease: None, ..self };
         terms.add_charges(plan, &windows, elevated, cost, mode);
         Ok(())
     }
 
-    /// Adds a charge for each of these windows, and for each of the candidate.
+    /// Adds a charge for each of these windows, and for each of the candidates.
     pub(crate) fn add_charges(
         self,
         plan: &mut Plan,
@@ -163,13 +164,13 @@ impl<'r> Terms<'r> {
         if mode == Mode::SpendOnly {
             origin.group = u32::MAX - u32::try_from(first).unwrap_or_default();
         }
-        let beside = self.candidate.map(|candidate| (candidate, self.bucket.clone()));
+        let beside = (!self.candidates.is_empty()).then(|| self.bucket.clone());
         plan.add_windows(windows, self.bucket, cost, mode, origin);
         if let (Some(elevated), Some(charge)) = (elevated, plan.charges.get_mut(first)) {
             charge.input = Some(Box::new(Input::Elevated(elevated.clone())));
         }
-        if let Some((candidate, bucket)) = beside {
-            plan.add_candidate(candidate, bucket, cost, mode, origin);
+        if let Some(bucket) = beside {
+            plan.add_candidates(self.candidates, &bucket, cost, mode, origin);
         }
         let delay = self.limit.delay.map(Delay::new);
         for charge in plan.charges.iter_mut().skip(first) {

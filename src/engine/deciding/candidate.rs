@@ -3,17 +3,28 @@
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::deciding::verdict::{LimitDecision, Verdict, VerdictKind};
 
-impl Verdict {
-    /// Returns the answers of each limit's candidate.
-    pub fn candidate_answers(&self) -> impl Iterator<Item = &[LimitDecision]> {
-        self.candidates.chunk_by(|one, other| one.limit == other.limit)
-    }
+/// The decision of one candidate.
+#[derive(Clone, Copy, Debug)]
+pub struct CandidateDecision<'v> {
+    /// The index of the limit.
+    pub limit: u32,
+    /// The index among the candidates of the limit.
+    pub candidate: u8,
+    /// True if the candidate would have denied the request.
+    pub is_denied: bool,
+    /// By window, at least one.
+    pub windows: &'v [LimitDecision],
+}
 
-    /// Returns each limit whose candidate was decided, once, and whether the candidate would have denied the request.
-    pub fn candidate_decisions(&self) -> impl Iterator<Item = (u32, bool)> {
-        let decision =
-            |answers: &[LimitDecision]| Some((answers.first()?.limit, answers.iter().any(LimitDecision::is_short)));
-        self.candidate_answers().filter_map(decision)
+impl Verdict {
+    /// Returns the decision of each candidate, in the order of the rules.
+    pub fn candidate_decisions(&self) -> impl Iterator<Item = CandidateDecision<'_>> {
+        let candidates = self.candidates.chunk_by(|one, other| (one.limit, one.role) == (other.limit, other.role));
+        candidates.filter_map(|windows| {
+            let LimitDecision { limit, role, .. } = windows.first()?;
+            let is_denied = windows.iter().any(LimitDecision::is_short);
+            Some(CandidateDecision { limit: *limit, candidate: role.candidate()?, is_denied, windows })
+        })
     }
 
     /// Returns true if this limit denies the request and no other does.
@@ -28,6 +39,5 @@ pub(crate) fn take_candidates(charges: &[Charge], answers: &mut Vec<LimitDecisio
     if !charges.iter().any(|charge| charge.origin.is_candidate()) {
         return Vec::new();
     }
-    let mut charges = charges.iter();
-    answers.extract_if(.., |_| charges.next().is_some_and(|charge| charge.origin.is_candidate())).collect()
+    answers.extract_if(.., |answer| answer.role.candidate().is_some()).collect()
 }

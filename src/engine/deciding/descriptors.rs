@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::engine::algorithms::charge::{Charge, ChargeOrigin};
+use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Role};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::charging::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
 use crate::engine::charging::plan::Plan;
@@ -48,9 +48,10 @@ impl DescriptorVerdicts {
 }
 
 fn strictest_of_each_window(answers: &mut Vec<LimitDecision>) {
-    answers
-        .sort_by(|a, b| (a.limit, a.window).cmp(&(b.limit, b.window)).then_with(|| b.decision.strictness(&a.decision)));
-    answers.dedup_by_key(|answer| (answer.limit, answer.window));
+    // One id of a limit may be in shadow and another enforced.
+    let window = |answer: &LimitDecision| (answer.limit, answer.role.candidate(), answer.window);
+    answers.sort_by(|a, b| window(a).cmp(&window(b)).then_with(|| b.decision.strictness(&a.decision)));
+    answers.dedup_by_key(|answer| window(answer));
 }
 
 /// Denies the request if all quotas are exceeded; otherwise the exceeded ones do not count.
@@ -65,7 +66,7 @@ fn settle_quotas(rules: &Rules, joint: &JointPlan, members: &mut [DescriptorVerd
             if all_exceeded {
                 answer.decision.outcome = Outcome::Denied;
             } else {
-                answer.enforced = false;
+                answer.role = Role::Shadow;
             }
         }
         if is_changed {
@@ -78,14 +79,13 @@ fn settle_quotas(rules: &Rules, joint: &JointPlan, members: &mut [DescriptorVerd
 fn member_verdict(member: &DescriptorPlan, charges: &[Charge], decisions: &[Decision]) -> Verdict {
     let answer = |charge: &DescriptorCharge| {
         let decision = *decisions.get(charge.charge as usize)?;
-        let ChargeOrigin { limit, window, .. } = charge.origin;
-        let enforced = charge.origin.is_enforced();
+        let ChargeOrigin { limit, window, role, .. } = charge.origin;
         // The burst in the decision shows which numbers were in force.
         let elevated = charges.get(charge.charge as usize).and_then(Charge::elevated);
         let elevated = elevated.filter(|_| decision.limit != charge.numbers.burst());
         let numbers = Some(elevated.map_or(&charge.numbers, |elevated| &elevated.numbers).clone());
         let fingerprint = Some(charge.fingerprint);
-        Some(LimitDecision { limit, window, numbers, cost: charge.cost, decision, enforced, fingerprint })
+        Some(LimitDecision { limit, window, numbers, cost: charge.cost, decision, role, fingerprint })
     };
     let answers = |is_candidate: bool| {
         let charges = member.charges.iter().filter(move |charge| charge.origin.is_candidate() == is_candidate);

@@ -3,7 +3,7 @@
 //! clocks of their own.
 
 mod begin;
-mod candidate;
+pub mod candidate;
 pub mod descriptors;
 pub mod verdict;
 

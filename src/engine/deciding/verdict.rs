@@ -1,6 +1,6 @@
 //! The answer for one request: all its decisions, the one that binds, allow or deny.
 
-use crate::engine::algorithms::charge::ChargeOrigin;
+use crate::engine::algorithms::charge::{ChargeOrigin, Role};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
@@ -18,8 +18,7 @@ pub struct LimitDecision {
     pub numbers: Option<Numbers>,
     pub cost: u64,
     pub decision: Decision,
-    /// False for a limit or an id in shadow, which cannot deny.
-    pub enforced: bool,
+    pub role: Role,
     /// The bucket's fingerprint, which distinguishes ids without showing them; `None` if no bucket was charged.
     pub fingerprint: Option<u128>,
 }
@@ -34,6 +33,11 @@ impl LimitDecision {
         self.numbers.as_ref().is_some_and(Numbers::is_script)
     }
 
+    /// Returns false for a limit or an id in shadow, and for a candidate, which cannot deny.
+    pub fn is_enforced(&self) -> bool {
+        self.role == Role::Enforced
+    }
+
     /// Returns true if the cost did not fit, whether or not the limit denied the request.
     pub fn is_short(&self) -> bool {
         self.decision.is_short()
@@ -41,7 +45,7 @@ impl LimitDecision {
 
     /// Returns true if the limit is in shadow and would have denied the request.
     pub fn would_deny(&self) -> bool {
-        !self.enforced && self.is_short()
+        !self.is_enforced() && self.is_short()
     }
 }
 
@@ -87,11 +91,10 @@ impl Verdict {
         let details = Self::details_of(plan, decisions).collect();
         let charged = (0..).zip(&plan.charges).zip(decisions.iter());
         let answers = charged.map(|((place, charge), decision)| {
-            let ChargeOrigin { limit, window, .. } = charge.origin;
-            let enforced = charge.origin.is_enforced();
+            let ChargeOrigin { limit, window, role, .. } = charge.origin;
             let numbers = Some(charge.numbers_by(decisions.detail(place)).clone());
             let fingerprint = Some(charge.bucket.fingerprint);
-            LimitDecision { limit, window, numbers, cost: charge.cost, decision: *decision, enforced, fingerprint }
+            LimitDecision { limit, window, numbers, cost: charge.cost, decision: *decision, role, fingerprint }
         });
         let mut answers: Vec<LimitDecision> = answers.collect();
         let candidates = take_candidates(&plan.charges, &mut answers);
@@ -135,11 +138,11 @@ impl Verdict {
             numbers: None,
             cost: 1,
             decision: denial.reason.decision(),
-            enforced: denial.enforced,
+            role: if denial.enforced { Role::Enforced } else { Role::Shadow },
             fingerprint: None,
         }));
         answers.sort_by_key(|answer| (answer.limit, answer.window));
-        let enforced = answers.iter().enumerate().filter(|(_, answer)| answer.enforced);
+        let enforced = answers.iter().enumerate().filter(|(_, answer)| answer.is_enforced());
         let binding = enforced.max_by(|(_, a), (_, b)| a.decision.strictness(&b.decision)).map(|(place, _)| place);
         let denied = binding.and_then(|place| answers.get(place)).is_some_and(|answer| answer.decision.is_denied());
         let kind = if denied { VerdictKind::Denied } else { VerdictKind::Allowed };
@@ -149,7 +152,7 @@ impl Verdict {
     /// Adds the answers of candidates.
     #[must_use]
     pub(crate) fn with_candidates(mut self, mut candidates: Vec<LimitDecision>) -> Self {
-        candidates.sort_by_key(|answer| (answer.limit, answer.window));
+        candidates.sort_by_key(|answer| (answer.limit, answer.role, answer.window));
         self.candidates = candidates;
         self
     }
@@ -170,7 +173,8 @@ impl Verdict {
 
     /// Returns the decision on a charge of the plan.
     pub fn decision(&self, origin: ChargeOrigin) -> Option<Decision> {
-        let of_charge = |answer: &&LimitDecision| (answer.limit, answer.window) == (origin.limit, origin.window);
+        let wanted = (origin.limit, origin.role.candidate(), origin.window);
+        let of_charge = |answer: &&LimitDecision| (answer.limit, answer.role.candidate(), answer.window) == wanted;
         let answers = if origin.is_candidate() { &self.candidates } else { &self.answers };
         answers.iter().find(of_charge).map(|answer| answer.decision)
     }
@@ -200,7 +204,7 @@ impl Verdict {
 
     /// Returns the answers of limits that are not in shadow.
     pub fn enforced(&self) -> impl Iterator<Item = &LimitDecision> {
-        self.answers.iter().filter(|answer| answer.enforced)
+        self.answers.iter().filter(|answer| answer.is_enforced())
     }
 }
 

@@ -67,7 +67,7 @@ pub struct Limit {
     /// The share of ids that it can deny, in parts per [`WHOLE_SHARE`]; the others are in shadow.
     pub enforce_for: u32,
     /// Other numbers that are decided beside its own.
-    pub candidate: Option<Box<Candidate>>,
+    pub candidates: Vec<Candidate>,
     pub missing: Fallback,
     pub malformed: Fallback,
     pub on_store_error: StoreErrorPolicy,
@@ -183,7 +183,7 @@ impl Limit {
             mode: LimitMode::Enforce,
             is_shadowed: false,
             enforce_for: WHOLE_SHARE,
-            candidate: None,
+            candidates: Vec::new(),
             missing: Fallback::Skip,
             malformed: Fallback::Shared,
             on_store_error: StoreErrorPolicy::Allow,

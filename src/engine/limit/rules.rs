@@ -7,6 +7,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::candidate::Candidate;
 use crate::engine::limit::deny_with::Visibility;
 use crate::engine::limit::descriptors::Tree;
 use crate::engine::limit::fingerprint::Fingerprinter;
@@ -167,6 +168,11 @@ impl Rules {
     /// The name of the limit at an index of a plan.
     pub fn name(&self, index: u32) -> &str {
         self.limit(index).map_or("", |limit| &limit.name)
+    }
+
+    /// Returns the candidate at this index of a limit.
+    pub fn candidate(&self, limit: u32, candidate: u8) -> Option<&Candidate> {
+        self.limit(limit)?.candidates.get(usize::from(candidate))
     }
 
     /// Finds a limit and its index. The error suggests a similar name.

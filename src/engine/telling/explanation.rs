@@ -1,12 +1,14 @@
 //! The effect of each limit on a request, for `weir explain`.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::request_cost::cost;
 use crate::engine::charging::terms::Terms;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::blocks::Blocks;
+use crate::engine::limit::candidate::Candidate;
 use crate::engine::limit::identity::{IdError, Lacking, describe};
 use crate::engine::limit::ids;
 use crate::engine::limit::matching::Mismatch;
@@ -34,7 +36,8 @@ pub enum Explanation {
         /// `Name:id`, as operators and overrides write it; `None` if the id lacks a part.
         bucket: Option<String>,
         allowance: Allowance,
-        candidate: CandidateUse,
+        /// Empty if the id has an override.
+        candidates: Vec<CandidateUse>,
         /// The origin of the override that the allowance is from.
         given_by: Option<OverrideOrigin>,
         cost: u64,
@@ -47,15 +50,13 @@ pub enum Explanation {
     },
 }
 
-/// The part of a limit's candidate in the decision on an id.
+/// The part of a candidate in the decision on an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CandidateUse {
-    /// The limit has none, or the id has an override.
-    None,
-    /// It is decided beside the limit's numbers.
-    Beside(Allowance),
-    /// The id is in the share of ids that have its numbers.
-    Enforced,
+pub struct CandidateUse {
+    pub name: Option<Arc<str>>,
+    pub allowance: Allowance,
+    /// True if the id has its numbers in place of the limit's; otherwise it is decided beside those that the id has.
+    pub is_in_force: bool,
 }
 
 impl Explanation {
@@ -101,7 +102,7 @@ impl Explanation {
             id: parts.iter().map(text).collect(),
             bucket: limit.bucket_name(&parts),
             allowance: terms_in_force.map_or(Allowance::Deny, |terms| terms.allowance.clone()),
-            candidate: terms_in_force.map_or(CandidateUse::None, CandidateUse::of),
+            candidates: terms_in_force.map(CandidateUse::of).unwrap_or_default(),
             given_by: terms_in_force.and_then(|terms| terms.given).map(|given| given.origin.clone()),
             cost: cost.unwrap_or(limit.cost_fallback.default),
             enforced: terms.as_ref().map_or_else(|_| is_enforced_without_id(limit, request), |terms| terms.enforced),
@@ -112,12 +113,12 @@ impl Explanation {
 }
 
 impl CandidateUse {
-    fn of(terms: &Terms<'_>) -> Self {
-        match (terms.candidate, &terms.limit.candidate) {
-            (Some(beside), _) => Self::Beside(beside.allowance.clone()),
-            (None, Some(_)) if terms.given.is_none() => Self::Enforced,
-            (None, _) => Self::None,
-        }
+    fn of(terms: &Terms<'_>) -> Vec<Self> {
+        let of = |(_, candidate, is_in_force): (_, &Candidate, _)| {
+            let Candidate { name, allowance, .. } = candidate;
+            Self { name: name.clone(), allowance: allowance.clone(), is_in_force }
+        };
+        terms.candidates.each().map(of).collect()
     }
 }
 
@@ -154,7 +155,7 @@ mod tests {
 
     use super::*;
     use crate::engine::algorithms::algorithm::Algorithm;
-    use crate::engine::algorithms::charge::{ChargeOrigin, Role};
+    use crate::engine::algorithms::charge::ChargeOrigin;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::charging::plan::{DenialReason, Plan};
     use crate::engine::limit::blocks::Block;
@@ -201,20 +202,24 @@ mod tests {
             .map(|form| vec![TypedPart::new(Part::Header("x-id".parse().unwrap()), form)]);
         let by = proptest::sample::select([&by_header[..], &[Vec::new(), Limit::new("L").by]].concat());
         let overridden = proptest::option::of(allowance());
-        let candidate = proptest::option::of(share());
+        let candidates = (0..4_u8, 0..4_u8, share());
         let fallbacks = (fallback(), fallback());
-        (allowance(), modes, by, fallbacks, (share(), candidate), overridden, cost_settings()).prop_map(
+        (allowance(), modes, by, fallbacks, (share(), candidates), overridden, cost_settings()).prop_map(
             |(
                 allowance,
                 mode,
                 by,
                 (missing, malformed),
-                (enforce_for, candidate),
+                (enforce_for, (count, enforced, share)),
                 overridden,
                 (cost, cost_fallback),
             )| {
-                let candidate = candidate.map(|enforce_for| Candidate { allowance: windows(&[8]), enforce_for });
-                let candidate = candidate.filter(|_| allowance.windows().is_some()).map(Box::new);
+                let candidate = |place: u8| Candidate {
+                    name: Some(place.to_string().into()),
+                    allowance: windows(&[8 + u64::from(place)]),
+                    enforce_for: if place == enforced { share } else { 0 },
+                };
+                let count = if allowance.windows().is_some() { count } else { 0 };
                 let mut limit = Limit {
                     allowance,
                     mode,
@@ -222,7 +227,7 @@ mod tests {
                     missing,
                     malformed,
                     enforce_for,
-                    candidate,
+                    candidates: (0..count).map(candidate).collect(),
                     cost,
                     cost_fallback,
                     algorithm: Algorithm::Gcra,
@@ -269,11 +274,11 @@ mod tests {
             let request = Request { client, now: Micros(10), ..sample(&headers) };
             let plan = Plan::of_request(&rules, &request, blocks.as_ref()).unwrap();
             let of_role = |is_candidate: bool| {
-                let wanted = move |origin: &ChargeOrigin| (origin.role == Role::Candidate) == is_candidate;
+                let wanted = move |origin: &ChargeOrigin| origin.is_candidate() == is_candidate;
                 plan.charges.iter().filter(move |charge| wanted(&charge.origin))
             };
             let explained = Explanation::of_limits(&rules, &request, blocks.as_ref());
-            let [Explanation::Applies { allowance, candidate, cost, enforced, blocked, denied_for, .. }] = &explained[..]
+            let [Explanation::Applies { allowance, candidates, cost, enforced, blocked, denied_for, .. }] = &explained[..]
             else {
                 prop_assert!(plan.charges.is_empty() && plan.denials.is_empty() && plan.unlimited.is_empty(), "{explained:?}");
                 return Ok(());
@@ -290,11 +295,16 @@ mod tests {
             let charged: Vec<Numbers> = of_role(false).map(|charge| charge.numbers.clone()).collect();
             prop_assert_eq!(charged, if is_denied { Vec::new() } else { windows_of(allowance) });
             prop_assert!(of_role(false).all(|charge| charge.origin.is_enforced() == *enforced && charge.cost == *cost));
-            let beside: Vec<Numbers> = of_role(true).map(|charge| charge.numbers.clone()).collect();
-            let expected = match candidate {
-                CandidateUse::Beside(allowance) if !is_denied => windows_of(allowance),
-                _ => Vec::new(),
-            };
+            let beside: Vec<(&str, Numbers)> = of_role(true).map(|charge| {
+                let name = charge.bucket.key.rsplit_once("#candidate:").unwrap().1;
+                (name, charge.numbers.clone())
+            }).collect();
+            let (in_force, others): (Vec<_>, Vec<_>) = candidates.iter().partition(|candidate| candidate.is_in_force);
+            prop_assert!(in_force.len() < 2 && in_force.iter().all(|one| one.allowance == *allowance));
+            let expected = others.iter().flat_map(|one| {
+                windows_of(&one.allowance).into_iter().map(|numbers| (one.name.as_deref().unwrap(), numbers))
+            });
+            let expected: Vec<_> = expected.filter(|_| !is_denied).collect();
             prop_assert_eq!(beside, expected);
         }
     }

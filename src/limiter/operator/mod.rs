@@ -76,8 +76,15 @@ pub struct BucketReport {
     /// Each window with the decision on a cost of 0, but for `retry_after`, the time until a request fits, and `delay`, the time that
     /// it would be held. Empty if the id has no bucket.
     pub windows: Vec<(Numbers, Decision)>,
-    /// The windows of the candidate. Empty if none is decided for the id.
-    pub candidate: Vec<(Numbers, Decision)>,
+    /// Those that are decided for the id.
+    pub candidates: Vec<CandidateReport>,
+}
+
+/// The state of an id's buckets of one candidate.
+#[derive(Clone, Debug)]
+pub struct CandidateReport {
+    pub name: Option<Arc<str>>,
+    pub windows: Vec<(Numbers, Decision)>,
 }
 
 impl Operator {
@@ -170,8 +177,15 @@ impl Operator {
         now: Micros,
     ) -> Result<BucketReport, OperatorError> {
         let mut windows = self.decide(found, change, now).await?;
-        let own = found.plan.charges.iter().filter(|charge| !charge.origin.is_candidate()).count();
-        let candidate = windows.split_off(own.min(windows.len()));
+        let charges = found.plan.charges.chunk_by(|one, other| one.origin.role == other.origin.role);
+        let mut candidates = Vec::new();
+        for charges in charges.rev() {
+            let Some(place) = charges.first().and_then(|charge| charge.origin.role.candidate()) else { continue };
+            let name = found.limit.candidates.get(usize::from(place)).and_then(|candidate| candidate.name.clone());
+            let windows = windows.split_off(windows.len().saturating_sub(charges.len()));
+            candidates.push(CandidateReport { name, windows });
+        }
+        candidates.reverse();
         let view = self.limiter.view();
         let given_by = found.given_by.map(|origin| {
             let comment = origin.comment.as_deref().map(str::to_owned);
@@ -187,7 +201,7 @@ impl Operator {
             given_by,
             blocked,
             windows,
-            candidate,
+            candidates,
         })
     }
 }

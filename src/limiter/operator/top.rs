@@ -8,9 +8,10 @@ use crate::engine::text::quote::quoted;
 use crate::telemetry::denials::IdFormat;
 use crate::telemetry::most_denied::{DenialKind, DeniedId};
 
-/// The ids that a limit has denied most, by kind of denial.
+/// The ids that a limit or a candidate has denied most, by kind of denial.
 #[derive(Clone, Debug)]
 pub struct TopIds {
+    /// With the name of the candidate, if it has one.
     pub limit: String,
     pub kind: DenialKind,
     pub ids: Vec<TopId>,
@@ -28,7 +29,7 @@ pub struct TopId {
 }
 
 impl Operator {
-    /// Returns up to `most` ids for each limit and kind of denial, or for this limit. Lists without an id are left out.
+    /// Returns up to `most` ids for each limit, candidate and kind of denial, or for this limit. Lists without an id are left out.
     pub fn top(&self, limit: Option<&str>, most: usize) -> Result<Vec<TopIds>, OperatorError> {
         let (view, shared, now) = (self.limiter.view(), &self.limiter.shared, Instant::now());
         let asked = self.limits_with_ids(&view, limit)?;
@@ -36,19 +37,21 @@ impl Operator {
         let mut lists = Vec::new();
         for (_, asked) in asked {
             let name = asked.name.as_str();
-            if !known.contains(name) {
-                continue;
-            }
+            let named = asked.candidates.iter().filter(|candidate| candidate.name.is_some());
+            let labels = [name.into()].into_iter().chain(named.map(|candidate| candidate.label(name)));
             let shown = |DeniedId { hash, key, denied, error }| TopId {
                 id: asked.id_in(&key),
                 hash: format!("{hash:016x}"),
                 denied,
                 error,
             };
-            for kind in DenialKind::ALL {
-                let ids: Vec<TopId> = shared.most_denied.of(name, kind, most, now).into_iter().map(shown).collect();
-                if !ids.is_empty() {
-                    lists.push(TopIds { limit: name.to_owned(), kind, ids });
+            for label in labels.filter(|label| known.contains(&**label)) {
+                for kind in DenialKind::ALL {
+                    let ids: Vec<TopId> =
+                        shared.most_denied.of(&label, kind, most, now).into_iter().map(shown).collect();
+                    if !ids.is_empty() {
+                        lists.push(TopIds { limit: label.to_string(), kind, ids });
+                    }
                 }
             }
         }

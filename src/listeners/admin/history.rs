@@ -11,9 +11,9 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::Admin;
 use super::buckets::json_reply;
-use crate::limiter::Shared;
+use crate::limiter::{LimitCounts, Shared};
 use crate::message::reply::Reply;
-use crate::telemetry::metrics::DecisionResult;
+use crate::telemetry::metrics::{CandidateResult, DecisionResult};
 
 /// The time between two readings. The page draws a gap if no reading comes for 4 s.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -24,7 +24,23 @@ const MAX_READINGS: usize = 61;
 /// Limits that are kept by name, the first ones of the rules. With so many, the readings take 2 MB.
 const MAX_LIMITS: usize = 256;
 
-type Counts = [u64; DecisionResult::ALL.len()];
+/// The counts of a limit by [`RESULTS`].
+pub(super) type Counts = [u64; RESULTS.len()];
+
+/// The results of a limit's decisions, and what its candidates would have denied.
+pub(super) const RESULTS: [&str; DecisionResult::ALL.len() + 1] = {
+    let mut results = ["candidate_denied"; DecisionResult::ALL.len() + 1];
+    let (decisions, _) = results.split_at_mut(DecisionResult::ALL.len());
+    decisions.copy_from_slice(&DecisionResult::LABELS);
+    results
+};
+
+pub(super) fn counts(of: &LimitCounts) -> Counts {
+    let denied = of.candidates.iter().map(|counts| counts[CandidateResult::Denied as usize]).sum();
+    let mut all = [denied; RESULTS.len()];
+    all[..DecisionResult::ALL.len()].copy_from_slice(&of.decisions);
+    all
+}
 
 /// The counters at one time.
 struct Reading {
@@ -43,8 +59,9 @@ impl History {
     fn read(&self, shared: &Shared, at: Timestamp) {
         let mut readings = self.0.borrow_mut();
         let last = readings.back().map_or(&[][..], |last| &last.limits);
-        let (mut total, mut limits) = ([0; DecisionResult::ALL.len()], Vec::with_capacity(last.len()));
-        shared.each_limit(|limit, counts| {
+        let (mut total, mut limits) = ([0; RESULTS.len()], Vec::with_capacity(last.len()));
+        shared.each_limit(|limit, of| {
+            let counts = counts(&of);
             for (sum, count) in total.iter_mut().zip(counts) {
                 *sum += count;
             }
@@ -65,8 +82,8 @@ impl History {
     fn describe(&self, shared: &Shared) -> Vec<Value> {
         let readings = self.0.borrow();
         let mut shown: HashSet<String> = HashSet::new();
-        shared.each_limit(|limit, counts| {
-            if counts.iter().any(|count| *count > 0) {
+        shared.each_limit(|limit, of| {
+            if counts(&of).iter().any(|count| *count > 0) {
                 shown.insert(limit.name.clone());
             }
         });
@@ -93,7 +110,7 @@ impl Admin {
     pub(super) fn answer_history(&self) -> Reply {
         json_reply(&json!({
             "started": self.options.shared.metrics().server.start_timestamp.get(),
-            "results": DecisionResult::LABELS,
+            "results": RESULTS,
             "readings": self.history.describe(&self.options.shared),
         }))
     }

@@ -56,8 +56,12 @@ fn table(lists: &[WouldBeDeniedIds]) -> String {
     // Memory takes everything.
     let mut write = |row: [&str; COLUMNS.len()]| rows.write_record(row).unwrap_or_default();
     write(COLUMNS);
-    for WouldBeDeniedIds { limit, kind, list, names } in lists {
-        let denied_by = if *kind == DenialKind::Candidate { CANDIDATE } else { SHADOW };
+    for WouldBeDeniedIds { limit, kind, candidate, list, names } in lists {
+        let denied_by = match candidate {
+            Some(name) => &format!("{CANDIDATE}:{name}"),
+            None if *kind == DenialKind::Candidate => CANDIDATE,
+            None => SHADOW,
+        };
         let since = rfc3339(list.since);
         for (id, name) in list.ids.iter().zip(names) {
             write([
@@ -104,16 +108,22 @@ mod tests {
         let ids = |limit: &str, kind, list, names: &[&str]| WouldBeDeniedIds {
             limit: limit.to_owned(),
             kind,
+            candidate: (limit == "N").then(|| "low".into()),
             list,
             names: names.iter().map(|name| (*name).to_owned()).collect(),
         };
         let empty = WouldBeDeniedList { since: at(5), ids: Vec::new(), others: 0, others_error: 0 };
-        let lists = [ids("L", DenialKind::Shadow, list, &["=1+\"2\",3"]), ids("M", DenialKind::Candidate, empty, &[])];
+        let lists = [
+            ids("L", DenialKind::Shadow, list, &["=1+\"2\",3"]),
+            ids("M", DenialKind::Candidate, empty.clone(), &[]),
+            ids("N", DenialKind::Candidate, empty, &[]),
+        ];
         let expected = "\
 limit,denied_by,id,hash,denied,error,first,last,peak_denied,peak_denied_at,since
 L,shadow,\"'=1+\"\"2\"\",3\",00000000000000ab,7,2,2026-11-18T11:06:41Z,2026-11-18T11:08:10Z,4,2026-11-18T11:07:00Z,2026-11-18T11:06:40Z
 L,shadow,(others),,9,2,,,,,2026-11-18T11:06:40Z
 M,candidate,(others),,0,0,,,,,2026-11-18T11:06:45Z
+N,candidate:low,(others),,0,0,,,,,2026-11-18T11:06:45Z
 ";
         assert_eq!(table(&lists), expected);
     }

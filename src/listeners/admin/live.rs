@@ -10,13 +10,16 @@ use serde_json::{Value, json};
 use super::access::FOR_CHANGES;
 use super::change::AdminRequest;
 use super::health::StoresHealth;
+use super::history::{RESULTS, counts};
 use super::{Admin, AdminOptions, Phase, page};
+use crate::engine::limit::candidate::Candidate;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::text::instant::day_until;
+use crate::limiter::LimitCounts;
 use crate::message::reply::Reply;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
-use crate::telemetry::metrics::DecisionResult;
+use crate::telemetry::metrics::CandidateResult;
 
 impl Admin {
     pub(super) fn answer_live(&self, request: &AdminRequest) -> Reply {
@@ -34,7 +37,7 @@ impl Admin {
         let AdminOptions { readiness, shared, tokens, listeners, .. } = &self.options;
         let now = Timestamp::now();
         let mut limits = Vec::new();
-        shared.each_limit(|limit, decisions| limits.extend(counted(limit, &decisions, now)));
+        shared.each_limit(|limit, of| limits.extend(counted(limit, &of, now)));
         let metrics = shared.metrics();
         let upstreams: Value = metrics.upstreams.endpoints.iter().map(|(state, gauge)| (state, gauge.get())).collect();
         json!({
@@ -58,7 +61,7 @@ impl Admin {
             "listeners": listeners.iter().map(|(name, address)| json!({ "name": name, "address": address })).collect::<Value>(),
             "changes": !tokens.is_empty(),
             "operator": operator,
-            "results": DecisionResult::LABELS,
+            "results": RESULTS,
             "limits": limits,
         })
     }
@@ -80,10 +83,15 @@ impl Admin {
     }
 }
 
+fn candidate((candidate, counts): (&Candidate, &[u64; CandidateResult::ALL.len()])) -> Value {
+    let [allowed, denied] = counts;
+    json!({ "name": candidate.name.as_deref(), "allowed": allowed, "denied": denied })
+}
+
 /// A limit's row. Limits that requests carry have one only if there were any.
-fn counted(limit: &Limit, decisions: &[u64], now: Timestamp) -> Option<Value> {
+fn counted(limit: &Limit, of: &LimitCounts, now: Timestamp) -> Option<Value> {
     let is_carried = !limit.name.starts_with(|first: char| first.is_ascii_alphanumeric());
-    if is_carried && decisions.iter().all(|count| *count == 0) {
+    if is_carried && of.decisions.iter().all(|count| *count == 0) {
         return None;
     }
     let mode = match limit.mode {
@@ -94,10 +102,10 @@ fn counted(limit: &Limit, decisions: &[u64], now: Timestamp) -> Option<Value> {
     Some(json!({
         "name": limit.name,
         "mode": mode,
-        "candidate": limit.candidate.is_some(),
+        "candidates": limit.candidates.iter().zip(&of.candidates).map(candidate).collect::<Value>(),
         "enforced_percent": f64::from(limit.enforce_for) * 100.0 / f64::from(WHOLE_SHARE),
         "review_by": limit.review_by.map(day_until),
         "review_due": limit.review_by.is_some_and(|end| i128::from(end.0) <= i128::from(now.as_microsecond())),
-        "counts": decisions,
+        "counts": counts(of),
     }))
 }

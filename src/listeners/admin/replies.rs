@@ -7,21 +7,26 @@ use crate::engine::algorithms::decision::Decision;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::blocks::Block;
-use crate::limiter::operator::BucketReport;
+use crate::limiter::operator::{BucketReport, CandidateReport};
 use crate::listeners::json::milliseconds;
 use crate::listeners::rules_json;
 
 pub(super) fn state(state: &BucketReport) -> Value {
-    json!({
+    let windows = |windows: &[(Numbers, Decision)]| windows.iter().map(window).collect::<Value>();
+    let mut value = json!({
         "bucket": state.bucket,
         "mode": rules_json::mode(state.mode),
         "enforced": state.enforced,
         "allows": rules_json::allows(&state.allowance),
         "given_by": state.given_by.as_ref().map(|(place, comment)| json!({ "place": place, "comment": comment })),
         "blocked": state.blocked.as_ref().map(|(block, left)| self::block(block, *left)),
-        "windows": state.windows.iter().map(window).collect::<Vec<_>>(),
-        "candidate": (!state.candidate.is_empty()).then(|| state.candidate.iter().map(window).collect::<Vec<_>>()),
-    })
+        "windows": windows(&state.windows),
+        "candidate": null,
+    });
+    for CandidateReport { name, windows: of_candidate } in &state.candidates {
+        *rules_json::of_candidate(&mut value, name.as_deref()) = windows(of_candidate);
+    }
+    value
 }
 
 fn window((numbers, state): &(Numbers, Decision)) -> Value {

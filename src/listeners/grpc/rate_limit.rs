@@ -218,7 +218,7 @@ fn respond(
 fn status(rules: &Rules, given: &DescriptorVerdict, descriptor: &Descriptor<'_>) -> DescriptorStatus {
     // The answer that determines the code comes first, then an enforced one.
     let chosen = given.verdict.answers.iter().max_by(|a, b| {
-        let rank = |answer: &LimitDecision| (is_over(rules, answer), answer.enforced);
+        let rank = |answer: &LimitDecision| (is_over(rules, answer), answer.is_enforced());
         rank(a).cmp(&rank(b)).then_with(|| a.decision.strictness(&b.decision))
     });
     let Some(answer) = chosen else {
@@ -244,7 +244,7 @@ fn status(rules: &Rules, given: &DescriptorVerdict, descriptor: &Descriptor<'_>)
 fn is_over(rules: &Rules, answer: &LimitDecision) -> bool {
     let Some(limit) = rules.limit(answer.limit).filter(|_| answer.is_short()) else { return false };
     let is_quota = limit.rule.as_deref().is_some_and(|rule| rule.is_quota);
-    answer.enforced || limit.mode == LimitMode::Enforce && (is_quota || limit.is_shadowed)
+    answer.is_enforced() || limit.mode == LimitMode::Enforce && (is_quota || limit.is_shadowed)
 }
 
 fn current_limit(rules: &Rules, answer: &LimitDecision, descriptor: &Descriptor<'_>) -> Option<RateLimit> {

@@ -133,7 +133,7 @@ fn limit(rules: &Rules, verdict: &Verdict, answer: &verdict::LimitDecision) -> V
             Outcome::Short => "short",
             Outcome::Unchanged => "unchanged",
         },
-        "enforced": answer.enforced,
+        "enforced": answer.is_enforced(),
         "cost": answer.cost,
         "limit": known(decision.limit),
         "remaining": known(decision.remaining),

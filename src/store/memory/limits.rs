@@ -17,8 +17,8 @@ impl LimitKeys {
         };
         let keys = |reserve, limit: &Limit| Self {
             short: limit.short.clone(),
-            // An id has a second bucket for the candidate, which must not leave room for fewer ids.
-            max_keys: limit.max_keys.map(|most| if limit.candidate.is_some() { most.saturating_mul(2) } else { most }),
+            // An id has a further bucket for each candidate, which must not leave room for fewer ids.
+            max_keys: limit.max_keys.map(|most| most.saturating_mul(1 + limit.candidates.len() as u64)),
             reserve,
             limited: limited(&limit.name),
         };

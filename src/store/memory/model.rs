@@ -314,7 +314,7 @@ impl Map<'_> {
             attempts.push(attempt);
         }
         (self.buckets, self.quotas) = before;
-        // Whether charges that can be short fit: those of a group in one role, and those of any enforced group but one.
+        // Whether charges that can be short fit: those of a group in shadow, or of one of its candidates, and those of any enforced group but one.
         let fits = |is_asked: &dyn Fn(&Charge) -> bool| {
             charges.iter().zip(&attempts).all(|(charge, attempt)| !is_asked(charge) || !attempt.decision.is_short())
         };
@@ -324,10 +324,11 @@ impl Map<'_> {
                 let ChargeOrigin { group, role, .. } = charge.origin;
                 let can_be_short = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
                 let is_mate = |other: &Charge| {
-                    let same_kind = (other.origin.role == Role::Candidate) == (role == Role::Candidate);
+                    let same_kind = other.origin.role.candidate() == role.candidate();
                     other.origin.group == group && same_kind && !other.can_deny()
                 };
-                let is_own = |other: &Charge| role == Role::Candidate && can_be_short && other.origin.group == group;
+                let is_own =
+                    |other: &Charge| charge.origin.is_candidate() && can_be_short && other.origin.group == group;
                 let is_other = |other: &Charge| other.can_deny() && !is_own(other);
                 fits(&is_other) && (charge.can_deny() || !can_be_short || fits(&is_mate))
             })
@@ -521,7 +522,8 @@ fn limit() -> impl Strategy<Value = [Terms; 2]> {
 }
 
 fn ask() -> impl Strategy<Value = AskedCharge> {
-    let role = prop_oneof![4 => Just(Role::Enforced), 2 => Just(Role::Shadow), 1 => Just(Role::Candidate)];
+    let role =
+        prop_oneof![4 => Just(Role::Enforced), 2 => Just(Role::Shadow), 2 => (0..3_u8).prop_map(Role::Candidate)];
     let mode = prop_oneof![
         8 => Just(Mode::Spend),
         1 => Just(Mode::Check),

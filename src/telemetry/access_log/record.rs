@@ -9,6 +9,7 @@ use super::parts::LoggedHeader;
 use crate::engine::algorithms::decision::Detail;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::answer::accepted;
+use crate::engine::deciding::candidate::CandidateDecision;
 use crate::engine::deciding::verdict::Verdict;
 use crate::engine::limit::rules::Rules;
 use crate::message::connection::{Cut, UpstreamFailure};
@@ -65,7 +66,7 @@ pub(crate) struct Record {
     pub(crate) remaining: Option<u64>,
     /// The time for which the request was held.
     pub(crate) delay: Micros,
-    /// The names of limits whose candidate would have denied the request.
+    /// The [labels](crate::engine::limit::candidate::Candidate::label) of candidates that would have denied the request.
     pub(crate) candidate_denied: Vec<Box<str>>,
     /// The id of the entry that was added to a queue.
     pub(crate) entry: Option<Box<str>>,
@@ -103,8 +104,11 @@ impl Record {
         self.limit = limit.and_then(|limit| rules.limit(limit)).map(|limit| limit.name.as_str().into());
         self.remaining = answer.filter(|answer| !answer.is_script()).map(|answer| answer.decision.remaining);
         self.delay = verdict.delay();
-        let denying = verdict.candidate_decisions().filter_map(|(limit, is_denied)| is_denied.then_some(limit));
-        self.candidate_denied = denying.map(|limit| rules.name(limit).into()).collect();
+        let denying = verdict.candidate_decisions().filter(|decision| decision.is_denied);
+        let label = |CandidateDecision { limit, candidate, .. }| {
+            Some(rules.candidate(limit, candidate)?.label(rules.name(limit)).into())
+        };
+        self.candidate_denied = denying.filter_map(label).collect();
         self.entry = accepted::entries(rules, verdict).next().map(|(_, id)| id.as_str().into());
         let extras = verdict.details.iter().filter_map(|(_, detail)| match detail {
             Detail::Script(output) => Some(output.extras.iter()),

@@ -35,37 +35,61 @@ label! {
         ErrorDenied = "error_denied",
         /// Too many requests were waiting for the store.
         Rejected = "rejected",
-        /// The limit's candidate would have allowed the request.
-        CandidateAllowed = "candidate_allowed",
-        /// The limit's candidate would have denied the request.
-        CandidateDenied = "candidate_denied",
     }
 }
 
-/// The counters of one limit.
+label! {
+    /// A candidate's decision: the label `result` of `weir_candidate_decisions_total`.
+    pub enum CandidateResult {
+        Allowed = "allowed",
+        Denied = "denied",
+    }
+}
+
+/// The counters of the decisions of one limit or candidate, by result.
 #[derive(Clone, Debug)]
-pub struct LimitMetrics {
-    decisions: [Count; DecisionResult::ALL.len()],
-}
+pub struct DecisionMetrics<const RESULTS: usize>([Count; RESULTS]);
 
-impl LimitMetrics {
-    /// The decisions in the order of [`DecisionResult::ALL`], without those since [`Metrics::add_up`].
-    pub fn decisions(&self) -> [u64; DecisionResult::ALL.len()] {
-        self.decisions.each_ref().map(|count| count.0.load(Ordering::Relaxed))
+pub type LimitMetrics = DecisionMetrics<{ DecisionResult::ALL.len() }>;
+pub type CandidateMetrics = DecisionMetrics<{ CandidateResult::ALL.len() }>;
+
+impl<const RESULTS: usize> DecisionMetrics<RESULTS> {
+    /// The decisions by result, without those since [`Metrics::add_up`].
+    pub fn decisions(&self) -> [u64; RESULTS] {
+        self.0.each_ref().map(|count| count.0.load(Ordering::Relaxed))
     }
 }
 
-/// A worker's share of [`LimitMetrics`]. Most limits have few results, so tallies are created when they are needed.
-#[derive(Debug, Default)]
-pub struct LimitTallies {
-    decisions: [OnceCell<Tally>; DecisionResult::ALL.len()],
+/// A worker's share of [`DecisionMetrics`]. Most limits have few results, so tallies are created when they are needed.
+#[derive(Debug)]
+pub struct DecisionTallies<const RESULTS: usize>([OnceCell<Tally>; RESULTS]);
+
+pub type LimitTallies = DecisionTallies<{ DecisionResult::ALL.len() }>;
+pub type CandidateTallies = DecisionTallies<{ CandidateResult::ALL.len() }>;
+
+impl<const RESULTS: usize> Default for DecisionTallies<RESULTS> {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| OnceCell::new()))
+    }
 }
 
 impl LimitTallies {
     /// Counts one decision of `limit`.
     pub fn count(&self, metrics: &Metrics, limit: &LimitMetrics, result: DecisionResult) {
-        let tally = || metrics.tallies.count(limit.decisions[result as usize].clone());
-        self.decisions[result as usize].get_or_init(tally).inc();
+        self.add(metrics, limit, result as usize);
+    }
+}
+
+impl CandidateTallies {
+    /// Counts one decision of `candidate`.
+    pub fn count(&self, metrics: &Metrics, candidate: &CandidateMetrics, result: CandidateResult) {
+        self.add(metrics, candidate, result as usize);
+    }
+}
+
+impl<const RESULTS: usize> DecisionTallies<RESULTS> {
+    fn add(&self, metrics: &Metrics, counters: &DecisionMetrics<RESULTS>, result: usize) {
+        self.0[result].get_or_init(|| metrics.tallies.count(counters.0[result].clone())).inc();
     }
 }
 
@@ -85,6 +109,8 @@ impl SettlementMetrics {
 #[derive(Debug)]
 pub(super) struct Limits {
     decisions: PerLimit<{ DecisionResult::ALL.len() }>,
+    /// By [label](crate::engine::limit::candidate::Candidate::label).
+    candidates: PerLimit<{ CandidateResult::ALL.len() }>,
     settlements: PerLimit<{ SettlementOutcome::LABELS.len() }>,
     keys_limited: PerLimit<1>,
     review_by: PerLimit<1>,
@@ -94,6 +120,14 @@ impl Limits {
     pub(super) fn new() -> Self {
         Self {
             decisions: PerLimit::new("weir_decisions_total", "Decisions, by limit and result", DecisionResult::LABELS),
+            candidates: PerLimit {
+                has_candidate: true,
+                ..PerLimit::new(
+                    "weir_candidate_decisions_total",
+                    "What candidates would have decided, by limit, candidate and result",
+                    CandidateResult::LABELS,
+                )
+            },
             settlements: PerLimit::new(
                 "weir_settlements_total",
                 "Settlements of costs that responses report, by limit and result",
@@ -118,6 +152,7 @@ impl Limits {
     /// Appends the metrics to a page in the text exposition format.
     pub(super) fn write(&self, page: &mut Vec<u8>) {
         self.decisions.write(page);
+        self.candidates.write(page);
         self.settlements.write(page);
         self.keys_limited.write(page);
         self.review_by.write(page);
@@ -126,7 +161,12 @@ impl Limits {
 
 impl Metrics {
     pub fn limit(&self, name: &str) -> LimitMetrics {
-        LimitMetrics { decisions: self.limits.decisions.of(name) }
+        DecisionMetrics(self.limits.decisions.of(name))
+    }
+
+    /// Returns the counters of the candidate with this [label](crate::engine::limit::candidate::Candidate::label).
+    pub fn candidate(&self, label: &str) -> CandidateMetrics {
+        DecisionMetrics(self.limits.candidates.of(label))
     }
 
     pub fn settlements(&self, name: &str) -> SettlementMetrics {
@@ -145,8 +185,9 @@ impl Metrics {
         *self.limits.review_by.of_limits.lock() = reviews.map(value).collect();
     }
 
-    /// Removes the limits that the rules no longer have.
-    pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool) {
+    /// Removes the limits, and the candidates by their labels, that the rules no longer have.
+    pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool, is_candidate_kept: impl Fn(&str) -> bool) {
+        self.limits.candidates.of_limits.lock().retain(|label, _| is_candidate_kept(label));
         self.limits.decisions.of_limits.lock().retain(|name, _| is_kept(name));
         self.limits.settlements.of_limits.lock().retain(|name, _| is_kept(name));
         self.limits.keys_limited.of_limits.lock().retain(|name, _| is_kept(name));
@@ -174,6 +215,8 @@ struct PerLimit<const RESULTS: usize> {
     help: &'static str,
     kind: &'static str,
     results: [&'static str; RESULTS],
+    /// True if the series are of candidates, with a label for their names.
+    has_candidate: bool,
     /// By name; the page is sorted.
     of_limits: Mutex<BTreeMap<Box<str>, [Count; RESULTS]>>,
 }
@@ -181,7 +224,7 @@ struct PerLimit<const RESULTS: usize> {
 impl<const RESULTS: usize> PerLimit<RESULTS> {
     /// `results` are the values of the label `result`. A metric without the label has one result, the empty text.
     fn new(name: &'static str, help: &'static str, results: [&'static str; RESULTS]) -> Self {
-        Self { name, help, kind: "counter", results, of_limits: Mutex::default() }
+        Self { name, help, kind: "counter", results, has_candidate: false, of_limits: Mutex::default() }
     }
 
     fn of(&self, limit: &str) -> [Count; RESULTS] {
@@ -202,12 +245,18 @@ impl<const RESULTS: usize> PerLimit<RESULTS> {
         }
         let mut digits = itoa::Buffer::new();
         for (limit, counts) in of_limits.iter() {
+            let (limit, candidate) = match limit.split_once(':') {
+                Some((limit, candidate)) if self.has_candidate => (limit, candidate),
+                _ => (&**limit, ""),
+            };
             let limit = escaped(limit);
+            let candidate = if self.has_candidate { &["\",candidate=\"", candidate][..] } else { &[] };
             for (result, count) in self.results.iter().zip(counts) {
                 let value = digits.format(count.0.load(Ordering::Relaxed));
                 let labels = ["\",result=\"", result];
                 let labels = if result.is_empty() { &[][..] } else { &labels[..] };
                 add(&[self.name, "{limit=\"", &limit]);
+                add(candidate);
                 add(labels);
                 add(&["\"} ", value, "\n"]);
             }
@@ -242,7 +291,7 @@ mod tests {
         assert!(page.contains("weir_decisions_total{limit=\"A\",result=\"denied\"} 1"), "{page}");
         assert!(page.contains("weir_settlements_total{limit=\"A\",result=\"charged\"} 1"), "{page}");
         assert!(page.contains("weir_settlements_total{limit=\"A\",result=\"failed\"} 0"), "{page}");
-        metrics.forget_limits(|name| name == "B");
+        metrics.forget_limits(|name| name == "B", |_| false);
         let page = text(&metrics);
         assert!(!page.contains("limit=\"A\"") && page.contains("limit=\"B\""), "{page}");
     }
@@ -254,7 +303,7 @@ mod tests {
         for name in names {
             let limit = metrics.limit(name);
             for (times, result) in (1..).zip(DecisionResult::ALL) {
-                limit.decisions[result as usize].inc_by(times);
+                limit.0[result as usize].inc_by(times);
             }
             metrics.settlements(name).of(SettlementOutcome::Charged).inc_by(8);
             metrics.settlements(name);
@@ -268,7 +317,7 @@ mod tests {
             let line = format!("weir_settlements_total{{limit=\"{name}\",result=\"charged\"}} 8\n");
             assert!(page.contains(&line), "{line} is not in {page}");
         }
-        metrics.forget_limits(|name| name != "A");
+        metrics.forget_limits(|name| name != "A", |_| false);
         let page = text(&metrics);
         assert!(!page.contains("limit=\"A\"") && page.contains("limit=\"Aerror_\",result=\"allowed\""), "{page}");
     }
@@ -277,8 +326,8 @@ mod tests {
     fn a_limit_goes_on_counting_where_other_rules_have_it_too() {
         let metrics = Metrics::new().unwrap();
         for _ in 0..2 {
-            metrics.limit("A").decisions[DecisionResult::Denied as usize].inc();
-            metrics.forget_limits(|name| name == "A");
+            metrics.limit("A").0[DecisionResult::Denied as usize].inc();
+            metrics.forget_limits(|name| name == "A", |_| false);
         }
         assert!(text(&metrics).contains("weir_decisions_total{limit=\"A\",result=\"denied\"} 2\n"));
     }

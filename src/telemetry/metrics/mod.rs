@@ -27,7 +27,10 @@ mod tally;
 
 pub use families::{LocalTimer, PerLabel, Timer};
 pub use http::{Handshake, RequestCode};
-pub use limits::{Count, DecisionResult, LimitMetrics, LimitTallies, SettlementMetrics};
+pub use limits::{
+    CandidateMetrics, CandidateResult, CandidateTallies, Count, DecisionResult, LimitMetrics, LimitTallies,
+    SettlementMetrics,
+};
 pub use listeners::{
     AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GrpcCode, GrpcMethod, ListenerKind,
     RateLimitAnswer, SharedNote, SpoeStatus, UninspectedBody,

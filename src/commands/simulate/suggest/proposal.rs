@@ -52,7 +52,7 @@ fn proposal(rules: &Rules, index: u32, found: &LimitReport) -> Result<Proposal, 
     if limit.mode == LimitMode::Off || found.requests == 0 {
         return Err("it decided no request".to_owned());
     }
-    if limit.candidate.is_some() {
+    if !limit.candidates.is_empty() {
         return Err("it has a candidate already".to_owned());
     }
     let suggestion =

@@ -362,9 +362,10 @@ function allowed({ allows, windows }) {
   return allows === "windows" ? windows.map((window) => window.allows).join("; ") : allows;
 }
 
-function candidateOf({ candidate }) {
-  if (!candidate) return null;
-  return candidate.enforced ? "these are its numbers" : `${allowed(candidate)}, counted and not enforced`;
+function candidatesOf({ candidate, candidates }) {
+  const all = [...(candidate ? [["", candidate]] : []), ...Object.entries(candidates ?? {})];
+  const text = ([name, one]) => `${name && `${name}: `}${one.enforced ? "these are its numbers" : `${allowed(one)}, counted and not enforced`}`;
+  return all.map(text).join("; ") || null;
 }
 
 function explained(limit) {
@@ -375,7 +376,7 @@ function explained(limit) {
     ["Bucket", limit.bucket],
     ["Allows", limit.applies ? allowed(limit) : null],
     ["Elevated", limit.elevated],
-    ["Candidate", candidateOf(limit)],
+    ["Candidate", candidatesOf(limit)],
     ["Cost", limit.cost],
     ["Override", given],
     ["Enforced", limit.enforced === undefined ? null : limit.enforced ? "yes" : "no"],

@@ -309,13 +309,14 @@ function rowOf(name) {
 
 /** Whether a list has the ids that a limit would have denied. */
 function hasImpact(limit) {
-  return limit.candidate || limit.mode === "shadow" || (limit.mode === "enforce" && limit.enforced_percent < 100);
+  return limit.candidates.length > 0 || limit.mode === "shadow" || (limit.mode === "enforce" && limit.enforced_percent < 100);
 }
 
 function modeOf(limit) {
   const isPart = limit.mode === "enforce" && limit.enforced_percent < 100;
   const mode = isPart ? `enforce for ${limit.enforced_percent}\u00a0%` : limit.mode;
-  return [mode, limit.candidate && "candidate", limit.review_due && "review due"].filter(Boolean).join(", ");
+  const shares = limit.candidates.map(({ name, allowed, denied }) => `candidate ${name ?? ""} ${percent(denied, allowed + denied)}`.replace("  ", " "));
+  return [mode, ...shares, limit.review_due && "review due"].filter(Boolean).join(", ");
 }
 
 function fill(row, track, limit) {
@@ -399,6 +400,12 @@ function showTop(ids, note) {
   }));
 }
 
+/** A candidate's entry has the name of its limit, and its own after a colon. */
+function ofCandidate(entry) {
+  const [limit, name] = entry.limit.split(":");
+  return name ? { ...entry, limit, kind: `${entry.kind} ${name}` } : entry;
+}
+
 async function readTop() {
   const chosen = page.chosen;
   const limit = chosen ? `limit=${encodeURIComponent(chosen)}&` : "";
@@ -411,7 +418,7 @@ async function readTop() {
     if (status === 401 || status === 403) return showTop([], "To see ids here, give the operator’s token.");
     if (status !== 200) return showTop([], body.detail ?? "Not available.");
     const of = (lists, kind) => Object.entries(lists ?? {}).flatMap(([limit, ids]) => ids.map((entry) => ({ limit, kind, ...entry })));
-    const ids = [...of(body.limits, ""), ...of(body.shadow, "in shadow"), ...of(body.candidates, "by the candidate")];
+    const ids = [...of(body.limits, ""), ...of(body.shadow, "in shadow"), ...of(body.candidates, "by the candidate").map(ofCandidate)];
     ids.sort((a, b) => b.denied - a.denied);
     showTop(ids.slice(0, TOP_COUNT), ids.length ? "In the last 5 to 10 minutes." : "No id was denied in the last minutes.");
   } catch {

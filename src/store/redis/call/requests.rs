@@ -231,13 +231,19 @@ pub(super) mod tests {
             let origin = ChargeOrigin { role, ..ChargeOrigin::new(limit, true) };
             Charge { origin, ..a.clone() }
         };
-        let roles = [with(4, Role::Enforced), with(4, Role::Candidate), with(5, Role::Shadow), with(6, Role::Enforced)];
+        let roles = [
+            with(4, Role::Enforced),
+            with(4, Role::Candidate(0)),
+            with(4, Role::Candidate(3)),
+            with(5, Role::Shadow),
+            with(6, Role::Enforced),
+        ];
         let modes = |charges: &[Charge]| {
             let words = words(ScriptRef::Hash, &[charges], None).swap_remove(charges.len() + 5);
             words.split(' ').skip(4).step_by(5).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(modes(&roles), "spend/4 spend/c4 spend/s5 spend/6");
-        assert_eq!(modes(&roles[2..]), "spend/s5 spend");
+        assert_eq!(modes(&roles), "spend/4 spend/c4 spend/f4 spend/s5 spend/6");
+        assert_eq!(modes(&roles[3..]), "spend/s5 spend");
         let set = words(ScriptRef::Source, &[&[a]], Some(Micros(7)));
         assert_eq!((set[0].as_str(), set[1].as_str(), set[4].as_str()), ("EVAL", PLAIN.source.as_str(), "7"));
     }

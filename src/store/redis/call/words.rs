@@ -50,16 +50,17 @@ pub(super) fn push(words: &mut String, charge: &Charge, charges: &[Charge], now:
 
 /// Adds the role of a charge among all of its request, and its group, where they decide whether it takes its cost.
 fn push_role(words: &mut String, charge: &Charge, charges: &[Charge]) {
-    let mark = match (charge.mode, charge.origin.role) {
+    let role = match (charge.mode, charge.origin.role) {
         (Mode::SpendUpTo | Mode::Refund | Mode::Reset, _) => return,
-        (_, Role::Candidate) => "/c",
-        (_, Role::Shadow) => "/s",
-        (Mode::SpendOnly, Role::Enforced) if charges.len() > 1 => "/s",
+        (_, Role::Candidate(place)) => Some(char::from(b'c' + place)),
+        (_, Role::Shadow) => Some('s'),
+        (Mode::SpendOnly, Role::Enforced) if charges.len() > 1 => Some('s'),
         (Mode::SpendOnly, Role::Enforced) => return,
-        (_, Role::Enforced) if charges.iter().any(|charge| charge.origin.is_candidate()) => "/",
+        (_, Role::Enforced) if charges.iter().any(|charge| charge.origin.is_candidate()) => None,
         (_, Role::Enforced) => return,
     };
-    words.push_str(mark);
+    words.push('/');
+    words.extend(role);
     words.push_str(itoa::Buffer::new().format(charge.origin.group));
 }
 
