@@ -183,7 +183,7 @@ def shows_requests_as_they_come(setting):
         row = "[...document.querySelectorAll('#limits tbody tr')].find((row) => row.textContent.startsWith('%s'))"
         page.until(f"Number({row % 'Watched'}.cells[2].textContent) > 0 && Number({row % 'Watched'}.cells[3].textContent) > 0")
         page.until(f"{row % 'Watched'}.cells[4].textContent === '75 %'")
-        page.until(f"Number({row % 'Shadowed'}.cells[5].firstChild.textContent) > 0 && {row % 'Shadowed'}.cells[3].textContent === '0'")
+        page.until(f"Number({row % 'Shadowed'}.cells[5].lastChild.textContent) > 0 && {row % 'Shadowed'}.cells[3].textContent === '0'")
         equal(page.run(f"{row % 'Shadowed'}.cells[1].textContent"), "shadow")
         page.until_text("#limits", "enforce for 12.5\u00a0%, review due")
         equal(page.run(f"{row % 'Part'}.querySelector('.mode').title"), "To be reviewed by 2020-01-31")

@@ -300,7 +300,7 @@ function rowOf(name) {
   csv.title = what;
   csv.setAttribute("aria-label", what);
   csv.addEventListener("click", () => saveImpact(name));
-  would.append(rateOf, " ", csv);
+  would.append(csv, " ", rateOf);
   const spark = new Spark();
   const row = el("tr", {}, el("th", { scope: "row" }, button, modes[1]), el("td", { className: "wide" }, modes[0]),
     passed, denied, share, would, el("td", { className: "wide" }, spark.svg));
