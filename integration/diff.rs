@@ -39,6 +39,34 @@ const CASES: &[Case] = &[
         &["enforced for 0.0001%"],
     ),
     ("count: 10, period: 1m", "count: 10, period: 1m, candidate: { count: 1, period: 1m, enforce_for: 0% }", NONE, &[]),
+    // Several, by name.
+    (
+        "count: 10, period: 1m, candidates: { low: { burst: 1 }, gone: { burst: 2 } }",
+        "count: 10, period: 1m, candidates: { low: { burst: 3 }, new: { burst: 4 } }",
+        NONE,
+        &[
+            "candidate low   burst 1, never refills -> burst 3, never refills: it is counted, and never denies\n",
+            "candidate new   none -> burst 4, never refills: it is counted, and never denies\n",
+            "candidate gone  burst 2, never refills -> none: it is counted, and never denies\n",
+        ],
+    ),
+    (
+        "count: 10, period: 1m, candidates: { low: { burst: 1 }, high: { burst: 8 } }",
+        "count: 10, period: 1m, candidates: { low: { burst: 1, enforce_for: 10% }, high: { burst: 8 } }",
+        "stricter",
+        &[
+            "candidate low   burst 1, never refills -> burst 1, never refills, enforced for 10%: the ids in its share have its numbers",
+        ],
+    ),
+    (
+        "count: 10, period: 1m, candidates: { low: { count: 2, period: 1m, enforce_for: 10% }, high: { count: 4, period: 1m } }",
+        "count: 10, period: 1m, candidates: { low: { count: 2, period: 1m }, high: { count: 4, period: 1m, enforce_for: 10% } }",
+        "looser",
+        &[
+            "candidate low   burst 2, 2 per 1m, enforced for 10% -> burst 2, 2 per 1m: another candidate is enforced in its place\n",
+            "candidate high  burst 4, 4 per 1m -> burst 4, 4 per 1m, enforced for 10%: the ids in its share have its numbers in place of the limit's (looser)\n",
+        ],
+    ),
     (
         "count: 10, period: 1m",
         "count: 10, period: 1m, candidate: { count: 20, period: 1m, enforce_for: 10% }",

@@ -329,6 +329,7 @@ EXPLANATIONS = [
     ("Shadowed", "x-id: a", "applies", {"Bucket": "Shadowed:a", "Allows": "burst 1, 1 per 1h", "Cost": "1", "Enforced": "no"}),
     ("Tried", "", "applies", {"Allows": "burst 10, 10 per 1h", "Candidate": "burst 5, 5 per 1h, counted and not enforced", "Enforced": "yes"}),
     ("Moved", "", "applies", {"Allows": "burst 5, 5 per 1h", "Candidate": "these are its numbers", "Enforced": "yes"}),
+    ("Several", "", "applies", {"Allows": "burst 10, 10 per 1h", "Candidate": "high: burst 7, 7 per 1h, counted and not enforced; low: burst 1, 1 per 1h, counted and not enforced"}),
     ("Raised", "", "applies", {"Allows": "burst 2, 2 per 1h", "Elevated": "burst 9, 9 per 1h"}),
     ("Windows", "", "applies", {"Allows": "burst 2, 2 per 1s; burst 9, 9 per 1h"}),
     ("Fixed", "", "applies", {"Bucket": "Fixed", "Allows": "burst 3, never refills"}),
@@ -386,6 +387,15 @@ def lists_the_ids_most_denied(setting):
         page.run("[...document.querySelectorAll('#top button')].find((button) => button.textContent === 'e').click()")
         page.until_text("#bucket-name", "Watched:e")
         clean(page)
+    # A candidate's id is that of a bucket of its limit.
+    equal([setting.get("/several", x_id="e") for _ in range(2)], [200, 200])
+    with setting.open() as page:
+        row = "[...document.querySelectorAll('#top tr')].find((row) => row.textContent.includes('Several, by the candidate low'))"
+        page.until(f"!!{row}")
+        page.run(f"{row}.querySelector('button').click()")
+        page.until_text("#bucket-name", "Several:127.0.0.1")
+        page.until("[...document.querySelectorAll('#limits tr')].some((row) => row.textContent.includes('enforce, candidate low 50 %, candidate high 0 %'))")
+        clean(page)
 
 
 # Keeps what the page saves, with its name.
@@ -410,7 +420,7 @@ def saves_the_ids_that_would_have_been_denied(setting):
         page.until("saved.length === 2")
         equal(page.run("saved.includes('impact-Shadowed.csv') && saved.some((text) => text.startsWith('limit,') && /\\nShadowed,shadow,k,[0-9a-f]{16},1,0,/.test(text))"), True)
         shown = "[...document.querySelectorAll('#limits button[title$=CSV]')].filter((button) => button.checkVisibility()).map((button) => button.title.split(' ')[3])"
-        equal(json.loads(page.run(f"JSON.stringify({shown})")), ["limits", "Shadowed", "Tried", "Moved", "Part", "CertificatesPerDomainPerAccount"])
+        equal(json.loads(page.run(f"JSON.stringify({shown})")), ["limits", "Shadowed", "Tried", "Moved", "Several", "Part", "CertificatesPerDomainPerAccount"])
         clean(page)
 
 

@@ -10,6 +10,7 @@ limits:
   Shadowed: { match: { path: /shadowed }, by: { header: x-id }, burst: 1, count: 1, period: 1h, mode: shadow }
   Tried: { match: { path: /tried }, count: 10, period: 1h, candidate: { count: 5, period: 1h } }
   Moved: { match: { path: /moved }, count: 10, period: 1h, candidate: { count: 5, period: 1h, enforce_for: 100% } }
+  Several: { match: { path: /several }, count: 10, period: 1h, candidates: { low: { count: 1, period: 1h }, high: { count: 7, period: 1h } } }
   Raised: { match: { path: /raised }, count: 2, period: 1h, elevated: { burst: 9, count: 9, period: 1h, for: 15m, activations_per_month: 2 } }
   Windows: { match: { path: /windows }, rates: [{ count: 2, period: 1s }, { count: 9, period: 1h }] }
   Fixed: { match: { path: /fixed }, by: global, burst: 3 }

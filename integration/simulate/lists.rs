@@ -13,7 +13,7 @@ const RULES: &str = "
 limits:
   PerIp: { by: ip, algorithm: sliding_log, count: 3, period: 1m }
   Tried: { by: { header: user-agent }, algorithm: sliding_log, count: 1000, period: 1m, mode: shadow,
-           candidate: { count: 2, period: 1m } }
+           candidates: { low: { count: 2, period: 1m }, lower: { count: 1, period: 1m } } }
 ";
 
 /// A request of a log: the second of the day, the client, its agent, the path and the status.
@@ -57,7 +57,9 @@ proptest! {
         let mut ids = BTreeMap::<(&str, String), [u64; 4]>::new();
         for (second, client, agent, path, status) in &lines {
             let mut is_denied = false;
-            let all = [("limit", format!("192.0.2.{client}"), 3), ("candidate", format!("'=agent,{agent}"), 2)];
+            let agent_id = format!("'=agent,{agent}");
+            let candidates = [("candidate:low", agent_id.clone(), 2), ("candidate:lower", agent_id, 1)];
+            let all = [("limit", format!("192.0.2.{client}"), 3)].into_iter().chain(candidates);
             for (by, id, most) in all {
                 let id_use = ids.entry((by, id.clone())).or_default();
                 let minute = in_minute.entry((by, id.clone(), second / 60)).or_default();

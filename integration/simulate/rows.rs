@@ -286,6 +286,22 @@ fn an_enforced_candidate_is_shown_with_its_share_and_numbers() {
         let text = simulate(candidate, &[]).out;
         assert!(shown.iter().all(|shown| text.contains(shown)), "{text}");
     }
+    let several = ", candidates: { low: { burst: 2, enforce_for: 100% }, lower: { burst: 1 }, high: { burst: 4 } }";
+    let limit = &report(&simulate(several, &json))["limits"]["PerIp"];
+    let denied = ["low", "lower", "high"].map(|name| limit["candidates"][name]["denied"].as_u64());
+    assert_eq!(
+        (denied, &limit["denied"], &limit["candidate"]),
+        ([Some(0), Some(200), Some(0)], &100.into(), &Value::Null)
+    );
+    let shown = [
+        "low: burst 2, never refills, for 100% of ids",
+        "lower: burst 1, never refills; would deny 200 of 300 requests (66.7%)",
+        "high: burst 4, never refills; would deny 0 of 300 requests (0%)",
+    ];
+    for (format, before) in [("text", "  candidate    "), ("html", "")] {
+        let told = simulate(several, &["--format", format]).out;
+        assert!(shown.iter().all(|shown| told.contains(&format!("{before}{shown}"))), "{told}");
+    }
     let half = ", candidate: { burst: 2, enforce_for: 50% }";
     let limit = &report(&simulate(half, &json))["limits"]["PerIp"];
     let number = |value: &Value| value.as_u64().unwrap();

@@ -315,7 +315,7 @@ function hasImpact(limit) {
 function modeOf(limit) {
   const isPart = limit.mode === "enforce" && limit.enforced_percent < 100;
   const mode = isPart ? `enforce for ${limit.enforced_percent}\u00a0%` : limit.mode;
-  const shares = limit.candidates.map(({ name, allowed, denied }) => `candidate ${name ?? ""} ${percent(denied, allowed + denied)}`.replace("  ", " "));
+  const shares = limit.candidates.map(({ name, allowed, denied }) => ["candidate", name, allowed + denied && percent(denied, allowed + denied)].filter(Boolean).join(" "));
   return [mode, ...shares, limit.review_due && "review due"].filter(Boolean).join(", ");
 }
 
