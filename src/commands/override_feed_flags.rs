@@ -9,7 +9,7 @@ use super::runtime::block_on;
 use super::values::parse_duration;
 use crate::limiter::Shared;
 use crate::server::OverrideFeed;
-use crate::server::reload::RulesOptions;
+use crate::server::reload::Compiler;
 use crate::telemetry::metrics::OverridesFetch;
 
 #[derive(clap::Args, Debug)]
@@ -31,11 +31,11 @@ pub(super) struct OverrideFeedArgs {
 
 impl OverrideFeedArgs {
     /// Returns a feed for each URL. The error names the flag.
-    pub(super) fn feeds(&self, rules: &RulesArgs, options: RulesOptions) -> Result<Vec<OverrideFeed>, String> {
+    pub(super) fn feeds(&self, rules: &RulesArgs, compiler: &Compiler) -> Result<Vec<OverrideFeed>, String> {
         let files = rules.files();
         let feed = |copy| {
             let (ca, token) = (self.overrides_ca.as_deref(), self.overrides_token_file.as_deref());
-            OverrideFeed::new(copy, (ca, token), self.overrides_interval, &files, options)
+            OverrideFeed::new(copy, (ca, token), self.overrides_interval, &files, compiler.clone())
         };
         rules.copies().into_iter().map(feed).collect::<Result<_, _>>().map_err(|error| format!("--overrides: {error}"))
     }

@@ -32,7 +32,7 @@ use crate::listeners::admin::Readiness;
 use crate::listeners::admin::reload::ReloadOutcome;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::http::FrontendOptions;
-use crate::server::reload::{self, ReloadResult, Reloader, RulesOptions, seconds};
+use crate::server::reload::{self, Compiler, ReloadResult, Reloader, RulesOptions, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
 use crate::store::StorePlan;
 use crate::store::memory::MemoryStore;
@@ -156,9 +156,9 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         args.check().map_err(|mistakes| Failure::usage(mistakes.join("\nerror: ")))?;
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
-    let mut override_feeds = args.override_feeds.feeds(&args.rules, options).map_err(Failure::bad_input)?;
-    let fingerprinter = Fingerprinter::new(rand::random());
-    let (mut reloader, loaded) = Reloader::start(args.rules.files(), options, fingerprinter, clock.clone());
+    let compiler = Compiler::new(options, Fingerprinter::new(rand::random()), clock.clone());
+    let mut override_feeds = args.override_feeds.feeds(&args.rules, &compiler).map_err(Failure::bad_input)?;
+    let (mut reloader, loaded) = Reloader::start(args.rules.files(), compiler);
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
     write!(err, "{}", loaded.report.styled(colors::of_reports()))?;
     args.announce(&rules, upstream.as_ref());
@@ -251,7 +251,9 @@ impl Args {
         if self.tls.check().is_ok() && self.gateway_tls.check().is_ok() {
             kept(self.accept(), &mut broken);
         }
-        kept(self.override_feeds.feeds(&self.rules, options), &mut broken);
+        // Nothing is compiled: it only takes the flags.
+        let compiler = Compiler::new(options, Fingerprinter::new((0, 0)), Clock::machine());
+        kept(self.override_feeds.feeds(&self.rules, &compiler), &mut broken);
         kept(self.process.check_access_log(), &mut broken);
         kept(self.admin.kept_overrides(), &mut broken);
         for mistake in mistakes.iter().chain(&broken) {

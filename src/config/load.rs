@@ -10,6 +10,7 @@ use super::lints::overrides::DoubtfulOverrides;
 use super::lints::{self, Lint, Subject};
 use super::node::Key;
 use super::numbers::Interner;
+use super::plain_overrides;
 use super::problem::{Findings, ReadResult, Report, ReportedError, quoted};
 use super::words;
 use super::yaml::{List, Reader, SeenKeys};
@@ -239,6 +240,11 @@ impl Loader {
     }
 
     fn overrides_file(&mut self, text: &str, file: u16, findings: &Findings) -> ReadResult<()> {
+        if let Some(entries) = plain_overrides::entries(text, findings) {
+            entries.for_each(|(key, node)| self.override_entry(&key, &node, file));
+            findings.ignores().enter(None);
+            return Ok(());
+        }
         let mut reader = Reader::without_tabs(text, findings)?;
         let is_list = reader.root("a file of overrides", List::Allowed, "the smallest valid file is `{}`")?;
         self.entries(&mut reader, is_list, file)?;

@@ -27,6 +27,7 @@ mod named_files;
 mod node;
 mod numbers;
 mod overrides;
+mod plain_overrides;
 mod pointer;
 mod problem;
 #[cfg(any(test, fuzzing))]

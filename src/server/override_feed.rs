@@ -10,8 +10,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::time::sleep;
 
-use super::reload::RulesOptions;
-use crate::clock::Clock;
+use super::reload::Compiler;
 use crate::config::{Files, OverridesCopy, Report};
 use crate::http::{FetchError, Fetched, Fetcher};
 use crate::limiter::Shared;
@@ -64,17 +63,17 @@ enum FeedError {
 
 impl OverrideFeed {
     /// `ca` is a PEM file of authorities for the server's certificate; defaults to the public ones. `token_file` has what
-    /// is sent as `Authorization: Bearer`. `files` and `options` are those of the rules.
+    /// is sent as `Authorization: Bearer`. `files` and `compiler` are those of the rules.
     pub fn new(
         (url, copy): (HttpUrl, OverridesCopy),
         (ca, token_file): (Option<&Path>, Option<&Path>),
         interval: Duration,
         files: &Files,
-        options: RulesOptions,
+        compiler: Compiler,
     ) -> Result<Self, String> {
         let fetcher = Fetcher::new(url, ca.map(Path::to_owned), DEADLINE, MAX_BYTES)?;
         let (files, name) = (files.clone(), copy.url.clone());
-        let check = move |text| super::reload::check_overrides(&files, &name, text, options, &Clock::machine());
+        let check = move |text| compiler.check_overrides(&files, &name, text);
         let token_file = token_file.map(Path::to_owned);
         Ok(Self { fetcher, copy, token_file, interval, check: Arc::new(check), etag: None, problem: None })
     }

@@ -1,6 +1,9 @@
 //! Reloads the rules when their files change.
 
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::config::{
@@ -18,13 +21,21 @@ use crate::message::underscores::Underscores;
 /// Watches the rules files. Its calls block, so it runs on a thread of its own.
 pub struct Reloader {
     watcher: Watcher,
-    options: RulesOptions,
-    fingerprinter: Fingerprinter,
-    clock: Clock,
+    compiler: Compiler,
     /// The dates of reviews until then are logged, or among the warnings about the rules.
     reviewed: Micros,
     /// Reads live overrides by the files that were read first, until it is taken.
     reader: Option<OverrideReader>,
+}
+
+/// Compiles the files of the rules for this process. Clones share what is compiled ahead.
+#[derive(Clone)]
+pub struct Compiler {
+    options: RulesOptions,
+    fingerprinter: Fingerprinter,
+    clock: Clock,
+    /// What a check of new overrides has compiled, for the reload that follows: a million take seconds. With the hash of the files.
+    ahead: Arc<Mutex<Option<(u64, LoadResult)>>>,
 }
 
 /// Options of the rules in this process.
@@ -52,24 +63,19 @@ pub enum ReloadResult {
 
 impl Reloader {
     /// Reads the files for the first time. If they are broken, [`LoadResult::rules`] is `None`.
-    pub fn start(
-        files: Files,
-        options: RulesOptions,
-        fingerprinter: Fingerprinter,
-        clock: Clock,
-    ) -> (Self, LoadResult) {
+    pub fn start(files: Files, compiler: Compiler) -> (Self, LoadResult) {
         let mut watcher = Watcher::new(files);
         let mut reader = None;
         let loaded = match watcher.poll(PollMode::Always) {
             Change::New(sources) => {
-                reader = Some(override_reader(&sources, fingerprinter));
-                compile(&sources, options, fingerprinter, &clock)
+                reader = Some(override_reader(&sources, compiler.fingerprinter));
+                compiler.compile(&sources)
             }
             Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
             Change::Same => LoadResult::broken(Report::default()),
         };
         let reviewed = loaded.rules.as_ref().map_or(Micros(0), |rules| rules.effective_from);
-        (Self { watcher, options, fingerprinter, clock, reviewed, reader }, loaded)
+        (Self { watcher, compiler, reviewed, reader }, loaded)
     }
 
     /// Gives up how live overrides are read by the files that were read first.
@@ -90,8 +96,8 @@ impl Reloader {
         let loaded = match self.watcher.poll(mode) {
             Change::Same => return ReloadResult::Unchanged,
             Change::New(sources) => {
-                reader = Some(override_reader(&sources, self.fingerprinter));
-                compile(&sources, self.options, self.fingerprinter, &self.clock)
+                reader = Some(override_reader(&sources, self.compiler.fingerprinter));
+                self.compiler.compile(&sources)
             }
             Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
         };
@@ -107,7 +113,7 @@ impl Reloader {
         self.reviewed = rules.effective_from;
         shared.replace(rules, reader);
         shared.metrics().server.reloaded(true);
-        shared.metrics().server.reload_timestamp.set(seconds(&self.clock));
+        shared.metrics().server.reload_timestamp.set(seconds(&self.compiler.clock));
         ReloadResult::Replaced
     }
 }
@@ -115,7 +121,7 @@ impl Reloader {
 impl Reloader {
     /// Returns the limits whose review date has passed since this was last asked, each once.
     fn reviews_due(&mut self, shared: &Shared) -> Vec<(String, String)> {
-        let now = self.clock.now();
+        let now = self.compiler.clock.now();
         shared.reviews_due(std::mem::replace(&mut self.reviewed, now), now)
     }
 }
@@ -132,19 +138,35 @@ pub fn check(files: &Files, options: RulesOptions, clock: &Clock) -> LoadResult 
     }
 }
 
-/// Checks overrides from `url` with the other files. The error has the mistakes.
-pub fn check_overrides(
-    files: &Files,
-    url: &str,
-    text: String,
-    options: RulesOptions,
-    clock: &Clock,
-) -> Result<(), Report> {
-    let mut sources = files.read().map_err(Report::of)?;
-    sources.set_overrides(url, text);
-    // These rules serve no requests, so the hash needs no secret.
-    let loaded = compile(&sources, options, Fingerprinter::new((0, 0)), clock);
-    if loaded.rules.is_some() { Ok(()) } else { Err(loaded.report) }
+impl Compiler {
+    pub fn new(options: RulesOptions, fingerprinter: Fingerprinter, clock: Clock) -> Self {
+        Self { options, fingerprinter, clock, ahead: Arc::default() }
+    }
+
+    /// Checks overrides from `url` with the other files, and keeps the rules for the reload that follows. The error has the mistakes.
+    pub fn check_overrides(&self, files: &Files, url: &str, text: String) -> Result<(), Report> {
+        let mut sources = files.read().map_err(Report::of)?;
+        sources.set_overrides(url, text);
+        let loaded = compile(&sources, self.options, self.fingerprinter, &self.clock);
+        if loaded.rules.is_none() {
+            return Err(loaded.report);
+        }
+        *self.ahead.lock() = Some((hash(&sources), loaded));
+        Ok(())
+    }
+
+    /// Compiles the files, unless they were compiled ahead. What was compiled of others is dropped.
+    fn compile(&self, sources: &Sources) -> LoadResult {
+        match self.ahead.lock().take() {
+            Some((of, loaded)) if of == hash(sources) => loaded,
+            _ => compile(sources, self.options, self.fingerprinter, &self.clock),
+        }
+    }
+}
+
+/// Who could make two texts with the same hash may as well write the overrides that he wants.
+fn hash(sources: &Sources) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(sources)
 }
 
 fn override_reader(sources: &Sources, fingerprinter: Fingerprinter) -> OverrideReader {
@@ -206,7 +228,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::config::Source;
+    use crate::config::{OverridesCopy, Source};
     use crate::store::memory::MemoryStore;
     use crate::telemetry::metrics::Metrics;
 
@@ -215,6 +237,59 @@ mod tests {
 
     const OPTIONS: RulesOptions =
         RulesOptions { shadow: false, has_redis: false, sees_ends: true, underscores: Underscores::Drop };
+
+    fn compiler(options: RulesOptions) -> Compiler {
+        Compiler::new(options, Fingerprinter::new((1, 2)), Clock::machine())
+    }
+
+    #[test]
+    fn checked_overrides_are_compiled_once_unless_another_file_changes() {
+        const LIMITS: &str = "limits: { One: { by: ip, count: 1, period: 1s } }";
+        let directory = tempfile::tempdir().unwrap();
+        let [limits, copy] = ["limits.yaml", "copy.yaml"].map(|name| directory.path().join(name));
+        std::fs::write(&limits, LIMITS).unwrap();
+        let url = "http://a.example/".to_owned();
+        let files = Files {
+            limits: Some(limits.clone()),
+            copies: vec![OverridesCopy { url: url.clone(), path: copy.clone() }],
+            ..Files::default()
+        };
+        let compiler = compiler(OPTIONS);
+        let (mut reloader, loaded) = Reloader::start(files.clone(), compiler.clone());
+        let shared = Shared::new(loaded.rules.unwrap(), Arc::new(Metrics::new().unwrap()), MemoryStore::new(1));
+        let is_ahead = || compiler.ahead.lock().is_some();
+        // The burst of the limit, its overrides, and whether something is left that was compiled ahead.
+        let mut reload = || {
+            assert!(matches!(reloader.reload(&shared, PollMode::Always), ReloadResult::Replaced));
+            let (mut burst, mut overrides) = (None, 0);
+            shared.each_limit(|limit, _| {
+                if limit.name == "One" {
+                    burst = limit.allowance.windows().map(|windows| windows[0].burst());
+                    overrides = limit.overrides.len();
+                }
+            });
+            (burst, overrides, is_ahead())
+        };
+        let one = "One:192.0.2.7: { count: 2, period: 1s }".to_owned();
+        assert!(
+            compiler.check_overrides(&files, &url, "Two:192.0.2.7: { deny: true }".to_owned()).is_err() && !is_ahead()
+        );
+        compiler.check_overrides(&files, &url, one.clone()).unwrap();
+        assert!(is_ahead());
+        std::fs::write(&copy, &one).unwrap();
+        assert_eq!(reload(), (Some(1), 1, false));
+        // Others in their place show that they are not compiled again.
+        let other = Source { name: "limits.yaml".into(), text: LIMITS.replace("count: 1", "count: 7") };
+        let other = compiler.compile(&Sources { limits: Some(other), ..Sources::default() });
+        compiler.check_overrides(&files, &url, "{}".to_owned()).unwrap();
+        compiler.ahead.lock().as_mut().unwrap().1 = other;
+        std::fs::write(&copy, "{}").unwrap();
+        assert_eq!(reload(), (Some(7), 0, false));
+        compiler.check_overrides(&files, &url, one.clone()).unwrap();
+        std::fs::write(&copy, &one).unwrap();
+        std::fs::write(&limits, LIMITS.replace("count: 1", "count: 3")).unwrap();
+        assert_eq!(reload(), (Some(3), 1, false));
+    }
 
     #[test]
     fn a_header_that_is_dropped_is_none_to_go_by() {
@@ -248,8 +323,7 @@ mod tests {
         std::fs::write(&path, texts[0]).unwrap();
         let files = Files { limits: Some(path.clone()), ..Files::default() };
         let fingerprinter = Fingerprinter::new((1, 2));
-        let (mut reloader, loaded) =
-            Reloader::start(files, RulesOptions { sees_ends, ..OPTIONS }, fingerprinter, Clock::machine());
+        let (mut reloader, loaded) = Reloader::start(files, compiler(RulesOptions { sees_ends, ..OPTIONS }));
         let is_loaded = loaded.rules.is_some();
         let rules =
             loaded.rules.unwrap_or_else(|| Rules::new(Vec::new(), fingerprinter, Clock::machine().now(), Vec::new()));
@@ -276,7 +350,8 @@ mod tests {
         let clock = Clock::set(Micros(end - 1));
         let Clock::Set(time) = &clock else { panic!() };
         let files = Files { limits: Some(path.clone()), ..Files::default() };
-        let (mut reloader, loaded) = Reloader::start(files, OPTIONS, Fingerprinter::new((1, 2)), clock.clone());
+        let (mut reloader, loaded) =
+            Reloader::start(files, Compiler::new(OPTIONS, Fingerprinter::new((1, 2)), clock.clone()));
         assert_eq!(loaded.report.warnings, 1, "{}", loaded.report);
         let metrics = Arc::new(Metrics::new().unwrap());
         let shared = Shared::new(loaded.rules.unwrap(), metrics.clone(), MemoryStore::new(1));
