@@ -72,7 +72,7 @@ const NEXT: &str = "
 ## Before the numbers are enforced
 
 - [ ] Candidates and limits in shadow have seen live traffic for as long as the traffic repeats itself, at least a day.
-- [ ] The share of `candidate_denied` in the metrics is about what this document says.
+- [ ] The share of `denied` in `weir_candidate_decisions_total` is about what this document says.
 - [ ] Whom the numbers deny is known: `weir simulate --impact` lists the ids.
 ";
 
