@@ -120,13 +120,14 @@ fn github_gets_one_command_per_problem() {
     let lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.len(), 4, "{out}");
     assert!(
-        lines[3].starts_with("::error file=t.yaml,line=4,col=1,endColumn=2,title=invalid rules::test `t` failed%0A")
+        lines[3]
+            .starts_with("::error file=t.yaml,line=4,col=1,endColumn=2,title=failing-test::test `t` failed%0Astep 1:")
     );
     assert!(
         lines[1].starts_with("::warning file=w.yaml,line=2,col=37,endColumn=43,title=whole-ipv6-address::a client "),
         "{out}"
     );
-    assert!(lines[2].starts_with("::error file=b.yaml,line=2,col=37,endColumn=43,title=invalid rules::"), "{out}");
+    assert!(lines[2].starts_with("::error file=b.yaml,line=2,col=37,endColumn=43,title=invalid-rules::"), "{out}");
     assert!(lines.iter().all(|line| line.contains("%0A")), "{out}");
 }
 

@@ -150,6 +150,7 @@ fn weir(name: &str) -> Field {
         "target" => Field::Target,
         "host" => Field::Host,
         "status" => Field::Status,
+        "bytes" => Field::Bytes,
         "verdict" => Field::Verdict,
         "user_agent" => Field::Header("user-agent".into()),
         "referer" => Field::Header("referer".into()),

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Checked, problems, severity};
+use super::{Checked, Finding, findings, severity};
 use crate::config::{Lint, Problem};
 
 /// Returns what was checked and all problems, errors first in each file. `errors` and `warnings` also count the problems that
@@ -24,7 +24,7 @@ pub(super) fn document(checked: &[Checked]) -> Value {
         "checked": checked.iter().map(each).collect::<Vec<_>>(),
         "errors": checked.iter().map(Checked::errors).sum::<usize>(),
         "warnings": checked.iter().map(|checked| checked.report.warnings).sum::<usize>(),
-        "problems": problems(checked).map(|(problem, help)| shown(&problem, help)).collect::<Vec<_>>(),
+        "problems": findings(checked).map(|Finding { problem, help, .. }| shown(&problem, help)).collect::<Vec<_>>(),
     })
 }
 

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use crate::commands::colors::{self, Palette};
 use crate::commands::print::counted;
 use crate::commands::test::{Tally, TestedFile};
-use crate::config::{Problem, Report, Severity};
+use crate::config::{Lint, Problem, Report, Severity};
 
 /// `--format`
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +44,20 @@ pub(super) struct Checked {
     pub(super) report: Report,
 }
 
+/// The name of a mistake that keeps rules from loading.
+const INVALID_RULES: &str = "invalid-rules";
+
+/// The name of a test that fails.
+const FAILING_TEST: &str = "failing-test";
+
+/// A problem for programs.
+struct Finding<'c> {
+    problem: Cow<'c, Problem>,
+    help: &'c str,
+    /// That of the lint, [`INVALID_RULES`] or [`FAILING_TEST`].
+    name: &'static str,
+}
+
 impl Checked {
     /// Returns whether it passes: without errors, and if it `is_strict`, without warnings.
     pub(super) const fn passes(&self, is_strict: bool) -> bool {
@@ -63,13 +77,18 @@ impl Checked {
         self.report.errors + self.failed_tests.len().max(usize::from(self.failure.is_some()))
     }
 
-    /// All problems, each with its help.
-    fn problems(&self) -> Vec<(Cow<'_, Problem>, &str)> {
+    /// All problems.
+    fn findings(&self) -> Vec<Finding<'_>> {
+        let of_tests = |problem, help| Finding { problem, help, name: FAILING_TEST };
         let failure = self.failure.iter().filter(|_| self.failed_tests.is_empty()).map(|(message, details)| {
-            (Cow::Owned(Problem::of_file(&self.name, message.clone(), "")), details.trim_end())
+            of_tests(Cow::Owned(Problem::of_file(&self.name, message.clone(), "")), details.trim_end())
         });
-        let others = self.failed_tests.iter().chain(&self.report.problems);
-        failure.chain(others.map(|problem| (Cow::Borrowed(problem), problem.help.as_str()))).collect()
+        let failed = self.failed_tests.iter().map(|problem| of_tests(Cow::Borrowed(problem), &problem.help));
+        let others = self.report.problems.iter().map(|problem| {
+            let name = problem.lint.map_or(INVALID_RULES, Lint::name);
+            Finding { problem: Cow::Borrowed(problem), help: &problem.help, name }
+        });
+        failure.chain(failed).chain(others).collect()
     }
 
     /// Prints the problems to `err`, and a summary to `out` if it passes, or else to `err`.
@@ -134,9 +153,9 @@ pub(super) fn print(format: Format, checked: &[Checked], out: &mut dyn Write) ->
     }
 }
 
-/// Returns all problems, each with its help.
-fn problems(checked: &[Checked]) -> impl Iterator<Item = (Cow<'_, Problem>, &str)> {
-    checked.iter().flat_map(Checked::problems)
+/// Returns all problems.
+fn findings(checked: &[Checked]) -> impl Iterator<Item = Finding<'_>> {
+    checked.iter().flat_map(Checked::findings)
 }
 
 /// `error` or `warning`, the word of all formats.

@@ -4,35 +4,40 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use super::{Checked, problems, severity};
-use crate::config::{Lint, Problem};
+use super::{Checked, FAILING_TEST, Finding, INVALID_RULES, findings, severity};
+use crate::config::Lint;
 
 /// The rule of problems that are errors.
-const INVALID: &str = "invalid-rules";
-
 /// Returns a log of one run.
 pub(super) fn document(checked: &[Checked]) -> Value {
     let lints = Lint::ALL.iter().map(|lint| rule(lint.name(), lint.reason(), lint.advice(), "warning"));
     let invalid = rule(
-        INVALID,
+        INVALID_RULES,
         "Rules with a mistake do not load.",
         "Correct the mistake: until then a new process does not start, and a running one keeps its last good rules.",
         "error",
     );
-    let rules: Vec<Value> = lints.chain([invalid]).collect();
+    let failing = rule(
+        FAILING_TEST,
+        "A test beside the rules gets another answer than it expects.",
+        "Correct the rules or the test. A gateway starts all the same: it does not run tests.",
+        "error",
+    );
+    let rules: Vec<Value> = lints.chain([invalid, failing]).collect();
     json!({
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [{
             "tool": { "driver": { "name": "weir", "version": env!("CARGO_PKG_VERSION"), "rules": rules } },
             "columnKind": "unicodeCodePoints",
-            "results": problems(checked).map(|(problem, help)| result(&problem, help)).collect::<Vec<_>>(),
+            "results": findings(checked).map(|found| result(&found)).collect::<Vec<_>>(),
         }],
     })
 }
 
 fn rule(name: &str, reason: &str, advice: &str, level: &str) -> Value {
-    let silence = if name == INVALID { String::new() } else { format!(" Silence it with `ignore_lints: [{name}]`.") };
+    let is_lint = ![INVALID_RULES, FAILING_TEST].contains(&name);
+    let silence = if is_lint { format!(" Silence it with `ignore_lints: [{name}]`.") } else { String::new() };
     json!({
         "id": name,
         "shortDescription": { "text": reason },
@@ -41,10 +46,11 @@ fn rule(name: &str, reason: &str, advice: &str, level: &str) -> Value {
     })
 }
 
-fn result(problem: &Problem, help: &str) -> Value {
-    let name = problem.lint.map_or(INVALID, Lint::name);
-    // The rules are in the order of the lints, the rule of errors last.
-    let index = Lint::ALL.iter().position(|lint| Some(*lint) == problem.lint).unwrap_or(Lint::ALL.len());
+fn result(found: &Finding<'_>) -> Value {
+    let Finding { problem, help, name } = found;
+    // The rules are in the order of the lints, with those of errors behind them.
+    let of_lint = Lint::ALL.iter().position(|lint| Some(*lint) == problem.lint);
+    let index = of_lint.unwrap_or(Lint::ALL.len() + usize::from(*name == FAILING_TEST));
     let mut place = json!({ "artifactLocation": { "uri": uri(&problem.file) } });
     if let Some(at) = problem.place {
         let end = at.column.saturating_add(at.width);
@@ -54,7 +60,7 @@ fn result(problem: &Problem, help: &str) -> Value {
             place["region"]["snippet"] = json!({ "text": line });
         }
     }
-    let text = match help {
+    let text = match *help {
         "" => problem.message.clone(),
         help => format!("{}: {help}", problem.message),
     };

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::commands::colors::Palette;
 use crate::config::{Place, Problem};
 use crate::engine::text::quote::quoted;
+use crate::message::lossless::shown;
 
 /// `--format`
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -81,6 +82,8 @@ impl<'a> Results<'a> {
         if let (true, Some(failure)) = (self.is_for_people(), &result.failure) {
             let (Palette { name: style, .. }, TestResult { file, name, .. }) = (self.palette, &result);
             let TestFailure { line, details } = failure;
+            // A name may control a terminal, or begin a line that a pipeline takes for a command.
+            let name = shown(name);
             if details.ends_with('\n') {
                 write!(self.out, "{file}:{line}: {style}{name}{style:#}\n{details}")?;
             } else {
@@ -99,13 +102,11 @@ impl<'a> Results<'a> {
     /// Returns each test that failed as a problem of its file, at the line of the step that differs.
     pub(super) fn failures(&self) -> Vec<Problem> {
         let failed = self.all.iter().filter_map(|result| Some((result, result.failure.as_ref()?)));
-        let problem = |(result, failure): (&TestResult, &TestFailure)| Problem {
-            place: Some(failure.place()),
-            ..Problem::of_file(
-                &result.file,
-                format!("test {} failed", quoted(&result.name)),
-                failure.details.trim_end(),
-            )
+        let problem = |(result, failure): (&TestResult, &TestFailure)| {
+            let lines = failure.details.lines().map(|line| line.strip_prefix("  ").unwrap_or(line));
+            let message = format!("test {} failed", quoted(&result.name));
+            let found = Problem::of_file(&result.file, message, &lines.collect::<Vec<_>>().join("\n"));
+            Problem { place: Some(failure.place()), ..found }
         };
         failed.map(problem).collect()
     }
