@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use serde_json::Value;
+
 use crate::support::binary;
 use crate::support::programs::installed;
 use crate::support::redis::{RedisConfig, RedisServer};
@@ -444,4 +446,13 @@ fn a_process_without_descriptors_waits_and_recovers() {
     becomes("connections are accepted again", 1, || weir.metric("weir_http_connections"));
     assert_eq!(weir.get("/", &[]).status(), 200);
     assert!(weir.metric("weir_http_accept_errors_total") >= 1);
+}
+
+#[test]
+fn each_line_of_a_log_in_json_is_an_object_also_with_warnings_about_rules() {
+    let limits = "limits: { A: { by: ip/64, count: 5, period: 1s, review_by: 2020-01-01 } }";
+    let log = Weir::serve(limits, &["--log-format", "json"]).log();
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let warning = lines.iter().find(|line| line["level"] == "WARN").expect(&log);
+    assert!(warning["fields"]["message"].as_str().unwrap().contains("[review-due]"), "{warning}");
 }

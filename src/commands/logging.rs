@@ -65,6 +65,10 @@ impl LogArgs {
     pub(super) fn denials(&self) -> DenialLog {
         DenialLog::new(self.log_denials.0, self.log_ids)
     }
+
+    pub(super) fn is_json(&self) -> bool {
+        self.log_format == LogFormat::Json
+    }
 }
 
 /// Checks the filter.

@@ -160,7 +160,11 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let mut override_feeds = args.override_feeds.feeds(&args.rules, &compiler).map_err(Failure::bad_input)?;
     let (mut reloader, loaded) = Reloader::start(args.rules.files(), compiler);
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
-    write!(err, "{}", loaded.report.styled(colors::of_reports()))?;
+    if args.log.is_json() {
+        reload::log_warnings(&loaded.report);
+    } else {
+        write!(err, "{}", loaded.report.styled(colors::of_reports()))?;
+    }
     args.announce(&rules, upstream.as_ref());
 
     let (accept, gateways, certificates) = args.accept().map_err(Failure::bad_input)?;

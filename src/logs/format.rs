@@ -408,6 +408,8 @@ mod tests {
         let told = given.of_log([&b"1.005 0.001 k"[..]].into_iter()).unwrap().told;
         assert!(told.is_arrival && told.took && told.header("x-api-key") && !told.client);
         assert_eq!(told.precision, Micros(1_000));
+        let own = detected(r#"{"time":"2026-11-21T04:00:06Z","duration_ms":1,"bytes":5,"protocol":"HTTP/1.1"}"#);
+        assert!(own.unwrap().told.bytes);
         let caddy = detected(r#"{"ts":1.5,"logger":"http.log.access","request":{"method":"GET"}}"#).unwrap();
         assert!(matches!(caddy.told.headers, ToldHeaders::AllBut(_)) && !caddy.told.header("cookie"));
     }

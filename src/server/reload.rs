@@ -106,9 +106,7 @@ impl Reloader {
             tracing::error!("the rules are broken, the last good ones stay in force:\n{}", loaded.report);
             return ReloadResult::Broken(loaded.report);
         };
-        if loaded.report.warnings > 0 {
-            tracing::warn!("the rules have warnings:\n{}", loaded.report);
-        }
+        log_warnings(&loaded.report);
         tracing::info!(limits = rules.limits().len(), "new rules are in force");
         self.reviewed = rules.effective_from;
         shared.replace(rules, reader);
@@ -123,6 +121,13 @@ impl Reloader {
     fn reviews_due(&mut self, shared: &Shared) -> Vec<(String, String)> {
         let now = self.compiler.clock.now();
         shared.reviews_due(std::mem::replace(&mut self.reviewed, now), now)
+    }
+}
+
+/// Logs the warnings about rules that have no errors.
+pub fn log_warnings(report: &Report) {
+    if report.warnings > 0 {
+        tracing::warn!("the rules have warnings:\n{report}");
     }
 }
 
