@@ -1,6 +1,7 @@
 //! Operators' work with buckets, by the admin API and `weir bucket`, in memory and in Redis, and its effect on clients.
 
 mod api;
+mod at_once;
 mod blocks;
 mod buckets;
 mod candidates;

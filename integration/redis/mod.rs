@@ -16,6 +16,7 @@ mod notes;
 mod outages;
 mod promises;
 mod quotas;
+mod remembered_denials;
 mod sentinel;
 mod servers;
 mod told;

@@ -32,6 +32,7 @@ mod new_keys;
 pub mod operator;
 mod record;
 pub mod recording;
+mod remembered_denials;
 mod response_body;
 mod scripts;
 mod settlement;
@@ -47,6 +48,7 @@ pub use delays::{DEFAULT_MAX_DELAYED, DelayBounds};
 pub use key_bounds::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
 pub use live::KnownOverride;
 use new_keys::RecentKeys;
+use remembered_denials::RememberedDenials;
 pub use settlement::Settlement;
 use settlement::Settler;
 use shared::Snapshot;
@@ -71,6 +73,8 @@ pub struct Limiter {
     checker: RefCell<Checker>,
     /// The keys that this worker has charged in a remote store.
     recent: Option<RecentKeys>,
+    /// Those of a remote store.
+    remembered: RememberedDenials,
     /// Renews slots. Started by the first request that can hold one.
     keeper: OnceCell<AbortOnDropHandle<()>>,
     /// The durations since [`Self::flush`]. Adding to the shared histogram takes
@@ -102,6 +106,7 @@ impl Limiter {
             blocks: RefCell::new(Cache::new(shared.blocks.clone())),
             recording: RefCell::new(Cache::new(shared.recording.clone())),
             recent: store.is_remote().then(RecentKeys::new),
+            remembered: RememberedDenials::default(),
             keeper: OnceCell::new(),
             seconds: shared.metrics.listeners.decision_seconds.map(Timer::local),
             failure_log: Throttle::default(),
@@ -117,6 +122,7 @@ impl Limiter {
     pub fn flush(&self) {
         self.seconds.iter().for_each(|(_, timer)| timer.flush());
         self.delays.flush();
+        self.remembered.flush();
         self.note_store();
         let view = self.view();
         view.flush_denials(false);

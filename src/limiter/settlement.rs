@@ -12,6 +12,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::decision_request::DecisionRequest;
 use super::failure_policy::failure;
+use super::remembered_denials::gives_back;
 use super::response_body::{ResponseBody, UninspectedLog};
 use super::{Limiter, Shared, View};
 use crate::clock::micros;
@@ -273,6 +274,9 @@ impl Settler {
         self.calls.spawn_on(
             async move {
                 let decided = settler.store.decide(&job.batch()).await;
+                if job.charges.iter().any(gives_back) {
+                    settler.shared.give_back();
+                }
                 if let Err(error) = &decided {
                     settler.shared.metrics.store.errors[failure(error)].inc();
                     settler.shared.metrics.store.reports_dropped[job.kind].inc();

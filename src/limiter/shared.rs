@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -39,6 +39,8 @@ pub struct Shared {
     pub(super) most_denied: MostDenied,
     /// Buckets of limits with `on_store_error: local`. A table of its own, so that they are full when the store fails.
     pub(crate) local: MemoryStore,
+    /// How often this process has given tokens back to buckets of a remote store.
+    given_back: AtomicU64,
     /// When the store failed last, until `local` is emptied.
     pub(super) store_failed: Mutex<Option<Instant>>,
     pub(super) bounds: KeyBounds,
@@ -94,11 +96,21 @@ impl Shared {
             denial_log,
             most_denied: MostDenied::default(),
             local,
+            given_back: AtomicU64::default(),
             store_failed,
             bounds,
             keys: Arc::default(),
             delays: DelayBounds::default(),
         }
+    }
+
+    /// Changes whenever this process gives tokens back to buckets of a remote store: what was denied may pass.
+    pub(super) fn given_back(&self) -> u64 {
+        self.given_back.load(Ordering::Acquire)
+    }
+
+    pub(super) fn give_back(&self) {
+        self.given_back.fetch_add(1, Ordering::Release);
     }
 
     #[must_use]

@@ -5,7 +5,9 @@ use std::time::Instant;
 use tokio::time::timeout;
 
 use super::decision_request::DecisionRequest;
+use super::remembered_denials::{Call, gives_back};
 use super::{Limiter, View};
+use crate::clock::micros;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
@@ -27,9 +29,20 @@ impl Limiter {
         let [charges, reported] = &batches;
         if !reported.charges.is_empty() {
             // In a box, as few requests report.
-            return Box::pin(self.wait(self.store.decide_in_turn(&batches), asked.deadline)).await;
+            let decided = Box::pin(self.wait(self.store.decide_in_turn(&batches), asked.deadline)).await;
+            if batches.iter().any(|batch| batch.charges.iter().any(gives_back)) {
+                self.shared.give_back();
+            }
+            return decided;
         }
-        self.wait(self.store.decide(charges), asked.deadline).await
+        let Batch { charges: plan, effective_from, now } = *charges;
+        let call = Call { charges: plan, effective_from, now, given_back: self.shared.given_back() };
+        if let Some(known) = self.recall(&call) {
+            return Ok(known);
+        }
+        let decided = self.wait(self.store.decide(charges), asked.deadline).await?;
+        self.note_answer(&call, &decided, micros(asked.start.elapsed()));
+        Ok(decided)
     }
 
     fn ask_memory(&self, store: &MemoryStore, batches: &[Batch<'_>; 2]) -> Result<Decisions, StoreError> {

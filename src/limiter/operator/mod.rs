@@ -156,6 +156,7 @@ impl Operator {
         let batches: Vec<Batch<'_>> = steps.iter().map(|charges| Batch { charges, effective_from, now }).collect();
         let decided = self.limiter.store.decide_in_turn(&batches).await?;
         if change.is_some() && self.limiter.store.is_remote() {
+            self.limiter.shared.give_back();
             // The memory that replaces a failed store must know the change, too.
             let _ = self.limiter.shared.local.decide_in_turn(&batches);
         }

@@ -52,6 +52,10 @@ metrics! {
             "weir_store_corrupt_values_total",
             "Stored values that were not a bucket and counted as a full one",
         );
+        remembered_denials: IntCounter = counter(
+            "weir_remembered_denials_total",
+            "Requests denied by an answer of Redis to the same request a moment before, without asking again",
+        );
         leased_decisions: IntCounter = counter("weir_leased_decisions_total", "Charges decided from leases, without asking Redis");
         leased_tokens: IntGauge = gauge("weir_leased_tokens", "Tokens left in leases");
         /// With Redis, those of limits that are kept here while it is down.

@@ -1,0 +1,243 @@
+//! Denials that hold for a moment: a flood on one id asks Redis some ten times a second, and not for each request.
+//!
+//! What is remembered is the store's answer to a plan, until its shortest `Retry-After` ends. It answers the same plan and no other: a reload,
+//! an override and a reset of a limit make other charges. What gives tokens back through this process ends all of it, at all workers. What
+//! another gateway gives back is unknown here for at most [`LONGEST`].
+
+use std::cell::{Cell, RefCell};
+
+use smallvec::SmallVec;
+
+use super::Limiter;
+use crate::engine::algorithms::by_fingerprint::ByFingerprint;
+use crate::engine::algorithms::charge::{Charge, Dated, Mode};
+use crate::engine::algorithms::decision::{Decision, Decisions};
+use crate::engine::algorithms::micros::Micros;
+
+/// The time for which an answer is remembered, in microseconds.
+const LONGEST: Micros = Micros(100_000);
+
+/// The most answers that a worker remembers: some 2 MiB.
+const MOST: usize = 4_096;
+
+/// The answers that a worker remembers.
+#[derive(Default)]
+pub(super) struct RememberedDenials {
+    /// By the sum of the fingerprints of all charges.
+    answers: RefCell<ByFingerprint<u128, Remembered>>,
+    /// The value of `Shared::given_back` for which they hold.
+    given_back: Cell<u64>,
+}
+
+struct Remembered {
+    charges: SmallVec<[Charge; 1]>,
+    effective_from: Micros,
+    /// Before the store was asked, so that no wait that it told has ended when this does.
+    from: Micros,
+    until: Micros,
+    /// When the store had answered, so that who waits as told is not early.
+    answered: Micros,
+    decisions: Decisions,
+}
+
+/// A call to the store.
+pub(super) struct Call<'c> {
+    pub(super) charges: &'c [Charge],
+    pub(super) effective_from: Micros,
+    /// When it began.
+    pub(super) now: Micros,
+    /// [`Shared::given_back`](super::Shared::given_back) at that time.
+    pub(super) given_back: u64,
+}
+
+impl RememberedDenials {
+    /// Returns the store's answer to the same charges, if it denied them a moment ago.
+    fn recall(&self, call: &Call<'_>) -> Option<Decisions> {
+        let mut answers = self.answers.borrow_mut();
+        if answers.is_empty() {
+            return None;
+        }
+        if self.given_back.get() != call.given_back {
+            answers.clear();
+            return None;
+        }
+        let known = answers.get(&sum(call.charges))?;
+        let is_same = known.effective_from == call.effective_from && *known.charges == *call.charges;
+        if !is_same || !(known.from..known.until).contains(&call.now) {
+            return None;
+        }
+        let elapsed = call.now.0.saturating_sub(known.answered.0);
+        let left = |span: Option<Micros>| span.map(|span| Micros(span.0.saturating_sub(elapsed)));
+        let decision = |known: &Decision| Decision {
+            retry_after: left(known.retry_after),
+            reset_after: left(known.reset_after),
+            ..*known
+        };
+        Some(known.decisions.iter().map(decision).collect())
+    }
+
+    /// Remembers the store's answer, after `took`, if it is a denial that does not change until somebody gives tokens back.
+    fn remember(&self, call: &Call<'_>, decisions: &Decisions, took: Micros) {
+        let Call { charges, effective_from, now, given_back } = *call;
+        if !decisions.iter().any(Decision::is_denied) || !decisions.details.is_empty() || !charges.iter().all(is_plain)
+        {
+            return;
+        }
+        let short = decisions.iter().filter(|decision| decision.is_short());
+        let hold = short.filter_map(|decision| decision.retry_after).fold(LONGEST, Micros::min);
+        let mut answers = self.answers.borrow_mut();
+        if self.given_back.replace(given_back) != given_back {
+            answers.clear();
+        }
+        let key = sum(charges);
+        if answers.len() < MOST || answers.contains_key(&key) {
+            let remembered = Remembered {
+                charges: charges.iter().cloned().collect(),
+                effective_from,
+                from: now,
+                until: now.after(hold),
+                answered: now.after(took),
+                decisions: decisions.iter().copied().collect(),
+            };
+            answers.insert(key, remembered);
+        }
+    }
+
+    /// Forgets everything. Must be called about once a second: most of it has ended.
+    pub(super) fn flush(&self) {
+        self.answers.borrow_mut().clear();
+    }
+}
+
+impl Limiter {
+    /// Returns what a remote store answered to the same charges a moment ago, if it denied them.
+    pub(super) fn recall(&self, call: &Call<'_>) -> Option<Decisions> {
+        let decisions = self.remembered.recall(call)?;
+        self.shared.metrics.store.remembered_denials.inc();
+        Some(decisions)
+    }
+
+    /// Takes note of a remote store's answer, after `took`.
+    pub(super) fn note_answer(&self, call: &Call<'_>, decisions: &Decisions, took: Micros) {
+        if call.charges.iter().any(gives_back) {
+            self.shared.give_back();
+        } else {
+            self.remembered.remember(call, decisions, took);
+        }
+    }
+}
+
+/// Returns true if a charge may let a request pass that was denied before.
+pub(super) fn gives_back(charge: &Charge) -> bool {
+    matches!(charge.mode, Mode::Refund | Mode::Reset)
+}
+
+/// Returns true if a charge that does not fit stays so until its `retry_after`, and changes nothing.
+fn is_plain(charge: &Charge) -> bool {
+    let is_spend = charge.mode == Mode::Spend && charge.dated == Dated::No && !charge.counts_denied();
+    is_spend
+        && charge.numbers.algorithm().has_tokens()
+        && charge.input.is_none()
+        && charge.lease.is_none()
+        && !charge.origin.is_candidate()
+}
+
+fn sum(charges: &[Charge]) -> u128 {
+    charges.iter().fold(0, |sum: u128, charge| sum.wrapping_add(charge.bucket.fingerprint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithms::charge::{Bucket, ChargeOrigin};
+    use crate::engine::algorithms::decision::Outcome;
+    use crate::engine::algorithms::numbers::Numbers;
+
+    fn charge(id: u128, cost: u64) -> Charge {
+        let numbers = Numbers::new(5, 5, 60_000_000_000).unwrap();
+        let charge = Charge::new(Bucket::new("L:k", id), numbers, cost, Mode::Spend);
+        Charge { origin: ChargeOrigin::new(0, true), ..charge }
+    }
+
+    fn denied(retry_after: Option<u64>) -> Decisions {
+        let retry_after = retry_after.map(Micros);
+        [Decision { retry_after, reset_after: Some(Micros(1_000_000)), ..Decision::never() }].into_iter().collect()
+    }
+
+    fn call(charges: &[Charge], effective_from: u64, now: u64, given_back: u64) -> Call<'_> {
+        Call { charges, effective_from: Micros(effective_from), now: Micros(now), given_back }
+    }
+
+    /// `retry_after` and `reset_after`.
+    type Told = (Option<u64>, Option<u64>);
+
+    /// Remembers an answer at 1 s, which took 100 us, and returns what is told of the wait and the reset later.
+    fn asking(charges: &[Charge], answer: &Decisions) -> impl Fn(&Call<'_>) -> Option<Told> + use<> {
+        let memory = RememberedDenials::default();
+        memory.remember(&call(charges, 1, 1_000_000, 7), answer, Micros(100));
+        move |call| {
+            let known = memory.recall(call)?;
+            Some((known[0].retry_after.map(|wait| wait.0), known[0].reset_after.map(|wait| wait.0)))
+        }
+    }
+
+    #[test]
+    fn an_answer_holds_for_its_charges_until_its_wait_ends() {
+        let one = [charge(1, 1)];
+        let asked = asking(&one, &denied(Some(40_000)));
+        assert_eq!(asked(&call(&one, 1, 1_000_000, 7)), Some((Some(40_000), Some(1_000_000))));
+        assert_eq!(asked(&call(&one, 1, 1_039_999, 7)), Some((Some(101), Some(960_101))));
+        for (charges, from, now) in [
+            (&one[..], 1, 1_040_000),
+            (&one, 1, 999_999),
+            (&one, 2, 1_000_000),
+            (&[charge(1, 2)], 1, 1_000_000),
+            (&[charge(2, 1)], 1, 1_000_000),
+            (&[charge(1, 1), charge(0, 1)], 1, 1_000_000),
+        ] {
+            assert_eq!(asked(&call(charges, from, now, 7)), None, "{charges:?} {from} {now}");
+        }
+        // Tokens that were given back end it for good.
+        assert_eq!([8, 7].map(|given_back| asked(&call(&one, 1, 1_000_000, given_back))), [None, None]);
+        for never in [None, Some(u64::MAX)] {
+            let asked = asking(&one, &denied(never));
+            assert!(asked(&call(&one, 1, 1_099_999, 7)).is_some() && asked(&call(&one, 1, 1_100_000, 7)).is_none());
+        }
+    }
+
+    #[test]
+    fn the_shortest_wait_of_several_ends_an_answer() {
+        let both = [charge(1, 1), charge(2, 1)];
+        let answers = [denied(Some(50_000)), denied(Some(20_000))];
+        let asked = asking(&both, &answers.iter().map(|answer| answer[0]).collect());
+        assert_eq!(asked(&call(&both, 1, 1_019_999, 7)), Some((Some(30_101), Some(980_101))));
+        assert_eq!(asked(&call(&both, 1, 1_020_000, 7)), None);
+    }
+
+    #[test]
+    fn what_may_change_is_not_remembered() {
+        let allowed: Decisions = [Decision { outcome: Outcome::Allowed, ..Decision::never() }].into_iter().collect();
+        let counting = Numbers::sliding_window(5, 60_000_000_000, true).unwrap();
+        for (charge, decisions) in [
+            (charge(1, 1), allowed),
+            (Charge { numbers: counting, ..charge(1, 1) }, denied(Some(1_000))),
+            (Charge { dated: Dated::Reserved, ..charge(1, 1) }, denied(Some(1_000))),
+            (Charge { mode: Mode::Check, ..charge(1, 1) }, denied(Some(1_000))),
+        ] {
+            let memory = RememberedDenials::default();
+            memory.remember(&call(std::slice::from_ref(&charge), 0, 0, 0), &decisions, Micros(0));
+            assert!(memory.answers.borrow().is_empty(), "{charge:?}");
+        }
+    }
+
+    #[test]
+    fn answers_are_bounded() {
+        let memory = RememberedDenials::default();
+        for id in 0..5_000 {
+            memory.remember(&call(&[charge(id, 1)], 0, 0, 0), &denied(Some(1_000)), Micros(0));
+        }
+        assert_eq!(memory.answers.borrow().len(), MOST);
+        memory.flush();
+        assert!(memory.answers.borrow().is_empty());
+    }
+}
