@@ -22,7 +22,7 @@ const BEFORE: Micros = Micros(24 * 3_600 * 1_000_000);
 
 #[derive(clap::Args, Debug)]
 pub(super) struct LogArgs {
-    /// An access log, compressed with gzip or zstd or not, or a directory of them; `-` reads standard input; several are
+    /// An access log, plain or compressed with gzip, zstd, bzip2 or xz, or a directory of them; `-` reads standard input; several are
     /// merged by time
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,

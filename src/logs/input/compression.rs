@@ -2,7 +2,9 @@
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
+use bzip2::bufread::MultiBzDecoder;
 use flate2::bufread::MultiGzDecoder;
+use lzma_rust2::XzReader;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
@@ -13,6 +15,9 @@ const READ: usize = 128 * 1024;
 
 /// The largest window of zstd, which is the memory that a file may ask for: that of `zstd --long`.
 const MAX_WINDOW: u64 = 128 * 1024 * 1024;
+
+/// The largest dictionary of xz with what the decoder needs beside, in KiB: the largest of `xz -9` has 64 MiB.
+const XZ_MEMORY: u32 = 128 * 1024;
 
 const GZIP: [u8; 2] = [0x1F, 0x8B];
 const BZIP2: [u8; 3] = *b"BZh";
@@ -28,19 +33,20 @@ pub(super) fn decompressed(source: impl Read + Send + 'static, progress: Progres
     let mut source = Counted { source, progress };
     let mut magic = Vec::with_capacity(4);
     source.by_ref().take(4).read_to_end(&mut magic)?;
-    for (start, name, command) in [(&BZIP2[..], "bzip2", "bzcat"), (&XZ[..], "xz", "xzcat")] {
-        if magic.starts_with(start) {
-            let way_out = format!("it is compressed with {name}; give the output of `{command}` as standard input");
-            return Err(io::Error::new(io::ErrorKind::Unsupported, way_out));
-        }
-    }
     let is_gzip = magic.starts_with(&GZIP);
+    let is_bzip2 = magic.starts_with(&BZIP2);
+    let is_xz = magic == XZ;
     let is_zstd = magic == ZSTD || magic.get(1..) == Some(&SKIPPABLE);
     let source = Cursor::new(magic).chain(source);
+    let buffered = |source| BufReader::with_capacity(READ, source);
     Ok(if is_gzip {
-        without_zeros(MultiGzDecoder::new(BufReader::with_capacity(READ, source)))
+        without_zeros(MultiGzDecoder::new(buffered(source)))
+    } else if is_bzip2 {
+        without_zeros(MultiBzDecoder::new(buffered(source)))
+    } else if is_xz {
+        without_zeros(XzReader::new_mem_limit(buffered(source), true, XZ_MEMORY))
     } else if is_zstd {
-        without_zeros(Zstd::new(BufReader::with_capacity(READ, source)))
+        without_zeros(Zstd::new(buffered(source)))
     } else {
         without_zeros(source)
     })
