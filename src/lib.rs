@@ -50,7 +50,7 @@
 //!
 //! - The engine does no I/O, reads no clock and cannot wait: time is an argument.
 //! - A request is charged once, before its body is read, by one call to the store. If any enforced limit denies it, no
-//!   bucket of the request changes, in memory as in Redis.
+//!   bucket of the request changes, in memory as in Redis. What Redis has denied a moment ago may be denied without a call.
 //! - Counting is exact: integers only, below 2^53, where Redis' Lua is exact, too. Both stores give the same answers.
 //! - The starts of months and years are computed when rules load, from time zones that are compiled in. No decision
 //!   looks up a time zone, and all gateways know the same ones.

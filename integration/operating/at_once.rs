@@ -1,4 +1,4 @@
-//! What gives tokens to an id that was denied a moment ago lets its next request pass.
+//! A change that gives tokens to an id which was just denied lets its next request pass.
 
 use super::{LIMITS, done, each_store, serve, spend};
 use crate::support::weir::Weir;

@@ -85,7 +85,9 @@ impl Shared {
         let mut rules = if live.resets.is_empty() { rules } else { rules.with_resets(&live.resets) };
         if !live.list.is_empty() {
             let list = live.list.iter().map(|known| known.given.clone()).collect();
-            rules = live.apply(&rules, list, rules.effective_from);
+            // They may have changed while the rules were compiled.
+            let effective_from = rules.effective_from.max(self.snapshot.load().rules.effective_from);
+            rules = live.apply(&rules, list, effective_from);
             self.count_overrides(&live);
         }
         self.put(rules);

@@ -1,23 +1,26 @@
-//! Denials that hold for a moment: a flood on one id asks Redis some ten times a second, and not for each request.
+//! Denials that hold for a moment: a flood on one id asks Redis about ten times per second, not once per request.
 //!
-//! What is remembered is the store's answer to a plan, until its shortest `Retry-After` ends. It answers the same plan and no other: a reload,
+//! The store's answer to a plan is remembered until its shortest `Retry-After` ends. It answers the same plan and no other: a reload,
 //! an override and a reset of a limit make other charges. What gives tokens back through this process ends all of it, at all workers. What
-//! another gateway gives back is unknown here for at most [`LONGEST`].
+//! another gateway gives back, or the store of a cluster by itself, is unknown here for at most [`LONGEST`].
 
 use std::cell::{Cell, RefCell};
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
 use super::Limiter;
+use crate::clock::micros;
 use crate::engine::algorithms::by_fingerprint::ByFingerprint;
 use crate::engine::algorithms::charge::{Charge, Dated, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
+use crate::store::StoreError;
 
 /// The time for which an answer is remembered, in microseconds.
 const LONGEST: Micros = Micros(100_000);
 
-/// The most answers that a worker remembers: some 2 MiB.
+/// The most answers that a worker remembers: some 2 MiB with one charge each. A full table takes no other until it is emptied.
 const MOST: usize = 4_096;
 
 /// The answers that a worker remembers.
@@ -25,18 +28,19 @@ const MOST: usize = 4_096;
 pub(super) struct RememberedDenials {
     /// By the sum of the fingerprints of all charges.
     answers: RefCell<ByFingerprint<u128, Remembered>>,
-    /// The value of `Shared::given_back` for which they hold.
+    /// They hold for this value of `Shared::given_back`.
     given_back: Cell<u64>,
 }
 
 struct Remembered {
     charges: SmallVec<[Charge; 1]>,
     effective_from: Micros,
-    /// Before the store was asked, so that no wait that it told has ended when this does.
-    from: Micros,
-    until: Micros,
-    /// When the store had answered, so that who waits as told is not early.
-    answered: Micros,
+    /// When the store was asked: no wait that it told has ended `hold` later.
+    asked: Instant,
+    now: Micros,
+    hold: Micros,
+    /// The time that the store took to answer. A client that waits as told must not be early.
+    took: Micros,
     decisions: Decisions,
 }
 
@@ -44,7 +48,9 @@ struct Remembered {
 pub(super) struct Call<'c> {
     pub(super) charges: &'c [Charge],
     pub(super) effective_from: Micros,
-    /// When it began.
+    /// When its request arrived.
+    pub(super) asked: Instant,
+    /// The same by the clock of the limits, which may step back, and goes as a test wants it to.
     pub(super) now: Micros,
     /// [`Shared::given_back`](super::Shared::given_back) at that time.
     pub(super) given_back: u64,
@@ -63,10 +69,14 @@ impl RememberedDenials {
         }
         let known = answers.get(&sum(call.charges))?;
         let is_same = known.effective_from == call.effective_from && *known.charges == *call.charges;
-        if !is_same || !(known.from..known.until).contains(&call.now) {
+        // By both clocks.
+        let by_limits = call.now.0.checked_sub(known.now.0).map(Micros);
+        let by_machine = call.asked.checked_duration_since(known.asked).map(micros);
+        let holds = |elapsed: Option<Micros>| elapsed.is_some_and(|elapsed| elapsed < known.hold);
+        if !is_same || !holds(by_limits) || !holds(by_machine) {
             return None;
         }
-        let elapsed = call.now.0.saturating_sub(known.answered.0);
+        let elapsed = by_limits.unwrap_or_default().0.saturating_sub(known.took.0);
         let left = |span: Option<Micros>| span.map(|span| Micros(span.0.saturating_sub(elapsed)));
         let decision = |known: &Decision| Decision {
             retry_after: left(known.retry_after),
@@ -76,9 +86,9 @@ impl RememberedDenials {
         Some(known.decisions.iter().map(decision).collect())
     }
 
-    /// Remembers the store's answer, after `took`, if it is a denial that does not change until somebody gives tokens back.
+    /// Remembers what the store has answered, if it is a denial that does not change until somebody gives tokens back.
     fn remember(&self, call: &Call<'_>, decisions: &Decisions, took: Micros) {
-        let Call { charges, effective_from, now, given_back } = *call;
+        let Call { charges, effective_from, asked, now, given_back } = *call;
         if !decisions.iter().any(Decision::is_denied) || !decisions.details.is_empty() || !charges.iter().all(is_plain)
         {
             return;
@@ -94,9 +104,10 @@ impl RememberedDenials {
             let remembered = Remembered {
                 charges: charges.iter().cloned().collect(),
                 effective_from,
-                from: now,
-                until: now.after(hold),
-                answered: now.after(took),
+                asked,
+                now,
+                hold,
+                took,
                 decisions: decisions.iter().copied().collect(),
             };
             answers.insert(key, remembered);
@@ -117,12 +128,12 @@ impl Limiter {
         Some(decisions)
     }
 
-    /// Takes note of a remote store's answer, after `took`.
-    pub(super) fn note_answer(&self, call: &Call<'_>, decisions: &Decisions, took: Micros) {
+    /// Takes note of a remote store's answer, which came just now. A call that failed may have been made all the same.
+    pub(super) fn note_answer(&self, call: &Call<'_>, answer: &Result<Decisions, StoreError>) {
         if call.charges.iter().any(gives_back) {
             self.shared.give_back();
-        } else {
-            self.remembered.remember(call, decisions, took);
+        } else if let Ok(decisions) = answer {
+            self.remembered.remember(call, decisions, micros(call.asked.elapsed()));
         }
     }
 }
@@ -148,6 +159,9 @@ fn sum(charges: &[Charge]) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+    use std::time::Duration;
+
     use super::*;
     use crate::engine::algorithms::charge::{Bucket, ChargeOrigin};
     use crate::engine::algorithms::decision::Outcome;
@@ -164,17 +178,21 @@ mod tests {
         [Decision { retry_after, reset_after: Some(Micros(1_000_000)), ..Decision::never() }].into_iter().collect()
     }
 
-    fn call(charges: &[Charge], effective_from: u64, now: u64, given_back: u64) -> Call<'_> {
-        Call { charges, effective_from: Micros(effective_from), now: Micros(now), given_back }
+    /// A call `at` so many microseconds.
+    fn call(charges: &[Charge], effective_from: u64, at: u64, given_back: u64) -> Call<'_> {
+        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+        let asked = *START + Duration::from_micros(at);
+        Call { charges, effective_from: Micros(effective_from), asked, now: Micros(at), given_back }
     }
 
     /// `retry_after` and `reset_after`.
     type Told = (Option<u64>, Option<u64>);
 
-    /// Remembers an answer at 1 s, which took 100 us, and returns what is told of the wait and the reset later.
+    /// Remembers an answer at 1 s, which took 100 us, and returns the wait and the reset in later answers.
     fn asking(charges: &[Charge], answer: &Decisions) -> impl Fn(&Call<'_>) -> Option<Told> + use<> {
         let memory = RememberedDenials::default();
-        memory.remember(&call(charges, 1, 1_000_000, 7), answer, Micros(100));
+        let asked = call(charges, 1, 1_000_000, 7);
+        memory.remember(&asked, answer, Micros(100));
         move |call| {
             let known = memory.recall(call)?;
             Some((known[0].retry_after.map(|wait| wait.0), known[0].reset_after.map(|wait| wait.0)))
@@ -196,6 +214,14 @@ mod tests {
             (&[charge(1, 1), charge(0, 1)], 1, 1_000_000),
         ] {
             assert_eq!(asked(&call(charges, from, now, 7)), None, "{charges:?} {from} {now}");
+        }
+        // One of the clocks stands, or has stepped back.
+        for odd in [
+            Call { now: Micros(1_040_000), ..call(&one, 1, 1_000_000, 7) },
+            Call { now: Micros(999_999), ..call(&one, 1, 1_000_000, 7) },
+            Call { now: Micros(1_000_000), ..call(&one, 1, 1_040_000, 7) },
+        ] {
+            assert_eq!(asked(&odd), None);
         }
         // Tokens that were given back end it for good.
         assert_eq!([8, 7].map(|given_back| asked(&call(&one, 1, 1_000_000, given_back))), [None, None]);
@@ -225,7 +251,8 @@ mod tests {
             (Charge { mode: Mode::Check, ..charge(1, 1) }, denied(Some(1_000))),
         ] {
             let memory = RememberedDenials::default();
-            memory.remember(&call(std::slice::from_ref(&charge), 0, 0, 0), &decisions, Micros(0));
+            let call = call(std::slice::from_ref(&charge), 0, 0, 0);
+            memory.remember(&call, &decisions, Micros(0));
             assert!(memory.answers.borrow().is_empty(), "{charge:?}");
         }
     }
@@ -234,7 +261,9 @@ mod tests {
     fn answers_are_bounded() {
         let memory = RememberedDenials::default();
         for id in 0..5_000 {
-            memory.remember(&call(&[charge(id, 1)], 0, 0, 0), &denied(Some(1_000)), Micros(0));
+            let charges = [charge(id, 1)];
+            let call = call(&charges, 0, 0, 0);
+            memory.remember(&call, &denied(Some(1_000)), Micros(0));
         }
         assert_eq!(memory.answers.borrow().len(), MOST);
         memory.flush();

@@ -7,7 +7,6 @@ use tokio::time::timeout;
 use super::decision_request::DecisionRequest;
 use super::remembered_denials::{Call, gives_back};
 use super::{Limiter, View};
-use crate::clock::micros;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
@@ -36,13 +35,14 @@ impl Limiter {
             return decided;
         }
         let Batch { charges: plan, effective_from, now } = *charges;
-        let call = Call { charges: plan, effective_from, now, given_back: self.shared.given_back() };
+        let given_back = self.shared.given_back();
+        let call = Call { charges: plan, effective_from, asked: asked.start, now, given_back };
         if let Some(known) = self.recall(&call) {
             return Ok(known);
         }
-        let decided = self.wait(self.store.decide(charges), asked.deadline).await?;
-        self.note_answer(&call, &decided, micros(asked.start.elapsed()));
-        Ok(decided)
+        let decided = self.wait(self.store.decide(charges), asked.deadline).await;
+        self.note_answer(&call, &decided);
+        decided
     }
 
     fn ask_memory(&self, store: &MemoryStore, batches: &[Batch<'_>; 2]) -> Result<Decisions, StoreError> {

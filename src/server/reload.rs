@@ -160,16 +160,17 @@ impl Compiler {
         Ok(())
     }
 
-    /// Compiles the files, unless they were compiled ahead. What was compiled of others is dropped.
+    /// Compiles the files, unless they were compiled ahead. What was compiled of others is dropped first.
     fn compile(&self, sources: &Sources) -> LoadResult {
-        match self.ahead.lock().take() {
-            Some((of, loaded)) if of == hash(sources) => loaded,
-            _ => compile(sources, self.options, self.fingerprinter, &self.clock),
+        let ahead = self.ahead.lock().take();
+        match ahead.filter(|(of, _)| *of == hash(sources)) {
+            Some((_, loaded)) => loaded,
+            None => compile(sources, self.options, self.fingerprinter, &self.clock),
         }
     }
 }
 
-/// Who could make two texts with the same hash may as well write the overrides that he wants.
+/// An attacker who controls both texts can write any overrides anyway, so a collision gains nothing.
 fn hash(sources: &Sources) -> u64 {
     BuildHasherDefault::<DefaultHasher>::default().hash_one(sources)
 }

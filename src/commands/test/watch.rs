@@ -10,13 +10,14 @@ use super::output::Format;
 use super::runner::StoreSource;
 use super::suite::tested_files;
 use super::{Args, is_scenarios, run_once};
+use crate::commands::colors;
 use crate::commands::exit::{ExitCode, Failure};
 use crate::config::{self, Change, Files, PollMode, Watcher};
 
 /// Short enough to feel immediate, and long enough to cost nothing.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Runs the tests until the process is ended. Mistakes in a file are printed, and mended ones are noticed.
+/// Runs the tests until the process is ended. A mistake in a file is printed and does not end the watch.
 pub(super) fn run(
     args: &Args,
     files: &Files,
@@ -31,7 +32,7 @@ pub(super) fn run(
         // Before the run, so that the next poll sees a change meanwhile.
         let mut watchers = watchers(args, files)?;
         match run_once(args, files, stores, out) {
-            Err(Failure::Message(ExitCode::BadInput, mistakes)) => write!(err, "{mistakes}")?,
+            Err(Failure::Message(ExitCode::BadInput, mistakes)) => write!(err, "{}", colors::of_failure(&mistakes))?,
             Err(failure) => return Err(failure),
             Ok(_) => {}
         }

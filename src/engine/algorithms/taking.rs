@@ -2,9 +2,8 @@
 //!
 //! A limit fits if all its charges fit. The request is denied if an enforced limit does not fit. A limit takes its cost if it fits and
 //! no other enforced limit fails to. So enforced limits take all together or not at all; a limit in shadow takes as if it were
-//! enforced; and a candidate takes as if it stood in the place of its limit, which is no other, and neither are the limit's other
-//! candidates. What [`Mode::SpendOnly`] charges is
-//! a limit in shadow of its own. Charges that count denied requests count in any case. `lua/requests.lua` has the same rule.
+//! enforced; and a candidate takes as if it stood in the place of its limit, whatever that and its other candidates say. What
+//! [`Mode::SpendOnly`] charges is a limit in shadow of its own. Charges that count denied requests count in any case. `lua/requests.lua` has the same rule.
 
 use smallvec::SmallVec;
 

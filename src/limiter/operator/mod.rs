@@ -154,9 +154,13 @@ impl Operator {
         steps.push(each(Mode::Check, found.cost));
         let effective_from = self.limiter.view().rules().effective_from;
         let batches: Vec<Batch<'_>> = steps.iter().map(|charges| Batch { charges, effective_from, now }).collect();
-        let decided = self.limiter.store.decide_in_turn(&batches).await?;
-        if change.is_some() && self.limiter.store.is_remote() {
+        let decided = self.limiter.store.decide_in_turn(&batches).await;
+        if change.is_some() {
+            // Also after an error: the store may have made the change.
             self.limiter.shared.give_back();
+        }
+        let decided = decided?;
+        if change.is_some() && self.limiter.store.is_remote() {
             // The memory that replaces a failed store must know the change, too.
             let _ = self.limiter.shared.local.decide_in_turn(&batches);
         }

@@ -1,8 +1,7 @@
 //! Buckets in Redis: in one server, in the master that a Sentinel names, or spread over the nodes of a cluster. One call of the
 //! script in `lua/` decides all charges of a request, and those of all requests that ask at the same time (`node::calls`).
 //!
-//! Denials are not cached. Another gateway's refund or reset would end one early, and so would new numbers. A denial in a
-//! shared call costs the server a sixth of a call (`docs/capacity.md`), which is not worth a stale answer.
+//! Denials are not cached here. The limiter remembers some for a moment (`limiter::remembered_denials`), and asks for all others.
 
 use std::sync::Arc;
 use std::time::Duration;

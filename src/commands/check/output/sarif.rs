@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::{Checked, FAILING_TEST, Finding, INVALID_RULES, findings, severity};
 use crate::config::Lint;
 
-/// The rule of problems that are errors.
 /// Returns a log of one run.
 pub(super) fn document(checked: &[Checked]) -> Value {
     let lints = Lint::ALL.iter().map(|lint| rule(lint.name(), lint.reason(), lint.advice(), "warning"));
@@ -19,7 +18,7 @@ pub(super) fn document(checked: &[Checked]) -> Value {
     );
     let failing = rule(
         FAILING_TEST,
-        "A test beside the rules gets another answer than it expects.",
+        "A test beside the rules has a mistake, or gets another answer than it expects.",
         "Correct the rules or the test. A gateway starts all the same: it does not run tests.",
         "error",
     );
