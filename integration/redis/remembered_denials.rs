@@ -30,7 +30,7 @@ fn a_flood_of_one_denied_id_hardly_asks_redis_and_is_counted_whole() {
     assert_eq!(weir.metric("weir_decisions_total{limit=\"L\",result=\"denied\"}"), 1_995);
     let remembered = weir.metric("weir_remembered_denials_total");
     assert!(remembered >= 1_700, "{remembered}");
-    // 12 minutes for one token; each answer tells how long it takes from then on.
+    // One token takes 12 minutes; each answer counts from its own time.
     let waits: Vec<u64> =
         answers[5..].iter().map(|answer| answer.header("retry-after").unwrap().parse().unwrap()).collect();
     assert!(waits.is_sorted_by(|earlier, later| earlier >= later) && (700..=720).contains(&waits[0]), "{waits:?}");

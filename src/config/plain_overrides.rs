@@ -56,7 +56,7 @@ impl Entry<'_> {
     }
 }
 
-/// The entries of a text. An item is `None` where the text has something else, and nothing behind it has a meaning.
+/// The entries of a text. An item is `None` where the text has something else; items after it mean nothing.
 struct Entries<'t> {
     lines: std::iter::Peekable<std::iter::Zip<std::ops::RangeFrom<u32>, std::str::Split<'t, char>>>,
 }
@@ -72,7 +72,7 @@ impl<'t> Entries<'t> {
         if let Some(pairs) = rest.strip_prefix(" {") {
             let inner = pairs.strip_suffix('}')?;
             let begin = inner.strip_prefix(' ').unwrap_or(inner);
-            // The parser takes a space behind the brace for a part of it.
+            // The parser counts a space behind the brace as part of it.
             let map = place(text, &rest[1..2 + inner.len() - begin.len()], line);
             let inner = begin.strip_suffix(' ').unwrap_or(begin);
             let pairs = distinct(inner.split(", ").map(|text_of_pair| pair(text, text_of_pair, line)))?;
@@ -123,7 +123,7 @@ fn pair<'t>(line_text: &'t str, text: &'t str, line: u32) -> Option<(Word<'t>, W
     (is_name && is_value).then(|| (word(line_text, name, line), word(line_text, value, line)))
 }
 
-/// Returns the pairs, unless some are none or two have the same name.
+/// Returns the pairs; `None` if some text is not a pair, or if two pairs have the same name.
 fn distinct<'t>(pairs: impl Iterator<Item = Option<(Word<'t>, Word<'t>)>>) -> Option<Vec<(Word<'t>, Word<'t>)>> {
     let mut known: Vec<(Word<'t>, Word<'t>)> = Vec::with_capacity(2);
     for pair in pairs {

@@ -328,7 +328,7 @@ struct Uncounted<'a> {
     decided: &'a mut LimiterVerdict,
     /// `None` if the verdict is counted already.
     plan: Option<Plan>,
-    /// When the request arrived.
+    /// The arrival of the request.
     at: (Instant, Micros),
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The store's answer to a plan is remembered until its shortest `Retry-After` ends. It answers the same plan and no other: a reload,
 //! an override and a reset of a limit make other charges. What gives tokens back through this process ends all of it, at all workers. What
-//! another gateway gives back, or the store of a cluster by itself, is unknown here for at most [`LONGEST`].
+//! another gateway gives back, or the store of a cluster by itself, is unknown here for at most [`LONGEST`]. So is what a request of a smaller
+//! cost takes from the same bucket meanwhile: the wait in an answer may then be too short, as if that request came later.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
@@ -35,11 +36,11 @@ pub(super) struct RememberedDenials {
 struct Remembered {
     charges: SmallVec<[Charge; 1]>,
     effective_from: Micros,
-    /// When the store was asked: no wait that it told has ended `hold` later.
+    /// The arrival of the request that asked the store. No wait of the answer ends before `hold` from here.
     asked: Instant,
     now: Micros,
     hold: Micros,
-    /// The time that the store took to answer. A client that waits as told must not be early.
+    /// The time that the store took to answer. Waits count from its answer, so that no client that waits is early.
     took: Micros,
     decisions: Decisions,
 }
@@ -48,7 +49,7 @@ struct Remembered {
 pub(super) struct Call<'c> {
     pub(super) charges: &'c [Charge],
     pub(super) effective_from: Micros,
-    /// When its request arrived.
+    /// The arrival of its request.
     pub(super) asked: Instant,
     /// The same by the clock of the limits, which may step back, and goes as a test wants it to.
     pub(super) now: Micros,
@@ -159,13 +160,19 @@ fn sum(charges: &[Charge]) -> u128 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
     use std::sync::LazyLock;
     use std::time::Duration;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     use super::*;
     use crate::engine::algorithms::charge::{Bucket, ChargeOrigin};
     use crate::engine::algorithms::decision::Outcome;
     use crate::engine::algorithms::numbers::Numbers;
+    use crate::store::Batch;
+    use crate::store::memory::MemoryStore;
 
     fn charge(id: u128, cost: u64) -> Charge {
         let numbers = Numbers::new(5, 5, 60_000_000_000).unwrap();
@@ -223,11 +230,68 @@ mod tests {
         ] {
             assert_eq!(asked(&odd), None);
         }
-        // Tokens that were given back end it for good.
+        // After tokens were given back, it does not return.
         assert_eq!([8, 7].map(|given_back| asked(&call(&one, 1, 1_000_000, given_back))), [None, None]);
         for never in [None, Some(u64::MAX)] {
             let asked = asking(&one, &denied(never));
             assert!(asked(&call(&one, 1, 1_099_999, 7)).is_some() && asked(&call(&one, 1, 1_100_000, 7)).is_none());
+        }
+    }
+
+    /// A request: the ids that it charges, its cost, the time since the last one in microseconds, and whether it is a refund.
+    type Asked = (Vec<u128>, u64, u64, bool);
+
+    fn asked() -> impl Strategy<Value = Asked> {
+        let ids = proptest::sample::subsequence(vec![1, 2, 3], 1..=2);
+        (ids, 1..4_u64, prop_oneof![0..2_000_u64, 0..70_000_u64], proptest::bool::weighted(0.1))
+    }
+
+    proptest! {
+        /// Requests of three ids with different algorithms, to a store and to another one behind a memory.
+        #[test]
+        fn who_is_denied_from_memory_would_be_denied_by_the_store(requests in vec(asked(), 1..200)) {
+            const MS: u64 = 1_000_000;
+            let of = |id| match id {
+                1 => Numbers::new(5, 5, 200 * MS).unwrap(),
+                2 => Numbers::sliding_log(4, 300 * MS).unwrap(),
+                _ => Numbers::sliding_window(6, 250 * MS, false).unwrap(),
+            };
+            let (memory, stores) = (RememberedDenials::default(), [MemoryStore::new(100), MemoryStore::new(100)]);
+            let (mut at, mut given_back, mut taken) = (1_000_000_000, 0, 0);
+            let mut taken_before = HashMap::new();
+            for (ids, cost, later, is_refund) in requests {
+                at += later;
+                let mode = if is_refund { Mode::Refund } else { Mode::Spend };
+                let of = |id: &u128| {
+                    let origin = ChargeOrigin::new(u32::try_from(*id).unwrap(), true);
+                    Charge { origin, ..Charge::new(Bucket::new("L:k", *id), of(*id), cost, mode) }
+                };
+                let charges: Vec<Charge> = ids.iter().map(of).collect();
+                let batch = Batch { charges: &charges, effective_from: Micros(0), now: Micros(at) };
+                let expected = stores[0].decide(&batch).unwrap();
+                let call = call(&charges, 0, at, given_back);
+                let known = memory.recall(&call);
+                let found = known.clone().unwrap_or_else(|| {
+                    let decided = stores[1].decide(&batch).unwrap();
+                    memory.remember(&call, &decided, Micros(0));
+                    taken_before.insert(sum(&charges), taken);
+                    decided
+                });
+                given_back += u64::from(is_refund);
+                let is_denied = |decisions: &Decisions| decisions.iter().any(Decision::is_denied);
+                prop_assert_eq!(is_denied(&found), is_denied(&expected));
+                // If another request has taken something since, this one has to wait longer, and may lack more.
+                let is_untouched = taken_before[&sum(&charges)] == taken;
+                for (found, expected) in found.iter().zip(expected.iter()).filter(|(found, _)| found.is_short()) {
+                    let wait = |decision: &Decision| decision.retry_after.unwrap_or(Micros(u64::MAX));
+                    prop_assert_eq!(found.outcome, expected.outcome);
+                    prop_assert!(wait(found) == wait(expected) || !is_untouched && wait(found) < wait(expected));
+                }
+                if known.is_none() {
+                    prop_assert_eq!(&found[..], &expected[..]);
+                }
+                taken += u64::from(!is_denied(&expected));
+            }
         }
     }
 

@@ -39,7 +39,7 @@ pub struct Shared {
     pub(super) most_denied: MostDenied,
     /// Buckets of limits with `on_store_error: local`. A table of its own, so that they are full when the store fails.
     pub(crate) local: MemoryStore,
-    /// How often this process has given tokens back to buckets of a remote store.
+    /// The number of times that this process gave tokens back to buckets of a remote store.
     given_back: AtomicU64,
     /// When the store failed last, until `local` is emptied.
     pub(super) store_failed: Mutex<Option<Instant>>,

@@ -195,7 +195,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(60))]
 
-            #[test]
+        #[test]
         fn lists_have_what_verdicts_say(asks in vec((0..2_usize, 0..8_u8, 0..3_000_000_u64), 1..120)) {
             run(async {
                 let named = |(name, burst): (&str, u64)| {

@@ -34,7 +34,8 @@ pub struct Compiler {
     options: RulesOptions,
     fingerprinter: Fingerprinter,
     clock: Clock,
-    /// What a check of new overrides has compiled, for the reload that follows: a million take seconds. With the hash of the files.
+    /// The rules that a check of new overrides has compiled, for the reload that follows, and the hash of their files. A million overrides
+    /// take seconds.
     ahead: Arc<Mutex<Option<(u64, LoadResult)>>>,
 }
 
