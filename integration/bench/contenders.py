@@ -5,8 +5,10 @@ many workers as the others, each with a listening socket of its own. Towards the
 """
 
 import dataclasses
+import os
 import pathlib
-import subprocess
+import re
+import signal
 import urllib.request
 
 from processes import free_ports
@@ -23,19 +25,24 @@ NGINX_BUFFERED = 32 * 1024
 # Enough for 200 s at 5 million requests per second, so that nothing is denied.
 AMPLE = 1_000_000_000
 
+# One request per second for each id, and a few more at once, in the scenario `by-id`.
+ID_HEADER = "x-id"
+ID_BURST = 10
+
 WEIR_LIMITS = {
     # A bucket that is still draining, not one that is full again a microsecond later: its state must be kept, and
     # in Redis it must not expire between two requests.
     "passing": f"limits:\n  PerAddress: {{ by: ip, burst: {AMPLE}, count: 1000000, period: 60s }}\n",
     "denied": "limits:\n  PerAddress: { by: ip, burst: 1, count: 1, period: 1s }\n",
+    "by-id": f"limits:\n  PerId: {{ by: {{ header: {ID_HEADER} }}, burst: {ID_BURST}, count: 1, period: 1s }}\n",
 }
 
 
 class Contender:
     """A proxy under load, with the store that it needs."""
 
-    def __init__(self, name, processes, admin=None):
-        self.name, self.processes, self.admin = name, processes, admin
+    def __init__(self, name, processes, admin=None, rules=None):
+        self.name, self.processes, self.admin, self.rules = name, processes, admin, rules
         self.port = processes[-1].port
 
     def user_and_system_seconds(self):
@@ -45,13 +52,26 @@ class Contender:
     def pss_mib(self):
         return sum(process.pss_mib() for process in self.processes)
 
+    def reload(self):
+        """Changes a number of its rules, by one, and tells it to read them again."""
+        rules = pathlib.Path(self.rules)
+        changed = re.sub(r"(burst[=:] ?)(\d+)", lambda burst: f"{burst[1]}{int(burst[2]) ^ 1}", rules.read_text())
+        beside = rules.with_suffix(".new")
+        beside.write_text(changed)
+        beside.rename(rules)
+        os.kill(self.processes[-1].child.pid, signal.SIGHUP)
+
     def store_errors(self):
         """Requests that the store did not decide, since the start. By their limit's policy they passed all the same."""
+        return self.counted("weir_store_errors_total")
+
+    def counted(self, series):
+        """What Weir's metrics that begin so have counted since the start; 0 for another proxy."""
         if self.admin is None:
             return 0
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=5) as response:
             lines = response.read().decode().splitlines()
-        return sum(float(line.split()[-1]) for line in lines if line.startswith("weir_store_errors_total"))
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(series))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +118,11 @@ http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 1h; {te
 
 def nginx(stage, scenario, upstream_port, front):
     [port] = free_ports(1)
-    rate, burst = ("1000000r/s", 1_000_000) if scenario == "passing" else ("1r/s", 1)
+    key, zone, rate, burst = {
+        "passing": ("$binary_remote_addr", "10m", "1000000r/s", 1_000_000),
+        "denied": ("$binary_remote_addr", "10m", "1r/s", 1),
+        "by-id": ("$http_" + ID_HEADER.replace("-", "_"), "32m", "1r/s", ID_BURST),
+    }[scenario]
     tls = front.certificate
     listen = f"127.0.0.1:{port} reuseport{' ssl' if tls else ''}{' http2' if front.http2 else ''}"
     certificate = (
@@ -107,7 +131,7 @@ def nginx(stage, scenario, upstream_port, front):
     # With buffers of 16 KiB, as HAProxy's are, a body of 64 KiB costs nginx 27 us in place of 46.
     buffers = "proxy_buffers 8 16k; proxy_buffer_size 16k;" if len(front.body) > NGINX_BUFFERED else ""
     http = f"""
-  limit_req_zone $binary_remote_addr zone=clients:10m rate={rate};
+  limit_req_zone {key} zone=clients:{zone} rate={rate};
   limit_req_status 429;
   upstream u {{ server 127.0.0.1:{upstream_port}; keepalive 1024; keepalive_requests 1000000000; }}
   server {{
@@ -124,12 +148,16 @@ def nginx(stage, scenario, upstream_port, front):
     }}
   }}"""
     name = f"nginx-{scenario}"
-    return Contender("nginx", [stage.start(name, nginx_command(stage, name, front.workers, http), port)[0]])
+    command = nginx_command(stage, name, front.workers, http)
+    return Contender("nginx", [stage.start(name, command, port)[0]], rules=command[-1])
 
 
 def haproxy(stage, scenario, upstream_port, front):
     [port] = free_ports(1)
-    rate = AMPLE if scenario == "passing" else 1
+    rate = {"passing": AMPLE, "denied": 1, "by-id": ID_BURST}[scenario]
+    key, table = ("src", "ip size 100k")
+    if scenario == "by-id":
+        key, table = (f"req.hdr({ID_HEADER})", "string len 16 size 200k")
     bind = f"bind 127.0.0.1:{port} shards by-thread"
     if front.certificate:
         alpn = "h2" if front.http2 else "http/1.1"
@@ -148,8 +176,8 @@ defaults
   timeout http-keep-alive 1h
 frontend f
   {bind}
-  stick-table type ip size 100k expire 30s store http_req_rate(1s)
-  http-request track-sc0 src
+  stick-table type {table} expire 30s store http_req_rate(1s)
+  http-request track-sc0 {key}
   http-request deny deny_status 429 if {{ sc_http_req_rate(0) gt {rate} }}
   option forwardfor
   default_backend b
@@ -225,10 +253,8 @@ def relay(stage, scenario, upstream_port, front):
     if scenario != "passing" or front.certificate or front.http2 or front.workers > 1:
         return None
     [port] = free_ports(1)
-    binary = str(stage.directory / "relay")
-    source = str(pathlib.Path(__file__).with_name("relay.c"))
-    subprocess.run([program("cc"), "-O2", "-o", binary, source], check=True, timeout=60)
-    return Contender("relay", [stage.start("relay-passing", [binary, str(port), str(upstream_port)], port)[0]])
+    command = [stage.compile("relay"), str(port), str(upstream_port)]
+    return Contender("relay", [stage.start("relay-passing", command, port)[0]])
 
 
 def weir_command(binary, upstream_port, ports, front, limits, *more):
@@ -243,9 +269,9 @@ def weir_command(binary, upstream_port, ports, front, limits, *more):
 def weir(binary, name="weir"):
     def start(stage, scenario, upstream_port, front):
         ports = free_ports(2)
-        limits = stage.write(f"{scenario}.yaml", WEIR_LIMITS[scenario])
+        limits = stage.write(f"{name}-{scenario}.yaml", WEIR_LIMITS[scenario])
         command = weir_command(binary, upstream_port, ports, front, limits, "--store", "memory")
-        return Contender(name, [stage.start(f"{name}-{scenario}", command, ports[0])[0]], ports[1])
+        return Contender(name, [stage.start(f"{name}-{scenario}", command, ports[0])[0]], ports[1], limits)
 
     return start
 

@@ -1,4 +1,4 @@
-"""The load generators: wrk for HTTP/1.1, h2load for HTTP/2, curl for one request whose answer is looked at."""
+"""The load generators: wrk and open_loop.c for HTTP/1.1, h2load for HTTP/2, curl for one request whose answer is looked at."""
 
 import json
 import os
@@ -32,6 +32,16 @@ def wrk_figures(said):
         return json.loads(said.splitlines()[-1])
     except (IndexError, ValueError):
         raise Failure(f"wrk said no figures:\n{said}") from None
+
+
+def open_loop(command, port, rate, seconds, connections, ids, while_it_runs):
+    """The figures of open_loop.c, whose program `command` runs."""
+    arguments = [port, rate, seconds, connections, ids]
+    said = watch([*command, *map(str, arguments)], seconds, while_it_runs)
+    try:
+        return json.loads(said)
+    except ValueError:
+        raise Failure(f"the open-loop client said no figures:\n{said}") from None
 
 
 def h2load(url, seconds, connections, streams, while_it_runs):

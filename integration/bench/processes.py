@@ -98,6 +98,15 @@ class Process:
                 os.kill(pid, signal.SIGKILL)
 
 
+def seconds_of_others(own):
+    """CPU seconds, since the start of the machine, that processes other than `own` took, and those that the host of a virtual one took."""
+    total = int(pathlib.Path("/proc/stat").read_text().split(maxsplit=9)[8])
+    for entry in pathlib.Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) not in own and (fields := stat(int(entry.name))):
+            total += sum(map(int, fields[11:15]))
+    return total / TICKS_PER_SECOND
+
+
 def stat(pid):
     """The fields of /proc/PID/stat after the name, which may itself contain blanks; None if it has ended."""
     try:

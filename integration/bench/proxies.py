@@ -18,6 +18,9 @@ did not decide; and the status, body and HTTP version of one answer after each t
 --workers, --tls, --http2 and --body make a variant, alone or together; --all measures the plain run and then each
 variant alone. The client is wrk, and h2load with --http2, where percentiles come from h2load's log of every request.
 
+`--open-loop` instead asks by a schedule, at 30, 60 and 90 % of what Weir and nginx can do, and compares the tails of the latency:
+alone, with 100,000 ids, while the limits are reloaded, and beside a flood of denied requests (`open_loop.py` says how).
+
 `--scale` instead compares Weir with 1 limit to Weir with 10,000 limits on as many paths and 1,000,000 overrides.
 What this needs beside Weir comes with `integration/install.sh`.
 """
@@ -31,6 +34,7 @@ import tempfile
 
 import contenders
 import loads
+import open_loop
 import report
 import scale
 from processes import Failure
@@ -201,6 +205,14 @@ def parser():
     parser.add_argument("--http2", action="store_true", help="HTTP/2 between client and contenders; h2c without --tls")
     parser.add_argument("--body", type=positive, metavar="BYTES", help="of each of the upstream's answers")
     parser.add_argument("--scale", action="store_true", help="1 limit against 10,000 limits and 1,000,000 overrides")
+    parser.add_argument(
+        "--open-loop",
+        nargs="?",
+        type=subset(list(open_loop.SCENARIOS)),
+        const=list(open_loop.SCENARIOS),
+        metavar="SCENARIO,..",
+        help=f"the tail at fixed rates; of {', '.join(open_loop.SCENARIOS)} (default: all)",
+    )
     parser.add_argument("--rounds", type=positive, default=5, help="counted rounds (default: %(default)s)")
     parser.add_argument("--seconds", type=positive, default=4, help="of each turn (default: %(default)s)")
     parser.add_argument("--connections", type=positive, default=64, help="kept alive (default: %(default)s)")
@@ -223,7 +235,7 @@ def main():
 
 
 def run(options):
-    needs_weir = options.scale or any(name.startswith("weir") for name in options.only)
+    needs_weir = options.scale or options.open_loop or any(name.startswith("weir") for name in options.only)
     weir = weir_program(options.weir) if needs_weir else None
     facts = machine(weir, [] if options.scale else options.only)
     for name, fact in facts.items():
@@ -232,6 +244,9 @@ def run(options):
     given = Variant(options.workers, options.tls, options.http2, options.body)
     if options.all and given != Variant():
         raise Failure("--all measures the variants one by one; leave out --workers, --tls, --http2 and --body")
+    if options.open_loop:
+        done["open_loop"] = open_loop.run(weir, options, options.baseline and weir_program(options.baseline))
+        return done
     if options.scale:
         done["scale"] = scale.run(weir, options, rounds)
         return done

@@ -54,6 +54,13 @@ class Stage:
         path.write_text(text)
         return str(path)
 
+    def compile(self, name):
+        """The program of a C file beside this one."""
+        binary = self.directory / name
+        source = pathlib.Path(__file__).with_name(f"{name}.c")
+        subprocess.run([program("cc"), "-O2", "-o", str(binary), str(source)], check=True, timeout=60)
+        return str(binary)
+
 
 def program(name, *places):
     """The path of a program, from its environment variable, PATH, or one of `places`."""
@@ -95,10 +102,11 @@ def allow_open_files(count):
 
 
 def carry_out(run, options):
-    """Runs a benchmark and writes what it returns where `--json` says. A failure ends the program with one line."""
+    """Runs a benchmark, writes what it returns where `--json` says, and returns it. A failure ends the program with one line."""
     try:
         done = run(options)
     except Failure as failure:
         sys.exit(f"{pathlib.Path(sys.argv[0]).name}: {failure}")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(done, indent=2) + "\n", encoding="utf-8")
+    return done
