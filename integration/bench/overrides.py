@@ -20,7 +20,7 @@ import threading
 import time
 
 from processes import Failure, Process, free_ports
-from stage import weir_program
+from stage import carry_out, weir_program
 
 LIMITS = "limits:\n  PerAccount: { by: { header: x-account }, count: 20, period: 1s }\n"
 DEADLINE = 240
@@ -126,24 +126,31 @@ def measure(binary, texts, last, source):
     return result
 
 
-def main():
+def parser():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--weir", action="append", help="defaults to target/dist/weir")
     arguments.add_argument("--overrides", type=int, default=1_000_000)
     arguments.add_argument("--runs", type=int, default=3)
     arguments.add_argument("--style", choices=["flow", "block", "json"], default="flow")
-    given = arguments.parse_args()
+    arguments.add_argument("--json", metavar="FILE", help="also write the medians there")
+    return arguments
+
+
+def run(given):
     texts = [overrides(given.overrides, base, given.style) for base in (100, 200)]
     binaries = [weir_program(binary) for binary in given.weir or [None]]
     source, runs = Source(), [[] for _ in binaries]
     for _ in range(given.runs):
         for binary, measured in zip(binaries, runs):
             measured.append(measure(binary, texts, given.overrides - 1, source))
+    rows = []
     for figure in runs[0][0]:
         medians = [statistics.median(run[figure] for run in measured) for measured in runs]
         ratios = "".join(f"  {median / medians[0]:.2f}" for median in medians[1:])
         print(f"{figure:40}" + "".join(f"{median:9.2f}" for median in medians) + ratios)
+        rows.append({"figure": figure, "medians": medians})
+    return rows
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(run, parser().parse_args())

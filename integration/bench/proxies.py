@@ -69,6 +69,8 @@ class Variant:
     def targets(self):
         if self.http2:
             return report.HTTP2_TARGETS
+        if self.body:
+            return report.BODY_TARGETS
         return report.TARGETS if self == Variant() else report.VARIANT_TARGETS
 
     def front(self, stage):
