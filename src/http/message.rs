@@ -94,7 +94,7 @@ pub(crate) trait Upload: Debug {
 pub(crate) enum ResponseBody {
     Text(Bytes),
     /// Text with trailers: the answer to a unary gRPC call.
-    Message(Box<Message>),
+    Message(Message),
     /// Messages of our own that are produced over time.
     Stream(Box<dyn BodyStream>),
     /// Received from an upstream; `None` once it has ended.

@@ -13,6 +13,9 @@ use prost::Message;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 
 use super::grpc::messages::MapEntry;
+use super::grpc::messages::authorization::{
+    Address, AttributeContext, AttributeRequest, CheckRequest, HttpRequest, Peer, SocketAddress,
+};
 use super::grpc::messages::rate_limit::{RateLimitDescriptor, RateLimitRequest};
 use super::grpc::{AddressSources, ConnectionAge, EnvoyLimits};
 use super::*;
@@ -147,23 +150,49 @@ fn grpc() -> ListenerOptions {
 }
 
 /// Asks the rate limit service about one descriptor, again and again.
-fn talk_grpc(stream: TcpStream, requests: u32) {
-    const SHOULD_RATE_LIMIT: &str = "http://weir/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+fn talk_rate_limit(stream: TcpStream, requests: u32) {
     let entry = RateLimitDescriptor {
         entries: vec![MapEntry { key: "remote_address".into(), value: "192.0.2.1".into() }],
         ..RateLimitDescriptor::default()
     };
     let call = RateLimitRequest { domain: "api".into(), descriptors: vec![entry], hits_addend: 0 };
-    let call =
-        Bytes::from([&[0, 0, 0, 0, u8::try_from(call.encoded_len()).unwrap()][..], &call.encode_to_vec()].concat());
+    talk_grpc(stream, requests, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit", &call);
+}
+
+/// Asks for the authorization of a request with nine headers, again and again.
+fn talk_authorization(stream: TcpStream, requests: u32) {
+    let names = ["user-agent", "accept", "accept-language", "accept-encoding", "cookie", "referer"];
+    let names = names.into_iter().chain(["x-request-id", "x-forwarded-proto", "x-account-id", ":authority"]);
+    let http = HttpRequest {
+        method: "GET".into(),
+        path: "/v1/things?x=1".into(),
+        host: "api.example.com".into(),
+        headers: names.map(|name| MapEntry { key: name.into(), value: "some value".into() }).collect(),
+        header_map: None,
+    };
+    let address = Some(Address { socket_address: Some(SocketAddress { address: "192.0.2.1".into() }) });
+    let attributes = AttributeContext {
+        source: Some(Peer { address, ..Peer::default() }),
+        request: Some(AttributeRequest { http: Some(http) }),
+        context_extensions: Vec::new(),
+    };
+    let call = CheckRequest { attributes: Some(attributes) };
+    talk_grpc(stream, requests, "envoy.service.auth.v3.Authorization/Check", &call);
+}
+
+/// Sends a call, again and again.
+fn talk_grpc(stream: TcpStream, requests: u32, method: &str, message: &impl Message) {
+    let message = message.encode_to_vec();
+    let call = Bytes::from([&[0][..], &u32::try_from(message.len()).unwrap().to_be_bytes(), &message].concat());
     Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
         stream.set_nonblocking(true).unwrap();
         let stream = tokio::net::TcpStream::from_std(stream).unwrap();
         let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
         let calls = async {
             for _ in 0..requests {
-                let request = ::http::Request::post(SHOULD_RATE_LIMIT).header("content-type", "application/grpc");
-                let (answer, mut body) = client.send_request(request.body(()).unwrap(), false).unwrap();
+                let request = ::http::Request::post(format!("http://weir/{method}"));
+                let request = request.header("content-type", "application/grpc").body(()).unwrap();
+                let (answer, mut body) = client.send_request(request, false).unwrap();
                 body.send_data(call.clone(), true).unwrap();
                 let mut answer = answer.await.unwrap().into_body();
                 while let Some(data) = answer.data().await {
@@ -179,11 +208,21 @@ fn talk_grpc(stream: TcpStream, requests: u32) {
     });
 }
 
-/// The HTTP/2 library needs 11 of them for a server of constant bytes.
+#[track_caller]
+fn check_grpc(talk: fn(TcpStream, u32), most: u64) {
+    let allocations = allocations_per_request(&grpc(), 1_000_000, talk);
+    assert!(allocations <= most, "{allocations} allocations for each decision");
+}
+
+/// Six of them are the maps of headers that the HTTP/2 library takes and gives.
 #[test]
 fn decisions_over_grpc_allocate_little() {
-    let allocations = allocations_per_request(&grpc(), 1_000_000, talk_grpc);
-    assert!(allocations <= 32, "{allocations} allocations for each decision");
+    check_grpc(talk_rate_limit, 16);
+}
+
+#[test]
+fn authorizations_over_grpc_allocate_little() {
+    check_grpc(talk_authorization, 16);
 }
 
 #[track_caller]

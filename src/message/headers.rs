@@ -42,6 +42,12 @@ impl Headers {
         Self { text: Vec::with_capacity(bytes), lines: Vec::with_capacity(lines), marks: 0 }
     }
 
+    /// Reserves room for `lines` more with `bytes` of text in all.
+    pub fn reserve(&mut self, lines: usize, bytes: usize) {
+        self.text.reserve(bytes);
+        self.lines.reserve(lines);
+    }
+
     /// The lines of a head that was read. Names and values are parts of `head`, which is copied as a whole; `more` is
     /// additional room in lines and bytes.
     pub fn of_head<'a>(

@@ -13,7 +13,7 @@ mod head;
 #[cfg(any(test, fuzzing))]
 pub(super) mod properties;
 mod server;
-mod spare;
+pub(super) mod spare;
 
 pub(super) use client::{Connection, KeepAlive};
 pub(super) use server::serve;

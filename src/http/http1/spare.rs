@@ -20,12 +20,12 @@ thread_local! {
 }
 
 /// Returns headers without lines, with memory if there is some.
-pub(super) fn take() -> Headers {
+pub(in crate::http) fn take() -> Headers {
     SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
 }
 
 /// Keeps the memory of headers that are not needed any more.
-pub(super) fn keep(mut headers: Headers) {
+pub(in crate::http) fn keep(mut headers: Headers) {
     if (1..=LARGEST).contains(&headers.memory()) {
         headers.clear();
         SPARE.with_borrow_mut(|spare| {

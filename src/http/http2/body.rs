@@ -1,22 +1,16 @@
 //! HTTP/2 bodies in both directions.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use h2::{RecvStream, SendStream};
-use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderMap};
 
 use super::convert;
-use super::stream::Responder;
 use crate::http::activity::Activity;
 use crate::http::forwarding;
-use crate::http::message::{BodyError, Message, Piece, RequestBody, ResponseBody, Upload};
-use crate::http::service::Downstream;
+use crate::http::message::{BodyError, Message, Piece, RequestBody, ResponseBody};
 use crate::http::service::Exchange;
-use crate::message::headers::Headers;
 
 /// A body that is received.
 ///
@@ -85,6 +79,11 @@ impl ReceivedBody {
         Poll::Ready(Some(Err(error)))
     }
 
+    /// Nothing more is taken of it.
+    pub(super) fn end(&mut self) {
+        self.phase = Phase::Ended;
+    }
+
     fn release(&mut self) {
         let unreleased = std::mem::take(&mut self.unreleased);
         if unreleased > 0 {
@@ -99,53 +98,6 @@ impl ReceivedBody {
 
     pub(super) const fn length(&self) -> Option<u64> {
         self.length
-    }
-}
-
-/// A client's request body.
-#[derive(Debug)]
-pub(super) struct ClientBody {
-    pub(super) incoming: RefCell<ReceivedBody>,
-    pub(super) activity: Rc<Activity>,
-    /// Bytes that may still come.
-    pub(super) allowed: Cell<u64>,
-    /// The limit for the whole body.
-    pub(super) limit: u64,
-    /// Sends a `100 Continue` if the client waits for one before it sends the body.
-    pub(super) awaits_continue: RefCell<Option<Rc<Responder>>>,
-}
-
-impl Upload for ClientBody {
-    fn poll_piece(&self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        if let Some(responder) = self.awaits_continue.take() {
-            responder.send_interim(StatusCode::CONTINUE, &Headers::new());
-        }
-        let mut incoming = self.incoming.borrow_mut();
-        let polled = incoming.poll_piece(cx);
-        match &polled {
-            Poll::Pending => self.activity.awaits_upload(),
-            Poll::Ready(Some(Ok(Piece::Data(data)))) => {
-                self.activity.uploaded(data.len() as u64);
-                let Some(allowed) = self.allowed.get().checked_sub(data.len() as u64) else {
-                    incoming.phase = Phase::Ended;
-                    return Poll::Ready(Some(Err(BodyError::TooLong(self.limit))));
-                };
-                self.allowed.set(allowed);
-                if incoming.is_end() {
-                    self.activity.upload_ended();
-                }
-            }
-            Poll::Ready(_) => self.activity.upload_ended(),
-        }
-        polled
-    }
-
-    fn is_end(&self) -> bool {
-        self.incoming.borrow().is_end()
-    }
-
-    fn length(&self) -> Option<u64> {
-        self.incoming.borrow().length()
     }
 }
 

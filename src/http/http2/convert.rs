@@ -4,11 +4,12 @@
 //! repeated, missing or late pseudo-headers, and bodies that contradict their `content-length`.
 
 use http::header::{CONTENT_LENGTH, COOKIE, HOST, HeaderMap, HeaderName, HeaderValue};
-use http::uri::{Authority, Scheme};
+use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Uri, Version, request};
 use smallvec::SmallVec;
 
 use crate::http::failure::HeadError;
+use crate::http::http1::spare;
 use crate::http::limits::HeadLimits;
 use crate::http::message::{Request, RequestBody};
 use crate::message::headers::Headers;
@@ -21,10 +22,10 @@ fn is_of_connection(name: &[u8]) -> bool {
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
-/// Returns a client's request without its body.
-pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Request, HeadError> {
+/// Returns a client's request without its body. The target takes the memory of `spare`.
+pub(super) fn request(head: request::Parts, limits: &HeadLimits, spare: String) -> Result<Request, HeadError> {
     let request::Parts { method, uri, headers: map, .. } = head;
-    let target = target(&method, &uri).map_err(HeadError::Malformed)?;
+    let target = target(&method, &uri, spare).map_err(HeadError::Malformed)?;
     let known = KnownHeaders::of(&map);
     if target.len() > limits.target {
         return Err(HeadError::Target);
@@ -33,7 +34,8 @@ pub(super) fn request(head: request::Parts, limits: &HeadLimits) -> Result<Reque
     } else if map.len() > limits.lines {
         return Err(HeadError::Lines);
     }
-    let mut headers = Headers::with_capacity(map.len() + SPARE_LINES, known.bytes + SPARE_BYTES);
+    let mut headers = spare::take();
+    headers.reserve(map.len() + SPARE_LINES, known.bytes + SPARE_BYTES);
     headers.append(HOST, host(&uri, &known.hosts).map_err(HeadError::Malformed)?);
     // The library compares the length with the body. Values that an HTTP/1 server might read differently are rejected,
     // as from HTTP/1 clients.
@@ -107,16 +109,17 @@ const SPARE_BYTES: usize = 160;
 
 /// Returns the target. The library silently drops a fragment from `:path`, so neither the rules nor the upstream see
 /// it.
-fn target(method: &Method, uri: &Uri) -> Result<String, &'static str> {
+fn target(method: &Method, uri: &Uri, mut target: String) -> Result<String, &'static str> {
+    let path = uri.path_and_query().map_or("", PathAndQuery::as_str);
     // CONNECT does not have a path, and is rejected in any case.
     if method == Method::CONNECT {
-        return Ok(uri.authority().map_or_else(String::new, ToString::to_string));
+        target.push_str(uri.authority().map_or("", Authority::as_str));
+    } else if path.starts_with('/') || (path == "*" && method == Method::OPTIONS) {
+        target.push_str(path);
+    } else {
+        return Err("`:path` must start with `/`");
     }
-    let target = uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str);
-    if target.starts_with('/') || (target == "*" && method == Method::OPTIONS) {
-        return Ok(target.to_owned());
-    }
-    Err("`:path` must start with `/`")
+    Ok(target)
 }
 
 /// Returns the request's host. `:authority` and `Host` mean the same, so a request with both must not contradict itself
@@ -196,7 +199,7 @@ mod tests {
     fn check(method: &str, uri: &str, host_header: &[&str], expected: Result<(&str, &str), &str>) {
         let uri: Uri = uri.parse().unwrap();
         let map: HeaderMap = host_header.iter().map(|host| (HOST, host.parse().unwrap())).collect();
-        let given = target(&method.parse().unwrap(), &uri).and_then(|target| {
+        let given = target(&method.parse().unwrap(), &uri, String::new()).and_then(|target| {
             let host = host(&uri, &KnownHeaders::of(&map).hosts)?;
             Ok((target, String::from_utf8(host.to_vec()).unwrap()))
         });

@@ -6,6 +6,7 @@
 
 mod body;
 mod client;
+mod client_stream;
 mod convert;
 mod drive;
 mod output;

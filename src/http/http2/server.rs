@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::LINGER;
 use super::output::Output;
-use super::stream::{self, NewStream, StreamEnd};
+use super::stream::{self, Kept, NewStream, StreamEnd};
 use super::tasks::{Mailbox, Tasks, Wakeups};
 use super::watch::{PREFACE, Resets, Traffic, WatchedStream};
 use crate::http::admission::{AddressPermit, Streams};
@@ -64,10 +64,10 @@ pub(crate) async fn serve<S: Service>(
     let streams = |streams: Rc<Mailbox<NewStream, StreamEnd>>| {
         let (service, peer, traffic) = (&*service, &peer, &traffic);
         async move {
-            let mut alarm = Alarm::default();
+            let mut kept = Kept::default();
             loop {
                 let opened = streams.receive().await;
-                streams.done(stream::serve(service, peer, traffic, opened, &mut alarm).await);
+                streams.done(stream::serve(service, peer, traffic, opened, &mut kept).await);
             }
         }
     };

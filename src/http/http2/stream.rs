@@ -1,28 +1,31 @@
 //! One stream of a client's connection: a request and its response.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
-use std::task::{self, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::header::{CONTENT_LENGTH, DATE, HeaderMap, HeaderValue};
-use http::{Method, Request, StatusCode, Version, request};
+use http::{Method, StatusCode, Version, request};
 use tokio::time::timeout;
 
-use super::body::{ClientBody, ReceivedBody, SendError, SentBody, Source};
+use super::body::{ReceivedBody, SendError, SentBody, Source};
+use super::client_stream::ClientStream;
 use super::convert;
 use super::watch::Traffic;
 use crate::http::activity::Activity;
 use crate::http::alarm::Alarm;
 use crate::http::forwarding::Peer;
-use crate::http::message::{MAX_DISCARDED, Piece, RequestBody, Response, ResponseBody, ResponseHeaders};
-use crate::http::service::{Context, Downstream};
-use crate::http::service::{Exchange, Service};
+use crate::http::http1::spare;
+use crate::http::message::{
+    MAX_DISCARDED, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders, Upload,
+};
+use crate::http::service::{Context, Exchange, Service};
 use crate::message::connection::Cut;
 use crate::message::headers::Headers;
 
@@ -46,104 +49,72 @@ pub(super) enum StreamEnd {
     Broken,
 }
 
-/// A stream's way back to its client.
-#[derive(Debug)]
-pub(crate) struct Responder {
-    respond: RefCell<SendResponse<Bytes>>,
-    /// True once the service has committed itself to an answer.
-    is_committed: Cell<bool>,
-    gone: Cell<bool>,
-}
-
-impl Responder {
-    const fn new(respond: SendResponse<Bytes>) -> Self {
-        Self { respond: RefCell::new(respond), is_committed: Cell::new(false), gone: Cell::new(false) }
-    }
-
-    /// Returns whether the client has reset the stream or is gone.
-    fn poll_gone(&self, cx: &mut task::Context<'_>) -> bool {
-        if !self.gone.get() {
-            self.gone.set(self.respond.borrow_mut().poll_reset(cx).is_ready());
-        }
-        self.gone.get()
-    }
-}
-
-impl Downstream for Responder {
-    /// If the stream is gone, the interim response is dropped.
-    fn send_interim(&self, status: StatusCode, headers: &Headers) {
-        let mut response = http::Response::new(());
-        *response.status_mut() = status;
-        *response.headers_mut() = convert::header_map(headers, 0, |_| true);
-        if let Err(error) = self.respond.borrow_mut().send_informational(response) {
-            tracing::debug!("an interim response was not sent: {error}");
-        }
-    }
-
-    fn commit(&self) -> bool {
-        self.is_committed.set(true);
-        !self.gone.get()
-    }
-}
-
 /// A stream that a client has opened.
-pub(super) type NewStream = (Request<RecvStream>, SendResponse<Bytes>);
+pub(super) type NewStream = (http::Request<RecvStream>, SendResponse<Bytes>);
 
-/// Answers a stream's request. `alarm` is reused from earlier streams.
+/// Memory for one stream after the other.
+#[derive(Default)]
+pub(super) struct Kept {
+    alarm: Alarm,
+    /// The memory of a target.
+    target: Cell<String>,
+}
+
+/// The longest target whose memory is kept.
+const LONGEST_KEPT: usize = 1024;
+
+/// Answers a stream's request.
 pub(super) async fn serve<S: Service>(
     service: &S,
     peer: &Rc<Peer>,
     traffic: &Traffic,
     (request, respond): NewStream,
-    alarm: &mut Alarm,
+    kept: &mut Kept,
 ) -> StreamEnd {
     let (head, body) = request.into_parts();
     let server = service.server();
     let activity = Rc::new(Activity::new(traffic.now(), server.slow_readers.clone()));
-    activity.exchange(!body.is_end_stream());
-    let responder = Rc::new(Responder::new(respond));
-    let context = Context::new(activity.clone(), peer.clone(), Rc::downgrade(&responder) as _);
-    let stream = Stream { service, context: &context, responder: &responder };
+    let upload = (!body.is_end_stream()).then(|| ReceivedBody::new(body, &head.headers));
+    activity.exchange(upload.is_some());
+    let client = Rc::new(ClientStream::new(respond, upload, activity.clone(), server.limits.body_bytes));
+    let context = Context::new(activity.clone(), peer.clone(), Rc::downgrade(&client) as _);
+    let Kept { alarm, target } = kept;
+    let stream = Stream { service, context: &context, client: &client, target };
     let overdue = |limit| server.limit_reached(limit);
-    let work = pin!(stream.serve(head, body));
+    let work = pin!(stream.serve(head));
     // A stream that is dropped before the end of its response is reset with CANCEL.
     activity.watch(&server.timeouts, alarm, || traffic.now(), work, overdue).await.unwrap_or(StreamEnd::Broken)
-}
-
-/// A response and the rest of its request.
-struct StreamAnswer<E> {
-    response: Response,
-    /// `None` if the request's head was rejected.
-    exchange: Option<E>,
-    upload: RequestBody,
 }
 
 /// A stream that is being answered.
 struct Stream<'a, S> {
     service: &'a S,
     context: &'a Context,
-    responder: &'a Rc<Responder>,
+    /// Held here as well as by the body of the request: if the service drops that unread, the stream must not be reset while
+    /// the response is sent.
+    client: &'a Rc<ClientStream>,
+    target: &'a Cell<String>,
 }
 
 impl<S: Service> Stream<'_, S> {
-    async fn serve(&self, head: request::Parts, body: RecvStream) -> StreamEnd {
+    async fn serve(&self, head: request::Parts) -> StreamEnd {
         let activity = &self.context.activity;
         let began = activity.now();
         let is_head = head.method == Method::HEAD;
-        let mut answering = pin!(self.answer(head, body));
+        let mut answering = pin!(self.answer(head));
         let answered = poll_fn(|cx| {
             // A stream is charged even if it is reset at once. So the service runs until it has charged the request,
             // and only then does a reset matter. With a store in memory both happen in the first poll.
-            let gone = self.responder.poll_gone(cx);
+            let gone = self.client.poll_gone(cx);
             match answering.as_mut().poll(cx) {
-                Poll::Pending if gone && self.responder.is_committed.get() => Poll::Ready(None),
+                Poll::Pending if gone && self.client.is_committed() => Poll::Ready(None),
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(_) if gone => Poll::Ready(None),
                 Poll::Ready(answer) => Poll::Ready(Some(answer)),
             }
         })
         .await;
-        let Some(StreamAnswer { response, exchange, upload }) = answered else {
+        let Some((response, exchange)) = answered else {
             let is_rapid = activity.now().saturating_duration_since(began) < RAPID;
             return if is_rapid { StreamEnd::RapidReset } else { StreamEnd::Broken };
         };
@@ -157,44 +128,42 @@ impl<S: Service> Stream<'_, S> {
         }
         // A request whose response was sent is not in flight, even if its upload continues.
         drop(exchange);
-        if ended == StreamEnd::Answered && !matches!(body, ResponseBody::Stream(_)) && !upload.is_end() {
+        if ended == StreamEnd::Answered && !matches!(body, ResponseBody::Stream(_)) && !self.client.is_end() {
             drop(body);
-            let _ = timeout(LINGER, discard(upload)).await;
+            let _ = timeout(LINGER, discard(RequestBody::Upload(self.client.clone()))).await;
         }
         ended
     }
 
-    async fn answer(&self, head: request::Parts, body: RecvStream) -> StreamAnswer<S::Exchange> {
-        let Self { service, context, responder } = self;
+    /// Returns the response, and the exchange unless the request's head was rejected.
+    async fn answer(&self, head: request::Parts) -> (Response, Option<S::Exchange>) {
+        let Self { service, context, client, .. } = self;
         let server = service.server();
-        let incoming = (!body.is_end_stream()).then(|| ReceivedBody::new(body, &head.headers));
-        let mut request = match convert::request(head, &server.limits.head) {
+        let mut request = match convert::request(head, &server.limits.head, self.target.take()) {
             Ok(request) => request,
             Err(error) => {
+                client.drop_upload();
                 let response = server.reject(error);
                 service.rejected(context, Version::HTTP_2, error, &response);
-                return StreamAnswer { response, exchange: None, upload: RequestBody::Empty };
+                return (response, None);
             }
         };
-        // Held here as well: if the service drops an unread body, the stream must not be reset while the response is
-        // sent.
-        let mut upload = RequestBody::Empty;
-        if let Some(incoming) = incoming {
-            let awaits_continue = request.headers.contains("expect").then(|| Rc::clone(responder));
-            let body = Rc::new(ClientBody {
-                incoming: RefCell::new(incoming),
-                activity: context.activity.clone(),
-                allowed: Cell::new(server.limits.body_bytes),
-                limit: server.limits.body_bytes,
-                awaits_continue: RefCell::new(awaits_continue),
-            });
-            request.body = RequestBody::Upload(body.clone());
-            upload = RequestBody::Upload(body);
+        if client.has_upload() {
+            if request.headers.contains("expect") {
+                client.await_continue();
+            }
+            request.body = RequestBody::Upload(Rc::clone(client) as _);
         }
         let mut exchange = service.begin(context, &request);
         let response = service.answer(context, &mut request, &mut exchange).await;
         exchange.answered(context, &response);
-        StreamAnswer { response, exchange: Some(exchange), upload }
+        let Request { headers, mut target, .. } = request;
+        spare::keep(headers);
+        if target.capacity() <= LONGEST_KEPT {
+            target.clear();
+            self.target.set(target);
+        }
+        (response, Some(exchange))
     }
 
     async fn respond(
@@ -210,8 +179,7 @@ impl<S: Service> Stream<'_, S> {
         let mut head = http::Response::new(());
         *head.status_mut() = status;
         *head.headers_mut() = self.headers(status, headers, body);
-        let sent = self.responder.respond.borrow_mut().send_response(head, is_end);
-        let stream = match sent {
+        let stream = match self.client.respond(head, is_end) {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!("a response was not sent: {error}");

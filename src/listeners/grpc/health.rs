@@ -8,6 +8,7 @@ use std::task::{Context, Poll, ready};
 use tokio::sync::watch::Receiver;
 
 use super::calls::{SERVICES, StreamPermit};
+use super::messages::Memory;
 use super::messages::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListResponse, ServiceStatus, ServingStatus,
 };
@@ -77,7 +78,7 @@ impl WatchState {
             // The protocol keeps a watch of an unknown service open, because the service may come.
             let status = if self.is_known { status(phase) } else { ServingStatus::ServiceUnknown };
             if self.sent.replace(status) != Some(status) {
-                return (Some(Piece::Data(frame(&response(status)))), self);
+                return (Some(Piece::Data(frame(&response(status), &mut Memory::default()))), self);
             }
             if phase == Phase::Draining {
                 let is_last = !std::mem::replace(&mut self.has_ended, true);

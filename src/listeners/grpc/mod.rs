@@ -4,6 +4,7 @@
 //! Calls are HTTP/2 requests ([`crate::http`]). [`protocol`] reads the message in a body, [`calls`] names the methods,
 //! [`messages`] has the messages, and each service has a module.
 
+use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use http::{Method as HttpMethod, StatusCode, Version};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
+use self::answers::Answers;
 use self::calls::{Method, Streams};
 use self::protocol::{Code, MessageReader, Status, decode, frame};
 use crate::engine::charging::descriptors::DescriptorMode;
@@ -32,6 +34,7 @@ use crate::message::reply::{Reply, problem};
 use crate::telemetry::metrics::ListenerKind;
 
 mod age;
+mod answers;
 mod authorization;
 mod calls;
 mod health;
@@ -94,6 +97,9 @@ pub struct Envoy {
     readiness: Arc<Readiness>,
     streams: Streams,
     messages: MessageBuffers,
+    answers: RefCell<Answers>,
+    /// The memory of the headers in a check.
+    spare: Cell<Headers>,
     /// The headers and trailers of successful calls.
     headers: Rc<KeptHeaders>,
     trailers: Rc<KeptHeaders>,
@@ -130,6 +136,8 @@ impl Envoy {
             connection_age: options.connection_age,
             readiness: options.readiness.clone(),
             streams: Streams::default(),
+            answers: RefCell::default(),
+            spare: Cell::default(),
             headers: Rc::new(Headers::from_iter([(CONTENT_TYPE, GRPC)]).into()),
             trailers: Rc::new(Headers::from_iter([("grpc-status", Code::Ok.text())]).into()),
             messages: MessageBuffers {
@@ -168,12 +176,17 @@ impl Envoy {
         let call = CallContext { context, start, deadline };
         let message = self.messages.next(&mut request.body).await?;
         let answer = match method {
-            Method::Check => frame(&self.check(decode(message)?, &call, active).await?),
+            Method::Check => {
+                let answer = self.check(decode(message)?, &call, active).await?;
+                frame(&answer, &mut self.answers.borrow_mut().memory)
+            }
             Method::ShouldRateLimit => self.rate_limit(DescriptorMode::Decide, message, &call, active).await?,
             Method::CheckRateLimit => self.rate_limit(DescriptorMode::Check, message, &call, active).await?,
             Method::Report => self.rate_limit(DescriptorMode::Report, message, &call, active).await?,
-            Method::HealthCheck => frame(&health::check(&self.readiness, &decode(message)?)?),
-            Method::HealthList => frame(&health::list(&self.readiness)),
+            Method::HealthCheck => {
+                frame(&health::check(&self.readiness, &decode(message)?)?, &mut self.answers.borrow_mut().memory)
+            }
+            Method::HealthList => frame(&health::list(&self.readiness), &mut self.answers.borrow_mut().memory),
             Method::HealthWatch => {
                 let permit = self.streams.begin()?;
                 let watch = health::Watch::new(&self.readiness, &decode(message)?, permit);
@@ -181,7 +194,7 @@ impl Envoy {
             }
             Method::Unknown => Bytes::new(),
         };
-        Ok(ResponseBody::Message(Box::new(Message { data: answer, trailers: Some(self.trailers.clone()) })))
+        Ok(ResponseBody::Message(Message { data: answer, trailers: Some(self.trailers.clone()) }))
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 
+use super::messages::Memory;
 use crate::message::headers::Headers;
 pub(super) use crate::telemetry::metrics::GrpcCode as Code;
 
@@ -130,14 +131,14 @@ fn length(bytes: &[u8], max: usize) -> Result<Option<usize>, Status> {
 }
 
 /// Returns a message with its prefix.
-pub(super) fn frame(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(PREFIX + length);
-    bytes.extend_from_slice(&[0]);
-    bytes.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
-    // It fails only without room, and this buffer grows.
-    let _ = message.encode(&mut bytes);
-    bytes.freeze()
+pub(super) fn frame(message: &impl Message, memory: &mut Memory) -> Bytes {
+    memory.take(|bytes| {
+        bytes.extend_from_slice(&[0; PREFIX]);
+        // It fails only without room, and a vector grows.
+        let _ = message.encode(bytes);
+        let length = u32::try_from(bytes.len() - PREFIX).unwrap_or(u32::MAX);
+        bytes[1..PREFIX].copy_from_slice(&length.to_be_bytes());
+    })
 }
 
 pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use super::messages::rate_limit::{
     self as messages, DescriptorStatus, RateLimit, RateLimitDescriptor, RateLimitRequest, RateLimitResponse,
 };
-use super::messages::{Duration, HeaderValue, Kind, ListValue, MapEntry, Struct, text};
-use super::protocol::{Code, Status, decode, frame};
-use super::{CallContext, Envoy};
+use super::messages::{Duration, HeaderValue, Kind, ListValue, MapEntry, Memory, Struct, text};
+use super::protocol::{Code, Status, decode};
+use super::{Answers, CallContext, Envoy};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::answer::headers::{Generations, add_headers};
@@ -27,7 +27,6 @@ use crate::engine::limit::rules::Rules;
 use crate::engine::request::DescriptorEntry;
 use crate::limiter::{DecisionRequest, LimiterVerdict, Patience};
 use crate::listeners::http::ActiveRequest;
-use crate::message::headers::Headers;
 use crate::telemetry::metrics::{DecisionListener, RateLimitAnswer};
 
 /// Descriptors in one request. The store decides a bucket for each in one call; Envoy sends one per rate limit of a route,
@@ -66,7 +65,7 @@ impl Envoy {
             Err(_) => RateLimitAnswer::Invalid,
         };
         self.front.limiter.shared().metrics().listeners.rate_limit_answers[counted].inc();
-        answered.map(|(_, response)| frame(&response))
+        answered.map(|(_, frame)| frame)
     }
 
     async fn decide_descriptors(
@@ -75,7 +74,7 @@ impl Envoy {
         request: &RateLimitRequest,
         call: &CallContext<'_>,
         active: &mut ActiveRequest,
-    ) -> Result<(RateLimitAnswer, RateLimitResponse), Status> {
+    ) -> Result<(RateLimitAnswer, Bytes), Status> {
         check(request)?;
         let entries: SmallVec<[SmallVec<[DescriptorEntry<'_>; 4]>; 2]> =
             request.descriptors.iter().map(|descriptor| descriptor.entries.iter().map(entry).collect()).collect();
@@ -98,15 +97,18 @@ impl Envoy {
         let asked = DecisionRequest { deadline: call.deadline, patience, ..asked };
         let decided = active.decide(&self.front.limiter, asked, call.context).await;
         let decided = decided.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
-        let response = respond(request, &decided, &descriptors, self.front.generations)?;
+        let mut answers = self.answers.borrow_mut();
+        answers.clear();
+        respond(request, &decided, &descriptors, self.front.generations, &mut answers)?;
         if mode == DescriptorMode::Report {
             // Only the statuses, which tell what is left.
-            let RateLimitResponse { statuses, .. } = response;
+            let statuses = std::mem::take(&mut answers.rate_limit.statuses);
             let overall_code = messages::Code::Ok.into();
-            return Ok((
-                RateLimitAnswer::Ok,
-                RateLimitResponse { overall_code, statuses, ..RateLimitResponse::default() },
-            ));
+            answers.rate_limit = RateLimitResponse { overall_code, statuses, ..RateLimitResponse::default() };
+        }
+        let frame = answers.rate_limit();
+        if mode == DescriptorMode::Report {
+            return Ok((RateLimitAnswer::Ok, frame));
         }
         let answer = match decided.verdict.kind {
             VerdictKind::Allowed if !decided.view.rules().knows_domain(question.domain) => {
@@ -116,7 +118,7 @@ impl Envoy {
             VerdictKind::Overloaded => RateLimitAnswer::Unavailable,
             _ => RateLimitAnswer::OverLimit,
         };
-        Ok((answer, response))
+        Ok((answer, frame))
     }
 }
 
@@ -175,16 +177,13 @@ fn respond(
     decided: &LimiterVerdict,
     descriptors: &[Descriptor<'_>],
     generations: Generations,
-) -> Result<RateLimitResponse, Status> {
+    answers: &mut Answers,
+) -> Result<(), Status> {
     let (rules, whole) = (decided.view.rules(), &decided.verdict);
-    let mut response = RateLimitResponse {
-        statuses: Vec::with_capacity(descriptors.len()),
-        overall_code: messages::Code::Ok.into(),
-        ..RateLimitResponse::default()
-    };
+    let Answers { rate_limit: response, headers, memory } = answers;
     let mut metadata: Option<Metadata> = None;
     for (given, descriptor) in decided.descriptors.iter().zip(descriptors) {
-        let status = status(rules, given, descriptor);
+        let status = status(rules, given, descriptor, memory);
         if status.code == i32::from(messages::Code::Ok) {
             for given in metadata_of(rules, given) {
                 match &mut metadata {
@@ -199,23 +198,28 @@ fn respond(
         // Envoy's `failure_mode_deny` decides.
         VerdictKind::Unavailable => return Err(Status::new(Code::Unavailable, "the limits cannot be counted now")),
         VerdictKind::Allowed => {
-            let mut headers = Headers::new();
-            add_headers(rules, whole, generations, &mut headers);
-            response.response_headers_to_add = HeaderValue::list(&headers).collect();
+            response.overall_code = messages::Code::Ok.into();
+            add_headers(rules, whole, generations, headers);
+            response.response_headers_to_add.extend(HeaderValue::list(headers, memory));
         }
         // Not an error for overload, because Envoy passes requests on errors by default: a flood must not switch limits off.
         VerdictKind::Denied | VerdictKind::Overloaded => {
-            let denial = denial(rules, whole, generations, false);
             response.overall_code = messages::Code::OverLimit.into();
-            response.response_headers_to_add = HeaderValue::list(&denial.headers).collect();
+            let denial = denial(rules, whole, generations, false);
+            response.response_headers_to_add.extend(HeaderValue::list(&denial.headers, memory));
             response.raw_body = Bytes::from(denial.body);
         }
     }
     response.dynamic_metadata = metadata.map(|metadata| dynamic_metadata(request, metadata));
-    Ok(response)
+    Ok(())
 }
 
-fn status(rules: &Rules, given: &DescriptorVerdict, descriptor: &Descriptor<'_>) -> DescriptorStatus {
+fn status(
+    rules: &Rules,
+    given: &DescriptorVerdict,
+    descriptor: &Descriptor<'_>,
+    memory: &mut Memory,
+) -> DescriptorStatus {
     // The answer that determines the code comes first, then an enforced one.
     let chosen = given.verdict.answers.iter().max_by(|a, b| {
         let rank = |answer: &LimitDecision| (is_over(rules, answer), answer.is_enforced());
@@ -232,7 +236,7 @@ fn status(rules: &Rules, given: &DescriptorVerdict, descriptor: &Descriptor<'_>)
     let code = if is_over(rules, answer) { messages::Code::OverLimit } else { messages::Code::Ok };
     DescriptorStatus {
         code: code.into(),
-        current_limit: current_limit(rules, answer, descriptor),
+        current_limit: current_limit(rules, answer, descriptor, memory),
         // Envoy advertises the status with the least left. That must be the one that denies, even if a smaller cost fits.
         limit_remaining: if is_short { 0 } else { u32::try_from(decision.remaining).unwrap_or(u32::MAX) },
         duration_until_reset: until.map(duration),
@@ -247,27 +251,32 @@ fn is_over(rules: &Rules, answer: &LimitDecision) -> bool {
     answer.is_enforced() || limit.mode == LimitMode::Enforce && (is_quota || limit.is_shadowed)
 }
 
-fn current_limit(rules: &Rules, answer: &LimitDecision, descriptor: &Descriptor<'_>) -> Option<RateLimit> {
+fn current_limit(
+    rules: &Rules,
+    answer: &LimitDecision,
+    descriptor: &Descriptor<'_>,
+    memory: &mut Memory,
+) -> Option<RateLimit> {
     // Envoy advertises a limit only if it gets its numbers.
     let limit = rules.limit(answer.limit).filter(|limit| limit.visibility == Visibility::Shown)?;
     if let Some(rule) = limit.rule.as_deref() {
-        return Some(rate_limit(rule.per_unit?, rule.name.clone()));
+        return Some(rate_limit(rule.per_unit?, memory.text(&rule.name)));
     }
     match (rules.is_carried(answer.limit), descriptor.carried) {
-        (true, Some(carried)) => Some(rate_limit(carried, String::new())),
-        _ => answer.numbers.as_ref().map(|numbers| rate(numbers, &limit.name)),
+        (true, Some(carried)) => Some(rate_limit(carried, Bytes::new())),
+        _ => answer.numbers.as_ref().map(|numbers| rate(numbers, memory.text(&limit.name))),
     }
 }
 
-fn rate_limit(per_unit: PerUnit, name: String) -> RateLimit {
+fn rate_limit(per_unit: PerUnit, name: Bytes) -> RateLimit {
     RateLimit { name, requests_per_unit: per_unit.requests, unit: unit_number(Some(per_unit.unit)) }
 }
 
 /// The rate of a limit of `limits.yaml`: its count, or the burst of one that never refills.
-fn rate(numbers: &Numbers, name: &str) -> RateLimit {
+fn rate(numbers: &Numbers, name: Bytes) -> RateLimit {
     let requests = if numbers.count() == 0 { numbers.burst() } else { numbers.count() };
     RateLimit {
-        name: name.to_owned(),
+        name,
         requests_per_unit: u32::try_from(requests).unwrap_or(u32::MAX),
         unit: unit_number(RateUnit::of(numbers)),
     }
@@ -319,7 +328,7 @@ fn kind(value: Metadata) -> Kind {
         Metadata::Null => Kind::Null(0),
         Metadata::Bool(truth) => Kind::Bool(truth),
         Metadata::Number(number) => Kind::Number(number),
-        Metadata::Text(text) => Kind::Text(text),
+        Metadata::Text(text) => Kind::Text(text.into()),
         Metadata::List(values) => {
             Kind::List(ListValue { values: values.into_iter().map(|value| kind(value).into()).collect() })
         }

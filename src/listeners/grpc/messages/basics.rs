@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
+use super::Memory;
 use crate::message::headers::Headers;
 use crate::message::lossless;
 
@@ -37,14 +38,14 @@ impl HeaderValue {
         Self { key: key.into(), value: value.into(), raw_value: Bytes::new() }
     }
 
-    /// Converts headers, in order. They share one copy of the text.
-    pub fn list(headers: &Headers) -> impl Iterator<Item = Self> {
-        let mut text = Vec::with_capacity(headers.iter().map(|(name, value)| name.len() + value.len()).sum());
-        for (name, value) in headers.iter() {
-            text.extend_from_slice(name);
-            text.extend_from_slice(value);
-        }
-        let mut text = Bytes::from(text);
+    /// Converts headers, in order. They share one copy of the text, which is in `memory`.
+    pub(crate) fn list(headers: &Headers, memory: &mut Memory) -> impl Iterator<Item = Self> {
+        let mut text = memory.take(|text| {
+            for (name, value) in headers.iter() {
+                text.extend_from_slice(name);
+                text.extend_from_slice(value);
+            }
+        });
         headers.iter().map(move |(name, value)| Self::new(text.split_to(name.len()), text.split_to(value.len())))
     }
 }
@@ -101,8 +102,8 @@ pub struct Struct {
 /// A member of a [`Struct`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StructField {
-    #[prost(string, tag = "1")]
-    pub key: String,
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
     #[prost(message, optional, tag = "2")]
     pub value: Option<Value>,
 }
@@ -122,8 +123,8 @@ pub enum Kind {
     Null(i32),
     #[prost(double, tag = "2")]
     Number(f64),
-    #[prost(string, tag = "3")]
-    Text(String),
+    #[prost(bytes = "bytes", tag = "3")]
+    Text(Bytes),
     #[prost(bool, tag = "4")]
     Bool(bool),
     #[prost(message, tag = "5")]
@@ -139,7 +140,7 @@ pub struct ListValue {
     pub values: Vec<Value>,
 }
 
-impl<N: Into<String>> FromIterator<(N, Kind)> for Struct {
+impl<N: Into<Bytes>> FromIterator<(N, Kind)> for Struct {
     fn from_iter<T: IntoIterator<Item = (N, Kind)>>(members: T) -> Self {
         let field = |(name, kind): (N, Kind)| StructField { key: name.into(), value: Some(kind.into()) };
         Self { fields: members.into_iter().map(field).collect() }

@@ -10,6 +10,7 @@
 pub mod authorization;
 mod basics;
 pub mod health;
+mod memory;
 pub mod rate_limit;
 #[cfg(test)]
 pub(super) mod tests;
@@ -18,3 +19,4 @@ pub use basics::{
     BoolValue, Duration, HeaderValue, Kind, ListValue, MapEntry, Status, Struct, StructField, UInt64Value, Value,
 };
 pub(super) use basics::{make_text, text};
+pub(crate) use memory::Memory;

@@ -106,8 +106,8 @@ pub struct DescriptorStatus {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct RateLimit {
     /// Envoy writes it into `X-RateLimit-Limit` without escaping.
-    #[prost(string, tag = "3")]
-    pub name: String,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub name: Bytes,
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
     #[prost(enumeration = "Unit", tag = "2")]
