@@ -34,9 +34,9 @@ def wrk_figures(said):
         raise Failure(f"wrk said no figures:\n{said}") from None
 
 
-def open_loop(command, port, rate, seconds, connections, ids, while_it_runs):
+def open_loop(command, port, rate, seconds, connections, ids, while_it_runs, upstream_port=None):
     """The figures of open_loop.c, whose program `command` runs."""
-    arguments = [port, rate, seconds, connections, ids]
+    arguments = [port, rate, seconds, connections, ids] + ([upstream_port] if upstream_port else [])
     said = watch([*command, *map(str, arguments)], seconds, while_it_runs)
     try:
         return json.loads(said)

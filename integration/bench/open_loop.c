@@ -1,6 +1,8 @@
 // An open-loop client of HTTP/1.1 on 127.0.0.1: it sends by a schedule, whatever the answers do. `open_loop.py` compiles it.
 //
-//   open_loop PORT RATE SECONDS CONNECTIONS IDS
+//   open_loop PORT RATE SECONDS CONNECTIONS IDS [UPSTREAM_PORT]
+//
+// With UPSTREAM_PORT it is also the upstream there, in the same loop, so that the two never wait for each other's core.
 //
 // Request n is intended at n / RATE seconds after the start, on connection n modulo CONNECTIONS. Its latency counts from that time,
 // so a request that waits for the answer before it on its connection counts the wait: what a stall does to those who come meanwhile is
@@ -30,8 +32,19 @@ enum { MOST_CONNECTIONS = 4096, MOST_EVENTS = 256, HEAD = 8192, MOST_REOPENED_IN
 
 static const int64_t SECOND = 1000000000, WARM_UP = SECOND / 2, GRACE = 5 * SECOND;
 
-struct connection {
+static const char ANSWER[] = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 64\r\n\r\n"
+                             "hello from the upstream: 64 bytes of body, as a small JSON reply";
+
+enum kind { CLIENT, LISTENER, UPSTREAM };
+
+// What an event of epoll points to.
+struct end {
+    enum kind kind;
     int file;
+};
+
+struct connection {
+    struct end end;
     int busy;            // a request is under way
     int reopened;        // in a row, without an answer
     uint64_t next;       // the request that is under way, or the next one
@@ -70,14 +83,54 @@ static int counts(uint64_t number) { return !closed && intended(number) - begin 
 
 static uint32_t micros(int64_t nanos) { return nanos < 0 ? 0 : nanos / 1000 > UINT32_MAX ? UINT32_MAX : nanos / 1000; }
 
+static struct sockaddr_in loopback(const char *port) {
+    return (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons(atoi(port)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+}
+
+static void watch(struct end *end, enum kind kind, int file) {
+    int yes = 1;
+    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    *end = (struct end){kind, file};
+    struct epoll_event event = {.events = EPOLLIN, .data.ptr = end};
+    require(epoll_ctl(epoll, EPOLL_CTL_ADD, file, &event) == 0, "epoll_ctl");
+}
+
+static void listen_at(struct end *listener, const char *port) {
+    struct sockaddr_in own = loopback(port);
+    int yes = 1, file = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    require(bind(file, (struct sockaddr *)&own, sizeof own) == 0 && listen(file, 1024) == 0, "listen");
+    watch(listener, LISTENER, file);
+}
+
+static void accept_all(const struct end *listener) {
+    int file;
+    while ((file = accept4(listener->file, NULL, NULL, SOCK_NONBLOCK)) >= 0) {
+        struct end *end = malloc(sizeof *end);
+        require(end != NULL, "malloc");
+        watch(end, UPSTREAM, file);
+    }
+}
+
+// A proxy has one request under way on a connection, and writes its head at once.
+static void answer(struct end *end) {
+    ssize_t got = recv(end->file, scratch, sizeof scratch, 0);
+    if (got <= 0) {
+        close(end->file);
+        free(end);
+        return;
+    }
+    errno = EPROTO;
+    require(got > 4 && !memcmp(scratch + got - 4, "\r\n\r\n", 4), "a request without a body");
+    send(end->file, ANSWER, sizeof ANSWER - 1, MSG_NOSIGNAL);
+}
+
 static void open_connection(struct connection *connection) {
-    int yes = 1, file = socket(AF_INET, SOCK_STREAM, 0);
+    int file = socket(AF_INET, SOCK_STREAM, 0);
     require(file >= 0, "socket");
     require(connect(file, (struct sockaddr *)&server, sizeof server) == 0, "connect");
-    setsockopt(file, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = connection};
-    require(epoll_ctl(epoll, EPOLL_CTL_ADD, file, &event) == 0, "epoll_ctl");
-    connection->file = file;
+    watch(&connection->end, CLIENT, file);
     connection->closing = 0;
 }
 
@@ -94,13 +147,13 @@ static void send_request(struct connection *connection) {
     connection->got = 0;
     connection->body = -1;
     // A connection that the server has just closed is noticed when it is read.
-    send(connection->file, text, size, MSG_NOSIGNAL);
+    send(connection->end.file, text, size, MSG_NOSIGNAL);
 }
 
 static void reopen(struct connection *connection) {
     require(++connection->reopened < MOST_REOPENED_IN_A_ROW, "the server closes every connection");
     reopened++;
-    close(connection->file);
+    close(connection->end.file);
     open_connection(connection);
     if (connection->busy) {
         send_request(connection);
@@ -147,7 +200,7 @@ static void read_head(struct connection *connection, char *end) {
 static void readable(struct connection *connection) {
     int in_head = connection->body < 0;
     char *into = in_head ? connection->head + connection->got : scratch;
-    ssize_t got = recv(connection->file, into, in_head ? HEAD - connection->got : sizeof scratch, MSG_DONTWAIT);
+    ssize_t got = recv(connection->end.file, into, in_head ? HEAD - connection->got : sizeof scratch, MSG_DONTWAIT);
     if (got < 0 && errno == EAGAIN) {
         return;
     }
@@ -213,13 +266,11 @@ static uint32_t at(const uint32_t *sorted, uint64_t length, double share) {
 }
 
 int main(int argument_count, char **arguments) {
-    if (argument_count != 6) {
-        fprintf(stderr, "usage: open_loop PORT RATE SECONDS CONNECTIONS IDS\n");
+    if (argument_count < 6) {
+        fprintf(stderr, "usage: open_loop PORT RATE SECONDS CONNECTIONS IDS [UPSTREAM_PORT]\n");
         return 2;
     }
-    server = (struct sockaddr_in){.sin_family = AF_INET,
-                                  .sin_port = htons(atoi(arguments[1])),
-                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    server = loopback(arguments[1]);
     rate = strtoull(arguments[2], NULL, 10);
     closed = rate == 0;
     count = strtoull(arguments[4], NULL, 10);
@@ -233,6 +284,10 @@ int main(int argument_count, char **arguments) {
     epoll = epoll_create1(0);
     // Without this the kernel may wake it 50 us late.
     prctl(PR_SET_TIMERSLACK, 1);
+    struct end listener;
+    if (argument_count > 6) {
+        listen_at(&listener, arguments[6]);
+    }
     for (uint64_t i = 0; i < count; i++) {
         connections[i].next = i;
         open_connection(&connections[i]);
@@ -248,7 +303,14 @@ int main(int argument_count, char **arguments) {
         struct timespec timeout = {.tv_sec = wait / SECOND, .tv_nsec = wait % SECOND};
         int ready = epoll_pwait2(epoll, events, MOST_EVENTS, &timeout, NULL);
         for (int i = 0; i < ready; i++) {
-            readable(events[i].data.ptr);
+            struct end *end = events[i].data.ptr;
+            if (end->kind == LISTENER) {
+                accept_all(end);
+            } else if (end->kind == UPSTREAM) {
+                answer(end);
+            } else {
+                readable(events[i].data.ptr);
+            }
         }
     }
     int64_t took = now() - begin;

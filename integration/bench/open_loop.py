@@ -2,7 +2,7 @@
 
 wrk and h2load ask again when an answer has come: while a proxy stalls they ask for nothing, and the stall counts once for
 each connection. The client here, open_loop.c, sends when it is time and counts from that time. Each run first holds it to
-stalls that are known: its upstream stands still for 100 ms each second, and the percentiles must show that.
+stalls that are known: an nginx stands still for 100 ms each second, and the percentiles must show that.
 
 For each scenario the client first finds how many requests per second each contender passes at most, in a closed loop. The rates are
 shares of what the slower one of Weir and nginx does, so that all are asked for the same. They take turns, round by round.
@@ -15,8 +15,8 @@ shares of what the slower one of Weir and nginx does, so that all are asked for 
               its counts and takes no part
     flood     as ids, while wrk sends requests of one id, nearly all denied, as fast as 16 connections can
 
-The clients have the first core and a contender the last one, also for its reloads. The upstream has a core between them, or with two
-cores that of the contender, so that the client is never what is busiest. `late p99` is by how much the client missed its schedule:
+The clients have the first core and a contender the last one, also for its reloads. The client is the upstream too, in one loop on one
+thread: processes that share a core wait for each other's slices, and a slice of 4 ms is a p99. `late p99` is by how much the client missed its schedule:
 where it comes near the p99, the client is what is measured. A turn in which other processes, or the host of a virtual machine, took
 more than 2 % of the cores is repeated, whatever it showed; after three such turns the least disturbed counts. `others %` is that share.
 """
@@ -33,7 +33,7 @@ import time
 import contenders
 import loads
 import report
-from processes import Failure, seconds_of_others
+from processes import Failure, free_ports, seconds_of_others
 from stage import Stage, program
 
 SHARES = (30, 60, 90)
@@ -89,22 +89,22 @@ class Field:
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) < 2:
             raise Failure("the open loop needs two cores: one of them is the contender's")
-        self.core, of_upstream = {cores[-1]}, set(cores[1:-1]) or {cores[-1]}
+        self.core = {cores[-1]}
         self.stage, self.options = stage, options
         self.prefix = ["taskset", "-c", str(cores[0])]
         self.client = [*self.prefix, stage.compile("open_loop")]
-        self.upstream = contenders.upstream(stage)
-        pin(self.upstream, of_upstream)
+        [self.upstream_port] = free_ports(1)
 
     def start(self, starters, scenario):
-        running = [start(self.stage, scenario, self.upstream.port, contenders.Front()) for start in starters]
+        running = [start(self.stage, scenario, self.upstream_port, contenders.Front()) for start in starters]
         for contender in running:
             pin(contender.processes[-1], self.core)
         return running
 
     def check_client(self):
         """That the client shows a stall to the full: one that waits for answers would show it once for each connection."""
-        worker, calls = self.upstream.pids()[-1], 0
+        upstream, calls = contenders.upstream(self.stage), 0
+        worker = upstream.pids()[-1]
 
         def stall():
             nonlocal calls
@@ -114,16 +114,19 @@ class Field:
                 time.sleep(STALL_SECONDS)
                 os.kill(worker, signal.SIGCONT)
 
-        figures = loads.open_loop(self.client, self.upstream.port, STALL_RATE, 4, self.options.connections, 0, stall)
+        figures = loads.open_loop(self.client, upstream.port, STALL_RATE, 4, self.options.connections, 0, stall)
         shown = ", ".join(f"{name} {figures[name] / 1000:.1f} ms" for name in ("p50", "p95", "p99"))
         if any(figures[percentile] < least for percentile, least in STALLED_AT_LEAST.items()):
             raise Failure(f"the open-loop client hides stalls of 100 ms: {shown}")
-        print(f"\nthe client, upstream standing still for 100 ms each second: {shown}")
+        print(f"\nthe client, asking a server that stands still for 100 ms each second: {shown}")
+
+    def ask(self, contender, rate, seconds, ids, while_it_runs=lambda: None):
+        connections, port = self.options.connections, self.upstream_port
+        return loads.open_loop(self.client, contender.port, rate, seconds, connections, ids, while_it_runs, port)
 
     def saturation(self, contender, ids):
         """Requests per second in a closed loop."""
-        connections = self.options.connections
-        figures = loads.open_loop(self.client, contender.port, 0, SATURATION_SECONDS, connections, ids, lambda: None)
+        figures = self.ask(contender, 0, SATURATION_SECONDS, ids)
         return figures["requests"] / figures["micros"] * 1e6
 
     def turn(self, contender, scenario, rate):
@@ -134,24 +137,24 @@ class Field:
         return min(turns, key=lambda turn: max(turn["others"], OTHERS_AT_MOST))
 
     def load(self, contender, scenario, rate):
-        ids, seconds, calls = SCENARIOS[scenario][1], self.options.seconds, 0
+        ids, seconds, calls, flood = SCENARIOS[scenario][1], self.options.seconds, 0, None
 
         def while_it_runs():
-            nonlocal calls
+            nonlocal calls, flood
             calls += 1
+            # Within the time that is not counted. Before and after there is no upstream.
+            if scenario == "flood" and calls == 1:
+                flood = self.flood(contender, seconds - 1)
             if scenario == "reload" and calls % CALLS_A_SECOND == 2:
                 contender.reload()
 
-        # The flood begins earlier and ends later.
-        flood = self.flood(contender, seconds + 1) if scenario == "flood" else None
         reloads = contender.counted(RELOADS)
-        aside = {os.getpid(), flood.pid} if flood else {os.getpid()}
-        others, begun = self.seconds_of_others(contender, aside), time.monotonic()
+        others, begun = self.seconds_of_others(contender), time.monotonic()
         before = sum(contender.user_and_system_seconds())
-        connections = self.options.connections
-        figures = loads.open_loop(self.client, contender.port, rate, seconds, connections, ids, while_it_runs)
+        figures = self.ask(contender, rate, seconds, ids, while_it_runs)
         figures["cpu_us"] = (sum(contender.user_and_system_seconds()) - before) / figures["requests"] * 1e6
-        others = self.seconds_of_others(contender, aside) - others
+        # wrk has ended, and nobody has waited for it.
+        others = self.seconds_of_others(contender, {flood.pid} if flood else set()) - others
         figures["others"] = others / (time.monotonic() - begun) / os.cpu_count() * 100
         who = f"{contender.name}, {scenario} at {rate} per second"
         if figures["denied"]:
@@ -166,9 +169,8 @@ class Field:
             figures["flood_rps"] = said["requests"] / said["micros"] * 1e6
         return figures
 
-    def seconds_of_others(self, contender, own):
-        processes = [self.upstream, *contender.processes]
-        return seconds_of_others(own.union(*(process.pids() for process in processes)))
+    def seconds_of_others(self, contender, own=frozenset()):
+        return seconds_of_others({os.getpid()}.union(own, *(process.pids() for process in contender.processes)))
 
     def flood(self, contender, seconds):
         # It asks as fast as it can, and the client whose latency counts comes first.
