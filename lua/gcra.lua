@@ -46,7 +46,8 @@ function algorithm.decide(key, charge)
   else
     outcome, after, retry, change = decided(charge, token, level, nil, bucket.leased and leasing().held(bucket, charge) or 0)
   end
-  local remaining, reset = floor((charge.burst * token - after) / token), time_for(after, charge.parameters)
+  local remaining, reset = (charge.burst * token - after) / token, time_for(after, charge.parameters)
+  remaining = remaining - remaining % 1
   if bucket.full_in and not change then
     retry, reset = full_after(bucket.full_in, charge, outcome, retry, reset)
   end

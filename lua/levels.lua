@@ -34,7 +34,9 @@ local function time_for(levels, drain)
   elseif drain == 0 then
     return -1
   end
-  return ceil(levels / drain)
+  local time = levels / drain
+  local part = time % 1
+  return part > 0 and time - part + 1 or time
 end
 
 -- Defined below.
@@ -175,12 +177,12 @@ local function bucket_of(key, charge)
   if bucket then
     return bucket
   end
-  bucket = { since = now, level = 0, written = charge, dirty = false, full = 0, found = 0, position = nil, full_in = nil }
+  bucket = { since = now, level = 0, written = charge, full = 0, found = 0 }
   buckets[key] = bucket
   local text = pcall('GET', key)
   if not text then
     return bucket
-  elseif type(text) == 'table' then
+  elseif text.err then -- A text has no fields.
     bucket.failure = not discarded(key, text) and text or nil
     return bucket
   end
@@ -193,10 +195,13 @@ local function bucket_of(key, charge)
     -- Algorithms other than elevated.lua ignore what that adds.
     since, level, numbers, bucket.elevated = match(text, '^(%d+) (%d+) (%d+ %d+)( %d+ %d+ %d+)$')
   end
-  since, level = tonumber(since), tonumber(level)
   local written = charge
-  if numbers and numbers ~= charge.numbers then
-    written = rare().numbers_of(numbers)
+  if numbers then
+    -- Converts once, where tonumber() converts twice.
+    since, level = since + 0, level + 0
+    if numbers ~= charge.numbers then
+      written = rare().numbers_of(numbers)
+    end
   end
   if numbers and written and since < EXACT and level < EXACT then
     bucket.since, bucket.level, bucket.written = since, level, written
@@ -319,14 +324,23 @@ end
 -- are one command, so no crash leaves a key without one. The expiry is rounded up: a key that is gone early is a bucket that
 -- is full early.
 local function finish(errors)
-  local since_level = INTEGER .. ' ' .. INTEGER .. ' '
+  local written_now = format(INTEGER, now) .. ' ' .. INTEGER .. ' %s'
   for place = 1, #dirty do
     local key = dirty[place]
     local bucket, done = buckets[key], nil
     if bucket.level == 0 and not bucket.elevated then
       done = pcall('DEL', key)
+      done = type(done) == 'table' and done or nil
     else
-      local text = format(since_level, bucket.since, bucket.level) .. bucket.written.numbers .. (bucket.elevated or '')
+      local text
+      if bucket.since == now then
+        text = format(written_now, bucket.level, bucket.written.numbers)
+      else
+        text = format(INTEGER .. ' ' .. INTEGER .. ' %s', bucket.since, bucket.level, bucket.written.numbers)
+      end
+      if bucket.elevated then
+        text = text .. bucket.elevated
+      end
       if bucket.leased then
         local mark = bucket.keeps_leases and ' -' or ' +'
         text = text .. mark .. format(INTEGER .. ':' .. INTEGER, bucket.leased, bucket.lease_end)
@@ -342,7 +356,7 @@ local function finish(errors)
         done = pcall('SET', key, text, 'PX', kept_for(bucket.full))
       end
     end
-    if type(done) == 'table' and done.err then
+    if done and done.err then
       errors = errors or {}
       errors[key] = done
     end
