@@ -75,7 +75,10 @@ impl<'t> Entries<'t> {
             // The parser counts a space behind the brace as part of it.
             let map = place(text, &rest[1..2 + inner.len() - begin.len()], line);
             let inner = begin.strip_suffix(' ').unwrap_or(begin);
-            let pairs = distinct(inner.split(", ").map(|text_of_pair| pair(text, text_of_pair, line)))?;
+            // No pair has a comma. Searching for one byte takes a fraction of what searching for two takes.
+            let pairs = (0..).zip(inner.split(','));
+            let plain = |(index, part): (u32, &'t str)| if index == 0 { Some(part) } else { part.strip_prefix(' ') };
+            let pairs = distinct(pairs.map(|part| pair(text, plain(part)?, line)))?;
             return Some(Entry { key, map, pairs });
         }
         let mut lines = std::iter::from_fn(|| self.lines.next_if(|(_, text)| text.starts_with("  ")));
@@ -116,7 +119,8 @@ fn key_of(text: &str) -> Option<(&str, &str)> {
 
 /// Reads `name: value`, a part of a line.
 fn pair<'t>(line_text: &'t str, text: &'t str, line: u32) -> Option<(Word<'t>, Word<'t>)> {
-    let (name, value) = text.split_once(": ")?;
+    let (name, value) = text.split_once(':')?;
+    let value = value.strip_prefix(' ')?;
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./%+".contains(&byte);
     let is_value = value.starts_with(|first: char| first.is_ascii_alphanumeric()) && value.bytes().all(is_plain);
