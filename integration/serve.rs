@@ -279,6 +279,26 @@ fn a_flood_of_ids_neither_grows_memory_nor_frees_a_bucket() {
     assert!(grown < 8 * 1024, "memory grew by {grown} KiB");
 }
 
+#[test]
+fn a_crowd_that_has_gone_leaves_its_memory_to_the_system() {
+    const CLIENTS: usize = 400;
+    const HEAD: usize = 30_000;
+    let weir = Weir::serve(THOUSAND, &["--workers", "1"]);
+    assert_eq!(weir.get("/", &[]).status(), 200);
+    let before = weir.resident();
+    let most = before + (CLIENTS * HEAD / 1024) as u64;
+    let mut crowd: Vec<_> = (0..CLIENTS).map(|_| weir.connect()).collect();
+    for client in &mut crowd {
+        client.send(format!("GET / HTTP/1.1\r\nX-Long: {}", "x".repeat(HEAD)));
+    }
+    let is = |what, holds: fn(u64, u64) -> bool, bound| {
+        eventually(what, || Some(weir.resident()).filter(|now| holds(*now, bound)).ok_or_else(|| weir.resident()));
+    };
+    is("the crowd's heads are held", |now, most| now >= most, most);
+    drop(crowd);
+    is("most of it is given back", |now, few| now <= few, before + (most - before) / 3);
+}
+
 /// The process' own shortage is not the upstreams' fault.
 #[test]
 fn a_lack_of_descriptors_ejects_no_upstream() {

@@ -1,6 +1,7 @@
 //! A worker: a thread with its own runtime, sockets, upstream connections and store.
 
 use std::future::poll_fn;
+use std::hint::black_box;
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -35,6 +36,9 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How often idle connections to upstreams are closed.
 const REAP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A block of this size is a page by itself for mimalloc. Nobody writes to it, so hardly any memory is behind it.
+const HAS_ITS_OWN_PAGE: usize = 1024 * 1024;
 
 /// The sockets of one worker, each with its listener's index.
 pub(super) type Share = Vec<(usize, Socket)>;
@@ -105,6 +109,7 @@ impl Worker {
                 _ = reaping.tick() => {
                     limiter.flush();
                     listeners.iter().for_each(Listener::reap);
+                    return_memory();
                     continue;
                 }
                 accepted = poll_fn(|cx| sockets.poll_accept(cx)) => accepted,
@@ -131,6 +136,12 @@ impl Worker {
             }
         }
     }
+}
+
+/// Has the allocator return to the system what was freed more than a second ago. mimalloc only looks for it when it frees
+/// a page, and after a crowd has gone nothing else may free one.
+fn return_memory() {
+    drop(black_box(Vec::<u8>::with_capacity(HAS_ITS_OWN_PAGE)));
 }
 
 /// Accepts from the sockets of a worker in turns.
