@@ -37,6 +37,7 @@
 //! hyper serves where none of this matters: the admin listener, its clients and the trace exporter ([`simple`]).
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use tokio_util::sync::CancellationToken;
@@ -81,16 +82,31 @@ pub use transport::{
 pub(crate) use transport::{Acceptor, HANDSHAKE, Source, subject_of_pem};
 pub use upstream::{HealthCheck, Routes, UpstreamOptions};
 
-/// Serves a client's connection to its end. When `drain` is cancelled, running requests are answered, and one more that
-/// was on its way.
-pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: IpAddr, drain: CancellationToken) {
-    // On the heap, so that open connections have no room for a handshake.
-    let Some(opened) = Box::pin(service.server().acceptor.open(stream, peer, &drain)).await else { return };
+/// Serves a connection to its end. On the heap, so that the task has room neither for the start of a connection nor for what
+/// other protocols need.
+pub type Serving = Pin<Box<dyn Future<Output = ()>>>;
+
+/// Takes a client's connection up to the start of HTTP; `None` if it ends before. When `drain` is cancelled, running
+/// requests are answered, and one more that was on its way.
+pub(crate) async fn open<S: Service>(
+    service: Rc<S>,
+    stream: Stream,
+    peer: IpAddr,
+    drain: CancellationToken,
+) -> Option<Serving> {
+    let opened = service.server().acceptor.open(stream, peer, &drain).await?;
     let OpenedConnection { stream, source, tls, protocol, permit } = opened;
     let peer = Rc::new(Peer::new(source, &service.server().trusted_proxies, tls));
-    match protocol {
-        Protocol::Http1 => http1::serve(service, stream, peer, drain).await,
-        // On the heap, so that connections of HTTP/1 have no room for it.
-        Protocol::Http2 => Box::pin(http2::serve(service, stream, peer, &permit, drain)).await,
+    Some(match protocol {
+        Protocol::Http1 => Box::pin(http1::serve(service, stream, peer, permit, drain)),
+        Protocol::Http2 => Box::pin(http2::serve(service, stream, peer, permit, drain)),
+    })
+}
+
+/// Serves a client's connection to its end. What took it up to the start of its protocol is gone by then.
+pub async fn serve(opening: impl Future<Output = Option<Serving>>) {
+    let opened = opening.await;
+    if let Some(serving) = opened {
+        serving.await;
     }
 }

@@ -4,7 +4,9 @@
 //! turns the verdict into an answer of its protocol. None knows a limit. The admin listener is for operators and limits
 //! nothing.
 
+use std::future::ready;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use tokio_util::sync::CancellationToken;
@@ -14,7 +16,7 @@ use self::http::FrontendOptions;
 use self::http_check::Check;
 use self::proxy::{Proxy, ProxyOptions};
 use self::spoe::{Spoe, SpoeOptions};
-use crate::http::{Stream, serve};
+use crate::http::{Serving, Stream, open};
 use crate::limiter::Limiter;
 use crate::telemetry::metrics::ListenerKind;
 
@@ -82,15 +84,19 @@ impl Listener {
         }
     }
 
-    /// Serves a client's connection to its end. When `drain` is cancelled, open requests are answered, and over HTTP one
-    /// more that was on its way.
-    pub async fn serve_connection(self, stream: Stream, peer: IpAddr, drain: CancellationToken) {
+    /// Takes a client's connection up to the start of its protocol; `None` if it ends before. When `drain` is cancelled, open
+    /// requests are answered, and over HTTP one more that was on its way.
+    pub fn open(
+        self,
+        stream: Stream,
+        peer: IpAddr,
+        drain: CancellationToken,
+    ) -> Pin<Box<dyn Future<Output = Option<Serving>>>> {
         match self {
-            Self::Proxy(proxy) => serve(proxy, stream, peer, drain).await,
-            Self::Grpc(envoy) => envoy.serve_connection(stream, peer, drain).await,
-            // On the heap, so that the proxy's connections have no room for these.
-            Self::Check(check) => Box::pin(serve(check, stream, peer, drain)).await,
-            Self::Spoe(spoe) => Box::pin(spoe.serve_connection(stream, peer, drain)).await,
+            Self::Proxy(proxy) => Box::pin(open(proxy, stream, peer, drain)),
+            Self::Grpc(envoy) => Box::pin(ready(Some(Box::pin(envoy.serve_connection(stream, peer, drain)) as _))),
+            Self::Check(check) => Box::pin(open(check, stream, peer, drain)),
+            Self::Spoe(spoe) => Box::pin(ready(Some(Box::pin(spoe.serve_connection(stream, peer, drain)) as _))),
         }
     }
 

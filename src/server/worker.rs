@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 
 use super::listening_socket::AsyncSocket;
 use super::{MakeStore, ServerOptions, build_runtime};
-use crate::http::{ConnectionPermit, Stream};
+use crate::http::{ConnectionPermit, Stream, serve};
 use crate::limiter::{Limiter, Shared};
 use crate::listeners::Listener;
 use crate::store::Store;
@@ -122,12 +122,8 @@ impl Worker {
                         metrics.server.connections_rejected[TooMany::Total].inc();
                         continue;
                     };
-                    let drain = self.drain.clone();
-                    let open = OpenConnection::new(metrics.clone(), permit);
-                    tasks.spawn_local(async move {
-                        let _open = open;
-                        listener.serve_connection(stream, peer, drain).await;
-                    });
+                    let opening = listener.open(stream, peer, self.drain.clone());
+                    tasks.spawn_local(OpenConnection::new(metrics.clone(), permit).run(serve(opening)));
                 }
                 Err(error) => pause(&error, metrics, &mut logged).await,
             }
@@ -210,6 +206,12 @@ impl OpenConnection {
     fn new(metrics: Arc<Metrics>, permit: ConnectionPermit) -> Self {
         metrics.server.connections.inc();
         Self { metrics, _permit: permit }
+    }
+
+    /// Runs the connection and counts it until its end.
+    async fn run(self, connection: impl Future<Output = ()>) {
+        connection.await;
+        drop(self);
     }
 }
 

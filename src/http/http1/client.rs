@@ -22,7 +22,7 @@ use crate::http::failure::{Lease, SendFailed};
 use crate::http::limits::HeadLimits;
 use crate::http::message::{BodyError, Download, Piece, Request, RequestBody, Response, ResponseBody};
 use crate::http::service::Context as RequestContext;
-use crate::http::transport::Stream;
+use crate::http::transport::{Stream, input};
 use crate::http::tunnel::Tunnel;
 
 /// Bounds on a response's head. Servers set many cookies, and they are the operator's own.
@@ -307,6 +307,7 @@ impl<L: KeepAlive> Download for Connection<L> {
         let Some((lease, activity)) = self.response.take() else { return };
         lease.completed();
         if self.is_reusable() {
+            input::release(&mut self.input);
             lease.keep(self, activity.now());
         }
     }

@@ -27,9 +27,6 @@ const MOST_AHEAD: usize = 16 * 1024;
 /// The interval at which the system is asked whether a client has closed behind bytes that are not read yet.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The memory for what has arrived that an idle connection keeps: as much as a read over TLS takes each time.
-const MOST_INPUT_KEPT: usize = 4 * 1024;
-
 /// The most bytes of interim responses that wait for a client that does not read.
 const MOST_INTERIM: usize = 64 * 1024;
 
@@ -77,14 +74,6 @@ impl ClientIo {
         self.takes_interim.set(takes_interim);
         self.next_check.take();
         self.awaits_continue.set(awaits_continue);
-    }
-
-    /// Frees the memory of a long head that was read.
-    pub(super) fn shrink(&self) {
-        let mut input = self.input.borrow_mut();
-        if input.is_empty() && input.try_reclaim(MOST_INPUT_KEPT + 1) {
-            *input = BytesMut::new();
-        }
     }
 
     pub(super) fn poll_fill(&self, expected: usize, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {

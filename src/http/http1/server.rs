@@ -19,6 +19,7 @@ use super::encode;
 use super::head::{self, RequestHead};
 use super::spare;
 use crate::http::activity::{Activity, Phase};
+use crate::http::admission::AddressPermit;
 use crate::http::alarm::Alarm;
 use crate::http::failure::HeadError;
 use crate::http::forwarding::Peer;
@@ -26,9 +27,8 @@ use crate::http::message::{
     MAX_DISCARDED, Piece, Request, RequestBody, Response, ResponseBody, ResponseHeaders, Upload,
 };
 use crate::http::server::Server;
-use crate::http::service::Context as RequestContext;
-use crate::http::service::{Exchange, Service};
-use crate::http::transport::Stream;
+use crate::http::service::{Context as RequestContext, Exchange, Service};
+use crate::http::transport::{Stream, input};
 use crate::message::connection::HttpLimit;
 
 /// The time to read and discard an unwanted body, so that the client reads the response: closing while bytes are in
@@ -37,15 +37,21 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// Serves a client's connection to its end. When `drain` is cancelled, the current request is answered, and one more
 /// that was on its way.
-pub(crate) async fn serve<S: Service>(service: Rc<S>, stream: Stream, peer: Rc<Peer>, drain: CancellationToken) {
+pub(crate) async fn serve<S: Service>(
+    service: Rc<S>,
+    stream: Stream,
+    peer: Rc<Peer>,
+    _: AddressPermit, // Until the end.
+    drain: CancellationToken,
+) {
     let server = service.server();
     let activity = Rc::new(Activity::new(Instant::now(), server.slow_readers.clone()));
     let io = ClientIo::new(stream, activity.clone(), server.limits.body_bytes);
     let context = RequestContext::new(activity.clone(), peer, Rc::downgrade(&io) as _);
     let overdue = |limit| server.limit_reached(limit);
-    let connection = Connection { service: &*service, server, io: &io, context, served: 0 };
-    // Pinned here: a future that is handed over has two places in the task.
-    let (mut alarm, work) = (Alarm::default(), pin!(connection.serve(drain)));
+    let mut connection = Connection { service: &*service, server, io: &io, context, served: 0 };
+    // What is handed over to a future has two places in the task, and so has a future that is not pinned here.
+    let (mut alarm, work) = (Alarm::default(), pin!(connection.serve(&drain)));
     if activity.watch(&server.timeouts, &mut alarm, Instant::now, work, overdue).await.is_none() {
         tracing::debug!("a client's connection was closed: nothing moved in time");
     }
@@ -72,7 +78,7 @@ struct RequestSummary {
 }
 
 impl<S: Service> Connection<'_, S> {
-    async fn serve(mut self, drain: CancellationToken) {
+    async fn serve(&mut self, drain: &CancellationToken) {
         let mut drained = pin!(drain.cancelled());
         let mut is_told = false;
         let mut request = Request::default();
@@ -98,16 +104,15 @@ impl<S: Service> Connection<'_, S> {
                 Err(error) => return Box::pin(self.reject(error)).await,
             };
             self.served = self.served.saturating_add(1);
-            // On the heap, so that an idle connection has no room for it. With room, it would have 5 KiB. Written in place:
-            // `Box::pin` would copy all of it.
-            let answered = Box::write(Box::new_uninit(), self.serve_request(head, &mut request, &drain));
+            // On the heap, so that an idle connection has no room for its 4 KiB. `Box::pin` would copy all of them.
+            let answered = Box::write(Box::new_uninit(), self.serve_request(head, &mut request, drain));
             let stays = Box::into_pin(answered).await;
             // An idle connection keeps little memory.
             spare::keep(std::mem::take(&mut request.headers));
             if request.target.capacity() > LONGEST_KEPT {
                 request.target = String::new();
             }
-            self.io.shrink();
+            input::release(&mut self.io.input.borrow_mut());
             match stays {
                 Ok(true) => self.context.activity.enter(Phase::Idle),
                 Ok(false) => return Box::pin(self.close()).await,
@@ -243,8 +248,7 @@ impl<S: Service> Connection<'_, S> {
             None => Framing::UntilClose,
         };
         // A client that waits for a `100 Continue` will not get one, because it would stand in the middle of this
-        // response. The client may or may not send its body now (RFC 9110 section 10.1.1), so the start of its next
-        // request is not known.
+        // response. As in `discard`, the start of its next request is not known.
         let is_uncertain = self.io.awaits_continue.take() && !self.io.decoder.get().is_end();
         let stays = request.stays && !wants_close && !is_uncertain && framing != Framing::UntilClose;
         let mut is_written = bodiless;

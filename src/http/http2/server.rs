@@ -47,7 +47,7 @@ pub(crate) async fn serve<S: Service>(
     service: Rc<S>,
     stream: Stream,
     peer: Rc<Peer>,
-    permit: &AddressPermit,
+    permit: AddressPermit,
     drain: CancellationToken,
 ) {
     let server = service.server();

@@ -1,6 +1,7 @@
 //! Connections of clients up to the start of HTTP, and the streams of both sides.
 
 mod acceptor;
+pub(super) mod input;
 pub(super) mod proxy_protocol;
 mod stream;
 mod tls;

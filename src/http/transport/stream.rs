@@ -18,6 +18,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 use tokio_util::io::poll_read_buf;
 
+use super::input::{SMALL_READ, make_room, release};
+
 /// A connection of a client or to an upstream. Over plain TCP it costs one comparison more than the socket.
 #[derive(Debug)]
 pub enum Stream {
@@ -73,7 +75,7 @@ impl Stream {
 
     /// Appends what is available to `input`; 0 bytes at the end. At least `expected` bytes are known to come.
     ///
-    /// Short reads from TCP use a buffer that all connections of a thread share, so idle ones do not keep memory for it.
+    /// Short reads from TCP use a buffer that all connections of a thread share, because most of them find nothing or little.
     pub(crate) fn poll_fill(
         &mut self,
         input: &mut BytesMut,
@@ -83,12 +85,17 @@ impl Stream {
         match self {
             Self::Tcp(stream) if expected <= SMALL_READ => SCRATCH.with_borrow_mut(|scratch| {
                 let count = ready!(poll_receive(stream, cx, scratch))?;
-                input.extend_from_slice(&scratch[..count]);
+                if count > 0 {
+                    make_room(input, expected);
+                    input.extend_from_slice(&scratch[..count]);
+                }
                 Poll::Ready(Ok(count))
             }),
             _ => {
-                input.reserve(if expected > SMALL_READ { BODY_READ } else { SMALL_READ });
-                poll_read_buf(Pin::new(self), cx, input)
+                make_room(input, expected);
+                let filled = poll_read_buf(Pin::new(self), cx, input);
+                release(input);
+                filled
             }
         }
     }
@@ -139,12 +146,6 @@ impl Stream {
         }
     }
 }
-
-/// Bytes read at once where little is expected: usually enough for a request's head.
-const SMALL_READ: usize = 4 * 1024;
-
-/// Bytes read at once where a long body is expected: as much as a socket usually buffers.
-const BODY_READ: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<[u8; SMALL_READ]> = const { RefCell::new([0; SMALL_READ]) };
