@@ -59,7 +59,7 @@ const FLOODING: u64 = 100;
 const ROUNDS: usize = 5;
 
 /// The most that a row may cost the server, relative to one EVALSHA each.
-const BATCHED_TARGET: f64 = 0.35;
+const BATCHED_TARGET: f64 = 0.3;
 const FLOOD_TARGET: f64 = 0.2;
 const LEASED_TARGET: f64 = 0.1;
 
