@@ -324,6 +324,9 @@ end
 -- are one command, so no crash leaves a key without one. The expiry is rounded up: a key that is gone early is a bucket that
 -- is full early.
 local function finish(errors)
+  if #dirty == 0 then
+    return errors
+  end
   local written_now = format(INTEGER, now) .. ' ' .. INTEGER .. ' %s'
   for place = 1, #dirty do
     local key = dirty[place]

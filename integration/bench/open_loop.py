@@ -159,7 +159,7 @@ class Field:
         before = sum(contender.user_and_system_seconds())
         figures = self.ask(contender, rate, seconds, ids, while_it_runs)
         figures["cpu_us"] = (sum(contender.user_and_system_seconds()) - before) / figures["requests"] * 1e6
-        # wrk has ended, and nobody has waited for it.
+        # wrk has ended but is not reaped, so its CPU time can still be read.
         others = self.seconds_of_others(contender, {flood.pid} if flood else set()) - others
         figures["others"] = others / (time.monotonic() - begun) / os.cpu_count() * 100
         who = f"{contender.name}, {scenario} at {rate} per second"

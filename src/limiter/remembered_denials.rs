@@ -142,7 +142,8 @@ impl RememberedDenials {
             return;
         }
         for (place, charge) in charges.iter().enumerate() {
-            let has_taken = decisions.is_none_or(|decisions| decisions[place].outcome == Outcome::Allowed);
+            let decision = decisions.and_then(|decisions| decisions.get(place));
+            let has_taken = decision.is_none_or(|decision| decision.outcome == Outcome::Allowed);
             if let Some(last) = taken.get_mut(&charge.bucket.fingerprint).filter(|_| has_taken) {
                 self.takings.set(self.takings.get() + 1);
                 *last = self.takings.get();
