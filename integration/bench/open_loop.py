@@ -14,6 +14,7 @@ shares of what the slower one of Weir and nginx does, so that all are asked for 
               client opens them again. A request counts from when it was to be sent, as its user sees it. HAProxy would lose
               its counts and takes no part
     flood     as ids, while wrk sends requests of one id, nearly all denied, as fast as 16 connections can
+    pipelined the same, but wrk sends 64 requests on each of its connections before it reads their answers
 
 The clients have the first core and a contender the last one, also for its reloads. The client is the upstream too, in one loop on one
 thread: processes that share a core wait for each other's slices, and a slice of 4 ms is a p99. For the same reason, client and contender
@@ -46,7 +47,10 @@ SCENARIOS = {
     "reload": ("passing", 0, SHARES, ("nginx",)),
     # A higher share and the flood would be more than the whole.
     "flood": ("by-id", IDS, SHARES[:1], ("nginx", "haproxy")),
+    "pipelined": ("by-id", IDS, SHARES[:1], ("nginx", "haproxy")),
 }
+# By scenario, the requests that a connection of the flood sends at once.
+FLOODS = {"flood": 1, "pipelined": 64}
 STARTERS = {"nginx": contenders.nginx, "haproxy": contenders.haproxy}
 FLOOD_CONNECTIONS = 16
 CALLS_A_SECOND = 4
@@ -149,8 +153,8 @@ class Field:
             nonlocal calls, flood
             calls += 1
             # Within the time that is not counted. Before and after there is no upstream.
-            if scenario == "flood" and calls == 1:
-                flood = self.flood(contender, seconds - 1)
+            if scenario in FLOODS and calls == 1:
+                flood = self.flood(contender, seconds - 1, FLOODS[scenario])
             if scenario == "reload" and calls % CALLS_A_SECOND == 2:
                 contender.reload()
 
@@ -178,11 +182,13 @@ class Field:
     def seconds_of_others(self, contender, own=frozenset()):
         return seconds_of_others({os.getpid()}.union(own, *(process.pids() for process in contender.processes)))
 
-    def flood(self, contender, seconds):
-        # It asks as fast as it can, and the client whose latency counts comes first.
-        command = [*self.prefix, "nice", program("wrk"), "-t1", f"-c{FLOOD_CONNECTIONS}", f"-d{seconds}s"]
+    def flood(self, contender, seconds, at_once):
+        # It asks as fast as it can, and the client whose latency counts comes first, by its priority if that is allowed.
+        polite = [] if self.real_time else ["nice"]
+        command = [*self.prefix, *polite, program("wrk"), "-t1", f"-c{FLOOD_CONNECTIONS}", f"-d{seconds}s"]
         command += ["-H", f"{contenders.ID_HEADER}: flood", "-s", str(loads.HERE / "wrk.lua")]
-        return subprocess.Popen([*command, f"http://127.0.0.1:{contender.port}/"], **loads.OUTPUT)
+        environment = os.environ | ({"WRK_AT_ONCE": str(at_once)} if at_once > 1 else {})
+        return subprocess.Popen([*command, f"http://127.0.0.1:{contender.port}/"], env=environment, **loads.OUTPUT)
 
 
 def base_rate(field, running, scenario):

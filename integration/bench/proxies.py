@@ -19,7 +19,7 @@ did not decide; and the status, body and HTTP version of one answer after each t
 variant alone. The client is wrk, and h2load with --http2, where percentiles come from h2load's log of every request.
 
 `--open-loop` instead asks by a schedule, at 30, 60 and 90 % of what Weir and nginx can do, and compares the tails of the latency:
-alone, with 100,000 ids, while the limits are reloaded, and beside a flood of denied requests (`open_loop.py` says how).
+alone, with 100,000 ids, while the limits are reloaded, and beside floods of denied requests (`open_loop.py` says how).
 
 `--scale` instead compares Weir with 1 limit to Weir with 10,000 limits on as many paths and 1,000,000 overrides.
 What this needs beside Weir comes with `integration/install.sh`.

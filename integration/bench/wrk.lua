@@ -17,3 +17,15 @@ if pause then
     return math.random(0, 2 * pause)
   end
 end
+
+-- With WRK_AT_ONCE each connection sends so many requests before it reads their answers.
+local at_once = tonumber(os.getenv("WRK_AT_ONCE"))
+if at_once then
+  local requests
+  function init()
+    requests = string.rep(wrk.format(), at_once)
+  end
+  function request()
+    return requests
+  end
+end

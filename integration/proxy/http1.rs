@@ -12,6 +12,7 @@ use crate::support::PATIENCE;
 use crate::support::server::{Setup, WIDE};
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
+use crate::support::wire::Message;
 
 const NONE: &str = "limits: { None: { by: global, deny: true } }";
 
@@ -63,6 +64,28 @@ fn a_short_body_that_nobody_wants_costs_no_connection() {
             assert_eq!(client.get("/").status(), 429, "after {what}");
         }
     }
+}
+
+/// The process stands still until both have sent, so that it finds everything at once.
+#[test]
+fn a_client_that_waits_for_no_answer_leaves_others_their_turn() {
+    let (sent, burst) = (300, 1_000);
+    let weir = Weir::serve("limits: { Each: { by: global, burst: 1000 } }", &["--workers", "1"]);
+    let (mut eager, mut patient) = (weir.connect(), weir.connect());
+    for client in [&mut eager, &mut patient] {
+        assert_eq!(client.get("/").status(), 200);
+    }
+    let request = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    weir.signal("STOP");
+    eager.send(request.repeat(sent));
+    patient.send(request);
+    weir.signal("CONT");
+    let place =
+        |answer: Message| burst - answer.header("ratelimit").unwrap()["\"Each\";r=".len()..].parse::<usize>().unwrap();
+    let patients = place(patient.response());
+    assert!(patients < sent / 2, "it came {patients}th");
+    let eagers: Vec<usize> = (0..sent).map(|_| place(eager.response())).collect();
+    assert_eq!(eagers, (3..).filter(|place| *place != patients).take(sent).collect::<Vec<_>>());
 }
 
 #[test]

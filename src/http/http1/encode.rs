@@ -11,7 +11,7 @@ use tokio::io::AsyncWrite;
 use super::decode::Framing;
 use super::spare;
 use crate::http::forwarding;
-use crate::http::message::{BodyError, Piece};
+use crate::http::message::{BodyError, Piece, Response};
 use crate::message::headers::Headers;
 
 /// Up to this length, a body's part is copied behind the head, so that one `send` writes both. A `writev` costs 0.2 us
@@ -175,6 +175,16 @@ pub(super) fn response_start(text: &mut impl BufMut, status: StatusCode, headers
     text.put_slice(status.canonical_reason().unwrap_or_default().as_bytes());
     text.put_slice(CRLF);
     headers.write(text);
+}
+
+/// The same, with the header that frames the body unless the response has one.
+pub(super) fn framed_start(text: &mut impl BufMut, response: &Response, framing: Option<Framing>) {
+    response_start(text, response.status, &response.headers);
+    if let Some(framing) = framing
+        && !response.headers.contains("content-length")
+    {
+        framing_header(text, framing);
+    }
 }
 
 pub(super) fn line(text: &mut impl BufMut, name: &[u8], value: &[u8]) {

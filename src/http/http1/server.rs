@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, BytesMut};
 use http::{Method, Version};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -60,6 +61,9 @@ pub(crate) async fn serve<S: Service>(
 /// The memory for targets that an idle connection keeps.
 const LONGEST_KEPT: usize = 512;
 
+/// Requests of a client that does not wait for answers (pipelining) that are answered before the worker's other connections get a turn.
+const IN_A_ROW: u32 = 4;
+
 struct Connection<'a, S> {
     service: &'a S,
     server: &'a Server,
@@ -82,10 +86,12 @@ impl<S: Service> Connection<'_, S> {
         let mut drained = pin!(drain.cancelled());
         let mut is_told = false;
         let mut request = Request::default();
+        let mut in_a_row = 0;
         loop {
             let mut is_first = true;
             let head = poll_fn(|cx| {
                 let polled = self.poll_head(&mut request, cx);
+                in_a_row = if polled.is_pending() { 0 } else { in_a_row + 1 };
                 // Polling the token takes a lock. Once polled it wakes the task, so it is only polled again after a
                 // wake-up without a byte.
                 let is_asked = std::mem::replace(&mut is_first, false) && is_told;
@@ -117,6 +123,10 @@ impl<S: Service> Connection<'_, S> {
                 Ok(true) => self.context.activity.enter(Phase::Idle),
                 Ok(false) => return Box::pin(self.close()).await,
                 Err(error) => return tracing::debug!("a client's connection ended: {error}"),
+            }
+            if in_a_row >= IN_A_ROW {
+                in_a_row = 0;
+                yield_now().await;
             }
         }
     }
@@ -294,14 +304,14 @@ impl<S: Service> Connection<'_, S> {
             ResponseHeaders::Kept(kept) if framing.is_some() => {
                 text.put_slice(kept.http1.get_or_init(|| {
                     let mut start = Vec::new();
-                    write_start(&mut start, response, framing);
+                    encode::framed_start(&mut start, response, framing);
                     start
                 }));
             }
             _ => {
                 // The response to a HEAD announces the body's length, if that is known.
                 let length = response.body.length().filter(|length| request.is_head && *length > 0);
-                write_start(text, response, length.map(Framing::Length).or(framing));
+                encode::framed_start(text, response, length.map(Framing::Length).or(framing));
             }
         }
         if !response.headers.contains("date") {
@@ -386,15 +396,5 @@ impl<S: Service> Connection<'_, S> {
         let mut scratch = vec![0; 8 * 1024];
         let reading = async { while matches!(stream.read(&mut scratch).await, Ok(count) if count > 0) {} };
         let _ = timeout(LINGER, reading).await;
-    }
-}
-
-/// Writes the status line, the headers and the framing.
-fn write_start(text: &mut impl BufMut, response: &Response, framing: Option<Framing>) {
-    encode::response_start(text, response.status, &response.headers);
-    if let Some(framing) = framing
-        && !response.headers.contains("content-length")
-    {
-        encode::framing_header(text, framing);
     }
 }
