@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::server::{Connection, SendResponse};
@@ -38,6 +38,10 @@ const REMEMBERED_RESETS: usize = 512;
 /// so this is more than fits into one read, and [`Http2Limits::max_resets`] is the effective bound.
 const PENDING_RESETS: usize = 4096;
 
+/// A connection that is idle for this long frees what its streams have used. A shorter time would have a client with a request
+/// now and then pay for it each time.
+const REST: Duration = Duration::from_secs(1);
+
 /// The socket and the streams may wake each other this often before the worker's other connections get a turn.
 const ROUNDS: usize = 16;
 
@@ -55,9 +59,10 @@ pub(crate) async fn serve<S: Service>(
     let traffic = Traffic::new(PREFACE);
     let output = Rc::new(Output::new(stream));
     let watched = WatchedStream::new(output.clone(), traffic.clone());
-    let handshake = builder(&limits, &server.limits.head).handshake(watched);
+    // This and the session are on the heap, because a future has room for all that it ever holds.
+    let handshake = Box::pin(builder(&limits, &server.limits.head).handshake(watched));
     let mut connection = match timeout(server.timeouts.first_byte, handshake).await {
-        Ok(Ok(connection)) => connection,
+        Ok(Ok(connection)) => Box::new(connection),
         Ok(Err(error)) => return tracing::debug!("a client's connection did not begin with HTTP/2: {error}"),
         Err(_) => return server.limit_reached(HttpLimit::FirstByteTimeout),
     };
@@ -73,7 +78,7 @@ pub(crate) async fn serve<S: Service>(
     };
     let wakeups = Arc::new(Wakeups::default());
     output.gather();
-    let session = Session {
+    let session = Box::new(Session {
         pings: connection.ping_pong(),
         connection,
         output,
@@ -88,8 +93,9 @@ pub(crate) async fn serve<S: Service>(
         traffic: traffic.clone(),
         alarm: Alarm::default(),
         requests: 0,
+        is_resting: true,
         phase: Phase::Open,
-    };
+    });
     session.run(server, &drain).await;
 }
 
@@ -116,7 +122,7 @@ fn builder(limits: &Http2Limits, head: &HeadLimits) -> h2::server::Builder {
 }
 
 struct Session<'p, F, M> {
-    connection: Connection<WatchedStream, Bytes>,
+    connection: Box<Connection<WatchedStream, Bytes>>,
     output: Rc<Output>,
     pings: Option<PingPong>,
     /// The time of the last PING.
@@ -135,6 +141,8 @@ struct Session<'p, F, M> {
     requests: u32,
     /// The end of the last stream.
     idle_since: Instant,
+    /// True if what its streams have used is freed.
+    is_resting: bool,
     phase: Phase,
 }
 
@@ -155,6 +163,8 @@ enum DeadlineAction {
     Close,
     /// A header block did not end in time.
     Incomplete,
+    /// No stream was open for a moment.
+    Rest,
     /// No stream was open for too long.
     Idle,
     /// Check whether the client is still there.
@@ -168,7 +178,7 @@ where
     F: Future<Output = ()>,
     M: Fn(Rc<Mailbox<NewStream, StreamEnd>>) -> F,
 {
-    async fn run(mut self, server: &Server, drain: &CancellationToken) {
+    async fn run(mut self: Box<Self>, server: &Server, drain: &CancellationToken) {
         let mut drained = pin!(drain.cancelled());
         // Polling the token takes a lock, so it is polled once, and again when it wakes.
         let draining = self.wakeups.drain();
@@ -200,7 +210,7 @@ where
             self.flush()
         })
         .await;
-        let Self { connection, mut tasks, traffic, .. } = self;
+        let Self { connection, mut tasks, traffic, .. } = *self;
         // Its streams notice. Those that have not been charged yet continue until they are.
         drop(connection);
         let rest = poll_fn(|cx| {
@@ -263,6 +273,7 @@ where
     /// again (RFC 9113 section 8.7).
     fn start(&mut self, server: &Server, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
         if self.open.begin() {
+            self.is_resting = false;
             self.tasks.start((request, respond));
         } else {
             server.limit_reached(HttpLimit::Streams);
@@ -325,6 +336,9 @@ where
             // The library waits for an answer to the PING that it sends with the GOAWAY.
             Phase::Draining(since) => (after(since.max(self.idle_since), LINGER), DeadlineAction::Close),
             // A connection is not idle while a frame is incomplete.
+            _ if incomplete.is_none() && !self.is_resting && REST < timeouts.idle => {
+                (after(self.idle_since, REST), DeadlineAction::Rest)
+            }
             _ => incomplete.unwrap_or_else(|| (after(self.idle_since, timeouts.idle), DeadlineAction::Idle)),
         };
         incomplete.filter(|incomplete| incomplete.0 < next.0).unwrap_or(next)
@@ -361,6 +375,10 @@ where
                     return Poll::Ready(());
                 }
                 DeadlineAction::Incomplete => self.calm(server, HttpLimit::HeaderTimeout),
+                DeadlineAction::Rest => {
+                    self.tasks.free();
+                    self.is_resting = true;
+                }
                 DeadlineAction::Idle => {
                     server.limit_reached(HttpLimit::IdleTimeout);
                     self.drain();

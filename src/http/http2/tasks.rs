@@ -76,6 +76,11 @@ where
         self.wakeups.wake(index);
     }
 
+    /// Frees the futures that have no work.
+    pub(super) fn free(&mut self) {
+        self.vacant.iter().for_each(|index| self.places[*index].future = None);
+    }
+
     /// Returns whether no future has work.
     pub(super) fn is_empty(&self) -> bool {
         self.places.len() == self.vacant.len()
@@ -293,7 +298,12 @@ mod tests {
         (0..SPARE + 5).for_each(|_| tasks.start(()));
         tasks.turn(|()| {});
         assert!(tasks.is_empty());
-        assert_eq!(tasks.places.iter().filter(|place| place.future.is_some()).count(), SPARE);
+        let kept = |tasks: &Tasks<_, _, _, _>| tasks.places.iter().filter(|place| place.future.is_some()).count();
+        assert_eq!(kept(&tasks), SPARE);
+        tasks.start(());
+        tasks.free();
+        assert_eq!(kept(&tasks), 1, "one has work");
+        tasks.turn(|()| {});
         let mut done = 0;
         (0..SPARE + 5).for_each(|_| tasks.start(()));
         tasks.turn(|()| done += 1);
