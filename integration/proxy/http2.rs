@@ -11,7 +11,7 @@ use crate::support::frames::{
 };
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::upstream::{Upstream, ok};
-use crate::support::{NEVER, eventually};
+use crate::support::{NEVER, eventually, eventually_async};
 
 const NO_ERROR: u32 = 0x0;
 const PROTOCOL_ERROR: u32 = 0x1;
@@ -255,6 +255,24 @@ async fn a_denial_is_the_same_when_it_is_said_again() {
     }
     assert_eq!((&said[0], &said[1]), (&said[1], &said[2]));
     assert_eq!(said[3].0, said[0].0);
+}
+
+#[tokio::test]
+async fn a_denial_that_is_said_again_has_the_date_of_the_moment() {
+    let upstream = Upstream::saying("hello");
+    let weir = weir(NONE, &upstream);
+    let socket = tokio::net::TcpStream::connect(weir.proxy).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(socket).await.unwrap();
+    tokio::spawn(connection);
+    let mut ask = async || {
+        let request = http::Request::builder().uri("http://a/").body(()).unwrap();
+        let (answer, _) = client.send_request(request, true).unwrap();
+        let dates = answer.await.unwrap().headers().get_all(DATE).iter().cloned().collect::<Vec<_>>();
+        let [date] = &dates[..] else { panic!("{dates:?}") };
+        httpdate::parse_http_date(date.to_str().unwrap()).unwrap()
+    };
+    let first = ask().await;
+    eventually_async("a later date", async || Some(ask().await).filter(|date| *date > first).ok_or(first)).await;
 }
 
 #[test]

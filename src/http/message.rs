@@ -3,12 +3,13 @@
 //! Bodies are pulled: the sending side asks for the next part when it has room, so a slow receiver slows its sender
 //! down and nothing piles up in between.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fmt::Debug;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bytes::{BufMut, Bytes};
 use http::{HeaderMap, Method, StatusCode, Version};
@@ -52,8 +53,25 @@ pub(crate) struct KeptHeaders {
     headers: Headers,
     /// The HTTP/1.1 form: status line, headers and the body's length.
     pub(crate) http1: OnceCell<Vec<u8>>,
-    /// The HTTP/2 form, including the headers that it adds.
-    pub(crate) http2: OnceCell<HeaderMap>,
+    http2: RefCell<Option<Http2Form>>,
+}
+
+/// The HTTP/2 form of kept headers, including the headers that it adds.
+#[derive(Clone, Debug)]
+pub(crate) struct Http2Form {
+    pub(crate) map: HeaderMap,
+    /// Until when the map's `Date` holds; `None` without one.
+    pub(crate) dated_until: Option<Instant>,
+}
+
+impl KeptHeaders {
+    /// Returns a copy of the HTTP/2 form, which `update` sees first.
+    pub(crate) fn http2(&self, make: impl FnOnce() -> HeaderMap, update: impl FnOnce(&mut Http2Form)) -> HeaderMap {
+        let mut form = self.http2.borrow_mut();
+        let form = form.get_or_insert_with(|| Http2Form { map: make(), dated_until: None });
+        update(form);
+        form.map.clone()
+    }
 }
 
 /// The most bytes of an unread request body that are discarded to keep the connection. If there are more, it is closed.
@@ -344,7 +362,7 @@ impl From<Headers> for ResponseHeaders {
 
 impl From<Headers> for KeptHeaders {
     fn from(headers: Headers) -> Self {
-        Self { headers, http1: OnceCell::new(), http2: OnceCell::new() }
+        Self { headers, http1: OnceCell::new(), http2: RefCell::default() }
     }
 }
 

@@ -87,14 +87,17 @@ impl Server {
         OpenTunnel(self.observer.clone())
     }
 
-    /// Writes a `Date` header's value (RFC 9110 section 6.6.1 has a proxy add it where it is missing).
-    pub(super) fn date(&self, now: Instant, write: impl FnOnce(&str)) {
+    /// Writes a `Date` header's value (RFC 9110 section 6.6.1 has a proxy add it where it is missing). Returns until when it
+    /// holds.
+    pub(super) fn date(&self, now: Instant, write: impl FnOnce(&str)) -> Instant {
         let mut date = self.date.borrow_mut();
-        if date.until.is_none_or(|until| until <= now) {
+        let until = date.until.filter(|until| now < *until).unwrap_or_else(|| {
             date.text = httpdate::fmt_http_date(SystemTime::now());
-            date.until = Some(now + Duration::from_secs(1));
-        }
+            now + Duration::from_secs(1)
+        });
+        date.until = Some(until);
         write(&date.text);
+        until
     }
 }
 

@@ -177,7 +177,7 @@ impl SentBody {
         if !self.has_room(length) {
             return Ok(None);
         }
-        let trailers = trailers.http2.get_or_init(|| convert::header_map(trailers, 0, |_| true)).clone();
+        let trailers = trailers.http2(|| convert::header_map(trailers, 0, |_| true), |_| {});
         let sent = self.stream.send_data(std::mem::take(&mut message.data), false);
         sent.and_then(|()| self.stream.send_trailers(trailers)).map_err(|_| SendError::Gone)?;
         Ok(Some(length))

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -219,12 +219,27 @@ impl<S: Service> Stream<'_, S> {
     }
 
     fn headers(&self, status: StatusCode, headers: &ResponseHeaders, body: &ResponseBody) -> HeaderMap {
-        let mut map = match headers {
-            ResponseHeaders::Kept(kept) => kept.http2.get_or_init(|| Self::new_headers(status, headers, body)).clone(),
-            ResponseHeaders::Own(headers) => Self::new_headers(status, headers, body),
-        };
-        self.date(headers, body, &mut map);
-        map
+        // Answers to gRPC calls have no `Date`, as those of gRPC's own servers: no client reads it, and it is the longest line
+        // of a short answer.
+        let lacks_date = !matches!(body, ResponseBody::Message(_)) && !headers.contains("date");
+        match headers {
+            ResponseHeaders::Kept(kept) => kept.http2(
+                || Self::new_headers(status, headers, body),
+                |form| {
+                    let now = self.context.activity.now();
+                    if lacks_date && form.dated_until.is_none_or(|until| until <= now) {
+                        form.dated_until = Some(self.date(&mut form.map));
+                    }
+                },
+            ),
+            ResponseHeaders::Own(headers) => {
+                let mut map = Self::new_headers(status, headers, body);
+                if lacks_date {
+                    self.date(&mut map);
+                }
+                map
+            }
+        }
     }
 
     fn new_headers(status: StatusCode, headers: &Headers, body: &ResponseBody) -> HeaderMap {
@@ -239,17 +254,14 @@ impl<S: Service> Stream<'_, S> {
         map
     }
 
-    /// Adds `Date` if it is missing. Answers to gRPC calls have none, as those of gRPC's own servers: no client reads it, and it
-    /// is the longest line of a short answer.
-    fn date(&self, headers: &Headers, body: &ResponseBody, map: &mut HeaderMap) {
-        if !matches!(body, ResponseBody::Message(_)) && !headers.contains("date") {
-            self.service.server().date(self.context.activity.now(), |date| {
-                if let Ok(mut date) = HeaderValue::from_str(date) {
-                    date.set_sensitive(true);
-                    map.insert(DATE, date);
-                }
-            });
-        }
+    /// Sets `Date`. Returns until when it holds.
+    fn date(&self, map: &mut HeaderMap) -> Instant {
+        self.service.server().date(self.context.activity.now(), |date| {
+            if let Ok(mut date) = HeaderValue::from_str(date) {
+                date.set_sensitive(true);
+                map.insert(DATE, date);
+            }
+        })
     }
 }
 
