@@ -202,12 +202,14 @@ fn explain_says_what_the_response_decides() {
     let directory = tempfile::tempdir().unwrap();
     let limits = directory.path().join("limits.yaml");
     let rules = "limits:\n  Tokens: { count: 100, period: 1m, cost_from_response: { header: x-tokens-used }, reserve: 10 }\n  \
-        Logins: { count: 5, period: 1m, spend_when: { status: [401, 5xx] } }\n";
+        Logins: { count: 5, period: 1m, spend_when: { status: [401, 5xx] } }\n  \
+        Prices: { count: 9, period: 1m, cost_from_response: { usage: gemini, weights: { cached_input: 0.125, output: 4 } } }\n";
     std::fs::write(&limits, rules).unwrap();
     let text = check(&["explain", "GET", "/", "--limits", limits.to_str().unwrap()], 0);
     for part in [
         "  cost      10\n  settled   by the response header `x-tokens-used`\n",
         "  cost      1\n  spent     if the upstream answers 401, 5xx, or does not answer after it was sent the request\n",
+        "by the response body (usage gemini: input 1, cached_input 0.125, cache_write 1, output 4, reasoning 4)\n",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }

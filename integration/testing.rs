@@ -162,6 +162,22 @@ tests:
     - { at: 4499999999us, get: /rates, expect: deny }
 ";
 
+/// The first costs 10 + 20 x 0.1 + 20 x 4, so that 8 are left.
+const PRICES: &str = r#"
+limits:
+  Spend: { burst: 100, cost_from_response: { usage: openai, weights: { cached_input: 0.1, output: 4 }, reserve: 9 } }
+tests:
+  tokens cost by their kind:
+    - post: /
+      response: { body: '{"usage":{"prompt_tokens":30,"prompt_tokens_details":{"cached_tokens":20},"completion_tokens":20}}' }
+    - { post: /, expect: { deny: Spend, remaining: 8 } }
+"#;
+
+#[test]
+fn the_body_of_a_response_costs_by_kinds_of_tokens() {
+    assert_eq!(check(&[("limits.yaml", PRICES)], &["test"], 0), "1 passed, 0 failed\n");
+}
+
 #[test]
 fn a_test_finds_the_wait_that_the_proxy_tells() {
     let passed = format!("{} passed, 0 failed\n", count(COUNTING));

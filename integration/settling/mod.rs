@@ -5,6 +5,7 @@ mod changing;
 mod dated;
 mod leaving;
 mod uploads;
+mod weights;
 
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -11,7 +11,7 @@ use super::named_files::NamedFile;
 use super::node::{Key, Node, Value};
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
-use super::scalars::{is_name, one_of};
+use super::scalars::{decimal, is_name, one_of};
 use super::suggest::nearest;
 use super::{by, candidate, cost, deny_with, ignores, matching, response_cost, review};
 use crate::engine::algorithms::tag::Tag;
@@ -344,15 +344,7 @@ fn at_least_one(node: &Node) -> ReadResult<Option<u64>> {
 /// Reads a percentage with up to four decimals, in parts of [`WHOLE_SHARE`].
 pub(super) fn share(node: &Node) -> ReadResult<u32> {
     let given = node.text()?;
-    let parsed = given.strip_suffix('%').and_then(|number| {
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        if !digits(whole) || !digits(fraction) || fraction.len() > 4 || whole.len() > 3 {
-            return None;
-        }
-        let parts = whole.parse::<u32>().ok()? * 10_000 + format!("{fraction:0<4}").parse::<u32>().ok()?;
-        (parts <= WHOLE_SHARE).then_some(parts)
-    });
+    let parsed = given.strip_suffix('%').and_then(|number| decimal(number, 4)).filter(|parts| *parts <= WHOLE_SHARE);
     parsed.ok_or_else(|| {
         let help = match given.parse::<f64>() {
             Ok(number) if (0.0..=100.0).contains(&number) => format!("write {given}%"),

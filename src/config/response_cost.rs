@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use super::lints::Lint;
-use super::mapping::Mapping;
-use super::node::{Key, Node};
+use super::mapping::{Mapping, all};
+use super::node::{Key, Node, Value};
 use super::pointer::pointer;
 use super::problem::{ReadResult, quoted};
-use super::scalars::one_of;
+use super::scalars::{decimal, one_of};
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::response_cost::{CostSource, ResponseCost, Statuses};
 use crate::engine::limit::{Cost, Limit};
-use crate::engine::request::body_cost::{BodyCost, Usage};
+use crate::engine::request::body_cost::BodyCost;
+use crate::engine::request::token_usage::{TokenKind, TokenWeights, Usage};
 
 /// The keys of `cost_from_response`.
-pub(super) const COST_KEYS: [&str; 5] = ["header", "json", "usage", "bytes", "reserve"];
+pub(super) const COST_KEYS: [&str; 6] = ["header", "json", "usage", "bytes", "weights", "reserve"];
 
 /// The keys of `cost_from_response` that select its source.
 const SOURCES: [&str; 4] = ["header", "json", "usage", "bytes"];
@@ -104,13 +105,53 @@ fn from_response(node: &Node) -> ReadResult<(CostSource, Option<u64>)> {
                     `{ bytes: response }`";
         return Err(map.lacks("`cost_from_response` needs exactly one source", help));
     };
+    if let (Some((weights, _)), false) = (map.get("weights"), key.text == "usage") {
+        return Err(weights.error("`weights` needs `usage`", "only the usage of a model's API has kinds of tokens"));
+    }
     let source = match key.text.as_str() {
         "header" => CostSource::Header(value.header_name()?),
         "json" => CostSource::Body(BodyCost::Json(pointer(value)?)),
-        "usage" => CostSource::Body(BodyCost::Usage(one_of(&USAGES)(value)?)),
+        "usage" => {
+            let usage = one_of(&USAGES)(value)?;
+            CostSource::Body(BodyCost::Usage(usage, map.read("weights", |node| weights(node, usage))?))
+        }
         _ => one_of(&BYTES)(value)?,
     };
     Ok((source, reserve?))
+}
+
+/// Reads the weights of kinds of tokens. Not every API reports all kinds.
+fn weights(node: &Node, usage: Usage) -> ReadResult<TokenWeights> {
+    let map = Mapping::of(node, "`weights`", &TokenKind::LABELS)?;
+    let given = all(TokenKind::LABELS.iter().map(|kind| map.read(kind, weight)))?;
+    let weights = TokenWeights::new(|kind| given.get(kind as usize).copied().flatten());
+    if map.keys().next().is_none() {
+        return Err(map.lacks("`weights` has no kinds of tokens", "write `{ input: 1, cached_input: 0.1, output: 4 }`"));
+    }
+    if weights.are_free() {
+        return Err(node.error("with weights of 0, no token costs anything", "use more than 0 for at least one kind"));
+    }
+    if weights == TokenWeights::EQUAL {
+        node.warning(Lint::NoEffect, "weights of 1 have no effect", "remove `weights`");
+    }
+    for kind in TokenKind::ALL.into_iter().filter(|kind| !usage.reports(*kind)) {
+        let Some((key, _)) = map.get(kind.label()) else { continue };
+        let message = format!("`{}` does not report `{}` tokens", usage.label(), kind.label());
+        key.warning(Lint::NoEffect, message, "remove the weight");
+    }
+    Ok(weights)
+}
+
+/// Reads a weight in thousandths.
+fn weight(node: &Node) -> ReadResult<u32> {
+    let given = node.text()?;
+    let is_number = matches!(node.value, Value::Scalar { plain: true, .. });
+    let is_octal = given.starts_with('0') && given.len() > 1 && !given.starts_with("0.");
+    let parsed = decimal(given, 3).filter(|weight| is_number && !is_octal && *weight <= TokenWeights::LARGEST);
+    parsed.ok_or_else(|| {
+        let help = "use a number from 0 to 1000 with up to three decimals, such as 0.125";
+        node.error(format!("invalid weight {}", quoted(given)), help)
+    })
 }
 
 /// Reads the tokens that are taken before the response.

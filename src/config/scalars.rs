@@ -86,6 +86,14 @@ pub(super) fn is_name(text: &str, longest: usize) -> bool {
     (1..=longest).contains(&text.len()) && text.bytes().all(plain)
 }
 
+/// Parses a number below 10,000 with up to `places` decimals, 5 at most, in units of the last.
+pub(super) fn decimal(text: &str, places: usize) -> Option<u32> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str, most| (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_decimal = digits(whole, 4) && digits(fraction, places);
+    is_decimal.then(|| format!("{whole}{fraction:0<places$}").parse().ok())?
+}
+
 fn number(text: &str, plain: bool) -> Result<u64, (&'static str, String)> {
     let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let significant = |text: &str| {

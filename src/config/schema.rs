@@ -22,6 +22,7 @@ mod tests {
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};
     use crate::engine::limit::candidate::MOST_CANDIDATES;
+    use crate::engine::request::token_usage::{TokenKind, TokenWeights};
 
     /// The value that an editor sees: scalars by the YAML 1.2 core schema.
     fn json(node: &Node) -> Json {
@@ -277,6 +278,9 @@ mod tests {
         same(&schema, "/$defs/jwt/additionalProperties/properties", &jwt::KEYS);
         assert_eq!(schema["$defs"]["jwt"]["maxProperties"], jwt::MOST_ISSUERS);
         same(&schema, &format!("{from_response}/usage/enum"), &response_cost::USAGES.map(|(word, _)| word));
+        same(&schema, &format!("{from_response}/weights/properties"), &TokenKind::LABELS);
+        let largest = schema["$defs"]["token_weight"]["maximum"].as_u64();
+        assert_eq!(largest.map(|weight| weight * u64::from(TokenWeights::ONE)), Some(TokenWeights::LARGEST.into()));
         same(&schema, &format!("{from_response}/bytes/enum"), &response_cost::BYTES.map(|(word, _)| word));
         same(&schema, component, &by::KEYS);
         same(&schema, &format!("{component}/as/enum"), &by::FORMS.map(|(word, _)| word));

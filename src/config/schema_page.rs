@@ -51,6 +51,7 @@ const PAGES: [(&str, &str, Sections); 6] = [
             ("`rates`", "/$defs/window"),
             ("`cost`", "/$defs/cost/anyOf/1"),
             ("`cost_from_response`", "/$defs/limit/properties/cost_from_response"),
+            ("`weights` of tokens", "/$defs/limit/properties/cost_from_response/properties/weights"),
             ("`spend_when`", "/$defs/limit/properties/spend_when"),
             ("`deny_with`", "/$defs/deny_with"),
             ("`candidate`", "/$defs/candidate"),
@@ -182,7 +183,7 @@ fn type_of(schema: &Json, file: &str, value: &Json) -> String {
         return type_of(schema, file, &parts[0]);
     }
     match value["type"].as_str() {
-        Some("integer") => format!("integer{}", range(value)),
+        Some(number @ ("integer" | "number")) => format!("{number}{}", range(value)),
         Some("boolean") => "`true` or `false`".to_owned(),
         Some("array") => {
             let most = value["maxItems"].as_u64().map(|most| format!(" (up to {most})")).unwrap_or_default();

@@ -1,12 +1,15 @@
-//! Finds one value in a JSON document that comes in parts.
+//! Finds one value or object in a JSON document that comes in parts.
 //!
 //! The document is never kept: its bytes are looked at once, whatever their number. The memory is bounded by the pointer and
-//! [`LONGEST_VALUE`], and nested arrays and objects cost a bit each.
+//! [`LONGEST_VALUE`] or [`LONGEST_OBJECT`], and nested arrays and objects cost a bit each.
 
 use super::json_pointer::{JsonPointer, PointerToken};
 
 /// The most bytes of a value, as written.
 pub const LONGEST_VALUE: usize = 1024;
+
+/// The most bytes of an object, as written.
+pub const LONGEST_OBJECT: usize = 16 * 1024;
 
 /// The deepest nesting of a document. `serde_json` has the same bound.
 const MOST_NESTED: usize = 128;
@@ -41,6 +44,12 @@ pub struct JsonLookup {
     /// The bytes that `text` may have; 0 if it is not kept.
     most: usize,
     found: Result<Option<String>, LookupError>,
+    /// Looks for an object instead of a value.
+    wants_object: bool,
+    /// The last byte read belongs to the object.
+    is_in_target: bool,
+    /// The object, as written.
+    object: Vec<u8>,
 }
 
 /// The parts of a document that may come next.
@@ -82,7 +91,15 @@ impl JsonLookup {
             text: Vec::new(),
             most: 0,
             found: Ok(None),
+            wants_object: false,
+            is_in_target: false,
+            object: Vec::new(),
         }
+    }
+
+    /// A search for the text of an object. Another value counts as absent.
+    pub fn of_object(pointer: JsonPointer) -> Self {
+        Self { wants_object: true, ..Self::new(pointer) }
     }
 
     /// Finds the value in a whole document. `null` counts as absent; a number, `true` and `false` are their text.
@@ -98,7 +115,8 @@ impl JsonLookup {
             if self.state == LookupState::Invalid {
                 return;
             }
-            bytes = match self.lexeme {
+            let was_in_target = self.is_in_target;
+            let rest = match self.lexeme {
                 Lexeme::None => {
                     self.structure(first);
                     rest
@@ -119,6 +137,11 @@ impl JsonLookup {
                     rest
                 }
             };
+            if was_in_target || self.is_in_target {
+                let read = bytes.get(..bytes.len() - rest.len()).unwrap_or_default();
+                keep(&mut self.object, read, LONGEST_OBJECT);
+            }
+            bytes = rest;
         }
     }
 
@@ -128,8 +151,16 @@ impl JsonLookup {
             self.end_plain();
         }
         let is_whole = self.state == LookupState::Done;
-        let found = std::mem::replace(&mut self.found, Ok(None));
+        let mut found = std::mem::replace(&mut self.found, Ok(None));
+        let object = std::mem::take(&mut self.object);
+        if found.is_ok() && !object.is_empty() {
+            found = match object.len() {
+                0..=LONGEST_OBJECT => String::from_utf8(object).map(Some).map_err(|_| LookupError::Invalid),
+                _ => Err(LookupError::Unusable),
+            };
+        }
         self.text.clear();
+        self.is_in_target = false;
         (self.state, self.lexeme, self.is_next) = (LookupState::Value, Lexeme::None, true);
         (self.kinds, self.depth, self.on_way, self.most) = (0, 0, 0, 0);
         if is_whole { found } else { Err(LookupError::Invalid) }
@@ -157,9 +188,7 @@ impl JsonLookup {
     /// Keeps what may be the key or the value.
     fn keep(&mut self, bytes: &[u8]) {
         if self.most > 0 {
-            // One byte beyond the bound shows that there was more.
-            let room = (self.most + 1).saturating_sub(self.text.len());
-            self.text.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
+            keep(&mut self.text, bytes, self.most);
         }
     }
 
@@ -215,7 +244,7 @@ impl JsonLookup {
             _ => return LookupState::Invalid,
         }
         self.text.clear();
-        if is_target {
+        if is_target && !self.wants_object {
             self.most = LONGEST_VALUE;
         }
         if byte != b'"' {
@@ -228,8 +257,11 @@ impl JsonLookup {
         if self.depth == MOST_NESTED {
             return LookupState::Invalid;
         }
-        if is_target {
+        if is_target && !self.wants_object {
             self.found = Err(LookupError::Unusable);
+        } else if is_target && is_object {
+            self.object.clear();
+            self.is_in_target = true;
         }
         let is_on_way = self.is_next && self.on_way == self.depth;
         if let Some(seen) = self.seen.get_mut(self.depth).filter(|_| is_on_way) {
@@ -245,6 +277,7 @@ impl JsonLookup {
     fn close(&mut self) -> LookupState {
         self.on_way = self.on_way.min(self.depth - 1);
         self.depth -= 1;
+        self.is_in_target &= self.depth > self.pointer.tokens.len();
         self.kinds >>= 1;
         self.after()
     }
@@ -316,6 +349,12 @@ impl JsonLookup {
             _ => {}
         }
     }
+}
+
+/// Adds bytes to a text. One byte beyond the bound shows that there was more.
+fn keep(text: &mut Vec<u8>, bytes: &[u8], most: usize) {
+    let room = (most + 1).saturating_sub(text.len());
+    text.extend_from_slice(bytes.get(..room).unwrap_or(bytes));
 }
 
 const fn is_plain(byte: u8) -> bool {
@@ -412,6 +451,42 @@ mod tests {
         ] {
             check(pointer, document, Ok(expected));
         }
+    }
+
+    #[test]
+    fn an_object_is_found_as_it_is_written() {
+        let pointer = || JsonPointer::parse("/a/b").unwrap();
+        for (document, expected) in [
+            (
+                r#"{"b":{},"a":{"b": {"c" : "}\"{", "d":[{}, 1]} ,"e":{"b":{}}}}"#,
+                Ok(Some(r#"{"c" : "}\"{", "d":[{}, 1]}"#)),
+            ),
+            (r#"{"a":{"b":{}}}"#, Ok(Some("{}"))),
+            (r#"{"a":{"b":[{"c":1}]}}"#, Ok(None)),
+            (r#"{"a":{"b":"{}"}}"#, Ok(None)),
+            (r#"{"a":{"b":null}}"#, Ok(None)),
+            (r#"{"a":{"b":{"c":1},"B":{}}}"#, Err(LookupError::Unusable)),
+            (r#"{"a":{"b":{"c":1}}"#, Err(LookupError::Invalid)),
+            (r#"{"a":{"b":{"c":1"#, Err(LookupError::Invalid)),
+            (r#"{"a":{"b":{"c":x}}}"#, Err(LookupError::Invalid)),
+        ] {
+            let mut lookup = JsonLookup::of_object(pointer());
+            for split in 0..=document.len() {
+                let (first, second) = document.as_bytes().split_at(split);
+                lookup.push(first);
+                lookup.push(second);
+                let found = lookup.finish();
+                assert_eq!(found.as_ref().map(Option::as_deref), expected.as_ref().copied(), "{document} at {split}");
+            }
+        }
+        let long = format!(r#"{{"a":{{"b":{{"c":"{}"}}}}}}"#, "x".repeat(LONGEST_OBJECT));
+        let mut lookup = JsonLookup::of_object(pointer());
+        lookup.push(long.as_bytes());
+        assert!(lookup.object.len() <= LONGEST_OBJECT + 1);
+        assert_eq!(lookup.finish(), Err(LookupError::Unusable));
+        let mut lookup = JsonLookup::of_object(JsonPointer::of_keys(["b"]).in_each_element());
+        lookup.push(br#"[{"b":{"c":1}},{"b":{"c":2}},{"b":3},{}]"#);
+        assert_eq!(lookup.finish(), Ok(Some(r#"{"c":2}"#.into())));
     }
 
     #[test]

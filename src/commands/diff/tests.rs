@@ -86,6 +86,11 @@ fn every_kind_of_change_has_a_direction() {
         (with("enforce_for: 10%"), with("enforce_for: 0%"), L),
         (plain.clone(), with("cost: 2"), S),
         (plain.clone(), with("cost: { header: x-cost }"), B),
+        (
+            with("cost_from_response: { usage: openai }"),
+            with("cost_from_response: { usage: openai, weights: { output: 2 } }"),
+            B,
+        ),
         (plain.clone(), with("spend_when: { status: 401 }"), B),
         (with("by: { header: x-a }"), with("by: { header: x-a }, missing: deny"), S),
         (with("by: { header: x-a }, missing: deny"), with("by: { header: x-a }, missing: shared"), L),

@@ -313,6 +313,10 @@ const ROWS: &[(&str, &[&str])] = &[
     ("  A: { by: ip/64, count: 1, period: 1s, cost: 0 }\n", &["counts-nothing 2:47"]),
     ("  A: { by: ip/64, count: 2000001, period: 1s }\n", &["finer-than-clock 2:26"]),
     ("  A: { by: ip/64, count: 1, period: 1s, mode: shadow, enforce_for: 5% }\n", &["no-effect 2:55"]),
+    (
+        "  A: { by: ip/64, count: 9, period: 1m, cost_from_response: { usage: gemini, weights: { cache_write: 2 } } }\n",
+        &["no-effect 2:89"],
+    ),
     ("  A: { by: ip/64 }\n", &["no-numbers 2:3"]),
     ("  A: { by: ip/64, count: 1, period: 1s, match: { methods: [PSOT] } }\n", &["unknown-method 2:60"]),
     ("  {}\n", &["no-limits 1:1"]),

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::engine::algorithms::micros::EXACT;
+use crate::engine::request::token_usage::{TokenCount, TokenWeights, Usage, UsageCount};
 use crate::message::event_stream::{EventPart, EventStream};
 use crate::message::headers::Headers;
 use crate::message::json_lookup::{JsonLookup, LookupError};
@@ -13,43 +14,32 @@ use crate::message::json_pointer::JsonPointer;
 pub enum BodyCost {
     /// The value at a pointer.
     Json(JsonPointer),
-    /// The tokens that the API of a model has used.
-    Usage(Usage),
+    /// The tokens that the API of a model has used, by their weights, if they differ.
+    Usage(Usage, Option<TokenWeights>),
 }
-
-label! {
-    /// The APIs whose responses have the tokens used.
-    pub enum Usage {
-        OpenAi = "openai",
-        Anthropic = "anthropic",
-        Gemini = "gemini",
-    }
-}
-
-/// The counts that make up a usage of Anthropic's API.
-const ANTHROPIC_TOKENS: [&str; 4] =
-    ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"];
 
 impl BodyCost {
-    /// The pointers whose values are added. Of the pointers of one summand, the value that comes last counts.
-    fn summands(&self) -> Vec<Vec<JsonPointer>> {
-        let keys = |names: [&str; 2]| JsonPointer::of_keys(names);
+    /// Returns the searches in a document, and the numbers in what they find.
+    fn parts(&self) -> (Vec<JsonLookup>, Vec<Summand>) {
         match self {
-            Self::Json(pointer) => vec![vec![pointer.clone()]],
-            // The second is of the last event of a streamed response of the Responses API.
-            Self::Usage(Usage::OpenAi) => {
-                vec![vec![keys(["usage", "total_tokens"]), JsonPointer::of_keys(["response", "usage", "total_tokens"])]]
+            Self::Json(pointer) => {
+                (vec![JsonLookup::new(pointer.clone())], vec![Summand::new(TokenCount::Total, Vec::new())])
             }
-            // Tokens written to and read from the cache are beside `input_tokens`. A stream has all of them in `message_start`, and
-            // the output so far in each `message_delta`.
-            Self::Usage(Usage::Anthropic) => ANTHROPIC_TOKENS
-                .map(|name| vec![keys(["usage", name]), JsonPointer::of_keys(["message", "usage", name])])
-                .into(),
-            // Without `alt=sse`, a streamed response is an array.
-            Self::Usage(Usage::Gemini) => {
-                let total = keys(["usageMetadata", "totalTokenCount"]);
-                vec![vec![total.clone(), total.in_each_element()]]
+            Self::Usage(usage, weights) => {
+                let pointer = |place: &&str| JsonPointer::parse(place).ok();
+                let counts = usage.counts(weights.is_some());
+                let summand = |(counted, places): &UsageCount| {
+                    Summand::new(*counted, places.iter().filter_map(pointer).collect())
+                };
+                (usage.places().into_iter().map(JsonLookup::of_object).collect(), counts.map(summand).collect())
             }
+        }
+    }
+
+    const fn weights(&self) -> TokenWeights {
+        match self {
+            Self::Usage(_, Some(weights)) => *weights,
+            Self::Usage(_, None) | Self::Json(_) => TokenWeights::EQUAL,
         }
     }
 }
@@ -58,7 +48,8 @@ impl fmt::Display for BodyCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Json(pointer) => write!(f, "json {pointer}"),
-            Self::Usage(usage) => write!(f, "usage {}", usage.label()),
+            Self::Usage(usage, None) => write!(f, "usage {}", usage.label()),
+            Self::Usage(usage, Some(weights)) => write!(f, "usage {}: {weights}", usage.label()),
         }
     }
 }
@@ -101,12 +92,23 @@ impl BodyForm {
 #[derive(Debug)]
 pub struct CostReader {
     stream: Option<EventStream>,
+    document: DocumentReader,
+    weights: TokenWeights,
+}
+
+/// Reads numbers out of documents that come in parts.
+#[derive(Debug)]
+struct DocumentReader {
+    lookups: Vec<JsonLookup>,
     summands: Vec<Summand>,
 }
 
-#[derive(Debug, Default)]
+/// A number that adds to a cost.
+#[derive(Debug)]
 struct Summand {
-    lookups: Vec<JsonLookup>,
+    counted: TokenCount,
+    /// Its places in what is found, which is the number itself if this is empty.
+    places: Vec<JsonPointer>,
     /// The value that came last.
     last: Option<Result<String, LookupError>>,
 }
@@ -114,72 +116,84 @@ struct Summand {
 impl CostReader {
     pub fn new(cost: &BodyCost, form: BodyForm) -> Self {
         let stream = (form == BodyForm::Events).then(EventStream::default);
-        let summand = |pointers: Vec<JsonPointer>| Summand {
-            lookups: pointers.into_iter().map(JsonLookup::new).collect(),
-            last: None,
-        };
-        Self { stream, summands: cost.summands().into_iter().map(summand).collect() }
+        let (lookups, summands) = cost.parts();
+        Self { stream, document: DocumentReader { lookups, summands }, weights: cost.weights() }
     }
 
     /// Reads on.
     pub fn push(&mut self, bytes: &[u8]) {
-        let summands = &mut self.summands;
+        let document = &mut self.document;
         match &mut self.stream {
-            None => summands.iter_mut().for_each(|summand| summand.push(bytes)),
-            Some(stream) => stream.push(bytes, |part| take(summands, part)),
+            None => document.take(EventPart::Data(bytes)),
+            Some(stream) => stream.push(bytes, |part| document.take(part)),
         }
     }
 
-    /// Returns what the body has told of the cost, now that it has ended or was left. JSON that was cut off tells none.
+    /// Returns the cost that the body has reported, now that it has ended or was left. JSON that was cut off has none.
     pub fn finish(&mut self) -> Option<String> {
-        let summands = &mut self.summands;
+        let document = &mut self.document;
         match &mut self.stream {
-            None => summands.iter_mut().for_each(Summand::end_document),
-            Some(stream) => stream.finish(|part| take(summands, part)),
+            None => document.take(EventPart::End),
+            Some(stream) => stream.finish(|part| document.take(part)),
         }
-        let mut values = summands.iter_mut().filter_map(|summand| summand.last.take()).peekable();
-        values.peek()?;
-        let mut sum: u64 = 0;
-        for value in values {
+        let mut counts = Vec::new();
+        for summand in &mut self.document.summands {
+            let Some(value) = summand.last.take() else { continue };
             let Ok(text) = value else { return Some("several values".to_owned()) };
-            match text.parse::<u64>().ok().filter(|number| *number < EXACT) {
-                Some(number) => sum = sum.saturating_add(number),
+            match text.parse::<u64>().ok().filter(|count| *count < EXACT) {
+                Some(count) => counts.push((summand.counted, count)),
                 None => return Some(text),
             }
         }
-        Some(sum.to_string())
+        if counts.is_empty() {
+            return None;
+        }
+        Some(self.weights.cost(&counts).map_or_else(str::to_owned, |cost| cost.to_string()))
     }
 }
 
-fn take(summands: &mut [Summand], part: EventPart<'_>) {
-    for summand in summands {
-        match part {
-            EventPart::Data(bytes) => summand.push(bytes),
-            EventPart::End => summand.end_document(),
+impl DocumentReader {
+    fn take(&mut self, part: EventPart<'_>) {
+        for lookup in &mut self.lookups {
+            match part {
+                EventPart::Data(bytes) => lookup.push(bytes),
+                EventPart::End => {
+                    let found = lookup.finish();
+                    self.summands.iter_mut().for_each(|summand| summand.read(&found));
+                }
+            }
         }
     }
 }
 
 impl Summand {
-    fn push(&mut self, bytes: &[u8]) {
-        self.lookups.iter_mut().for_each(|lookup| lookup.push(bytes));
+    const fn new(counted: TokenCount, places: Vec<JsonPointer>) -> Self {
+        Self { counted, places, last: None }
     }
 
-    fn end_document(&mut self) {
-        for lookup in &mut self.lookups {
-            match lookup.finish() {
-                Ok(Some(value)) => self.last = Some(Ok(value)),
-                Err(LookupError::Unusable) => self.last = Some(Err(LookupError::Unusable)),
-                // Not every event is JSON, such as the `[DONE]` at the end.
-                Ok(None) | Err(LookupError::Invalid) => {}
+    /// Reads the number out of what was found in a document.
+    fn read(&mut self, found: &Result<Option<String>, LookupError>) {
+        let value = match found {
+            Ok(Some(text)) if !self.places.is_empty() => {
+                let mut places = self.places.iter();
+                places.find_map(|place| JsonLookup::find(place, text.as_bytes()).transpose())
             }
+            other => other.clone().transpose(),
+        };
+        match value {
+            // Not every event is JSON, such as the `[DONE]` at the end.
+            None | Some(Err(LookupError::Invalid)) => {}
+            value => self.last = value,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+    use crate::engine::request::token_usage::TokenKind;
 
     /// Reads a body whole, and split at every byte.
     #[track_caller]
@@ -193,9 +207,9 @@ mod tests {
         }
     }
 
-    const OPENAI: BodyCost = BodyCost::Usage(Usage::OpenAi);
-    const ANTHROPIC: BodyCost = BodyCost::Usage(Usage::Anthropic);
-    const GEMINI: BodyCost = BodyCost::Usage(Usage::Gemini);
+    const OPENAI: BodyCost = BodyCost::Usage(Usage::OpenAi, None);
+    const ANTHROPIC: BodyCost = BodyCost::Usage(Usage::Anthropic, None);
+    const GEMINI: BodyCost = BodyCost::Usage(Usage::Gemini, None);
 
     #[test]
     fn the_known_apis_tell_their_tokens_in_one_document() {
@@ -279,6 +293,44 @@ mod tests {
         let gemini = "data: {\"usageMetadata\":{\"totalTokenCount\":9}}\n\ndata: {\"usageMetadata\":{\n\
                       data: \"totalTokenCount\":12}}\n\n";
         events(&GEMINI, gemini, Some("12"));
+    }
+
+    /// The costs are worked out by hand. The proxy is tested with the same bodies.
+    #[test]
+    fn tokens_cost_by_their_kind() {
+        let written = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let cases = include_str!("../../../integration/cases/token_costs.jsonl");
+        for case in cases.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+            let usage = Usage::ALL.into_iter().find(|usage| usage.label() == case["usage"]).unwrap();
+            let weight = |kind: TokenKind| Some(format!("{:.0}", case["weights"][kind.label()].as_f64()? * 1000.0));
+            let weights = TokenWeights::new(|kind| weight(kind)?.parse().ok());
+            let cost = BodyCost::Usage(usage, case["weights"].is_object().then_some(weights));
+            let (form, body) = match case["events"].as_array() {
+                Some(events) => {
+                    let events: Vec<_> = events.iter().map(|event| format!("data: {}\n\n", written(event))).collect();
+                    (BodyForm::Events, events.concat())
+                }
+                None => (BodyForm::Json, written(&case["body"])),
+            };
+            let mut reader = CostReader::new(&cost, form);
+            body.as_bytes().chunks(7).for_each(|part| reader.push(part));
+            let told = reader.finish();
+            let cost = match told.as_ref().map(|told| told.parse::<u64>()) {
+                Some(Ok(cost)) if cost < EXACT => Value::from(cost),
+                Some(_) => Value::from("unreadable"),
+                None => Value::from("absent"),
+            };
+            assert_eq!(cost, case["cost"], "{case}: {told:?}");
+        }
+    }
+
+    #[test]
+    fn the_places_of_all_counts_are_pointers() {
+        for usage in Usage::ALL {
+            for (_, places) in usage.counts(true) {
+                places.iter().for_each(|place| assert_eq!(JsonPointer::parse(place).unwrap().as_str(), *place));
+            }
+        }
     }
 
     #[test]

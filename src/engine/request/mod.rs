@@ -6,6 +6,7 @@ pub mod glob;
 pub mod incoming;
 pub mod part;
 pub mod path_pattern;
+pub mod token_usage;
 pub mod value_type;
 
 use std::borrow::Cow;
