@@ -6,6 +6,7 @@ mod blocks;
 mod buckets;
 mod candidates;
 mod command;
+mod conditions;
 mod denied;
 mod health;
 mod impact;

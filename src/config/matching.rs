@@ -1,5 +1,6 @@
 //! Reads `match`: the requests that a limit covers.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use http::header::HeaderName;
@@ -32,7 +33,7 @@ pub(super) const PATH_PARAMS: [(&str, bool); 2] = [("keep", false), ("strip", tr
 
 pub(super) const HEADER_KEYS: [&str; 5] = ["value", "prefix", "regex", "present", "not"];
 
-pub(super) const ENTRY_KEYS: [&str; 4] = ["value", "glob", "present", "not"];
+pub(super) const ENTRY_KEYS: [&str; 5] = ["value", "glob", "regex", "present", "not"];
 
 /// The keys of a condition on a host or a network.
 pub(super) const NOT_KEYS: [&str; 1] = ["not"];
@@ -264,7 +265,8 @@ impl Subject {
                 Err(key.error(format!("{} has no value", quoted(&key.text)), help))
             }
             Value::Scalar { .. } => self.plain(node),
-            _ => self.map(node),
+            Value::List(_) => self.values(node, "a list only has values").map(ValueTest::OneOf),
+            Value::Map(_) => self.map(node),
         }
     }
 
@@ -295,14 +297,26 @@ impl Subject {
 
     /// Reads the value of `not`.
     fn exclusion(self, tests: &Node, is_needed: bool) -> ReadResult<ValueTest> {
-        let tests = tests.each(|node| match &node.value {
+        let tests = self.values(tests, "`not` only excludes values")?;
+        Ok(ValueTest::Not(Exclusion { tests, is_needed }))
+    }
+
+    /// Reads one test of values or several. `message` says that there can be no others.
+    fn values(self, tests: &Node, message: &str) -> ReadResult<Vec<ValueTest>> {
+        let mut seen = HashSet::new();
+        tests.each(|node| match &node.value {
             Value::Map(entries) if entries.iter().any(|(key, _)| matches!(key.text.as_str(), "present" | "not")) => {
-                Err(node.error("`not` only excludes values", "to require absence, write `present: false`"))
+                Err(node.error(message, "to require absence, write `present: false`"))
             }
             Value::Map(_) => self.map(node),
-            _ => self.plain(node),
-        })?;
-        Ok(ValueTest::Not(Exclusion { tests, is_needed }))
+            _ => {
+                let text = node.text()?;
+                if !seen.insert(text.to_owned()) {
+                    node.warning(Lint::NoEffect, format!("duplicate value {}", quoted(text)), "remove it");
+                }
+                self.plain(node)
+            }
+        })
     }
 }
 

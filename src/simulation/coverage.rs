@@ -223,6 +223,7 @@ fn can_compare(test: &ValueTest, kept: &BTreeSet<String>) -> bool {
         ValueTest::Glob(glob) => glob.to_string() == "*",
         ValueTest::Value(value) => value.is_empty() || kept.contains(value),
         ValueTest::Prefix(_) | ValueTest::Regex(_) => false,
+        ValueTest::OneOf(tests) => tests.iter().all(|test| can_compare(test, kept)),
         ValueTest::Not(excluded) => excluded.tests.iter().all(|test| can_compare(test, kept)),
     }
 }

@@ -9,7 +9,7 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::{Match, PartMatch};
 use crate::engine::request::part::TypedPart;
-use crate::engine::telling::coverage::{host_is_within, networks_are_within, path_is_within, within};
+use crate::engine::telling::coverage::{host_is_within, networks_are_within, parts_are_within, path_is_within, within};
 use crate::engine::telling::order::Effect;
 use crate::engine::text::quote::joined;
 
@@ -26,7 +26,7 @@ pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
         ("excluded networks", other_networks(&before.other_networks, &after.other_networks)),
         ("headers", each_must_hold(&on("header", before), &on("header", after))),
         ("claims", each_must_hold(&on("claim", before), &on("claim", after))),
-        ("descriptor", unless_same(&on("descriptor", before), &on("descriptor", after))),
+        ("descriptor", descriptor(before, after)),
         ("reading of paths", unless_same(&before.path_reading, &after.path_reading)),
     ];
     let changed: Vec<_> = parts.into_iter().filter(|(_, effect)| *effect != Effect::NONE).collect();
@@ -94,12 +94,15 @@ fn other_networks(old: &[IpNet], new: &[IpNet]) -> Effect {
     Effect { stricter: !excludes(new, old), looser: !excludes(old, new) }
 }
 
-/// The effect of changing a list of conditions that must all hold.
-fn each_must_hold<T: Debug>(old: &[T], new: &[T]) -> Effect {
-    let [old, new] = [old, new].map(|items| items.iter().map(|item| format!("{item:?}")).collect::<Vec<_>>());
-    let lacks = |items: &[String], others: &[String]| others.iter().any(|item| !items.contains(item));
-    // An added condition covers fewer requests.
-    Effect { stricter: lacks(&new, &old), looser: lacks(&old, &new) }
+/// The effect of changing a list of conditions that must all hold: an added one covers fewer requests.
+fn each_must_hold(old: &[&PartMatch], new: &[&PartMatch]) -> Effect {
+    Effect { stricter: !parts_are_within(new, old), looser: !parts_are_within(old, new) }
+}
+
+fn descriptor(before: &Match, after: &Match) -> Effect {
+    let [old, new] = [before, after].map(|conditions| on("descriptor", conditions));
+    // A whole descriptor has no other entries.
+    if before.is_whole || after.is_whole { unless_same(&old, &new) } else { each_must_hold(&old, &new) }
 }
 
 fn unless_same<T: Debug>(old: &T, new: &T) -> Effect {

@@ -26,6 +26,7 @@ fn impossible(test: &ValueTest) -> Option<&'static str> {
         ValueTest::Value(text) | ValueTest::Prefix(text) if has_controls(text) => {
             Some("cannot have control characters")
         }
+        ValueTest::OneOf(tests) => tests.iter().map(impossible).collect::<Option<Vec<_>>>()?.first().copied(),
         ValueTest::Not(excluded) if excluded.is_needed => {
             let takes_all = |test: &ValueTest| match test {
                 ValueTest::Prefix(prefix) => prefix.is_empty(),

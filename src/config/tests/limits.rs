@@ -115,7 +115,7 @@ overrides:
 }
 
 #[test]
-fn exclusions_say_what_would_be_right() {
+fn exclusions_and_lists_of_values_say_what_would_be_right() {
     for (conditions, expected) in [
         ("host: { not: api.example.com }", ""),
         ("host: { not: [] }", "the list is empty"),
@@ -129,6 +129,15 @@ fn exclusions_say_what_would_be_right() {
         ("headers: { x-a: { not: { present: true } } }", "to require absence, write `present: false`"),
         ("descriptor: { a: { not: { glob: b } } }", "has no `*`"),
         ("descriptor: { a: { not: { not: b } } }", "`not` only excludes values"),
+        ("headers: { x-a: [b, { prefix: c }], x-b: [d] }", ""),
+        ("descriptor: { a: [b, 'c*', { regex: '^d' }], e: { regex: '^f' } }", ""),
+        ("headers: { x-a: [] }", "the list is empty"),
+        ("headers: { x-a: [b, { not: c }] }", "a list only has values"),
+        ("headers: { x-a: [{ present: true }] }", "a list only has values"),
+        ("headers: { x-a: [b, [c]] }", "expected text, found a list"),
+        ("headers: { x-a: [b, ' c'] }", "write `c`"),
+        ("headers: { x-a: [b, c, b] }", "duplicate value `b`"),
+        ("descriptor: { a: [b, { glob: c }] }", "has no `*`"),
     ] {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         field(&format!("match: {{ {conditions} }}"), &expected);

@@ -10,7 +10,7 @@ use http::header::HeaderName;
 use crate::engine::limit::Limit;
 use crate::engine::limit::descriptors::Tree;
 use crate::engine::limit::identity::Fallback;
-use crate::engine::limit::matching::{Candidates, Match, ValueTest};
+use crate::engine::limit::matching::{Candidates, Match};
 use crate::engine::limit::networks::Networks;
 use crate::engine::request::Request;
 use crate::engine::request::part::Part;
@@ -86,8 +86,11 @@ impl Index {
                 };
                 file(table, name, limit);
             }
-        } else if let Some((name, value)) = exact_header(conditions) {
-            file(entry(&mut self.headers, name), value, limit);
+        } else if let Some((name, values)) = exact_header(conditions) {
+            let table = entry(&mut self.headers, name);
+            for value in values {
+                file(table, value, limit);
+            }
         } else if !conditions.networks.is_empty() {
             for network in &conditions.networks {
                 self.networks.entry(*network).or_default().push(limit);
@@ -167,15 +170,15 @@ impl DescriptorIndex {
             // It is in the tree of its domain.
             return Kind::Described;
         }
-        let exact = conditions.entries().find_map(|(key, test)| match test {
-            ValueTest::Value(value) => Some((key, value)),
-            _ => None,
-        });
+        let exact = conditions.entries().find_map(|(key, test)| Some((key, test.exact()?)));
         let needed = conditions.entries().find(|(_, test)| test.needs_value()).map(|(key, _)| key);
         let by = limit.by.iter().find_map(|by| by.part.entry_key());
         let needed = needed.or(by.filter(|_| limit.missing == Fallback::Skip));
-        if let Some((key, value)) = exact {
-            file(self.entries.entry(key.to_owned()).or_default(), value, place);
+        if let Some((key, values)) = exact {
+            let table = self.entries.entry(key.to_owned()).or_default();
+            for value in values {
+                file(table, value, place);
+            }
         } else if let Some(key) = needed {
             file(&mut self.keys, key, place);
         } else if !conditions.domains.is_empty() {
@@ -236,9 +239,9 @@ impl Node {
     }
 }
 
-fn exact_header(conditions: &Match) -> Option<(&HeaderName, &String)> {
-    conditions.parts.iter().find_map(|wanted| match (&wanted.part, &wanted.test) {
-        (Part::Header(name), ValueTest::Value(value)) => Some((name, value)),
+fn exact_header(conditions: &Match) -> Option<(&HeaderName, Vec<&str>)> {
+    conditions.parts.iter().find_map(|wanted| match &wanted.part {
+        Part::Header(name) => Some((name, wanted.test.exact()?)),
         _ => None,
     })
 }
@@ -259,7 +262,7 @@ fn entry<'l, K: PartialEq + Clone, V: Default>(list: &'l mut Vec<(K, V)>, key: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::limit::matching::PartMatch;
+    use crate::engine::limit::matching::{PartMatch, ValueTest};
     use crate::engine::request::glob::Glob;
     use crate::engine::request::part::TypedPart;
     use crate::engine::request::value_type::ValueType;
@@ -313,18 +316,24 @@ mod tests {
             part: Part::Header(HeaderName::from_static("x-plan")),
             test: ValueTest::Value(value.into()),
         };
+        let one_of = |value: &str| PartMatch {
+            test: ValueTest::OneOf([value, "gold"].map(|value| ValueTest::Value(value.into())).into()),
+            ..header("")
+        };
         let limits = [
             Match { hosts: vec![HostPattern::Exact("api.example.com".into())], ..Match::default() },
             Match { hosts: vec![HostPattern::Below(".example.com".into())], ..Match::default() },
             Match { parts: vec![header("free")], ..Match::default() },
             Match { parts: vec![header("paid")], ..Match::default() },
+            Match { parts: vec![one_of("free")], ..Match::default() },
+            Match { parts: vec![one_of("trial")], ..Match::default() },
             Match { networks: vec!["10.0.0.0/8".parse().unwrap(), "10.1.0.0/16".parse().unwrap()], ..Match::default() },
             Match { networks: vec!["192.168.0.0/16".parse().unwrap()], ..Match::default() },
             Match { methods: vec!["POST".into(), "GET".into()], ..Match::default() },
             Match::default(),
         ];
-        check(&limits, "GET", "api.example.com", "/", &[0, 1, 2, 4, 6, 7]);
-        check(&limits, "PUT", "example.com", "/", &[2, 4, 7]);
+        check(&limits, "GET", "api.example.com", "/", &[0, 1, 2, 4, 6, 8, 9]);
+        check(&limits, "PUT", "example.com", "/", &[2, 4, 6, 9]);
     }
 
     /// A limit with these conditions on entries, in these domains, by these entries.
@@ -341,18 +350,20 @@ mod tests {
     #[test]
     fn limits_that_speak_of_descriptors_are_filed_apart() {
         let value = |value: &str| ValueTest::Value(value.into());
-        let glob = ValueTest::Glob(Glob::parse("a*").unwrap());
+        let glob = || ValueTest::Glob(Glob::parse("a*").unwrap());
         let limits = [
             described(&[], &[], &[], Fallback::Skip),
             described(&[], &[("k", value("v"))], &[], Fallback::Skip),
             described(&["d"], &[("k", value("w"))], &[], Fallback::Skip),
-            described(&[], &[("k", glob)], &[], Fallback::Skip),
+            described(&[], &[("k", glob())], &[], Fallback::Skip),
             described(&["d"], &[], &["k"], Fallback::Skip),
             described(&["d", "e"], &[], &[], Fallback::Skip),
             described(&[], &[], &["k"], Fallback::Skip),
             described(&[], &[], &["k"], Fallback::Deny),
             described(&[], &[("k", ValueTest::Present(false))], &[], Fallback::Skip),
             described(&[], &[("k", ValueTest::Present(true))], &[], Fallback::Skip),
+            described(&[], &[("k", ValueTest::OneOf(vec![value("v"), value("x")]))], &[], Fallback::Skip),
+            described(&[], &[("k", ValueTest::OneOf(vec![value("v"), glob()]))], &[], Fallback::Skip),
         ];
         let mut index = Index::default();
         for (place, limit) in (0..).zip(&limits) {
@@ -361,8 +372,8 @@ mod tests {
         let headers = Headers::new();
         for (domain, descriptor, expected) in [
             (None, &[][..], &[0, 7, 8][..]),
-            (None, &[("k", "v")], &[0, 1, 3, 4, 6, 7, 8, 9]),
-            (Some("d"), &[("k", "w")], &[2, 3, 4, 5, 6, 7, 8, 9]),
+            (None, &[("k", "v")], &[0, 1, 3, 4, 6, 7, 8, 9, 10, 11]),
+            (Some("d"), &[("k", "w")], &[2, 3, 4, 5, 6, 7, 8, 9, 11]),
             (Some("e"), &[("x", "v")], &[5, 7, 8]),
             (Some("f"), &[], &[7, 8]),
         ] {

@@ -54,6 +54,8 @@ pub enum ValueTest {
     /// Unanchored.
     Regex(Regex),
     Glob(Glob),
+    /// One of the tests is enough. None of them is `Present` or `Not`.
+    OneOf(Vec<ValueTest>),
     Not(Exclusion),
 }
 
@@ -76,6 +78,17 @@ impl ValueTest {
         }
     }
 
+    /// The tests of which one is enough: those of a list, or this one.
+    pub(crate) fn alternatives(&self) -> &[Self] {
+        if let Self::OneOf(tests) = self { tests } else { std::slice::from_ref(self) }
+    }
+
+    /// The values that pass the test, if these are a few exact ones.
+    pub(crate) fn exact(&self) -> Option<Vec<&str>> {
+        let tests = self.alternatives().iter();
+        tests.map(|test| if let Self::Value(value) = test { Some(value.as_str()) } else { None }).collect()
+    }
+
     /// Returns true if a value passes the test.
     pub(crate) fn meets(&self, value: &str) -> bool {
         match self {
@@ -84,6 +97,7 @@ impl ValueTest {
             Self::Prefix(prefix) => value.starts_with(prefix),
             Self::Regex(regex) => regex.is_match(value),
             Self::Glob(glob) => glob.matches(value),
+            Self::OneOf(tests) => tests.iter().any(|test| test.meets(value)),
             Self::Not(excluded) => !excluded.tests.iter().any(|test| test.meets(value)),
         }
     }
@@ -224,6 +238,12 @@ mod tests {
         covers(&not(false), &[], true);
         covers(&not(true), &[], false);
         covers(&not(true), &[b""], true);
+        let tests = vec![free(), ValueTest::Prefix("trial".into())];
+        let one_of = headers("x-plan", ValueTest::OneOf(tests));
+        covers(&one_of, &[b"paid", b"trial-2"], true);
+        covers(&one_of, &[b"free"], true);
+        covers(&one_of, &[b"paid", b""], false);
+        covers(&one_of, &[], false);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Compares what limits cover. In doubt, one does not cover the other. `weir diff` and the lints of `weir check` both ask here.
 
+use std::borrow::Borrow;
+
 use ipnet::IpNet;
 
-use crate::engine::limit::matching::{Match, ValueTest};
+use crate::engine::limit::matching::{Match, PartMatch, ValueTest};
 use crate::engine::request::part::TypedPart;
 use crate::engine::request::path_pattern::{PathPattern, Segment};
 use crate::message::host_pattern::HostPattern;
@@ -15,9 +17,7 @@ pub(crate) fn covers(wide: &Match, narrow: &Match) -> bool {
         && (wide.paths.is_empty() || wide.path_reading == narrow.path_reading)
         && within(&narrow.paths, &wide.paths, path_is_within)
         && !(wide.is_whole || narrow.is_whole)
-        && wide.parts.iter().all(|wanted| {
-            narrow.parts.iter().any(|other| other.part == wanted.part && is_same(&wanted.test, &other.test))
-        })
+        && parts_are_within(&narrow.parts, &wide.parts)
         && networks_are_within(&narrow.networks, &wide.networks)
         && (wide.other_networks.is_empty() || wide.other_networks == narrow.other_networks)
         && within(&narrow.domains, &wide.domains, |one, other| one == other)
@@ -56,18 +56,26 @@ pub(crate) fn path_is_within(one: &PathPattern, other: &PathPattern) -> bool {
         })
 }
 
-fn is_same(one: &ValueTest, other: &ValueTest) -> bool {
+/// Returns whether what meets all conditions of one list meets all of the other.
+pub(crate) fn parts_are_within<P: Borrow<PartMatch>>(narrow: &[P], wide: &[P]) -> bool {
+    let is_within = |one: &PartMatch, other: &PartMatch| {
+        one.part == other.part && within(one.test.alternatives(), other.test.alternatives(), test_is_within)
+    };
+    wide.iter().all(|wide| narrow.iter().any(|narrow| is_within(narrow.borrow(), wide.borrow())))
+}
+
+fn test_is_within(one: &ValueTest, other: &ValueTest) -> bool {
     match (one, other) {
         (ValueTest::Present(one), ValueTest::Present(other)) => one == other,
-        (ValueTest::Value(one), ValueTest::Value(other)) | (ValueTest::Prefix(one), ValueTest::Prefix(other)) => {
-            one == other
-        }
+        (ValueTest::Value(value), other) => other.meets(value),
+        (ValueTest::Prefix(one), ValueTest::Prefix(other)) => one == other,
         (ValueTest::Regex(one), ValueTest::Regex(other)) => one.as_str() == other.as_str(),
+        (ValueTest::Glob(one), ValueTest::Glob(other)) => one == other,
         (ValueTest::Not(one), ValueTest::Not(other)) => {
             let mut pairs = one.tests.iter().zip(&other.tests);
             one.is_needed == other.is_needed
                 && one.tests.len() == other.tests.len()
-                && pairs.all(|(one, other)| is_same(one, other))
+                && pairs.all(|(one, other)| test_is_within(one, other) && test_is_within(other, one))
         }
         _ => false,
     }

@@ -74,6 +74,7 @@ pub fn wanted_value(test: &ValueTest) -> String {
         ValueTest::Prefix(prefix) => format!("to start with `{prefix}`"),
         ValueTest::Regex(regex) => format!("to match `{regex}`"),
         ValueTest::Glob(glob) => format!("to match `{glob}`"),
+        ValueTest::OneOf(tests) => joined(tests.iter().map(wanted_value), " or "),
         ValueTest::Not(excluded) => {
             let presence = if excluded.is_needed { "to be present and " } else { "" };
             let tests = excluded.tests.iter().map(|test| format!("not {}", wanted_value(test)));

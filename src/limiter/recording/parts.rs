@@ -234,6 +234,7 @@ impl Treatment {
             ValueTest::Glob(any) if any.to_string() == "*" => {}
             ValueTest::Value(value) => self.compared.push(value.clone()),
             ValueTest::Prefix(_) | ValueTest::Regex(_) | ValueTest::Glob(_) => self.is_searched = true,
+            ValueTest::OneOf(tests) => tests.iter().for_each(|test| self.compare(test)),
             ValueTest::Not(excluded) => excluded.tests.iter().for_each(|test| self.compare(test)),
         }
     }

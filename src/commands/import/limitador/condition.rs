@@ -3,6 +3,8 @@
 //! Each is a CEL expression over `descriptors`, or in the older syntax, where a key of the descriptor stands for its value.
 //! Only tests of single entries are supported.
 
+use regex::Regex;
+
 use super::super::text::{map, one_or_list, quoted};
 
 /// A test of one entry of a descriptor.
@@ -18,6 +20,9 @@ pub(super) enum Test {
     Value(String),
     /// A pattern with `*`.
     Glob(String),
+    Regex(String),
+    /// Several values, patterns or regular expressions, of which one is enough.
+    OneOf(Vec<Test>),
     Present,
     /// The entry is present and has none of these values.
     Not(Vec<String>),
@@ -29,12 +34,27 @@ impl Test {
         match self {
             Self::Value(value) => exactly(value),
             Self::Glob(pattern) => quoted(pattern),
+            Self::Regex(regex) => map(&[("regex", quoted(regex))]),
+            Self::OneOf(tests) => one_or_list(&tests.iter().map(Self::value).collect::<Vec<_>>()),
             Self::Present => "{ present: true }".to_owned(),
             Self::Not(values) => {
                 let excluded: Vec<_> = values.iter().map(|value| exactly(value)).collect();
                 map(&[("not", one_or_list(&excluded)), ("present", "true".to_owned())])
             }
         }
+    }
+
+    /// Returns the test that one of two is met; `None` if a `match` cannot express it.
+    fn or(self, other: Self) -> Option<Self> {
+        let mut tests = match self {
+            Self::OneOf(tests) => tests,
+            test => vec![test],
+        };
+        if !tests.contains(&other) {
+            tests.push(other);
+        }
+        let are_of_values = !tests.iter().any(|test| matches!(test, Self::Present | Self::Not(_)));
+        are_of_values.then(|| if let [test] = &tests[..] { test.clone() } else { Self::OneOf(tests) })
     }
 
     /// Joins two tests. Returns `None` if a `match` cannot express both.
@@ -59,15 +79,38 @@ fn exactly(text: &str) -> String {
     if text.contains('*') { map(&[("value", quoted(text))]) } else { quoted(text) }
 }
 
-/// Reads conditions joined by `&&`. Returns `None` if a `match` cannot express them.
+/// Reads conditions joined by `&&`, or some on one key joined by `||`. Returns `None` if a `match` cannot express them.
 pub(super) fn conditions(expression: &str) -> Option<Vec<Condition>> {
     let mut rest = expression.trim_start();
-    let mut conditions = vec![condition(&mut rest)?];
+    let mut whole = rest;
+    // `&&` binds tighter than `||`.
+    if let Some(condition) = alternatives(&mut whole).filter(|_| whole.is_empty()) {
+        return Some(vec![condition]);
+    }
+    let mut conditions = vec![operand(&mut rest)?];
     while !rest.is_empty() {
         sign(&mut rest, "&&")?;
-        conditions.push(condition(&mut rest)?);
+        conditions.push(operand(&mut rest)?);
     }
     Some(conditions)
+}
+
+fn operand(rest: &mut &str) -> Option<Condition> {
+    if sign(rest, "(").is_none() {
+        return condition(rest);
+    }
+    let joined = alternatives(rest)?;
+    sign(rest, ")").map(|()| joined)
+}
+
+/// Reads a condition, or several on one key joined by `||`.
+fn alternatives(rest: &mut &str) -> Option<Condition> {
+    let Condition { key, mut test } = condition(rest)?;
+    while sign(rest, "||").is_some() {
+        let other = condition(rest).filter(|other| other.key == key)?;
+        test = test.or(other.test)?;
+    }
+    Some(Condition { key, test })
 }
 
 /// Reads the key that a variable stands for.
@@ -94,9 +137,11 @@ fn condition(rest: &mut &str) -> Option<Condition> {
     }
     let call = name(rest)?;
     sign(rest, "(")?;
-    let part = text(rest).filter(|part| !part.contains('*'))?;
+    let part = text(rest)?;
     sign(rest, ")")?;
     let pattern = match call {
+        "matches" if Regex::new(&part).is_ok() => return Some(Condition { key, test: Test::Regex(part) }),
+        _ if part.contains('*') => return None,
         "startsWith" => format!("{part}*"),
         "endsWith" => format!("*{part}"),
         "contains" => format!("*{part}*"),
@@ -180,6 +225,8 @@ mod tests {
         let shown = |condition: Condition| match condition.test {
             Test::Value(value) => format!("{}={value}", condition.key),
             Test::Glob(pattern) => format!("{}~{pattern}", condition.key),
+            Test::Regex(regex) => format!("{}~/{regex}/", condition.key),
+            test @ Test::OneOf(_) => format!("{}={}", condition.key, test.value()),
             Test::Present => condition.key,
             Test::Not(values) => format!("{}!={}", condition.key, values.join(",")),
         };
@@ -202,6 +249,11 @@ mod tests {
         check("descriptors[0].path.endsWith('.js')", "path~*.js");
         check("path.contains('admin')", "path~*admin*");
         check("'user' in descriptors[0]", "user");
+        check("descriptors[0].path.matches('^/v[12]/.*')", "path~/^/v[12]/.*/");
+        check("a == 'x' || a == \"z\"", "a=[x, z]");
+        check("a == 'x' || 'x' == descriptors[0].a", "a=x");
+        check("a == 'x' || a.startsWith('y') || a.matches('^z')", "a=[x, \"y*\", { regex: \"^z\" }]");
+        check("(a == 'x' || a == 'w') && b != 'z' && (c == 'd')", "a=[x, w] b!=z c=d");
     }
 
     #[test]
@@ -222,7 +274,13 @@ mod tests {
             "descriptors[1].a == 'x'",
             "descriptors[0] == 'x'",
             "descriptors[0].a.b == 'x'",
-            "descriptors[0].a.matches('x')",
+            "descriptors[0].a.matches('(')",
+            "a == 'x' || a == 'y' && b == 'z'",
+            "a == 'x' || a != 'y'",
+            "a == 'x' || 'a' in descriptors[0]",
+            "(a == 'x' || b == 'y') && c == 'z'",
+            "(a == 'x' || a == 'y'",
+            "((a == 'x') || a == 'y')",
             "descriptors[0].a.startsWith('*')",
             "limit.name == 'x'",
             "a == 'x' 'y'",

@@ -56,7 +56,7 @@ fn request(limit: &Limit) -> Result<String, &'static str> {
         HostPattern::Below(domain) => format!("a{domain}"),
     });
     for PartMatch { part, test } in &conditions.parts {
-        match test {
+        match test.alternatives().first().unwrap_or(test) {
             ValueTest::Present(true) => found.set(part, VALUE)?,
             ValueTest::Value(value) | ValueTest::Prefix(value) => found.set(part, value)?,
             ValueTest::Present(false) => {}
