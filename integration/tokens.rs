@@ -115,6 +115,30 @@ async fn each_listener_goes_by_the_same_claims() {
     }
 }
 
+#[test]
+fn a_claim_that_no_limit_uses_exempts() {
+    let key = TestKey::rsa("k1", true);
+    let keys = key_set(&[&key]);
+    let rules = format!(
+        "jwt: {{ main: {{ issuer: '{ISSUER}', audiences: [api], jwks_file: keys.json }} }}\n\
+         exempt: [{{ match: {{ claims: {{ /app/plan: [partner, internal] }} }} }}]\n\
+         limits: {{ All: {{ by: global, burst: 1 }} }}\n"
+    );
+    let weir = Weir::serve_with(&rules, &[], |_, directory: &Path| {
+        std::fs::write(directory.join("keys.json"), keys).unwrap();
+    });
+    let plan = |plan: &str, key: &TestKey| {
+        let mut claims = claims("a");
+        claims["app"] = json!({ "plan": plan });
+        key.token("k1", &claims)
+    };
+    let of = |token: &str| weir.get("/", &[("authorization", &bearer(token))]).status();
+    let partner = plan("partner", &key);
+    assert_eq!([of(&partner), of(&plan("free", &key)), of(&partner)], [200; 3]);
+    let forged = plan("partner", &TestKey::eddsa("k1"));
+    assert_eq!([&plan("free", &key), &forged, "", &partner].map(of), [429, 429, 429, 200]);
+}
+
 /// Lines of `Authorization` that servers' common libraries read as the token, and those in which some of them may find it. `{t}` is
 /// the token, `{s}` the token with another spelling of its signature.
 const SPELLINGS: &[(&[&str], TokenRead)] = &[

@@ -8,6 +8,7 @@ mod candidates;
 mod command;
 mod conditions;
 mod denied;
+mod exemptions;
 mod health;
 mod impact;
 mod listeners;

@@ -40,6 +40,14 @@ pub(super) struct Issuers {
     pub(super) sound: Vec<TokenIssuer>,
 }
 
+impl Issuers {
+    /// Sets the index of a claim's issuer. The error is a message and a help text.
+    pub(super) fn resolve(&self, claim: &mut ClaimRef) -> Result<(), (String, String)> {
+        claim.issuer = place(claim, &self.names)?;
+        Ok(())
+    }
+}
+
 /// Reads the value of `jwt`. `rules` is the path of the rules file.
 pub(super) fn read(node: &Node, files: &[NamedFile], rules: &str) -> Issuers {
     let mut issuers = Issuers::default();
@@ -139,9 +147,8 @@ pub(super) fn claim(node: &Node) -> ReadResult<ClaimPath> {
 
 /// Sets the index of the issuer in every claim of a limit.
 pub(super) fn resolve(limit: &mut Limit, places: &Places, issuers: &Issuers, findings: &Findings) {
-    let set = |claim: &mut ClaimRef, key: &str| match place(claim, &issuers.names) {
-        Ok(place) => claim.issuer = place,
-        Err((message, help)) => {
+    let set = |claim: &mut ClaimRef, key: &str| {
+        if let Err((message, help)) = issuers.resolve(claim) {
             findings.error(places.of(key), message, help);
         }
     };

@@ -46,6 +46,7 @@ impl Definitions {
         let mut loader = Loader {
             limits: Limits::with(&self.sources.named_files),
             issuers: Issuers::default(),
+            exempt: None,
             interner: Interner::default(),
             fingerprinter: self.fingerprinter,
             now,

@@ -2,30 +2,33 @@
 
 use std::rc::Rc;
 
-use super::envoy_ratelimit;
 use super::ignores::{self, Ignores};
 use super::jwt::{self, Issuers};
 use super::limit::{Draft, Limits};
 use super::lints::overrides::DoubtfulOverrides;
 use super::lints::{self, Lint, Subject};
-use super::node::Key;
+use super::node::{Key, Node};
 use super::numbers::Interner;
 use super::plain_overrides;
 use super::problem::{Findings, ReadResult, Report, ReportedError, quoted};
 use super::words;
 use super::yaml::{List, Reader, SeenKeys};
 use super::{LoadResult, Source, Sources, review};
+use super::{envoy_ratelimit, exempt};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::limit::exemptions::Exemption;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
 
 /// The keys of a rules file.
-pub(super) const KEYS: [&str; 5] = [jwt::KEY, "limits", "overrides", "tests", ignores::KEY];
+pub(super) const KEYS: [&str; 6] = [jwt::KEY, "limits", "overrides", exempt::KEY, "tests", ignores::KEY];
 
 /// The rules under construction.
 pub(super) struct Loader {
     pub(super) limits: Limits,
     pub(super) issuers: Issuers,
+    /// The value of `exempt`, which refers to limits and issuers.
+    pub(super) exempt: Option<Node>,
     pub(super) interner: Interner,
     pub(super) fingerprinter: Fingerprinter,
     /// The wall clock, to warn of expired overrides.
@@ -76,6 +79,7 @@ fn compile(
     let mut loader = Loader {
         limits,
         issuers,
+        exempt: None,
         interner,
         fingerprinter,
         now: effective_from,
@@ -98,9 +102,7 @@ fn compile(
         let (Ok(()) | Err(ReportedError)) = loader.overrides_file(&source.text, file, &findings);
         files.push((findings, &source.text));
     }
-    for draft in &mut loader.limits.drafts {
-        jwt::resolve(&mut draft.limit, &draft.places, &loader.issuers, &findings);
-    }
+    let exemptions = loader.resolve(&findings);
     loader.limits.finish();
     review::warn(&loader.limits, &findings, effective_from);
     let (domains, of_domains) = envoy_ratelimit::read(&sources.envoy_ratelimit, |name| Findings::with(name, &ignores));
@@ -125,7 +127,7 @@ fn compile(
         let mut limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).collect();
         let trees = envoy_ratelimit::limits::add(domains, &mut limits);
         let rules = Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees);
-        rules.with_issuers(loader.issuers.sound)
+        rules.with_issuers(loader.issuers.sound).with_exemptions(exemptions)
     });
     LoadResult { rules, report, needs_redis, not_compared, ignored }
 }
@@ -149,6 +151,7 @@ impl Loader {
                     let node = reader.node()?;
                     self.issuers = jwt::read(&node, self.limits.named_files(), &self.files[0]);
                 }
+                exempt::KEY => self.exempt = Some(reader.node()?),
                 // It was read before the limits.
                 ignores::KEY => {
                     let (Ok(_) | Err(ReportedError)) = reader.node().and_then(|node| ignores::read(&node));
@@ -183,6 +186,16 @@ impl Loader {
             }
         }
         Ok(())
+    }
+
+    /// Finds the issuers of claims, and the limits of the exemptions, which it returns.
+    fn resolve(&mut self, findings: &Findings) -> Vec<Exemption> {
+        let Self { limits, issuers, limits_are_known, .. } = self;
+        for draft in &mut limits.drafts {
+            jwt::resolve(&mut draft.limit, &draft.places, issuers, findings);
+        }
+        let known = exempt::Known { limits, issuers, has_all_limits: *limits_are_known };
+        self.exempt.as_ref().map(|node| exempt::read(node, &known)).unwrap_or_default()
     }
 
     /// Reads the limits of a rules file and nothing else.

@@ -12,6 +12,7 @@ mod delay;
 mod deny_with;
 pub(crate) mod directory;
 pub(crate) mod envoy_ratelimit;
+mod exempt;
 pub(crate) mod foreign;
 mod ignores;
 mod instant;

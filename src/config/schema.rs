@@ -16,7 +16,7 @@ mod tests {
     use super::super::tests::cases;
     use super::super::yaml::tree;
     use super::super::{
-        by, candidate, cost, deny_with, jwt, lease, limit, load, matching, numbers, overrides, response_cost,
+        by, candidate, cost, deny_with, exempt, jwt, lease, limit, load, matching, numbers, overrides, response_cost,
     };
     use super::*;
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
@@ -86,6 +86,8 @@ mod tests {
         "burst x interval overflows",
         "more tokens than nanoseconds",
         "duplicate limit name",
+        "an exemption from an unknown limit",
+        "an exemption by a claim of nobody's tokens",
         "period 0",
         "second YAML document in the file",
         "tab indentation",
@@ -293,6 +295,8 @@ mod tests {
         for key in ["host", "cidr"] {
             same(&schema, &format!("/$defs/match/properties/{key}/anyOf/2/properties"), &matching::NOT_KEYS);
         }
+        same(&schema, "/$defs/exemption/properties", &exempt::KEYS);
+        assert_eq!(schema["$defs"]["exempt"]["maxItems"], exempt::MOST);
         same(&schema, "/$defs/header/properties", &matching::HEADER_KEYS);
         same(&schema, "/$defs/entry/properties", &matching::ENTRY_KEYS);
         same(&schema, "/$defs/override/properties", &overrides::KEYS);

@@ -38,6 +38,7 @@ const PAGES: [(&str, &str, Sections); 6] = [
             ("`match`", "/$defs/match"),
             ("Hosts except some", "/$defs/match/properties/host/anyOf/2"),
             ("Networks except some", "/$defs/match/properties/cidr/anyOf/2"),
+            ("An exemption in `exempt`", "/$defs/exemption"),
             ("Conditions on headers", "/$defs/header"),
             ("Conditions on descriptors", "/$defs/entry"),
             ("Components of `by`", "/$defs/component/anyOf/2"),

@@ -18,7 +18,7 @@ fn of_others(given: &str, known: &[&str]) -> Option<&'static str> {
 }
 
 /// Weir's key, others' words without `_`, `-` and capitals, and the help.
-const WORDS: [(&str, &str, &str); 19] = [
+const WORDS: [(&str, &str, &str); 20] = [
     (
         "count",
         "limit max maxrequests requests requestsperunit quota average permits points hits refillrate fillrate amount",
@@ -73,10 +73,15 @@ const WORDS: [(&str, &str, &str); 19] = [
     (
         "unlimited",
         "whitelist allowlist exempt exclude skip",
-        "write an override with `unlimited: true` for each of these ids",
+        "write an override with `unlimited: true` for each of these ids, or `exempt` at the top of the file",
     ),
     ("header", "missing malformed", "it is a key of the limit, for all components: write `missing: deny` beside `by`"),
     ("cost", "weight hitsaddend increment", "Weir's word is `cost`: the tokens that a request takes"),
+    (
+        "exempt",
+        "allowlist whitelist safelist exempts exemptions exceptions bypass",
+        "Weir's word is `exempt`, such as `exempt: [{ match: { cidr: 192.0.2.0/24 } }]`",
+    ),
     ("limits", "ratelimits rules policies ratelimit", "Weir's word is `limits`"),
     (
         "limits",
@@ -116,7 +121,8 @@ mod tests {
     /// A word that is also a key would never be unknown.
     #[test]
     fn no_word_of_others_is_a_key_of_a_limit() {
-        for (key, words, text) in WORDS.iter().filter(|(key, ..)| !["for", "limits", "header"].contains(key)) {
+        for (key, words, text) in WORDS.iter().filter(|(key, ..)| !["for", "limits", "header", "exempt"].contains(key))
+        {
             assert!(limit::KEYS.contains(key), "{key}");
             for word in words.split_ascii_whitespace() {
                 let plain = |known: &&&str| known.replace('_', "") == word;

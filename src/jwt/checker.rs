@@ -10,7 +10,6 @@ use super::ring::FetchedKeys;
 use super::token::{MAX_TOKEN, Token};
 use super::{KeyRing, KeySet};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::limit::Limit;
 use crate::engine::limit::rules::Rules;
 use crate::engine::request::claims::{KeySource, TokenClaims, TokenIssuer, TokenResult};
 use crate::message::credentials::{Credentials, MalformedCredentials, begins_as_bearer, may_have_token};
@@ -90,8 +89,7 @@ impl Checker {
                 KeySource::Url { .. } => None,
             };
             self.of_files = self.issuers.iter().map(keys).collect();
-            let claims = rules.limits().iter().flat_map(Limit::claims);
-            self.used = claims.map(|claim| claim.top().to_owned()).collect();
+            self.used = rules.claims().map(|claim| claim.top().to_owned()).collect();
             self.used.sort();
             self.used.dedup();
             self.known.clear();

@@ -60,6 +60,7 @@ impl Limiter {
         let plan = &mut open.deciding.plan;
         if asked.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
+            plan.exempt.iter().for_each(|limit| view.count(*limit, DecisionResult::Exempt));
         }
         if view.rules().has_delays() {
             open.place = self.bound_delays(plan, asked);

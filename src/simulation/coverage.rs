@@ -255,10 +255,12 @@ pub(super) fn needs(limit: &Limit) -> Vec<Missing> {
     needs
 }
 
-/// Everything that covered limits read.
+/// Everything that covered limits and exemptions read.
 fn read_by_covered(rules: &Rules, missing: &[Vec<Missing>]) -> impl Iterator<Item = Missing> {
+    let by_exemptions = rules.exemptions().flat_map(|one| one.conditions.parts_read());
     let covered = rules.limits().iter().zip(missing).filter(|(_, missing)| missing.is_empty());
-    covered.filter(|(limit, _)| limit.mode != LimitMode::Off).flat_map(|(limit, _)| needs(limit))
+    let by_limits = covered.filter(|(limit, _)| limit.mode != LimitMode::Off).flat_map(|(limit, _)| needs(limit));
+    by_limits.chain(by_exemptions.map(|part| Missing::Of(part.source())))
 }
 
 /// Returns true if a covered limit reads the client's address.

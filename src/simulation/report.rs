@@ -134,6 +134,8 @@ pub struct LimitReport {
     /// The parts of a request that it reads.
     pub reads: Vec<Missing>,
     pub requests: u64,
+    /// Requests that it covers, and that are exempt from it.
+    pub exempt: u64,
     /// Requests that it denies, or would deny if it were not in shadow.
     pub denied: u64,
     /// The part of `denied` that belongs to ids for which the limit is in shadow.

@@ -180,6 +180,7 @@ fn keep(plan: &mut Plan, is_kept: impl Fn(u32, Option<&Charge>) -> bool) {
     plan.retain(|charge| is_kept(charge.origin.limit, Some(charge)));
     plan.denials.retain(|denial| is_kept(denial.limit, None));
     plan.unlimited.retain(|limit| is_kept(*limit, None));
+    plan.exempt.retain(|limit| is_kept(*limit, None));
     plan.unsettled.retain(|limit| is_kept(*limit, None));
 }
 

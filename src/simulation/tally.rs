@@ -36,6 +36,7 @@ pub(super) struct Tally {
 struct LimitTally {
     left_out: Vec<LimitLeftOut>,
     requests: u64,
+    exempt: u64,
     denied: u64,
     denied_in_shadow: u64,
     /// By candidate: requests that it decided beside the id's numbers, and denied.
@@ -117,6 +118,9 @@ impl Tally {
                     tally.delays.add(outcome.delay);
                 }
             }
+        }
+        for limit in &asked.deciding.plan.exempt {
+            self.limits.get_mut(*limit as usize).into_iter().for_each(|tally| tally.exempt += 1);
         }
         let place = self.series.place(now);
         self.series.count(0, place, is_denied);
@@ -227,6 +231,7 @@ impl LimitTally {
             left_out: self.left_out,
             reads: reads(limit),
             requests: self.requests,
+            exempt: self.exempt,
             denied: self.denied,
             denied_in_shadow: self.denied_in_shadow,
             candidates: limit.candidates.iter().zip(self.candidates).map(candidate_report).collect(),

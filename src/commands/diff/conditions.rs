@@ -50,7 +50,7 @@ fn on<'m>(word: &str, conditions: &'m Match) -> Vec<&'m PartMatch> {
 }
 
 /// The conditions, for people.
-fn shown(conditions: &Match) -> String {
+pub(super) fn shown(conditions: &Match) -> String {
     let lists = [
         list(&conditions.methods),
         list(&conditions.hosts),

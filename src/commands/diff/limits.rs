@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use super::buckets;
+use super::exemptions;
 use super::overrides::{self, OverrideChange};
 use super::settings;
 use super::shares;
@@ -111,6 +112,7 @@ fn pair((old_rules, old): (&Rulebook, &Limit), (new_rules, new): (&Rulebook, &Li
     let mut changes = shares::changes(old, new);
     changes.extend(settings::all(old, new));
     changes.extend(tokens::of_issuers((old_rules, old), (new_rules, new)));
+    changes.extend(exemptions::of_exemptions((old_rules, old), (new_rules, new)));
     let overrides = overrides::compare((old_rules, old), (new_rules, new));
     let of_changes = changes.iter().map(|change| change.effect);
     let all = of_changes.chain(overrides.iter().map(|change| change.effect)).fold(Effect::NONE, |all, one| all | one);

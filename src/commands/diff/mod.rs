@@ -12,6 +12,7 @@ use super::print::joined;
 
 mod buckets;
 mod conditions;
+mod exemptions;
 mod limits;
 mod overrides;
 mod report;

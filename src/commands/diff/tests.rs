@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::limits::{LimitDiff, compare};
+use super::limits::{Change, LimitDiff, compare};
 use super::source::Rulebook;
 use crate::config::{self, Source, Sources};
 use crate::engine::algorithms::decision::Outcome;
@@ -30,12 +30,13 @@ fn one(settings: &str) -> String {
     format!("limits: {{ L: {{ {settings} }} }}")
 }
 
+const S: Effect = Effect::STRICTER;
+const L: Effect = Effect::LOOSER;
+const B: Effect = Effect::BOTH;
+const N: Effect = Effect::NONE;
+
 #[test]
 fn every_kind_of_change_has_a_direction() {
-    const S: Effect = Effect::STRICTER;
-    const L: Effect = Effect::LOOSER;
-    const B: Effect = Effect::BOTH;
-    const N: Effect = Effect::NONE;
     let ten = "count: 10, period: 1s";
     let with = |more: &str| format!("{ten}, {more}");
     let elevated = |activations: u8| {
@@ -173,6 +174,33 @@ fn the_effect_of_a_match_is_that_on_each_request() {
         assert!(effect.stricter || more.is_none(), "{:?} {more:?}", shown());
         assert!(effect.looser || fewer.is_none(), "{:?} {fewer:?}", shown());
     }
+}
+
+#[test]
+fn an_exemption_makes_its_limits_looser() {
+    let rules = |exempt: &str| {
+        format!("limits: {{ A: {{ count: 9, period: 1s }}, B: {{ count: 9, period: 1s }} }}\nexempt: [{exempt}]\n")
+    };
+    let wide = "{ match: { cidr: 10.0.0.0/8 } }";
+    let of_a = "{ match: { cidr: 10.0.0.0/8 }, limits: [A] }";
+    let narrow = "{ match: { cidr: 10.1.0.0/16 } }";
+    for (old, new, expected) in [
+        ("", wide, [L, L]),
+        ("", of_a, [L, N]),
+        (of_a, wide, [N, L]),
+        (wide, narrow, [S, S]),
+        (narrow, "{ match: { cidr: 10.2.0.0/16 } }", [B, B]),
+        (of_a, "{ match: { cidr: 10.0.0.0/8 }, limits: [B, A], comment: c }", [N, L]),
+        (wide, "{ match: { cidr: 10.0.0.0/8 } }, { match: { cidr: 10.1.0.0/16 } }", [N, N]),
+    ] {
+        for (old, new, expected) in [(old, new, expected), (new, old, expected.map(Effect::reversed))] {
+            let found = diff(&rules(old), &rules(new));
+            assert_eq!([found[0].effect, found[1].effect], expected, "{old} -> {new}: {found:?}");
+        }
+    }
+    let found = diff(&rules(""), &rules(wide));
+    let Change { what, from, to, note, .. } = &found[0].changes[0];
+    assert_eq!([what, &**from, to, note], ["exempt", "nothing", "10.0.0.0/8", "exempts more requests"]);
 }
 
 #[test]

@@ -139,6 +139,7 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "left_out": limit.left_out.iter().map(left_out_by_limit).collect::<Vec<_>>(),
         "reads": limit.reads.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "requests": limit.requests,
+        "exempt": limit.exempt,
         "denied": limit.denied,
         "denied_in_shadow": limit.denied_in_shadow,
         "delayed": limit.delays.map_or(0, |delays| delays.requests),

@@ -219,10 +219,11 @@ pub(super) fn unmet(report: &Report, limit: &LimitReport) -> String {
         return format!("decided no request: lines lack {lacks}");
     }
     let reads = joined(&limit.reads, ", ");
-    if reads.is_empty() {
-        return "no request of this log meets it".to_owned();
+    match limit.exempt {
+        0 if reads.is_empty() => "no request of this log meets it".to_owned(),
+        0 => format!("no request of this log meets it, which reads {reads}"),
+        exempt => format!("each request of this log that meets it is exempt ({})", count(exempt, "request")),
     }
-    format!("no request of this log meets it, which reads {reads}")
 }
 
 /// Tells of the lines that were left out for one reason; `None` if there are none.

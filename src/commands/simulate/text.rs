@@ -93,6 +93,9 @@ fn covered(text: &mut String, limit: &LimitReport, width: Micros) {
         detail(text, "numbers", &numbers_text(limit));
     }
     detail(text, "denied", &of(limit.denied, limit.requests, "request"));
+    if limit.exempt > 0 {
+        detail(text, "exempt", &count(limit.exempt, "request"));
+    }
     if limit.is_enforced && limit.denied_in_shadow > 0 {
         detail(text, "", &format!("{} of them in shadow", number_text(limit.denied_in_shadow)));
     }

@@ -29,7 +29,7 @@ fn of_allowance(subject: &Subject<'_>) -> Option<Told> {
         }
         Allowance::Unlimited if is_plain => {
             let message = "this limit does nothing: it exempts no request from other limits";
-            let help = "exclude these requests in the `match` of the other limits, or give those limits overrides";
+            let help = "write `exempt` for these requests at the top of the file, or give the other limits overrides";
             Some((Lint::ExemptsNothing, subject.places.of("unlimited"), message, help))
         }
         Allowance::Windows(windows) if windows.iter().any(never_refills) && limit.by.iter().any(is_address) => {

@@ -34,6 +34,9 @@ registry! {
     ChosenCost, "chosen-cost",
         "A client that chooses the cost of its requests pays as little as it likes.",
         "Take the cost from the response, or have the gateway set it on every request and write `missing: deny`.";
+    ClaimableExemption, "claimable-exemption",
+        "An exemption by nothing but what clients send exempts anybody who sends it.",
+        "Add `cidr` or `claims`, or silence this if your gateway sets what it tests.";
     CostAboveBurst, "cost-above-burst",
         "A request that costs more than the burst can never pass.",
         "Raise `burst`, or write `deny: true`.";
@@ -51,7 +54,7 @@ registry! {
         "Write `mode: shadow`, or a larger share.";
     ExemptsNothing, "exempts-nothing",
         "A limit with `unlimited: true` and no overrides does nothing, as other limits still count its requests.",
-        "Exclude the requests in the `match` of the other limits, or give those limits overrides.";
+        "Write `exempt` at the top of the file, or give those limits overrides.";
     FailsOpen, "fails-open",
         "A limit on authentication that fails open lets attackers guess passwords and codes while Redis is down.",
         "Write `on_store_error: local` or `on_store_error: deny`.";

@@ -274,6 +274,13 @@ const ROWS: &[(&str, &[&str])] = &[
     ("  A: { by: ip, deny: true }\noverrides:\n  A:192.0.2.1: { unlimited: true }\n", &[]),
     ("  A: { match: { path: /a }, deny: true }\n", &[]),
     ("  A: { deny: true, mode: shadow }\n", &[]),
+    // claimable-exemption
+    ("@exempt: [{ match: { path: /health } }]\n", &["claimable-exemption 3:19"]),
+    ("@exempt: [{ match: { headers: { x-a: b } }, limits: [Guard] }]\n", &["claimable-exemption 3:19"]),
+    ("@exempt: [{ match: { cidr: [10.0.0.0/8, 0.0.0.0/0] } }]\n", &["claimable-exemption 3:19"]),
+    ("@exempt: [{ match: { cidr: { not: 10.0.0.0/8 } } }]\n", &["claimable-exemption 3:19"]),
+    ("@exempt: [{ match: { cidr: 10.0.0.0/8, headers: { x-a: b } } }, { match: { domain: d } }]\n", &[]),
+    ("@exempt: [{ match: { cidr: 10.0.0.0/8 }, limits: [Guard, Guard] }]\n", &["no-effect 3:57"]),
     // exempts-nothing
     ("@  A: { match: { path: /health }, unlimited: true }\n", &["exempts-nothing 3:45"]),
     ("  A: { by: ip, unlimited: true }\noverrides:\n  A:192.0.2.1: { deny: true }\n", &[]),

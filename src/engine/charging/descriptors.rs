@@ -106,13 +106,15 @@ impl Plan {
         let mut found: SmallVec<[Self; 2]> = SmallVec::with_capacity(question.descriptors.len());
         for descriptor in question.descriptors {
             let request = question.request(descriptor, &headers);
-            found.push(match descriptor.carried.filter(|_| rules.knows_domain(question.domain)) {
+            let is_charged = || rules.knows_domain(question.domain) && !rules.is_exempt(rules.carried().0, &request);
+            found.push(match descriptor.carried.filter(|_| is_charged()) {
                 Some(carried) => Self::of_carried(rules, question.domain, descriptor, carried),
                 None => Self::of_request(rules, &request, blocks.filter(|_| question.denies(descriptor)))?,
             });
         }
         drop_replaced(rules, &mut found);
-        Ok(Self::join(rules, question, found, afterwards))
+        let exempt = found.iter().flat_map(|plan| &plan.exempt).copied().collect();
+        Ok(Self { exempt, ..Self::join(rules, question, found, afterwards) })
     }
 
     /// The plan for the limit that a descriptor carries, with a bucket for its entries and unit.

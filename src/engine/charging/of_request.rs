@@ -31,12 +31,17 @@ impl Plan {
         // A refund of what was taken before a block is not denied by it.
         let blocks = blocks.filter(|_| intent.mode.can_deny());
         let candidates = rules.candidates(request);
+        let exempt = rules.exemptions_met(request);
         if candidates.len() > 1 {
             self.charges.reserve(candidates.len());
         }
         for place in &candidates {
             let Some(limit) = rules.limit(*place) else { continue };
             if limit.conditions.check(request).is_ok() {
+                if exempt.as_ref().is_some_and(|met| met.from(*place).is_some()) {
+                    self.exempt.push(*place);
+                    continue;
+                }
                 let terms = Terms::of_request(rules, *place, limit, request, blocks);
                 self.charge_limit((*place, limit), terms, request, intent)?;
             }

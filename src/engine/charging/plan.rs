@@ -21,6 +21,8 @@ pub struct Plan {
     pub denials: Vec<LimitDenial>,
     /// Limits that allow without asking the store.
     pub unlimited: Vec<u32>,
+    /// Limits that cover the request, and that it is exempt from.
+    pub exempt: Vec<u32>,
     /// Limits whose cost the response reports. Until then their charges take a reserve, or look for it.
     pub unsettled: Vec<u32>,
     /// The descriptors, if the plan is for several.

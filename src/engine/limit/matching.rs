@@ -5,6 +5,7 @@ use regex::Regex;
 use smallvec::SmallVec;
 
 use crate::engine::request::Request;
+use crate::engine::request::claims::ClaimRef;
 use crate::engine::request::glob::Glob;
 use crate::engine::request::part::{ADDRESS, Part};
 use crate::engine::request::path_pattern::{PathPattern, PathReading};
@@ -149,6 +150,11 @@ impl Match {
     /// The conditions on entries of a descriptor, by key.
     pub fn entries(&self) -> impl Iterator<Item = (&str, &ValueTest)> {
         self.parts.iter().filter_map(|wanted| Some((wanted.part.entry_key()?, &wanted.test)))
+    }
+
+    /// The claims that it tests.
+    pub(crate) fn claims(&self) -> impl Iterator<Item = &ClaimRef> {
+        self.parts.iter().filter_map(|wanted| if let Part::Claim(claim) = &wanted.part { Some(claim) } else { None })
     }
 
     /// Returns true if it covers only requests with a descriptor, which the proxy never sees.

@@ -6,6 +6,7 @@ pub mod blocks;
 pub mod candidate;
 pub mod deny_with;
 pub mod descriptors;
+pub mod exemptions;
 pub mod fingerprint;
 pub mod identity;
 pub mod ids;

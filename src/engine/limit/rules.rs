@@ -10,16 +10,17 @@ use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::candidate::Candidate;
 use crate::engine::limit::deny_with::Visibility;
 use crate::engine::limit::descriptors::Tree;
+use crate::engine::limit::exemptions::{Exemption, Exemptions, Met};
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::identity::{Fallback, IdError, Identity, describe, identify, readable};
 use crate::engine::limit::index::Index;
-use crate::engine::limit::matching::{Candidates, Mismatch};
+use crate::engine::limit::matching::{Candidates, Match, Mismatch};
 use crate::engine::limit::overrides::{OverrideOrigin, Overrides};
 use crate::engine::limit::parts::PartUse;
 use crate::engine::limit::resets::Marks;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::request::Request;
-use crate::engine::request::claims::TokenIssuer;
+use crate::engine::request::claims::{ClaimRef, TokenIssuer};
 use crate::engine::request::part::Part;
 use crate::engine::text::quote::quoted;
 use crate::engine::text::suggest::nearest;
@@ -42,7 +43,9 @@ pub struct Rules {
     pub(crate) marks: Option<Marks>,
     /// The issuers of tokens. Claims refer to them by index.
     pub(crate) issuers: Arc<[TokenIssuer]>,
-    /// True if a limit uses a claim.
+    /// `None` if there are no exemptions.
+    pub(crate) exemptions: Option<Arc<Exemptions>>,
+    /// True if a limit or an exemption uses a claim.
     pub(crate) uses_claims: bool,
     /// True if a limit has `algorithm: queue`.
     pub has_queues: bool,
@@ -93,6 +96,7 @@ impl Rules {
             live: Arc::default(),
             marks: None,
             issuers: Arc::default(),
+            exemptions: None,
             uses_claims: false,
             has_queues,
             reads_bodies,
@@ -119,6 +123,35 @@ impl Rules {
         let mut in_force = self.limits.iter().filter(|limit| limit.mode != LimitMode::Off);
         self.uses_claims = in_force.any(|limit| limit.claims().next().is_some());
         self
+    }
+
+    /// Sets the exemptions. Must be called after [`Self::with_issuers`].
+    #[must_use]
+    pub fn with_exemptions(mut self, exemptions: Vec<Exemption>) -> Self {
+        self.uses_claims |= exemptions.iter().any(|exemption| exemption.conditions.claims().next().is_some());
+        self.exemptions = (!exemptions.is_empty()).then(|| Arc::new(Exemptions::new(exemptions)));
+        self
+    }
+
+    /// The exemptions, in the order of the file.
+    pub fn exemptions(&self) -> impl Iterator<Item = &Exemption> {
+        self.exemptions.iter().flat_map(|exemptions| exemptions.iter())
+    }
+
+    /// The claims that limits and exemptions use.
+    pub fn claims(&self) -> impl Iterator<Item = &ClaimRef> {
+        self.limits.iter().flat_map(Limit::claims).chain(self.exemptions().flat_map(|one| one.conditions.claims()))
+    }
+
+    /// The exemptions that `request` meets; `None` if the rules have none.
+    #[inline]
+    pub(crate) fn exemptions_met(&self, request: &Request<'_>) -> Option<Met<'_>> {
+        self.exemptions.as_ref().map(|exemptions| exemptions.met(request))
+    }
+
+    /// Returns true if `request` is exempt from the limit at this index.
+    pub(crate) fn is_exempt(&self, limit: u32, request: &Request<'_>) -> bool {
+        self.exemptions_met(request).is_some_and(|met| met.from(limit).is_some())
     }
 
     /// The issuers of tokens. Claims refer to them by index.
@@ -254,14 +287,18 @@ impl Rules {
     /// Returns true if a limit that may cover `request` reads its body. Its tokens are not verified yet, so claims may have any
     /// value.
     pub fn needs_body(&self, request: &Request<'_>) -> bool {
-        let needs = |limit: &Limit| limit.reads_body() && may_cover(limit, request);
+        let needs = |limit: &Limit| limit.reads_body() && may_cover(&limit.conditions, request);
         self.reads_bodies && self.candidates(request).iter().any(|place| self.limit(*place).is_some_and(needs))
     }
 
-    /// Returns true if a limit that may cover `request` uses the claims of tokens, which are not verified yet.
+    /// Returns true if a limit or an exemption that may cover `request` uses the claims of tokens, which are not verified yet.
     pub fn needs_claims(&self, request: &Request<'_>) -> bool {
-        let needs = |limit: &Limit| limit.claims().next().is_some() && may_cover(limit, request);
-        self.uses_claims && self.candidates(request).iter().any(|place| self.limit(*place).is_some_and(needs))
+        let needs = |limit: &Limit| limit.claims().next().is_some() && may_cover(&limit.conditions, request);
+        let may_exempt =
+            |one: &Exemption| one.conditions.claims().next().is_some() && may_cover(&one.conditions, request);
+        self.uses_claims
+            && (self.candidates(request).iter().any(|place| self.limit(*place).is_some_and(needs))
+                || self.exemptions().any(may_exempt))
     }
 
     /// The limits that may cover `request`; their conditions are still to be checked.
@@ -289,13 +326,13 @@ impl Rules {
     }
 }
 
-/// Returns true if a limit covers a request whose tokens are not verified yet, for some value of the claims.
-fn may_cover(limit: &Limit, request: &Request<'_>) -> bool {
-    match limit.conditions.check(request) {
+/// Returns true if the conditions cover a request whose tokens are not verified yet, for some value of the claims.
+fn may_cover(conditions: &Match, request: &Request<'_>) -> bool {
+    match conditions.check(request) {
         Ok(()) => true,
         // All other conditions hold.
         Err(Mismatch::Part(place)) => {
-            limit.conditions.parts.get(place).is_some_and(|wanted| matches!(wanted.part, Part::Claim(_)))
+            conditions.parts.get(place).is_some_and(|wanted| matches!(wanted.part, Part::Claim(_)))
         }
         Err(_) => false,
     }

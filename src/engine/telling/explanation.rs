@@ -24,6 +24,8 @@ use crate::message::lossless::shown;
 pub enum Explanation {
     Off,
     Unmatched(Mismatch),
+    /// The exemption, with its place and comment.
+    Exempt(String),
     /// Another rule of the domain matches the descriptor more specifically.
     Outranked,
     /// It has nothing about descriptors, and the request has nothing else.
@@ -63,8 +65,16 @@ impl Explanation {
     /// Returns how each limit applies to `request`, in the order of the files.
     pub fn of_limits(rules: &Rules, request: &Request<'_>, blocks: Option<&Blocks>) -> Vec<Self> {
         let candidates = rules.candidates(request);
+        let exempt = rules.exemptions_met(request);
         let explain = |(place, limit): (u32, &Limit)| {
             let is_candidate = candidates.contains(&place);
+            if is_candidate
+                && limit.conditions.check(request).is_ok()
+                && let Some((index, exemption)) = exempt.as_ref().and_then(|met| met.from(place))
+            {
+                let comment = exemption.origin.comment.as_ref().map(|text| format!(" ({text})")).unwrap_or_default();
+                return Self::Exempt(format!("exempt[{index}] at {}{comment}", rules.place_of(&exemption.origin)));
+            }
             let explanation = Self::of_limit(rules, place, limit, request, blocks.filter(|_| is_candidate));
             let applies = matches!(&explanation, Self::Applies { allowance, .. } if *allowance != Allowance::Disabled);
             match applies && !is_candidate {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::line::encoded;
 use super::pseudonyms::Pseudonyms;
-use crate::engine::limit::matching::ValueTest;
+use crate::engine::limit::matching::{Match, ValueTest};
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
 use crate::engine::request::part::{Part, TypedPart, is_secret};
@@ -83,17 +83,13 @@ impl Parts {
             for by in &limit.by {
                 parts.add_id(limit, by);
             }
-            for wanted in &limit.conditions.parts {
-                parts.treat(&wanted.part, |treatment| treatment.compare(&wanted.test));
-            }
             if let Some(part) = limit.cost.part() {
                 parts.treat(part, |treatment| treatment.is_cost = true);
             }
-            parts.add_paths(limit);
-            let conditions = &limit.conditions;
-            parts.networks.extend(conditions.networks.iter().chain(&conditions.other_networks));
+            parts.add_conditions(&limit.conditions);
             parts.networks.extend(limit.overrides.networks());
         }
+        rules.exemptions().for_each(|one| parts.add_conditions(&one.conditions));
         parts
     }
 
@@ -129,8 +125,11 @@ impl Parts {
         }
     }
 
-    fn add_paths(&mut self, limit: &Limit) {
-        let conditions = &limit.conditions;
+    fn add_conditions(&mut self, conditions: &Match) {
+        for wanted in &conditions.parts {
+            self.treat(&wanted.part, |treatment| treatment.compare(&wanted.test));
+        }
+        self.networks.extend(conditions.networks.iter().chain(&conditions.other_networks));
         for pattern in &conditions.paths {
             let named = pattern.segments.iter().enumerate().filter_map(|(place, segment)| match segment {
                 Segment::Literal(text) => {

@@ -29,6 +29,8 @@ label! {
         Uncharged = "uncharged",
         /// The id is unlimited.
         Unlimited = "unlimited",
+        /// The request is exempt from the limit (`exempt:`).
+        Exempt = "exempt",
         /// The store failed and the limit let the request pass.
         ErrorAllowed = "error_allowed",
         /// The store failed and the limit denied the request.

@@ -18,7 +18,7 @@ const TOP_COUNT = 7;
 const RATE_SPAN = 5000;
 
 /** The results of decisions that each number adds up. A limit in shadow mode lets the request pass. */
-const PASSED = new Set(["allowed", "delayed", "unlimited", "error_allowed", "shadow_denied"]);
+const PASSED = new Set(["allowed", "delayed", "unlimited", "exempt", "error_allowed", "shadow_denied"]);
 const DENIED = new Set(["denied", "error_denied", "rejected"]);
 const WOULD = new Set(["shadow_denied", "candidate_denied"]);
 
