@@ -12,7 +12,7 @@ use weir::listeners::ListenerOptions;
 use weir::listeners::admin::Readiness;
 use weir::listeners::admin::reload::ReloadOutcome;
 use weir::listeners::http::FrontendOptions;
-use weir::listeners::proxy::ProxyOptions;
+use weir::listeners::proxy::{AddedHeaders, ProxyOptions};
 use weir::server::{MakeStore, ServerError, ServerOptions, start};
 
 use crate::support::server::{Setup, WIDE, Weir};
@@ -154,7 +154,7 @@ fn options(proxy: &str) -> ServerOptions {
     let generations = weir::engine::answer::headers::Generations::default();
     let front = FrontendOptions { http, clock, generations, access_log: None, traces: None };
     let upstream = UpstreamOptions::new(Routes::parse(&["echo"]).unwrap());
-    let options = ProxyOptions { front, upstream };
+    let options = ProxyOptions { front, upstream, added: AddedHeaders::default() };
     ServerOptions {
         listeners: vec![(proxy.parse().unwrap(), ListenerOptions::Proxy(options))],
         admission,

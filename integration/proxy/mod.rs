@@ -2,6 +2,7 @@
 
 mod accept;
 mod access_log;
+mod added_headers;
 mod admin;
 mod admission;
 mod bodies;

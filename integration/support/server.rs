@@ -21,7 +21,7 @@ use weir::listeners::admin::reload::ReloadOutcome;
 use weir::listeners::admin::tokens::Tokens;
 use weir::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use weir::listeners::http::FrontendOptions;
-use weir::listeners::proxy::ProxyOptions;
+use weir::listeners::proxy::{AddedHeaders, ProxyOptions};
 use weir::message::client_address::{AddressSource, TrustedProxies};
 use weir::message::client_headers::ClientHeaders;
 use weir::server::{ListenAddress, MakeStore, RunningServer, ServerOptions, start};
@@ -56,6 +56,7 @@ pub(crate) struct Setup {
     pub(crate) envoy: EnvoyLimits,
     pub(crate) check: bool,
     pub(crate) admin_tokens: Tokens,
+    pub(crate) added: AddedHeaders,
 }
 
 pub(crate) struct Weir {
@@ -90,6 +91,7 @@ impl Setup {
             envoy: EnvoyLimits::default(),
             check: false,
             admin_tokens: Tokens::default(),
+            added: AddedHeaders::default(),
         }
     }
 
@@ -136,7 +138,7 @@ impl Setup {
         let check = ListenerOptions::Check(front.clone());
         let check = self.check.then(|| ("127.0.0.1:0".parse().unwrap(), check));
         let reading = front.reading();
-        let proxy = ProxyOptions { front, upstream };
+        let proxy = ProxyOptions { front, upstream, added: self.added };
         let anywhere: ListenAddress = "127.0.0.1:0".parse().unwrap();
         let options = ServerOptions {
             listeners: [(anywhere.clone(), ListenerOptions::Proxy(proxy)), (anywhere, ListenerOptions::Grpc(envoy))]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::grpc_flags::GrpcArgs;
 use super::listener_tls_flags::GatewayAccept;
-use crate::http::{AcceptOptions, Admission, ConnectionLimits, HttpOptions, UpstreamOptions};
+use crate::http::{AcceptOptions, Admission, ConnectionLimits, HttpOptions};
 use crate::listeners::ListenerOptions;
 use crate::listeners::admin::Readiness;
 use crate::listeners::http::FrontendOptions;
@@ -44,12 +44,12 @@ impl ListenerArgs {
         self.grpc.grpc.is_some() || self.check.is_some() || self.spoe.is_some()
     }
 
-    /// The listeners and their addresses. `front` is the proxy's.
+    /// The listeners and their addresses. `front` is the proxy's, whether there is one or not.
     pub(super) fn options(
         &self,
         front: &FrontendOptions,
         accept: &GatewayAccept,
-        upstream: Option<UpstreamOptions>,
+        proxy: Option<ProxyOptions>,
         readiness: &Arc<Readiness>,
     ) -> Vec<(ListenAddress, ListenerOptions)> {
         // A gateway sends many clients' requests over its own connections, so these are not limited per address, only in
@@ -61,8 +61,7 @@ impl ListenerArgs {
             FrontendOptions { http, ..front.clone() }
         };
         let mut listeners = Vec::new();
-        if let Some(upstream) = upstream {
-            let proxy = ProxyOptions { front: front.clone(), upstream };
+        if let Some(proxy) = proxy {
             listeners.push((self.proxy.clone(), ListenerOptions::Proxy(proxy)));
         }
         if let Some(address) = &self.grpc.grpc {

@@ -8,6 +8,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 pub use self::exit::ExitCode;
 use self::exit::Failure;
 
+mod added_header_flags;
 mod admin_client_flags;
 mod admin_flags;
 pub mod bucket;

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use super::added_header_flags::AddedHeaderArgs;
 use super::admin_flags::AdminArgs;
 use super::certificates::Certificates;
 use super::client_flags::ClientArgs;
@@ -32,6 +33,7 @@ use crate::listeners::admin::Readiness;
 use crate::listeners::admin::reload::ReloadOutcome;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::http::FrontendOptions;
+use crate::listeners::proxy::ProxyOptions;
 use crate::server::reload::{self, Compiler, ReloadResult, Reloader, RulesOptions, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
 use crate::store::StorePlan;
@@ -69,6 +71,9 @@ pub struct Args {
 
     #[command(flatten)]
     client: ClientArgs,
+
+    #[command(flatten)]
+    added_headers: AddedHeaderArgs,
 
     #[command(flatten)]
     upstream: UpstreamArgs,
@@ -186,8 +191,10 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let http = args.http(accept, shared.metrics());
     let admission = http.admission.clone();
     let front = FrontendOptions { http, clock, generations, access_log: access_log.clone(), traces: traces.clone() };
+    let added = args.added_headers.headers();
+    let proxy = upstream.map(|upstream| ProxyOptions { front: front.clone(), upstream, added });
     let options = ServerOptions {
-        listeners: args.listeners.options(&front, &gateways, upstream, &readiness),
+        listeners: args.listeners.options(&front, &gateways, proxy, &readiness),
         admission,
         access_log,
         admin_address: Some(args.admin.admin),
@@ -222,6 +229,7 @@ impl Args {
             mistakes.push(NO_LISTENER.to_owned());
         }
         let admin_tokens = kept(self.admin.tokens(), &mut mistakes);
+        kept(self.added_headers.check(), &mut mistakes);
         kept(self.rules.check(), &mut mistakes);
         kept(self.tls.check(), &mut mistakes);
         kept(self.gateway_tls.check(), &mut mistakes);

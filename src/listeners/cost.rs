@@ -19,6 +19,7 @@ use super::grpc::messages::authorization::{
 };
 use super::grpc::messages::rate_limit::{RateLimitDescriptor, RateLimitRequest};
 use super::grpc::{AddressSources, ConnectionAge, EnvoyLimits};
+use super::proxy::AddedHeaders;
 use super::*;
 use crate::clock::Clock;
 use crate::engine::algorithms::micros::Micros;
@@ -102,7 +103,7 @@ fn front() -> FrontendOptions {
 /// A proxy of a server at this address.
 fn proxy(upstream: SocketAddr) -> ListenerOptions {
     let upstream = UpstreamOptions::new(Routes::parse(&[format!("http://{upstream}")]).unwrap());
-    ListenerOptions::Proxy(ProxyOptions { front: front(), upstream })
+    ListenerOptions::Proxy(ProxyOptions { front: front(), upstream, added: AddedHeaders::default() })
 }
 
 /// A server of one connection that answers every request.

@@ -41,6 +41,13 @@ impl ActiveRequest {
         Self { _in_flight: in_flight, trace, entry, slots: RefCell::default(), activity, has_ended: Cell::new(false) }
     }
 
+    /// The request has this id, whatever its client has sent.
+    pub(crate) fn named(&mut self, id: &str) {
+        if let Some(entry) = &mut self.entry {
+            entry.record.request_id = Some(id.as_bytes().into());
+        }
+    }
+
     /// No upstream answered.
     pub(crate) fn upstream_failed(&mut self, error: &UpstreamError) {
         if let Some(entry) = &mut self.entry {

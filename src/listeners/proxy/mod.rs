@@ -30,6 +30,7 @@ use crate::message::reply::Reply;
 use crate::telemetry::metrics::{DecisionListener, ListenerKind};
 use crate::telemetry::throttle::Throttle;
 
+mod added;
 mod counted_body;
 mod denials;
 mod echo;
@@ -37,6 +38,8 @@ mod inspection;
 mod settling;
 mod target;
 
+pub use self::added::{AddedHeaders, Cors, Origins};
+use self::added::{REAL_IP, ReplyContext};
 use self::denials::DenialReplies;
 use self::inspection::Inspected;
 use self::settling::Orphans;
@@ -45,6 +48,7 @@ use self::settling::Orphans;
 pub struct ProxyOptions {
     pub front: FrontendOptions,
     pub upstream: UpstreamOptions,
+    pub added: AddedHeaders,
 }
 
 /// A worker's proxy.
@@ -52,6 +56,7 @@ pub struct Proxy {
     front: Frontend,
     upstreams: Upstreams,
     denials: DenialReplies,
+    added: AddedHeaders,
     orphans: Orphans,
     log: Throttle,
 }
@@ -70,7 +75,8 @@ impl Proxy {
         let timeouts = &options.front.http.timeouts;
         let upstreams = Upstreams::new(&options.upstream, timeouts, || front.route());
         let denials = DenialReplies::new(front.generations);
-        Rc::new(Self { front, upstreams, denials, orphans: Orphans::new(timeouts.response), log: Throttle::default() })
+        let (added, orphans) = (options.added.clone(), Orphans::new(timeouts.response));
+        Rc::new(Self { front, upstreams, denials, added, orphans, log: Throttle::default() })
     }
 
     /// Closes upstream connections that have been idle for too long, and adds measured times to the metrics. Must be called
@@ -157,6 +163,20 @@ impl Proxy {
         Ok(client)
     }
 
+    /// Returns the answer of a request that is not forwarded.
+    fn answer_decided(&self, response: Response, reply: Option<&ReplyContext>) -> Response {
+        let is_denied = response.status.is_client_error() || response.status.is_server_error();
+        let preflight = reply.filter(|_| is_denied).and_then(ReplyContext::preflight);
+        self.finish(self.front.own(preflight.map_or(response, Response::from)), reply)
+    }
+
+    fn finish(&self, mut response: Response, reply: Option<&ReplyContext>) -> Response {
+        if let Some(reply) = reply {
+            self.added.finish(reply, &mut response.headers);
+        }
+        response
+    }
+
     async fn forward(
         &self,
         context: &Context,
@@ -170,7 +190,14 @@ impl Proxy {
             return Ok(last_hop());
         }
         let upgrade = forwarding::upgrade(request).map(str::to_owned);
+        let client = if self.added.real_ip { self.front.client(&context.peer, &request.headers) } else { None };
         context.peer.forward(request.version, &mut request.headers);
+        if self.added.real_ip {
+            request.headers.remove(REAL_IP);
+        }
+        if let Some(client) = client {
+            request.headers.append(REAL_IP, client.address.to_string());
+        }
         accepted::add_entries(decided.view.rules(), &decided.verdict, &mut request.headers);
         active.trace.pass_on(&mut request.headers);
         if let Some(protocol) = upgrade {
@@ -219,13 +246,19 @@ impl HttpService for Proxy {
     }
 
     async fn respond(&self, context: &Context, request: &mut Request, active: &mut ActiveRequest) -> Response {
+        let reply = self.added.prepare(request, context.peer.is_trusted);
+        if let Some(id) = reply.as_ref().and_then(|reply| reply.request_id()) {
+            active.named(id);
+        }
         let mut decided = None;
         let (destination, decided) = match self.decide(context, request, active, &mut decided).await {
             Ok(NextStep::Forward(destination, decided)) => (destination, decided),
-            Ok(NextStep::Answer(response)) => return self.front.own(response),
-            Err(failure) => return self.front.failed(&failure),
+            Ok(NextStep::Answer(response)) => return self.answer_decided(response, reply.as_deref()),
+            Err(failure) => return self.finish(self.front.failed(&failure), reply.as_deref()),
         };
-        let mut response = match self.forward(context, request, destination, decided, active).await {
+        let forwarded = self.forward(context, request, destination, decided, active).await;
+        let is_own = forwarded.is_err();
+        let mut response = match forwarded {
             Ok(response) => {
                 self.front.answered(response.status);
                 response
@@ -238,7 +271,7 @@ impl HttpService for Proxy {
             }
         };
         add_headers(decided.view.rules(), &decided.verdict, self.front.generations, &mut response.headers);
-        response
+        if is_own { self.finish(response, reply.as_deref()) } else { response }
     }
 }
 
