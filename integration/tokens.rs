@@ -14,6 +14,7 @@ use crate::spoe::{Peer, question, string};
 use crate::support::binary::run_in;
 use crate::support::certificates::Authority;
 use crate::support::eventually;
+use crate::support::redis::RedisServer;
 use crate::support::server::WIDE;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::weir::Weir;
@@ -509,4 +510,49 @@ fn keys_that_cannot_be_used_are_counted_and_told() {
     std::fs::write(directory.path().join("keys.json"), good.to_string()).unwrap();
     let checked = run_in(directory.path(), &["check", "limits.yaml"]);
     assert!(!checked.err.contains("unusable-key"), "{}", checked.err);
+}
+
+/// A request's rate is in its token. With a leeway for slow machines, nothing comes back within the test.
+#[test]
+fn a_verified_claim_brings_the_numbers_of_its_limit() {
+    let (key, stranger) = (TestKey::rsa("k1", true), TestKey::eddsa("k1"));
+    let keys = key_set(&[&key]);
+    let rules = format!(
+        "jwt: {{ main: {{ issuer: '{ISSUER}', audiences: [api], jwks_file: keys.json }} }}\nlimits:\n  PerUser: {{ by: {{ claim: \
+         sub }}, count: {{ claim: /limits/rpm, at_most: 5, default: 2 }}, period: 100h }}\n"
+    );
+    let redis = RedisServer::plain();
+    for store in ["memory", &redis.url()] {
+        let flags = ["--check", "127.0.0.1:0", "--store", store];
+        let weir = Weir::serve_with(&rules, &flags, |_, directory: &Path| {
+            std::fs::write(directory.join("keys.json"), &keys).unwrap();
+        });
+        weir.until_connected();
+        let with = |user: &str, rate: Value| {
+            let mut claims = claims(user);
+            claims["limits"] = json!({ "rpm": rate });
+            claims
+        };
+        let passed = |token: &str| (0..7).filter(|_| check(&weir, token) == 200).count();
+        for (user, rate, expected) in [
+            ("three", json!(3), 3),
+            ("text", json!("4"), 4),
+            ("capped", json!(50), 5),
+            ("zero", json!(0), 2),
+            ("odd", json!("many"), 2),
+            ("negative", json!(-3), 2),
+        ] {
+            assert_eq!(passed(&key.token("k1", &with(user, rate))), expected, "{user} on {store}");
+        }
+        assert_eq!(passed(&key.token("k1", &claims("nobody"))), 2, "without the claim, on {store}");
+        assert_eq!(passed(&stranger.token("k1", &with("forged", json!(5)))), 2, "a forged token, on {store}");
+        // What was used stays used: two of three, and so two of five.
+        let token = |rate: u64| key.token("k1", &with("mover", json!(rate)));
+        assert_eq!([0; 2].map(|_| check(&weir, &token(3))), [200; 2]);
+        assert_eq!(passed(&token(5)), 3, "on {store}");
+        assert_eq!(passed(&token(3)), 0, "on {store}");
+        let counted = ["given", "capped", "missing", "malformed"]
+            .map(|result| weir.metric(&format!("weir_request_numbers_total{{limit=\"PerUser\",result=\"{result}\"}}")));
+        assert_eq!(counted, [30, 7, 7, 28], "on {store}");
+    }
 }

@@ -21,7 +21,7 @@
 --                reset        makes the bucket full
 --              The first four may end in a role and the number of a group, the same for all charges of a limit: `/N` is an
 --              enforced limit, `/sN` a limit in shadow and `/cN`, `/dN`, `/eN` and `/fN` its candidates, other numbers of the
---              limit. All but the first never deny. See the rule of taking below.
+--              limit, and `/bN` counts that it does not fit. All but the first never deny. See the rule of taking below.
 --              spend and spend_only may then end in `~`: sliding_log, sliding_window and fixed_window then tell when the
 --              tokens were taken, in the details { 'taken', INSTANT }. A refund may end in `~INSTANT`: sliding_log gives back
 --              only what was taken at that instant, sliding_window only of its window, and fixed_window nothing if another
@@ -42,7 +42,8 @@
 --   reset      microseconds until the bucket is full, or its window ends; -1 for never
 -- The rule of taking: a group fits if the cost of each of its charges is there; without a number a charge is a group of its own, and so
 -- is each candidate. The request is denied if an enforced group does not fit. A charge takes its cost if its group fits and no
--- enforced one fails to; for a candidate, none but that of its number. Buckets that count what is denied count it in any case. What
+-- enforced one fails to; for a candidate, none but that of its number. What counts that a limit does not fit takes its cost only
+-- then, and says nothing about the limit. Buckets that count what is denied count it in any case. What
 -- fits and takes nothing reports the state of its bucket without the charge, or with it where it counts.
 -- Each request finds the buckets as those before it have left them. Two things are written in any case: a bucket that is dated
 -- ahead of the clock is dated now, and a key that was written under other numbers is kept for as long as these need.

@@ -55,8 +55,8 @@ for request = 1, count_of_requests do
       local from, taken, told, lease, patience, delay = effective_from, nil, false, nil, nil, nil
       local role, group
       if mode ~= 'spend' and match(mode, '[/~@+=-]') then
-        local plain, of, mark, instant, changed, leases = match(mode, '^([%l_]+)(/?[c-fs]?%d*)(~?)(%d*)@?(%d*)(.*)$')
-        role, group = match(of or '', '^/([c-fs]?)(%d+)$')
+        local plain, of, mark, instant, changed, leases = match(mode, '^([%l_]+)(/?[b-fs]?%d*)(~?)(%d*)@?(%d*)(.*)$')
+        role, group = match(of or '', '^/([b-fs]?)(%d+)$')
         plain = (of == '' or group) and plain
         patience, delay = match(leases or '', '^=(%d+):(%d+)$')
         leases = patience and '' or leases
@@ -80,6 +80,9 @@ for request = 1, count_of_requests do
       }
       if group then
         charge.group, charge.candidate = group, role ~= '' and role ~= 's' and role .. group or nil
+        if role == 'b' then
+          charge.strike, charges.strikes = true, true
+        end
       end
       if taken then
         charge.taken = taken
@@ -131,7 +134,7 @@ for request = 1, count_of_requests do
   local charge, count = charges[1], #charges
   if charges.failure then
     failures[request], failing = charges.failure, true
-  elseif count == 1 and charge.algorithm.finish then
+  elseif count == 1 and charge.algorithm.finish and not charge.strike then
     -- What the other branch does, in fewer steps: most requests have one charge, of an algorithm whose commits cannot fail.
     local algorithm, key = charge.algorithm, KEYS[keys + 1]
     local outcome, remaining, retry, reset, change, detail = algorithm.decide(key, charge)
@@ -151,8 +154,9 @@ for request = 1, count_of_requests do
   else
     local order = charges.order
     local failed, denied, immediate, said = false, false, false, nil
-    -- The group that alone denies, and what is short and denies nothing: groups in shadow, and candidates.
-    local denier, short = nil, nil
+    -- The group that alone denies, and what is short and denies nothing: groups in shadow, and candidates. All groups that do not
+    -- fit, if something counts that.
+    local denier, short, failing_groups = nil, nil, charges.strikes and {}
     for turn = 1, count do
       local place = order and order[turn] or turn
       local charge, at = charges[place], size + 4 * (place - 1)
@@ -170,6 +174,9 @@ for request = 1, count_of_requests do
           short = short or {}
           short[charge.candidate or charge.group or place] = true
         end
+        if failing_groups and not charge.candidate and (outcome == DENIED or outcome == SHORT) then
+          failing_groups[charge.group or place] = true
+        end
         immediate = immediate or change ~= nil and not algorithm.finish
         if detail then
           said = said or {}
@@ -181,13 +188,17 @@ for request = 1, count_of_requests do
     end
     -- The charges that take nothing, even if they fit: the rule of taking in decide.lua.
     local barred
-    if (denied or short) and not failed then
+    if (denied or short or failing_groups) and not failed then
       barred = {}
       for place = 1, count do
         local charge, outcome = charges[place], reply[size + 4 * (place - 1) + 1]
         local is_tied = short and charge.short == SHORT and outcome ~= SHORT
-        barred[place] = denied and not (charge.candidate and denier == charge.group)
-          or is_tied and short[charge.candidate or charge.group or place]
+        if charge.strike then
+          barred[place] = not failing_groups[charge.group]
+        else
+          barred[place] = denied and not (charge.candidate and denier == charge.group)
+            or is_tied and short[charge.candidate or charge.group or place]
+        end
       end
     end
     if immediate and not failed then

@@ -102,7 +102,7 @@ def crowd(contender, front, options):
             numbers = range(start, min(start + options.at_once, options.connections))
             connections += [connect(contender.port, number, front) for number in numbers]
             ask(connections[start:], front)
-        time.sleep(1)
+        time.sleep(3)
         held = contender.pss_mib()
     finally:
         for connection in connections:

@@ -86,7 +86,7 @@ fn an_unlimited_id_is_blocked_and_one_of_a_limit_in_shadow_is_reported() {
     };
     let (blocked, other) = (explained("free"), explained("7"));
     assert!(blocked["blocked_for"].as_u64().is_some_and(|left| (3_500..=3_600).contains(&left)), "{blocked}");
-    assert_eq!((&blocked["fits"], &blocked["because"]), (&json!(false), &json!("an operator has blocked the id")));
+    assert_eq!((&blocked["fits"], &blocked["because"]), (&json!(false), &json!("the id is blocked")));
     assert_eq!((&other["fits"], &other["blocked_for"]), (&json!(true), &Value::Null));
     assert_eq!(block(&weir, "Watched:7", HOUR)["enforced"], false);
     assert!(spend(&weir, "/watched", &[("x-id", "7")]));

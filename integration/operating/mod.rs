@@ -2,6 +2,7 @@
 
 mod api;
 mod at_once;
+mod bans;
 mod blocks;
 mod buckets;
 mod candidates;

@@ -30,6 +30,7 @@ limits:
   Open:     { match: { path: /open/** }, by: { header: referer }, unlimited: true }
   Closed:   { match: { path: /closed/** }, by: global, deny: true }
   Tried:    { match: { path: /tried/** }, by: { header: user-agent }, count: 9, period: 1h, candidates: { low: { count: 3, period: 1h }, high: { burst: 5, count: 12, period: 1h } } }
+  Banning:  { match: { path: /banning/** }, by: { header: user-agent }, burst: 4, count: 1, period: 1h, ban: { after: 3, within: 1h, for: 1d } }
   Brief:    { match: { path: /brief/** }, by: { header: user-agent }, algorithm: fixed_window, count: 5, period: 2s }
   Slots:    { match: { path: /slots }, by: global, algorithm: concurrency, burst: 2 }
   All:      { by: ip, burst: 5500, count: 10, period: 24h }
@@ -42,7 +43,7 @@ overrides:
 
 const KINDS: &[&str] = &[
     "gcra", "fixed", "clock", "log", "sliding", "counting", "elevated", "rates", "given", "shadow", "share", "missing",
-    "open", "closed", "tried",
+    "open", "closed", "tried", "banning",
 ];
 
 const REQUESTS: usize = 10_000;

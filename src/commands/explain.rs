@@ -258,7 +258,7 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
     };
     let mut text = format!("{}: {}\n", limit.name, verb(allowance, *enforced));
     detail(&mut text, "id", shown_id(id));
-    describe_numbers(limit, allowance, *cost, &mut text);
+    describe_numbers(limit, (allowance, given_by.is_some()), *cost, &mut text);
     let given = denied_for.map(|error| error.setting().to_owned()).or_else(|| given_by_candidate(candidates));
     detail(&mut text, "given by", given.unwrap_or_else(|| origin(rules, given_by.as_ref(), allowance)));
     describe_candidates(candidates, &mut text);
@@ -291,7 +291,7 @@ fn shown_id(id: &[Result<String, PartError>]) -> String {
     joined(shown, ":")
 }
 
-fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut String) {
+fn describe_numbers(limit: &Limit, (allowance, is_override): (&Allowance, bool), cost: u64, text: &mut String) {
     let Some(windows) = allowance.windows() else { return };
     let elevated = allowance.elevated();
     for numbers in windows.iter() {
@@ -307,6 +307,15 @@ fn describe_numbers(limit: &Limit, allowance: &Allowance, cost: u64, text: &mut 
     if let Some(delay) = limit.delay.filter(|_| elevated.is_none()) {
         let most = Span(delay.0.saturating_mul(1_000));
         detail(text, "delays", format_args!("requests by up to {most} until they fit, instead of denying them"));
+    }
+    // An override precedes them.
+    let of_requests = limit.request_numbers.iter().filter(|_| !is_override);
+    for (key, source) in of_requests.flat_map(|numbers| numbers.sources()) {
+        let key = if limit.counts_in_flight() { "capacity" } else { key };
+        detail(text, key, format_args!("from {source}"));
+    }
+    if let Some(ban) = &limit.ban {
+        detail(text, "bans", ban);
     }
     let response_cost = limit.response_cost.as_deref();
     match response_cost.and_then(|cost| cost.source.as_ref()) {

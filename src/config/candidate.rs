@@ -7,6 +7,7 @@ use super::mapping::{Mapping, all};
 use super::node::{Key, Node};
 use super::numbers::Interner;
 use super::problem::{ReadResult, ReportedError, quoted};
+use super::request_numbers;
 use super::scalars::is_name;
 use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
@@ -80,6 +81,7 @@ fn entries<'n>(map: &Mapping<'n>) -> ReadResult<Vec<Entry<'n>>> {
 fn candidate(entry: Entry<'_>, settings: &dyn Settings, interner: &mut Interner) -> ReadResult<Candidate> {
     let what = format!("`{}`", entry.key());
     let map = Mapping::of(entry.node, &what, &KEYS)?;
+    request_numbers::reject(&map, &what)?;
     let windows = if settings.algorithm().has_tokens() { settings.numbers(&map) } else { Err(ReportedError) };
     let enforce_for = map.read("enforce_for", share);
     let (windows, enforce_for) = (windows?, enforce_for?.unwrap_or(0));

@@ -157,7 +157,9 @@ pub(super) fn resolve(limit: &mut Limit, places: &Places, issuers: &Issuers, fin
         limit.queue.iter_mut().flat_map(|queue| &mut queue.fields).map(|(_, field)| (&mut field.part, "fields"));
     let conditions = limit.conditions.parts.iter_mut().map(|wanted| (&mut wanted.part, "match"));
     let cost = if let Cost::Part(part) = &mut limit.cost { Some((part, "cost")) } else { None };
-    for (part, key) in ids.chain(fields).chain(conditions).chain(cost) {
+    let numbers = limit.request_numbers.iter_mut().flat_map(|numbers| numbers.sources_mut());
+    let numbers = numbers.map(|source| (&mut source.part, "count"));
+    for (part, key) in ids.chain(fields).chain(conditions).chain(cost).chain(numbers) {
         if let Part::Claim(claim) = part {
             set(claim, key);
         }

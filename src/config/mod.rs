@@ -5,6 +5,7 @@
 //! override, and mistakes go into a [`Report`]. The rules load if it has no errors.
 
 mod algorithms;
+mod ban;
 mod by;
 mod candidate;
 mod cost;
@@ -34,6 +35,7 @@ mod problem;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
 mod reload;
+mod request_numbers;
 mod response_cost;
 mod review;
 pub mod rule_tests;

@@ -8,6 +8,7 @@ use super::lints::Lint;
 use super::mapping::{Mapping, all};
 use super::node::Node;
 use super::problem::{ReadResult, ReportedError};
+use super::request_numbers;
 use crate::engine::algorithms::calendar::{Calendar, MOST_WINDOWS_AHEAD};
 use crate::engine::algorithms::micros::EXACT;
 use crate::engine::algorithms::numbers::{Numbers, NumbersError};
@@ -122,15 +123,14 @@ pub(super) fn rates(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>)
     rates.check_count("`rates`", items.len(), "windows", MOST_WINDOWS)?;
     all(items.iter().map(|item| {
         let map = Mapping::of(item, "an item of `rates`", &WINDOW_KEYS)?;
+        request_numbers::reject(&map, "an item of `rates`")?;
         window(&map, false, read)?.ok_or_else(|| map.lacks("a window needs `count` and `period`", ""))
     }))
 }
 
 /// Reads one window; `None` if it has none of the keys.
 pub(super) fn window(map: &Mapping<'_>, may_be_fixed: bool, read: ReadWindow<'_>) -> ReadResult<Option<Numbers>> {
-    let at_least_one = |zero: NumbersError| {
-        move |node: &Node| node.positive(zero.to_string(), "write `deny: true` to deny every request")
-    };
+    let at_least_one = |zero: NumbersError| move |node: &Node| request_numbers::own(node, zero);
     let burst = map.read("burst", at_least_one(NumbersError::Burst));
     let count = map.read("count", at_least_one(NumbersError::Count));
     let period = map.read("period", period);

@@ -14,6 +14,7 @@ use super::matching::{MOST_REGEXES, network, regex};
 use super::node::{Key, Node, Value};
 use super::numbers::{self, Interner};
 use super::problem::{ReadResult, ReportedError, quoted};
+use super::request_numbers;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::fingerprint::Fingerprinter;
@@ -131,7 +132,10 @@ fn numbers<'n>(
     });
     let (algorithm, base) = draft.numbers_are_known.then_some((draft.limit.algorithm, &draft.limit.allowance)).unzip();
     let allowance = settings
-        .and_then(|settings| algorithms::allowance(settings.as_deref(), map, interner))
+        .and_then(|settings| {
+            request_numbers::reject(map, "an override")?;
+            algorithms::allowance(settings.as_deref(), map, interner)
+        })
         .and_then(|plain| elevated::add(map, plain, algorithm, base, interner));
     let until = map.read("until", |node| until(node, now));
     let comment = map.read("comment", Node::text);

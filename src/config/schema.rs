@@ -16,7 +16,8 @@ mod tests {
     use super::super::tests::cases;
     use super::super::yaml::tree;
     use super::super::{
-        by, candidate, cost, deny_with, exempt, jwt, lease, limit, load, matching, numbers, overrides, response_cost,
+        ban, by, candidate, cost, deny_with, exempt, jwt, lease, limit, load, matching, numbers, overrides,
+        request_numbers, response_cost,
     };
     use super::*;
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
@@ -140,6 +141,15 @@ mod tests {
         "an override with elevated numbers and no end",
         "an override with elevated numbers where the limit has none",
         "an override with elevated numbers where the limit has windows",
+        "a longest ban that is shorter than the first",
+        "a ban for no time",
+        "a ban that never ends",
+        "a ban of a limit with leased tokens",
+        "a number of the request above what is allowed at most",
+        "a number of the request that the limit cannot have",
+        "a number of the request of a limit with elevated numbers",
+        "a number of the request of a limit with leased tokens",
+        "a number of a claim without an issuer",
     ];
 
     #[test]
@@ -262,6 +272,8 @@ mod tests {
         same(&schema, "/$defs/candidate/properties", &candidate::KEYS);
         assert_eq!(schema["$defs"]["limit"]["properties"]["candidates"]["maxProperties"], MOST_CANDIDATES);
         same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
+        same(&schema, "/$defs/limit/properties/ban/properties", &ban::KEYS);
+        same(&schema, "/$defs/request_number/properties", &request_numbers::KEYS);
         same(&schema, "/$defs/token_lease/properties", &lease::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &cost::COST_KEYS);
         for key in ["missing", "malformed"] {

@@ -57,6 +57,8 @@ const PAGES: [(&str, &str, Sections); 6] = [
             ("`deny_with`", "/$defs/deny_with"),
             ("`candidate`", "/$defs/candidate"),
             ("`elevated`", "/$defs/elevated"),
+            ("`ban`", "/$defs/limit/properties/ban"),
+            ("A number of the request", "/$defs/request_number"),
             ("`lease` of tokens", "/$defs/token_lease"),
         ],
     ),

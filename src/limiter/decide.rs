@@ -15,10 +15,11 @@ use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
 use crate::engine::deciding::{Decided, Deciding, DecisionSubject, InvalidSubject, Notices};
+use crate::engine::limit::ban::NewBan;
 use crate::engine::request::Request;
 use crate::engine::request::claims::{TokenClaims, TokenResult};
 use crate::store::StoreError;
-use crate::telemetry::metrics::{DecisionResult, StoreReport};
+use crate::telemetry::metrics::{BanResult, DecisionResult, StoreReport};
 
 /// A request that is being decided.
 #[derive(Default)]
@@ -27,6 +28,7 @@ struct OpenDecision {
     /// Held for an allowed request that has to wait.
     place: Option<DelayPlace>,
     slots: Option<Box<HeldSlots>>,
+    bans: Vec<NewBan>,
 }
 
 impl Limiter {
@@ -46,7 +48,13 @@ impl Limiter {
             self.answered(&view, &mut open, answer, asked.now());
         }
         let mut decided = self.conclude(view, &asked, &mut open);
+        let (bans, now) = (open.bans, asked.now());
         decided.claims = claims;
+        if !bans.is_empty() {
+            // In a box, as few denials ban.
+            let LimiterVerdict { view, verdict, .. } = &mut decided;
+            Box::pin(self.ban(view, bans, now, verdict)).await;
+        }
         Ok(decided)
     }
 
@@ -61,6 +69,9 @@ impl Limiter {
         if asked.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
             plan.exempt.iter().for_each(|limit| view.count(*limit, DecisionResult::Exempt));
+            for (limit, result) in plan.request_numbers.drain(..) {
+                self.shared.metrics.count_request_numbers(view.rules().name(limit), result);
+            }
         }
         if view.rules().has_delays() {
             open.place = self.bound_delays(plan, asked);
@@ -87,8 +98,12 @@ impl Limiter {
 
     /// Makes the verdict of what is decided.
     fn conclude(&self, view: Rc<View>, asked: &DecisionRequest<'_>, open: &mut OpenDecision) -> LimiterVerdict {
-        let OpenDecision { deciding, place, slots } = open;
-        let Decided { verdict, descriptors, due } = deciding.conclude(view.rules());
+        let OpenDecision { deciding, place, slots, bans } = open;
+        let Decided { verdict, descriptors, due, bans: made, uncounted } = deciding.conclude(view.rules());
+        *bans = made;
+        for limit in uncounted {
+            self.shared.metrics.count_ban(view.rules().name(limit), BanResult::Uncounted);
+        }
         let (plan, decisions) = (&deciding.plan, &deciding.decisions);
         if !due.is_empty() {
             self.charge(&view, due, asked.now());

@@ -19,6 +19,7 @@ use crate::telemetry::metrics::{DecisionListener, LocalTimer, PerLabel, Timer};
 use crate::telemetry::most_denied::WorkerDenials;
 use crate::telemetry::throttle::Throttle;
 
+mod bans;
 mod decide;
 mod decision_request;
 mod delays;

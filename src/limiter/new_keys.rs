@@ -48,7 +48,12 @@ impl Limiter {
         for index in 0..plan.charges.len() {
             let origin = plan.charges[index].origin;
             let limit = origin.limit;
-            if origin.is_candidate() {
+            if origin.is_strike() {
+                // No id is banned for the requests of others.
+                if sharing.contains(&limit) {
+                    plan.charges[index].take_nothing();
+                }
+            } else if origin.is_candidate() {
                 // It follows its limit's own charge: counted alone, it would halve the ids that the limit may have.
                 if sharing.contains(&limit) {
                     share(view.rules(), &mut plan.charges, index);

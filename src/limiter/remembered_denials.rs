@@ -191,7 +191,7 @@ fn is_plain(charge: &Charge) -> bool {
         && charge.numbers.algorithm().has_tokens()
         && charge.input.is_none()
         && charge.lease.is_none()
-        && !charge.origin.is_candidate()
+        && !charge.origin.is_beside()
 }
 
 fn sum(charges: &[Charge]) -> u128 {

@@ -8,6 +8,7 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 
+use super::bans::UnpostedBans;
 use super::delays::DelayBounds;
 use super::key_bounds::{KeyBounds, limit_keys};
 use super::live::Live;
@@ -31,6 +32,7 @@ use crate::telemetry::most_denied::MostDenied;
 pub struct Shared {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) blocks: Arc<ArcSwap<Blocks>>,
+    pub(super) bans: UnpostedBans,
     /// Locked while live overrides or the rules change.
     pub(super) live: Mutex<Live>,
     pub(super) recording: Arc<ArcSwapOption<Recording>>,
@@ -90,6 +92,7 @@ impl Shared {
         Self {
             snapshot,
             blocks,
+            bans: UnpostedBans::default(),
             live: Mutex::default(),
             recording: Arc::default(),
             metrics,

@@ -155,7 +155,7 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
     });
     let disabled = "the limit has no numbers, and no override matches this id";
     let because = match allowance {
-        _ if blocked.is_some() => Some("an operator has blocked the id"),
+        _ if blocked.is_some() => Some("the id is blocked"),
         Allowance::Disabled => Some(disabled),
         _ => denied_for.as_ref().map(IdError::setting),
     };

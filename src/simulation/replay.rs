@@ -1,5 +1,6 @@
 //! Decides requests as the limiter does, with the memory store and the log's clock.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -11,9 +12,11 @@ use super::slots::Slots;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::charging::plan::{DenialReason, LimitDenial};
 use crate::engine::deciding::candidate::CandidateDecision;
 use crate::engine::deciding::verdict::{Verdict, VerdictKind};
 use crate::engine::deciding::{Decided, Deciding};
+use crate::engine::limit::ban::NewBan;
 use crate::engine::limit::candidate::MOST_CANDIDATES;
 use crate::engine::limit::rules::Rules;
 use crate::store::Batch;
@@ -42,6 +45,8 @@ pub(super) struct Replay {
     effective_from: Micros,
     slots: Slots,
     settlements: Settlements,
+    /// The ends of bans, by the fingerprint of the id's strikes.
+    bans: HashMap<u128, Micros>,
     /// The outcomes of the last request, in the order of the plan.
     pub(super) outcomes: SmallVec<[LimitOutcome; 4]>,
     /// Two limits have the same bucket.
@@ -57,6 +62,7 @@ impl Replay {
             effective_from,
             slots: Slots::default(),
             settlements: Settlements::new(max_keys),
+            bans: HashMap::new(),
             outcomes: SmallVec::new(),
             undecided: 0,
         }
@@ -72,6 +78,7 @@ impl Replay {
     ) -> bool {
         self.slots.advance(&self.store, self.effective_from, now);
         self.undecided += self.settlements.advance(&self.store, self.effective_from, now);
+        self.deny_banned(asked, now);
         let deciding = &mut asked.deciding;
         if deciding.round().is_some() {
             self.slots.name(&mut deciding.plan.charges);
@@ -90,10 +97,10 @@ impl Replay {
         }
         self.outcomes.clear();
         let plan = &deciding.plan;
-        let has_candidates = plan.charges.iter().any(|charge| charge.origin.is_candidate());
+        let has_more = plan.charges.iter().any(|charge| charge.origin.is_beside());
         let is_call = plan.joint.is_some();
         // Most requests need no verdict, only the outcomes of their limits.
-        let needs_verdict = is_call || has_candidates || plan.is_denied() || !plan.unsettled.is_empty();
+        let needs_verdict = is_call || has_more || plan.is_denied() || !plan.unsettled.is_empty();
         let decided = needs_verdict.then(|| deciding.conclude(rules));
         let is_denied = match &decided {
             Some(decided) if is_call => self.sum_up_verdict(asked, &decided.verdict),
@@ -109,7 +116,8 @@ impl Replay {
                 }
             }
         }
-        if let Some(Decided { verdict, due, .. }) = decided {
+        if let Some(Decided { verdict, due, bans, .. }) = decided {
+            self.ban(rules, &bans, now);
             if !is_denied && !asked.deciding.plan.unsettled.is_empty() {
                 let Deciding { plan, decisions, .. } = &asked.deciding;
                 let owed = plan.pending_settlements(rules, decisions, |origin| verdict.decision(origin));
@@ -129,6 +137,39 @@ impl Replay {
             }
         }
         is_denied
+    }
+
+    /// Notes bans, whose lengths depend on earlier ones.
+    fn ban(&mut self, rules: &Rules, bans: &[NewBan], now: Micros) {
+        for ban in bans.iter().filter(|ban| ban.is_enforced) {
+            let batch = |charges| Batch { charges, effective_from: self.effective_from, now };
+            let claim = ban.claim(rules);
+            let claimed = self.store.decide(&batch(&claim)).unwrap_or_default();
+            if let Some((block, counting)) = ban.block(rules, &claimed, now) {
+                for charge in &counting {
+                    let _ = self.store.decide(&batch(std::slice::from_ref(charge)));
+                }
+                self.bans.retain(|_, until| *until > now);
+                self.bans.insert(ban.fingerprint(), block.until);
+            }
+        }
+    }
+
+    /// Lets limits that have banned the request's id deny it, as they do live without asking the store.
+    fn deny_banned(&self, asked: &mut Asked, now: Micros) {
+        if self.bans.is_empty() {
+            return;
+        }
+        let plan = &mut asked.deciding.plan;
+        let left = |id: u128| self.bans.get(&id).filter(|until| **until > now).map(|until| until.since(now));
+        let strikes = plan.charges.iter().filter(|charge| charge.origin.is_strike());
+        let covered = strikes.map(|strike| (strike.origin.limit, strike.bucket.fingerprint));
+        let denial =
+            |(limit, id)| Some(LimitDenial { limit, enforced: true, reason: DenialReason::Blocked(left(id)?) });
+        let banned: SmallVec<[LimitDenial; 1]> =
+            covered.chain(asked.bannable.iter().copied()).filter_map(denial).collect();
+        plan.retain(|charge| banned.iter().all(|denial| denial.limit != charge.origin.limit));
+        plan.denials.extend(banned);
     }
 
     /// Returns how long the last request waits if it is not denied.
@@ -152,7 +193,7 @@ impl Replay {
         let Deciding { plan, decisions, .. } = &asked.deciding;
         let mut is_denied = false;
         let charges = plan.charges.iter().enumerate();
-        for (place, charge) in charges.filter(|(_, charge)| !charge.origin.is_candidate()) {
+        for (place, charge) in charges.filter(|(_, charge)| !charge.origin.is_beside()) {
             let origin = charge.origin;
             let decision = decisions.get(place);
             let denies = decision.is_some_and(Decision::is_short);
@@ -202,7 +243,7 @@ impl Replay {
                 last.delay = last.delay.max(delay);
                 continue;
             }
-            let is_own = |charge: &Charge| charge.origin.limit == answer.limit && !charge.origin.is_candidate();
+            let is_own = |charge: &Charge| charge.origin.limit == answer.limit && !charge.origin.is_beside();
             self.outcomes.push(LimitOutcome {
                 limit: answer.limit,
                 id: answer.fingerprint.or_else(|| asked.uncharged_id(answer.limit)),
@@ -240,6 +281,7 @@ mod tests {
     use crate::engine::charging::terms::Intent;
     use crate::engine::deciding::{DecisionSubject, Notices};
     use crate::engine::limit::allowance::Allowance;
+    use crate::engine::limit::ban::{Ban, BanScope};
     use crate::engine::limit::candidate::Candidate;
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::matching::Match;
@@ -262,6 +304,12 @@ mod tests {
             "Free" => Limit { allowance: Allowance::Unlimited, ..limit },
             "Shut" => Limit { conditions: puts(), allowance: Allowance::Deny, ..limit },
             "Closing" => Limit { conditions: puts(), allowance: Allowance::Deny, mode: LimitMode::Shadow, ..limit },
+            "Banning" | "Barring" => {
+                let strikes = Numbers::sliding_log(2, 3_000_000_000).unwrap();
+                let scope = if name == "Banning" { BanScope::Limit } else { BanScope::All };
+                let ban = Ban::new(strikes, Micros(2_000_000), None, scope).unwrap();
+                Limit { conditions: puts(), allowance: windows(&[2]), ban: Some(Box::new(ban)), ..limit }
+            }
             "Tried" => {
                 Limit { candidates: vec![Candidate { name: None, allowance: windows(&[2]), enforce_for: 0 }], ..limit }
             }
@@ -273,7 +321,7 @@ mod tests {
         #[test]
         fn outcomes_without_a_verdict_are_those_of_the_verdict(
             names in subsequence(
-                vec!["Plain", "Rates", "Shadow", "Delayed", "Counting", "Free", "Shut", "Closing", "Tried"], 1..=9,
+                vec!["Plain", "Rates", "Shadow", "Delayed", "Counting", "Free", "Shut", "Closing", "Tried", "Banning", "Barring"], 1..=11,
             ).prop_shuffle(),
             asks in vec((0..2_000_000u64, any::<bool>()), 1..30),
         ) {
@@ -285,6 +333,7 @@ mod tests {
                 effective_from: Micros(0),
                 slots: Slots::default(),
                 settlements: Settlements::new(100),
+                bans: HashMap::new(),
                 outcomes: SmallVec::new(),
                 undecided: 0,
             };

@@ -62,6 +62,8 @@ pub(super) struct Asked {
     pub(super) deciding: Deciding,
     /// The ids at limits that decide without a charge: the limit's index, the fingerprint and the readable id.
     pub(super) uncharged: Vec<(u32, u128, String)>,
+    /// The limits with `scope: all` that do not cover the request, and the fingerprint of its strikes.
+    pub(super) bannable: Vec<(u32, u128)>,
     /// The limits that read a part which the line lacks, and that part.
     pub(super) left_out: Vec<(u32, Arc<Missing>)>,
 }
@@ -146,9 +148,13 @@ impl Side {
         has_end: bool,
     ) -> Result<Box<Asked>, LeftOut> {
         let mut asked = Box::<Asked>::default();
-        let Asked { deciding, uncharged, left_out } = &mut *asked;
+        let Asked { deciding, uncharged, bannable, left_out } = &mut *asked;
         let notices = Notices { blocks: None, afterwards: &self.afterwards, can_accept: true };
         deciding.begin(&self.rules, subject, &Intent::SPEND, &notices).map_err(|_| LeftOut::InvalidEntry)?;
+        for request in requests {
+            let elsewhere = self.rules.strikes_elsewhere(request).into_iter();
+            bannable.extend(elsewhere.filter(|(limit, _)| self.is_covered(*limit)));
+        }
         let plan = &mut deciding.plan;
         *left_out = self.left_out(line);
         if self.has_gaps || !left_out.is_empty() || (self.has_slots && !has_end) {

@@ -146,7 +146,7 @@ impl Tally {
             let number = outcome.id.and_then(|id| tally.ids.count(id, period, outcome.is_denied, &mut self.room));
             if let Some(record) = &mut tally.record {
                 // Each descriptor of a call has its charge.
-                let is_own = |charge: &&Charge| charge.origin.limit == outcome.limit && !charge.origin.is_candidate();
+                let is_own = |charge: &&Charge| charge.origin.limit == outcome.limit && !charge.origin.is_beside();
                 if asked.deciding.plan.joint.is_some()
                     && asked.deciding.plan.charges.iter().filter(is_own).nth(1).is_some()
                 {

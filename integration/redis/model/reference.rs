@@ -294,14 +294,21 @@ fn key_of(charge: &Charge) -> Option<(u8, Arc<str>)> {
     charge.quota().map(|(tag, name)| (tag, Arc::clone(name)))
 }
 
-/// The rule of taking: a charge takes its cost if its limit fits and no other enforced limit fails to.
+/// The rule of taking: a charge takes its cost if its limit fits and no other enforced limit fails to, and a strike if its limit fails.
 fn takes(charge: &Charge, charges: &[Charge], outlooks: &[Outlook]) -> bool {
+    if charge.origin.is_strike() {
+        return charges.iter().zip(outlooks).any(|(other, outlook)| {
+            let is_own = other.origin.group == charge.origin.group && !other.origin.is_beside();
+            is_own && matches!(outlook.outcome, Outcome::Denied | Outcome::Short)
+        });
+    }
     let candidate = |charge: &Charge| charge.origin.role.candidate();
     charges.iter().zip(outlooks).all(|(other, outlook)| {
         let same = other.origin.group == charge.origin.group;
         let can_be_short = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::Look | Mode::SpendOnly);
         match outlook.outcome {
             Outcome::Denied => candidate(charge).is_some() && can_be_short && same,
+            Outcome::Short if other.origin.is_strike() => true,
             Outcome::Short => charge.can_deny() || !can_be_short || !same || candidate(charge) != candidate(other),
             Outcome::Allowed | Outcome::Unchanged => true,
         }

@@ -341,14 +341,18 @@ fn step() -> impl Strategy<Value = Step> {
     let changed = prop_oneof![2 => any_length(45).prop_map(Ok), 3 => Just(Err(NUMBERS_OF_THE_CALL.0))];
     let changed = proptest::option::weighted(0.25, changed);
     let taken = prop_oneof![4 => (0..MOST_STEPS).prop_map(Ok), 1 => any_length(53).prop_map(Err)];
-    let role =
-        prop_oneof![4 => Just(Role::Enforced), 2 => Just(Role::Shadow), 2 => (0..4_u8).prop_map(Role::Candidate)];
+    let role = prop_oneof![
+        4 => Just(Role::Enforced),
+        2 => Just(Role::Shadow),
+        2 => (0..4_u8).prop_map(Role::Candidate),
+        1 => Just(Role::Strike),
+    ];
     let asked = (0..IDS, 0..NUMBERS, Cost::any(), (mode, role), slot, changed, proptest::option::of(taken));
     let ask = asked.prop_map(|(id, numbers, cost, (mode, role), slot, changed, taken)| AskedCharge {
         id,
         numbers,
         cost,
-        mode,
+        mode: if role == Role::Strike { Mode::Spend } else { mode },
         role,
         slot,
         changed,

@@ -29,7 +29,15 @@ pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
         drain(old, new),
         unless_same("deny_with", &old.deny_with, &new.deny_with, Effect::NONE, "denied clients get another response"),
         headers(old, new),
+        unless_same(
+            "numbers of requests",
+            &old.request_numbers,
+            &new.request_numbers,
+            Effect::BOTH,
+            "requests bring other numbers",
+        ),
         delay(old, new),
+        ban(old, new),
         unless_same("lease", &old.lease, &new.lease, Effect::BOTH, "gateways take tokens ahead of use"),
         unless_same("queue", &old.queue, &new.queue, Effect::NONE, "entries have other fields"),
         script(old, new),
@@ -44,6 +52,14 @@ fn delay(old: &Limit, new: &Limit) -> Option<Change> {
     let effect = Effect::of_rank(&old.delay, &new.delay).reversed();
     let note = "requests may wait this long until they fit";
     (old.delay != new.delay).then(|| change("delay", shown(old), shown(new), effect, note))
+}
+
+fn ban(old: &Limit, new: &Limit) -> Option<Change> {
+    let shown = |limit: &Limit| limit.ban.as_ref().map_or("none".to_owned(), ToString::to_string);
+    let effect = Effect::of_rank(&old.ban.is_some(), &new.ban.is_some());
+    let effect = if old.ban.is_some() && new.ban.is_some() { Effect::BOTH } else { effect };
+    (old.ban != new.ban)
+        .then(|| change("ban", shown(old), shown(new), effect, "ids that are denied too often are blocked"))
 }
 
 /// The numbers, for people.

@@ -83,6 +83,7 @@ impl<'a> Runner<'a> {
     /// Runs a test. Returns the first difference, and an error if the store cannot be reached.
     pub(super) async fn play(&mut self, test: &RuleTest) -> Result<Option<Difference>, String> {
         self.played += 1;
+        self.shared.forget_blocks();
         let store = self.stores.open(&self.clock, self.played).await?;
         let limiter = Limiter::new(self.shared.clone(), store.clone());
         let mut used = Vec::new();

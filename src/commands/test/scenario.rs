@@ -6,6 +6,7 @@
 //! A step may name the `slot` of a request in flight. Without a name, a spend takes a new slot, as each request does, and a
 //! refund frees the slot that was taken last.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,9 +18,9 @@ use super::step_answer::{StepAnswer, UNLIMITED, answer, binding, compare};
 use super::unread::{self, given};
 use crate::config::{self, Severity};
 use crate::engine::algorithms::charge::{Bucket, Charge, Dated, Input, Mode, Slot};
-use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
+use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::charging::plan::Plan;
+use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
 use crate::engine::charging::terms::Terms;
 use crate::engine::deciding::{Decided, Deciding};
 use crate::engine::limit::fingerprint::Fingerprinter;
@@ -46,6 +47,8 @@ pub(super) struct Player {
     run: String,
     played: u64,
     slots: Slots,
+    /// The ends of bans, by limit and by the key of the bucket.
+    bans: HashMap<(u32, String), Micros>,
 }
 
 /// The names of slots.
@@ -60,7 +63,14 @@ impl Player {
     /// Waits until the store, which decides by `clock`, is connected.
     pub(super) async fn connect(store: Store, clock: Arc<AtomicU64>) -> Result<Self, String> {
         let store = connected(store).await?;
-        Ok(Self { store, clock, run: format!("test-{}", std::process::id()), played: 0, slots: Slots::default() })
+        Ok(Self {
+            store,
+            clock,
+            run: format!("test-{}", std::process::id()),
+            played: 0,
+            slots: Slots::default(),
+            bans: HashMap::new(),
+        })
     }
 
     /// Plays the scenario on one line, unless the filter excludes it. Returns its name; the error is its first difference.
@@ -141,10 +151,16 @@ impl Player {
             }
             return self.spend_concurrently(rules, &plan, now, calls).await;
         }
-        self.decide(rules, plan, now).await
+        self.decide(rules, plan, now, used).await
     }
 
-    async fn decide(&mut self, rules: &Rules, plan: Plan, now: Micros) -> Result<StepAnswer, String> {
+    async fn decide(
+        &mut self,
+        rules: &Rules,
+        plan: Plan,
+        now: Micros,
+        used: &mut Vec<Charge>,
+    ) -> Result<StepAnswer, String> {
         let effective_from = rules.effective_from;
         let mut deciding = Deciding::new(plan);
         if let Some([charges, _]) = deciding.round() {
@@ -157,14 +173,29 @@ impl Player {
                 Err(error) => return Err(error.to_string()),
             }
         }
-        let Decided { verdict, due, .. } = deciding.conclude(rules);
+        let Decided { verdict, due, bans, .. } = deciding.conclude(rules);
+        for ban in bans.iter().filter(|ban| ban.is_enforced) {
+            let claim = ban.claim(rules);
+            let batch = |charges| Batch { charges, effective_from, now };
+            let claimed = self.store.decide(&batch(&claim)).await.map_err(|error| error.to_string())?;
+            let Some((block, counting)) = ban.block(rules, &claimed, now) else { continue };
+            for charge in &counting {
+                let batch = batch(std::slice::from_ref(charge));
+                self.store.decide(&batch).await.map_err(|error| error.to_string())?;
+            }
+            used.extend(claim.into_iter().chain(counting));
+            let banned = deciding.plan.charges.iter().position(|charge| charge.origin.limit == ban.limit);
+            let detail = Detail::Counted(block.until.since(now));
+            deciding.decisions.details.extend(banned.map(|place| (place, detail)));
+            self.bans.insert((ban.limit, block.key), block.until);
+        }
         if !due.is_empty() {
             let batch = Batch { charges: &due, effective_from, now };
             self.store.decide(&batch).await.map_err(|error| error.to_string())?;
         }
         let Deciding { plan, decisions, .. } = &deciding;
         if let Some(denial) = plan.denials.iter().find(|denial| denial.enforced) {
-            return Ok(Ok(answer(rules, Some(denial.limit), &Decision::never(), None)));
+            return Ok(Ok(answer(rules, Some(denial.limit), &denial.reason.decision(), None)));
         }
         if plan.charges.is_empty() {
             // Without a limit that applies, there is nothing left or to wait for that could be compared.
@@ -223,6 +254,18 @@ impl Player {
         if plan.admit(&terms, mode) {
             let short = format!("{}.{}.{}", self.run, self.played, limit.short);
             let bucket = Bucket { tag: limit.tag, ..opaque(&short, id, &FINGERPRINTER) };
+            let now = Micros(self.clock.load(Ordering::Relaxed));
+            if let Some(until) =
+                self.bans.get(&(place, bucket.key.clone())).filter(|until| **until > now && mode.can_deny())
+            {
+                let denial = LimitDenial {
+                    limit: place,
+                    enforced: terms.enforced,
+                    reason: DenialReason::Blocked(until.since(now)),
+                };
+                plan.denials.push(denial);
+                return;
+            }
             let first = plan.charges.len();
             let charged = terms.mode(mode);
             terms.with_bucket(bucket).charge(plan, cost, charged);

@@ -23,7 +23,7 @@ pub(super) fn binding(rules: &Rules, plan: &Plan, decisions: &Decisions) -> Valu
         Mode::Refund => decision.outcome == Outcome::Allowed,
         _ => !cannot_deny(charge),
     };
-    let all = || plan.charges.iter().zip(decisions.iter()).filter(|(charge, _)| !charge.origin.is_candidate());
+    let all = || plan.charges.iter().zip(decisions.iter()).filter(|(charge, _)| !charge.origin.is_beside());
     let any_counts = all().any(|(charge, decision)| counts(charge, decision));
     let strictest = all()
         .filter(|(charge, decision)| !any_counts || counts(charge, decision))

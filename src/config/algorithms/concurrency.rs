@@ -1,6 +1,7 @@
 //! `algorithm: concurrency`: requests in flight, each of which holds a slot. Keys: `capacity`, `lease`.
 
 use super::super::node::Value;
+use super::super::request_numbers;
 use super::{Algorithm, AlgorithmEntry, Limit, Mapping, Node, Numbers, ReadResult, Settings, reject_token_keys};
 use crate::engine::algorithms::concurrency::{DEFAULT_LEASE, LONGEST_LEASE, SHORTEST_LEASE};
 use crate::engine::algorithms::numbers::NumbersError;
@@ -35,8 +36,7 @@ impl Settings for Concurrency {
         match map.all(&["capacity", "count", "burst"])[..] {
             [] => Ok(Vec::new()),
             [(_, node)] => {
-                let help = "write `deny: true` to deny every request";
-                let capacity = node.positive(NumbersError::Burst.to_string(), help)?;
+                let capacity = request_numbers::own(node, NumbersError::Burst)?;
                 Numbers::concurrency(capacity, self.lease)
                     .map(|numbers| vec![numbers])
                     .map_err(|error| node.error(error.to_string(), "limit the rate instead"))

@@ -6,6 +6,7 @@ use super::super::lints::Lint;
 use super::super::node::Key;
 use super::super::numbers::{self, Period, period};
 use super::super::problem::Place;
+use super::super::request_numbers;
 use super::{Algorithm, AlgorithmEntry, Allowance, Interner, Mapping, Node, Numbers, ReadResult, ReportedError, gcra};
 use crate::engine::algorithms::charge::Elevated;
 use crate::engine::algorithms::micros::EXACT;
@@ -44,6 +45,7 @@ pub(in super::super) fn add(
 /// Reads the value of `elevated`. `for` and `activations_per_month` are inherited if not set.
 fn read(node: &Node, inherited: Option<&Elevated>) -> ReadResult<Elevated> {
     let map = Mapping::of(node, "`elevated`", &KEYS)?;
+    request_numbers::reject(&map, "`elevated`")?;
     let numbers = numbers::window(&map, true, &gcra::window);
     let span = map.read("for", span);
     let activations = map.read("activations_per_month", |node| {

@@ -5,6 +5,7 @@ mod addresses;
 mod allowances;
 mod authentication;
 mod bounds;
+mod claimable;
 mod costs;
 mod credentials;
 pub(super) mod expressions;
@@ -95,6 +96,9 @@ pub(super) fn findings(subjects: &[Subject<'_>]) -> Vec<Finding> {
             let help =
                 "take it from the response, or have the gateway set it on every request and write `missing: deny`";
             add(Lint::ChosenCost, place, message, help);
+        }
+        for (lint, place, message, advice) in claimable::find(subject) {
+            add(lint, place, message, advice);
         }
         if let Some((place, message)) = credentials::find(subject) {
             add(Lint::CredentialsHeader, place, message, "write `credentials` instead of `{ header: authorization }`");

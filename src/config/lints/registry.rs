@@ -31,9 +31,15 @@ macro_rules! registry {
 }
 
 registry! {
+    BanOfOthers, "ban-of-others",
+        "Who can send the id of somebody else can have it banned.",
+        "Ban by `ip`, by a claim, or by `credentials`.";
     ChosenCost, "chosen-cost",
         "A client that chooses the cost of its requests pays as little as it likes.",
         "Take the cost from the response, or have the gateway set it on every request and write `missing: deny`.";
+    ChosenNumber, "chosen-number",
+        "A client that can send the header with the numbers of its limit chooses its own limit.",
+        "Write a `claim`, or have only trusted proxies send the header.";
     ClaimableExemption, "claimable-exemption",
         "An exemption by nothing but what clients send exempts anybody who sends it.",
         "Add `cidr` or `claims`, or silence this if your gateway sets what it tests.";

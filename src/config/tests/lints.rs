@@ -304,6 +304,13 @@ const ROWS: &[(&str, &[&str])] = &[
     ("  A: { by: ip, algorithm: concurrency, burst: 9 }\n", &[]),
     ("  A: { by: ip, algorithm: sliding_log, count: 9, period: 1h }\n", &[]),
     ("  A: { by: ip, algorithm: fixed_window, count: 9, period: 24h }\n", &[]),
+    // ban-of-others, chosen-number
+    (
+        "  A: { by: { header: x-id }, max_keys: 9, count: 9, period: 1s, ban: { after: 3, within: 1m, for: 1h } }\n",
+        &["ban-of-others 2:70"],
+    ),
+    ("  A: { by: ip, count: 9, period: 1s, ban: { after: 3, within: 1m, for: 1h } }\n", &[]),
+    ("  A: { by: ip, count: { header: x-rate, at_most: 90, default: 9 }, period: 1s }\n", &["chosen-number 2:23"]),
     // chosen-cost
     ("  A: { by: ip, count: 9, period: 1s, cost: { header: x-cost } }\n", &["chosen-cost 2:44"]),
     ("  A: { by: ip, count: 9, period: 1s, cost: { query: n } }\n", &["chosen-cost 2:44"]),

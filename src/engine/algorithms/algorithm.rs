@@ -118,6 +118,22 @@ impl Algorithm {
     }
 }
 
+impl Numbers {
+    /// Returns the numbers of the same kind with another burst and count. Of some kinds, only one of both counts.
+    pub fn resized(&self, burst: u64, count: u64) -> Result<Self, NumbersError> {
+        match (self.algorithm(), &self.calendar) {
+            (Algorithm::Gcra, _) if self.count() == 0 => Self::fixed(burst),
+            (Algorithm::Gcra, _) => Self::new(burst, count, self.period()),
+            (Algorithm::FixedWindow(_), Some(calendar)) => Self::calendar_window(burst, count, calendar.clone()),
+            (Algorithm::FixedWindow(aligned), None) => Self::fixed_window(burst, count, self.period(), aligned),
+            (Algorithm::SlidingLog, _) => Self::sliding_log(count, self.period()),
+            (Algorithm::SlidingWindow { count_denied }, _) => Self::sliding_window(count, self.period(), count_denied),
+            (Algorithm::Concurrency, _) => Self::concurrency(burst, self.span() * 1_000),
+            (Algorithm::Queue | Algorithm::Script, _) => Err(NumbersError::NotPerCall),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

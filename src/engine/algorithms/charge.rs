@@ -63,6 +63,8 @@ pub enum Role {
     Shadow,
     /// Other numbers of the limit, which count as if they stood in its place, and deny nothing. With their index among its candidates.
     Candidate(u8),
+    /// Counts that its limit does not fit, for `ban`. It takes its cost only then, and denies nothing.
+    Strike,
 }
 
 impl Role {
@@ -170,6 +172,15 @@ impl ChargeOrigin {
     pub const fn is_candidate(&self) -> bool {
         self.role.candidate().is_some()
     }
+
+    pub const fn is_strike(&self) -> bool {
+        matches!(self.role, Role::Strike)
+    }
+
+    /// Returns true for a candidate and a strike, which say nothing about the request.
+    pub const fn is_beside(&self) -> bool {
+        self.is_candidate() || self.is_strike()
+    }
 }
 
 impl Charge {
@@ -208,7 +219,7 @@ impl Charge {
 
     /// Notes that its tokens may have to be given back.
     pub(crate) fn reserve(&mut self) {
-        if self.numbers.algorithm().has_tokens() {
+        if self.numbers.algorithm().has_tokens() && !self.origin.is_strike() {
             self.dated = Dated::Reserved;
         }
     }

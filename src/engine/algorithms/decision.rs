@@ -147,7 +147,7 @@ pub enum Detail {
     /// count then.
     Taken(Micros),
     /// A window that counts denied requests has counted this one, which it would have allowed, and would deny the same request for
-    /// this long.
+    /// this long; or this denial has led to a ban of this length.
     Counted(Micros),
 }
 

@@ -18,6 +18,11 @@ use super::windows::Refill;
 const MOST_LOGGED: u64 = 10_000;
 
 impl Numbers {
+    /// Numbers that count up to `most` events in any `period` nanoseconds, exactly.
+    pub fn events_within(most: u64, period: u64) -> Result<Self, NumbersError> {
+        Self::sliding_log(most, period)
+    }
+
     /// Numbers of a log that lets `count` tokens pass in any `period` nanoseconds.
     pub fn sliding_log(count: u64, period: u64) -> Result<Self, NumbersError> {
         if count == 0 {

@@ -3,7 +3,8 @@
 //! A limit fits if all its charges fit. The request is denied if an enforced limit does not fit. A limit takes its cost if it fits and
 //! no other enforced limit fails to. So enforced limits take all together or not at all; a limit in shadow takes as if it were
 //! enforced; and a candidate takes as if it stood in the place of its limit, whatever that and its other candidates say. What
-//! [`Mode::SpendOnly`] charges is a limit in shadow of its own. Charges that count denied requests count in any case. `lua/requests.lua` has the same rule.
+//! [`Mode::SpendOnly`] charges is a limit in shadow of its own. Charges that count denied requests count in any case, and a strike only
+//! if its limit does not fit. `lua/requests.lua` has the same rule.
 
 use smallvec::SmallVec;
 
@@ -21,53 +22,47 @@ pub type Edits = SmallVec<[(usize, Edit); FEW]>;
 /// The charges of a request that take their cost, given those that do not fit.
 #[derive(Debug)]
 pub struct Taking {
-    denied: Denied,
-    /// The [groups](super::charge::ChargeOrigin::group) that do not fit and deny nothing, with the candidates whose charges they are.
+    /// The [groups](super::charge::ChargeOrigin::group) that deny the request.
+    denying: SmallVec<[u32; FEW]>,
+    /// The groups that do not fit and deny nothing, with the candidates whose charges they are.
     short: SmallVec<[(u32, Option<u8>); FEW]>,
-}
-
-/// The limits that deny a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Denied {
-    ByNone,
-    /// By the limit of this group.
-    By(u32),
-    BySeveral,
 }
 
 impl Taking {
     /// `is_short` tells for each charge whether it did not fit.
     pub fn new(charges: &[Charge], mut is_short: impl FnMut(usize) -> bool) -> Self {
-        let mut taking = Self { denied: Denied::ByNone, short: SmallVec::new() };
+        let mut taking = Self { denying: SmallVec::new(), short: SmallVec::new() };
         for (_, charge) in charges.iter().enumerate().filter(|(index, _)| is_short(*index)) {
             let group = charge.origin.group;
-            if !charge.can_deny() {
-                taking.short.push((group, charge.origin.role.candidate()));
+            if charge.origin.is_strike() {
                 continue;
             }
-            taking.denied = match taking.denied {
-                Denied::ByNone => Denied::By(group),
-                Denied::By(known) if known == group => Denied::By(group),
-                _ => Denied::BySeveral,
-            };
+            if !charge.can_deny() {
+                taking.short.push((group, charge.origin.role.candidate()));
+            } else if !taking.denying.contains(&group) {
+                taking.denying.push(group);
+            }
         }
         taking
     }
 
     /// Returns true if an enforced limit denies the request.
     pub fn denies(&self) -> bool {
-        self.denied != Denied::ByNone
+        !self.denying.is_empty()
     }
 
     /// Returns true if a charge takes its cost, if it fits.
     pub fn takes(&self, charge: &Charge) -> bool {
         let (group, candidate) = (charge.origin.group, charge.origin.role.candidate());
+        if charge.origin.is_strike() {
+            return self.denying.contains(&group) || self.short.contains(&(group, None));
+        }
         // Refunds, resets and what takes what is left depend on nothing but a denial.
         let can_be_short = charge.mode.can_deny() || charge.mode == Mode::SpendOnly;
-        let is_denied = match self.denied {
-            Denied::ByNone => false,
-            Denied::By(denier) => !(candidate.is_some() && can_be_short && denier == group),
-            Denied::BySeveral => true,
+        let is_denied = match self.denying[..] {
+            [] => false,
+            [denier] => !(candidate.is_some() && can_be_short && denier == group),
+            _ => true,
         };
         !is_denied && (charge.can_deny() || !can_be_short || !self.short.contains(&(group, candidate)))
     }
@@ -100,7 +95,7 @@ pub fn decide_all(
             counting.push(index);
         }
     }
-    if !decisions.iter().any(Decision::is_short) {
+    if !decisions.iter().any(Decision::is_short) && !charges.iter().any(|charge| charge.origin.is_strike()) {
         return Ok(decisions);
     }
     let taking = Taking::new(charges, |index| decisions.get(index).is_some_and(Decision::is_short));

@@ -162,7 +162,7 @@ impl Plan {
                 unlimited: own.unlimited.into(),
                 ..DescriptorPlan::default()
             };
-            for mut charge in own.charges {
+            for mut charge in plan.without_strikes(own.charges, question.denies(descriptor)) {
                 let origin = charge.origin;
                 let (Hits::Take(hits) | Hits::TakeOrDrain(hits) | Hits::GiveBack(hits)) = descriptor.hits;
                 charge.cost = charge.cost.saturating_mul(hits);

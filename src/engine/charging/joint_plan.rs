@@ -124,6 +124,23 @@ impl Plan {
         }
     }
 
+    /// Returns the charges of a descriptor without strikes. These are added to the plan if the descriptor `can_be_denied`, one for
+    /// each id, whatever the cost.
+    pub(crate) fn without_strikes(
+        &mut self,
+        mut charges: SmallVec<[Charge; 1]>,
+        can_be_denied: bool,
+    ) -> SmallVec<[Charge; 1]> {
+        let is_known = |known: &[Charge], strike: &Charge| known.iter().any(|other| other.bucket == strike.bucket);
+        for strike in charges.iter().filter(|charge| can_be_denied && charge.origin.is_strike()) {
+            if !is_known(&self.charges, strike) {
+                self.charges.push(strike.clone());
+            }
+        }
+        charges.retain(|charge| !charge.origin.is_strike());
+        charges
+    }
+
     /// Adds a charge, or adds it to one of the same bucket. Returns its index.
     pub(crate) fn merge(&mut self, charge: Charge) -> u32 {
         let same = |known: &Charge| known.bucket.fingerprint == charge.bucket.fingerprint;

@@ -304,6 +304,7 @@ mod tests {
             bucket: key.into(),
             reason: None,
             by: String::new(),
+            is_ban: false,
         };
         let blocks = Blocks::new(vec![block("L:a"), block("Off:a")], &HASH);
         let ask = |limit: &str, id: &str, mode| {

@@ -46,7 +46,19 @@ impl Plan {
                 self.charge_limit((*place, limit), terms, request, intent)?;
             }
         }
+        if let Some(blocks) = blocks.filter(|_| rules.has_bans_from_all) {
+            self.deny_banned(rules, request, blocks);
+        }
         Ok(())
+    }
+
+    /// Denies what a ban or a block of a limit with `scope: all` covers and the limit itself does not.
+    fn deny_banned(&mut self, rules: &Rules, request: &Request<'_>, blocks: &Blocks) {
+        for terms in rules.terms_elsewhere(request, Some(blocks)) {
+            if let Some(left) = terms.blocked {
+                self.deny(terms.place, terms.enforced, DenialReason::Blocked(left));
+            }
+        }
     }
 
     fn charge_limit(
@@ -81,6 +93,11 @@ impl Plan {
         };
         let first = self.charges.len();
         let charged = terms.mode(mode);
+        let mut terms = terms;
+        if let Some((numbers, result)) = terms.request_numbers(request) {
+            self.request_numbers.push((place, result));
+            terms = terms.with_numbers(numbers);
+        }
         match limit.response_cost.as_deref() {
             // A caller that does not spend reports what has happened, so nothing is left to settle.
             Some(response_cost) if mode == Mode::Spend => {
@@ -408,6 +425,7 @@ mod tests {
             bucket: String::new(),
             reason: None,
             by: String::new(),
+            is_ban: false,
         };
         let blocks = Blocks::new(blocks.iter().map(block).collect(), &HASH);
         let headers = FIELDS.into_iter().collect();

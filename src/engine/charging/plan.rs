@@ -10,6 +10,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::joint_plan::JointPlan;
 use crate::engine::limit::candidate::CandidateSet;
+use crate::engine::limit::request_numbers::RequestNumbersResult;
 use crate::engine::request::part::PartError;
 
 /// The charges of a request, and the limits that decide without the store.
@@ -25,6 +26,8 @@ pub struct Plan {
     pub exempt: Vec<u32>,
     /// Limits whose cost the response reports. Until then their charges take a reserve, or look for it.
     pub unsettled: Vec<u32>,
+    /// The limits whose numbers a request may bring, and whether it did.
+    pub request_numbers: Vec<(u32, RequestNumbersResult)>,
     /// The descriptors, if the plan is for several.
     pub joint: Option<Box<JointPlan>>,
 }

@@ -134,7 +134,7 @@ impl Plan {
             let cost = rules.limit(*limit)?.response_cost.as_ref()?;
             let own = self.charges.iter().enumerate();
             let charges: SmallVec<[ReservedCharge; 1]> = own
-                .filter(|(_, charge)| charge.origin.limit == *limit)
+                .filter(|(_, charge)| charge.origin.limit == *limit && !charge.origin.is_strike())
                 .filter_map(|(place, charge)| {
                     // In shadow what did not fit was not taken, and the request would not have passed.
                     let passed = decision(charge.origin)?.outcome == Outcome::Allowed;

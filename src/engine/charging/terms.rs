@@ -10,19 +10,20 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::call_numbers::CallNumbers;
 use crate::engine::charging::plan::{DenialReason, Plan};
-use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::blocks::Blocks;
 use crate::engine::limit::candidate::CandidateSet;
 use crate::engine::limit::identity::{IdError, Identity, describe, readable};
 use crate::engine::limit::overrides::{Override, OverrideLookup};
+use crate::engine::limit::request_numbers::RequestNumbersResult;
 use crate::engine::limit::rules::Rules;
+use crate::engine::limit::{Limit, LimitMode};
 use crate::engine::request::Request;
 
 /// The numbers and conditions that a limit has for one id at the moment.
 pub(crate) struct Terms<'r> {
     /// The index of the limit.
-    place: u32,
+    pub(crate) place: u32,
     pub(crate) limit: &'r Limit,
     pub(crate) allowance: &'r Allowance,
     /// The override that gives the allowance.
@@ -30,12 +31,14 @@ pub(crate) struct Terms<'r> {
     pub(crate) candidates: CandidateSet<'r>,
     /// True if the limit can deny the id.
     pub(crate) enforced: bool,
-    /// The time for which an operator has blocked the id from now on.
+    /// The time for which the id is blocked from now on, by an operator or a ban.
     pub(crate) blocked: Option<Micros>,
     bucket: Bucket,
     /// See [`Charge::changed`].
     changed: Micros,
     lease: Option<LeaseTerms>,
+    /// In place of those of the allowance.
+    numbers: Option<Numbers>,
 }
 
 /// The effect that the caller of a decision wants.
@@ -70,7 +73,7 @@ impl<'r> Terms<'r> {
         let enforced = limit.is_enforced_for(&bucket.key);
         rules.mark_reset(place, &mut bucket);
         let lease = limit.lease;
-        Self { place, limit, allowance, given, candidates, enforced, blocked, bucket, changed, lease }
+        Self { place, limit, allowance, given, candidates, enforced, blocked, bucket, changed, lease, numbers: None }
     }
 
     /// The terms of the id of a request. The error says which part the request lacks.
@@ -102,12 +105,33 @@ impl<'r> Terms<'r> {
             bucket,
             changed: NUMBERS_OF_THE_CALL,
             lease: None,
+            numbers: None,
         }
     }
 
     /// Puts another bucket in the place of the id's.
     pub(crate) fn with_bucket(self, bucket: Bucket) -> Self {
         Self { bucket, ..self }
+    }
+
+    /// The allowance for a request, which may bring its numbers.
+    pub(crate) fn allowance_of(&self, request: &Request<'_>) -> Allowance {
+        let numbers = self.request_numbers(request).and_then(|(numbers, _)| numbers);
+        numbers.map_or_else(|| self.allowance.clone(), |numbers| Allowance::Windows([numbers].into()))
+    }
+
+    /// The numbers that a request brings, if the limit has such. An override of the id precedes them.
+    pub(crate) fn request_numbers(&self, request: &Request<'_>) -> Option<(Option<Numbers>, RequestNumbersResult)> {
+        let given = self.limit.request_numbers.as_deref().filter(|_| self.given.is_none())?;
+        Some(given.read(self.allowance.windows()?.first()?, request))
+    }
+
+    /// Puts numbers that the request brings in the place of the limit's. They have no candidates.
+    pub(crate) fn with_numbers(self, numbers: Option<Numbers>) -> Self {
+        if numbers.is_none() {
+            return self;
+        }
+        Self { numbers, changed: NUMBERS_OF_THE_CALL, candidates: CandidateSet::default(), ..self }
     }
 
     /// The mode of a charge for a caller's mode: a report may take what is left.
@@ -128,7 +152,16 @@ impl<'r> Terms<'r> {
         self.charge_all(plan, 0, Mode::Check);
     }
 
-    fn charge_all(self, plan: &mut Plan, cost: u64, mode: Mode) {
+    /// The charges that forget the id's strikes and bans, if the limit bans.
+    pub(crate) fn forget_bans(&self) -> Vec<Charge> {
+        self.limit.ban.as_deref().map(|ban| ban.forget(&self.bucket)).unwrap_or_default()
+    }
+
+    fn charge_all(mut self, plan: &mut Plan, cost: u64, mode: Mode) {
+        if let Some(numbers) = self.numbers.take() {
+            self.add_charges(plan, &[numbers], None, cost, mode);
+            return;
+        }
         let allowance = self.allowance;
         if let Some(windows) = allowance.windows() {
             self.add_charges(plan, windows, allowance.elevated(), cost, mode);
@@ -150,7 +183,7 @@ impl<'r> Terms<'r> {
         Ok(())
     }
 
-    /// Adds a charge for each of these windows, and for each of the candidates.
+    /// Adds a charge for each of these windows, for each of the candidates, and for the strike of a denial.
     pub(crate) fn add_charges(
         self,
         plan: &mut Plan,
@@ -164,13 +197,15 @@ impl<'r> Terms<'r> {
         if mode == Mode::SpendOnly {
             origin.group = u32::MAX - u32::try_from(first).unwrap_or_default();
         }
-        let beside = (!self.candidates.is_empty()).then(|| self.bucket.clone());
+        // A check changes nothing.
+        let ban = self.limit.ban.as_deref().filter(|_| mode.can_deny() && mode != Mode::Check);
+        let beside = (ban.is_some() || !self.candidates.is_empty()).then(|| self.bucket.clone());
         plan.add_windows(windows, self.bucket, cost, mode, origin);
         if let (Some(elevated), Some(charge)) = (elevated, plan.charges.get_mut(first)) {
             charge.input = Some(Box::new(Input::Elevated(elevated.clone())));
         }
-        if let Some(bucket) = beside {
-            plan.add_candidates(self.candidates, &bucket, cost, mode, origin);
+        if let Some(bucket) = &beside {
+            plan.add_candidates(self.candidates, bucket, cost, mode, origin);
         }
         let delay = self.limit.delay.map(Delay::new);
         for charge in plan.charges.iter_mut().skip(first) {
@@ -181,6 +216,37 @@ impl<'r> Terms<'r> {
                 charge.input = delay.map(|delay| Box::new(Input::Delay(delay)));
             }
         }
+        if let (Some(ban), Some(bucket)) = (ban, beside) {
+            plan.charges.push(ban.strike(bucket, origin));
+        }
+    }
+}
+
+impl Rules {
+    /// The terms of the limits with `scope: all` that do not cover a request, but know its id. An exempt request has none.
+    pub(crate) fn terms_elsewhere<'a>(
+        &'a self,
+        request: &'a Request<'_>,
+        blocks: Option<&'a Blocks>,
+    ) -> impl Iterator<Item = Terms<'a>> {
+        let limits =
+            (0..).zip(self.limits()).filter(|(_, limit)| limit.bans_from_all() && limit.mode != LimitMode::Off);
+        let others = limits
+            .filter(|(place, limit)| limit.conditions.check(request).is_err() && !self.is_exempt(*place, request));
+        others.filter_map(move |(place, limit)| Terms::of_request(self, place, limit, request, blocks).ok())
+    }
+
+    /// Those limits, and the fingerprints of the id's strikes there.
+    pub fn strikes_elsewhere(&self, request: &Request<'_>) -> Vec<(u32, u128)> {
+        if !self.has_bans_from_all {
+            return Vec::new();
+        }
+        let strikes = |terms: Terms<'_>| {
+            let ban = terms.limit.ban.as_deref()?;
+            let origin = ChargeOrigin::new(terms.place, terms.enforced);
+            Some((terms.place, ban.strike(terms.bucket, origin).bucket.fingerprint))
+        };
+        self.terms_elsewhere(request, None).filter(|terms| terms.enforced).filter_map(strikes).collect()
     }
 }
 

@@ -17,6 +17,7 @@ use crate::engine::charging::plan::Plan;
 use crate::engine::deciding::descriptors::{DescriptorVerdict, DescriptorVerdicts};
 use crate::engine::deciding::verdict::{Unanswered, Verdict};
 use crate::engine::limit::StoreErrorPolicy;
+use crate::engine::limit::ban::NewBan;
 use crate::engine::limit::rules::Rules;
 
 /// A decision on its way.
@@ -50,6 +51,10 @@ pub struct Decided {
     /// Charges of limits that count denied requests and were not part of a round, and refunds. Nobody waits for them, and they deny
     /// nothing.
     pub due: Vec<Charge>,
+    /// The ids that have their last strike with this request. They have no blocks yet.
+    pub bans: Vec<NewBan>,
+    /// The limits that have denied an id whose strikes cannot be counted.
+    pub uncounted: Vec<u32>,
 }
 
 impl Deciding {
@@ -163,7 +168,31 @@ impl Deciding {
         if plan.is_denied() {
             due = counting_denied(plan.charges.iter());
         }
-        Decided { verdict, descriptors, due }
+        let mut decided = Decided { verdict, descriptors, due, bans: Vec::new(), uncounted: Vec::new() };
+        if plan.charges.iter().any(|charge| charge.origin.is_strike()) {
+            decided.add_strikes(plan, decisions);
+        }
+        decided
+    }
+}
+
+impl Decided {
+    /// Notes what follows from the decisions on strikes.
+    fn add_strikes(&mut self, plan: &Plan, decisions: &Decisions) {
+        for (strike, decision) in
+            plan.charges.iter().zip(decisions.iter()).filter(|(charge, _)| charge.origin.is_strike())
+        {
+            let all = plan.charges.iter().zip(decisions.iter());
+            let own =
+                all.filter(|(charge, _)| charge.origin.group == strike.origin.group && !charge.origin.is_beside());
+            let (is_enforced, is_short) = own.fold((false, false), |(is_enforced, is_short), (charge, decision)| {
+                (is_enforced || charge.origin.is_enforced(), is_short || decision.is_short())
+            });
+            self.bans.extend(NewBan::of(strike, decision, is_enforced));
+            if is_short && decision.outcome == Outcome::Unchanged {
+                self.uncounted.push(strike.origin.limit);
+            }
+        }
     }
 }
 

@@ -90,6 +90,7 @@ impl Verdict {
     pub fn decided(plan: &Plan, decisions: &Decisions) -> Self {
         let details = Self::details_of(plan, decisions).collect();
         let charged = (0..).zip(&plan.charges).zip(decisions.iter());
+        let charged = charged.filter(|((_, charge), _)| !charge.origin.is_strike());
         let answers = charged.map(|((place, charge), decision)| {
             let ChargeOrigin { limit, window, role, .. } = charge.origin;
             let numbers = Some(charge.numbers_by(decisions.detail(place)).clone());

@@ -1,4 +1,4 @@
-//! Ids that an operator has blocked for some time, whatever their limits allow.
+//! Ids that an operator has blocked for some time, or a limit has banned, whatever their limits allow.
 
 use std::collections::HashMap;
 
@@ -18,10 +18,12 @@ pub struct Block {
     pub until: Micros,
     /// `Name:id`, for operators.
     pub bucket: String,
-    /// The operator's reason. Clients do not see it.
+    /// Clients do not see it.
     pub reason: Option<String>,
-    /// The operator.
+    /// The operator, or the limit that bans.
     pub by: String,
+    /// True if a limit has made it, by its `ban`.
+    pub is_ban: bool,
 }
 
 /// All blocks. Immutable: a change makes a new value.
@@ -74,7 +76,14 @@ mod tests {
     const HASH: Fingerprinter = Fingerprinter::new((3, 4));
 
     fn block(key: &str, until: u64) -> Block {
-        Block { key: key.into(), until: Micros(until), bucket: key.into(), reason: None, by: "me".into() }
+        Block {
+            key: key.into(),
+            until: Micros(until),
+            bucket: key.into(),
+            reason: None,
+            by: "me".into(),
+            is_ban: false,
+        }
     }
 
     #[test]

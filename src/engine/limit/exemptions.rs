@@ -147,7 +147,8 @@ mod tests {
         let headers = Headers::new();
         let request = Request { client: Some([10, 1, 2, 3].into()), now: Micros(1), ..sample(&headers) };
         let key = "A:10.1.2.3".to_owned();
-        let block = Block { key, until: Micros(50), bucket: String::new(), reason: None, by: String::new() };
+        let block =
+            Block { key, until: Micros(50), bucket: String::new(), reason: None, by: String::new(), is_ban: false };
         let blocks = Blocks::new(vec![block], &HASH);
         let denials = |exempted| {
             let plan = Plan::of_request(&rules(exempted), &request, Some(&blocks)).unwrap();

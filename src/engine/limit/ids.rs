@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
+use crate::engine::limit::Limit;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::key::BucketKey;
 use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
@@ -98,6 +99,19 @@ fn has_colons(part: &TypedPart) -> bool {
 /// Decodes a part that people write. A path keeps its escapes, because it is normalised separately.
 pub(crate) fn meant<'a>(part: &TypedPart, text: &'a str) -> Cow<'a, str> {
     if part.part == Part::Path { text.into() } else { unescape(text) }
+}
+
+impl Limit {
+    /// Returns the id in a bucket's key, as overrides write it. Long parts are hashes.
+    pub fn id_in(&self, key: &str) -> String {
+        let encoded = key.strip_prefix(self.short.as_str()).unwrap_or(key).split(':').skip(1);
+        let parts = self.by.iter().zip(encoded).map(|(part, encoded)| {
+            let text = decode(encoded);
+            let is_address = matches!(part.part, Part::Ip { .. });
+            if is_address { text.into_owned() } else { written(part, &text, self.by.len() > 1) }
+        });
+        parts.collect::<Vec<_>>().join(":")
+    }
 }
 
 /// The inverse of [`meant`]. Colons are escaped if the part has neighbours.

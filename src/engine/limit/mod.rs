@@ -2,6 +2,7 @@
 //! overrides, blocks and resets make of that.
 
 pub mod allowance;
+pub mod ban;
 pub mod blocks;
 pub mod candidate;
 pub mod deny_with;
@@ -19,6 +20,7 @@ mod networks;
 pub mod overrides;
 pub mod parts;
 pub mod queue;
+pub mod request_numbers;
 pub mod resets;
 pub mod response_cost;
 pub mod rules;
@@ -31,6 +33,7 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::script::Script;
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::limit::allowance::Allowance;
+use crate::engine::limit::ban::Ban;
 use crate::engine::limit::candidate::Candidate;
 use crate::engine::limit::deny_with::{DenyWith, Visibility};
 use crate::engine::limit::descriptors::DescriptorRule;
@@ -38,6 +41,7 @@ use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::Match;
 use crate::engine::limit::overrides::Overrides;
 use crate::engine::limit::queue::Queue;
+use crate::engine::limit::request_numbers::RequestNumbers;
 use crate::engine::limit::response_cost::ResponseCost;
 use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
@@ -58,6 +62,8 @@ pub struct Limit {
     pub by: Vec<TypedPart>,
     /// The numbers of ids without an override.
     pub allowance: Allowance,
+    /// Those that requests bring in their place. Only with one window.
+    pub request_numbers: Option<Box<RequestNumbers>>,
     pub cost: Cost,
     pub cost_fallback: CostFallback,
     /// The correction of the cost by the response. `cost` is then taken or checked before.
@@ -87,6 +93,7 @@ pub struct Limit {
     /// The response to those it denies, if it is not the usual one.
     pub deny_with: Option<Box<DenyWith>>,
     pub visibility: Visibility,
+    pub ban: Option<Box<Ban>>,
     /// Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
     pub lease: Option<LeaseTerms>,
     /// The longest time that a request is held until its charge fits. Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
@@ -178,6 +185,7 @@ impl Limit {
             conditions: Match::default(),
             by: vec![TypedPart::new(Part::Ip { ipv6_prefix: IPV6_CLIENT_PREFIX }, ValueType::Text)],
             allowance: Allowance::Disabled,
+            request_numbers: None,
             cost: Cost::Fixed(1),
             cost_fallback: CostFallback::default(),
             response_cost: None,
@@ -196,6 +204,7 @@ impl Limit {
             review_by: None,
             deny_with: None,
             visibility: Visibility::Shown,
+            ban: None,
             lease: None,
             delay: None,
             queue: None,

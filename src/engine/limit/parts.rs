@@ -16,6 +16,8 @@ pub enum PartUse {
     /// The networks of overrides.
     Override,
     Cost,
+    /// `burst`, `count` and `capacity`.
+    Numbers,
 }
 
 impl Limit {
@@ -26,7 +28,9 @@ impl Limit {
         let conditions = self.conditions.parts_read().map(|part| (PartUse::Condition, part));
         let networks = self.overrides.has_networks().then_some((PartUse::Override, &ADDRESS));
         let cost = self.cost.part().map(|part| (PartUse::Cost, part));
-        ids.chain(fields).chain(conditions).chain(networks).chain(cost)
+        let numbers = self.request_numbers.iter().flat_map(|numbers| numbers.sources());
+        let numbers = numbers.map(|(_, source)| (PartUse::Numbers, &source.part));
+        ids.chain(fields).chain(conditions).chain(networks).chain(cost).chain(numbers)
     }
 
     /// The claims that it uses.

@@ -54,6 +54,8 @@ pub struct Rules {
     /// True if a limit has `headers: none`.
     pub has_hidden: bool,
     pub(crate) has_delays: bool,
+    /// True if a limit has a ban with `scope: all`.
+    pub(crate) has_bans_from_all: bool,
     pub fingerprinter: Fingerprinter,
     /// The instant at which the numbers took effect.
     pub effective_from: Micros,
@@ -89,6 +91,7 @@ impl Rules {
         let has_queues = limits.iter().any(|limit| limit.queue.is_some());
         let has_hidden = limits.iter().any(|limit| limit.visibility == Visibility::Hidden);
         let has_delays = limits.iter().any(|limit| limit.delay.is_some());
+        let has_bans_from_all = limits.iter().any(Limit::bans_from_all);
         Self {
             limits: limits.into(),
             carried: Arc::new(carried),
@@ -102,6 +105,7 @@ impl Rules {
             reads_bodies,
             has_hidden,
             has_delays,
+            has_bans_from_all,
             fingerprinter,
             effective_from,
             loaded_at: effective_from,

@@ -1,5 +1,6 @@
 //! The bucket that an operator names, `Name:id`, as far as the rules know it.
 
+use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
 use crate::engine::charging::terms::Terms;
@@ -11,7 +12,6 @@ use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Cost, Limit, LimitMode};
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::text::quote::quoted;
-use crate::message::percent::decode;
 
 /// A bucket as the rules know it.
 #[derive(Debug)]
@@ -34,6 +34,8 @@ pub struct BucketInfo<'r> {
     pub cost: u64,
     /// A check of cost 0 for each window, and for those of the candidate; empty if the id has no bucket.
     pub plan: Plan,
+    /// Forget the strikes and bans of the id, if it has a bucket and the limit bans.
+    pub forget_bans: Vec<Charge>,
 }
 
 /// A name that is not a bucket.
@@ -79,6 +81,7 @@ impl<'r> BucketInfo<'r> {
         let terms = Terms::of(rules, place, limit, identified.bucket, &id, None);
         let Terms { allowance, enforced, .. } = terms;
         let given_by = terms.given.map(|given| &given.origin);
+        let forget_bans = if missing == 0 { terms.forget_bans() } else { Vec::new() };
         let mut plan = Plan::default();
         // Only the script knows the state of its bucket.
         if missing == 0 && limit.script.is_none() {
@@ -90,7 +93,7 @@ impl<'r> BucketInfo<'r> {
         let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { limit.cost_fallback.default };
         let id = written(&limit.by, &parts);
         let has_overrides = rules.has_overrides(place, limit);
-        Ok(Self { limit, id, key, missing, allowance, given_by, has_overrides, enforced, cost, plan })
+        Ok(Self { limit, id, key, missing, allowance, given_by, has_overrides, enforced, cost, plan, forget_bans })
     }
 }
 
@@ -107,19 +110,6 @@ fn split_bucket<'r, 'b>(rules: &'r Rules, bucket: &'b str) -> Result<(u32, &'r L
     };
     let found = (0..).zip(rules.limits()).filter_map(fits).max_by_key(|(_, limit, _)| limit.name.len());
     found.ok_or_else(|| rules.unknown(limit_of(bucket)))
-}
-
-impl Limit {
-    /// Returns the id in a bucket's key, as overrides write it. Long parts are hashes.
-    pub fn id_in(&self, key: &str) -> String {
-        let encoded = key.strip_prefix(self.short.as_str()).unwrap_or(key).split(':').skip(1);
-        let parts = self.by.iter().zip(encoded).map(|(part, encoded)| {
-            let text = decode(encoded);
-            let is_address = matches!(part.part, Part::Ip { .. });
-            if is_address { text.into_owned() } else { ids::written(part, &text, self.by.len() > 1) }
-        });
-        parts.collect::<Vec<_>>().join(":")
-    }
 }
 
 fn parts<'a>(by: &[TypedPart], id: Option<&'a str>) -> Result<Vec<CanonicalPart<'a>>, String> {

@@ -45,7 +45,7 @@ pub enum Explanation {
         cost: u64,
         /// True if the limit can deny this id.
         enforced: bool,
-        /// The time for which an operator has blocked the id from now on.
+        /// The time for which the id is blocked from now on, by an operator or a ban.
         blocked: Option<Micros>,
         /// The part that the request lacks, if the limit denies it for that.
         denied_for: Option<IdError>,
@@ -111,7 +111,7 @@ impl Explanation {
         Self::Applies {
             id: parts.iter().map(text).collect(),
             bucket: limit.bucket_name(&parts),
-            allowance: terms_in_force.map_or(Allowance::Deny, |terms| terms.allowance.clone()),
+            allowance: terms_in_force.map_or(Allowance::Deny, |terms| terms.allowance_of(request)),
             candidates: terms_in_force.map(CandidateUse::of).unwrap_or_default(),
             given_by: terms_in_force.and_then(|terms| terms.given).map(|given| given.origin.clone()),
             cost: cost.unwrap_or(limit.cost_fallback.default),
@@ -262,6 +262,7 @@ mod tests {
             bucket: String::new(),
             reason: None,
             by: String::new(),
+            is_ban: false,
         };
         proptest::option::of(key.prop_map(move |key| Blocks::new(vec![block(key)], &HASH)))
     }

@@ -27,7 +27,7 @@ impl Notice for Block {
     }
 
     fn text(&self) -> Value {
-        json!({ "bucket": self.bucket, "reason": self.reason, "by": self.by })
+        json!({ "bucket": self.bucket, "reason": self.reason, "by": self.by, "ban": self.is_ban })
     }
 
     /// The key and the end are all that a block needs.
@@ -35,7 +35,8 @@ impl Notice for Block {
         let member = |name: &str| text[name].as_str().map(str::to_owned);
         let bucket = member("bucket").unwrap_or_else(|| key.to_owned());
         let (reason, by) = (member("reason"), member("by").unwrap_or_default());
-        Some(Self { key: key.to_owned(), until, bucket, reason, by })
+        let is_ban = text["ban"].as_bool().unwrap_or_default();
+        Some(Self { key: key.to_owned(), until, bucket, reason, by, is_ban })
     }
 
     fn posted(shared: &Shared) -> Vec<Self> {
@@ -44,13 +45,27 @@ impl Notice for Block {
 
     /// From the next request on.
     fn apply(shared: &Shared, list: Vec<Self>, _since: Micros) {
-        shared.metrics.listeners.blocks.set(i64::try_from(list.len()).unwrap_or(i64::MAX));
-        let blocks = Blocks::new(list, &shared.snapshot.load().rules.fingerprinter);
-        shared.blocks.store(Arc::new(blocks));
+        shared.put_blocks(list);
     }
 }
 
 impl Operator {
+    /// Posts the bans that gateways have made here. Those that cannot be posted stay in force here, and are tried again.
+    pub(super) async fn post_bans(&self) {
+        let bans = self.limiter.shared.unposted_bans();
+        if bans.is_empty() {
+            return;
+        }
+        let posted = match self.board.open::<Block>().await {
+            Ok(board) => board.post(&bans).await,
+            Err(error) => Err(error.into()),
+        };
+        // Beyond the bound nobody else learns of them, and trying again would not help.
+        if !matches!(posted, Err(OperatorError::Store(_))) {
+            self.limiter.shared.posted_bans(&bans);
+        }
+    }
+
     /// Blocks an id, or all ids that begin with it, for a time from now on. Replaces an earlier block of the id. `by` is the
     /// operator's name.
     pub async fn block(
@@ -67,8 +82,9 @@ impl Operator {
             let name = &found.limit.name;
             return Err(OperatorError::Unsupported(format!("{name} applies to no request: {reason}")));
         }
-        let block = Block { key: found.key.clone(), until: now.after(span), bucket: found.name(), reason, by };
-        self.board.open().await?.post(block).await?;
+        let block =
+            Block { key: found.key.clone(), until: now.after(span), bucket: found.name(), reason, by, is_ban: false };
+        self.board.open().await?.post(&[block]).await?;
         self.state(&found, None, now).await
     }
 
@@ -77,13 +93,16 @@ impl Operator {
         let (view, now) = (self.limiter.view(), self.clock.now());
         let found = BucketInfo::find(view.rules(), bucket, now)?;
         // Another gateway may end it at the same time.
-        let is_known = self.board.in_force::<Block>(now).iter().any(|block| block.key == found.key);
+        let known = self.board.in_force::<Block>(now).into_iter().find(|block| block.key == found.key);
+        let is_known = known.is_some();
+        self.limiter.shared.posted_bans(known.as_slice());
         if !self.board.open::<Block>().await?.remove(&found.key).await? && !is_known {
             let name = found.name();
             let covering = self.blocks().covering(&found.key, now).map(|block| block.bucket.clone());
             let help = covering.map_or_else(String::new, |by| format!("; the block of {by} covers it"));
             return Err(OperatorError::Unknown(format!("{name} is not blocked{help}")));
         }
+        self.forget_bans(&found, now).await?;
         self.state(&found, None, now).await
     }
 

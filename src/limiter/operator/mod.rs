@@ -105,11 +105,15 @@ impl Operator {
 
     /// Learns other gateways' notices, and drops those that have ended. Then waits until that is due again.
     pub async fn keep_up(&self) {
+        self.post_bans().await;
         let kinds = [Block::NOTES, LiveOverride::NOTES, LimitReset::NOTES];
         let [blocks, overrides, resets] = self.board.versions(kinds).await;
         let next = self.board.keep_up::<Block>(blocks).await.min(self.board.keep_up::<LiveOverride>(overrides).await);
         let next = next.min(self.board.keep_up::<LimitReset>(resets).await);
-        self.board.wait(next).await;
+        tokio::select! {
+            () = self.board.wait(next) => {}
+            () = self.limiter.shared.bans.added.notified() => {}
+        }
     }
 
     /// Returns the state of the bucket `Name:id`.
@@ -124,7 +128,21 @@ impl Operator {
         let (view, now) = (self.limiter.view(), self.clock.now());
         let found = BucketInfo::find(view.rules(), bucket, now)?;
         change.check(&found)?;
+        if matches!(change, BucketChange::Reset) {
+            self.forget_bans(&found, now).await?;
+        }
         self.state(&found, Some(change), now).await
+    }
+
+    /// Lets the denials so far lead to no ban, and the bans to no longer one.
+    async fn forget_bans(&self, found: &BucketInfo<'_>, now: Micros) -> Result<(), StoreError> {
+        let (charges, effective_from) = (&found.forget_bans[..], self.limiter.view().rules().effective_from);
+        if charges.is_empty() {
+            return Ok(());
+        }
+        let batch = Batch { charges, effective_from, now };
+        let _ = self.limiter.shared.local.decide(&batch);
+        self.limiter.store.decide(&batch).await.map(|_| ())
     }
 
     /// Changes and reads all windows of an id in one call.

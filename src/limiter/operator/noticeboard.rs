@@ -282,19 +282,21 @@ impl Noticeboard {
 }
 
 impl<T: Notice> OpenBoard<'_, T> {
-    /// Posts a notice in place of that of the same key.
-    pub(super) async fn post(mut self, notice: T) -> Result<(), OperatorError> {
-        self.list.retain(|other| other.key() != notice.key());
+    /// Posts notices in place of those of the same keys.
+    pub(super) async fn post(mut self, notices: &[T]) -> Result<(), OperatorError> {
         let known = self.known.version.unwrap_or(0);
-        let is_posted = match self.board.store.shared_notes(T::NOTES) {
-            Some(notes) => notes.put(&note(&notice), MOST_NOTICES, known, self.now).await?,
-            None => self.list.len() < MOST_NOTICES,
-        };
-        if !is_posted {
-            let reason = format!("there are {MOST_NOTICES} {}, which is the maximum", T::PLURAL);
-            return Err(OperatorError::Unsupported(reason));
+        for notice in notices {
+            self.list.retain(|other| other.key() != notice.key());
+            let is_posted = match self.board.store.shared_notes(T::NOTES) {
+                Some(notes) => notes.put(&note(notice), MOST_NOTICES, known, self.now).await?,
+                None => self.list.len() < MOST_NOTICES,
+            };
+            if !is_posted {
+                let reason = format!("there are {MOST_NOTICES} {}, which is the maximum", T::PLURAL);
+                return Err(OperatorError::Unsupported(reason));
+            }
+            self.list.push(notice.clone());
         }
-        self.list.push(notice);
         self.close().await
     }
 
@@ -368,7 +370,7 @@ mod tests {
         let shared = Arc::new(Shared::new(rules, Arc::new(Metrics::new().unwrap()), store()));
         let clock = Clock::set(Micros(1));
         let board = Noticeboard::new(shared.clone(), Store::Memory(Arc::new(store())), clock.clone());
-        let post = async |place| board.open::<T>().await.unwrap().post(make(place)).await;
+        let post = async |place| board.open::<T>().await.unwrap().post(&[make(place)]).await;
         let remove = async |place| board.open::<T>().await.unwrap().remove(make(place).key()).await.unwrap();
         let posted = || T::posted(&shared).len();
         let name = T::PLURAL;
@@ -395,7 +397,15 @@ mod tests {
     #[tokio::test]
     async fn notices_of_each_kind_are_bounded_replaced_and_dropped_at_their_end() {
         let text = |place: usize| format!("L:{place}");
-        check(|place| Block { key: text(place), until: END, bucket: text(place), reason: None, by: "me".into() }).await;
+        check(|place| Block {
+            key: text(place),
+            until: END,
+            bucket: text(place),
+            reason: None,
+            by: "me".into(),
+            is_ban: false,
+        })
+        .await;
         check(|place| LiveOverride {
             bucket: text(place),
             numbers: r#"{"deny":true}"#.into(),

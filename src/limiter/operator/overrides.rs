@@ -107,7 +107,7 @@ impl Operator {
         numbers.as_object_mut().map(|numbers| numbers.remove("until"));
         let NewOverride { comment, by, .. } = new;
         let given = LiveOverride { bucket: placed.bucket, numbers: numbers.to_string(), until, comment, by, at: now };
-        self.board.open().await?.post(given.clone()).await?;
+        self.board.open().await?.post(std::slice::from_ref(&given)).await?;
         let set = self.find_override(&given.bucket).unwrap_or(KnownOverride { given, allowance: Ok(allowance) });
         Ok((set, placed.warnings))
     }

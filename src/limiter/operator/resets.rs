@@ -69,7 +69,7 @@ impl Operator {
         let last = board.list.iter().find(|reset| reset.short == limit.short).map_or(0, |reset| reset.generation);
         let generation = (at.0 / 1_000).max(last + 1);
         let reset = LimitReset { short: limit.short.clone(), generation, limit: limit.name.clone(), by, at };
-        board.post(reset.clone()).await?;
+        board.post(std::slice::from_ref(&reset)).await?;
         Ok(reset)
     }
 }

@@ -11,7 +11,7 @@ use super::shard::{BucketPlace, Shard, low_half};
 use super::shares::Tag;
 use super::{Batch, MemoryStore, StoreError};
 use crate::engine::algorithms::charge::{Charge, Mode, Slot};
-use crate::engine::algorithms::decision::Decisions;
+use crate::engine::algorithms::decision::{Attempt, Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::state::{self, BucketState, Edit, NeedsRedis};
 use crate::engine::algorithms::taking::{Edits, FEW, decide_all};
@@ -60,6 +60,9 @@ impl<'s> Locked<'s> {
         let decided = decide_all(
             batch.charges,
             |index, charge| {
+                if charge.origin.is_strike() && is_any_shared(batch.charges, &places, charge) {
+                    return Ok(Attempt::new(Decision::unknown(charge.numbers.burst()), None));
+                }
                 let quota = quotas.as_mut().and_then(|quotas| quotas.find(charge));
                 let is_shared = places[index].is_overflow();
                 let state = if is_shared { after(state(index, charge), charge, &shared) } else { state(index, charge) };
@@ -159,6 +162,12 @@ impl<'s> Locked<'s> {
     fn lock_overflow(&mut self) -> &mut Overflow {
         self.overflow.get_or_insert_with(|| self.store.overflow.lock())
     }
+}
+
+/// Returns whether ids share the bucket of a strike, or a bucket of its limit. No id is banned for the requests of others.
+fn is_any_shared(charges: &[Charge], places: &[BucketPlace], strike: &Charge) -> bool {
+    let mut own = charges.iter().zip(places).filter(|(charge, _)| charge.origin.group == strike.origin.group);
+    own.any(|(_, place)| place.is_overflow())
 }
 
 /// Returns the state of an overflow bucket after the edits of other charges of the request that share it.

@@ -309,7 +309,12 @@ impl Map<'_> {
         let mut attempts = Vec::new();
         for (charge, key) in charges.iter().zip(&keys) {
             let quota = charge.quota().map(|(tag, name)| self.activations(tag, name));
-            let attempt = state::decide(self.buckets.get(key), charge, quota, now, self.effective_from).unwrap();
+            let own = std::iter::zip(charges, owners).filter(|(own, _)| own.origin.group == charge.origin.group);
+            let attempt = if charge.origin.is_strike() && own.into_iter().any(|(_, owner)| *owner != Owner::Id) {
+                Attempt::new(Decision::unknown(charge.numbers.burst()), None)
+            } else {
+                state::decide(self.buckets.get(key), charge, quota, now, self.effective_from).unwrap()
+            };
             self.make(charge, key, &attempt, true);
             attempts.push(attempt);
         }
@@ -325,11 +330,14 @@ impl Map<'_> {
                 let can_be_short = matches!(charge.mode, Mode::Spend | Mode::Check | Mode::SpendOnly);
                 let is_mate = |other: &Charge| {
                     let same_kind = other.origin.role.candidate() == role.candidate();
-                    other.origin.group == group && same_kind && !other.can_deny()
+                    other.origin.group == group && same_kind && !other.can_deny() && !other.origin.is_strike()
                 };
                 let is_own =
                     |other: &Charge| charge.origin.is_candidate() && can_be_short && other.origin.group == group;
                 let is_other = |other: &Charge| other.can_deny() && !is_own(other);
+                if charge.origin.is_strike() {
+                    return !fits(&|other: &Charge| other.origin.group == group && !other.origin.is_beside());
+                }
                 fits(&is_other) && (charge.can_deny() || !can_be_short || fits(&is_mate))
             })
             .collect();
@@ -522,8 +530,12 @@ fn limit() -> impl Strategy<Value = [Terms; 2]> {
 }
 
 fn ask() -> impl Strategy<Value = AskedCharge> {
-    let role =
-        prop_oneof![4 => Just(Role::Enforced), 2 => Just(Role::Shadow), 2 => (0..3_u8).prop_map(Role::Candidate)];
+    let role = prop_oneof![
+        4 => Just(Role::Enforced),
+        2 => Just(Role::Shadow),
+        2 => (0..3_u8).prop_map(Role::Candidate),
+        1 => Just(Role::Strike),
+    ];
     let mode = prop_oneof![
         8 => Just(Mode::Spend),
         1 => Just(Mode::Check),
@@ -537,7 +549,7 @@ fn ask() -> impl Strategy<Value = AskedCharge> {
     (any::<u16>(), (mode, role), cost, 1..5u128, taken, any::<bool>(), any::<bool>()).prop_map(
         |(bucket, (mode, role), cost, slot, taken, is_patient, is_plain)| AskedCharge {
             bucket: bucket.into(),
-            mode,
+            mode: if role == Role::Strike { Mode::Spend } else { mode },
             role,
             cost,
             slot,

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::Metrics;
 use super::tally::Tally;
 use crate::engine::charging::settlement::SettlementOutcome;
+use crate::engine::limit::request_numbers::RequestNumbersResult;
 
 label! {
     /// A limit's decision: the label `result` of `weir_decisions_total`.
@@ -45,6 +46,19 @@ label! {
     pub enum CandidateResult {
         Allowed = "allowed",
         Denied = "denied",
+    }
+}
+
+label! {
+    /// The outcome of a ban: the label `result` of `weir_bans_total`.
+    pub enum BanResult {
+        Banned = "banned",
+        /// The limit or the id is in shadow.
+        WouldBan = "would_ban",
+        /// There were too many bans.
+        Dropped = "dropped",
+        /// A denial that could not be counted: the id or its strikes had no bucket of their own.
+        Uncounted = "uncounted",
     }
 }
 
@@ -115,6 +129,8 @@ pub(super) struct Limits {
     candidates: PerLimit<{ CandidateResult::ALL.len() }>,
     settlements: PerLimit<{ SettlementOutcome::LABELS.len() }>,
     keys_limited: PerLimit<1>,
+    bans: PerLimit<{ BanResult::ALL.len() }>,
+    request_numbers: PerLimit<{ RequestNumbersResult::ALL.len() }>,
     review_by: PerLimit<1>,
 }
 
@@ -140,6 +156,12 @@ impl Limits {
                 "Charges to the bucket that a limit's new ids share once it has its maximum number of buckets",
                 [""],
             ),
+            request_numbers: PerLimit::new(
+                "weir_request_numbers_total",
+                "Requests to limits whose numbers requests bring, by limit and result",
+                RequestNumbersResult::LABELS,
+            ),
+            bans: PerLimit::new("weir_bans_total", "Bans of ids, by limit and result", BanResult::LABELS),
             review_by: PerLimit {
                 kind: "gauge",
                 ..PerLimit::new(
@@ -157,6 +179,8 @@ impl Limits {
         self.candidates.write(page);
         self.settlements.write(page);
         self.keys_limited.write(page);
+        self.bans.write(page);
+        self.request_numbers.write(page);
         self.review_by.write(page);
     }
 }
@@ -181,6 +205,16 @@ impl Metrics {
         count.0
     }
 
+    /// Counts a ban by a limit.
+    pub fn count_ban(&self, name: &str, result: BanResult) {
+        self.limits.bans.of(name)[result as usize].inc();
+    }
+
+    /// Counts what a request brought of a limit's numbers.
+    pub fn count_request_numbers(&self, name: &str, result: RequestNumbersResult) {
+        self.limits.request_numbers.of(name)[result as usize].inc();
+    }
+
     /// Sets the limits that are to be reviewed and by when, in seconds since the Unix epoch.
     pub fn set_reviews<'a>(&self, reviews: impl Iterator<Item = (&'a str, u64)>) {
         let value = |(limit, end): (&str, u64)| (limit.into(), [Count(Arc::new(end.into()))]);
@@ -193,6 +227,8 @@ impl Metrics {
         self.limits.decisions.of_limits.lock().retain(|name, _| is_kept(name));
         self.limits.settlements.of_limits.lock().retain(|name, _| is_kept(name));
         self.limits.keys_limited.of_limits.lock().retain(|name, _| is_kept(name));
+        self.limits.bans.of_limits.lock().retain(|name, _| is_kept(name));
+        self.limits.request_numbers.of_limits.lock().retain(|name, _| is_kept(name));
     }
 }
 

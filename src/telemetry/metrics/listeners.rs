@@ -199,7 +199,7 @@ metrics! {
         delay_seconds: Timer = timer(
             "weir_delay_seconds", "How long requests were held for limits with `delay`", &DELAY_BUCKETS,
         );
-        blocks: IntGauge = gauge("weir_blocks", "Ids that operators have blocked");
+        blocks: IntGauge = gauge("weir_blocks", "Ids that operators have blocked or limits have banned");
         live_overrides: IntGauge = gauge("weir_live_overrides", "Live overrides in force");
         live_overrides_inert: IntGauge = gauge(
             "weir_live_overrides_inert", "Live overrides that the rules in force have no use for",

@@ -28,7 +28,7 @@ mod tally;
 pub use families::{LocalTimer, PerLabel, Timer};
 pub use http::{Handshake, RequestCode};
 pub use limits::{
-    CandidateMetrics, CandidateResult, CandidateTallies, Count, DecisionResult, LimitMetrics, LimitTallies,
+    BanResult, CandidateMetrics, CandidateResult, CandidateTallies, Count, DecisionResult, LimitMetrics, LimitTallies,
     SettlementMetrics,
 };
 pub use listeners::{

@@ -53,10 +53,11 @@ fn push_role(words: &mut String, charge: &Charge, charges: &[Charge]) {
     let role = match (charge.mode, charge.origin.role) {
         (Mode::SpendUpTo | Mode::Refund | Mode::Reset, _) => return,
         (_, Role::Candidate(place)) => Some(char::from(b'c' + place)),
+        (_, Role::Strike) => Some('b'),
         (_, Role::Shadow) => Some('s'),
         (Mode::SpendOnly, Role::Enforced) if charges.len() > 1 => Some('s'),
         (Mode::SpendOnly, Role::Enforced) => return,
-        (_, Role::Enforced) if charges.iter().any(|charge| charge.origin.is_candidate()) => None,
+        (_, Role::Enforced) if charges.iter().any(|charge| charge.origin.is_beside()) => None,
         (_, Role::Enforced) => return,
     };
     words.push('/');

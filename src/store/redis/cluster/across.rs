@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::Nodes;
 use super::follow::is_split;
-use crate::engine::algorithms::charge::{Charge, Mode};
+use crate::engine::algorithms::charge::{Charge, ChargeOrigin, Mode, Role};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::tag::tag_of;
@@ -230,6 +230,11 @@ impl Progress<'_> {
         let asked = |place: usize, charge: &Charge| match known[place].is_denied() {
             _ if charge.counts_denied() => Some(Charge { mode: Mode::SpendOnly, ..charge.clone() }),
             true => None,
+            false if charge.origin.is_strike() && taking.takes(charge) => {
+                // Alone it has no limit that does not fit.
+                let origin = ChargeOrigin { role: Role::Shadow, group: u32::MAX, ..charge.origin };
+                Some(Charge { origin, mode: Mode::SpendOnly, ..charge.clone() })
+            }
             false if charge.origin.is_candidate() && taking.takes(charge) => Some(charge.clone()),
             false if charge.can_deny() => state(charge),
             false => look(charge).or_else(|| state(charge)),

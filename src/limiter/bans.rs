@@ -1,0 +1,124 @@
+//! Bans: the ids that a limit with `ban` has denied too often are blocked, here at once and by other gateways once they have learnt it.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::{Limiter, Shared, View};
+use crate::engine::algorithms::decision::Detail;
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::deciding::verdict::Verdict;
+use crate::engine::limit::ban::{MOST_BANS, NewBan};
+use crate::engine::limit::blocks::{Block, Blocks};
+use crate::engine::limit::key::fingerprint_of;
+use crate::store::Batch;
+use crate::telemetry::metrics::BanResult;
+
+/// The most bans that are in force here and that other gateways do not know yet. Each is put in force by a copy of all blocks.
+const MOST_UNPOSTED: usize = 1_000;
+
+/// The bans that are in force here and not on the noticeboard yet.
+#[derive(Default)]
+pub(super) struct UnpostedBans {
+    list: Mutex<Vec<Block>>,
+    pub(super) added: Notify,
+}
+
+impl Limiter {
+    /// Bans ids that have their last strike, and notes in the verdict how long they are banned. A ban that cannot be counted has the
+    /// length of a first one.
+    pub(super) async fn ban(&self, view: &View, bans: Vec<NewBan>, now: Micros, verdict: &mut Verdict) {
+        let rules = view.rules();
+        for ban in bans {
+            let batch = |charges| Batch { charges, effective_from: rules.effective_from, now };
+            let claim = ban.claim(rules);
+            let claimed = self.store.decide(&batch(&claim)).await.unwrap_or_default();
+            let Some((block, counting)) = ban.block(rules, &claimed, now) else { continue };
+            if let [reset, spend] = &counting[..] {
+                // A ban that is not counted makes no other one longer.
+                let batches = [reset, spend].map(std::slice::from_ref).map(batch);
+                let _ = self.store.decide_in_turn(&batches).await;
+            }
+            let result = match ban.is_enforced {
+                false => BanResult::WouldBan,
+                true if self.shared.add_ban(block.clone(), now) => BanResult::Banned,
+                true => BanResult::Dropped,
+            };
+            if result == BanResult::Banned {
+                verdict.details.push((ban.limit, Detail::Counted(block.until.since(now))));
+            }
+            self.shared.metrics.count_ban(rules.name(ban.limit), result);
+            self.log_ban(rules.name(ban.limit), &block, result, now);
+        }
+    }
+
+    fn log_ban(&self, limit: &str, block: &Block, result: BanResult, now: Micros) {
+        let reason = block.reason.as_deref().unwrap_or_default();
+        let fingerprint = || fingerprint_of(&block.key, &self.view().rules().fingerprinter);
+        let id = self.shared.denial_log.ids.id(|| Some((block.bucket.clone(), fingerprint())), None);
+        let (id, seconds) = (id.unwrap_or_default(), block.until.since(now).ceil_seconds());
+        match result {
+            BanResult::Banned => tracing::info!(limit, id, seconds, "banned an id: {reason}"),
+            BanResult::WouldBan => tracing::info!(limit, id, seconds, "would have banned an id: {reason}"),
+            BanResult::Dropped | BanResult::Uncounted => {
+                tracing::warn!(limit, id, "did not ban an id: {MOST_BANS} are banned, which is the maximum");
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Puts a ban in force here, and has it posted. Returns false if there are too many.
+    fn add_ban(&self, ban: Block, now: Micros) -> bool {
+        let mut unposted = self.bans.list.lock();
+        let mut list: Vec<Block> =
+            self.blocks.load().list().iter().filter(|block| block.until > now).cloned().collect();
+        if let Some(known) = list.iter_mut().find(|block| block.key == ban.key) {
+            if known.until >= ban.until {
+                return true;
+            }
+            *known = ban.clone();
+        } else if list.iter().filter(|block| block.is_ban).count() >= MOST_BANS || unposted.len() >= MOST_UNPOSTED {
+            return false;
+        } else {
+            list.push(ban.clone());
+        }
+        unposted.retain(|other| other.key != ban.key);
+        unposted.push(ban);
+        self.set_blocks(list);
+        self.bans.added.notify_one();
+        true
+    }
+
+    /// Puts these blocks in force, and the bans that are not posted yet.
+    pub(super) fn put_blocks(&self, mut list: Vec<Block>) {
+        let unposted = self.bans.list.lock();
+        let is_unknown = |ban: &&Block| list.iter().all(|block| block.key != ban.key);
+        let unknown: Vec<Block> = unposted.iter().filter(is_unknown).cloned().collect();
+        list.extend(unknown);
+        self.set_blocks(list);
+    }
+
+    /// Ends all bans and blocks, without telling other gateways.
+    pub(crate) fn forget_blocks(&self) {
+        self.bans.list.lock().clear();
+        self.put_blocks(Vec::new());
+    }
+
+    /// The bans that are to be posted.
+    pub(super) fn unposted_bans(&self) -> Vec<Block> {
+        self.bans.list.lock().clone()
+    }
+
+    /// Forgets that these are to be posted.
+    pub(super) fn posted_bans(&self, posted: &[Block]) {
+        self.bans.list.lock().retain(|ban| !posted.contains(ban));
+    }
+
+    /// The caller holds the lock of the unposted bans.
+    fn set_blocks(&self, list: Vec<Block>) {
+        self.metrics.listeners.blocks.set(i64::try_from(list.len()).unwrap_or(i64::MAX));
+        self.blocks.store(Arc::new(Blocks::new(list, &self.snapshot.load().rules.fingerprinter)));
+    }
+}
