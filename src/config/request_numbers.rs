@@ -50,9 +50,9 @@ fn sources(map: &Mapping<'_>, limit: &mut Limit) -> ReadResult<()> {
     for (key, node) in given {
         let source = source(node)?;
         if key.text == "count" {
-            found.count = Some(source)
+            found.count = Some(source);
         } else {
-            found.burst = Some(source)
+            found.burst = Some(source);
         }
         last = Some((key, node));
     }
