@@ -140,6 +140,24 @@ fn a_claim_that_no_limit_uses_exempts() {
     assert_eq!([&plan("free", &key), &forged, "", &partner].map(of), [429, 429, 429, 200]);
 }
 
+#[test]
+fn a_ban_by_a_claim_reaches_all_requests_with_the_token() {
+    let key = TestKey::rsa("k1", true);
+    let keys = key_set(&[&key]);
+    let rules = format!(
+        "jwt: {{ main: {{ issuer: '{ISSUER}', audiences: [api], jwks_file: keys.json }} }}\nlimits:\n  Login: {{ match: {{ path: \
+         /login }}, by: {{ claim: sub }}, burst: 1, ban: {{ after: 1, within: 1m, for: 1h, scope: all }} }}\n"
+    );
+    let weir = Weir::serve_with(&rules, &[], |_, directory: &Path| {
+        std::fs::write(directory.join("keys.json"), keys).unwrap();
+    });
+    let get = |path: &str, user: &str| {
+        weir.get(path, &[("authorization", &bearer(&key.token("k1", &claims(user))))]).status()
+    };
+    assert_eq!(["/login", "/login", "/", "/login"].map(|path| get(path, "a")), [200, 429, 429, 429]);
+    assert_eq!(get("/", "b"), 200, "another user's token");
+}
+
 /// Lines of `Authorization` that servers' common libraries read as the token, and those in which some of them may find it. `{t}` is
 /// the token, `{s}` the token with another spelling of its signature.
 const SPELLINGS: &[(&[&str], TokenRead)] = &[

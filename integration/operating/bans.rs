@@ -1,6 +1,6 @@
 //! Bans of ids that a limit denies too often, on every listener and every gateway.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::listeners::{ALL, at_listener};
 use super::{TOKEN, done, each_store};
@@ -78,6 +78,13 @@ fn a_ban_from_everything_denies_what_the_limit_does_not_cover() {
         let (status, wait) = get(&weir, "/", "192.0.2.9");
         assert!(status == 429 && wait.is_some_and(|wait| wait > 7_100), "{status} {wait:?}");
         assert_eq!(get(&weir, "/", "192.0.2.10").0, 200);
+        let explained = |client: &str| {
+            let request = json!({ "method": "GET", "url": "http://a.example/", "ip": client });
+            done(&weir, "POST", "/explain", &request.to_string())["limits"][1].clone()
+        };
+        let bad = explained("192.0.2.9");
+        assert!(bad["name"] == "Bad" && bad["blocked_for"].as_u64().is_some_and(|left| left > 7_100), "{bad}");
+        assert_eq!(explained("192.0.2.10")["blocked_for"], Value::Null);
         assert_eq!(get(&weir, "/health", "192.0.2.9").0, 200, "what is exempt passes bans");
     });
 }

@@ -271,8 +271,12 @@ async fn a_denial_that_is_said_again_has_the_date_of_the_moment() {
         let [date] = &dates[..] else { panic!("{dates:?}") };
         httpdate::parse_http_date(date.to_str().unwrap()).unwrap()
     };
-    let first = ask().await;
-    eventually_async("a later date", async || Some(ask().await).filter(|date| *date > first).ok_or(first)).await;
+    // The date of the first denial that is said again is right even if it stays.
+    let mut last = ask().await;
+    for _ in 0..2 {
+        last =
+            eventually_async("a later date", async || Some(ask().await).filter(|date| *date > last).ok_or(last)).await;
+    }
 }
 
 #[test]

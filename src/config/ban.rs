@@ -1,7 +1,7 @@
 //! Reads `ban`: the block of ids that a limit denies too often.
 
 use super::mapping::Mapping;
-use super::node::{Node, Value};
+use super::node::{Key, Node, Value};
 use super::problem::{ReadResult, ReportedError};
 use super::scalars::one_of;
 use crate::engine::algorithms::algorithm::Algorithm;
@@ -10,6 +10,7 @@ use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::Limit;
 use crate::engine::limit::ban::{Ban, BanScope, Escalation};
 use crate::engine::limit::blocks::LONGEST_BLOCK;
+use crate::engine::request::part::Part;
 
 pub(super) const KEYS: [&str; 6] = ["after", "within", "for", "escalate", "at_most", "scope"];
 
@@ -91,7 +92,18 @@ fn check(map: &Mapping<'_>, limit: &Limit) -> ReadResult<()> {
         _ if is_set("unlimited") => ("`unlimited`", "a limit that denies nobody bans nobody"),
         _ if is_set("deny") => ("`deny`", "a limit that denies everybody has nobody left to ban"),
         _ if limit.by.is_empty() => ("`by: global`", "it would ban everybody; name a part of the request in `by`"),
-        _ => return Ok(()),
+        _ => return check_scope(key, limit),
     };
     Err(key.error(format!("`ban` and {other} cannot be combined"), why))
+}
+
+/// Rejects a ban from everything of ids that other requests do not have.
+fn check_scope(key: &Key, limit: &Limit) -> ReadResult<()> {
+    let is_own = |part: &&Part| matches!(part, Part::PathParameter { .. } | Part::Body(_));
+    let Some(part) = limit.by.iter().map(|typed| &typed.part).find(is_own).filter(|_| limit.bans_from_all()) else {
+        return Ok(());
+    };
+    let why =
+        "requests that the limit does not cover have no such id; remove `scope: all`, or name another part in `by`";
+    Err(key.error(format!("`scope: all` of a ban and the {part} in `by` cannot be combined"), why))
 }

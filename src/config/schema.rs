@@ -88,6 +88,8 @@ mod tests {
         "more tokens than nanoseconds",
         "duplicate limit name",
         "an exemption from an unknown limit",
+        "a ban from everything by a path parameter",
+        "a ban from everything by a value of the body",
         "an exemption by a claim of nobody's tokens",
         "period 0",
         "second YAML document in the file",

@@ -48,12 +48,12 @@ impl Limiter {
             self.answered(&view, &mut open, answer, asked.now());
         }
         let mut decided = self.conclude(view, &asked, &mut open);
-        let (bans, now) = (open.bans, asked.now());
+        let (bans, now, deadline) = (open.bans, asked.now(), asked.deadline);
         decided.claims = claims;
         if !bans.is_empty() {
             // In a box, as few denials ban.
             let LimiterVerdict { view, verdict, .. } = &mut decided;
-            Box::pin(self.ban(view, bans, now, verdict)).await;
+            Box::pin(self.ban(view, bans, (now, deadline), verdict)).await;
         }
         Ok(decided)
     }

@@ -63,7 +63,7 @@ impl Limiter {
     }
 
     /// Waits for the store, and times it.
-    async fn wait<T>(
+    pub(super) async fn wait<T>(
         &self,
         answer: impl Future<Output = Result<T, StoreError>>,
         deadline: Option<Instant>,

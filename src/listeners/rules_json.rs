@@ -138,7 +138,11 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
         explanation
     else {
         let because = explanation.reason(limit, request);
-        return json!({ "name": limit.name, "applies": false, "because": because });
+        let mut value = json!({ "name": limit.name, "applies": false, "because": because });
+        if let Explanation::Banned(left) = explanation {
+            value["blocked_for"] = left.ceil_seconds().into();
+        }
+        return value;
     };
     let place = |origin: &OverrideOrigin| json!({ "place": rules.place_of(origin), "comment": origin.comment });
     let origin = given_by.as_ref().map(place);

@@ -236,6 +236,15 @@ impl Rules {
         others.filter_map(move |(place, limit)| Terms::of_request(self, place, limit, request, blocks).ok())
     }
 
+    /// Those limits that deny the request for a ban or a block of its id, and the time left of it.
+    pub(crate) fn bans_elsewhere(&self, request: &Request<'_>, blocks: &Blocks) -> Vec<(u32, Micros)> {
+        if !self.has_bans_from_all {
+            return Vec::new();
+        }
+        let enforced = self.terms_elsewhere(request, Some(blocks)).filter(|terms| terms.enforced);
+        enforced.filter_map(|terms| terms.blocked.map(|left| (terms.place, left))).collect()
+    }
+
     /// Those limits, and the fingerprints of the id's strikes there.
     pub fn strikes_elsewhere(&self, request: &Request<'_>) -> Vec<(u32, u128)> {
         if !self.has_bans_from_all {

@@ -295,14 +295,18 @@ impl Rules {
         self.reads_bodies && self.candidates(request).iter().any(|place| self.limit(*place).is_some_and(needs))
     }
 
-    /// Returns true if a limit or an exemption that may cover `request` uses the claims of tokens, which are not verified yet.
+    /// Returns true if a limit or an exemption that may cover `request` uses the claims of tokens, which are not verified yet, or if a
+    /// limit whose bans hold for all requests does.
     pub fn needs_claims(&self, request: &Request<'_>) -> bool {
-        let needs = |limit: &Limit| limit.claims().next().is_some() && may_cover(&limit.conditions, request);
+        let uses = |limit: &Limit| limit.claims().next().is_some();
+        let needs = |limit: &Limit| uses(limit) && may_cover(&limit.conditions, request);
+        let may_ban = |limit: &Limit| limit.bans_from_all() && limit.mode != LimitMode::Off && uses(limit);
         let may_exempt =
             |one: &Exemption| one.conditions.claims().next().is_some() && may_cover(&one.conditions, request);
         self.uses_claims
             && (self.candidates(request).iter().any(|place| self.limit(*place).is_some_and(needs))
-                || self.exemptions().any(may_exempt))
+                || self.exemptions().any(may_exempt)
+                || self.has_bans_from_all && self.limits.iter().any(may_ban))
     }
 
     /// The limits that may cover `request`; their conditions are still to be checked.

@@ -24,6 +24,8 @@ use crate::message::lossless::shown;
 pub enum Explanation {
     Off,
     Unmatched(Mismatch),
+    /// It does not cover the request, but its ban of the id does, for so long.
+    Banned(Micros),
     /// The exemption, with its place and comment.
     Exempt(String),
     /// Another rule of the domain matches the descriptor more specifically.
@@ -66,6 +68,7 @@ impl Explanation {
     pub fn of_limits(rules: &Rules, request: &Request<'_>, blocks: Option<&Blocks>) -> Vec<Self> {
         let candidates = rules.candidates(request);
         let exempt = rules.exemptions_met(request);
+        let banned = blocks.map(|blocks| rules.bans_elsewhere(request, blocks)).unwrap_or_default();
         let explain = |(place, limit): (u32, &Limit)| {
             let is_candidate = candidates.contains(&place);
             if is_candidate
@@ -78,6 +81,7 @@ impl Explanation {
             let explanation = Self::of_limit(rules, place, limit, request, blocks.filter(|_| is_candidate));
             let applies = matches!(&explanation, Self::Applies { allowance, .. } if *allowance != Allowance::Disabled);
             match applies && !is_candidate {
+                _ if let Some((_, left)) = banned.iter().find(|(banned, _)| *banned == place) => Self::Banned(*left),
                 true if limit.conditions.is_whole => Self::Outranked,
                 true => Self::Undescribed,
                 false => explanation,

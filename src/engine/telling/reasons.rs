@@ -17,6 +17,7 @@ impl Explanation {
         Some(match self {
             Self::Off => "mode is off".to_owned(),
             Self::Unmatched(mismatch) => unmatched(&limit.conditions, request, *mismatch),
+            Self::Banned(_) => "the limit does not cover the request, but its ban of the id does".to_owned(),
             Self::Exempt(by) => format!("the request is exempt, by {by}"),
             Self::Outranked => "a rule for this value or an earlier pattern takes precedence".to_owned(),
             Self::Undescribed => "the limit matches neither a domain nor a descriptor".to_owned(),

@@ -52,7 +52,7 @@ impl Notice for Block {
 impl Operator {
     /// Posts the bans that gateways have made here. Those that cannot be posted stay in force here, and are tried again.
     pub(super) async fn post_bans(&self) {
-        let bans = self.limiter.shared.unposted_bans();
+        let bans = self.limiter.shared.unposted_bans(self.clock.now());
         if bans.is_empty() {
             return;
         }
@@ -84,6 +84,7 @@ impl Operator {
         }
         let block =
             Block { key: found.key.clone(), until: now.after(span), bucket: found.name(), reason, by, is_ban: false };
+        self.limiter.shared.drop_unposted_ban(&found.key);
         self.board.open().await?.post(&[block]).await?;
         self.state(&found, None, now).await
     }
@@ -93,9 +94,8 @@ impl Operator {
         let (view, now) = (self.limiter.view(), self.clock.now());
         let found = BucketInfo::find(view.rules(), bucket, now)?;
         // Another gateway may end it at the same time.
-        let known = self.board.in_force::<Block>(now).into_iter().find(|block| block.key == found.key);
-        let is_known = known.is_some();
-        self.limiter.shared.posted_bans(known.as_slice());
+        let is_known = self.board.in_force::<Block>(now).iter().any(|block| block.key == found.key);
+        self.limiter.shared.drop_unposted_ban(&found.key);
         if !self.board.open::<Block>().await?.remove(&found.key).await? && !is_known {
             let name = found.name();
             let covering = self.blocks().covering(&found.key, now).map(|block| block.bucket.clone());
