@@ -73,7 +73,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     // The binary chooses the cryptography; connections to Redis are TLS over sockets of ours.
     ("rustls", &["http", "store/redis", "main"]),
     ("tokio_rustls", &["http", "store/redis"]),
-    ("aws_lc_rs", &["jwt"]),
+    ("aws_lc_rs", &["jwt", "server"]),
     ("hyper", &["http"]),
     ("hyper_util", &["http"]),
     ("prometheus", &["telemetry"]),

@@ -23,6 +23,7 @@ mod reset_all;
 mod rights;
 mod top;
 mod unread;
+mod warnings;
 
 use serde_json::Value;
 

@@ -317,6 +317,9 @@ fn describe_numbers(limit: &Limit, (allowance, is_override): (&Allowance, bool),
     if let Some(ban) = &limit.ban {
         detail(text, "bans", ban);
     }
+    if let Some(warn_at) = &limit.warn_at {
+        detail(text, "warns", warn_at);
+    }
     let response_cost = limit.response_cost.as_deref();
     match response_cost.and_then(|cost| cost.source.as_ref()) {
         Some(CostSource::Header(header)) => detail(text, "settled", format_args!("by the response header `{header}`")),

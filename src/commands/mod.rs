@@ -51,6 +51,7 @@ mod trace_flags;
 mod upstream_flags;
 mod values;
 mod version;
+mod webhook_flags;
 mod workflow_command;
 
 /// A rate limiter: a reverse proxy, and a decision service for gateways and applications

@@ -22,6 +22,7 @@ use super::store_flags::StoreArgs;
 use super::tls_flags::TlsArgs;
 use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
+use super::webhook_flags::WebhookArgs;
 use crate::clock::Clock;
 use crate::config::PollMode;
 use crate::engine::answer::headers::Generations;
@@ -95,6 +96,9 @@ pub struct Args {
 
     #[command(flatten)]
     override_feeds: OverrideFeedArgs,
+
+    #[command(flatten)]
+    webhook: WebhookArgs,
 
     #[command(flatten)]
     store: StoreArgs,
@@ -172,6 +176,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     }
     args.announce(&rules, upstream.as_ref());
 
+    let webhook = args.webhook.webhook().map_err(Failure::bad_input)?;
     let (accept, gateways, certificates) = args.accept().map_err(Failure::bad_input)?;
     let metrics = args.metrics(&clock, &certificates)?;
     let local = MemoryStore::new(args.store.max_keys);
@@ -207,6 +212,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         workers: args.process.workers(),
         drain_delay: args.process.drain_delay,
         override_feeds,
+        webhook,
         grace: args.process.grace,
         handle_signals: true,
     };
@@ -266,6 +272,7 @@ impl Args {
         // Nothing is compiled: it only takes the flags.
         let compiler = Compiler::new(options, Fingerprinter::new((0, 0)), Clock::machine());
         kept(self.override_feeds.feeds(&self.rules, &compiler), &mut broken);
+        kept(self.webhook.webhook(), &mut broken);
         kept(self.process.check_access_log(), &mut broken);
         kept(self.admin.kept_overrides(), &mut broken);
         for mistake in mistakes.iter().chain(&broken) {

@@ -13,7 +13,7 @@ use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
 use super::scalars::{decimal, is_name, one_of};
 use super::suggest::nearest;
-use super::{ban, by, candidate, cost, deny_with, ignores, matching, request_numbers, response_cost, review};
+use super::{ban, by, candidate, cost, deny_with, ignores, matching, request_numbers, response_cost, review, warn_at};
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::deny_with::Visibility;
@@ -25,7 +25,7 @@ use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
 const COMMON_KEYS: &str = "match by cost cost_from_response reserve spend_when mode enforce_for candidate candidates \
                            missing malformed on_store_error deny_with headers max_keys max_new_keys per_call drain_over_limit short tag algorithm \
-                           review_by ignore_lints ban";
+                           review_by ignore_lints ban warn_at";
 
 /// The keys of a limit.
 pub(super) static KEYS: LazyLock<Vec<&str>> =
@@ -316,6 +316,7 @@ fn options(map: &Mapping<'_>, files: &[NamedFile], limit: &mut Limit) {
     map.set("review_by", &mut limit.review_by, |node| review::read(node).map(Some));
     map.set("tag", &mut limit.tag, tag);
     ban::read(map, limit);
+    warn_at::read(map, limit);
     let (Ok(()) | Err(ReportedError)) = response_cost::read(map, limit);
     warn_of_cost(map, limit);
 }

@@ -44,6 +44,7 @@ mod schema;
 #[cfg(test)]
 pub(crate) mod schema_page;
 mod settings;
+mod warn_at;
 mod words;
 mod yaml;
 

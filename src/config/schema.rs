@@ -23,6 +23,7 @@ mod tests {
     use crate::engine::algorithms::queue::{MOST_FIELDS, MOST_WAITING};
     use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};
     use crate::engine::limit::candidate::MOST_CANDIDATES;
+    use crate::engine::limit::warning::MOST_SHARES;
     use crate::engine::request::token_usage::{TokenKind, TokenWeights};
 
     /// The value that an editor sees: scalars by the YAML 1.2 core schema.
@@ -89,6 +90,7 @@ mod tests {
         "duplicate limit name",
         "an exemption from an unknown limit",
         "a ban from everything by a path parameter",
+        "shares that do not ascend",
         "a ban from everything by a value of the body",
         "an exemption by a claim of nobody's tokens",
         "period 0",
@@ -275,6 +277,7 @@ mod tests {
         assert_eq!(schema["$defs"]["limit"]["properties"]["candidates"]["maxProperties"], MOST_CANDIDATES);
         same(&schema, "/$defs/elevated/properties", &elevated::KEYS);
         same(&schema, "/$defs/limit/properties/ban/properties", &ban::KEYS);
+        assert_eq!(schema["$defs"]["limit"]["properties"]["warn_at"]["anyOf"][1]["maxItems"], MOST_SHARES);
         same(&schema, "/$defs/request_number/properties", &request_numbers::KEYS);
         same(&schema, "/$defs/token_lease/properties", &lease::KEYS);
         same(&schema, "/$defs/cost/anyOf/1/properties", &cost::COST_KEYS);

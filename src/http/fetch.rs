@@ -1,11 +1,11 @@
-//! Fetches a file by URL: one connection for each request, no redirects, and a bound for the time and the size.
+//! Fetches a file by URL, or posts to one: one connection for each request, no redirects, and a bound for the time and the size.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, ETAG, HOST, IF_NONE_MATCH, USER_AGENT};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -84,19 +84,42 @@ impl Fetcher {
             .unwrap_or(Err(FetchError::Late(self.deadline)))
     }
 
-    async fn try_fetch(
+    /// Posts a body with these headers. Any status of success will do.
+    pub async fn post<const HEADERS: usize>(
         &self,
-        etag: Option<&HeaderValue>,
-        authorization: Option<HeaderValue>,
-    ) -> Result<Fetched, FetchError> {
+        headers: [(HeaderName, HeaderValue); HEADERS],
+        body: Bytes,
+    ) -> Result<(), FetchError> {
+        let mut request = self.request(Method::POST, body);
+        request.headers_mut().extend(headers);
+        let posted = timeout(self.deadline, self.send(request)).await;
+        let status = posted.unwrap_or(Err(FetchError::Late(self.deadline)))?.status();
+        match status {
+            status if status.is_success() => Ok(()),
+            status if status.is_redirection() => Err(FetchError::Redirect(status)),
+            status => Err(FetchError::Status(status)),
+        }
+    }
+
+    /// Sends a request on a connection of its own.
+    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, FetchError> {
         let HttpUrl { host, port, .. } = &self.url;
         let mut stream = Stream::Tcp(TcpStream::connect((host.as_str(), *port)).await.map_err(FetchError::Connect)?);
         if let Some(connector) = &self.connector {
             stream = connector.connect(host, stream, false).await.map_err(FetchError::Connect)?.0;
         }
-        let response =
-            exchange(stream, self.request(etag, authorization), self.max_bytes).await.map_err(FetchError::Exchange)?;
-        let (head, body) = response.into_parts();
+        exchange(stream, request, self.max_bytes).await.map_err(FetchError::Exchange)
+    }
+
+    async fn try_fetch(
+        &self,
+        etag: Option<&HeaderValue>,
+        authorization: Option<HeaderValue>,
+    ) -> Result<Fetched, FetchError> {
+        let mut request = self.request(Method::GET, Bytes::new());
+        request.headers_mut().extend(authorization.map(|value| (AUTHORIZATION, value)));
+        request.headers_mut().extend(etag.map(|etag| (IF_NONE_MATCH, etag.clone())));
+        let (head, body) = self.send(request).await?.into_parts();
         let fresh_for = fresh_for(&head.headers);
         match head.status {
             StatusCode::OK => {}
@@ -112,9 +135,9 @@ impl Fetcher {
         Ok(Fetched::Modified { body, etag, fresh_for })
     }
 
-    fn request(&self, etag: Option<&HeaderValue>, authorization: Option<HeaderValue>) -> Request<Bytes> {
-        let mut request = Request::new(Bytes::new());
-        *request.method_mut() = Method::GET;
+    fn request(&self, method: Method, body: Bytes) -> Request<Bytes> {
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
         *request.uri_mut() = Uri::from(self.url.target.clone());
         let headers = request.headers_mut();
         if let Ok(host) = HeaderValue::from_str(&self.url.authority) {
@@ -122,8 +145,6 @@ impl Fetcher {
         }
         headers.insert(USER_AGENT, HeaderValue::from_static("weir"));
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
-        headers.extend(authorization.map(|value| (AUTHORIZATION, value)));
-        headers.extend(etag.map(|etag| (IF_NONE_MATCH, etag.clone())));
         request
     }
 }

@@ -113,6 +113,9 @@ impl Limiter {
         let is_counted = is_final && asked.is_decision();
         let denials =
             if is_counted { view.count_verdict(&verdict, plan, (asked.start, asked.now())) } else { Vec::new() };
+        if asked.is_decision() {
+            self.warn(&view, plan, &verdict, asked.now());
+        }
         self.record(&view, asked, &verdict);
         view.snapshot.warn_of_values(&verdict);
         let settlement = self.settlement(&view, (plan, decisions), &verdict, asked);

@@ -41,6 +41,7 @@ mod shared;
 mod slots;
 mod store_call;
 mod view;
+pub mod warnings;
 mod would_deny;
 
 pub use decision_request::{DecisionRequest, LimiterVerdict, Patience};
@@ -57,6 +58,7 @@ pub use shared::{LimitCounts, Shared};
 pub use slots::HeldSlots;
 use slots::SlotTable;
 pub use view::View;
+use warnings::RecentWarnings;
 
 /// A worker's limiter: the shared rules, and the worker's own connection to the store.
 pub struct Limiter {
@@ -76,6 +78,7 @@ pub struct Limiter {
     recent: Option<RecentKeys>,
     /// Those of a remote store.
     remembered: RememberedDenials,
+    warned: RefCell<RecentWarnings>,
     /// Renews slots. Started by the first request that can hold one.
     keeper: OnceCell<AbortOnDropHandle<()>>,
     /// The durations since [`Self::flush`]. Adding to the shared histogram takes
@@ -108,6 +111,7 @@ impl Limiter {
             recording: RefCell::new(Cache::new(shared.recording.clone())),
             recent: store.is_remote().then(RecentKeys::new),
             remembered: RememberedDenials::default(),
+            warned: RefCell::default(),
             keeper: OnceCell::new(),
             seconds: shared.metrics.listeners.decision_seconds.map(Timer::local),
             failure_log: Throttle::default(),

@@ -13,6 +13,7 @@ use super::delays::DelayBounds;
 use super::key_bounds::{KeyBounds, limit_keys};
 use super::live::Live;
 use super::recording::Recording;
+use super::warnings::WarningQueue;
 use super::would_deny::WouldDenyLists;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::descriptors::ChargedAfterwards;
@@ -33,6 +34,7 @@ pub struct Shared {
     pub(super) snapshot: Arc<ArcSwap<Snapshot>>,
     pub(super) blocks: Arc<ArcSwap<Blocks>>,
     pub(super) bans: UnpostedBans,
+    pub(super) warnings: WarningQueue,
     /// Locked while live overrides or the rules change.
     pub(super) live: Mutex<Live>,
     pub(super) recording: Arc<ArcSwapOption<Recording>>,
@@ -93,6 +95,7 @@ impl Shared {
             snapshot,
             blocks,
             bans: UnpostedBans::default(),
+            warnings: WarningQueue::default(),
             live: Mutex::default(),
             recording: Arc::default(),
             metrics,

@@ -38,6 +38,9 @@ pub(crate) fn limit(limit: &Limit) -> Value {
         "overrides": limit.overrides.len(),
     });
     numbers(&limit.allowance, &mut value);
+    if let Some(warn_at) = &limit.warn_at {
+        value["warn_at_percent"] = warn_at.shares().into();
+    }
     if let Some(end) = limit.review_by {
         value["review_by"] = day_until(end).into();
     }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -17,15 +17,20 @@ use super::handover::hand_over;
 use super::keys::keep_keys;
 use super::override_feed::OverrideFeed;
 use super::sockets::Sockets;
+use super::webhook::tell_warnings;
 use super::{MakeStore, ServerOptions, StopTokens, build_runtime, supervisor};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
+use crate::limiter::warnings::Warner;
 use crate::listeners::admin::reload::ReloadSender;
 use crate::listeners::admin::{Admin, AdminOptions, Connections, Readiness};
 use crate::telemetry::metrics::ListenerKind;
 
 /// How often the clock is compared with the machine's wall clock.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long the last warnings may take at the end, for the store and the receiver of webhooks.
+const LAST_WARNINGS: Duration = Duration::from_secs(10);
 
 /// How long to wait before the next `accept` when the system is out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -71,10 +76,16 @@ impl Control {
     async fn serve(mut self, report: impl FnOnce(io::Result<()>)) {
         let tasks = TaskTracker::new();
         let closing = CancellationToken::new();
-        let operator = match (self.make_store)() {
-            Ok(store) => Rc::new(Operator::new(self.shared.clone(), store, self.options.clock.clone())),
+        let store = match (self.make_store)() {
+            Ok(store) => store,
             Err(error) => return report(Err(io::Error::other(error))),
         };
+        let ending = CancellationToken::new();
+        let webhook = self.options.webhook.take();
+        let warnings = Warner::new(&self.shared, store.clone())
+            .map(|warner| tell_warnings(warner, self.shared.clone(), webhook, ending.clone()))
+            .map(|telling| AbortOnDropHandle::new(tokio::task::spawn_local(telling)));
+        let operator = Rc::new(Operator::new(self.shared.clone(), store, self.options.clock.clone()));
         // Runs until the end of the drain, so that blocks apply to the requests in flight.
         let _notices = AbortOnDropHandle::new(tokio::task::spawn_local(sync_notices(operator.clone())));
         let _keys =
@@ -106,6 +117,12 @@ impl Control {
         self.stops.drain.cancel();
         tracing::info!("draining: no new connections are accepted");
         self.until_drained(&mut signals).await;
+        ending.cancel();
+        if let Some(warnings) = warnings
+            && timeout(LAST_WARNINGS, warnings).await.is_err()
+        {
+            tracing::error!("the last warnings are lost, as the store did not answer in time");
+        }
         tracing::info!("stopped");
     }
 

@@ -40,10 +40,12 @@ mod override_feed;
 pub mod reload;
 mod sockets;
 mod supervisor;
+mod webhook;
 mod worker;
 
 pub use listening_socket::ListenAddress;
 pub use override_feed::OverrideFeed;
+pub use webhook::Webhook;
 
 /// How often the files of rules and certificates are checked.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -77,6 +79,8 @@ pub struct ServerOptions {
     pub drain_delay: Duration,
     /// Overrides that come by URL, after their first fetch.
     pub override_feeds: Vec<OverrideFeed>,
+    /// The receiver of warnings.
+    pub webhook: Option<Webhook>,
     /// How long requests in flight may take after that.
     pub grace: Duration,
     /// Handle the process' signals and use the sockets that it inherited: SIGTERM and SIGINT drain, a second one quits,

@@ -38,6 +38,7 @@ pub(super) fn all(old: &Limit, new: &Limit) -> Vec<Change> {
         ),
         delay(old, new),
         ban(old, new),
+        warn_at(old, new),
         unless_same("lease", &old.lease, &new.lease, Effect::BOTH, "gateways take tokens ahead of use"),
         unless_same("queue", &old.queue, &new.queue, Effect::NONE, "entries have other fields"),
         script(old, new),
@@ -60,6 +61,12 @@ fn ban(old: &Limit, new: &Limit) -> Option<Change> {
     let effect = if old.ban.is_some() && new.ban.is_some() { Effect::BOTH } else { effect };
     (old.ban != new.ban)
         .then(|| change("ban", shown(old), shown(new), effect, "ids that are denied too often are blocked"))
+}
+
+fn warn_at(old: &Limit, new: &Limit) -> Option<Change> {
+    let shown = |limit: &Limit| limit.warn_at.as_ref().map_or("none".to_owned(), ToString::to_string);
+    (old.warn_at != new.warn_at)
+        .then(|| change("warn_at", shown(old), shown(new), Effect::NONE, "other ids are warned of"))
 }
 
 /// The numbers, for people.

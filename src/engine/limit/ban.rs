@@ -194,7 +194,7 @@ impl fmt::Display for Ban {
 
 impl Limit {
     /// `Name:id` of the bucket with this key, or the name alone of a limit without ids.
-    fn name_of_bucket(&self, key: &str) -> String {
+    pub(crate) fn name_of_bucket(&self, key: &str) -> String {
         if self.by.is_empty() { self.name.clone() } else { format!("{}:{}", self.name, self.id_in(key)) }
     }
 

@@ -24,6 +24,7 @@ pub mod request_numbers;
 pub mod resets;
 pub mod response_cost;
 pub mod rules;
+pub mod warning;
 
 use std::sync::Arc;
 
@@ -43,6 +44,7 @@ use crate::engine::limit::overrides::Overrides;
 use crate::engine::limit::queue::Queue;
 use crate::engine::limit::request_numbers::RequestNumbers;
 use crate::engine::limit::response_cost::ResponseCost;
+use crate::engine::limit::warning::WarnAt;
 use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 use crate::engine::request::value_type::ValueType;
 use crate::engine::stable_hash::stable;
@@ -94,6 +96,7 @@ pub struct Limit {
     pub deny_with: Option<Box<DenyWith>>,
     pub visibility: Visibility,
     pub ban: Option<Box<Ban>>,
+    pub warn_at: Option<WarnAt>,
     /// Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
     pub lease: Option<LeaseTerms>,
     /// The longest time that a request is held until its charge fits. Only with [`Algorithm::Gcra`] and [`Algorithm::FixedWindow`].
@@ -205,6 +208,7 @@ impl Limit {
             deny_with: None,
             visibility: Visibility::Shown,
             ban: None,
+            warn_at: None,
             lease: None,
             delay: None,
             queue: None,

@@ -56,6 +56,8 @@ pub struct Rules {
     pub(crate) has_delays: bool,
     /// True if a limit has a ban with `scope: all`.
     pub(crate) has_bans_from_all: bool,
+    /// Whether a limit has `warn_at`.
+    pub(crate) has_warnings: bool,
     pub fingerprinter: Fingerprinter,
     /// The instant at which the numbers took effect.
     pub effective_from: Micros,
@@ -92,6 +94,7 @@ impl Rules {
         let has_hidden = limits.iter().any(|limit| limit.visibility == Visibility::Hidden);
         let has_delays = limits.iter().any(|limit| limit.delay.is_some());
         let has_bans_from_all = limits.iter().any(Limit::bans_from_all);
+        let has_warnings = limits.iter().any(|limit| limit.warn_at.is_some());
         Self {
             limits: limits.into(),
             carried: Arc::new(carried),
@@ -106,6 +109,7 @@ impl Rules {
             has_hidden,
             has_delays,
             has_bans_from_all,
+            has_warnings,
             fingerprinter,
             effective_from,
             loaded_at: effective_from,

@@ -62,6 +62,16 @@ label! {
     }
 }
 
+label! {
+    /// The label `result` of `weir_warnings_total`.
+    pub enum WarningResult {
+        /// Told here, and by no other gateway.
+        Warned = "warned",
+        /// Too many were waiting for the store.
+        Dropped = "dropped",
+    }
+}
+
 /// The counters of the decisions of one limit or candidate, by result.
 #[derive(Clone, Debug)]
 pub struct DecisionMetrics<const RESULTS: usize>([Count; RESULTS]);
@@ -131,6 +141,8 @@ pub(super) struct Limits {
     keys_limited: PerLimit<1>,
     bans: PerLimit<{ BanResult::ALL.len() }>,
     request_numbers: PerLimit<{ RequestNumbersResult::ALL.len() }>,
+    near: PerLimit<1>,
+    warnings: PerLimit<{ WarningResult::ALL.len() }>,
     review_by: PerLimit<1>,
 }
 
@@ -161,6 +173,16 @@ impl Limits {
                 "Requests to limits whose numbers requests bring, by limit and result",
                 RequestNumbersResult::LABELS,
             ),
+            near: PerLimit::new(
+                "weir_near_limit_total",
+                "Requests that a limit with `warn_at` allowed although their id had used the lowest of its shares",
+                [""],
+            ),
+            warnings: PerLimit::new(
+                "weir_warnings_total",
+                "Warnings of ids that have used a share of what a limit allows, by limit and result",
+                WarningResult::LABELS,
+            ),
             bans: PerLimit::new("weir_bans_total", "Bans of ids, by limit and result", BanResult::LABELS),
             review_by: PerLimit {
                 kind: "gauge",
@@ -181,6 +203,8 @@ impl Limits {
         self.keys_limited.write(page);
         self.bans.write(page);
         self.request_numbers.write(page);
+        self.near.write(page);
+        self.warnings.write(page);
         self.review_by.write(page);
     }
 }
@@ -210,6 +234,15 @@ impl Metrics {
         self.limits.bans.of(name)[result as usize].inc();
     }
 
+    /// Counts a request of an id that has nearly used up a limit.
+    pub fn count_near(&self, name: &str) {
+        self.limits.near.of(name)[0].inc();
+    }
+
+    pub fn count_warning(&self, name: &str, result: WarningResult) {
+        self.limits.warnings.of(name)[result as usize].inc();
+    }
+
     /// Counts what a request brought of a limit's numbers.
     pub fn count_request_numbers(&self, name: &str, result: RequestNumbersResult) {
         self.limits.request_numbers.of(name)[result as usize].inc();
@@ -229,6 +262,8 @@ impl Metrics {
         self.limits.keys_limited.of_limits.lock().retain(|name, _| is_kept(name));
         self.limits.bans.of_limits.lock().retain(|name, _| is_kept(name));
         self.limits.request_numbers.of_limits.lock().retain(|name, _| is_kept(name));
+        self.limits.near.of_limits.lock().retain(|name, _| is_kept(name));
+        self.limits.warnings.of_limits.lock().retain(|name, _| is_kept(name));
     }
 }
 
