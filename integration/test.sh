@@ -27,9 +27,9 @@ RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 # The tests of the image run this themselves and find it done: a build beside other tests would slow them down.
 integration/image/build.sh dev "${CARGO_TARGET_DIR:-target}/image/root"
 # The benchmarks are among the targets: each runs once, on little data, so that they still work when they are wanted.
-# Tests wait for programs, timeouts and faults half of the time, so there are three for two cores; .config/nextest.toml has exceptions.
+# Tests wait for programs, timeouts and faults most of the time, so there are five for two cores; .config/nextest.toml has exceptions.
 if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --locked --all-targets --no-fail-fast --test-threads $((($(nproc) * 3 + 1) / 2))
+    cargo nextest run --locked --all-targets --no-fail-fast --test-threads $((($(nproc) * 5 + 1) / 2))
 else
     cargo test --locked --all-targets --no-fail-fast
 fi
