@@ -32,6 +32,7 @@ mod spoe;
 mod standard;
 mod support;
 mod systemd;
+mod teams;
 mod telemetry;
 mod testing;
 mod tokens;

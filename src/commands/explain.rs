@@ -257,6 +257,9 @@ fn describe(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &E
         return text;
     };
     let mut text = format!("{}: {}\n", limit.name, verb(allowance, *enforced));
+    if let Some(owner) = &limit.owner {
+        detail(&mut text, "owner", owner);
+    }
     detail(&mut text, "id", shown_id(id));
     describe_numbers(limit, (allowance, given_by.is_some()), *cost, &mut text);
     let given = denied_for.map(|error| error.setting().to_owned()).or_else(|| given_by_candidate(candidates));

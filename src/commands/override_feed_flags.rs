@@ -9,7 +9,7 @@ use super::runtime::block_on;
 use super::values::parse_duration;
 use crate::limiter::Shared;
 use crate::server::OverrideFeed;
-use crate::server::reload::Compiler;
+use crate::server::compiler::Compiler;
 use crate::telemetry::metrics::OverridesFetch;
 
 #[derive(clap::Args, Debug)]

@@ -18,7 +18,7 @@ use crate::message::url::HttpUrl;
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Rules")]
 pub(super) struct RulesArgs {
-    /// The rules file [default: limits.yaml, or none with --envoy-ratelimit-config]
+    /// The rules file, or a directory with one file per team [default: limits.yaml, or none with --envoy-ratelimit-config]
     #[arg(long, value_name = "FILE", env = "WEIR_LIMITS")]
     limits: Option<PathBuf>,
 

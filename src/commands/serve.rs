@@ -35,7 +35,8 @@ use crate::listeners::admin::reload::ReloadOutcome;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::http::FrontendOptions;
 use crate::listeners::proxy::ProxyOptions;
-use crate::server::reload::{self, Compiler, ReloadResult, Reloader, RulesOptions, seconds};
+use crate::server::compiler::{Compiler, RulesOptions};
+use crate::server::reload::{self, ReloadResult, Reloader, seconds};
 use crate::server::{self, MakeStore, Reload, ServerOptions};
 use crate::store::StorePlan;
 use crate::store::memory::MemoryStore;
@@ -179,6 +180,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let webhook = args.webhook.webhook().map_err(Failure::bad_input)?;
     let (accept, gateways, certificates) = args.accept().map_err(Failure::bad_input)?;
     let metrics = args.metrics(&clock, &certificates)?;
+    metrics.server.set_files(&loaded.owners);
     let local = MemoryStore::new(args.store.max_keys);
     let shared = limiter::Shared::logging(rules, metrics, local, args.log.denials());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&store)).delaying(args.delay.bounds()));
@@ -359,7 +361,8 @@ fn reloads(
                 outcome.is_replaced = true;
                 readiness.reloaded(None);
             }
-            ReloadResult::Broken(report) => {
+            // The answer to who asked has the mistakes, though what else has changed is in force.
+            ReloadResult::Partly(report) | ReloadResult::Broken(report) => {
                 outcome.problems.push(report.to_string());
                 readiness.reloaded(Some(report.to_string()));
             }

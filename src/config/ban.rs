@@ -86,6 +86,12 @@ fn check(map: &Mapping<'_>, limit: &Limit) -> ReadResult<()> {
     };
     let (other, why) = match limit.algorithm {
         Algorithm::Queue => ("`algorithm: queue`", "a full queue says nothing about who adds to it"),
+        _ if limit.owner.is_some() && limit.bans_from_all() => {
+            return Err(key.error(
+                "a team's ban cannot be from the limits of others",
+                "remove `scope: all`, or move the limit to `base.yaml`",
+            ));
+        }
         _ if limit.lease.is_some() => {
             ("`lease`", "a gateway with leased tokens denies without asking the store, which counts the denials")
         }

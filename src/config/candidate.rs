@@ -1,14 +1,14 @@
 //! Reads `candidate` and `candidates`: other numbers of a limit, which are decided beside its own.
 
 use super::algorithms::Settings;
-use super::limit::{burst_below_cost, share};
+use super::limit::burst_below_cost;
 use super::lints::Lint;
 use super::mapping::{Mapping, all};
 use super::node::{Key, Node};
 use super::numbers::Interner;
 use super::problem::{ReadResult, ReportedError, quoted};
 use super::request_numbers;
-use super::scalars::is_name;
+use super::scalars::{is_name, share};
 use crate::engine::limit::Limit;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::candidate::{Candidate, MOST_CANDIDATES};

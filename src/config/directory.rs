@@ -22,7 +22,7 @@ pub(crate) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
     Ok(files)
 }
 
-fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Problem> {
+pub(super) fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Problem> {
     let wrong = |message: String, help: &str| Problem::of_file(&directory.display().to_string(), message, help);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory)
@@ -47,6 +47,11 @@ fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Problem> {
             Ok(files)
         }
     }
+}
+
+/// Returns a file's name without its ending.
+pub(super) fn named_after(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 #[cfg(test)]

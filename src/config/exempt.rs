@@ -30,6 +30,8 @@ pub(super) struct Known<'a> {
     pub(super) issuers: &'a Issuers,
     /// False if any name may be that of a limit, because the limits could not be read.
     pub(super) has_all_limits: bool,
+    /// The number of the file.
+    pub(super) file: u16,
 }
 
 /// Reads the value of `exempt`, without the exemptions that have mistakes.
@@ -71,8 +73,15 @@ fn exemption(node: &Node, known: &Known<'_>) -> ReadResult<Exemption> {
         let help = "add `cidr` or `claims`; ignore this if your gateway sets what it tests";
         of.warning(Lint::ClaimableExemption, "any client that sends such requests is exempt", help);
     }
-    let origin = OverrideOrigin { file: 0, line: node.place.line, comment: comment?.map(Into::into) };
-    Ok(Exemption { conditions, limits: limits?.unwrap_or_default(), origin })
+    let mut limits = limits?.unwrap_or_default();
+    if limits.is_empty() && known.limits.is_of_team() {
+        limits.extend(known.limits.of_team());
+        if limits.is_empty() {
+            return Err(node.error("there are no limits to be exempt from", "add one below `limits`, or remove this"));
+        }
+    }
+    let origin = OverrideOrigin { file: known.file, line: node.place.line, comment: comment?.map(Into::into) };
+    Ok(Exemption { conditions, limits, origin })
 }
 
 impl Known<'_> {

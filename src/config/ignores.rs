@@ -80,10 +80,10 @@ impl Ignores {
         unused.map(|(scope, ignore)| (scope, ignore.lint, ignore.place)).collect()
     }
 
-    /// Returns the names of the limits that silence lints, and the lints; an empty name stands for the file.
-    pub(super) fn by_name(&self, name: impl Fn(usize) -> String) -> HashSet<(String, Lint)> {
+    /// Returns the names of the limits that silence lints, and the lints; `file` stands for the file.
+    pub(super) fn by_name(&self, file: &str, name: impl Fn(usize) -> String) -> HashSet<(String, Lint)> {
         let scopes = self.scopes.borrow();
-        let named = |scope: &Option<usize>| scope.map(&name).unwrap_or_default();
+        let named = |scope: &Option<usize>| scope.map_or_else(|| file.to_owned(), &name);
         let each = scopes.iter().flat_map(|(scope, ignores)| ignores.iter().map(move |ignore| (scope, ignore)));
         each.map(|(scope, ignore)| (named(scope), ignore.lint)).collect()
     }

@@ -48,8 +48,9 @@ impl Issuers {
     }
 }
 
-/// Reads the value of `jwt`. `rules` is the path of the rules file.
-pub(super) fn read(node: &Node, files: &[NamedFile], rules: &str) -> Issuers {
+/// Reads the value of `jwt`.
+pub(super) fn read(node: &Node, files: &[NamedFile]) -> Issuers {
+    let rules = node.findings.file();
     let mut issuers = Issuers::default();
     let help = "write `jwt: { main: { issuer: https://auth.example.com, audiences: [api], jwks_url: URL } }`";
     let Ok(entries) = node.map("`jwt`", help) else { return issuers };

@@ -11,15 +11,16 @@ use super::named_files::NamedFile;
 use super::node::{Key, Node, Value};
 use super::numbers::{self, Interner};
 use super::problem::{Findings, Place, ReadResult, ReportedError, quoted};
-use super::scalars::{decimal, is_name, one_of};
+use super::scalars::{is_name, one_of, share};
 use super::suggest::nearest;
+use super::teams::{RulesFile, prefix};
 use super::{ban, by, candidate, cost, deny_with, ignores, matching, request_numbers, response_cost, review, warn_at};
 use crate::engine::algorithms::tag::Tag;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::deny_with::Visibility;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::Match;
-use crate::engine::limit::{Cost, Limit, LimitMode, StoreErrorPolicy, WHOLE_SHARE};
+use crate::engine::limit::{Cost, Limit, LimitMode, StoreErrorPolicy};
 use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
 
 /// The keys of limits with any algorithm, beyond [`numbers::KEYS`].
@@ -52,6 +53,8 @@ pub(super) struct Limits {
     named_files: Vec<NamedFile>,
     /// The indices of drafts by name in lower case.
     names: HashMap<String, usize>,
+    /// The team whose file is read.
+    owner: Option<String>,
 }
 
 /// A limit that may have mistakes, which have been reported.
@@ -74,9 +77,30 @@ pub(super) struct Draft {
 }
 
 impl Limits {
-    /// Returns no limits yet. `named_files` are the files that limits may name.
-    pub(super) fn with(named_files: &[NamedFile]) -> Self {
-        Self { named_files: named_files.to_vec(), ..Self::default() }
+    /// Reads the limits of a file from now on, and finds none but them.
+    pub(super) fn enter(&mut self, file: &RulesFile<'_>) {
+        self.named_files = file.named_files.to_vec();
+        self.owner = file.owner.map(str::to_owned);
+    }
+
+    /// Finds the limits of all files from now on.
+    pub(super) fn leave(&mut self) {
+        self.owner = None;
+    }
+
+    fn full_name(&self, name: &str) -> String {
+        self.owner.as_deref().map(prefix).unwrap_or_default() + name
+    }
+
+    pub(super) const fn is_of_team(&self) -> bool {
+        self.owner.is_some()
+    }
+
+    /// Returns the indices of the limits of the team whose file is read.
+    pub(super) fn of_team(&self) -> impl Iterator<Item = u32> {
+        let is_own =
+            |draft: &Draft| draft.limit.owner.is_some() && draft.limit.owner.as_deref() == self.owner.as_deref();
+        (0..).zip(&self.drafts).filter(move |(_, draft)| is_own(draft)).map(|(place, _)| place)
     }
 
     pub(super) fn named_files(&self) -> &[NamedFile] {
@@ -85,13 +109,16 @@ impl Limits {
 
     /// Returns the index of a limit. Names match in their exact spelling.
     pub(super) fn find(&self, name: &str) -> Option<usize> {
+        let name = self.full_name(name);
         let index = *self.names.get(&name.to_ascii_lowercase())?;
         (self.drafts[index].limit.name == name).then_some(index)
     }
 
     /// Returns help for an unknown name.
     pub(super) fn suggest(&self, name: &str) -> String {
-        nearest(name, self.drafts.iter().map(|draft| draft.limit.name.as_str())).map_or_else(
+        let prefix = self.full_name("");
+        let own = self.drafts.iter().filter_map(|draft| draft.limit.name.strip_prefix(&prefix));
+        nearest(name, own).map_or_else(
             || "add it under `limits`; a limit without numbers applies only to its overrides".into(),
             |name| format!("did you mean `{name}`?"),
         )
@@ -100,7 +127,8 @@ impl Limits {
     /// Adds the limit of one entry of `limits`.
     pub(super) fn add(&mut self, key: Key, node: &Node, interner: &mut Interner) {
         let (Ok(()) | Err(ReportedError)) = check_name(&key);
-        match self.names.entry(key.text.to_ascii_lowercase()) {
+        let name = self.full_name(&key.text);
+        match self.names.entry(name.to_ascii_lowercase()) {
             Entry::Occupied(first) => {
                 let first = &self.drafts[*first.get()].name;
                 let line = first.place.line;
@@ -116,6 +144,8 @@ impl Limits {
             }
         }
         let mut draft = Draft::new(key);
+        let owner = self.owner.as_deref();
+        draft.limit = Limit { owner: owner.map(Into::into), ..Limit::new(&name) };
         let ignores = node.findings.ignores();
         ignores.enter(Some(self.drafts.len()));
         if node.is_null() {
@@ -123,15 +153,18 @@ impl Limits {
             draft.name.error(format!("{} is empty", quoted(&draft.name.text)), help);
         } else if let Ok(map) = Mapping::of(node, "a limit", &KEYS) {
             draft.read(&map, &self.named_files, interner);
+            if let (Some(owner), Some(_)) = (owner, &draft.short) {
+                draft.limit.short.insert_str(0, &prefix(owner));
+            }
         }
         ignores.enter(None);
         self.drafts.push(draft);
     }
 
-    /// Checks that no `short` is the name or `short` of another limit.
-    pub(super) fn check_short_names(&self) {
+    /// Checks that no `short` of the limits since `first` is the name or `short` of another limit.
+    pub(super) fn check_short_names(&self, first: usize) {
         let mut names = self.names.clone();
-        for (index, draft) in self.drafts.iter().enumerate() {
+        for (index, draft) in self.drafts.iter().enumerate().skip(first) {
             let Some(node) = &draft.short else { continue };
             if let Some(other) =
                 names.insert(draft.limit.short.to_ascii_lowercase(), index).filter(|other| *other != index)
@@ -162,9 +195,9 @@ impl Limits {
         }
     }
 
-    /// Reports the limits that do not work in memory.
-    pub(super) fn report_needing_redis(&self, findings: &Findings) {
-        for draft in &self.drafts {
+    /// Reports the limits of a file that do not work in memory.
+    pub(super) fn report_needing_redis(&self, owner: Option<&str>, findings: &Findings) {
+        for draft in self.drafts.iter().filter(|draft| draft.limit.owner.as_deref() == owner) {
             if let Some(place) = draft.needs_redis.filter(|_| draft.limit.mode != LimitMode::Off) {
                 let message =
                     format!("{} needs Redis: queues and scripts do not work in memory", quoted(&draft.limit.name));
@@ -342,19 +375,6 @@ pub(super) fn burst_below_cost(cost: &Cost, allowance: &Allowance) -> Option<u64
 
 fn at_least_one(node: &Node) -> ReadResult<Option<u64>> {
     node.positive("must be at least 1", "remove it to use the default").map(Some)
-}
-
-/// Reads a percentage with up to four decimals, in parts of [`WHOLE_SHARE`].
-pub(super) fn share(node: &Node) -> ReadResult<u32> {
-    let given = node.text()?;
-    let parsed = given.strip_suffix('%').and_then(|number| decimal(number, 4)).filter(|parts| *parts <= WHOLE_SHARE);
-    parsed.ok_or_else(|| {
-        let help = match given.parse::<f64>() {
-            Ok(number) if (0.0..=100.0).contains(&number) => format!("write {given}%"),
-            _ => "use 0% to 100% with up to four decimals, such as 0.5%".to_owned(),
-        };
-        node.error(format!("invalid percentage {}", quoted(given)), help)
-    })
 }
 
 fn short(node: &Node) -> ReadResult<String> {

@@ -7,12 +7,9 @@ use serde_json::{Map, Value};
 
 use super::Sources;
 use super::ignores::Ignores;
-use super::jwt::Issuers;
-use super::limit::Limits;
 use super::lints::Lint;
 use super::load::Loader;
 use super::node::Key;
-use super::numbers::Interner;
 use super::problem::{Findings, Problem, ReadResult, Report, ReportedError, Severity};
 use super::yaml::{List, Reader};
 use crate::engine::algorithms::micros::Micros;
@@ -28,7 +25,6 @@ const NAME: &str = "live";
 /// The limits as the files of the rules define them. Live overrides are checked against them.
 #[derive(Debug)]
 pub struct Definitions {
-    limits: String,
     sources: Sources,
     fingerprinter: Fingerprinter,
 }
@@ -36,27 +32,19 @@ pub struct Definitions {
 impl Definitions {
     /// `fingerprinter` must be that of the rules.
     pub fn new(sources: &Sources, fingerprinter: Fingerprinter) -> Self {
-        let limits = sources.limits.as_ref().map(|source| source.text.clone()).unwrap_or_default();
-        let sources = Sources { named_files: sources.named_files.clone(), ..Sources::default() };
-        Self { limits, sources, fingerprinter }
+        let (limits, teams, named_files) = (sources.limits.clone(), sources.teams.clone(), sources.named_files.clone());
+        Self { sources: Sources { limits, teams, named_files, ..Sources::default() }, fingerprinter }
     }
 
     /// Reads overrides. Each result is that of the text at the same index; the error says what is wrong and where.
     pub fn read(&self, texts: &[OverrideText<'_>], now: Micros) -> Vec<Result<PlacedOverride, String>> {
-        let mut loader = Loader {
-            limits: Limits::with(&self.sources.named_files),
-            issuers: Issuers::default(),
-            exempt: None,
-            interner: Interner::default(),
-            fingerprinter: self.fingerprinter,
-            now,
-            files: Vec::new(),
-            has_lints: true,
-            doubtful: None,
-            limits_are_known: true,
-        };
-        // The files had no mistakes when they became the rules.
-        let (Ok(()) | Err(ReportedError)) = loader.limits_alone(&self.limits, &Findings::new(NAME));
+        let mut loader = Loader { has_lints: true, ..Loader::new(Vec::new(), self.fingerprinter, now) };
+        for file in self.sources.rules_files() {
+            loader.limits.enter(&file);
+            // The files had no mistakes when they became the rules.
+            let (Ok(()) | Err(ReportedError)) = loader.limits_alone(&file.source.text, &Findings::new(NAME));
+        }
+        loader.limits.leave();
         texts.iter().map(|text| read(&mut loader, *text)).collect()
     }
 }

@@ -1,5 +1,6 @@
 //! Loads the files together: `limits`, `overrides`, overrides in files of their own, and envoyproxy/ratelimit's files.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use super::ignores::{self, Ignores};
@@ -11,9 +12,10 @@ use super::node::{Key, Node};
 use super::numbers::Interner;
 use super::plain_overrides;
 use super::problem::{Findings, ReadResult, Report, ReportedError, quoted};
+use super::teams::{RulesFile, prefix};
 use super::words;
 use super::yaml::{List, Reader, SeenKeys};
-use super::{LoadResult, Source, Sources, review};
+use super::{LoadResult, Sources, review};
 use super::{envoy_ratelimit, exempt};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::exemptions::Exemption;
@@ -27,14 +29,17 @@ pub(super) const KEYS: [&str; 6] = [jwt::KEY, "limits", "overrides", exempt::KEY
 pub(super) struct Loader {
     pub(super) limits: Limits,
     pub(super) issuers: Issuers,
-    /// The value of `exempt`, which refers to limits and issuers.
-    pub(super) exempt: Option<Node>,
+    pub(super) exemptions: Vec<Exemption>,
     pub(super) interner: Interner,
     pub(super) fingerprinter: Fingerprinter,
     /// The wall clock, to warn of expired overrides.
     pub(super) now: Micros,
-    /// The names of the rules file and the files of overrides.
+    /// The names of the rules files and the files of overrides.
     pub(super) files: Vec<String>,
+    /// The number of the rules file that is read; `None` once all were.
+    pub(super) file: Option<u16>,
+    /// True if the rules files are those of a directory.
+    pub(super) is_directory: bool,
     /// True if the lints look at the limits.
     pub(super) has_lints: bool,
     /// Overrides that the lints compare with all others once these are read, if they do.
@@ -69,76 +74,104 @@ fn compile(
     effective_from: Micros,
     untested: Option<&[String]>,
 ) -> LoadResult {
-    let none = Source { name: String::new(), text: String::new() };
-    let rules = sources.limits.as_ref().unwrap_or(&none);
-    // Overrides refer to files by index. Index 0 is reserved for the rules file.
-    let files = std::iter::once(rules).chain(&sources.overrides).map(|source| source.name.clone()).collect();
-    let limits = Limits::with(&sources.named_files);
-    let interner = Interner::default();
-    let issuers = Issuers::default();
+    // Overrides and exemptions refer to files by number.
     let mut loader = Loader {
-        limits,
-        issuers,
-        exempt: None,
-        interner,
-        fingerprinter,
-        now: effective_from,
-        files,
+        is_directory: !sources.teams.is_empty(),
         has_lints: untested.is_some(),
         doubtful: untested.map(|_| DoubtfulOverrides::default()),
-        limits_are_known: true,
+        ..Loader::new(sources.file_names().collect(), fingerprinter, effective_from)
     };
-    let mut report = Report::default();
-
-    let ignores = Rc::new(Ignores::of_file(&rules.text));
-    let findings = Findings::with(&rules.name, &ignores);
-    // A mistake that ends the reading of a file is among its findings.
-    if sources.limits.is_some() && loader.rules_file(&rules.text, &findings).is_err() {
-        loader.limits_are_known = false;
-    }
-    let mut files = Vec::new();
-    for (source, file) in sources.overrides.iter().zip(1..) {
+    let (mut files, mut others) = loader.read_all(sources);
+    let of_rules = files.first().filter(|(file, _)| file.owner.is_none());
+    let ignores = of_rules.map_or_else(Rc::default, |(_, findings)| Rc::clone(findings.shared_ignores()));
+    let first = u16::try_from(loader.files.len() - sources.overrides.len()).unwrap_or(u16::MAX);
+    let mut of_overrides = Vec::new();
+    for (source, file) in sources.overrides.iter().zip(first..) {
         let findings = Findings::with(&source.name, &ignores);
         let (Ok(()) | Err(ReportedError)) = loader.overrides_file(&source.text, file, &findings);
-        files.push((findings, &source.text));
+        of_overrides.push((findings, source));
     }
-    let exemptions = loader.resolve(&findings);
     loader.limits.finish();
-    review::warn(&loader.limits, &findings, effective_from);
+    review::warn(&loader.limits, effective_from);
     let (domains, of_domains) = envoy_ratelimit::read(&sources.envoy_ratelimit, |name| Findings::with(name, &ignores));
     if let Some(untested) = untested {
-        loader.lint(&findings, untested);
+        loader.lint(files.iter().map(|(_, findings)| findings), untested);
     }
-    report.add(&findings, &rules.text);
-    let mut others = Report::default();
-    for (findings, text) in files {
-        others.add(&findings, text);
+    let mut report = Report::default();
+    let (mut needs_redis, mut ignored) = (Report::default(), HashSet::new());
+    for (RulesFile { owner, source, .. }, findings) in files.drain(..) {
+        report.add(&findings, &source.text);
+        let of_file = owner.map(prefix).unwrap_or_default();
+        ignored.extend(findings.ignores().by_name(&of_file, |limit| loader.limits.drafts[limit].limit.name.clone()));
+        let findings = Findings::new(&source.name);
+        loader.limits.report_needing_redis(owner, &findings);
+        needs_redis.add(&findings, &source.text);
+    }
+    for (findings, source) in of_overrides {
+        others.add(&findings, &source.text);
     }
     others.join(of_domains);
     report.join(others);
+    let owners = sources.teams.iter().map(|file| (file.owner.clone(), false)).collect();
     let not_compared = loader.doubtful.as_ref().map_or(0, |doubtful| doubtful.not_compared);
-    let ignored = ignores.by_name(|limit| loader.limits.drafts[limit].limit.name.clone());
-
-    let findings = Findings::new(&rules.name);
-    loader.limits.report_needing_redis(&findings);
-    let mut needs_redis = Report::default();
-    needs_redis.add(&findings, &rules.text);
     let rules = (report.errors == 0).then(|| {
         let mut limits = loader.limits.drafts.into_iter().map(|draft| draft.limit).collect();
         let trees = envoy_ratelimit::limits::add(domains, &mut limits);
         let rules = Rules::new(limits, fingerprinter, effective_from, loader.files).with_trees(trees);
-        rules.with_issuers(loader.issuers.sound).with_exemptions(exemptions)
+        rules.with_issuers(loader.issuers.sound).with_exemptions(loader.exemptions)
     });
-    LoadResult { rules, report, needs_redis, not_compared, ignored }
+    LoadResult { rules, report, needs_redis, not_compared, held_back: Report::default(), owners, ignored }
 }
 
 impl Loader {
+    /// Returns a loader that has read nothing. `files` are the names of all files.
+    pub(super) fn new(files: Vec<String>, fingerprinter: Fingerprinter, now: Micros) -> Self {
+        Self {
+            limits: Limits::default(),
+            issuers: Issuers::default(),
+            exemptions: Vec::new(),
+            interner: Interner::default(),
+            fingerprinter,
+            now,
+            files,
+            file: None,
+            is_directory: false,
+            has_lints: false,
+            doubtful: None,
+            limits_are_known: true,
+        }
+    }
+
+    /// Reads the rules files. Returns them with their findings, and the problems of those that cannot be read.
+    fn read_all<'s>(&mut self, sources: &'s Sources) -> (Vec<(RulesFile<'s>, Findings)>, Report) {
+        let (mut files, mut unreadable) = (Vec::new(), Report::default());
+        for (number, file) in (0..).zip(sources.rules_files()) {
+            if let Some(problem) = file.problem {
+                unreadable.join(Report::of(problem.clone()));
+                self.limits_are_known = false;
+                continue;
+            }
+            let findings = Findings::with(&file.source.name, &Rc::new(Ignores::of_file(&file.source.text)));
+            self.file = Some(number);
+            self.limits.enter(&file);
+            // A mistake that ends the reading of a file is among its findings.
+            if self.rules_file(&file.source.text, &findings).is_err() {
+                self.limits_are_known = false;
+            }
+            files.push((file, findings));
+        }
+        self.limits.leave();
+        self.file = None;
+        (files, unreadable)
+    }
+
     fn rules_file(&mut self, text: &str, findings: &Findings) -> ReadResult<()> {
         const SMALLEST: &str = "the smallest valid file is `limits: {}`";
         let mut reader = Reader::without_tabs(text, findings)?;
         reader.root("a rules file", List::Rejected, SMALLEST)?;
         let root = reader.place();
         let (mut has_limits, mut has_early_overrides, mut has_unknown_key) = (false, false, false);
+        let (mut exempt, first) = (None, self.limits.drafts.len());
         let mut seen = SeenKeys::default();
         while let Some(key) = reader.key()? {
             match key.text.as_str() {
@@ -147,11 +180,12 @@ impl Loader {
                     has_limits = true;
                     self.limits(&mut reader, &key)?;
                 }
-                jwt::KEY => {
-                    let node = reader.node()?;
-                    self.issuers = jwt::read(&node, self.limits.named_files(), &self.files[0]);
+                jwt::KEY if self.limits.is_of_team() => {
+                    key.error("issuers of tokens are those of all teams", "move `jwt` to `base.yaml`");
+                    reader.skip()?;
                 }
-                exempt::KEY => self.exempt = Some(reader.node()?),
+                jwt::KEY => self.issuers = jwt::read(&reader.node()?, self.limits.named_files()),
+                exempt::KEY => exempt = Some(reader.node()?),
                 // It was read before the limits.
                 ignores::KEY => {
                     let (Ok(_) | Err(ReportedError)) = reader.node().and_then(|node| ignores::read(&node));
@@ -172,7 +206,7 @@ impl Loader {
             }
         }
         reader.end()?;
-        self.limits_are_known = has_limits;
+        self.limits_are_known &= has_limits;
         // An unknown key may be a misspelling of it.
         if !has_limits && !has_unknown_key {
             findings.error(root, "the file has no `limits`", "add `limits:` with the limits below it, or `limits: {}`");
@@ -185,17 +219,19 @@ impl Loader {
                 self.overrides(&mut reader, &key)?;
             }
         }
+        self.resolve(first, exempt.as_ref(), findings);
         Ok(())
     }
 
-    /// Finds the issuers of claims, and the limits of the exemptions, which it returns.
-    fn resolve(&mut self, findings: &Findings) -> Vec<Exemption> {
-        let Self { limits, issuers, limits_are_known, .. } = self;
-        for draft in &mut limits.drafts {
+    /// Finds the issuers of claims of the limits since `first`, and the limits of the exemptions.
+    fn resolve(&mut self, first: usize, exempt: Option<&Node>, findings: &Findings) {
+        let Self { limits, issuers, limits_are_known, file, .. } = self;
+        for draft in limits.drafts.iter_mut().skip(first) {
             jwt::resolve(&mut draft.limit, &draft.places, issuers, findings);
         }
-        let known = exempt::Known { limits, issuers, has_all_limits: *limits_are_known };
-        self.exempt.as_ref().map(|node| exempt::read(node, &known)).unwrap_or_default()
+        let known =
+            exempt::Known { limits, issuers, has_all_limits: *limits_are_known, file: file.unwrap_or_default() };
+        self.exemptions.extend(exempt.into_iter().flat_map(|node| exempt::read(node, &known)));
     }
 
     /// Reads the limits of a rules file and nothing else.
@@ -211,45 +247,52 @@ impl Loader {
     fn limits(&mut self, reader: &mut Reader<'_>, key: &Key) -> ReadResult<()> {
         let help = "write `Name: { count: 10, period: 1s }` below it, or `limits: {}`";
         reader.open("`limits`", Some(key), List::Rejected, help)?;
+        let first = self.limits.drafts.len();
         while let Some(name) = reader.key()? {
             let node = reader.node()?;
             self.limits.add(name, &node, &mut self.interner);
         }
-        self.limits.check_short_names();
-        if self.limits.drafts.is_empty() {
+        self.limits.check_short_names(first);
+        if self.limits.drafts.is_empty() && !self.is_directory {
             key.warning(Lint::NoLimits, "there are no limits: every request passes", "add one below `limits`");
         }
         Ok(())
     }
 
     /// Adds the findings of the lints about whole limits. They need limits without mistakes.
-    fn lint(&self, findings: &Findings, untested: &[String]) {
+    fn lint<'f>(&self, files: impl Iterator<Item = &'f Findings>, untested: &[String]) {
         let is_sound = |draft: &Draft| draft.by_is_known && draft.numbers_are_known && draft.settings.is_some();
         let drafts = &self.limits.drafts;
-        let ignores = findings.ignores();
+        // The findings of the file of a limit.
+        let of = |limit: usize| {
+            let findings = &drafts[limit].name.findings;
+            findings.ignores().enter(Some(limit));
+            findings
+        };
         if drafts.iter().all(is_sound) {
             let subjects: Vec<_> =
                 drafts.iter().map(|draft| Subject { limit: &draft.limit, places: &draft.places }).collect();
             for finding in lints::findings(&subjects) {
-                ignores.enter(Some(finding.limit));
-                findings.warning(finding.lint, finding.place, finding.message, finding.help);
+                of(finding.limit).warning(finding.lint, finding.place, finding.message, finding.help);
             }
             for (limit, draft) in drafts.iter().enumerate().filter(|(_, draft)| untested.contains(&draft.limit.name)) {
-                ignores.enter(Some(limit));
                 let message = format!("no test sees {} deny", quoted(&draft.limit.name));
-                findings.warning(Lint::UntestedLimit, draft.places.name, message, "add a test that does");
+                of(limit).warning(Lint::UntestedLimit, draft.places.name, message, "add a test that does");
             }
             for one in self.doubtful.iter().flat_map(DoubtfulOverrides::iter) {
-                ignores.enter(Some(one.limit));
+                of(one.limit);
                 one.look(&subjects, self.fingerprinter);
             }
         }
-        for (limit, lint, place) in ignores.unused() {
-            ignores.enter(limit);
-            let message = format!("`ignore_lints: [{}]` has nothing to silence", lint.name());
-            findings.warning(Lint::UnusedIgnore, place, message, "remove it");
+        for findings in files {
+            let ignores = findings.ignores();
+            for (limit, lint, place) in ignores.unused() {
+                ignores.enter(limit);
+                let message = format!("`ignore_lints: [{}]` has nothing to silence", lint.name());
+                findings.warning(Lint::UnusedIgnore, place, message, "remove it");
+            }
+            ignores.enter(None);
         }
-        ignores.enter(None);
     }
 
     fn overrides_file(&mut self, text: &str, file: u16, findings: &Findings) -> ReadResult<()> {
@@ -267,7 +310,13 @@ impl Loader {
     fn overrides(&mut self, reader: &mut Reader<'_>, key: &Key) -> ReadResult<()> {
         let help = "write `overrides: {}` if there are none";
         let is_list = reader.open("`overrides`", Some(key), List::Allowed, help)?;
-        self.entries(reader, is_list, 0)
+        self.entries(reader, is_list, self.file.unwrap_or_default())
+    }
+
+    /// Returns true if a name in a file of overrides is that of a team's limit. The team may remove the limit without waiting for those
+    /// who wrote the override.
+    pub(super) fn may_have_gone(&self, name: &str) -> bool {
+        self.is_directory && self.file.is_none() && name.contains('/')
     }
 
     /// Adds overrides one by one: of a million only one is a tree in memory.

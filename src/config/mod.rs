@@ -44,6 +44,7 @@ mod schema;
 #[cfg(test)]
 pub(crate) mod schema_page;
 mod settings;
+mod teams;
 mod warn_at;
 mod words;
 mod yaml;
@@ -59,7 +60,9 @@ pub use problem::{Place, Problem, Report, ReportStyles, Severity};
 pub use reload::{Change, Files, OverridesCopy, PollMode, Sources, Watcher};
 pub use schema::SCHEMA;
 pub use settings::{KnownFlag, Setting, settings};
+pub use teams::{BASE, OwnedFile};
 
+use crate::engine::limit::Limit;
 use crate::engine::limit::rules::Rules;
 use crate::engine::text::suggest;
 
@@ -87,19 +90,32 @@ pub struct LoadResult {
     pub needs_redis: Report,
     /// The number of overrides that the lints have not compared with other limits, as there are too many.
     pub not_compared: usize,
-    /// The silenced lints by limit; an empty name stands for the whole file.
+    /// The mistakes in files of a directory whose last good versions are in force, or that are left out.
+    pub held_back: Report,
+    /// The owners of the files of a directory, and whether the file of each is among them.
+    pub owners: Vec<(String, bool)>,
+    /// The silenced lints by limit; the name of a team with a slash stands for its whole file, and an empty one for other files.
     ignored: HashSet<(String, Lint)>,
 }
 
 impl LoadResult {
     /// Returns the result for unreadable files.
     pub fn broken(report: Report) -> Self {
-        Self { rules: None, report, needs_redis: Report::default(), not_compared: 0, ignored: HashSet::new() }
+        Self {
+            rules: None,
+            report,
+            needs_redis: Report::default(),
+            not_compared: 0,
+            held_back: Report::default(),
+            owners: Vec::new(),
+            ignored: HashSet::new(),
+        }
     }
 
     /// Returns whether the rules file silences a lint for a limit.
-    pub fn ignores(&self, limit: &str, lint: Lint) -> bool {
-        [limit, ""].iter().any(|name| self.ignored.contains(&((*name).to_owned(), lint)))
+    pub fn ignores(&self, limit: &Limit, lint: Lint) -> bool {
+        let file = limit.owner.as_deref().map(teams::prefix).unwrap_or_default();
+        [limit.name.clone(), file].into_iter().any(|name| self.ignored.contains(&(name, lint)))
     }
 
     /// Adds the errors for buckets in memory.

@@ -105,6 +105,11 @@ impl Loader {
     }
 
     fn report_unknown(&self, name: &str, key: &Key) {
+        if self.may_have_gone(name) {
+            let message = format!("no team has the limit {}", quoted(name));
+            key.warning(Lint::OverrideNeverApplies, message, "correct or remove it");
+            return;
+        }
         let help = match name {
             _ if key.findings.is_full() => String::new(),
             "" => "write a limit's name before the colon".into(),

@@ -27,7 +27,7 @@ const LONGEST_LINE: usize = 64 * 1024;
 const LONGEST_TEXT: usize = 400;
 
 /// The severity of a problem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// The rules do not load.
     Error,
@@ -36,7 +36,7 @@ pub enum Severity {
 }
 
 /// A place in a file. Lines and columns count from 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     pub line: u32,
     /// In characters.
@@ -56,7 +56,7 @@ impl Place {
 }
 
 /// One mistake.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Problem {
     pub severity: Severity,
     /// The name of the finding; every warning about rules has one.
@@ -112,6 +112,10 @@ impl Findings {
     }
 
     pub(super) fn ignores(&self) -> &Ignores {
+        &self.0.ignores
+    }
+
+    pub(super) fn shared_ignores(&self) -> &Rc<Ignores> {
         &self.0.ignores
     }
 

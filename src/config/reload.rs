@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime};
 use super::directory;
 use super::named_files::{self, NamedFile};
 use super::problem::Problem;
+use super::teams::{self, OwnedFile};
 use super::{Source, read, read_from, read_rules};
 
 /// A file that changed less than this before it was read may change again without a later timestamp: file systems' clocks
@@ -63,6 +64,8 @@ pub struct OverridesCopy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Sources {
     pub limits: Option<Source>,
+    /// The files of a directory in place of `limits`.
+    pub teams: Vec<OwnedFile>,
     pub overrides: Vec<Source>,
     pub envoy_ratelimit: Vec<Source>,
     /// The other files that the rules file names.
@@ -76,12 +79,15 @@ impl Files {
         let mut overrides: Vec<Source> = all(&self.overrides)?;
         overrides.extend(self.copies.iter().filter_map(OverridesCopy::read).collect::<Result<Vec<_>, _>>()?);
         let envoy_ratelimit = all(&directory::expand(&self.envoy_ratelimit)?)?;
+        if let Some(teams) = self.directory().map(teams::read).transpose()? {
+            return Ok(Sources { teams, overrides, envoy_ratelimit, ..Sources::default() });
+        }
         let limits = self.limits.as_deref().map(read_rules).transpose()?;
         let named_files = match (&self.limits, &limits) {
             (Some(path), Some(source)) => named_files::read_all(path, &source.text),
             _ => Vec::new(),
         };
-        Ok(Sources { limits, overrides, envoy_ratelimit, named_files })
+        Ok(Sources { limits, overrides, envoy_ratelimit, named_files, ..Sources::default() })
     }
 
     /// Reads all files, the limits from `input`. The files that it names are relative to the working directory.
@@ -92,11 +98,23 @@ impl Files {
         Ok(Sources { limits: Some(limits), named_files, ..others.read()? })
     }
 
+    /// Returns whether the rules are those of a directory with this file.
+    pub fn has_rules_of(&self, file: &Path) -> bool {
+        self.directory().is_some_and(|directory| file.parent() == Some(directory))
+    }
+
+    /// Returns the directory of rules files, if there is one.
+    fn directory(&self) -> Option<&Path> {
+        self.limits.as_deref().filter(|path| path.is_dir())
+    }
+
     /// Returns the files. A directory that cannot be listed stands for itself: reading it reports why.
     fn paths(&self) -> Vec<PathBuf> {
         let domains = directory::expand(&self.envoy_ratelimit).unwrap_or_else(|_| self.envoy_ratelimit.clone());
+        let limits =
+            directory::expand(self.limits.as_slice()).unwrap_or_else(|_| self.limits.clone().into_iter().collect());
         let copies = self.copies.iter().filter(|copy| copy.path.exists()).map(|copy| &copy.path);
-        self.limits.iter().chain(&self.overrides).chain(copies).cloned().chain(domains).collect()
+        limits.into_iter().chain(self.overrides.iter().chain(copies).cloned()).chain(domains).collect()
     }
 }
 
@@ -165,11 +183,14 @@ impl Watcher {
                 return Change::Unreadable(problem);
             }
         };
-        self.named_files = self
-            .files
-            .limits
-            .as_deref()
-            .map_or_else(Vec::new, |limits| named_files::paths(limits, &sources.named_files));
+        let named = |limits: &Path| {
+            let of_teams = sources
+                .teams
+                .iter()
+                .flat_map(|file| named_files::paths(Path::new(&file.source.name), &file.named_files));
+            of_teams.chain(named_files::paths(limits, &sources.named_files)).collect()
+        };
+        self.named_files = self.files.limits.as_deref().map_or_else(Vec::new, named);
         // Stamps that changed while the files were read, or may not change with the files, are useless at the next poll.
         let stamps = before.filter(|stamps| Some(stamps) == self.stamps().as_ref() && settled(stamps, now));
         let hash = hash(&sources);

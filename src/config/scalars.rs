@@ -6,6 +6,7 @@ use super::node::{Node, Value};
 use super::problem::{ReadResult, quoted};
 use super::suggest::did_you_mean;
 use crate::engine::algorithms::micros::EXACT;
+use crate::engine::limit::WHOLE_SHARE;
 use crate::engine::text::duration;
 
 impl Node {
@@ -92,6 +93,19 @@ pub(super) fn decimal(text: &str, places: usize) -> Option<u32> {
     let digits = |text: &str, most| (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_decimal = digits(whole, 4) && digits(fraction, places);
     is_decimal.then(|| format!("{whole}{fraction:0<places$}").parse().ok())?
+}
+
+/// Reads a percentage with up to four decimals, in parts of [`WHOLE_SHARE`].
+pub(super) fn share(node: &Node) -> ReadResult<u32> {
+    let given = node.text()?;
+    let parsed = given.strip_suffix('%').and_then(|number| decimal(number, 4)).filter(|parts| *parts <= WHOLE_SHARE);
+    parsed.ok_or_else(|| {
+        let help = match given.parse::<f64>() {
+            Ok(number) if (0.0..=100.0).contains(&number) => format!("write {given}%"),
+            _ => "use 0% to 100% with up to four decimals, such as 0.5%".to_owned(),
+        };
+        node.error(format!("invalid percentage {}", quoted(given)), help)
+    })
 }
 
 fn number(text: &str, plain: bool) -> Result<u64, (&'static str, String)> {

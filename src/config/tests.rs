@@ -14,6 +14,7 @@ mod lints;
 mod overrides;
 mod rule_tests;
 mod server_only;
+mod teams;
 
 /// 2026-11-20, so that expiry does not depend on the day of the test.
 const NOW: Micros = Micros(1_795_132_800_000_000);

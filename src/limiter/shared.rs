@@ -200,6 +200,8 @@ impl Snapshot {
     fn new(rules: Rules, metrics: &Metrics, denial_log: &Arc<DenialLog>) -> Self {
         let reviewed = |limit: &'_ Limit| limit.review_by.map(|end| end.0 / 1_000_000);
         metrics.set_reviews(rules.limits().iter().filter_map(|limit| Some((limit.name.as_str(), reviewed(limit)?))));
+        let limits = rules.limits().iter();
+        metrics.set_owners(limits.filter_map(|limit| Some((limit.name.as_str(), limit.owner.as_deref()?))));
         let settles = |limit: &Limit| limit.response_cost.as_ref().map(|_| metrics.settlements(&limit.name));
         let candidates = |limit: &Limit| {
             limit.candidates.iter().map(|candidate| metrics.candidate(&candidate.label(&limit.name))).collect()

@@ -50,6 +50,14 @@ pub(crate) fn limit(limit: &Limit) -> Value {
         numbers(&candidate.allowance, &mut beside);
         *of_candidate(&mut value, candidate.name.as_deref()) = beside;
     }
+    owned(limit, value)
+}
+
+/// Adds the owner of a limit that has one.
+pub(crate) fn owned(limit: &Limit, mut value: Value) -> Value {
+    if let Some(owner) = &limit.owner {
+        value["owner"] = (**owner).into();
+    }
     value
 }
 
@@ -145,7 +153,7 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
         if let Explanation::Banned(left) = explanation {
             value["blocked_for"] = left.ceil_seconds().into();
         }
-        return value;
+        return owned(limit, value);
     };
     let place = |origin: &OverrideOrigin| json!({ "place": rules.place_of(origin), "comment": origin.comment });
     let origin = given_by.as_ref().map(place);
@@ -177,7 +185,7 @@ fn explained(rules: &Rules, limit: &Limit, request: &Request<'_>, explanation: &
         }
         *of_candidate(&mut value, name.as_deref()) = candidate;
     }
-    value
+    owned(limit, value)
 }
 
 /// Adds the members that tell an allowance.

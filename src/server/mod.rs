@@ -30,6 +30,7 @@ use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::metrics::ListenerKind;
 
 pub(crate) mod collector;
+pub mod compiler;
 mod control;
 pub mod descriptors;
 mod handover;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::time::sleep;
 
-use super::reload::Compiler;
+use super::compiler::Compiler;
 use crate::config::{Files, OverridesCopy, Report};
 use crate::http::{FetchError, Fetched, Fetcher};
 use crate::limiter::Shared;

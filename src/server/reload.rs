@@ -1,22 +1,12 @@
 //! Reloads the rules when their files change.
 
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::sync::Arc;
-
-use parking_lot::Mutex;
-
+use super::compiler::{Compiler, RulesOptions, override_reader, within};
 use crate::clock::Clock;
-use crate::config::{
-    self, Change, Definitions, Files, Lint, LoadResult, PollMode, Problem, Report, Severity, Sources, Watcher, load,
-};
+use crate::config::{self, Change, Files, LoadResult, PollMode, Report, Watcher};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::limit::Limit;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::live::OverrideReader;
-use crate::engine::limit::rules::Rules;
-use crate::engine::request::part::Part;
 use crate::limiter::Shared;
-use crate::message::underscores::Underscores;
 
 /// Watches the rules files. Its calls block, so it runs on a thread of its own.
 pub struct Reloader {
@@ -26,31 +16,8 @@ pub struct Reloader {
     reviewed: Micros,
     /// Reads live overrides by the files that were read first, until it is taken.
     reader: Option<OverrideReader>,
-}
-
-/// Compiles the files of the rules for this process. Clones share what is compiled ahead.
-#[derive(Clone)]
-pub struct Compiler {
-    options: RulesOptions,
-    fingerprinter: Fingerprinter,
-    clock: Clock,
-    /// The rules that a check of new overrides has compiled, for the reload that follows, and the hash of their files. A million overrides
-    /// take seconds.
-    ahead: Arc<Mutex<Option<(u64, LoadResult)>>>,
-}
-
-/// Options of the rules in this process.
-#[derive(Clone, Copy, Debug)]
-pub struct RulesOptions {
-    /// Count and report, but deny nothing.
-    pub shadow: bool,
-    /// True if buckets live in Redis: queues and scripts need it.
-    pub has_redis: bool,
-    /// True if a proxy listener is open. The other listeners do not see requests end, so without it `concurrency` limits
-    /// are an error.
-    pub sees_ends: bool,
-    /// The treatment of headers with underscores in their names.
-    pub underscores: Underscores,
+    /// The mistakes in files of a directory, which were logged.
+    held_back: Report,
 }
 
 /// The result of a reload.
@@ -58,6 +25,8 @@ pub struct RulesOptions {
 pub enum ReloadResult {
     Unchanged,
     Replaced,
+    /// New rules are in force, but for these broken files of a directory.
+    Partly(Report),
     /// The files are broken or unreadable; the last good rules stay in force.
     Broken(Report),
 }
@@ -69,14 +38,15 @@ impl Reloader {
         let mut reader = None;
         let loaded = match watcher.poll(PollMode::Always) {
             Change::New(sources) => {
+                let (loaded, sources) = compiler.compile(sources);
                 reader = Some(override_reader(&sources, compiler.fingerprinter));
-                compiler.compile(&sources)
+                loaded
             }
             Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
             Change::Same => LoadResult::broken(Report::default()),
         };
         let reviewed = loaded.rules.as_ref().map_or(Micros(0), |rules| rules.effective_from);
-        (Self { watcher, compiler, reviewed, reader }, loaded)
+        (Self { watcher, compiler, reviewed, reader, held_back: Report::default() }, loaded)
     }
 
     /// Gives up how live overrides are read by the files that were read first.
@@ -93,12 +63,13 @@ impl Reloader {
                 "the review date of the limit `{limit}`, {day}, has passed: review it, then move `review_by` or remove it"
             );
         }
-        let mut reader = None;
+        let (mut reader, before) = (None, self.compiler.owners());
         let loaded = match self.watcher.poll(mode) {
             Change::Same => return ReloadResult::Unchanged,
             Change::New(sources) => {
+                let (loaded, sources) = self.compiler.compile(sources);
                 reader = Some(override_reader(&sources, self.compiler.fingerprinter));
-                self.compiler.compile(&sources)
+                loaded
             }
             Change::Unreadable(problem) => LoadResult::broken(Report::of(problem)),
         };
@@ -111,9 +82,22 @@ impl Reloader {
         tracing::info!(limits = rules.limits().len(), "new rules are in force");
         self.reviewed = rules.effective_from;
         shared.replace(rules, reader);
-        shared.metrics().server.reloaded(true);
         shared.metrics().server.reload_timestamp.set(seconds(&self.compiler.clock));
-        ReloadResult::Replaced
+        let after = self.compiler.owners();
+        for owner in before.iter().filter(|owner| !after.contains(owner)) {
+            tracing::warn!(owner, "the file of this owner is gone, and its limits with it");
+        }
+        shared.metrics().server.set_files(&loaded.owners);
+        let held_back = loaded.held_back;
+        let is_known = std::mem::replace(&mut self.held_back, held_back.clone()) == held_back;
+        shared.metrics().server.reloaded(held_back.errors == 0);
+        if held_back.errors == 0 {
+            return ReloadResult::Replaced;
+        }
+        if !is_known {
+            tracing::error!("these files are broken, so their last good versions stay in force, if any:\n{held_back}");
+        }
+        ReloadResult::Partly(held_back)
     }
 }
 
@@ -144,87 +128,6 @@ pub fn check(files: &Files, options: RulesOptions, clock: &Clock) -> LoadResult 
     }
 }
 
-impl Compiler {
-    pub fn new(options: RulesOptions, fingerprinter: Fingerprinter, clock: Clock) -> Self {
-        Self { options, fingerprinter, clock, ahead: Arc::default() }
-    }
-
-    /// Checks overrides from `url` with the other files, and keeps the rules for the reload that follows. The error has the mistakes.
-    pub fn check_overrides(&self, files: &Files, url: &str, text: String) -> Result<(), Report> {
-        let mut sources = files.read().map_err(Report::of)?;
-        sources.set_overrides(url, text);
-        let loaded = compile(&sources, self.options, self.fingerprinter, &self.clock);
-        if loaded.rules.is_none() {
-            return Err(loaded.report);
-        }
-        *self.ahead.lock() = Some((hash(&sources), loaded));
-        Ok(())
-    }
-
-    /// Compiles the files, unless they were compiled ahead. What was compiled of others is dropped first.
-    fn compile(&self, sources: &Sources) -> LoadResult {
-        let ahead = self.ahead.lock().take();
-        match ahead.filter(|(of, _)| *of == hash(sources)) {
-            Some((_, loaded)) => loaded,
-            None => compile(sources, self.options, self.fingerprinter, &self.clock),
-        }
-    }
-}
-
-/// An attacker who controls both texts can write any overrides anyway, so a collision gains nothing.
-fn hash(sources: &Sources) -> u64 {
-    BuildHasherDefault::<DefaultHasher>::default().hash_one(sources)
-}
-
-fn override_reader(sources: &Sources, fingerprinter: Fingerprinter) -> OverrideReader {
-    let definitions = Definitions::new(sources, fingerprinter);
-    Arc::new(move |texts, now| definitions.read(texts, now))
-}
-
-fn compile(sources: &Sources, options: RulesOptions, fingerprinter: Fingerprinter, clock: &Clock) -> LoadResult {
-    within(load(sources, fingerprinter, clock.now()), sources, options)
-}
-
-/// Adds the problems that rules have in this process.
-fn within(loaded: LoadResult, sources: &Sources, options: RulesOptions) -> LoadResult {
-    let mut loaded = if options.has_redis { loaded } else { loaded.in_memory() };
-    let (mut rules, mut report) = (loaded.rules.take(), std::mem::take(&mut loaded.report));
-    let file = sources.limits.as_ref().map_or("", |source| &source.name);
-    let unseen = rules.iter().flat_map(Rules::limits).find(|limit| !options.sees_ends && limit.counts_in_flight());
-    if let Some(limit) = unseen {
-        let message = format!(
-            "`{}` counts requests in flight, which needs the proxy (`--upstream`): other listeners do not see when a request ends",
-            limit.name
-        );
-        let help = "open the proxy with `--upstream`, or limit by a rate";
-        report.problems.insert(0, Problem::of_file(file, message, help));
-        report.errors += 1;
-        rules = None;
-    } else if options.underscores != Underscores::Keep {
-        let unread =
-            rules.iter().flat_map(Rules::limits).filter(|limit| !loaded.ignores(&limit.name, Lint::UnderscoreHeader));
-        let unread = unread.filter_map(|limit| underscored(limit, file));
-        let before = report.problems.len();
-        report.problems.extend(unread);
-        report.warnings += report.problems.len() - before;
-    }
-    loaded.rules = if options.shadow { rules.map(Rules::in_shadow) } else { rules };
-    loaded.report = report;
-    loaded
-}
-
-/// Warns of a limit that reads a header with an underscore in its name: such headers never reach the rules.
-fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
-    let name = limit.parts().find_map(|(_, part)| match part {
-        Part::Header(name) if name.as_str().contains('_') => Some(name),
-        _ => None,
-    })?;
-    let message = format!("`{}` reads `{name}`, but headers with underscores never reach the rules", limit.name);
-    let help = "use hyphens in the header's name, or start with `--underscores keep`";
-    let lint = Some(Lint::UnderscoreHeader);
-    Some(Problem { severity: Severity::Warning, lint, ..Problem::of_file(file, message, help) })
-}
-
 /// Returns the wall time in seconds since the Unix epoch.
 pub fn seconds(clock: &Clock) -> i64 {
     i64::try_from(clock.now().0 / 1_000_000).unwrap_or(i64::MAX)
@@ -232,10 +135,14 @@ pub fn seconds(clock: &Clock) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::Ordering;
 
+    use super::super::compiler::compile;
     use super::*;
-    use crate::config::{OverridesCopy, Source};
+    use crate::config::{OverridesCopy, Source, Sources};
+    use crate::engine::limit::rules::Rules;
+    use crate::message::underscores::Underscores;
     use crate::store::memory::MemoryStore;
     use crate::telemetry::metrics::Metrics;
 
@@ -287,7 +194,7 @@ mod tests {
         assert_eq!(reload(), (Some(1), 1, false));
         // Others in their place show that they are not compiled again.
         let other = Source { name: "limits.yaml".into(), text: LIMITS.replace("count: 1", "count: 7") };
-        let other = compiler.compile(&Sources { limits: Some(other), ..Sources::default() });
+        let other = compiler.settle(Sources { limits: Some(other), ..Sources::default() });
         compiler.check_overrides(&files, &url, "{}".to_owned()).unwrap();
         compiler.ahead.lock().as_mut().unwrap().1 = other;
         std::fs::write(&copy, "{}").unwrap();
@@ -342,7 +249,7 @@ mod tests {
                 assert!(report.to_string().contains("other listeners do not see when a request ends"), "{report}");
                 false
             }
-            ReloadResult::Unchanged => panic!("it has changed"),
+            other => panic!("{other:?}"),
         };
         assert_eq!([is_loaded, is_reloaded], expected, "{texts:?}");
     }

@@ -37,7 +37,7 @@ const INPUT: &str = "-";
 // A variable that is meant for `weir serve` must not make a check of files depend on a server.
 #[command(mut_arg("store", |store| store.env(Resettable::Reset)), mut_arg("shadow", |shadow| shadow.hide(true)))]
 pub struct Args {
-    /// Rules files, each validated separately, or `-` for standard input; without one, those that `weir serve` would read
+    /// Rules files and directories of them, each validated separately, or `-` for standard input; without one, those that `weir serve` would read
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 
@@ -127,8 +127,10 @@ fn check(files: &Files, palette: Palette) -> Result<(Checked, Option<Rules>), Fa
             return Ok((Checked { name, report: Report::of(problem), ..Checked::default() }, None));
         }
     };
-    let named = sources.limits.as_ref().map_or(sources.envoy_ratelimit.as_slice(), std::slice::from_ref);
-    let name = joined(named.iter().map(|source| &source.name), ", ");
+    let name = match sources.rules_name() {
+        name if name.is_empty() => joined(sources.envoy_ratelimit.iter().map(|source| &source.name), ", "),
+        name => name,
+    };
     let mut differences = Vec::new();
     let tested = test::run_in_memory(&sources, &mut differences, palette);
     let untested = tested.as_ref().map_or(&[][..], |tested| tested.unseen.as_slice());

@@ -50,7 +50,8 @@ impl Rulebook {
         let text = text.map_or("", |text| text.trim()).trim_start_matches(['-', ' ', '{']);
         let name = format!("{}:", limit.name);
         let unquoted = text.trim_start_matches(['"', '\'']);
-        let id = match unquoted.strip_prefix(&name) {
+        let own = format!("{}:", limit.own_name());
+        let id = match unquoted.strip_prefix(&name).or_else(|| unquoted.strip_prefix(&own)) {
             // A key ends at the first colon before a space or the line's end.
             Some(rest) => {
                 let end = rest.find(": ").or_else(|| rest.strip_suffix(':').map(str::len)).unwrap_or(rest.len());
@@ -64,9 +65,7 @@ impl Rulebook {
 
 /// The lines of each file, in the order of the rules' origins.
 fn lines(sources: &Sources) -> Vec<Vec<String>> {
-    let of = |source: &Source| source.text.lines().map(str::to_owned).collect();
-    let limits = sources.limits.as_ref().map_or_else(Vec::new, of);
-    std::iter::once(limits).chain(sources.overrides.iter().map(of)).collect()
+    sources.all_files().map(|source| source.text.lines().map(str::to_owned).collect()).collect()
 }
 
 fn standard_input(input: &mut dyn Read) -> Result<Source, Failure> {

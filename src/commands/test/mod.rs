@@ -24,7 +24,7 @@ use super::rules_flags::RulesArgs;
 use super::runtime::block_on;
 use super::store_flags::StoreArgs;
 use crate::clock::Clock;
-use crate::config::{self, Files, Problem, Source, Sources, rule_tests};
+use crate::config::{self, Files, Problem, Source, Sources, directory, rule_tests};
 use crate::engine::limit::rules::Rules;
 
 mod asking;
@@ -48,7 +48,7 @@ const STORE_TIMEOUT: Duration = Duration::from_mins(1);
 #[command(mut_arg("store", |store| store.env(Resettable::Reset)))]
 #[command(mut_arg("shadow", |shadow| shadow.env(Resettable::Reset).hide(true)))]
 pub struct Args {
-    /// Rules files with `tests`, files of tests that name their rules in `limits`, and scenarios in JSON Lines [default: the
+    /// Rules files with `tests`, directories of them, files of tests that name their rules in `limits`, and scenarios in JSON Lines [default: the
     /// rules of `weir serve`]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -121,19 +121,22 @@ pub(super) struct TestedFile {
 
 /// Runs the tests in a rules file in memory, and prints what differs. Beside limits that do not work in memory, none is run.
 pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write, palette: Palette) -> Result<TestedFile, Failure> {
-    let Some(limits) = &sources.limits else { return Ok(TestedFile::default()) };
-    let suite = Suite::within(limits, sources)?;
-    if suite.tests.is_empty() {
+    let files = sources.limits.iter().chain(sources.teams.iter().map(|file| &file.source));
+    let suites = files.map(|source| Suite::within(source, sources)).collect::<Result<Vec<_>, _>>()?;
+    let tests = suites.iter().map(|suite| suite.tests.len()).sum();
+    if tests == 0 {
         return Ok(TestedFile::default());
     }
-    if suite.needs_redis {
-        let tally = Some(Tally { not_run: suite.tests.len(), ..Tally::default() });
+    if suites.iter().any(|suite| suite.needs_redis) {
+        let tally = Some(Tally { not_run: tests, ..Tally::default() });
         return Ok(TestedFile { tally, ..TestedFile::default() });
     }
     let stores = StoreSource::memory();
     let (mut seen, mut results) = (DenialsSeen::default(), Results::new(out, palette, Format::Text));
-    let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, &mut results, &mut seen)));
-    ran.map_err(Failure::could_not_start)??;
+    for suite in suites {
+        let ran = block_on(LocalSet::new().run_until(run_suite(suite, None, &stores, &mut results, &mut seen)));
+        ran.map_err(Failure::could_not_start)??;
+    }
     let tally = results.tally();
     let unseen = if tally.failed == 0 { seen.unseen() } else { Vec::new() };
     Ok(TestedFile { tally: Some(tally), unseen, failures: results.failures() })
@@ -142,7 +145,7 @@ pub(super) fn run_in_memory(sources: &Sources, out: &mut dyn Write, palette: Pal
 /// Returns whether the tests of a text pass in memory with these rules.
 pub(super) fn passes(tests: &str, rules: Rules) -> Result<bool, Failure> {
     let source = Source { name: "tests".to_owned(), text: tests.to_owned() };
-    let tests = rule_tests::tests(&source, &rules)?;
+    let tests = rule_tests::tests(&source, None, &rules)?;
     let suite = Suite { name: source.name.clone(), rules_name: source.name, tests, rules, needs_redis: false };
     let (stores, mut seen, mut sink) = (StoreSource::memory(), DenialsSeen::default(), std::io::sink());
     let mut results = Results::new(&mut sink, Palette::default(), Format::Text);
@@ -163,7 +166,7 @@ async fn run_all(
     let (mut player, mut seen) = (None, DenialsSeen::default());
     let palette = if args.format == Format::Text { Palette::out() } else { Palette::default() };
     let mut results = Results::new(out, palette, args.format);
-    for path in &named {
+    for (path, files) in &expanded(&named, files)? {
         let source = config::read_rules(path)?;
         let mut has_none = source.text.trim().is_empty();
         if is_scenarios(path, &source.text) {
@@ -215,6 +218,18 @@ async fn run_all(
         return Err(Failure::bad_input(format!("--require-denials: {}", told.trim_start_matches("; "))));
     }
     Ok(if tally.failed == 0 && is_enough { ExitCode::Success } else { ExitCode::BadInput })
+}
+
+/// Returns the files with tests, those of directories included, and for each the files of the rules.
+fn expanded(named: &[&Path], files: &Files) -> Result<Vec<(PathBuf, Files)>, Problem> {
+    let mut all = Vec::new();
+    for path in named {
+        for file in directory::expand(&[path.to_path_buf()])? {
+            let limits = if file == *path { files.limits.clone() } else { Some(path.to_path_buf()) };
+            all.push((file, Files { limits, ..files.clone() }));
+        }
+    }
+    Ok(all)
 }
 
 fn summarize(Tally { passed, failed, .. }: Tally, out: &mut dyn Write) -> io::Result<()> {

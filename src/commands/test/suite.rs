@@ -49,8 +49,9 @@ impl Suite {
         let loaded = config::load(sources, Fingerprinter::new((0, 0)), Micros(0));
         let LoadResult { rules, report, needs_redis, .. } = loaded;
         let Some(rules) = rules else { return Err(report.into()) };
-        let tests = rule_tests::tests(source, &rules)?;
-        let rules_name = sources.limits.as_ref().map_or_else(|| source.name.clone(), |limits| limits.name.clone());
+        let tests = rule_tests::tests(source, sources.team_of(&source.name), &rules)?;
+        let rules_name = Some(sources.rules_name()).filter(|name| !name.is_empty());
+        let rules_name = rules_name.unwrap_or_else(|| source.name.clone());
         Ok(Self { name: source.name.clone(), rules_name, tests, rules, needs_redis: needs_redis.errors > 0 })
     }
 }
@@ -58,6 +59,7 @@ impl Suite {
 /// The files of the rules that the tests of a file are about.
 pub(super) fn tested_files(source: &Source, files: &Files) -> Result<Files, Failure> {
     Ok(match rule_tests::tested_rules(source)? {
+        TestedRules::Own if files.has_rules_of(Path::new(&source.name)) => files.clone(),
         TestedRules::Own => Files { limits: Some(source.name.clone().into()), ..files.clone() },
         TestedRules::Of { limits, overrides } => beside(Path::new(&source.name), files, limits.as_deref(), &overrides),
     })

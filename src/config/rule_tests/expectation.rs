@@ -6,9 +6,8 @@ use super::super::problem::{ReadResult, quoted};
 use super::super::scalars::one_of;
 use super::super::suggest::{did_you_mean, nearest};
 use super::subject::status;
-use super::{check_limit_name, limit_name, span};
+use super::{Known, span};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::limit::Limit;
 use crate::engine::limit::candidate::Candidate;
 use crate::message::headers;
 
@@ -116,7 +115,7 @@ impl LimitVerdict {
 }
 
 /// Reads `expect`. Counts need a step that is repeated.
-pub(super) fn read(node: &Node, limits: &[Limit], is_repeated: bool) -> ReadResult<Expectation> {
+pub(super) fn read(node: &Node, limits: Known<'_>, is_repeated: bool) -> ReadResult<Expectation> {
     if let Value::Scalar { .. } = &node.value {
         return Ok(Expectation { allowed: Some(one_of(&VERDICTS)(node)?), ..Expectation::default() });
     }
@@ -165,15 +164,15 @@ fn check_compares(what: &str, node: &Node, help: &str) -> ReadResult<()> {
 }
 
 /// Reads the verdict and the limit that binds: `verdict` and `limit`, or both in `allow: NAME` or `deny: NAME`.
-fn verdict(map: &Mapping<'_>, limits: &[Limit]) -> ReadResult<(Option<bool>, Option<String>)> {
+fn verdict(map: &Mapping<'_>, limits: Known<'_>) -> ReadResult<(Option<bool>, Option<String>)> {
     match map.all(&["verdict", "allow", "deny"])[..] {
-        [] => Ok((None, map.read("limit", |node| limit_name(node, limits))?)),
+        [] => Ok((None, map.read("limit", |node| limits.name(node))?)),
         [(key, node)] if key.text == "verdict" => {
-            let (allowed, limit) = (one_of(&VERDICTS)(node), map.read("limit", |node| limit_name(node, limits)));
+            let (allowed, limit) = (one_of(&VERDICTS)(node), map.read("limit", |node| limits.name(node)));
             Ok((Some(allowed?), limit?))
         }
         [(key, node)] => {
-            let limit = limit_name(node, limits);
+            let limit = limits.name(node);
             if let Some((other, _)) = map.get("limit") {
                 let message = format!("{} names the limit already", quoted(&key.text));
                 return Err(other.error(message, "remove `limit`"));
@@ -186,14 +185,14 @@ fn verdict(map: &Mapping<'_>, limits: &[Limit]) -> ReadResult<(Option<bool>, Opt
     }
 }
 
-fn limit(name: &Key, node: &Node, limits: &[Limit]) -> ReadResult<LimitExpectation> {
-    let known = check_limit_name(&name.text, limits).map_err(|(message, help)| name.error(message, help));
+fn limit(name: &Key, node: &Node, limits: Known<'_>) -> ReadResult<LimitExpectation> {
+    let known = limits.find(&name.text).map_err(|(message, help)| name.error(message, help));
     let word = |node: &Node| match &node.value {
         Value::Scalar { .. } => one_of(&LIMIT_VERDICTS)(node),
         _ => Err(node.error("expected a word", did_you_mean("", LIMIT_VERDICTS.map(|(word, _)| word)))),
     };
     let mut limit = LimitExpectation {
-        name: name.text.clone(),
+        name: known.map_or_else(|_| name.text.clone(), |known| known.name.clone()),
         verdict: None,
         id: None,
         burst: None,
@@ -205,7 +204,7 @@ fn limit(name: &Key, node: &Node, limits: &[Limit]) -> ReadResult<LimitExpectati
     };
     if !matches!(node.value, Value::Map(_)) {
         limit.verdict = Some(word(node)?);
-        return known.map(|()| limit);
+        return known.map(|_| limit);
     }
     let map = Mapping::of(node, "a limit in `expect`", &LIMIT_KEYS)?;
     check_compares(&quoted(&name.text), node, "write `allow`, or a map such as `{ remaining: 3 }`")?;
@@ -213,12 +212,10 @@ fn limit(name: &Key, node: &Node, limits: &[Limit]) -> ReadResult<LimitExpectati
     let (burst, remaining) = (map.read("burst", Node::whole), map.read("remaining", Node::whole));
     let (retry_after, reset_after) = (map.read("retry_after", wait), map.read("reset_after", wait));
     let delay = map.read("delay", span);
-    known?;
-    let candidates =
-        limits.iter().find(|limit| limit.name == name.text).map(|limit| candidates(&map, &limit.candidates));
+    let candidates = candidates(&map, &known?.candidates);
     (limit.verdict, limit.id, limit.burst, limit.remaining) = (verdict?, id?, burst?, remaining?);
     (limit.retry_after, limit.reset_after, limit.delay) = (retry_after?, reset_after?, delay?);
-    limit.candidates = candidates.transpose()?.unwrap_or_default();
+    limit.candidates = candidates?;
     Ok(limit)
 }
 

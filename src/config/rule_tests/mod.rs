@@ -62,9 +62,11 @@ pub fn tested_rules(source: &Source) -> Result<TestedRules, Report> {
 }
 
 /// Reads the tests of a file, which must fit these rules. The error has all mistakes.
-pub fn tests(source: &Source, rules: &Rules) -> Result<Vec<RuleTest>, Report> {
+///
+/// In the file of a team, the names of its limits need no prefix.
+pub fn tests(source: &Source, team: Option<&str>, rules: &Rules) -> Result<Vec<RuleTest>, Report> {
     let findings = Findings::new(&source.name);
-    let tests = read_tests(&source.text, rules.limits(), &findings);
+    let tests = read_tests(&source.text, Known { limits: rules.limits(), team }, &findings);
     let mut report = Report::default();
     report.add(&findings, &source.text);
     tests.ok().filter(|_| report.errors == 0).ok_or(report)
@@ -119,7 +121,7 @@ fn read_head(text: &str, findings: &Findings) -> ReadResult<TestedRules> {
     Ok(TestedRules::Of { limits, overrides: paths })
 }
 
-fn read_tests(text: &str, limits: &[Limit], findings: &Findings) -> ReadResult<Vec<RuleTest>> {
+fn read_tests(text: &str, limits: Known<'_>, findings: &Findings) -> ReadResult<Vec<RuleTest>> {
     let mut reader = Reader::without_tabs(text, findings)?;
     reader.root("a file of tests", List::Rejected, HELP)?;
     if reader.find("tests")?.is_none() {
@@ -135,7 +137,7 @@ fn read_tests(text: &str, limits: &[Limit], findings: &Findings) -> ReadResult<V
     Ok(tests)
 }
 
-fn read_test(name: &str, node: &Node, limits: &[Limit]) -> ReadResult<RuleTest> {
+fn read_test(name: &str, node: &Node, limits: Known<'_>) -> ReadResult<RuleTest> {
     let (steps, epoch) = match &node.value {
         Value::Map(_) => {
             let map = Mapping::of(node, "a test", &TEST_KEYS)?;
@@ -167,19 +169,29 @@ fn span(node: &Node) -> ReadResult<Micros> {
     Err(node.error("times are whole microseconds", "round it to 1us"))
 }
 
-/// Reads the name of a limit of the rules.
-fn limit_name(node: &Node, limits: &[Limit]) -> ReadResult<String> {
-    let name = node.text()?;
-    check_limit_name(name, limits).map_err(|(message, help)| node.error(message, help))?;
-    Ok(name.to_owned())
+/// The limits that tests can name.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'r> {
+    limits: &'r [Limit],
+    /// The team whose file has the tests.
+    team: Option<&'r str>,
 }
 
-/// The error is a message and a help text.
-fn check_limit_name(name: &str, limits: &[Limit]) -> Result<(), (String, String)> {
-    if limits.iter().any(|limit| limit.name == name) {
-        return Ok(());
+impl<'r> Known<'r> {
+    /// The error is a message and a help text.
+    fn find(self, name: &str) -> Result<&'r Limit, (String, String)> {
+        let is_own = |limit: &&Limit| limit.owner.as_deref() == self.team && limit.own_name() == name;
+        let found = self.limits.iter().find(is_own).or_else(|| self.limits.iter().find(|limit| limit.name == name));
+        found.ok_or_else(|| {
+            let help = nearest(name, self.limits.iter().map(|limit| limit.name.as_str()))
+                .map_or_else(|| "add it under `limits`".to_owned(), |near| format!("did you mean `{near}`?"));
+            (format!("unknown limit {}", quoted(name)), help)
+        })
     }
-    let help = nearest(name, limits.iter().map(|limit| limit.name.as_str()))
-        .map_or_else(|| "add it under `limits`".to_owned(), |near| format!("did you mean `{near}`?"));
-    Err((format!("unknown limit {}", quoted(name)), help))
+
+    /// Reads the name of a limit.
+    fn name(self, node: &Node) -> ReadResult<String> {
+        let found = self.find(node.text()?).map_err(|(message, help)| node.error(message, help))?;
+        Ok(found.name.clone())
+    }
 }

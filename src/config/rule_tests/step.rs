@@ -4,10 +4,9 @@ use super::super::mapping::{Mapping, all, find};
 use super::super::node::{Key, Node, Value};
 use super::super::problem::{ReadResult, quoted};
 use super::expectation::{self, Expectation};
-use super::span;
 use super::subject::{self, Kind, Subject};
+use super::{Known, span};
 use crate::engine::algorithms::micros::{EXACT, Micros};
-use crate::engine::limit::Limit;
 
 /// The keys that any step may have.
 pub(in super::super) const TIME_KEYS: [&str; 5] = ["at", "after", "repeat", "every", "expect"];
@@ -39,14 +38,14 @@ struct Timing {
 }
 
 /// Reads the steps of a test and sets their times.
-pub(super) fn read_all(list: &[Node], limits: &[Limit]) -> ReadResult<Vec<Step>> {
+pub(super) fn read_all(list: &[Node], limits: Known<'_>) -> ReadResult<Vec<Step>> {
     let mut now = Micros(0);
     let read = list.iter().map(|node| read(node, limits, &mut now));
     all(read)
 }
 
 /// Reads a step. `now` is when the last one ended, since the test's start.
-fn read(node: &Node, limits: &[Limit], now: &mut Micros) -> ReadResult<Step> {
+fn read(node: &Node, limits: Known<'_>, now: &mut Micros) -> ReadResult<Step> {
     let known: Vec<&str> = TIME_KEYS.into_iter().chain(subject::keys()).collect();
     let map = Mapping::of(node, "a step", &known)?;
     let timing = timing(&map);

@@ -10,10 +10,9 @@ use super::super::mapping::{Mapping, all};
 use super::super::node::{Node, Value};
 use super::super::problem::{ReadResult, quoted};
 use super::super::scalars::one_of;
-use super::{limit_name, span};
+use super::{Known, span};
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::limit::Limit;
 use crate::engine::limit::named_id::GivenId;
 use crate::engine::request::INSPECTED_BYTES;
 use crate::engine::request::claims::TokenClaims;
@@ -157,7 +156,7 @@ impl Kind {
     }
 }
 
-pub(super) fn read(kind: Kind, map: &Mapping<'_>, limits: &[Limit]) -> ReadResult<Subject> {
+pub(super) fn read(kind: Kind, map: &Mapping<'_>, limits: Known<'_>) -> ReadResult<Subject> {
     match kind {
         Kind::Request(key) => request(key, map).map(Box::new).map(Subject::Request),
         Kind::Charge => charge(map, limits).map(Subject::Charge),
@@ -307,8 +306,8 @@ pub(super) fn status(node: &Node) -> ReadResult<u16> {
     status.ok_or_else(|| node.error("not an HTTP status", "use one such as 200 or 429"))
 }
 
-fn charge(map: &Mapping<'_>, limits: &[Limit]) -> ReadResult<TestCharge> {
-    let limit = map.need("limit", "").and_then(|node| limit_name(node, limits));
+fn charge(map: &Mapping<'_>, limits: Known<'_>) -> ReadResult<TestCharge> {
+    let limit = map.need("limit", "").and_then(|node| limits.name(node));
     let id = map.read("id", |node| match &node.value {
         Value::List(parts) => {
             let texts = parts.iter().map(|part| part.text().map(str::to_owned));

@@ -10,7 +10,7 @@ const LIMITS: &str = "limits:\n  Orders: { count: 1, period: 1s }\n  Logins: { c
 fn read(text: &str) -> Result<Vec<RuleTest>, String> {
     let rules = load_texts(LIMITS, &[]).rules.unwrap();
     let source = Source { name: "tests.yaml".into(), text: text.into() };
-    tests(&source, &rules).map_err(|report| report.to_string())
+    tests(&source, None, &rules).map_err(|report| report.to_string())
 }
 
 /// The report on a test with these steps.

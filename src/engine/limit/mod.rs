@@ -52,9 +52,11 @@ use crate::engine::stable_hash::stable;
 /// A named rule: which requests it covers, which bucket it charges, and how much.
 #[derive(Debug)]
 pub struct Limit {
-    /// `[A-Za-z][A-Za-z0-9_.-]{0,63}`, so that it needs no escapes in a header, a label or a key. Names from
+    /// `[A-Za-z][A-Za-z0-9_.-]{0,63}`, after the prefix of a team, so that it needs no escapes in a header, a label or a key. Names from
     /// envoyproxy/ratelimit files also have `/`, `=` and `%`, which need none either.
     pub name: String,
+    /// The team whose file has it. The name begins with it and a slash.
+    pub owner: Option<Box<str>>,
     /// The name in store keys: `short:`, which defaults to the name.
     pub short: String,
     /// The hash tag of its buckets: `tag:`, or, from [`crate::engine::limit::rules::Rules::new`] on, the one of [`Limit::default_tag`].
@@ -183,6 +185,7 @@ impl Limit {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            owner: None,
             short: name.to_owned(),
             tag: Tag::OfId,
             conditions: Match::default(),
@@ -216,6 +219,12 @@ impl Limit {
             overrides: Overrides::default(),
             rule: None,
         }
+    }
+
+    /// Returns the name as its file has it.
+    pub fn own_name(&self) -> &str {
+        let of_team = self.owner.as_deref().and_then(|owner| self.name.strip_prefix(owner)?.strip_prefix('/'));
+        of_team.unwrap_or(&self.name)
     }
 
     /// The hash tag of its buckets without `tag:`. Ids that begin with a method or a path are few, or of nobody in particular, so

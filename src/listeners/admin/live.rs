@@ -16,6 +16,7 @@ use crate::engine::limit::candidate::Candidate;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::text::instant::day_until;
 use crate::limiter::LimitCounts;
+use crate::listeners::rules_json::owned;
 use crate::message::reply::Reply;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -99,13 +100,16 @@ fn counted(limit: &Limit, of: &LimitCounts, now: Timestamp) -> Option<Value> {
         LimitMode::Enforce if !limit.is_shadowed => "enforce",
         LimitMode::Enforce | LimitMode::Shadow => "shadow",
     };
-    Some(json!({
-        "name": limit.name,
-        "mode": mode,
-        "candidates": limit.candidates.iter().zip(&of.candidates).map(candidate).collect::<Value>(),
-        "enforced_percent": f64::from(limit.enforce_for) * 100.0 / f64::from(WHOLE_SHARE),
-        "review_by": limit.review_by.map(day_until),
-        "review_due": limit.review_by.is_some_and(|end| i128::from(end.0) <= i128::from(now.as_microsecond())),
-        "counts": counts(of),
-    }))
+    Some(owned(
+        limit,
+        json!({
+            "name": limit.name,
+            "mode": mode,
+            "candidates": limit.candidates.iter().zip(&of.candidates).map(candidate).collect::<Value>(),
+            "enforced_percent": f64::from(limit.enforce_for) * 100.0 / f64::from(WHOLE_SHARE),
+            "review_by": limit.review_by.map(day_until),
+            "review_due": limit.review_by.is_some_and(|end| i128::from(end.0) <= i128::from(now.as_microsecond())),
+            "counts": counts(of),
+        }),
+    ))
 }

@@ -144,6 +144,8 @@ pub(super) struct Limits {
     near: PerLimit<1>,
     warnings: PerLimit<{ WarningResult::ALL.len() }>,
     review_by: PerLimit<1>,
+    /// By the name of the limit, a colon and its owner.
+    owners: PerLimit<1>,
 }
 
 impl Limits {
@@ -151,7 +153,7 @@ impl Limits {
         Self {
             decisions: PerLimit::new("weir_decisions_total", "Decisions, by limit and result", DecisionResult::LABELS),
             candidates: PerLimit {
-                has_candidate: true,
+                second_label: Some("candidate"),
                 ..PerLimit::new(
                     "weir_candidate_decisions_total",
                     "What candidates would have decided, by limit, candidate and result",
@@ -192,6 +194,15 @@ impl Limits {
                     [""],
                 )
             },
+            owners: PerLimit {
+                kind: "gauge",
+                second_label: Some("owner"),
+                ..PerLimit::new(
+                    "weir_limit_owner",
+                    "Always 1: the owner of a limit of a directory of rules files",
+                    [""],
+                )
+            },
         }
     }
 
@@ -206,6 +217,7 @@ impl Limits {
         self.near.write(page);
         self.warnings.write(page);
         self.review_by.write(page);
+        self.owners.write(page);
     }
 }
 
@@ -254,6 +266,12 @@ impl Metrics {
         *self.limits.review_by.of_limits.lock() = reviews.map(value).collect();
     }
 
+    /// Sets the limits that have owners.
+    pub fn set_owners<'a>(&self, owners: impl Iterator<Item = (&'a str, &'a str)>) {
+        let value = |(limit, owner)| (format!("{limit}:{owner}").into(), [Count(Arc::new(1.into()))]);
+        *self.limits.owners.of_limits.lock() = owners.map(value).collect();
+    }
+
     /// Removes the limits, and the candidates by their labels, that the rules no longer have.
     pub fn forget_limits(&self, is_kept: impl Fn(&str) -> bool, is_candidate_kept: impl Fn(&str) -> bool) {
         self.limits.candidates.of_limits.lock().retain(|label, _| is_candidate_kept(label));
@@ -289,7 +307,7 @@ struct PerLimit<const RESULTS: usize> {
     kind: &'static str,
     results: [&'static str; RESULTS],
     /// True if the series are of candidates, with a label for their names.
-    has_candidate: bool,
+    second_label: Option<&'static str>,
     /// By name; the page is sorted.
     of_limits: Mutex<BTreeMap<Box<str>, [Count; RESULTS]>>,
 }
@@ -297,7 +315,7 @@ struct PerLimit<const RESULTS: usize> {
 impl<const RESULTS: usize> PerLimit<RESULTS> {
     /// `results` are the values of the label `result`. A metric without the label has one result, the empty text.
     fn new(name: &'static str, help: &'static str, results: [&'static str; RESULTS]) -> Self {
-        Self { name, help, kind: "counter", results, has_candidate: false, of_limits: Mutex::default() }
+        Self { name, help, kind: "counter", results, second_label: None, of_limits: Mutex::default() }
     }
 
     fn of(&self, limit: &str) -> [Count; RESULTS] {
@@ -318,18 +336,18 @@ impl<const RESULTS: usize> PerLimit<RESULTS> {
         }
         let mut digits = itoa::Buffer::new();
         for (limit, counts) in of_limits.iter() {
-            let (limit, candidate) = match limit.split_once(':') {
-                Some((limit, candidate)) if self.has_candidate => (limit, candidate),
+            let (limit, second) = match limit.split_once(':') {
+                Some((limit, second)) if self.second_label.is_some() => (limit, second),
                 _ => (&**limit, ""),
             };
             let limit = escaped(limit);
-            let candidate = if self.has_candidate { &["\",candidate=\"", candidate][..] } else { &[] };
+            let second = self.second_label.map(|label| ["\",", label, "=\"", second]);
             for (result, count) in self.results.iter().zip(counts) {
                 let value = digits.format(count.0.load(Ordering::Relaxed));
                 let labels = ["\",result=\"", result];
                 let labels = if result.is_empty() { &[][..] } else { &labels[..] };
                 add(&[self.name, "{limit=\"", &limit]);
-                add(candidate);
+                add(second.as_ref().map_or(&[], |parts| &parts[..]));
                 add(labels);
                 add(&["\"} ", value, "\n"]);
             }

@@ -87,6 +87,12 @@ metrics! {
             "weir_config_last_reload_success_timestamp_seconds",
             "Time of the last successful load of the rules, in seconds since the Unix epoch",
         );
+        /// A family whose labels are the names of files, which are bounded.
+        files_broken: IntGaugeVec = gauges(
+            "weir_config_file_broken",
+            "1 if a rules file of a directory has mistakes, so that its last good version is in force, if any, else 0",
+            &["owner"],
+        );
         overrides_fetches: PerLabel<OverridesFetch, IntCounter> = counter_by(
             "weir_overrides_fetches_total", "Fetches of overrides by URL, by result", "result",
         );
@@ -140,6 +146,14 @@ impl ServerMetrics {
     pub fn reloaded(&self, is_success: bool) {
         self.reloads[Reload::of(is_success)].inc();
         self.reload_successful.set(is_success.into());
+    }
+
+    /// Sets the owners of the files of a directory, and whether the file of each is broken.
+    pub fn set_files(&self, files: &[(String, bool)]) {
+        self.files_broken.reset();
+        for (owner, is_broken) in files {
+            self.files_broken.with_label_values(&[owner]).set((*is_broken).into());
+        }
     }
 
     /// Counts a fetch of overrides.
