@@ -15,21 +15,21 @@ use crate::support::{becomes, eventually};
 /// The periods are long, so that it does not matter when exactly a request is decided, but for `Brief`.
 const LIMITS: &str = "
 limits:
-  Gcra:     { match: { path: /gcra/** }, by: { header: user-agent }, burst: 12, count: 10, period: 1h }
-  Fixed:    { match: { path: /fixed/** }, by: { header: user-agent }, algorithm: fixed_window, count: 9, period: 2h }
-  Clock:    { match: { path: /clock/** }, by: { header: user-agent }, algorithm: fixed_window, aligned: clock, count: 8, period: month }
-  Log:      { match: { path: /log/** }, by: { header: user-agent }, algorithm: sliding_log, count: 7, period: 1h }
-  Sliding:  { match: { path: /sliding/** }, by: { header: user-agent }, algorithm: sliding_window, count: 11, period: 30d }
-  Counting: { match: { path: /counting/** }, by: { header: user-agent }, algorithm: sliding_window, count: 6, period: 30d, count_denied: true }
-  Elevated: { match: { path: /elevated/** }, by: { header: user-agent }, count: 5, period: 1h, elevated: { burst: 20, count: 20, period: 1h, for: 900s, activations_per_month: 1 } }
-  Rates:    { match: { path: /rates/** }, by: { header: user-agent }, rates: [{ count: 10, period: 1h }, { count: 13, period: 1d }] }
+  Gcra:     { match: { path: /gcra/** }, by: { header: user-agent }, burst: 12, count: 10, period: 1h, warn_at: [50%, 100%] }
+  Fixed:    { match: { path: /fixed/** }, by: { header: user-agent }, algorithm: fixed_window, count: 9, period: 2h, warn_at: 80% }
+  Clock:    { match: { path: /clock/** }, by: { header: user-agent }, algorithm: fixed_window, aligned: clock, count: 8, period: month, warn_at: [1%, 99%] }
+  Log:      { match: { path: /log/** }, by: { header: user-agent }, algorithm: sliding_log, count: 7, period: 1h, warn_at: [40%, 70%, 100%] }
+  Sliding:  { match: { path: /sliding/** }, by: { header: user-agent }, algorithm: sliding_window, count: 11, period: 30d, warn_at: 90% }
+  Counting: { match: { path: /counting/** }, by: { header: user-agent }, algorithm: sliding_window, count: 6, period: 30d, count_denied: true, warn_at: 100% }
+  Elevated: { match: { path: /elevated/** }, by: { header: user-agent }, count: 5, period: 1h, elevated: { burst: 20, count: 20, period: 1h, for: 900s, activations_per_month: 1 }, warn_at: [80%, 100%] }
+  Rates:    { match: { path: /rates/** }, by: { header: user-agent }, rates: [{ count: 10, period: 1h }, { count: 13, period: 1d }], warn_at: [50%, 100%] }
   Given:    { match: { path: /given/** }, by: { header: user-agent }, count: 4, period: 1h }
-  Shadow:   { match: { path: /shadow/** }, by: { header: user-agent }, count: 5, period: 1h, mode: shadow }
+  Shadow:   { match: { path: /shadow/** }, by: { header: user-agent }, count: 5, period: 1h, mode: shadow, warn_at: 100%, ban: { after: 2, within: 1h, for: 10m } }
   Share:    { match: { path: /share/** }, by: { header: user-agent }, count: 5, period: 1h, enforce_for: 50% }
   Missing:  { match: { path: /missing/** }, by: { header: referer }, count: 50, period: 1h, missing: deny }
   Open:     { match: { path: /open/** }, by: { header: referer }, unlimited: true }
   Closed:   { match: { path: /closed/** }, by: global, deny: true }
-  Tried:    { match: { path: /tried/** }, by: { header: user-agent }, count: 9, period: 1h, candidates: { low: { count: 3, period: 1h }, high: { burst: 5, count: 12, period: 1h } } }
+  Tried:    { match: { path: /tried/** }, by: { header: user-agent }, count: 9, period: 1h, candidates: { low: { count: 3, period: 1h }, high: { burst: 5, count: 12, period: 1h } }, warn_at: 80% }
   Banning:  { match: { path: /banning/** }, by: { header: user-agent }, burst: 4, count: 1, period: 1h, ban: { after: 3, within: 1h, for: 1d } }
   Brief:    { match: { path: /brief/** }, by: { header: user-agent }, algorithm: fixed_window, count: 5, period: 2s }
   Slots:    { match: { path: /slots }, by: global, algorithm: concurrency, burst: 2 }
@@ -135,16 +135,29 @@ fn a_simulation_of_the_access_log_denies_what_the_proxy_has_denied() {
     assert_eq!((&report["lines"], &report["unreadable"]), (&REQUESTS.into(), &0.into()), "{}", finished.err);
     let limits = report["limits"].as_object().unwrap();
     let metrics = weir.admin("/metrics").text().to_owned();
+    let mut warnings = 0;
     for (name, limit) in limits {
         assert_eq!(limit["status"], "covered", "{name}: {limit}");
         let count = |key: &str| limit[key].as_u64().unwrap_or_default();
-        let counted = |result: &str| {
-            let name = format!("weir_decisions_total{{limit=\"{name}\",result=\"{result}\"}}");
-            metrics.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse().ok())
+        let counted_in = |metric: &str, result: &str| {
+            let name = format!("{metric}{{limit=\"{name}\",result=\"{result}\"}}");
+            metrics.lines().find_map(|line| line.strip_prefix(&name)?.trim().parse().ok()).unwrap_or(0_u64)
         };
-        let counted = |result| counted(result).unwrap_or(0_u64);
+        let counted = |result: &str| counted_in("weir_decisions_total", result);
         let simulated = (count("denied") - count("denied_in_shadow"), count("denied_in_shadow"));
         assert_eq!(simulated, (counted("denied"), counted("shadow_denied")), "{name}: {limit}");
+        let made = counted_in("weir_bans_total", "banned") + counted_in("weir_bans_total", "would_ban");
+        assert_eq!(
+            (limit["bans"].is_null(), count("bans")),
+            (!["Banning", "Shadow"].contains(&name.as_str()), made),
+            "{name}"
+        );
+        if let Some(count) = limit["warnings"].as_u64() {
+            warnings += count;
+            let warned = format!("weir_warnings_total{{limit=\"{name}\",result=\"warned\"}}");
+            becomes(name, count, || weir.metric(&warned));
+            assert_eq!(counted_in("weir_warnings_total", "dropped"), 0, "{name}");
+        }
         for (candidate, found) in limit["candidates"].as_object().unwrap() {
             let series = format!(
                 "weir_candidate_decisions_total{{limit=\"{name}\",candidate=\"{candidate}\",result=\"denied\"}}"
@@ -154,6 +167,7 @@ fn a_simulation_of_the_access_log_denies_what_the_proxy_has_denied() {
         }
     }
     assert_eq!(report["denied"], truth.denied);
+    assert!(warnings > 300, "{warnings}");
     let by_id = limits["Gcra"]["most_denied"].as_array().unwrap().iter();
     let by_id = by_id.map(|id| (id["id"].as_str().unwrap().to_owned(), id["denied"].as_u64().unwrap()));
     assert_eq!(by_id.filter(|(_, denied)| *denied > 0).collect::<BTreeMap<_, _>>(), truth.of_ids);

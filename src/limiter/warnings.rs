@@ -10,14 +10,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, Receiver, Sender};
 
 use super::{Limiter, Shared, View};
-use crate::engine::algorithms::charge::{Charge, ChargeOrigin};
-use crate::engine::algorithms::decision::{Decision, Decisions};
+use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
 use crate::engine::deciding::verdict::{LimitDecision, Verdict};
 use crate::engine::limit::Limit;
 use crate::engine::limit::key::fingerprint_of;
-use crate::engine::limit::warning::claims;
+use crate::engine::limit::warning::is_first;
 use crate::engine::text::instant::rfc3339;
 use crate::store::{Batch, Store};
 use crate::telemetry::metrics::WarningResult;
@@ -128,7 +128,7 @@ impl Limiter {
             if recent.has(fingerprint, *share, now) {
                 continue;
             }
-            let Some(new) = new_warning(view, plan, (answer, limit), reached, now) else { continue };
+            let Some(new) = new_warning(view, plan, (answer, limit), *share, now) else { continue };
             let until = new.warning.resets_at.unwrap_or(Micros(u64::MAX));
             match self.shared.warnings.sender.try_send(new) {
                 Ok(()) => recent.add(Recent { fingerprint, share: *share, until }),
@@ -142,26 +142,19 @@ fn new_warning(
     view: &View,
     plan: &Plan,
     (answer, limit): (&LimitDecision, &Limit),
-    reached: &[u8],
+    share: u8,
     now: Micros,
 ) -> Option<NewWarning> {
-    let is_of_answer = |charge: &&Charge| {
-        let ChargeOrigin { limit, window, role, .. } = charge.origin;
-        (limit, window, role) == (answer.limit, answer.window, answer.role)
-            && Some(charge.bucket.fingerprint) == answer.fingerprint
-    };
-    let bucket = &plan.charges.iter().find(is_of_answer)?.bucket;
-    let numbers = answer.numbers.as_ref()?;
-    let claims = claims(reached, bucket, numbers)?;
-    let key = bucket.key.split('#').next().unwrap_or_default();
+    let claims = answer.warning(limit, plan)?;
+    let key = answer.bucket(plan)?.key.split('#').next().unwrap_or_default();
     let warning = Warning {
         limit: limit.name.clone(),
         bucket: limit.name_of_bucket(key),
         id: if limit.by.is_empty() { String::new() } else { limit.id_in(key) },
-        share: reached.last().copied()?,
+        share,
         capacity: answer.decision.limit,
         remaining: answer.decision.remaining,
-        numbers: numbers.to_string(),
+        numbers: answer.numbers.as_ref()?.to_string(),
         enforced: answer.is_enforced(),
         at: now,
         resets_at: answer.decision.reset_after.map(|span| now.after(span)),
@@ -224,7 +217,7 @@ impl Warner {
         let batch = [Batch { charges: &new.claims, effective_from: new.effective_from, now: new.warning.at }];
         let decided = self.store.decide_in_turn(&batch).await;
         let decided = decided.or_else(|_| self.shared.local.decide_in_turn(&batch).map(Decisions::joined));
-        decided.is_ok_and(|decided| decided.last().is_some_and(Decision::is_allowed))
+        decided.is_ok_and(|decided| is_first(&decided))
     }
 }
 

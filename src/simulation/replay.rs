@@ -12,13 +12,14 @@ use super::slots::Slots;
 use crate::engine::algorithms::charge::Charge;
 use crate::engine::algorithms::decision::{Decision, Decisions};
 use crate::engine::algorithms::micros::Micros;
-use crate::engine::charging::plan::{DenialReason, LimitDenial};
+use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
 use crate::engine::deciding::candidate::CandidateDecision;
 use crate::engine::deciding::verdict::{Verdict, VerdictKind};
 use crate::engine::deciding::{Decided, Deciding};
 use crate::engine::limit::ban::NewBan;
 use crate::engine::limit::candidate::MOST_CANDIDATES;
 use crate::engine::limit::rules::Rules;
+use crate::engine::limit::warning::is_first;
 use crate::store::Batch;
 use crate::store::memory::{LimitKeys, MemoryStore};
 
@@ -46,7 +47,10 @@ pub(super) struct Replay {
     slots: Slots,
     settlements: Settlements,
     /// The ends of bans, by the fingerprint of the id's strikes.
-    bans: HashMap<u128, Micros>,
+    banned: HashMap<u128, Micros>,
+    /// The limits that the last request gave a reason to ban or to warn: one entry for each ban, also in shadow, and each warning.
+    pub(super) bans: SmallVec<[u32; 1]>,
+    pub(super) warnings: SmallVec<[u32; 1]>,
     /// The outcomes of the last request, in the order of the plan.
     pub(super) outcomes: SmallVec<[LimitOutcome; 4]>,
     /// Two limits have the same bucket.
@@ -62,7 +66,9 @@ impl Replay {
             effective_from,
             slots: Slots::default(),
             settlements: Settlements::new(max_keys),
-            bans: HashMap::new(),
+            banned: HashMap::new(),
+            bans: SmallVec::new(),
+            warnings: SmallVec::new(),
             outcomes: SmallVec::new(),
             undecided: 0,
         }
@@ -96,11 +102,13 @@ impl Replay {
             }
         }
         self.outcomes.clear();
+        self.bans.clear();
+        self.warnings.clear();
         let plan = &deciding.plan;
         let has_more = plan.charges.iter().any(|charge| charge.origin.is_beside());
         let is_call = plan.joint.is_some();
         // Most requests need no verdict, only the outcomes of their limits.
-        let needs_verdict = is_call || has_more || plan.is_denied() || !plan.unsettled.is_empty();
+        let needs_verdict = is_call || has_more || plan.is_denied() || !plan.unsettled.is_empty() || rules.has_warnings;
         let decided = needs_verdict.then(|| deciding.conclude(rules));
         let is_denied = match &decided {
             Some(decided) if is_call => self.sum_up_verdict(asked, &decided.verdict),
@@ -118,19 +126,16 @@ impl Replay {
         }
         if let Some(Decided { verdict, due, bans, .. }) = decided {
             self.ban(rules, &bans, now);
+            if rules.has_warnings {
+                self.warn(rules, &asked.deciding.plan, &verdict, now);
+            }
             if !is_denied && !asked.deciding.plan.unsettled.is_empty() {
                 let Deciding { plan, decisions, .. } = &asked.deciding;
                 let owed = plan.pending_settlements(rules, decisions, |origin| verdict.decision(origin));
                 let ends = ends.unwrap_or(now).after(self.wait());
                 self.settlements.add(&owed, response, ends, now);
             }
-            for CandidateDecision { limit, candidate, is_denied, .. } in verdict.candidate_decisions() {
-                for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit) {
-                    if let Some(denies) = outcome.candidates_deny.get_mut(usize::from(candidate)) {
-                        *denies = Some(is_denied);
-                    }
-                }
-            }
+            self.note_candidates(&verdict);
             if !due.is_empty() {
                 let batch = Batch { charges: &due, effective_from: self.effective_from, now };
                 self.undecided += u64::from(self.store.decide(&batch).is_err());
@@ -139,29 +144,55 @@ impl Replay {
         is_denied
     }
 
+    fn note_candidates(&mut self, verdict: &Verdict) {
+        for CandidateDecision { limit, candidate, is_denied, .. } in verdict.candidate_decisions() {
+            for outcome in self.outcomes.iter_mut().filter(|outcome| outcome.limit == limit) {
+                if let Some(denies) = outcome.candidates_deny.get_mut(usize::from(candidate)) {
+                    *denies = Some(is_denied);
+                }
+            }
+        }
+    }
+
     /// Notes bans, whose lengths depend on earlier ones.
     fn ban(&mut self, rules: &Rules, bans: &[NewBan], now: Micros) {
-        for ban in bans.iter().filter(|ban| ban.is_enforced) {
+        for ban in bans {
             let batch = |charges| Batch { charges, effective_from: self.effective_from, now };
             let claim = ban.claim(rules);
             let claimed = self.store.decide(&batch(&claim)).unwrap_or_default();
-            if let Some((block, counting)) = ban.block(rules, &claimed, now) {
-                for charge in &counting {
-                    let _ = self.store.decide(&batch(std::slice::from_ref(charge)));
+            let Some((block, counting)) = ban.block(rules, &claimed, now) else { continue };
+            for charge in &counting {
+                let _ = self.store.decide(&batch(std::slice::from_ref(charge)));
+            }
+            self.bans.push(ban.limit);
+            if ban.is_enforced {
+                if self.banned.len() == self.banned.capacity() {
+                    self.banned.retain(|_, until| *until > now);
                 }
-                self.bans.retain(|_, until| *until > now);
-                self.bans.insert(ban.fingerprint(), block.until);
+                self.banned.insert(ban.fingerprint(), block.until);
+            }
+        }
+    }
+
+    /// Notes the warnings that no earlier request of the id has brought.
+    fn warn(&mut self, rules: &Rules, plan: &Plan, verdict: &Verdict, now: Micros) {
+        for answer in &verdict.answers {
+            let Some(limit) = rules.limit(answer.limit) else { continue };
+            let Some(claims) = answer.warning(limit, plan) else { continue };
+            let batch = Batch { charges: &claims, effective_from: self.effective_from, now };
+            if self.store.decide(&batch).is_ok_and(|decided| is_first(&decided)) {
+                self.warnings.push(answer.limit);
             }
         }
     }
 
     /// Lets limits that have banned the request's id deny it, as they do live without asking the store.
     fn deny_banned(&self, asked: &mut Asked, now: Micros) {
-        if self.bans.is_empty() {
+        if self.banned.is_empty() {
             return;
         }
         let plan = &mut asked.deciding.plan;
-        let left = |id: u128| self.bans.get(&id).filter(|until| **until > now).map(|until| until.since(now));
+        let left = |id: u128| self.banned.get(&id).filter(|until| **until > now).map(|until| until.since(now));
         let strikes = plan.charges.iter().filter(|charge| charge.origin.is_strike());
         let covered = strikes.map(|strike| (strike.origin.limit, strike.bucket.fingerprint));
         let denial =
@@ -333,7 +364,9 @@ mod tests {
                 effective_from: Micros(0),
                 slots: Slots::default(),
                 settlements: Settlements::new(100),
-                bans: HashMap::new(),
+                banned: HashMap::new(),
+                bans: SmallVec::new(),
+                warnings: SmallVec::new(),
                 outcomes: SmallVec::new(),
                 undecided: 0,
             };

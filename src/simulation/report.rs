@@ -136,6 +136,10 @@ pub struct LimitReport {
     pub requests: u64,
     /// Requests that it covers, and that are exempt from it.
     pub exempt: u64,
+    /// The bans that it makes, or would make if it were not in shadow; `None` if it has no `ban`.
+    pub bans: Option<u64>,
+    /// The warnings of ids that have used a share of it; `None` if it has no `warn_at`.
+    pub warnings: Option<u64>,
     /// Requests that it denies, or would deny if it were not in shadow.
     pub denied: u64,
     /// The part of `denied` that belongs to ids for which the limit is in shadow.

@@ -37,6 +37,8 @@ struct LimitTally {
     left_out: Vec<LimitLeftOut>,
     requests: u64,
     exempt: u64,
+    bans: u64,
+    warnings: u64,
     denied: u64,
     denied_in_shadow: u64,
     /// By candidate: requests that it decided beside the id's numbers, and denied.
@@ -119,9 +121,14 @@ impl Tally {
                 }
             }
         }
-        for limit in &asked.deciding.plan.exempt {
-            self.limits.get_mut(*limit as usize).into_iter().for_each(|tally| tally.exempt += 1);
-        }
+        let mut add = |limits: &[u32], one: fn(&mut LimitTally) -> &mut u64| {
+            for limit in limits {
+                self.limits.get_mut(*limit as usize).into_iter().for_each(|tally| *one(tally) += 1);
+            }
+        };
+        add(&asked.deciding.plan.exempt, |tally| &mut tally.exempt);
+        add(&replay.bans, |tally| &mut tally.bans);
+        add(&replay.warnings, |tally| &mut tally.warnings);
         let place = self.series.place(now);
         self.series.count(0, place, is_denied);
         self.denied += u64::from(is_denied);
@@ -232,6 +239,8 @@ impl LimitTally {
             reads: reads(limit),
             requests: self.requests,
             exempt: self.exempt,
+            bans: limit.ban.as_ref().map(|_| self.bans),
+            warnings: limit.warn_at.as_ref().map(|_| self.warnings),
             denied: self.denied,
             denied_in_shadow: self.denied_in_shadow,
             candidates: limit.candidates.iter().zip(self.candidates).map(candidate_report).collect(),

@@ -140,6 +140,8 @@ fn limit(limit: &LimitReport, names: &Names) -> Map<String, Value> {
         "reads": limit.reads.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "requests": limit.requests,
         "exempt": limit.exempt,
+        "bans": limit.bans,
+        "warnings": limit.warnings,
         "denied": limit.denied,
         "denied_in_shadow": limit.denied_in_shadow,
         "delayed": limit.delays.map_or(0, |delays| delays.requests),

@@ -99,6 +99,12 @@ fn covered(text: &mut String, limit: &LimitReport, width: Micros) {
     if limit.is_enforced && limit.denied_in_shadow > 0 {
         detail(text, "", &format!("{} of them in shadow", number_text(limit.denied_in_shadow)));
     }
+    if let Some(bans) = limit.bans {
+        detail(text, "bans", &number_text(bans));
+    }
+    if let Some(warnings) = limit.warnings {
+        detail(text, "warnings", &number_text(warnings));
+    }
     if let Some(delays) = &limit.delays {
         detail(text, "delayed", &delays_text(delays, limit.requests));
     }

@@ -1,11 +1,13 @@
 //! The answer for one request: all its decisions, the one that binds, allow or deny.
 
-use crate::engine::algorithms::charge::{ChargeOrigin, Role};
+use crate::engine::algorithms::charge::{Bucket, Charge, ChargeOrigin, Role};
 use crate::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::plan::{DenialReason, LimitDenial, Plan};
 use crate::engine::deciding::candidate::take_candidates;
+use crate::engine::limit::Limit;
+use crate::engine::limit::warning::claims;
 
 /// The decision of one window of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +43,25 @@ impl LimitDecision {
     /// Returns true if the cost did not fit, whether or not the limit denied the request.
     pub fn is_short(&self) -> bool {
         self.decision.is_short()
+    }
+
+    /// The bucket that was charged.
+    pub fn bucket<'p>(&self, plan: &'p Plan) -> Option<&'p Bucket> {
+        let is_own = |charge: &&Charge| {
+            let ChargeOrigin { limit, window, role, .. } = charge.origin;
+            (limit, window, role) == (self.limit, self.window, self.role)
+                && Some(charge.bucket.fingerprint) == self.fingerprint
+        };
+        plan.charges.iter().find(is_own).map(|charge| &charge.bucket)
+    }
+
+    /// The charges that claim the warning of the id, if it has reached a share of the limit's `warn_at`.
+    pub fn warning(&self, limit: &Limit, plan: &Plan) -> Option<Vec<Charge>> {
+        let reached = limit.warn_at.as_ref()?.reached(&self.decision);
+        if reached.is_empty() {
+            return None;
+        }
+        claims(reached, self.bucket(plan)?, self.numbers.as_ref()?)
     }
 
     /// Returns true if the limit is in shadow and would have denied the request.

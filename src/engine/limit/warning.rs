@@ -69,6 +69,11 @@ pub fn claims(shares: &[u8], bucket: &Bucket, numbers: &Numbers) -> Option<Vec<C
     Some((0..).zip(shares).map(claim).collect())
 }
 
+/// Reads the decisions on [`claims`]: the gateway that asked is the first to warn of the highest share.
+pub fn is_first(claimed: &[Decision]) -> bool {
+    claimed.last().is_some_and(Decision::is_allowed)
+}
+
 /// One per window of a limit with these numbers.
 fn once(numbers: &Numbers) -> Option<Numbers> {
     let within = |period: u64| Numbers::fixed_window(1, 1, period, Aligned::First);
