@@ -61,7 +61,7 @@
 //!   error is an error of the store, not a denial.
 //! - A message is read exactly as the upstream reads it, or rejected. HTTP/1 is read by our own code: in doubt the answer
 //!   is 400 and the connection ends. An upstream's connection is reused only after a clean exchange.
-//! - Rules and routes see a normalised path; the upstream sees what the client sent.
+//! - Rules and routes see a normalised path; the upstream sees what the client sent, or what its route makes of it.
 //! - Bodies are pulled by their receiver, piece by piece: a slow receiver slows its sender down, and a body of any length
 //!   takes the same memory.
 //! - Whatever grows has a named bound, whatever waits has a deadline, and whatever is spawned has an owner.
@@ -73,7 +73,7 @@
 //!   one pointer read. Limits that count denied requests still count the blocked ones.
 //! - Clients' ids appear in the log only on request (`--log-ids clear`, `--access-log`). Operators' changes are logged
 //!   with the bucket that they name.
-//! - Neither a reload, of rules or of certificates, nor a hand-over costs a request or a connection.
+//! - Neither a reload, of rules, routes or certificates, nor a hand-over costs a request or a connection.
 //! - Only full buckets leave the memory store before their time, because a full bucket holds no information.
 
 // First, because the modules after it use its macro.

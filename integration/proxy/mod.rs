@@ -19,6 +19,7 @@ mod large;
 mod limiting;
 mod new_ids;
 mod retrying;
+mod routes;
 mod silence;
 mod slots_of_processes;
 mod tls;

@@ -1,4 +1,5 @@
-//! `--config FILE`: flags from a YAML file. A flag overrides an environment variable, which overrides the file.
+//! `--config FILE`: flags from a YAML file. A flag overrides an environment variable, which overrides the file. The routes in it
+//! are checked here and read by [`super::upstream_flags`].
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -6,8 +7,10 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::values::typed_flag;
-use super::{Cli, schema};
+use super::{Cli, route_file, schema};
+use crate::config::foreign::Node;
 use crate::config::{self, Report, Setting};
+use crate::http::{HealthCheck, Routes};
 
 const VARIABLE: &str = "WEIR_CONFIG";
 
@@ -28,8 +31,15 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
     let source = config::read(Path::new(&file)).map_err(Report::of)?;
     let settable = schema::settable();
     let known: Vec<_> = settable.iter().filter_map(schema::known).collect();
+    // Only these look at the proxy's options.
+    let reads_routes = matches!(subcommand.get_name(), "serve" | "check");
+    let routes = |node: &Node| {
+        if reads_routes {
+            route_file::read(node, &HealthCheck::default(), &mut Routes::default());
+        }
+    };
     let mut added = Vec::new();
-    for Setting { key, values } in config::settings(&source, &known)? {
+    for Setting { key, values } in config::settings(&source, &known, routes)? {
         let argument = subcommand.get_arguments().find(|argument| argument.get_long() == Some(&key));
         // What a command does not take from its environment, it does not take from the file either: tests must not write to the
         // store of gateways.

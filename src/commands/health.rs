@@ -87,6 +87,9 @@ fn described(status: &str, body: &Value) -> String {
     if body["certificate_error"].is_string() {
         parts.push(format!("a certificate on disk is broken; using the previous one{}", why("certificate_error")));
     }
+    if body["routes_error"].is_string() {
+        parts.push(format!("the routes on disk are broken; using the previous ones{}", why("routes_error")));
+    }
     if let Some(error) = body["keys_error"].as_str() {
         parts.push(error.to_owned());
     }

@@ -39,6 +39,7 @@ mod process_flags;
 pub mod record;
 #[cfg(test)]
 mod reference;
+mod route_file;
 mod rules_flags;
 mod runtime;
 pub mod schema;
@@ -49,6 +50,7 @@ pub mod test;
 mod tls_flags;
 mod trace_flags;
 mod upstream_flags;
+mod upstream_reload;
 mod values;
 mod version;
 mod webhook_flags;

@@ -5,8 +5,8 @@ use std::io::Write;
 use clap::{Arg, ArgAction, CommandFactory};
 use serde_json::{Map, Value, json};
 
-use super::Cli;
 use super::exit::{ExitCode, Failure};
+use super::{Cli, route_file};
 use crate::config::{self, KnownFlag};
 use crate::engine::text::site;
 
@@ -53,8 +53,9 @@ fn of_rules(site: Option<&str>) -> String {
 }
 
 fn of_flags(site: Option<&str>) -> Value {
-    let properties: Map<String, Value> =
+    let mut properties: Map<String, Value> =
         settable().iter().filter_map(|flag| Some((flag.get_long()?.to_owned(), of_flag(flag)))).collect();
+    properties.insert("routes".to_owned(), of_routes(&properties));
     let mut schema = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Flags of weir serve",
@@ -67,6 +68,44 @@ fn of_flags(site: Option<&str>) -> Value {
         schema["$id"] = format!("{site}weir.schema.json").into();
     }
     schema
+}
+
+/// A key of a route that has the name of a flag takes what the flag does.
+fn of_routes(flags: &Map<String, Value>) -> Value {
+    let texts = json!({ "type": "object", "additionalProperties": { "type": ["string", "number", "boolean"] } });
+    let names = json!({ "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }] });
+    let of_key = |key: &str| match key {
+        "upstream" => json!({ "description": "Its servers", "anyOf": names["anyOf"] }),
+        "host" => json!({
+            "description": "The `Host` that its servers get: `client` for the client's, `upstream` for the URL's, or a name",
+            "type": "string",
+        }),
+        "strip-prefix" => json!({ "description": "Remove the route's prefix from the path", "type": "boolean" }),
+        "add-prefix" => json!({ "description": "Begin the path with this, after `strip-prefix`", "type": "string" }),
+        "request-headers" | "response-headers" => json!({
+            "description": "Headers to remove, to set (replacing those of that name) and to add (keeping them), in this order",
+            "type": "object",
+            "additionalProperties": false,
+            "properties": { "remove": names, "set": texts, "add": texts },
+        }),
+        flag => {
+            let mut value = flags.get(flag).cloned().unwrap_or_default();
+            value["description"] = format!("Takes the place of `--{flag}`").into();
+            value.as_object_mut().map(|value| value.remove("default"));
+            value
+        }
+    };
+    let properties: Map<String, Value> = route_file::KEYS.iter().map(|key| ((*key).to_owned(), of_key(key))).collect();
+    json!({
+        "description": "The proxy's routes, each by `[HOST][/PREFIX]`. They are reloaded with the rules.",
+        "type": "object",
+        "additionalProperties": {
+            "type": "object",
+            "required": ["upstream"],
+            "additionalProperties": false,
+            "properties": properties,
+        },
+    })
 }
 
 fn of_flag(flag: &Arg) -> Value {
@@ -90,6 +129,8 @@ fn of_flag(flag: &Arg) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::foreign::Node;
+    use crate::http::{HealthCheck, Routes};
 
     #[test]
     fn the_schema_and_the_reader_know_the_same_files() {
@@ -107,9 +148,30 @@ mod tests {
             ("workers:\n", json!({ "workers": null }), false),
             ("config: other.yaml\n", json!({ "config": "other.yaml" }), false),
             ("dry-run: true\n", json!({ "dry-run": true }), false),
+            ("routes: { /a: { upstream: echo } }\n", json!({ "routes": { "/a": { "upstream": "echo" } } }), true),
+            ("routes: { /a: echo }\n", json!({ "routes": { "/a": "echo" } }), false),
+            (
+                "routes: { /a: { strip-prefix: true } }\n",
+                json!({ "routes": { "/a": { "strip-prefix": true } } }),
+                false,
+            ),
+            (
+                "routes: { /a: { upstream: echo, uptream: b } }\n",
+                json!({ "routes": { "/a": { "upstream": "echo", "uptream": "b" } } }),
+                false,
+            ),
+            (
+                "routes: { /a: { upstream: echo, max-body-bytes: 1, health-check: /up, request-headers: { set: { x-a: 1 }, remove: [x-b] } } }\n",
+                json!({ "routes": { "/a": {
+                    "upstream": "echo", "max-body-bytes": 1, "health-check": "/up",
+                    "request-headers": { "set": { "x-a": 1 }, "remove": ["x-b"] },
+                } } }),
+                true,
+            ),
         ] {
             let source = config::Source { name: "weir.yaml".into(), text: text.into() };
-            assert_eq!(config::settings(&source, &known).is_ok(), is_right, "{text}");
+            let routes = |node: &Node| route_file::read(node, &HealthCheck::default(), &mut Routes::default());
+            assert_eq!(config::settings(&source, &known, routes).is_ok(), is_right, "{text}");
             assert_eq!(validator.is_valid(&value), is_right, "{text}");
         }
     }

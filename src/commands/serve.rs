@@ -22,13 +22,14 @@ use super::store_flags::StoreArgs;
 use super::tls_flags::TlsArgs;
 use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
+use super::upstream_reload::{self, UpstreamReloader};
 use super::webhook_flags::WebhookArgs;
 use crate::clock::Clock;
 use crate::config::PollMode;
 use crate::engine::answer::headers::Generations;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
-use crate::http::{AcceptOptions, ConnectorReloader, HttpOptions, UpstreamOptions};
+use crate::http::{AcceptOptions, HttpOptions, UpstreamOptions};
 use crate::limiter;
 use crate::listeners::admin::Readiness;
 use crate::listeners::admin::reload::ReloadOutcome;
@@ -62,7 +63,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME", env = "WEIR_HEADERS", value_delimiter = ',', default_value = "ietf-11", help_heading = GENERAL)]
     headers: Vec<String>,
 
-    /// A YAML file of flags, each by its name: `store: redis://...`
+    /// A YAML file of flags, each by its name: `store: redis://...`; also of the proxy's `routes`, which are reloaded with the rules
     #[arg(long, value_name = "FILE", env = "WEIR_CONFIG", help_heading = GENERAL)]
     config: Option<std::path::PathBuf>,
 
@@ -150,8 +151,8 @@ fn shown_by_short_help(flag: clap::Arg) -> clap::Arg {
 struct CheckedFlags {
     generations: Generations,
     upstream: Option<UpstreamOptions>,
-    /// Reloads the certificates for upstreams.
-    connector: Option<ConnectorReloader>,
+    /// Reloads the routes and the certificates for upstreams.
+    upstream_reloader: Option<UpstreamReloader>,
     admin_tokens: Tokens,
     store: StorePlan,
 }
@@ -162,7 +163,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         return args.try_all(out, err);
     }
     let log = logging::start(&args.log).map_err(Failure::usage)?;
-    let CheckedFlags { generations, upstream, connector, admin_tokens, store } =
+    let CheckedFlags { generations, upstream, upstream_reloader, admin_tokens, store } =
         args.check().map_err(|mistakes| Failure::usage(mistakes.join("\nerror: ")))?;
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
@@ -219,7 +220,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         handle_signals: true,
     };
     let make_store: MakeStore = Arc::new(move || Ok(store.open()));
-    let reload = reloads(reloader, connector, certificates, (shared.clone(), readiness.clone()));
+    let reload = reloads(reloader, upstream_reloader, certificates, (shared.clone(), readiness.clone()));
     let running = server::start(&options, &shared, &make_store, &readiness, reload);
     running.map_err(Failure::could_not_start)?.join();
     traces.iter().for_each(Traces::finish);
@@ -232,7 +233,7 @@ impl Args {
         let mut mistakes = Vec::new();
         let generations = Generations::parse(self.headers.iter().map(String::as_str));
         let generations = kept(generations.map_err(|error| format!("--headers: {error}")), &mut mistakes);
-        let upstream = kept(self.upstream.options(), &mut mistakes);
+        let upstream = kept(upstream_reload::start(&self.upstream, self.config.as_deref()), &mut mistakes);
         if matches!(upstream, Some(None)) && !self.listeners.has_another() {
             mistakes.push(NO_LISTENER.to_owned());
         }
@@ -251,8 +252,8 @@ impl Args {
         else {
             return Err(mistakes);
         };
-        let (upstream, connector) = upstream.unzip();
-        Ok(CheckedFlags { generations, upstream, connector: connector.flatten(), admin_tokens, store })
+        let (upstream, upstream_reloader) = upstream.unzip();
+        Ok(CheckedFlags { generations, upstream, upstream_reloader, admin_tokens, store })
     }
 
     /// Checks everything that a start checks before it opens a socket. Prints all problems to `err`, or a summary to `out`.
@@ -297,12 +298,8 @@ impl Args {
         let overrides: usize = rules.limits().iter().map(|limit| limit.overrides.len()).sum();
         let (limits, file, shadow) = (rules.limits().len(), self.rules.name(), self.rules.shadow.then_some(true));
         tracing::info!(limits, overrides, file, shadow, "rules are in force");
-        for (upstream, host) in upstream.iter().flat_map(|options| options.routes.replaced_hosts()) {
-            tracing::info!(
-                upstream,
-                host,
-                "requests to this upstream get this Host; `#host=client` after its URL keeps the client's"
-            );
+        if let Some(options) = upstream {
+            upstream_reload::announce(&options.routes);
         }
     }
 
@@ -346,10 +343,10 @@ fn kept<T>(result: Result<T, String>, mistakes: &mut Vec<String>) -> Option<T> {
     result.map_err(|mistake| mistakes.push(mistake)).ok()
 }
 
-/// Reloads the files of rules and certificates.
+/// Reloads the files of rules, routes and certificates.
 fn reloads(
     mut rules: Reloader,
-    mut connector: Option<ConnectorReloader>,
+    mut upstream: Option<UpstreamReloader>,
     mut certificates: Certificates,
     (shared, readiness): (Arc<limiter::Shared>, Arc<Readiness>),
 ) -> Reload {
@@ -367,8 +364,10 @@ fn reloads(
                 readiness.reloaded(Some(report.to_string()));
             }
         }
-        if let Some(connector) = &mut connector {
-            connector.reload(asked);
+        if let Some(upstream) = &mut upstream {
+            upstream.reload(asked, shared.metrics());
+            readiness.routes_reloaded(upstream.error());
+            outcome.problems.extend(upstream.error());
         }
         if certificates.reload(asked, shared.metrics()) {
             readiness.certificates_reloaded(certificates.errors());

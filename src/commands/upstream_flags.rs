@@ -10,7 +10,7 @@ use crate::http::{
 };
 
 /// Routes, and how to connect to upstreams.
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Upstreams")]
 pub(super) struct UpstreamArgs {
     /// Where to send allowed requests. `URL`: all of them. `HOST=URL`, `/PREFIX=URL`, `HOST/PREFIX=URL`: those for this host
@@ -84,36 +84,36 @@ pub(super) struct UpstreamArgs {
 }
 
 impl UpstreamArgs {
-    /// The proxy's options and what reloads the certificates; `None` without an upstream. The error has a line per mistake.
-    pub(super) fn options(&self) -> Result<Option<(UpstreamOptions, Option<ConnectorReloader>)>, String> {
-        if self.upstream.is_empty() {
-            return Ok(None);
-        }
-        let lines = |mistakes: Vec<String>| {
+    /// The routes of `--upstream`. The error has a line per mistake.
+    pub(super) fn routes(&self) -> Result<Routes, String> {
+        Routes::parse(&apart(&self.upstream)).map_err(|mistakes| {
             let lines: Vec<_> = mistakes.iter().map(|mistake| format!("--upstream: {mistake}")).collect();
             lines.join("\nerror: ")
-        };
-        let health_check = self.health_check.clone().map(|path| HealthCheck {
+        })
+    }
+
+    /// The options without TLS.
+    pub(super) fn with_routes(&self, routes: Routes) -> UpstreamOptions {
+        UpstreamOptions {
+            connections: self.upstream_connections,
+            try_timeout: self.upstream_try_timeout,
+            resolve_interval: self.upstream_resolve_interval,
+            health_check: self.health_check.clone().map(|path| self.health_check(path)),
+            ..UpstreamOptions::new(routes)
+        }
+    }
+
+    pub(super) const fn health_check(&self, path: String) -> HealthCheck {
+        HealthCheck {
             path,
             interval: self.health_interval,
             timeout: self.health_timeout,
             unhealthy: self.health_threshold.0,
             healthy: self.health_threshold.1,
-        });
-        let routes = Routes::parse(&apart(&self.upstream)).map_err(lines)?;
-        let (tls, reloader) = if routes.use_tls() { Some(self.tls()?).unzip() } else { (None, None) };
-        let options = UpstreamOptions {
-            connections: self.upstream_connections,
-            try_timeout: self.upstream_try_timeout,
-            resolve_interval: self.upstream_resolve_interval,
-            health_check,
-            tls,
-            ..UpstreamOptions::new(routes)
-        };
-        Ok(Some((options, reloader)))
+        }
     }
 
-    fn tls(&self) -> Result<(Connector, ConnectorReloader), String> {
+    pub(super) fn tls(&self) -> Result<(Connector, ConnectorReloader), String> {
         let pair = self.upstream_cert.clone().zip(self.upstream_key.clone());
         let options = ConnectorOptions {
             flags: ConnectorFlags::default(),
@@ -148,7 +148,7 @@ fn apart(values: &[String]) -> Vec<String> {
 /// (`net.ipv4.ip_local_port_range`).
 const MAX_CONNECTIONS: usize = 28_000;
 
-fn parse_connections(text: &str) -> Result<NonZeroUsize, String> {
+pub(super) fn parse_connections(text: &str) -> Result<NonZeroUsize, String> {
     text.parse()
         .ok()
         .filter(|count: &NonZeroUsize| count.get() <= MAX_CONNECTIONS)
@@ -156,7 +156,7 @@ fn parse_connections(text: &str) -> Result<NonZeroUsize, String> {
 }
 
 /// Parses a path with an optional query.
-fn parse_path(text: &str) -> Result<String, String> {
+pub(super) fn parse_path(text: &str) -> Result<String, String> {
     if !text.starts_with('/') {
         return Err(format!("a path starts with `/`; write `/{text}`"));
     }
@@ -167,7 +167,7 @@ fn parse_path(text: &str) -> Result<String, String> {
 }
 
 /// Parses `3/2`, three failures and two successes; `3` is short for `3/3`.
-fn parse_threshold(text: &str) -> Result<(NonZeroU32, NonZeroU32), String> {
+pub(super) fn parse_threshold(text: &str) -> Result<(NonZeroU32, NonZeroU32), String> {
     let (unhealthy, healthy) = text.split_once('/').unwrap_or((text, text));
     match (unhealthy.parse(), healthy.parse()) {
         (Ok(unhealthy), Ok(healthy)) => Ok((unhealthy, healthy)),
@@ -189,10 +189,7 @@ mod tests {
 
     fn options(given: &[&str]) -> Result<UpstreamOptions, String> {
         let command = Command::try_parse_from(["weir"].iter().chain(given)).map_err(|error| error.to_string())?;
-        command
-            .upstream
-            .options()
-            .and_then(|options| options.map(|(options, _)| options).ok_or_else(|| "none".to_owned()))
+        command.upstream.routes().map(|routes| command.upstream.with_routes(routes))
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Reads other limiters' files, for `weir import`: a text as one tree, and errors with their places.
+//! Reads files whose meaning is not known here: those of other limiters, for `weir import`, and the routes of the proxy. Values are
+//! a tree, and errors have their places.
 
 pub(crate) use super::mapping::{Mapping, all, find};
 pub(crate) use super::matching::MOST_REGEXES;

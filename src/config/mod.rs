@@ -59,7 +59,8 @@ pub use named_files::NamedFile;
 pub use problem::{Place, Problem, Report, ReportStyles, Severity};
 pub use reload::{Change, Files, OverridesCopy, PollMode, Sources, Watcher};
 pub use schema::SCHEMA;
-pub use settings::{KnownFlag, Setting, settings};
+pub(crate) use settings::settings;
+pub use settings::{KnownFlag, Setting};
 pub use teams::{BASE, OwnedFile};
 
 use crate::engine::limit::Limit;

@@ -1,4 +1,5 @@
-//! A file of command line flags: `store: redis://...`, one key per flag, with a list for a repeatable flag.
+//! A file of command line flags: `store: redis://...`, one key per flag, with a list for a repeatable flag. It may have the
+//! proxy's routes, too.
 
 use super::Source;
 use super::mapping::all;
@@ -24,17 +25,30 @@ pub struct KnownFlag<'a> {
     pub is_repeatable: bool,
 }
 
-/// Reads the flags of a file. The error has all mistakes.
-pub fn settings(source: &Source, known: &[KnownFlag<'_>]) -> Result<Vec<Setting>, Report> {
+/// The key of the routes.
+const ROUTES: &str = "routes";
+
+/// Reads the flags of a file, and gives its routes to `routes`. The error has all mistakes.
+pub(crate) fn settings(
+    source: &Source,
+    known: &[KnownFlag<'_>],
+    mut routes: impl FnMut(&Node),
+) -> Result<Vec<Setting>, Report> {
     let findings = Findings::new(&source.name);
     let mut settings = Vec::new();
-    let (Ok(()) | Err(ReportedError)) = collect(&source.text, known, &mut settings, &findings);
+    let (Ok(()) | Err(ReportedError)) = collect(&source.text, known, &mut settings, &mut routes, &findings);
     let mut report = Report::default();
     report.add(&findings, &source.text);
     if report.errors == 0 { Ok(settings) } else { Err(report) }
 }
 
-fn collect(text: &str, known: &[KnownFlag<'_>], settings: &mut Vec<Setting>, findings: &Findings) -> ReadResult<()> {
+fn collect(
+    text: &str,
+    known: &[KnownFlag<'_>],
+    settings: &mut Vec<Setting>,
+    routes: &mut impl FnMut(&Node),
+    findings: &Findings,
+) -> ReadResult<()> {
     let mut reader = Reader::without_tabs(text, findings)?;
     if !reader.document()? {
         return Ok(());
@@ -46,8 +60,12 @@ fn collect(text: &str, known: &[KnownFlag<'_>], settings: &mut Vec<Setting>, fin
         if !seen.is_new(&key) {
             continue;
         }
+        if key.text == ROUTES {
+            routes(&node);
+            continue;
+        }
         let Some(flag) = known.iter().find(|flag| flag.name == key.text) else {
-            let help = did_you_mean(&key.text, known.iter().map(|flag| flag.name));
+            let help = did_you_mean(&key.text, known.iter().map(|flag| flag.name).chain([ROUTES]));
             key.error(format!("unknown flag `--{}`", key.text), help);
             continue;
         };

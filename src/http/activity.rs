@@ -1,6 +1,6 @@
 //! The deadlines of a client's connection or stream.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::admission::{BYTES_PER_RESPONSE, SlowReaders};
 use super::alarm::{Alarm, FOREVER, after};
 use super::failure::UpstreamError;
-use super::limits::Timeouts;
+use super::limits::{RouteTimeouts, Timeouts};
 use super::pace::Pace;
 use crate::message::connection::{Cut, HttpLimit, UpstreamFailure};
 
@@ -24,6 +24,8 @@ pub(crate) struct Activity {
     now: Cell<Instant>,
     phase: Cell<Phase>,
     since: Cell<Instant>,
+    /// The timeouts of the request's route. Boxed because few have their own.
+    route: RefCell<Option<Box<RouteTimeouts>>>,
     uploading: Cell<bool>,
     /// True if the request's body is messages with pauses between them, so that it has no rate.
     sends_messages: Cell<bool>,
@@ -86,6 +88,7 @@ impl Activity {
             now: Cell::new(now),
             phase: Cell::new(Phase::Opened),
             since: Cell::new(now),
+            route: RefCell::default(),
             uploading: Cell::new(false),
             sends_messages: Cell::new(false),
             late: Cell::new(None),
@@ -122,6 +125,7 @@ impl Activity {
 
     /// The request's headers are complete; `uploading` if a body follows.
     pub(crate) fn exchange(&self, uploading: bool) {
+        self.route.take();
         self.uploading.set(uploading);
         self.sends_messages.set(false);
         self.cut.set(None);
@@ -137,6 +141,15 @@ impl Activity {
     pub(super) fn holds(&self, bytes: u64) {
         self.stop_waiting();
         self.weight.set(1 + bytes.div_ceil(BYTES_PER_RESPONSE));
+    }
+
+    /// The request's route has timeouts of its own.
+    pub(crate) fn takes_route(&self, timeouts: RouteTimeouts) {
+        self.route.replace(Some(Box::new(timeouts)));
+    }
+
+    fn of_route(&self) -> RouteTimeouts {
+        self.route.borrow().as_deref().copied().unwrap_or_default()
     }
 
     /// The request waits for its turn by a limit.
@@ -289,8 +302,8 @@ impl Activity {
             Phase::Answer | Phase::Stream if self.download.is_waiting() => {
                 (timeouts.body, Some(HttpLimit::BodyTimeout))
             }
-            Phase::Exchange => (timeouts.response, None),
-            Phase::Answer => (timeouts.upstream_body, None),
+            Phase::Exchange => (self.of_route().response.unwrap_or(timeouts.response), None),
+            Phase::Answer => (self.of_route().upstream_body.unwrap_or(timeouts.upstream_body), None),
             Phase::Held | Phase::Stream => (FOREVER, None),
             Phase::Tunnel => (timeouts.tunnel, Some(HttpLimit::TunnelTimeout)),
         };
@@ -402,12 +415,16 @@ mod tests {
         check(2, Some(HttpLimit::HeaderTimeout));
         activity.exchange(true);
         check(5, None);
+        activity.takes_route(RouteTimeouts { response: Some(seconds(8)), upstream_body: None });
+        check(8, None);
         activity.awaits_upload();
         check(4, Some(HttpLimit::BodyTimeout));
         activity.hold();
         assert!(activity.deadline(&timeouts).0 > activity.now() + seconds(86_400));
         activity.resume();
         activity.upload_ended();
+        check(8, None);
+        activity.takes_route(RouteTimeouts::default());
         check(5, None);
         let ended = activity.now();
         activity.now.set(ended + seconds(1));
@@ -420,6 +437,13 @@ mod tests {
         check(7, None);
         activity.awaits_download();
         check(4, Some(HttpLimit::BodyTimeout));
+        activity.takes_route(RouteTimeouts { response: Some(seconds(8)), upstream_body: Some(seconds(9)) });
+        activity.downloaded(1);
+        check(9, None);
+        activity.exchange(false);
+        check(5, None);
+        activity.answer(false);
+        activity.awaits_download();
         let another = Activity::new(activity.now(), readers.clone());
         another.enter(Phase::Answer);
         another.awaits_download();

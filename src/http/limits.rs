@@ -135,6 +135,13 @@ pub struct Timeouts {
     pub upstream_idle: Duration,
 }
 
+/// Timeouts of a route, in place of those of [`Timeouts`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouteTimeouts {
+    pub response: Option<Duration>,
+    pub upstream_body: Option<Duration>,
+}
+
 impl Default for Timeouts {
     fn default() -> Self {
         Self {

@@ -71,7 +71,7 @@ pub use admission::{
     SlowReaders,
 };
 pub use fetch::{FetchError, Fetched, Fetcher};
-pub use limits::{HeadLimits, Http2Limits, HttpLimits, Timeouts};
+pub use limits::{HeadLimits, Http2Limits, HttpLimits, RouteTimeouts, Timeouts};
 pub use server::HttpOptions;
 pub(crate) use server::Server;
 pub(crate) use service::{Context, Exchange, Service};
@@ -80,7 +80,7 @@ pub use transport::{
     FileError, KeyPairFiles, ServerTls, ServerTlsFlags, ServerTlsOptions, ServerTlsReloader, Stream, TlsInfo,
 };
 pub(crate) use transport::{Acceptor, HANDSHAKE, Source, subject_of_pem};
-pub use upstream::{HealthCheck, Routes, UpstreamOptions};
+pub use upstream::{HeaderChanges, HealthCheck, RouteOptions, Routes, UpstreamOptions};
 
 /// Serves a connection to its end. On the heap, so that the task has room neither for the start of a connection nor for what
 /// other protocols need.

@@ -66,6 +66,9 @@ pub(super) trait Downstream: Debug {
 
     /// The service commits itself to an answer. Returns false if nobody waits for it any more.
     fn commit(&self) -> bool;
+
+    /// Sets the limit for the whole body of the request, of which nothing was read yet.
+    fn limit_body(&self, bytes: u64);
 }
 
 impl Context {
@@ -84,6 +87,13 @@ impl Context {
     pub(crate) async fn ready_to_answer(&self) {
         if !self.is_detached && self.client.upgrade().is_some_and(|client| !client.commit()) {
             pending::<()>().await;
+        }
+    }
+
+    /// Called before the request's body is read.
+    pub(crate) fn limit_body(&self, bytes: u64) {
+        if let Some(client) = self.client.upgrade() {
+            client.limit_body(bytes);
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct ClientIo {
     /// Bytes of the body that may still come.
     allowance: Cell<u64>,
     /// The limit for the whole body.
-    most: u64,
+    most: Cell<u64>,
     /// True while the client waits for a `100 Continue` before it sends the body.
     pub(super) awaits_continue: Cell<bool>,
     /// False for HTTP/1.0, which does not have interim responses.
@@ -52,14 +52,14 @@ pub(crate) struct ClientIo {
 }
 
 impl ClientIo {
-    pub(super) fn new(stream: Stream, activity: Rc<Activity>, most: u64) -> Rc<Self> {
+    pub(super) fn new(stream: Stream, activity: Rc<Activity>) -> Rc<Self> {
         Rc::new(Self {
             stream: RefCell::new(stream),
             input: RefCell::default(),
             outbox: RefCell::default(),
             decoder: Cell::new(Decoder::Ended),
-            allowance: Cell::new(most),
-            most,
+            allowance: Cell::new(0),
+            most: Cell::new(0),
             awaits_continue: Cell::new(false),
             takes_interim: Cell::new(false),
             next_check: RefCell::default(),
@@ -67,10 +67,10 @@ impl ClientIo {
         })
     }
 
-    /// A request's head was read; its body comes next.
-    pub(super) fn begin(&self, framing: Framing, takes_interim: bool, awaits_continue: bool) {
+    /// A request's head was read; its body of at most `most` bytes comes next.
+    pub(super) fn begin(&self, framing: Framing, most: u64, takes_interim: bool, awaits_continue: bool) {
         self.decoder.set(Decoder::new(framing));
-        self.allowance.set(self.most);
+        self.limit_body(most);
         self.takes_interim.set(takes_interim);
         self.next_check.take();
         self.awaits_continue.set(awaits_continue);
@@ -152,6 +152,11 @@ impl Downstream for ClientIo {
         // When an HTTP/1 client goes, its connection's task ends, and the exchange with it.
         true
     }
+
+    fn limit_body(&self, bytes: u64) {
+        self.most.set(bytes);
+        self.allowance.set(bytes);
+    }
 }
 
 /// The body of the request that is being answered. It is read only on demand.
@@ -167,7 +172,7 @@ impl Upload for ClientIo {
                 Poll::Ready(Some(Ok(Piece::Data(data)))) => {
                     let length = data.len() as u64;
                     let Some(left) = self.allowance.get().checked_sub(length) else {
-                        return Poll::Ready(Some(Err(BodyError::TooLong(self.most))));
+                        return Poll::Ready(Some(Err(BodyError::TooLong(self.most.get()))));
                     };
                     self.allowance.set(left);
                     self.activity.uploaded(length);

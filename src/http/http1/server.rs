@@ -47,7 +47,7 @@ pub(crate) async fn serve<S: Service>(
 ) {
     let server = service.server();
     let activity = Rc::new(Activity::new(Instant::now(), server.slow_readers.clone()));
-    let io = ClientIo::new(stream, activity.clone(), server.limits.body_bytes);
+    let io = ClientIo::new(stream, activity.clone());
     let context = RequestContext::new(activity.clone(), peer, Rc::downgrade(&io) as _);
     let overdue = |limit| server.limit_reached(limit);
     let mut connection = Connection { service: &*service, server, io: &io, context, served: 0 };
@@ -180,7 +180,7 @@ impl<S: Service> Connection<'_, S> {
         let mut summary = RequestSummary { is_head, version, stays: is_persistent };
         let has_body = framing != Framing::Empty;
         let expects = version == Version::HTTP_11 && has_body && request.headers.contains("expect");
-        self.io.begin(framing, version == Version::HTTP_11, expects);
+        self.io.begin(framing, self.server.limits.body_bytes, version == Version::HTTP_11, expects);
         self.context.activity.exchange(has_body);
         request.body = if has_body { RequestBody::Upload(self.io.clone()) } else { RequestBody::Empty };
         self.context.attempts.take();

@@ -29,7 +29,7 @@ pub(super) struct ClientStream {
     /// Bytes of the body that may still come.
     allowed: Cell<u64>,
     /// The limit for the whole body.
-    limit: u64,
+    limit: Cell<u64>,
     /// True if the client waits for a `100 Continue` before it sends the body.
     awaits_continue: Cell<bool>,
 }
@@ -48,7 +48,7 @@ impl ClientStream {
             activity,
             upload: RefCell::new(upload),
             allowed: Cell::new(limit),
-            limit,
+            limit: Cell::new(limit),
             awaits_continue: Cell::new(false),
         }
     }
@@ -100,6 +100,11 @@ impl Downstream for ClientStream {
         self.is_committed.set(true);
         !self.gone.get()
     }
+
+    fn limit_body(&self, bytes: u64) {
+        self.limit.set(bytes);
+        self.allowed.set(bytes);
+    }
 }
 
 impl Upload for ClientStream {
@@ -116,7 +121,7 @@ impl Upload for ClientStream {
                 self.activity.uploaded(data.len() as u64);
                 let Some(allowed) = self.allowed.get().checked_sub(data.len() as u64) else {
                     upload.end();
-                    return Poll::Ready(Some(Err(BodyError::TooLong(self.limit))));
+                    return Poll::Ready(Some(Err(BodyError::TooLong(self.limit.get()))));
                 };
                 self.allowed.set(allowed);
                 if upload.is_end() {

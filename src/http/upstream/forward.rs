@@ -50,6 +50,8 @@ pub(crate) struct Forwarder {
     pub(super) connector: Rc<Connector>,
     /// The timeout of one try, until the response's headers.
     pub(super) try_timeout: Option<Duration>,
+    /// The timeout of all tries together, for an exchange without its client.
+    pub(crate) response_timeout: Duration,
     pub(super) observer: Rc<dyn UpstreamObserver>,
     /// Shared by the worker's routes.
     pub(super) memory: Rc<KeptMemory>,

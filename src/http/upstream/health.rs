@@ -43,6 +43,21 @@ pub struct HealthCheck {
     pub healthy: NonZeroU32,
 }
 
+impl Default for HealthCheck {
+    /// Returns the defaults of the flags, without a path.
+    fn default() -> Self {
+        const COUNTS: [NonZeroU32; 2] = [NonZeroU32::new(3).unwrap(), NonZeroU32::new(2).unwrap()];
+        let [unhealthy, healthy] = COUNTS;
+        Self {
+            path: String::new(),
+            interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(1),
+            unhealthy,
+            healthy,
+        }
+    }
+}
+
 /// Checks the endpoints of a cluster until dropped.
 pub(super) async fn keep(check: Rc<HealthCheck>, cluster: Rc<Cluster>, connector: Rc<Connector>) {
     // Spreads the checks of workers that start together.

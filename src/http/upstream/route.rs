@@ -1,8 +1,9 @@
-//! Routes: `--upstream [HOST][/PREFIX]=URL[,URL...]`.
+//! Routes: `--upstream [HOST][/PREFIX]=URL[,URL...]`, and those of the `--config` file.
 
 use std::cmp::Reverse;
 
 use super::address::{Scheme, Server};
+use super::route_options::RouteOptions;
 use crate::message::host_pattern::HostPattern;
 use crate::message::path;
 
@@ -13,7 +14,7 @@ const MAX_ROUTES: usize = 256;
 const MAX_SERVERS: usize = 64;
 
 /// All routes, most specific first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes(Vec<Route>);
 
 /// A condition on requests, and their destination.
@@ -22,8 +23,9 @@ pub(crate) struct Route {
     /// `None` for any host.
     host: Option<HostPattern>,
     /// A normalised path without a trailing slash; empty for any path.
-    prefix: String,
+    pub(super) prefix: String,
     pub(super) upstream: Upstream,
+    pub(super) options: Option<Box<RouteOptions>>,
 }
 
 /// The destination of a route's requests.
@@ -63,9 +65,30 @@ impl Routes {
         if !mistakes.is_empty() {
             return Err(mistakes);
         }
-        // Exact hosts before wildcards, longer wildcards before shorter ones, any host last; then longer prefixes
-        // first. So the first match is the most specific.
-        routes.sort_by_key(|route| {
+        let mut routes = Self(routes);
+        routes.sort();
+        Ok(routes)
+    }
+
+    /// Adds the route for `[HOST][/PREFIX]`. `urls` are separated by commas. The error says what is wrong.
+    pub fn add(&mut self, matcher: &str, urls: &str, options: RouteOptions) -> Result<(), String> {
+        if self.0.len() >= MAX_ROUTES {
+            return Err(format!("there are more than {MAX_ROUTES} routes"));
+        }
+        let (host, prefix) = parse_matcher(matcher, matcher)?;
+        if self.0.iter().any(|known| (&known.host, &known.prefix) == (&host, &prefix)) {
+            return Err(format!("there is another route for `{matcher}`, perhaps in `--upstream`"));
+        }
+        let options = (options != RouteOptions::default()).then(|| Box::new(options));
+        self.0.push(Route { host, prefix, upstream: Upstream::parse(urls, urls)?, options });
+        self.sort();
+        Ok(())
+    }
+
+    /// Brings exact hosts before wildcards, longer wildcards before shorter ones, any host last; then longer prefixes
+    /// first. So the first match is the most specific.
+    fn sort(&mut self) {
+        self.0.sort_by_key(|route| {
             let host = match &route.host {
                 Some(HostPattern::Exact(_)) => (0, Reverse(0)),
                 Some(HostPattern::Below(suffix)) => (1, Reverse(suffix.len())),
@@ -73,7 +96,14 @@ impl Routes {
             };
             (host, Reverse(route.prefix.len()))
         });
-        Ok(Self(routes))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 
     /// Returns whether any server uses TLS.
@@ -123,14 +153,8 @@ impl Route {
         if matcher.is_empty() && urls.len() < text.len() {
             return Err(format!("`{text}` has nothing before the `=`; write `{urls}` to route all requests"));
         }
-        let (host, prefix) = matcher.split_at(matcher.find('/').unwrap_or(matcher.len()));
-        let host = match host {
-            "" => None,
-            host => Some(
-                HostPattern::parse(host).map_err(|help| format!("`{text}`: `{host}` is not a valid host; {help}"))?,
-            ),
-        };
-        Ok(Self { host, prefix: parse_prefix(text, prefix)?, upstream: Upstream::parse(text, urls)? })
+        let (host, prefix) = parse_matcher(text, matcher)?;
+        Ok(Self { host, prefix, upstream: Upstream::parse(text, urls)?, options: None })
     }
 
     fn covers(&self, host: &str, path: &str) -> bool {
@@ -187,7 +211,19 @@ impl Upstream {
     }
 }
 
-fn parse_prefix(text: &str, given: &str) -> Result<String, String> {
+fn parse_matcher(text: &str, matcher: &str) -> Result<(Option<HostPattern>, String), String> {
+    let (host, prefix) = matcher.split_at(matcher.find('/').unwrap_or(matcher.len()));
+    let host = match host {
+        "" => None,
+        host => {
+            Some(HostPattern::parse(host).map_err(|help| format!("`{text}`: `{host}` is not a valid host; {help}"))?)
+        }
+    };
+    Ok((host, parse_prefix(text, prefix)?))
+}
+
+/// Parses a path prefix into a normalised one without a trailing slash. `text` is for messages.
+pub(super) fn parse_prefix(text: &str, given: &str) -> Result<String, String> {
     if let Some(body) = given.strip_suffix("/**").or_else(|| given.strip_suffix("/*")) {
         let right = if body.is_empty() { "/" } else { body };
         return Err(format!("`{text}`: a prefix matches everything below it; write `{right}`"));

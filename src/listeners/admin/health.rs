@@ -17,8 +17,9 @@ impl Admin {
         let health = StoresHealth::of(stores);
         let reload_error = self.options.readiness.reload_error();
         let certificate_error = self.options.readiness.certificate_error();
+        let routes_error = self.options.readiness.routes_error();
         let keys_error = self.options.readiness.keys_error();
-        let has_broken_files = reload_error.is_some() || certificate_error.is_some();
+        let has_broken_files = reload_error.is_some() || certificate_error.is_some() || routes_error.is_some();
         let is_degraded =
             health.connected < stores.len() || health.failing > 0 || has_broken_files || keys_error.is_some();
         let (code, status) = match self.options.readiness.phase() {
@@ -43,6 +44,9 @@ impl Admin {
         }
         if let Some(error) = certificate_error {
             body["certificate_error"] = error.into();
+        }
+        if let Some(error) = routes_error {
+            body["routes_error"] = error.into();
         }
         if let Some(error) = keys_error {
             body["keys_error"] = error.into();

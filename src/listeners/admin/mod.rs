@@ -95,6 +95,7 @@ pub struct Readiness {
     phase: watch::Sender<Phase>,
     reload_error: Mutex<Option<String>>,
     certificate_error: Mutex<Option<String>>,
+    routes_error: Mutex<Option<String>>,
     keys_missing: Mutex<Vec<String>>,
 }
 
@@ -141,6 +142,16 @@ impl Readiness {
     /// Sets the names of the token issuers whose keys have never been fetched.
     pub fn keys_missing(&self, names: Vec<String>) {
         *self.keys_missing.lock() = names;
+    }
+
+    /// Why the routes on disk are not in force.
+    pub fn routes_error(&self) -> Option<String> {
+        self.routes_error.lock().clone()
+    }
+
+    /// Sets the result of the last reload of the routes: the error, if any.
+    pub fn routes_reloaded(&self, error: Option<String>) {
+        *self.routes_error.lock() = error;
     }
 
     /// Why the certificate files on disk are not in use.

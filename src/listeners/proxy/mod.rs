@@ -19,7 +19,7 @@ use crate::engine::request::incoming::{Incoming, Preparation, Received};
 use crate::http::Context;
 use crate::http::forwarding::{self, Peer};
 use crate::http::message::{Request, Response, ResponseBody};
-use crate::http::upstream::{Destination, Upstreams};
+use crate::http::upstream::{Destination, DestinationKind, Upstreams};
 use crate::http::{Server, Source, UpstreamOptions};
 use crate::limiter::{DecisionRequest, Limiter, LimiterVerdict, Patience};
 use crate::listeners::client_address::client_address;
@@ -65,7 +65,7 @@ pub struct Proxy {
 enum NextStep<'a> {
     /// It was denied, or a queue has accepted it.
     Answer(Response),
-    Forward(Option<&'a Destination>, &'a mut LimiterVerdict),
+    Forward(Option<Rc<Destination>>, &'a mut LimiterVerdict),
 }
 
 impl Proxy {
@@ -75,13 +75,14 @@ impl Proxy {
         let timeouts = &options.front.http.timeouts;
         let upstreams = Upstreams::new(&options.upstream, timeouts, || front.route());
         let denials = DenialReplies::new(front.generations);
-        let (added, orphans) = (options.added.clone(), Orphans::new(timeouts.response));
+        let (added, orphans) = (options.added.clone(), Orphans::new());
         Rc::new(Self { front, upstreams, denials, added, orphans, log: Throttle::default() })
     }
 
     /// Closes upstream connections that have been idle for too long, and adds measured times to the metrics. Must be called
     /// about once a second.
     pub fn reap(&self) {
+        self.upstreams.follow(|| self.front.route());
         self.front.count_endpoints(self.upstreams.reap(Instant::now()));
         self.front.flush();
     }
@@ -113,11 +114,17 @@ impl Proxy {
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(host)) {
             return Err(Failure::Misdirected);
         }
-        if request.body.length().is_some_and(|length| length > limits.body_bytes) {
-            return Err(Failure::TooLong(limits.body_bytes));
+        self.upstreams.follow(|| self.front.route());
+        let destination = self.upstreams.pick(host, path);
+        let own_bytes = destination.as_ref().and_then(|found| found.options.as_ref()?.body_bytes);
+        let most = own_bytes.unwrap_or(limits.body_bytes);
+        if request.body.length().is_some_and(|length| length > most) {
+            return Err(Failure::TooLong(most));
+        }
+        if let Some(bytes) = own_bytes {
+            context.limit_body(bytes);
         }
         let client = self.client(&context.peer, headers)?;
-        let destination = self.upstreams.pick(host, path);
         let tls_subject = context.peer.subject();
         let view = request::Request { client, tls_subject, ..received.request() };
         let limiter = &self.front.limiter;
@@ -181,7 +188,7 @@ impl Proxy {
         &self,
         context: &Context,
         request: &mut Request,
-        destination: Option<&Destination>,
+        destination: Option<Rc<Destination>>,
         decided: &mut LimiterVerdict,
         active: &mut ActiveRequest,
     ) -> Result<Response, Failure> {
@@ -198,6 +205,7 @@ impl Proxy {
         if let Some(client) = client {
             request.headers.append(REAL_IP, client.address.to_string());
         }
+        destination.prepare(request, &context.activity);
         accepted::add_entries(decided.view.rules(), &decided.verdict, &mut request.headers);
         active.trace.pass_on(&mut request.headers);
         if let Some(protocol) = upgrade {
@@ -212,14 +220,14 @@ impl Proxy {
         if let Some(uploaded) = decided.settlement.as_ref().and_then(|settlement| settlement.uploaded()) {
             counted_body::count(&mut request.body, uploaded);
         }
-        let mut response = match (destination, decided.settlement.take()) {
-            (Destination::Servers(forwarder), None) => forwarder.send(request, context).await?,
-            (Destination::Servers(forwarder), Some(settlement)) => {
+        let mut response = match (&destination.kind, decided.settlement.take()) {
+            (DestinationKind::Servers(forwarder), None) => forwarder.send(request, context).await?,
+            (DestinationKind::Servers(forwarder), Some(settlement)) => {
                 let request = std::mem::take(request);
                 settling::exchange(forwarder.clone(), request, context, settlement, &self.orphans).await?
             }
-            (Destination::Echo, None) => echo::answer(request, &context.activity).await?,
-            (Destination::Echo, Some(mut settlement)) => {
+            (DestinationKind::Echo, None) => echo::answer(request, &context.activity).await?,
+            (DestinationKind::Echo, Some(mut settlement)) => {
                 settlement.sent();
                 settling::settle(settlement, echo::answer(request, &context.activity).await, true)?
             }
@@ -229,6 +237,7 @@ impl Proxy {
             _ => None,
         };
         forwarding::strip(&mut response.headers);
+        destination.finish(&mut response.headers);
         if matches!(response.status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT) {
             // Neither has a body, and a client that believed a length would wait for one (RFC 9110 section 8.6).
             response.headers.remove("content-length");

@@ -32,6 +32,8 @@ const MAX_ORPHANS: usize = 64;
 struct Exchange {
     sending: Pin<Box<dyn Future<Output = Result<Response, UpstreamError>>>>,
     context: Rc<Context>,
+    /// The longest time that it may go on without its client.
+    patience: Duration,
     /// `None` once settled.
     settlement: Option<Box<Settlement>>,
 }
@@ -60,8 +62,9 @@ pub(super) async fn exchange(
 ) -> Result<Response, UpstreamError> {
     let detached = Rc::new(context.detached());
     let surroundings = detached.clone();
+    let patience = forwarder.response_timeout;
     let sending = Box::pin(async move { forwarder.send(&mut request, &surroundings).await });
-    let exchange = Exchange { sending, context: detached.clone(), settlement: Some(settlement) };
+    let exchange = Exchange { sending, context: detached.clone(), patience, settlement: Some(settlement) };
     let mut guard = Guard { exchange: Some(exchange), activity: &context.activity, orphans };
     let sent =
         poll_fn(|cx| guard.exchange.as_mut().map_or(Poll::Pending, |exchange| Pin::new(exchange).poll(cx))).await;
@@ -139,21 +142,20 @@ impl Drop for Guard<'_> {
 }
 
 impl Orphans {
-    /// Exchanges end after `patience`.
-    pub(super) fn new(patience: Duration) -> Self {
+    pub(super) fn new() -> Self {
         let (sender, orphans) = mpsc::channel(MAX_ORPHANS);
-        Self { sender, _task: AbortOnDropHandle::new(spawn_local(run(orphans, patience))) }
+        Self { sender, _task: AbortOnDropHandle::new(spawn_local(run(orphans))) }
     }
 }
 
 /// Runs exchanges until the sender is dropped.
-async fn run(mut orphans: mpsc::Receiver<Exchange>, patience: Duration) {
+async fn run(mut orphans: mpsc::Receiver<Exchange>) {
     let mut running = JoinSet::new();
     loop {
         tokio::select! {
             Some(_) = running.join_next() => {}
             orphan = orphans.recv(), if running.len() < MAX_ORPHANS => match orphan {
-                Some(orphan) => drop(running.spawn_local(finish(orphan, patience))),
+                Some(orphan) => drop(running.spawn_local(finish(orphan))),
                 None => return,
             },
         }
@@ -161,6 +163,6 @@ async fn run(mut orphans: mpsc::Receiver<Exchange>, patience: Duration) {
 }
 
 /// Drops the response with its body unread, which tells the upstream to stop.
-async fn finish(exchange: Exchange, patience: Duration) {
-    let _ = timeout(patience, exchange).await;
+async fn finish(exchange: Exchange) {
+    let _ = timeout(exchange.patience, exchange).await;
 }

@@ -30,7 +30,7 @@ label! {
 }
 
 label! {
-    /// The label `result` of `weir_config_reloads_total` and `weir_tls_reloads_total`.
+    /// The label `result` of `weir_config_reloads_total`, `weir_tls_reloads_total` and `weir_routes_reloads_total`.
     pub enum Reload {
         Failure = "failure",
         Success = "success",
@@ -106,6 +106,9 @@ metrics! {
         tls_reloads: PerLabel<Reload, IntCounter> = counter_by(
             "weir_tls_reloads_total", "Reloads of the certificates, by result", "result",
         );
+        routes_reloads: PerLabel<Reload, IntCounter> = counter_by(
+            "weir_routes_reloads_total", "Reloads of the proxy's routes, by result", "result",
+        );
         jwt_tokens: PerLabel<TokenResult, IntCounter> = counter_by(
             "weir_jwt_tokens_total",
             "Tokens that limits by claims have looked for, by the result of their verification", "result",
@@ -169,6 +172,11 @@ impl ServerMetrics {
     /// Counts a reload of the certificates.
     pub fn tls_reloaded(&self, is_success: bool) {
         self.tls_reloads[Reload::of(is_success)].inc();
+    }
+
+    /// Counts a reload of the proxy's routes.
+    pub fn routes_reloaded(&self, is_success: bool) {
+        self.routes_reloads[Reload::of(is_success)].inc();
     }
 
     /// Sets the time at which the first certificate expires, in seconds since the Unix epoch.
