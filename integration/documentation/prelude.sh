@@ -18,18 +18,19 @@ weir() {
         command weir "$@"
         return
     fi
-    local proxy=$WEIR_PROXY admin=$WEIR_ADMIN i
+    local proxies=() proxy admin=$WEIR_ADMIN i
     for ((i = 2; i < $#; i++)); do
         case ${!i} in
-        --proxy) proxy=${*:i+1:1} ;;
+        --proxy) proxy=${*:i+1:1} proxies+=("${proxy#redirect:}") ;;
         --admin) admin=${*:i+1:1} ;;
         esac
     done
-    leave "$proxy"
+    [ ${#proxies[@]} -gt 0 ] || proxies=("$WEIR_PROXY")
+    for proxy in "${proxies[@]}"; do leave "$proxy"; done
     local log
     log=$(mktemp .serve.XXXXXX)
     command weir "$@" >"$log" 2>&1 &
-    running[$proxy]=$!
+    for proxy in "${proxies[@]}"; do running[$proxy]=$!; done
     # Waits long, because a debug build on a busy machine is slow. The test has a deadline for the whole page.
     until curl --silent --max-time 120 "http://$admin/readyz" | grep -q '"status":"ready"'; do
         if ! kill -0 "${running[$proxy]}" 2>/dev/null; then

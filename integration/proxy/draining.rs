@@ -154,7 +154,7 @@ fn options(proxy: &str) -> ServerOptions {
     let generations = weir::engine::answer::headers::Generations::default();
     let front = FrontendOptions { http, clock, generations, access_log: None, traces: None };
     let upstream = UpstreamOptions::new(Routes::parse(&["echo"]).unwrap());
-    let options = ProxyOptions { front, upstream, added: AddedHeaders::default() };
+    let options = ProxyOptions { front, upstream, added: AddedHeaders::default(), redirect_port: None };
     ServerOptions {
         listeners: vec![(proxy.parse().unwrap(), ListenerOptions::Proxy(options))],
         admission,

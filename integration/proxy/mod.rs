@@ -17,6 +17,7 @@ mod identities;
 mod in_flight;
 mod large;
 mod limiting;
+mod listeners;
 mod new_ids;
 mod retrying;
 mod routes;

@@ -138,7 +138,7 @@ impl Setup {
         let check = ListenerOptions::Check(front.clone());
         let check = self.check.then(|| ("127.0.0.1:0".parse().unwrap(), check));
         let reading = front.reading();
-        let proxy = ProxyOptions { front, upstream, added: self.added };
+        let proxy = ProxyOptions { front, upstream, added: self.added, redirect_port: None };
         let anywhere: ListenAddress = "127.0.0.1:0".parse().unwrap();
         let options = ServerOptions {
             listeners: [(anywhere.clone(), ListenerOptions::Proxy(proxy)), (anywhere, ListenerOptions::Grpc(envoy))]

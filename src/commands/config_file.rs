@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn a_flag_that_is_not_repeatable_has_one_value() {
         let error =
-            expanded("upstream: [echo, /v1=echo]\nproxy: [a, b]\n", &["weir", "serve"]).unwrap_err().to_string();
+            expanded("upstream: [echo, /v1=echo]\nadmin: [a, b]\n", &["weir", "serve"]).unwrap_err().to_string();
         assert!(
-            error.contains("weir.yaml:2:8") && error.contains("`--proxy` takes one value, found a list"),
+            error.contains("weir.yaml:2:8") && error.contains("`--admin` takes one value, found a list"),
             "{error}"
         );
     }

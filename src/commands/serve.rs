@@ -200,7 +200,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let admission = http.admission.clone();
     let front = FrontendOptions { http, clock, generations, access_log: access_log.clone(), traces: traces.clone() };
     let added = args.added_headers.headers();
-    let proxy = upstream.map(|upstream| ProxyOptions { front: front.clone(), upstream, added });
+    let proxy = upstream.map(|upstream| ProxyOptions { front: front.clone(), upstream, added, redirect_port: None });
     let options = ServerOptions {
         listeners: args.listeners.options(&front, &gateways, proxy, &readiness),
         admission,
@@ -241,6 +241,7 @@ impl Args {
         kept(self.added_headers.check(), &mut mistakes);
         kept(self.rules.check(), &mut mistakes);
         kept(self.tls.check(), &mut mistakes);
+        kept(self.listeners.check(self.tls.has_certificate()), &mut mistakes);
         kept(self.gateway_tls.check(), &mut mistakes);
         kept(self.store.reject_flags_of_redis(), &mut mistakes);
         let store = kept(self.store.plan(Clock::machine(), None), &mut mistakes);

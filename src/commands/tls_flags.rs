@@ -58,6 +58,10 @@ impl TlsArgs {
         check_pairs(ServerTlsFlags::default(), self.tls_cert.len(), self.tls_key.len())
     }
 
+    pub(super) const fn has_certificate(&self) -> bool {
+        !self.tls_cert.is_empty()
+    }
+
     pub(super) const fn handshake_timeout(&self) -> Duration {
         self.tls_handshake_timeout
     }

@@ -103,7 +103,12 @@ fn front() -> FrontendOptions {
 /// A proxy of a server at this address.
 fn proxy(upstream: SocketAddr) -> ListenerOptions {
     let upstream = UpstreamOptions::new(Routes::parse(&[format!("http://{upstream}")]).unwrap());
-    ListenerOptions::Proxy(ProxyOptions { front: front(), upstream, added: AddedHeaders::default() })
+    ListenerOptions::Proxy(ProxyOptions {
+        front: front(),
+        upstream,
+        added: AddedHeaders::default(),
+        redirect_port: None,
+    })
 }
 
 /// A server of one connection that answers every request.

@@ -52,6 +52,11 @@ impl ListenerOptions {
         }
     }
 
+    /// True if clients are only sent to `https://`.
+    pub const fn redirects(&self) -> bool {
+        matches!(self, Self::Proxy(options) if options.redirect_port.is_some())
+    }
+
     /// True if clients must use TLS.
     pub const fn has_tls(&self) -> bool {
         let accept = match self {
@@ -74,6 +79,21 @@ pub enum Listener {
 }
 
 impl Listener {
+    /// Must be called inside the worker's runtime. All listeners of the proxy share its upstreams.
+    pub fn all<'a>(limiter: &Rc<Limiter>, options: impl Iterator<Item = &'a ListenerOptions>) -> Vec<Self> {
+        let mut listeners: Vec<Self> = Vec::new();
+        for options in options {
+            let first =
+                listeners.iter().find_map(|other| if let Self::Proxy(proxy) = other { Some(proxy) } else { None });
+            let listener = match (options, first) {
+                (ListenerOptions::Proxy(options), Some(first)) => Self::Proxy(first.beside(limiter.clone(), options)),
+                (options, _) => Self::new(limiter.clone(), options),
+            };
+            listeners.push(listener);
+        }
+        listeners
+    }
+
     /// Must be called inside the worker's runtime.
     pub fn new(limiter: Rc<Limiter>, options: &ListenerOptions) -> Self {
         match options {

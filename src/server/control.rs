@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::handover::hand_over;
+use super::inherited;
 use super::keys::keep_keys;
 use super::override_feed::OverrideFeed;
 use super::sockets::Sockets;
@@ -169,9 +170,11 @@ impl Control {
     async fn hand_over(&self, signals: &mut Signals) -> Option<End> {
         tracing::info!("handing over to a new process");
         let mut sockets = Vec::new();
-        for (listener, of_listener) in &self.sockets {
+        for (number, (listener, of_listener)) in self.sockets.iter().enumerate() {
+            let place = self.sockets.iter().take(number).filter(|(other, _)| other == listener).count();
+            let name = inherited::name(*listener, place);
             match of_listener.descriptors() {
-                Ok(descriptors) => sockets.extend(descriptors.into_iter().map(|descriptor| (*listener, descriptor))),
+                Ok(descriptors) => sockets.extend(descriptors.into_iter().map(|descriptor| (name.clone(), descriptor))),
                 Err(error) => {
                     tracing::error!("cannot hand over: {error}; this process goes on");
                     return None;

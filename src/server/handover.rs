@@ -15,7 +15,6 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, timeout};
 
 use super::inherited::{READY, READY_NAME, VARIABLE};
-use crate::telemetry::metrics::ListenerKind;
 
 /// The time in which the new process must open its listeners. It only reads the rules, so a process that takes longer hangs.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -27,10 +26,10 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 const FIRST: i32 = 3;
 
 /// Starts the binary at this process' path with this process' arguments, waits until it serves, and returns its process id.
-/// After an error, the new process is gone.
+/// After an error, the new process is gone. Each socket comes with its name.
 ///
 /// The path is the one that started this process, so a link to a new version is followed.
-pub(super) async fn hand_over(sockets: Vec<(ListenerKind, OwnedFd)>) -> Result<u32, String> {
+pub(super) async fn hand_over(sockets: Vec<(String, OwnedFd)>) -> Result<u32, String> {
     let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
     let mut successor = spawn(sockets, theirs).map_err(|error| format!("it cannot be started: {error}"))?;
     let answer = timeout(READY_TIMEOUT, hear(ours)).await;
@@ -45,11 +44,11 @@ pub(super) async fn hand_over(sockets: Vec<(ListenerKind, OwnedFd)>) -> Result<u
     }
 }
 
-fn spawn(sockets: Vec<(ListenerKind, OwnedFd)>, ready: UnixStream) -> io::Result<Successor> {
+fn spawn(sockets: Vec<(String, OwnedFd)>, ready: UnixStream) -> io::Result<Successor> {
     let mut arguments = env::args_os();
     let program = arguments.next().ok_or_else(|| io::Error::other("this process does not know its own path"))?;
-    let mut names: Vec<_> = sockets.iter().map(|(listener, _)| listener.label()).collect();
-    names.push(READY_NAME);
+    let mut names: Vec<_> = sockets.iter().map(|(name, _)| name.clone()).collect();
+    names.push(READY_NAME.to_owned());
     let descriptors = sockets.into_iter().map(|(_, descriptor)| descriptor).chain([OwnedFd::from(ready)]);
     let mappings = (FIRST..).zip(descriptors).map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd }).collect();
     let mut command = Command::new(program);

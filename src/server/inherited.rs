@@ -14,6 +14,7 @@ use listenfd::ListenFd;
 use socket2::{Domain, Socket, Type};
 
 use super::ServerError;
+use super::listening_socket::{self, ListenAddress};
 use crate::telemetry::metrics::ListenerKind;
 
 /// The environment variable with the id of the process that hands over.
@@ -28,13 +29,14 @@ pub(super) const READY: &[u8] = b"ready";
 /// The meaning of a socket's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Meaning {
-    Listener(ListenerKind),
+    /// The place is that among the listeners of this kind.
+    Listener(ListenerKind, usize),
     Ready,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct InheritedSockets {
-    sockets: Vec<(ListenerKind, Socket)>,
+    sockets: Vec<(ListenerKind, usize, Socket)>,
     ready: Option<UnixStream>,
 }
 
@@ -55,7 +57,9 @@ impl InheritedSockets {
         let mut inherited = Self::default();
         for (place, meaning) in meanings(names, descriptors.len())?.into_iter().enumerate() {
             match meaning {
-                Meaning::Listener(listener) => inherited.sockets.push((listener, socket(&mut descriptors, place)?)),
+                Meaning::Listener(listener, number) => {
+                    inherited.sockets.push((listener, number, socket(&mut descriptors, place)?));
+                }
                 Meaning::Ready => {
                     let (family, kind) = (Domain::UNIX.into(), Type::STREAM.into());
                     inherited.ready = descriptors
@@ -67,9 +71,21 @@ impl InheritedSockets {
         Ok(inherited)
     }
 
-    /// Takes the sockets of a listener.
-    pub(super) fn of_listener(&mut self, listener: ListenerKind) -> Vec<Socket> {
-        self.sockets.extract_if(.., |(of, _)| *of == listener).map(|(_, socket)| socket).collect()
+    /// Takes the sockets of a listener, the one in this `place` among those of its kind. Those at its address are its own, and
+    /// so are those with its name that no other of the `configured` addresses has.
+    pub(super) fn of_listener(
+        &mut self,
+        listener: ListenerKind,
+        place: usize,
+        address: &ListenAddress,
+        configured: &[ListenAddress],
+    ) -> Vec<Socket> {
+        let is_its = |(of, named, socket): &mut (ListenerKind, usize, Socket)| {
+            let bound = listening_socket::address(socket).ok();
+            let is_at = |address: &ListenAddress| bound.as_ref() == Some(address);
+            *of == listener && (is_at(address) || (*named == place && !configured.iter().any(is_at)))
+        };
+        self.sockets.extract_if(.., is_its).map(|(.., socket)| socket).collect()
     }
 
     /// True if another Weir waits until the listeners are open.
@@ -85,21 +101,34 @@ impl InheritedSockets {
     }
 }
 
+/// Returns the name of a listener's socket; `place` is that among the listeners of its kind.
+pub(super) fn name(listener: ListenerKind, place: usize) -> String {
+    if place == 0 { listener.label().to_owned() } else { format!("{}-{}", listener.label(), place + 1) }
+}
+
+/// Returns the place of a proxy's listener by its name, such as `proxy-2` for the second.
+fn further_proxy(name: &str) -> Option<usize> {
+    let number: usize = name.strip_prefix(ListenerKind::Proxy.label())?.strip_prefix('-')?.parse().ok()?;
+    (number > 1).then(|| number - 1)
+}
+
 /// The meaning of each socket. A socket without a name is the proxy's: `systemd-socket-activate` sets no names by default.
 fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
     let Some(names) = names.filter(|names| !names.is_empty()) else {
-        return Ok(vec![Meaning::Listener(ListenerKind::Proxy); count]);
+        return Ok(vec![Meaning::Listener(ListenerKind::Proxy, 0); count]);
     };
     let names: Vec<_> = names.split(':').collect();
     if names.len() != count {
         return Err(format!("LISTEN_FDS says {count} and LISTEN_FDNAMES has {} names", names.len()));
     }
     let meaning = |name: &str| match name {
-        "unknown" | "" => Ok(Meaning::Listener(ListenerKind::Proxy)),
+        "unknown" | "" => Ok(Meaning::Listener(ListenerKind::Proxy, 0)),
         READY_NAME => Ok(Meaning::Ready),
         _ => {
             let listener = ListenerKind::ALL.into_iter().find(|listener| listener.label() == name);
-            listener.map(Meaning::Listener).ok_or_else(|| {
+            let listener = listener.map(|listener| Meaning::Listener(listener, 0));
+            let further = || further_proxy(name).map(|place| Meaning::Listener(ListenerKind::Proxy, place));
+            listener.or_else(further).ok_or_else(|| {
                 let names = ListenerKind::ALL.map(|listener| format!("`FileDescriptorName={}`", listener.label()));
                 format!("unknown listener `{name}`; write {} in the socket's unit", names.join(" or "))
             })
@@ -126,12 +155,13 @@ mod tests {
     #[test]
     fn names_say_which_listener_a_socket_is_for() {
         use Meaning::{Listener, Ready};
-        let (proxy, admin) = (Listener(ListenerKind::Proxy), Listener(ListenerKind::Admin));
+        let (proxy, admin) = (Listener(ListenerKind::Proxy, 0), Listener(ListenerKind::Admin, 0));
         for (names, count, expected) in [
             (None, 2, vec![proxy, proxy]),
             (Some(""), 1, vec![proxy]),
             (Some("unknown"), 1, vec![proxy]),
             (Some("proxy:admin:proxy:handover"), 4, vec![proxy, admin, proxy, Ready]),
+            (Some("proxy-2:proxy"), 2, vec![Listener(ListenerKind::Proxy, 1), proxy]),
             (None, 0, vec![]),
         ] {
             assert_eq!(meanings(names, count), Ok(expected), "{names:?}");
@@ -140,7 +170,12 @@ mod tests {
 
     #[test]
     fn what_is_no_listener_is_an_error_that_says_what_would_be_one() {
-        for (names, count, part) in [("weir.socket", 1, "FileDescriptorName=proxy"), ("proxy", 2, "has 1 names")] {
+        for (names, count, part) in [
+            ("weir.socket", 1, "FileDescriptorName=proxy"),
+            ("grpc-2", 1, "unknown listener `grpc-2`"),
+            ("proxy-1", 1, "unknown listener `proxy-1`"),
+            ("proxy", 2, "has 1 names"),
+        ] {
             let error = meanings(Some(names), count).unwrap_err();
             assert!(error.contains(part), "{error}");
         }

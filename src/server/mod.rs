@@ -8,6 +8,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use socket2::Socket;
 use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -133,8 +134,9 @@ impl RunningServer {
     /// Tells the log, the supervisor and the process that hands over that the listeners are open.
     fn announce(&self, options: &ServerOptions, inherited: InheritedSockets) {
         let workers = options.workers;
-        for (listener, address) in &self.listeners {
-            tracing::info!(listener = listener.label(), %address, workers, "listening");
+        for ((listener, address), (_, opened)) in self.listeners.iter().zip(&options.listeners) {
+            let (tls, redirects) = (opened.has_tls().then_some(true), opened.redirects().then_some(true));
+            tracing::info!(listener = listener.label(), %address, tls, redirects, workers, "listening");
         }
         if let Some(address) = self.admin {
             tracing::info!(listener = "admin", %address, "listening");
@@ -155,14 +157,17 @@ impl RunningServer {
         inherited.ready();
     }
 
-    /// Returns the listeners without TLS on addresses that are not loopback.
+    /// Returns the listeners without TLS on addresses that are not loopback. A proxy that has TLS elsewhere lacks it on purpose.
     fn plain_listeners(&self, options: &ServerOptions) -> Vec<&'static str> {
         let is_remote = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
-        let workers = self.listeners.iter().zip(&options.listeners);
+        let has_tls = |kind: ListenerKind| options.listeners.iter().any(|(_, of)| of.kind() == kind && of.has_tls());
         let plain =
-            workers.filter(|((_, address), (_, options))| !options.has_tls() && address.tcp().is_some_and(is_remote));
+            self.listeners.iter().filter(|(kind, address)| !has_tls(*kind) && address.tcp().is_some_and(is_remote));
         let admin = self.admin.filter(|address| options.admin_accept.tls.is_none() && is_remote(*address));
-        plain.map(|((kind, _), _)| kind.label()).chain(admin.map(|_| ListenerKind::Admin.label())).collect()
+        let kinds = plain.map(|(kind, _)| *kind).chain(admin.map(|_| ListenerKind::Admin));
+        let mut labels: Vec<_> = kinds.map(ListenerKind::label).collect();
+        labels.dedup();
+        labels
     }
 
     pub fn address(&self, kind: ListenerKind) -> Option<&ListenAddress> {
@@ -252,16 +257,20 @@ struct BoundSockets {
 impl BoundSockets {
     fn open(options: &ServerOptions, inherited: &mut InheritedSockets) -> Result<Self, ServerError> {
         let mut listeners = Vec::with_capacity(options.listeners.len() + 1);
-        let mut addresses = Vec::with_capacity(options.listeners.len());
+        let mut addresses: Vec<(ListenerKind, ListenAddress)> = Vec::with_capacity(options.listeners.len());
+        let configured: Vec<_> = options.listeners.iter().map(|(address, _)| address.clone()).collect();
         for (address, listener) in &options.listeners {
-            let sockets = open(listener.kind(), inherited, address, options.workers.get())?;
+            let place = addresses.iter().filter(|(kind, _)| *kind == listener.kind()).count();
+            let handed_over = inherited.of_listener(listener.kind(), place, address, &configured);
+            let sockets = open(listener.kind(), handed_over, address, options.workers.get())?;
             let address = sockets.address()?.unwrap_or_else(|| address.clone());
             addresses.push((listener.kind(), address));
             listeners.push((listener.kind(), sockets));
         }
         let mut admin_socket = None;
         if let Some(address) = options.admin_address.map(ListenAddress::Tcp) {
-            let sockets = open(ListenerKind::Admin, inherited, &address, 1)?;
+            let handed_over = inherited.of_listener(ListenerKind::Admin, 0, &address, &configured);
+            let sockets = open(ListenerKind::Admin, handed_over, &address, 1)?;
             admin_socket = Some(one_tcp(&sockets)?);
             listeners.push((ListenerKind::Admin, sockets));
         }
@@ -335,14 +344,13 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-/// Takes the inherited sockets of a listener, or binds new ones.
+/// Uses the inherited sockets of a listener, or binds new ones.
 fn open(
     listener: ListenerKind,
-    inherited: &mut InheritedSockets,
+    handed_over: Vec<Socket>,
     address: &ListenAddress,
     workers: usize,
 ) -> Result<Sockets, ServerError> {
-    let handed_over = inherited.of_listener(listener);
     if handed_over.is_empty() {
         let failed = |error| ServerError::Bind { listener: listener.label(), address: address.clone(), error };
         return Sockets::bind(address, workers).map_err(failed);

@@ -77,8 +77,7 @@ impl Worker {
         // The sender is dropped if the server fails to start.
         let Ok(sockets) = (&mut self.open).await else { return };
         let limiter = Rc::new(Limiter::new(self.shared.clone(), store));
-        let listeners: Vec<_> =
-            self.options.listeners.iter().map(|(_, options)| Listener::new(limiter.clone(), options)).collect();
+        let listeners = Listener::all(&limiter, self.options.listeners.iter().map(|(_, options)| options));
         let tasks = TaskTracker::new();
         self.accept(sockets, &listeners, &limiter, &tasks).await;
         tasks.close();

@@ -35,6 +35,7 @@ mod counted_body;
 mod denials;
 mod echo;
 mod inspection;
+mod redirect;
 mod settling;
 mod target;
 
@@ -49,21 +50,31 @@ pub struct ProxyOptions {
     pub front: FrontendOptions,
     pub upstream: UpstreamOptions,
     pub added: AddedHeaders,
+    /// The port at which clients are sent to `https://`; `None` to serve them.
+    pub redirect_port: Option<u16>,
 }
 
-/// A worker's proxy.
+/// A worker's listener for the proxy's clients.
 pub struct Proxy {
     front: Frontend,
-    upstreams: Upstreams,
+    backend: Rc<Backend>,
+    /// True for the listener that keeps up the upstreams and counts them.
+    is_first: bool,
     denials: DenialReplies,
     added: AddedHeaders,
-    orphans: Orphans,
+    redirect_port: Option<u16>,
     log: Throttle,
+}
+
+/// The part of a worker's proxy that its listeners share.
+struct Backend {
+    upstreams: Upstreams,
+    orphans: Orphans,
 }
 
 /// The step after a decision.
 enum NextStep<'a> {
-    /// It was denied, or a queue has accepted it.
+    /// It was denied, a queue has accepted it, or its client is sent to `https://`.
     Answer(Response),
     Forward(Option<Rc<Destination>>, &'a mut LimiterVerdict),
 }
@@ -74,16 +85,30 @@ impl Proxy {
         let front = Frontend::new(&options.front, ListenerKind::Proxy, limiter);
         let timeouts = &options.front.http.timeouts;
         let upstreams = Upstreams::new(&options.upstream, timeouts, || front.route());
+        let backend = Rc::new(Backend { upstreams, orphans: Orphans::new() });
+        Rc::new(Self { is_first: true, ..Self::over(front, backend, options) })
+    }
+
+    /// Returns another listener with the same upstreams.
+    pub fn beside(&self, limiter: Rc<Limiter>, options: &ProxyOptions) -> Rc<Self> {
+        let front = Frontend::new(&options.front, ListenerKind::Proxy, limiter);
+        Rc::new(Self::over(front, self.backend.clone(), options))
+    }
+
+    fn over(front: Frontend, backend: Rc<Backend>, options: &ProxyOptions) -> Self {
         let denials = DenialReplies::new(front.generations);
-        let (added, orphans) = (options.added.clone(), Orphans::new());
-        Rc::new(Self { front, upstreams, denials, added, orphans, log: Throttle::default() })
+        let (added, redirect_port) = (options.added.clone(), options.redirect_port);
+        Self { front, backend, is_first: false, denials, added, redirect_port, log: Throttle::default() }
     }
 
     /// Closes upstream connections that have been idle for too long, and adds measured times to the metrics. Must be called
     /// about once a second.
     pub fn reap(&self) {
-        self.upstreams.follow(|| self.front.route());
-        self.front.count_endpoints(self.upstreams.reap(Instant::now()));
+        if self.is_first {
+            let upstreams = &self.backend.upstreams;
+            upstreams.follow(|| self.front.route());
+            self.front.count_endpoints(upstreams.reap(Instant::now()));
+        }
         self.front.flush();
     }
 
@@ -114,8 +139,12 @@ impl Proxy {
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(host)) {
             return Err(Failure::Misdirected);
         }
-        self.upstreams.follow(|| self.front.route());
-        let destination = self.upstreams.pick(host, path);
+        if let Some(port) = self.redirect_port {
+            return Ok(NextStep::Answer(redirect::to_https(host, port, &request.target)?.into()));
+        }
+        let upstreams = &self.backend.upstreams;
+        upstreams.follow(|| self.front.route());
+        let destination = upstreams.pick(host, path);
         let own_bytes = destination.as_ref().and_then(|found| found.options.as_ref()?.body_bytes);
         let most = own_bytes.unwrap_or(limits.body_bytes);
         if request.body.length().is_some_and(|length| length > most) {
@@ -224,7 +253,7 @@ impl Proxy {
             (DestinationKind::Servers(forwarder), None) => forwarder.send(request, context).await?,
             (DestinationKind::Servers(forwarder), Some(settlement)) => {
                 let request = std::mem::take(request);
-                settling::exchange(forwarder.clone(), request, context, settlement, &self.orphans).await?
+                settling::exchange(forwarder.clone(), request, context, settlement, &self.backend.orphans).await?
             }
             (DestinationKind::Echo, None) => echo::answer(request, &context.activity).await?,
             (DestinationKind::Echo, Some(mut settlement)) => {
