@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, AUTHORIZATION, CACHE_CONTROL, ETAG, HOST, IF_NONE_MATCH, USER_AGENT};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::simple::exchange;
-use super::{Connector, ConnectorOptions, Stream};
+use super::{Connector, ConnectorOptions, Stream, simple};
 use crate::message::url::HttpUrl;
 
 /// The longest validator that is kept, in bytes.
@@ -54,6 +53,8 @@ pub enum FetchError {
     Redirect(StatusCode),
     #[error("expected status 200, got {0}")]
     Status(StatusCode),
+    #[error("expected a status of success, got {0}")]
+    Refused(StatusCode),
     #[error("a body compressed with `{0}` is not supported")]
     Encoded(String),
 }
@@ -92,23 +93,25 @@ impl Fetcher {
     ) -> Result<(), FetchError> {
         let mut request = self.request(Method::POST, body);
         request.headers_mut().extend(headers);
-        let posted = timeout(self.deadline, self.send(request)).await;
-        let status = posted.unwrap_or(Err(FetchError::Late(self.deadline)))?.status();
-        match status {
+        let posting = async {
+            let stream = self.connect().await?;
+            // The body says nothing that the status does not, and may be of any length.
+            simple::status(stream, request).await.map_err(|error| FetchError::Exchange(error.into()))
+        };
+        match timeout(self.deadline, posting).await.unwrap_or(Err(FetchError::Late(self.deadline)))? {
             status if status.is_success() => Ok(()),
             status if status.is_redirection() => Err(FetchError::Redirect(status)),
-            status => Err(FetchError::Status(status)),
+            status => Err(FetchError::Refused(status)),
         }
     }
 
-    /// Sends a request on a connection of its own.
-    async fn send(&self, request: Request<Bytes>) -> Result<Response<Bytes>, FetchError> {
+    async fn connect(&self) -> Result<Stream, FetchError> {
         let HttpUrl { host, port, .. } = &self.url;
         let mut stream = Stream::Tcp(TcpStream::connect((host.as_str(), *port)).await.map_err(FetchError::Connect)?);
         if let Some(connector) = &self.connector {
             stream = connector.connect(host, stream, false).await.map_err(FetchError::Connect)?.0;
         }
-        exchange(stream, request, self.max_bytes).await.map_err(FetchError::Exchange)
+        Ok(stream)
     }
 
     async fn try_fetch(
@@ -119,7 +122,9 @@ impl Fetcher {
         let mut request = self.request(Method::GET, Bytes::new());
         request.headers_mut().extend(authorization.map(|value| (AUTHORIZATION, value)));
         request.headers_mut().extend(etag.map(|etag| (IF_NONE_MATCH, etag.clone())));
-        let (head, body) = self.send(request).await?.into_parts();
+        let stream = self.connect().await?;
+        let response = simple::exchange(stream, request, self.max_bytes).await.map_err(FetchError::Exchange)?;
+        let (head, body) = response.into_parts();
         let fresh_for = fresh_for(&head.headers);
         match head.status {
             StatusCode::OK => {}

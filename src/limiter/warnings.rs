@@ -4,6 +4,7 @@
 //! all gateways one tells it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -19,11 +20,15 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::key::fingerprint_of;
 use crate::engine::limit::warning::is_first;
 use crate::engine::text::instant::rfc3339;
+use crate::store::memory::MemoryStore;
 use crate::store::{Batch, Store};
 use crate::telemetry::metrics::WarningResult;
 
 /// The most warnings that wait for the store.
 const MOST_QUEUED: usize = 1_024;
+
+/// The most warnings that this process notes where no remote store does.
+const MOST_NOTES: usize = 1_000_000;
 
 /// The warnings that a worker remembers to have queued, so that it does not ask the store about each request of an id.
 const REMEMBERED: usize = 1_024;
@@ -33,12 +38,25 @@ pub(super) struct WarningQueue {
     sender: Sender<NewWarning>,
     /// Until a [`Warner`] takes it.
     receiver: Mutex<Option<Receiver<NewWarning>>>,
+    /// The claims that no remote store has taken. A table of its own, so that they take no bucket's place.
+    notes: MemoryStore,
+    /// Changes when an operator resets a bucket: its id may warn again.
+    forgotten: AtomicU64,
 }
 
 impl Default for WarningQueue {
     fn default() -> Self {
         let (sender, receiver) = mpsc::channel(MOST_QUEUED);
-        Self { sender, receiver: Mutex::new(Some(receiver)) }
+        let notes = MemoryStore::new(MOST_NOTES);
+        Self { sender, receiver: Mutex::new(Some(receiver)), notes, forgotten: AtomicU64::default() }
+    }
+}
+
+impl WarningQueue {
+    /// Forgets claims here; `forgetting` resets them.
+    pub(super) fn forget(&self, forgetting: &Batch<'_>) {
+        let _ = self.notes.decide(forgetting);
+        self.forgotten.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -50,6 +68,15 @@ struct NewWarning {
     /// The fingerprint of the id, for the log.
     fingerprint: u128,
     effective_from: Micros,
+}
+
+impl NewWarning {
+    /// When the id may warn again: its claim ends, or its window.
+    fn until(&self) -> Micros {
+        let window = self.warning.resets_at.unwrap_or(Micros(u64::MAX));
+        let claimed = self.claims.last().map_or(0, |claim| claim.numbers.period() / 1_000);
+        if claimed == 0 { window } else { window.min(self.warning.at.after(Micros(claimed))) }
+    }
 }
 
 /// What an id has used of a limit.
@@ -76,7 +103,11 @@ pub struct Warning {
 
 /// The queued warnings of a worker, by the last digits of their buckets' fingerprints. A newer one takes the place of an older one.
 #[derive(Default)]
-pub(super) struct RecentWarnings(Vec<Recent>);
+pub(super) struct RecentWarnings {
+    list: Vec<Recent>,
+    /// That of the queue.
+    forgotten: u64,
+}
 
 #[derive(Clone, Copy, Default)]
 struct Recent {
@@ -87,14 +118,22 @@ struct Recent {
 
 impl RecentWarnings {
     fn has(&self, fingerprint: u128, share: u8, now: Micros) -> bool {
-        let recent = self.0.get(Self::place(fingerprint));
+        let recent = self.list.get(Self::place(fingerprint));
         recent.is_some_and(|it| it.fingerprint == fingerprint && it.share >= share && it.until > now)
     }
 
     fn add(&mut self, recent: Recent) {
-        self.0.resize(REMEMBERED, Recent::default());
-        if let Some(place) = self.0.get_mut(Self::place(recent.fingerprint)) {
+        self.list.resize(REMEMBERED, Recent::default());
+        if let Some(place) = self.list.get_mut(Self::place(recent.fingerprint)) {
             *place = recent;
+        }
+    }
+
+    /// Forgets all if an operator has reset a bucket.
+    fn follow(&mut self, queue: &WarningQueue) {
+        let forgotten = queue.forgotten.load(Ordering::Acquire);
+        if std::mem::replace(&mut self.forgotten, forgotten) != forgotten {
+            self.list.clear();
         }
     }
 
@@ -115,6 +154,8 @@ impl Limiter {
     #[cold]
     fn warn_of(&self, view: &View, plan: &Plan, verdict: &Verdict, now: Micros) {
         let mut counted = None;
+        let mut recent = self.warned.borrow_mut();
+        recent.follow(&self.shared.warnings);
         for answer in &verdict.answers {
             let Some(limit) = view.rules().limit(answer.limit) else { continue };
             let reached = limit.warn_at.as_ref().map(|warn_at| warn_at.reached(&answer.decision)).unwrap_or_default();
@@ -124,12 +165,11 @@ impl Limiter {
                 self.shared.metrics.count_near(&limit.name);
             }
             let Some(fingerprint) = answer.fingerprint else { continue };
-            let mut recent = self.warned.borrow_mut();
             if recent.has(fingerprint, *share, now) {
                 continue;
             }
             let Some(new) = new_warning(view, plan, (answer, limit), *share, now) else { continue };
-            let until = new.warning.resets_at.unwrap_or(Micros(u64::MAX));
+            let until = new.until();
             match self.shared.warnings.sender.try_send(new) {
                 Ok(()) => recent.add(Recent { fingerprint, share: *share, until }),
                 Err(_) => self.shared.metrics.count_warning(&limit.name, WarningResult::Dropped),
@@ -182,11 +222,16 @@ impl Warner {
     pub async fn next(&mut self) -> Option<Warning> {
         loop {
             let new = self.receiver.recv().await?;
-            if !self.is_first(&new).await {
-                continue;
-            }
+            let is_first = self.claim(&new).await;
             let NewWarning { warning, fingerprint, .. } = new;
-            self.shared.metrics.count_warning(&warning.limit, WarningResult::Warned);
+            match is_first {
+                Some(true) => self.shared.metrics.count_warning(&warning.limit, WarningResult::Warned),
+                Some(false) => continue,
+                None => {
+                    self.shared.metrics.count_warning(&warning.limit, WarningResult::Dropped);
+                    continue;
+                }
+            }
             let id = self.shared.denial_log.ids.id(|| Some((warning.id.clone(), fingerprint)), None);
             let Warning { limit, share, capacity, remaining, numbers, enforced, .. } = &warning;
             let id = id.unwrap_or_default();
@@ -212,12 +257,20 @@ impl Warner {
         self.receiver.is_closed()
     }
 
-    /// Claims the warning. A store that fails is replaced by this process' memory: several gateways may warn then, but none is silent.
-    async fn is_first(&self, new: &NewWarning) -> bool {
+    /// Claims the warning. Returns whether it is the first; `None` if there is no room for another note. A store that fails is replaced
+    /// by this process' notes: several gateways may warn then, but none is silent.
+    async fn claim(&self, new: &NewWarning) -> Option<bool> {
         let batch = [Batch { charges: &new.claims, effective_from: new.effective_from, now: new.warning.at }];
-        let decided = self.store.decide_in_turn(&batch).await;
-        let decided = decided.or_else(|_| self.shared.local.decide_in_turn(&batch).map(Decisions::joined));
-        decided.is_ok_and(|decided| is_first(&decided))
+        if self.store.is_remote()
+            && let Ok(claimed) = self.store.decide_in_turn(&batch).await
+        {
+            return Some(is_first(&claimed));
+        }
+        let notes = &self.shared.warnings.notes;
+        // Beyond the bound, claims share a bucket.
+        let shared = notes.usage().overflowed;
+        let claimed = notes.decide_in_turn(&batch).map(Decisions::joined).ok()?;
+        (notes.usage().overflowed == shared).then(|| is_first(&claimed))
     }
 }
 
@@ -240,5 +293,39 @@ impl Warning {
     /// When the id reached the share, as RFC 3339 text.
     pub fn at(&self) -> String {
         rfc3339(self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithms::algorithm::Aligned;
+    use crate::engine::algorithms::charge::Bucket;
+    use crate::engine::algorithms::numbers::Numbers;
+    use crate::engine::limit::warning::claims;
+
+    #[test]
+    fn an_id_may_warn_again_when_its_claim_or_its_window_ends() {
+        let second = 1_000_000_000;
+        let until = |numbers: Numbers, reset_after: Option<u64>| {
+            let claims = claims(&[100], &Bucket::new("L:a", 1), &numbers).unwrap();
+            let warning = Warning {
+                limit: "L".into(),
+                bucket: "L:a".into(),
+                id: "a".into(),
+                share: 100,
+                capacity: 1,
+                remaining: 0,
+                numbers: String::new(),
+                enforced: true,
+                at: Micros(5),
+                resets_at: reset_after.map(|span| Micros(5 + span)),
+            };
+            NewWarning { warning, claims, fingerprint: 1, effective_from: Micros(0) }.until().0
+        };
+        // Such a bucket is full only after two windows.
+        assert_eq!(until(Numbers::sliding_window(4, second, false).unwrap(), Some(2_000_000)), 1_000_005);
+        assert_eq!(until(Numbers::fixed_window(4, 4, second, Aligned::Clock).unwrap(), Some(300_000)), 300_005);
+        assert_eq!(until(Numbers::fixed(4).unwrap(), None), u64::MAX);
     }
 }

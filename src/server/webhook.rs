@@ -1,10 +1,11 @@
 //! Webhooks: a POST for each warning, signed as Standard Webhooks 1.0 says.
 //!
-//! One at a time, so that a receiver that is slow gets no more connections. Those that wait are few and bounded.
+//! A receiver that is slow gets a few at a time, and those that wait are bounded.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +16,9 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue};
 use serde_json::json;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -23,10 +26,13 @@ use crate::http::{FetchError, Fetcher};
 use crate::limiter::Shared;
 use crate::limiter::warnings::{Warner, Warning};
 use crate::message::url::HttpUrl;
-use crate::telemetry::metrics::{ServerMetrics, WebhookResult};
+use crate::telemetry::metrics::{Metrics, WebhookResult};
 
 /// The most webhooks that wait for the receiver.
-const MOST_QUEUED: usize = 1_024;
+const MOST_QUEUED: usize = 8_192;
+
+/// The most webhooks that are on their way at a time.
+const MOST_AT_ONCE: usize = 8;
 
 /// For one try, from the lookup of the name to the last byte.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -53,6 +59,14 @@ pub struct Webhook {
     waits: [Duration; 3],
 }
 
+/// A webhook on its way.
+struct Queued {
+    limit: String,
+    /// The same however often it is sent.
+    id: String,
+    body: Bytes,
+}
+
 impl Webhook {
     /// `ca` is a PEM file of authorities for the server's certificate; defaults to the public ones.
     pub fn new(url: HttpUrl, secret_file: PathBuf, ca: Option<PathBuf>) -> Result<Self, String> {
@@ -77,7 +91,8 @@ impl Webhook {
     }
 
     /// Posts a body until the receiver accepts it, some times at most.
-    async fn deliver(&self, id: &str, body: &Bytes, metrics: &ServerMetrics) {
+    async fn deliver(&self, webhook: &Queued, metrics: &Metrics) {
+        let Queued { limit, id, body } = webhook;
         let mut waits = self.waits.iter();
         let (result, error) = loop {
             let Err(error) = self.post(id, body).await else { break (WebhookResult::Delivered, None) };
@@ -85,24 +100,41 @@ impl Webhook {
             tracing::debug!(id, "cannot deliver a webhook, trying again in {wait:?}: {error}");
             sleep(*wait).await;
         };
-        metrics.webhook(result);
+        metrics.count_webhook(limit, result);
         if let Some(error) = error {
-            tracing::error!(id, url = %self.fetcher.url(), "a webhook is lost after {} tries: {error}", WAITS.len() + 1);
+            let (url, tries) = (self.fetcher.url(), self.waits.len() + 1);
+            tracing::error!(limit, id, %url, "a webhook is lost after {tries} tries: {error}");
         }
     }
 
-    /// Delivers what comes, one after the other, until `quit`.
-    async fn run(self, mut queue: Receiver<(String, Bytes)>, metrics: &ServerMetrics, quit: impl Future<Output = ()>) {
-        let mut quit = pin!(quit);
-        while let Some((id, body)) = queue.recv().await {
+    /// Delivers what comes, until `quit`.
+    async fn run(self, mut queue: Receiver<Queued>, metrics: Arc<Metrics>, quit: impl Future<Output = ()>) {
+        let (mut quit, this) = (pin!(quit), Rc::new(self));
+        let mut posting = JoinSet::new();
+        let is_over = loop {
             tokio::select! {
-                () = self.deliver(&id, &body, metrics) => {}
-                () = &mut quit => {
-                    let lost = queue.len() + 1;
-                    (0..lost).for_each(|_| metrics.webhook(WebhookResult::Dropped));
-                    return tracing::error!(lost, "webhooks are lost, as the receiver did not accept them within {FINISH:?}");
+                next = queue.recv(), if posting.len() < MOST_AT_ONCE => {
+                    let Some(webhook) = next else { break false };
+                    let (this, metrics) = (this.clone(), metrics.clone());
+                    posting.spawn_local(async move { this.deliver(&webhook, &metrics).await });
                 }
+                Some(_) = posting.join_next() => {}
+                () = &mut quit => break true,
             }
+        };
+        if !is_over {
+            let rest = async { while posting.join_next().await.is_some() {} };
+            tokio::select! {
+                () = rest => {}
+                () = quit => {}
+            }
+        }
+        let lost = queue.len() + posting.len();
+        while let Ok(webhook) = queue.try_recv() {
+            metrics.count_webhook(&webhook.limit, WebhookResult::Dropped);
+        }
+        if lost > 0 {
+            tracing::error!(lost, "webhooks are lost, as the receiver did not accept them within {FINISH:?}");
         }
     }
 }
@@ -144,7 +176,7 @@ pub(super) async fn tell_warnings(
     webhook: Option<Webhook>,
     closing: CancellationToken,
 ) {
-    let metrics = &shared.metrics().server;
+    let metrics = shared.metrics().clone();
     let (sender, queue) = mpsc::channel(MOST_QUEUED);
     let quit = async {
         closing.cancelled().await;
@@ -155,7 +187,7 @@ pub(super) async fn tell_warnings(
         loop {
             tokio::select! {
                 next = warner.next() => match next {
-                    Some(warning) if is_told => queue_webhook(&warning, &sender, metrics),
+                    Some(warning) if is_told => queue_webhook(warning, &sender, &metrics),
                     Some(_) => {}
                     None => return drop(sender),
                 },
@@ -165,24 +197,24 @@ pub(super) async fn tell_warnings(
     };
     let delivering = async {
         if let Some(webhook) = webhook {
-            webhook.run(queue, metrics, quit).await;
+            webhook.run(queue, metrics.clone(), quit).await;
         }
     };
     tokio::join!(telling, delivering);
 }
 
-fn queue_webhook(warning: &Warning, sender: &Sender<(String, Bytes)>, metrics: &ServerMetrics) {
+fn queue_webhook(warning: Warning, sender: &Sender<Queued>, metrics: &Metrics) {
     let id = format!("msg_{:032x}", rand::random::<u128>());
     let body = json!({ "type": "limit.warning", "timestamp": warning.at(), "data": warning.data() });
-    if sender.try_send((id, body.to_string().into())).is_err() {
-        metrics.webhook(WebhookResult::Dropped);
+    let webhook = Queued { limit: warning.limit, id, body: body.to_string().into() };
+    if let Err(TrySendError::Full(webhook) | TrySendError::Closed(webhook)) = sender.try_send(webhook) {
+        metrics.count_webhook(&webhook.limit, WebhookResult::Dropped);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metrics::Metrics;
 
     /// The example of the specification, whose signature other libraries make, too.
     #[test]
@@ -204,9 +236,10 @@ mod tests {
         let webhook = Webhook::new(url, secret.path().to_owned(), None).unwrap();
         let webhook = Webhook { waits: [Duration::ZERO; 3], ..webhook };
         let metrics = Metrics::new().unwrap();
-        webhook.deliver("msg_1", &Bytes::from("{}"), &metrics.server).await;
+        let queued = Queued { limit: "L".to_owned(), id: "msg_1".to_owned(), body: Bytes::from("{}") };
+        webhook.deliver(&queued, &metrics).await;
         let page = String::from_utf8(metrics.render().unwrap()).unwrap();
-        assert!(page.contains("weir_webhooks_total{result=\"failed\"} 1\n"), "{page}");
+        assert!(page.contains("weir_webhooks_total{limit=\"L\",result=\"failed\"} 1\n"), "{page}");
     }
 
     #[test]

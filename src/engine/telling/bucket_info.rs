@@ -1,6 +1,6 @@
 //! The bucket that an operator names, `Name:id`, as far as the rules know it.
 
-use crate::engine::algorithms::charge::Charge;
+use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::plan::Plan;
 use crate::engine::charging::terms::Terms;
@@ -9,6 +9,7 @@ use crate::engine::limit::ids::{self, Id, meant};
 use crate::engine::limit::named_id::{CanonicalPart, NamedIdentity, canonical_part, split_first};
 use crate::engine::limit::overrides::{OverrideLookup, OverrideOrigin};
 use crate::engine::limit::rules::Rules;
+use crate::engine::limit::warning::claims;
 use crate::engine::limit::{Cost, Limit, LimitMode};
 use crate::engine::request::part::{Part, TypedPart};
 use crate::engine::text::quote::quoted;
@@ -36,6 +37,8 @@ pub struct BucketInfo<'r> {
     pub plan: Plan,
     /// Forget the strikes and bans of the id, if it has a bucket and the limit bans.
     pub forget_bans: Vec<Charge>,
+    /// Forget the warnings of the id, if it has a bucket and the limit warns.
+    pub forget_warnings: Vec<Charge>,
 }
 
 /// A name that is not a bucket.
@@ -65,6 +68,12 @@ impl BucketInfo<'_> {
     }
 }
 
+fn forget_warnings(limit: &Limit, plan: &Plan) -> Vec<Charge> {
+    let Some(warn_at) = &limit.warn_at else { return Vec::new() };
+    let claims = plan.charges.iter().filter_map(|charge| claims(warn_at.shares(), &charge.bucket, &charge.numbers));
+    claims.flatten().map(|claim| Charge { cost: 0, mode: Mode::Reset, ..claim }).collect()
+}
+
 impl<'r> BucketInfo<'r> {
     /// Finds the bucket `Name:id`. The id is written as in overrides; an address may also be in the form of a request. An
     /// id without its last parts stands for all buckets with that prefix.
@@ -90,10 +99,24 @@ impl<'r> BucketInfo<'r> {
                 plan = Plan::default();
             }
         }
+        let forget_warnings = forget_warnings(limit, &plan);
         let cost = if let Cost::Fixed(cost) = limit.cost { cost } else { limit.cost_fallback.default };
         let id = written(&limit.by, &parts);
         let has_overrides = rules.has_overrides(place, limit);
-        Ok(Self { limit, id, key, missing, allowance, given_by, has_overrides, enforced, cost, plan, forget_bans })
+        Ok(Self {
+            limit,
+            id,
+            key,
+            missing,
+            allowance,
+            given_by,
+            has_overrides,
+            enforced,
+            cost,
+            plan,
+            forget_bans,
+            forget_warnings,
+        })
     }
 }
 

@@ -130,6 +130,7 @@ impl Operator {
         change.check(&found)?;
         if matches!(change, BucketChange::Reset) {
             self.forget_bans(&found, now).await?;
+            self.forget_warnings(&found, now).await?;
         }
         self.state(&found, Some(change), now).await
     }
@@ -142,6 +143,20 @@ impl Operator {
         }
         let batch = Batch { charges, effective_from, now };
         let _ = self.limiter.shared.local.decide(&batch);
+        self.limiter.store.decide(&batch).await.map(|_| ())
+    }
+
+    /// The id may be warned of again. What other gateways have seen warned, they remember until its window is over.
+    async fn forget_warnings(&self, found: &BucketInfo<'_>, now: Micros) -> Result<(), StoreError> {
+        let (charges, effective_from) = (&found.forget_warnings[..], self.limiter.view().rules().effective_from);
+        if charges.is_empty() {
+            return Ok(());
+        }
+        let batch = Batch { charges, effective_from, now };
+        self.limiter.shared.warnings.forget(&batch);
+        if !self.limiter.store.is_remote() {
+            return Ok(());
+        }
         self.limiter.store.decide(&batch).await.map(|_| ())
     }
 

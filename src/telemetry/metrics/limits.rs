@@ -72,6 +72,17 @@ label! {
     }
 }
 
+label! {
+    /// The label `result` of `weir_webhooks_total`.
+    pub enum WebhookResult {
+        Delivered = "delivered",
+        /// The receiver did not accept it, however often it was sent.
+        Failed = "failed",
+        /// Too many were waiting, or the process ended.
+        Dropped = "dropped",
+    }
+}
+
 /// The counters of the decisions of one limit or candidate, by result.
 #[derive(Clone, Debug)]
 pub struct DecisionMetrics<const RESULTS: usize>([Count; RESULTS]);
@@ -143,6 +154,7 @@ pub(super) struct Limits {
     request_numbers: PerLimit<{ RequestNumbersResult::ALL.len() }>,
     near: PerLimit<1>,
     warnings: PerLimit<{ WarningResult::ALL.len() }>,
+    webhooks: PerLimit<{ WebhookResult::ALL.len() }>,
     review_by: PerLimit<1>,
     /// By the name of the limit, a colon and its owner.
     owners: PerLimit<1>,
@@ -185,6 +197,11 @@ impl Limits {
                 "Warnings of ids that have used a share of what a limit allows, by limit and result",
                 WarningResult::LABELS,
             ),
+            webhooks: PerLimit::new(
+                "weir_webhooks_total",
+                "Webhooks about warnings, by limit and result",
+                WebhookResult::LABELS,
+            ),
             bans: PerLimit::new("weir_bans_total", "Bans of ids, by limit and result", BanResult::LABELS),
             review_by: PerLimit {
                 kind: "gauge",
@@ -216,6 +233,7 @@ impl Limits {
         self.request_numbers.write(page);
         self.near.write(page);
         self.warnings.write(page);
+        self.webhooks.write(page);
         self.review_by.write(page);
         self.owners.write(page);
     }
@@ -255,6 +273,10 @@ impl Metrics {
         self.limits.warnings.of(name)[result as usize].inc();
     }
 
+    pub fn count_webhook(&self, name: &str, result: WebhookResult) {
+        self.limits.webhooks.of(name)[result as usize].inc();
+    }
+
     /// Counts what a request brought of a limit's numbers.
     pub fn count_request_numbers(&self, name: &str, result: RequestNumbersResult) {
         self.limits.request_numbers.of(name)[result as usize].inc();
@@ -282,6 +304,7 @@ impl Metrics {
         self.limits.request_numbers.of_limits.lock().retain(|name, _| is_kept(name));
         self.limits.near.of_limits.lock().retain(|name, _| is_kept(name));
         self.limits.warnings.of_limits.lock().retain(|name, _| is_kept(name));
+        self.limits.webhooks.of_limits.lock().retain(|name, _| is_kept(name));
     }
 }
 

@@ -12,7 +12,7 @@ use self::http::{HttpMetrics, UpstreamMetrics};
 use self::limits::Limits;
 use self::listeners::ListenerMetrics;
 use self::process::ProcessMetrics;
-pub use self::server::ServerMetrics;
+use self::server::ServerMetrics;
 use self::store::StoreMetrics;
 use self::tally::Tallies;
 
@@ -29,13 +29,13 @@ pub use families::{LocalTimer, PerLabel, Timer};
 pub use http::{Handshake, RequestCode};
 pub use limits::{
     BanResult, CandidateMetrics, CandidateResult, CandidateTallies, Count, DecisionResult, LimitMetrics, LimitTallies,
-    SettlementMetrics, WarningResult,
+    SettlementMetrics, WarningResult, WebhookResult,
 };
 pub use listeners::{
     AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GrpcCode, GrpcMethod, ListenerKind,
     RateLimitAnswer, SharedNote, SpoeStatus, UninspectedBody,
 };
-pub use server::{KeysFetch, OverridesFetch, TooMany, WebhookResult};
+pub use server::{KeysFetch, OverridesFetch, TooMany};
 pub use store::{StoreCounts, StoreFailure, StoreReport};
 pub use tally::Tally;
 

@@ -19,17 +19,6 @@ label! {
 }
 
 label! {
-    /// The label `result` of `weir_webhooks_total`.
-    pub enum WebhookResult {
-        Delivered = "delivered",
-        /// The receiver did not accept it, however often it was sent.
-        Failed = "failed",
-        /// Too many were waiting, or the process ended.
-        Dropped = "dropped",
-    }
-}
-
-label! {
     /// The label `result` of `weir_config_reloads_total`, `weir_tls_reloads_total` and `weir_routes_reloads_total`.
     pub enum Reload {
         Failure = "failure",
@@ -100,9 +89,6 @@ metrics! {
             "weir_overrides_failing",
             "URLs of overrides whose last fetch failed or brought broken ones; the last good ones are in force",
         );
-        webhooks: PerLabel<WebhookResult, IntCounter> = counter_by(
-            "weir_webhooks_total", "Webhooks about warnings, by result", "result",
-        );
         tls_reloads: PerLabel<Reload, IntCounter> = counter_by(
             "weir_tls_reloads_total", "Reloads of the certificates, by result", "result",
         );
@@ -162,11 +148,6 @@ impl ServerMetrics {
     /// Counts a fetch of overrides.
     pub fn overrides_fetched(&self, result: OverridesFetch) {
         self.overrides_fetches[result].inc();
-    }
-
-    /// Counts a webhook.
-    pub fn webhook(&self, result: WebhookResult) {
-        self.webhooks[result].inc();
     }
 
     /// Counts a reload of the certificates.
