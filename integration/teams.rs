@@ -137,6 +137,33 @@ fn a_broken_file_keeps_its_last_good_version_and_takes_no_other_down() {
     });
 }
 
+/// The file that has changed gives way, not the ones that fit it no more, and not those of others.
+#[test]
+fn a_change_that_overrides_do_not_fit_is_a_mistake_of_its_team() {
+    let mut volume = Volume::new(&[BASE, ORDERS, QUERIES]);
+    let given = tempfile::tempdir().unwrap();
+    let overrides = given.path().join("overrides.yaml");
+    fs::write(&overrides, "payments/Orders:vip: { burst: 3 }").unwrap();
+    let [rules, overrides] = [volume.path(), &overrides].map(|path| path.to_str().unwrap().to_owned());
+    let weir = Weir::serve("", &["--limits", &rules, "--overrides", &overrides]);
+    for other in [
+        ORDERS.1.replace("{ header: x-account }", "{ header: x-account, as: integer }"),
+        ORDERS.1.replace("by: { header: x-account }", "by: global"),
+        format!("{}\noverrides: {{ Orders:vip: {{ burst: 9 }} }}", ORDERS.1),
+    ] {
+        volume.set(&[BASE, ("payments.yaml", &other), MORE_QUERIES]);
+        until_seen(&weir, &[("base", 0), ("payments", 1), ("search", 0)]);
+        assert_eq!([limit(&weir, "search/Queries").0, limit(&weir, "payments/Orders").0], [3, 2], "{other}");
+        weir.until_logged("\"owners\":\"payments\"");
+        assert!(ready(&weir)["config_error"].as_str().unwrap().contains("overrides.yaml:1:1"), "{other}");
+        volume.set(&[BASE, ("payments.yaml", &ORDERS.1.replace("burst: 2", "burst: 4")), QUERIES]);
+        until_seen(&weir, &[("base", 0), ("payments", 0), ("search", 0)]);
+        assert_eq!([limit(&weir, "search/Queries").0, limit(&weir, "payments/Orders").0], [1, 4], "{other}");
+        volume.set(&[BASE, ORDERS, QUERIES]);
+        until_seen(&weir, &[("base", 0), ("payments", 0), ("search", 0)]);
+    }
+}
+
 #[test]
 fn a_broken_base_keeps_its_last_good_version_too() {
     each_store(&[BASE, ORDERS], |volume, gateways| {

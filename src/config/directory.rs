@@ -14,7 +14,7 @@ pub(crate) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
     let mut files = Vec::with_capacity(paths.len());
     for path in paths {
         if path.is_dir() {
-            files.append(&mut in_directory(path)?);
+            files.extend(in_directory(path)?.into_iter().filter(|path| path.is_file()));
         } else {
             files.push(path.clone());
         }
@@ -22,6 +22,7 @@ pub(crate) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
     Ok(files)
 }
 
+/// Lists such files, and what is no file in their place.
 pub(super) fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Problem> {
     let wrong = |message: String, help: &str| Problem::of_file(&directory.display().to_string(), message, help);
     let mut files = Vec::new();
@@ -32,7 +33,7 @@ pub(super) fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Problem> {
         let path = entry.path();
         let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
         let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if !is_hidden && is_yaml && path.is_file() {
+        if !is_hidden && is_yaml && !path.is_dir() {
             files.push(path);
         }
     }

@@ -35,6 +35,22 @@ pub(super) fn read_all(limits: &Path, rules: &str) -> Vec<NamedFile> {
     named(rules).into_iter().map(|name| NamedFile { text: read(&name), name }).collect()
 }
 
+/// Reads the files that a team's file names. They must be in its directory: a denial could show whatever else Weir can read.
+pub(super) fn read_inside(limits: &Path, rules: &str) -> Vec<NamedFile> {
+    let folder = limits.parent().unwrap_or(Path::new("."));
+    let is_outside = |name: &str| match (folder.canonicalize(), folder.join(name).canonicalize()) {
+        (Ok(folder), Ok(file)) => !file.starts_with(folder),
+        _ => false,
+    };
+    let confined = |file: NamedFile| match file {
+        NamedFile { name, .. } if is_outside(&name) => {
+            NamedFile { name, text: Err("is outside of the directory".to_owned()) }
+        }
+        file => file,
+    };
+    read_all(limits, rules).into_iter().map(confined).collect()
+}
+
 /// Returns the paths of the files that a rules file names.
 pub(super) fn paths(limits: &Path, files: &[NamedFile]) -> Vec<PathBuf> {
     let folder = limits.parent().unwrap_or(Path::new("."));

@@ -49,8 +49,9 @@ pub(super) fn prefix(owner: &str) -> String {
 /// Reads the files of a directory, `base.yaml` first. A file that cannot be read is no mistake of the others.
 pub(super) fn read(directory: &Path) -> Result<Vec<OwnedFile>, Problem> {
     let mut files: Vec<OwnedFile> = in_directory(directory)?.iter().map(|path| file(path)).collect();
-    if files.len() > MOST_TEAMS + 1 {
-        let message = format!("{} files in this directory, at most {MOST_TEAMS} teams are supported", files.len());
+    let teams = files.iter().filter(|file| file.team().is_some()).count();
+    if teams > MOST_TEAMS {
+        let message = format!("{teams} teams in this directory, at most {MOST_TEAMS} are supported");
         return Err(Problem::of_file(&directory.display().to_string(), message, "merge some of them"));
     }
     files.sort_by_key(|file| file.owner != BASE);
@@ -69,18 +70,21 @@ fn file(path: &Path) -> OwnedFile {
     let owner = named_after(path);
     let largest = if owner == BASE { LARGEST_FILE } else { LARGEST_OF_TEAM };
     let is_lower = |text: &str| !text.contains(|any: char| any.is_ascii_uppercase());
-    let text =
-        if is_name(&owner, LONGEST_OWNER) && is_lower(&owner) && owner.starts_with(|c: char| c.is_ascii_alphabetic()) {
-            read_text(path, largest)
-        } else {
-            let help = "start with a letter; use at most 32 lower-case letters, digits, `_`, `.` and `-`";
-            Err((format!("{} is not a valid name of a team", quoted(&owner)), help))
-        };
+    let text = if is_name(&owner, LONGEST_OWNER)
+        && is_lower(&owner)
+        && owner.starts_with(|c: char| c.is_ascii_alphabetic())
+    {
+        // A pipe would have nobody to write to it.
+        if path.exists() && !path.is_file() { Err(("is not a file".to_owned(), "")) } else { read_text(path, largest) }
+    } else {
+        let help = "start with a letter; use at most 32 lower-case letters, digits, `_`, `.` and `-`";
+        Err((format!("{} is not a valid name of a team", quoted(&owner)), help))
+    };
     let (text, problem) = match text {
         Ok(text) => (text, None),
         Err((message, help)) => (String::new(), Some(Problem::of_file(&name, message, help))),
     };
-    let named_files = named_files::read_all(path, &text);
+    let named_files = named_files::read_inside(path, &text);
     OwnedFile { owner, source: Source { name, text }, named_files, problem }
 }
 

@@ -1,6 +1,5 @@
 //! Compiles the files of the rules for this process. In a directory, a broken file gives way to its last good version.
 
-use std::collections::HashSet;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
@@ -76,33 +75,51 @@ impl Compiler {
         (loaded, sources)
     }
 
-    /// Compiles the files. Once there are rules, broken files of a directory give way to their last good versions, or are left out.
-    pub(super) fn settle(&self, mut sources: Sources) -> Settled {
+    /// Compiles the files. Once there are rules, a file of a directory with which there would be none gives way to its last good version,
+    /// or is left out: it has mistakes itself, or others do not fit what it has changed.
+    pub(super) fn settle(&self, sources: Sources) -> Settled {
         let compile = |sources: &Sources| compile(sources, self.options, self.fingerprinter, &self.clock);
-        let loaded = compile(&sources);
+        let mut loaded = compile(&sources);
         let last_good = self.last_good.lock();
         let Some(last_good) = last_good.as_ref().filter(|_| loaded.rules.is_none()) else { return (loaded, sources) };
-        let mut held_back = loaded.report;
-        let errors = held_back.problems.iter().filter(|problem| problem.severity == Severity::Error);
-        let broken: HashSet<String> = errors.map(|problem| problem.file.clone()).collect();
-        let is_broken = |file: &OwnedFile| broken.contains(&file.source.name);
-        if !sources.teams.iter().any(is_broken) {
-            return (LoadResult::broken(held_back), sources);
-        }
-        let owners = sources.teams.iter().map(|file| (file.owner.clone(), is_broken(file))).collect();
-        let replace = |file: OwnedFile| {
-            let is_same = |good: &&OwnedFile| good.source.name == file.source.name;
-            if is_broken(&file) { last_good.iter().find(is_same).cloned() } else { Some(file) }
-        };
-        sources.teams = sources.teams.into_iter().filter_map(replace).collect();
-        let mut loaded = compile(&sources);
-        if loaded.rules.is_none() {
-            return (LoadResult::broken(held_back), sources);
-        }
+        let mut held_back = std::mem::take(&mut loaded.report);
         held_back.problems.retain(|problem| problem.severity == Severity::Error);
         held_back.warnings = 0;
-        (loaded.held_back, loaded.owners) = (held_back, owners);
-        (loaded, sources)
+        let has_mistakes = |file: &OwnedFile| held_back.problems.iter().any(|it| it.file == file.source.name);
+        let mut doubtful: Vec<bool> =
+            sources.teams.iter().map(|file| has_mistakes(file) || !last_good.contains(file)).collect();
+        let without = |doubtful: &[bool]| {
+            let good = |file: &OwnedFile| last_good.iter().find(|good| good.source.name == file.source.name).cloned();
+            let files = sources.teams.iter().zip(doubtful);
+            let teams = files.filter_map(|(file, doubtful)| if *doubtful { good(file) } else { Some(file.clone()) });
+            Sources { teams: teams.collect(), ..sources.clone() }
+        };
+        let owners = |broken: &dyn Fn(usize, &OwnedFile) -> bool| {
+            let files = sources.teams.iter().enumerate();
+            files.map(|(place, file)| (file.owner.clone(), broken(place, file))).collect()
+        };
+        let mut settled = without(&doubtful);
+        let mut loaded = compile(&settled);
+        if loaded.rules.is_none() {
+            let owners = owners(&|_, file| has_mistakes(file));
+            let mut broken = LoadResult::broken(held_back);
+            broken.owners = owners;
+            return (broken, sources);
+        }
+        for place in 0..doubtful.len() {
+            if std::mem::replace(&mut doubtful[place], false) {
+                let tried = without(&doubtful);
+                let with_it = compile(&tried);
+                if with_it.rules.is_some() {
+                    (loaded, settled) = (with_it, tried);
+                } else {
+                    doubtful[place] = true;
+                }
+            }
+        }
+        loaded.owners = owners(&|place, _| doubtful.get(place).copied().unwrap_or_default());
+        loaded.held_back = held_back;
+        (loaded, settled)
     }
 
     /// The owners of the files in force, of a directory.

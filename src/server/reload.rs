@@ -75,6 +75,9 @@ impl Reloader {
         };
         let Some(rules) = loaded.rules else {
             shared.metrics().server.reloaded(false);
+            if !loaded.owners.is_empty() {
+                shared.metrics().server.set_files(&loaded.owners);
+            }
             tracing::error!("the rules are broken, the last good ones stay in force:\n{}", loaded.report);
             return ReloadResult::Broken(loaded.report);
         };
@@ -88,6 +91,8 @@ impl Reloader {
             tracing::warn!(owner, "the file of this owner is gone, and its limits with it");
         }
         shared.metrics().server.set_files(&loaded.owners);
+        let of_held_back = loaded.owners.iter().filter(|(_, is_held_back)| *is_held_back);
+        let held_back_owners: Vec<&str> = of_held_back.map(|(owner, _)| owner.as_str()).collect();
         let held_back = loaded.held_back;
         let is_known = std::mem::replace(&mut self.held_back, held_back.clone()) == held_back;
         shared.metrics().server.reloaded(held_back.errors == 0);
@@ -95,7 +100,10 @@ impl Reloader {
             return ReloadResult::Replaced;
         }
         if !is_known {
-            tracing::error!("these files are broken, so their last good versions stay in force, if any:\n{held_back}");
+            tracing::error!(
+                owners = held_back_owners.join(", "),
+                "the files of these owners do not fit, so their last good versions stay in force, if any:\n{held_back}"
+            );
         }
         ReloadResult::Partly(held_back)
     }

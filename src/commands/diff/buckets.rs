@@ -24,8 +24,12 @@ pub(super) fn after(old: &Limit, new: &Limit) -> String {
         (false, false) => {}
     }
     if old.short != new.short {
-        let hint = format!("`short: {}` would keep them", old.short);
-        return format!("start full: their keys begin with `{}` instead of `{}`; {hint}", new.short, old.short);
+        let begins = format!("start full: their keys begin with `{}` instead of `{}`", new.short, old.short);
+        // A `short` of a team's file begins with the team's name.
+        if old.owner != new.owner {
+            return begins;
+        }
+        return format!("{begins}; `short: {}` would keep them", old.own_short());
     }
     if old.by.len() != new.by.len() {
         return format!("start full: their keys have the id `{}` instead of `{}`", by(&new.by), by(&old.by));

@@ -68,6 +68,10 @@ impl Settings for ScriptSettings {
     fn check(&self, map: &Mapping<'_>, limit: &mut Limit) {
         reject_token_keys(map, limit, (true, "the script decides the cost; remove `cost`"));
         check_redis_only(map, limit);
+        if limit.owner.is_some() {
+            let help = "move the limit to `base.yaml`; a script can change every key in Redis";
+            map.value("algorithm").error("a team's limit cannot have a script", help);
+        }
     }
 
     fn needs_redis(&self) -> bool {

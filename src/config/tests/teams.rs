@@ -168,7 +168,9 @@ fn the_number_and_the_size_of_files_are_bounded() {
     assert_eq!(read_all(directory.path(), &[]).unwrap().teams.len(), 257);
     fs::write(directory.path().join("more.yaml"), text).unwrap();
     let error = read_all(directory.path(), &[]).unwrap_err();
-    assert_eq!(error.message, "258 files in this directory, at most 256 teams are supported");
+    assert_eq!(error.message, "257 teams in this directory, at most 256 are supported");
+    fs::remove_file(directory.path().join("base.yaml")).unwrap();
+    assert!(read_all(directory.path(), &[]).is_err(), "without a base, there is no room for one more");
 
     for (size, is_read) in [(2 << 20, true), ((2 << 20) + 1, false)] {
         let long = text.to_owned() + &" ".repeat(size - text.len());
@@ -176,6 +178,47 @@ fn the_number_and_the_size_of_files_are_bounded() {
         let files = read_all(directory.path(), &[]).unwrap().teams;
         assert_eq!([&files[0], &files[1]].map(|file| file.problem.is_none()), [true, is_read], "{size}");
     }
+}
+
+/// A team's file reaches neither the keys of others nor what else Weir can read.
+#[test]
+fn scripts_and_files_of_others_are_not_for_teams() {
+    let script = "limits: { L: { algorithm: script, file: own.lua, by: ip } }";
+    let own = ("own.lua", "return {'allow', {}}");
+    let expected = "payments.yaml:1:27: a team's limit cannot have a script (move the limit to `base.yaml`; a script can change every key in Redis)";
+    case(&[("payments.yaml", script), own], &[], &[expected]);
+    let directory = written(&[("base.yaml", script), own]);
+    assert!(load(&read_all(directory.path(), &[]).unwrap(), Fingerprinter::new((1, 2)), NOW).rules.is_some());
+
+    let body = |file: &str| {
+        format!("limits: {{ L: {{ by: ip, count: 5, period: 1s, deny_with: {{ body: {{ file: '{file}' }} }} }} }}")
+    };
+    let page = ("page.txt", "slow down");
+    case(&[("payments.yaml", &body("page.txt")), page], &[], &[]);
+    let outside = tempfile::NamedTempFile::new().unwrap();
+    let outside = outside.path().to_str().unwrap();
+    for file in [outside, &format!("../{}", outside.rsplit('/').next().unwrap())] {
+        let directory = written(&[("payments.yaml", &body(file))]);
+        let loaded = load(&read_all(directory.path(), &[]).unwrap(), Fingerprinter::new((1, 2)), NOW);
+        let found = loaded.report.to_string();
+        assert!(loaded.rules.is_none() && found.contains("is outside of the directory"), "{file}: {found}");
+    }
+}
+
+#[test]
+fn what_is_no_file_is_a_mistake_of_its_owner() {
+    let directory = written(&[QUERIES]);
+    std::os::unix::fs::symlink("nowhere", directory.path().join("payments.yaml")).unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(directory.path().join("orders.yaml")).unwrap();
+    let files = read_all(directory.path(), &[]).unwrap().teams;
+    drop(socket);
+    let found = files.iter().map(|file| (&*file.owner, file.problem.as_ref().map(|problem| problem.message.clone())));
+    let expected = [
+        ("orders", Some("is not a file".to_owned())),
+        ("payments", Some("does not exist".to_owned())),
+        ("search", None),
+    ];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
 }
 
 #[test]

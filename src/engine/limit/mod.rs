@@ -223,8 +223,17 @@ impl Limit {
 
     /// Returns the name as its file has it.
     pub fn own_name(&self) -> &str {
-        let of_team = self.owner.as_deref().and_then(|owner| self.name.strip_prefix(owner)?.strip_prefix('/'));
-        of_team.unwrap_or(&self.name)
+        self.without_owner(&self.name)
+    }
+
+    /// Returns `short` as its file has it.
+    pub fn own_short(&self) -> &str {
+        self.without_owner(&self.short)
+    }
+
+    fn without_owner<'t>(&self, text: &'t str) -> &'t str {
+        let of_team = self.owner.as_deref().and_then(|owner| text.strip_prefix(owner)?.strip_prefix('/'));
+        of_team.unwrap_or(text)
     }
 
     /// The hash tag of its buckets without `tag:`. Ids that begin with a method or a path are few, or of nobody in particular, so
