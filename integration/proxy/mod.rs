@@ -6,6 +6,7 @@ mod added_headers;
 mod admin;
 mod admission;
 mod bodies;
+mod buffering;
 mod delaying;
 mod draining;
 mod exchanges;

@@ -173,7 +173,7 @@ fn summary(last: &Value) -> String {
 }
 
 /// Parses a size in bytes, with a unit of 1024 bytes or more.
-fn parse_size(text: &str) -> Result<u64, String> {
+pub(super) fn parse_size(text: &str) -> Result<u64, String> {
     let number = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
     let unit = match &text[number.len()..] {
         "" | "B" => 1,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::upstream_flags::{parse_connections, parse_path, parse_threshold};
+use super::upstream_flags::{parse_buffer, parse_connections, parse_path, parse_threshold};
 use super::values::parse_duration;
 use crate::config::foreign::{Key, Mapping, Node, ReadResult, Value, all, quoted};
 use crate::http::{HeaderChanges, HealthCheck, RouteOptions, RouteTimeouts, Routes};
@@ -10,7 +10,7 @@ use crate::message::client_headers::{is_hop_by_hop, is_of_limits};
 use crate::message::headers::{is_name, is_value};
 
 /// The keys of a route. Those that have the name of a flag take its place.
-pub(super) const KEYS: [&str; 16] = [
+pub(super) const KEYS: [&str; 17] = [
     "upstream",
     "host",
     "strip-prefix",
@@ -22,6 +22,7 @@ pub(super) const KEYS: [&str; 16] = [
     "response-timeout",
     "upstream-body-timeout",
     "upstream-connections",
+    "buffer-requests",
     "max-body-bytes",
     "health-check",
     "health-interval",
@@ -61,6 +62,7 @@ fn route(key: &Key, node: &Node, health: &HealthCheck) -> ReadResult<(String, Ro
     let (connect, once) = (duration("connect-timeout"), duration("upstream-try-timeout"));
     let (response, body) = (duration("response-timeout"), duration("upstream-body-timeout"));
     let connections = map.read("upstream-connections", |node| parsed(node, parse_connections));
+    let buffer = map.read("buffer-requests", |node| parsed(node, parse_buffer));
     let bytes = map.read("max-body-bytes", Node::whole);
     let health = health_check(&map, duration("health-interval"), duration("health-timeout"), health);
     let sent = map.read("request-headers", |node| headers(node, &["host"]));
@@ -75,6 +77,7 @@ fn route(key: &Key, node: &Node, health: &HealthCheck) -> ReadResult<(String, Ro
         try_timeout: once?,
         timeouts,
         connections: connections?,
+        buffer: buffer?,
         health_check: health?,
         body_bytes: bytes?,
         ..options

@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::record::parse_size;
 use super::values::parse_duration;
 use crate::http::{
     Connector, ConnectorFlags, ConnectorOptions, ConnectorReloader, HealthCheck, KeyPairFiles, Routes, UpstreamOptions,
@@ -45,6 +46,11 @@ pub(super) struct UpstreamArgs {
     /// Concurrent connections (over HTTP/2: requests) per worker and upstream address; further requests wait
     #[arg(long, value_name = "N", env = "WEIR_UPSTREAM_CONNECTIONS", default_value = "16384", value_parser = parse_connections)]
     upstream_connections: NonZeroUsize,
+
+    /// Read bodies of up to this size before an upstream gets the request, so that slow uploads hold no worker of it; longer ones are
+    /// sent as they come. At most 1MiB; 0 reads none ahead
+    #[arg(long, value_name = "SIZE", env = "WEIR_BUFFER_REQUESTS", default_value = "0", value_parser = parse_buffer)]
+    buffer_requests: usize,
 
     /// Certificate authorities (PEM) for `https://` upstreams; defaults to the public ones
     #[arg(long, value_name = "FILE", env = "WEIR_UPSTREAM_CA")]
@@ -98,6 +104,7 @@ impl UpstreamArgs {
             connections: self.upstream_connections,
             try_timeout: self.upstream_try_timeout,
             resolve_interval: self.upstream_resolve_interval,
+            buffer: self.buffer_requests,
             health_check: self.health_check.clone().map(|path| self.health_check(path)),
             ..UpstreamOptions::new(routes)
         }
@@ -153,6 +160,18 @@ pub(super) fn parse_connections(text: &str) -> Result<NonZeroUsize, String> {
         .ok()
         .filter(|count: &NonZeroUsize| count.get() <= MAX_CONNECTIONS)
         .ok_or_else(|| format!("expected a number from 1 to {MAX_CONNECTIONS}"))
+}
+
+/// The most that is read ahead of one request: 32 of them fill a worker's memory for it.
+const MAX_BUFFER: u64 = 1024 * 1024;
+
+/// Parses `64KiB`; 0 turns it off.
+pub(super) fn parse_buffer(text: &str) -> Result<usize, String> {
+    if text == "0" {
+        return Ok(0);
+    }
+    let size = parse_size(text)?;
+    usize::try_from(size).ok().filter(|_| size <= MAX_BUFFER).ok_or_else(|| "expected at most 1MiB".to_owned())
 }
 
 /// Parses a path with an optional query.
@@ -211,11 +230,11 @@ mod tests {
 
     #[test]
     fn the_flags_arrive() {
-        let given = "--upstream echo --upstream-connections 7 --upstream-try-timeout 2s --upstream-resolve-interval 1m \
+        let given = "--upstream echo --buffer-requests 64KiB --upstream-connections 7 --upstream-try-timeout 2s --upstream-resolve-interval 1m \
                      --health-check /up --health-interval 9s --health-timeout 3s --health-threshold 4/5";
         let options = options(&given.split_whitespace().collect::<Vec<_>>()).unwrap();
         assert_eq!((options.connections.get(), options.try_timeout), (7, Some(Duration::from_secs(2))));
-        assert_eq!(options.resolve_interval, Duration::from_mins(1));
+        assert_eq!((options.resolve_interval, options.buffer), (Duration::from_mins(1), 65_536));
         let check = options.health_check.unwrap();
         assert_eq!((check.interval, check.timeout), (Duration::from_secs(9), Duration::from_secs(3)));
         assert_eq!((check.path.as_str(), check.unhealthy.get(), check.healthy.get()), ("/up", 4, 5));
@@ -243,6 +262,16 @@ mod tests {
             [("healthz", "write `/healthz`"), ("/a b", "`%20`"), ("/a#b", "without spaces and `#`"), ("/ä", "ASCII")]
         {
             assert!(parse_path(wrong).is_err_and(|error| error.contains(part)), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn requests_are_read_ahead_by_a_size_up_to_a_bound() {
+        for (text, size) in [("0", 0), ("1", 1), ("64KiB", 65_536), ("1MiB", 1_048_576), ("1048576", 1_048_576)] {
+            assert_eq!(parse_buffer(text), Ok(size), "{text}");
+        }
+        for wrong in ["1048577", "2MiB", "64kb", "-1", "", "0KiB"] {
+            assert!(parse_buffer(wrong).is_err(), "{wrong}");
         }
     }
 

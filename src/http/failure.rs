@@ -163,8 +163,10 @@ pub(crate) trait Lease: Debug + 'static {
 pub(crate) struct SendFailed<L> {
     pub(crate) error: UpstreamError,
     pub(crate) lease: L,
-    /// The request, if nothing of a response has come, and nothing of its body was taken or none of it was processed.
+    /// The request, if nothing of a response has come. Over HTTP/2: if moreover none of it was processed.
     pub(crate) request: Option<Request>,
+    /// True if a part of its body is gone.
+    pub(crate) was_taken: bool,
     /// True if some of it may have reached the upstream.
     pub(crate) was_sent: bool,
 }

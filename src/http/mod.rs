@@ -64,6 +64,7 @@ mod service;
 pub(crate) mod simple;
 pub(crate) mod transport;
 mod tunnel;
+pub(crate) mod upload;
 pub(crate) mod upstream;
 
 pub use admission::{

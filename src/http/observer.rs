@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::{Debug, Display};
 use std::time::Duration;
 
-use crate::message::connection::{ConnectionFailure, HttpLimit, UpstreamFailure};
+use crate::message::connection::{ConnectionFailure, HttpLimit, Unbuffered, UpstreamFailure};
 
 /// Counts what happens on a listener's client connections.
 pub(crate) trait Observer {
@@ -29,6 +29,9 @@ pub(crate) trait UpstreamObserver: Debug {
 
     /// A server failed a request; `server` is `None` if none could be chosen.
     fn failed(&self, server: Option<&dyn Display>, reason: UpstreamFailure, error: &dyn Error);
+
+    /// A request was not read ahead as a whole.
+    fn unbuffered(&self, reason: Unbuffered);
 
     /// A request is sent a second time.
     fn retried(&self);

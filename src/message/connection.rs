@@ -62,6 +62,15 @@ label! {
 }
 
 label! {
+    /// Why a request was not read ahead as a whole: the label `reason` of `weir_requests_unbuffered_total`.
+    pub enum Unbuffered {
+        TooLong = "too_long",
+        /// Requests that were read ahead have used the memory up.
+        Memory = "memory",
+    }
+}
+
+label! {
     /// The state of an upstream's address: the label `state` of `weir_upstream_endpoints`.
     pub enum EndpointState {
         Healthy = "healthy",

@@ -18,7 +18,7 @@ const SERVE: &[&str] = &["serve", "--dry-run"];
 fn a_route_with_every_key_is_right() {
     let text = "routes:\n  a.example/v1:\n    upstream: [http://10.0.0.1:3000, unix:/run/app.sock]\n    host: upstream\n    \
                 strip-prefix: true\n    add-prefix: /api\n    connect-timeout: 1s\n    upstream-try-timeout: 2s\n    \
-                response-timeout: 3s\n    upstream-body-timeout: 4s\n    upstream-connections: 5\n    max-body-bytes: 6\n    \
+                response-timeout: 3s\n    upstream-body-timeout: 4s\n    upstream-connections: 5\n    buffer-requests: 64KiB\n    max-body-bytes: 6\n    \
                 health-check: /up?full\n    health-interval: 7s\n    health-timeout: 8s\n    health-threshold: 9/9\n    \
                 request-headers: { remove: [a, b], set: { c: d }, add: { e: f } }\n    response-headers: { remove: a }\n";
     let run = dry_run(SERVE, text);
@@ -44,6 +44,7 @@ fn mistakes_say_where_and_what_would_be_right() {
         ("/a: { upstream: echo, response-timeout: 5 }", "5", "no unit"),
         ("/a: { upstream: echo, response-timeout: 0s }", "0s", "longer than 0"),
         ("/a: { upstream: echo, upstream-connections: 0 }", "0", "from 1 to 28000"),
+        ("/a: { upstream: echo, buffer-requests: 2MiB }", "2MiB", "at most 1MiB"),
         ("/a: { upstream: echo, max-body-bytes: 1MB }", "1MB", "write digits only"),
         ("/a: { upstream: echo, health-check: up }", "up }", "write `/up`"),
         ("/a: { upstream: echo, health-interval: 1s }", "health", "needs `health-check`"),

@@ -112,6 +112,26 @@ fn a_route_is_checked_by_its_own_path() {
 }
 
 #[test]
+fn a_route_reads_its_own_part_of_requests_ahead() {
+    // Chunks that were read to their end have a length.
+    let upstream = Upstream::answering(|request| ok(request.header("content-length").unwrap_or("chunks")));
+    let routes = "  /more: { upstream: http://UPSTREAM, buffer-requests: 10 }\n  \
+                  /none: { upstream: http://UPSTREAM, buffer-requests: 0 }\n  \
+                  /: { upstream: http://UPSTREAM }\n";
+    let weir = weir(&upstream, routes, &["--buffer-requests", "5"]);
+    for (path, length, expected) in
+        [("/more", 10, "10"), ("/more", 11, "chunks"), ("/", 5, "5"), ("/", 6, "chunks"), ("/none", 1, "chunks")]
+    {
+        let mut client = weir.connect();
+        let body = "x".repeat(length);
+        client.send(format!(
+            "POST {path} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{length:x}\r\n{body}\r\n0\r\n\r\n"
+        ));
+        assert_eq!(client.response().text(), expected, "{path} {length}");
+    }
+}
+
+#[test]
 fn a_route_has_its_own_number_of_connections() {
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);

@@ -45,7 +45,7 @@ pub(crate) struct Connection<L> {
     decoder: Decoder,
     /// True if the heads allow another request.
     is_persistent: bool,
-    /// True if a part of the request's body was taken, so the request cannot be sent again.
+    /// True if a part of the request's body was taken, so the request cannot be sent again unless it was kept.
     has_taken: bool,
     /// True if bytes have arrived since the request began.
     has_received: bool,
@@ -156,9 +156,15 @@ impl<L: KeepAlive> Connection<L> {
     #[cold]
     fn failed(self, error: UpstreamError, request: &mut Request, lease: L) -> Box<SendFailed<L>> {
         let was_sent = self.outbox.total > 0;
-        let is_whole = !self.has_taken && !self.has_received;
+        let (was_taken, is_unanswered) = (self.has_taken, !self.has_received);
         request.body = self.upload.map(|upload| upload.body).unwrap_or_default();
-        Box::new(SendFailed { error, lease, request: is_whole.then(|| std::mem::take(request)), was_sent })
+        Box::new(SendFailed {
+            error,
+            lease,
+            request: is_unanswered.then(|| std::mem::take(request)),
+            was_taken,
+            was_sent,
+        })
     }
 
     /// Sends as much of the request as possible. Ready when all of it is sent or the rest never will be.

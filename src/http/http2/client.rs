@@ -192,7 +192,7 @@ impl StreamSlot {
 }
 
 fn failed<L>(error: UpstreamError, lease: L, request: Option<Request>, was_sent: bool) -> Box<SendFailed<L>> {
-    Box::new(SendFailed { error, lease, request, was_sent })
+    Box::new(SendFailed { error, lease, request, was_taken: false, was_sent })
 }
 
 fn io_error(error: h2::Error) -> io::Error {

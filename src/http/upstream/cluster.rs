@@ -182,11 +182,14 @@ pub(super) mod tests {
 
     use super::super::endpoint::MAX_FAILURES;
     use super::*;
+    use crate::message::connection::Unbuffered;
 
     #[derive(Debug, Default)]
     pub(in super::super) struct CountedEjections(Cell<u64>);
 
     impl UpstreamObserver for CountedEjections {
+        fn unbuffered(&self, _: Unbuffered) {}
+
         fn answered(&self, _: Duration) {}
 
         fn failed(&self, _: Option<&dyn Display>, _: UpstreamFailure, _: &dyn Error) {}

@@ -53,6 +53,8 @@ pub(crate) struct Forwarder {
     /// The timeout of all tries together, for an exchange without its client.
     pub(crate) response_timeout: Duration,
     pub(super) observer: Rc<dyn UpstreamObserver>,
+    /// The longest body that is read before its request is sent.
+    pub(super) buffer: usize,
     /// Shared by the worker's routes.
     pub(super) memory: Rc<KeptMemory>,
 }
@@ -98,9 +100,14 @@ impl Forwarder {
     /// Sends a request and waits for the response's headers. The request is used up.
     pub(crate) async fn send(&self, request: &mut Request, context: &Context) -> Result<Response, UpstreamError> {
         let activity = &context.activity;
+        let mut kept = None;
+        // The client of a gRPC stream may wait for an answer before it sends more.
+        if self.buffer > 0 && !request.body.is_end() && !request.headers.is_grpc() {
+            // Boxed, so that other requests have a smaller future.
+            kept = Box::pin(self.read_ahead(request, context)).await?;
+        }
         let start = activity.now();
         let mut failed_at: Option<Rc<Endpoint>> = None;
-        let mut kept = None;
         let client_host = self.cluster.replaces_host().then(|| request.headers.get("host").map(<[u8]>::to_vec));
         loop {
             let lease = match self.lease_now(failed_at.as_ref(), context) {
@@ -130,6 +137,19 @@ impl Forwarder {
             self.observer.retried();
             failed_at = Some(endpoint);
         }
+    }
+
+    async fn read_ahead(
+        &self,
+        request: &mut Request,
+        context: &Context,
+    ) -> Result<Option<Rc<KeptBody>>, UpstreamError> {
+        let body = &mut request.body;
+        let read = KeptBody::read_ahead(body, self.buffer, &self.memory, &context.activity).await?;
+        Ok(read.unwrap_or_else(|reason| {
+            self.observer.unbuffered(reason);
+            None
+        }))
     }
 
     /// Reports a failed try.
@@ -209,7 +229,8 @@ impl Forwarder {
         context: &Context,
     ) -> Result<Response, FailedAttempt> {
         // A try that times out does not return the request, so a copy is kept.
-        let copy = request.body.is_end().then(|| Request {
+        let is_kept = kept.as_ref().is_some_and(|kept| kept.is_whole());
+        let copy = (request.body.is_end() || is_kept).then(|| Request {
             method: request.method.clone(),
             target: request.target.clone(),
             version: request.version,
@@ -236,6 +257,9 @@ impl Forwarder {
         let is_whole = copy.is_some();
         if let Some(copy) = copy {
             *request = copy;
+            if let Some(kept) = kept.as_ref().filter(|kept| kept.rewind()) {
+                request.body = RequestBody::Upload(kept.clone());
+            }
         }
         Err(FailedAttempt { error: UpstreamError::TryTimeout(limit), is_whole, progress: Progress::Late })
     }
@@ -269,7 +293,7 @@ impl Forwarder {
                 // Boxed, so that the future for HTTP/1 is smaller.
                 ReadyConnection::Http2(stream) => Box::pin(stream.send(std::mem::take(request), context, lease)).await,
             };
-            let SendFailed { error, lease: returned, request: again, was_sent } = match sent {
+            let SendFailed { error, lease: returned, request: again, was_taken, was_sent } = match sent {
                 Ok(response) => {
                     if let Some(kept) = kept {
                         kept.forget();
@@ -285,9 +309,12 @@ impl Forwarder {
                 (true, true) if !is_http2 => Progress::SentOnReused,
                 (true, _) => Progress::SentOnGood,
             };
-            let is_whole = again.is_some() && kept.as_ref().is_none_or(|kept| kept.rewind());
+            let is_whole = again.is_some() && kept.as_ref().map_or(!was_taken, |kept| kept.rewind());
             if let Some(again) = again {
                 *request = again;
+            }
+            if let Some(kept) = kept.as_ref().filter(|_| is_whole) {
+                request.body = RequestBody::Upload(kept.clone());
             }
             // The server had closed the connection or said that it did not process the request (RFC 9113 section 8.7), so
             // the request may be sent elsewhere, whatever its method. This loop ends: each turn uses up an idle connection

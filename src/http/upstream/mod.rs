@@ -57,6 +57,8 @@ pub struct UpstreamOptions {
     /// The interval at which names are resolved again.
     pub resolve_interval: Duration,
     pub health_check: Option<HealthCheck>,
+    /// The longest body that is read before its request is sent.
+    pub buffer: usize,
     /// Required if a server uses `https://`, see [`Routes::use_tls`].
     pub tls: Option<transport::Connector>,
     /// The options of the last reload, which replace these; `None` if nothing can be reloaded.
@@ -74,6 +76,7 @@ impl UpstreamOptions {
             try_timeout: None,
             resolve_interval: Duration::from_secs(10),
             health_check: None,
+            buffer: 0,
             tls: None,
             reloaded: None,
         }
@@ -213,6 +216,7 @@ impl Destination {
                     connector,
                     try_timeout: own.try_timeout.or(options.try_timeout),
                     response_timeout: own.timeouts.response.unwrap_or(timeouts.response),
+                    buffer: own.buffer.unwrap_or(options.buffer),
                     observer,
                     memory: memory.clone(),
                 }))

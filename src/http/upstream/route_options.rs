@@ -23,6 +23,7 @@ pub struct RouteOptions {
     pub try_timeout: Option<Duration>,
     pub timeouts: RouteTimeouts,
     pub connections: Option<NonZeroUsize>,
+    pub buffer: Option<usize>,
     pub health_check: Option<HealthCheck>,
     /// Bytes of a request's body.
     pub body_bytes: Option<u64>,

@@ -1,7 +1,6 @@
 //! Reads the bodies of requests within the listener's deadlines.
 
 use std::future::poll_fn;
-use std::task::Poll;
 
 use bytes::Bytes;
 
@@ -9,6 +8,7 @@ use super::failure::Failure;
 use crate::http::activity::Activity;
 use crate::http::failure::UpstreamError;
 use crate::http::message::{Piece, RequestBody};
+use crate::http::upload;
 
 /// Returns the next data of a body, or `None` at its end.
 pub(crate) async fn next(body: &mut RequestBody, activity: &Activity) -> Result<Option<Bytes>, UpstreamError> {
@@ -23,11 +23,7 @@ pub(crate) async fn next(body: &mut RequestBody, activity: &Activity) -> Result<
 
 /// Returns the next part of a body, or `None` at its end.
 pub(crate) async fn piece(body: &mut RequestBody, activity: &Activity) -> Result<Option<Piece>, UpstreamError> {
-    let piece = poll_fn(|cx| match body.poll_piece(cx) {
-        Poll::Pending if activity.is_late() => Poll::Ready(Some(Err(UpstreamError::UploadStalled))),
-        polled => polled.map(|piece| piece.map(|piece| piece.map_err(UpstreamError::Upload))),
-    });
-    piece.await.transpose()
+    poll_fn(|cx| upload::poll_piece(body, activity, cx)).await
 }
 
 /// Reads a body to its end.

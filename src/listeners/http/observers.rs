@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::http::observer::{Observer, UpstreamObserver};
-use crate::message::connection::{ConnectionFailure, HttpLimit, UpstreamFailure};
+use crate::message::connection::{ConnectionFailure, HttpLimit, Unbuffered, UpstreamFailure};
 use crate::telemetry::http_counters::Counters;
 use crate::telemetry::metrics::{Handshake, ListenerKind, Metrics, TooMany};
 use crate::telemetry::throttle::Throttle;
@@ -86,6 +86,10 @@ impl UpstreamObserver for RouteObserver {
             let upstream = server.map(tracing::field::display);
             tracing::warn!(upstream, reason = reason.label(), suppressed, "upstream failed: {error}");
         }
+    }
+
+    fn unbuffered(&self, reason: Unbuffered) {
+        self.counters.metrics.upstreams.unbuffered[reason].inc();
     }
 
     fn retried(&self) {

@@ -4,7 +4,7 @@ use prometheus::{IntCounter, IntCounterVec, IntGauge};
 
 use super::ListenerKind;
 use super::families::{PerLabel, Timer, metrics};
-use crate::message::connection::{ConnectionFailure, EndpointState, HttpLimit, UpstreamFailure};
+use crate::message::connection::{ConnectionFailure, EndpointState, HttpLimit, Unbuffered, UpstreamFailure};
 
 label! {
     /// The label `code` of `weir_http_requests_total`: classes of status codes, and apart from them the 429 and 503 of Weir.
@@ -67,6 +67,10 @@ metrics! {
         ejections: IntCounter = counter(
             "weir_upstream_ejections_total",
             "Upstream addresses that were not used for a while because their requests failed",
+        );
+        unbuffered: PerLabel<Unbuffered, IntCounter> = counter_by(
+            "weir_requests_unbuffered_total",
+            "Requests that were sent as they came, though their route reads requests ahead, by reason", "reason",
         );
         retries: IntCounter = counter("weir_upstream_retries_total", "Requests that were sent to an upstream again");
         resolve_errors: IntCounter = counter(
