@@ -7,9 +7,9 @@ use std::path::Path;
 use clap::CommandFactory;
 
 use super::values::typed_flag;
-use super::{Cli, route_file, schema};
+use super::{Cli, route_file, schema, upstream_flags};
 use crate::config::foreign::Node;
-use crate::config::{self, Report, Setting};
+use crate::config::{self, Problem, Report, Setting};
 use crate::http::{HealthCheck, Routes};
 
 const VARIABLE: &str = "WEIR_CONFIG";
@@ -31,15 +31,22 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
     let source = config::read(Path::new(&file)).map_err(Report::of)?;
     let settable = schema::settable();
     let known: Vec<_> = settable.iter().filter_map(schema::known).collect();
-    // Only these look at the proxy's options.
     let reads_routes = matches!(subcommand.get_name(), "serve" | "check");
-    let routes = |node: &Node| {
-        if reads_routes {
-            route_file::read(node, &HealthCheck::default(), &mut Routes::default());
-        }
+    let read = |mut routes: Routes| {
+        config::settings(&source, &known, |node: &Node| {
+            // Only these look at the proxy's options.
+            if reads_routes {
+                route_file::read(node, &HealthCheck::default(), &mut routes);
+            }
+        })
     };
+    let settings = read(Routes::default())?;
+    // `weir serve` adds the routes to those of its flags by itself.
+    if subcommand.get_name() == "check" {
+        read(flag_routes(&settings, &file)?)?;
+    }
     let mut added = Vec::new();
-    for Setting { key, values } in config::settings(&source, &known, routes)? {
+    for Setting { key, values } in settings {
         let argument = subcommand.get_arguments().find(|argument| argument.get_long() == Some(&key));
         // What a command does not take from its environment, it does not take from the file either: tests must not write to the
         // store of gateways.
@@ -51,6 +58,17 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>, Report> 
     let mut arguments = arguments;
     arguments.splice(2..2, added);
     Ok(arguments)
+}
+
+/// Returns the routes of the file's `upstream`.
+fn flag_routes(settings: &[Setting], file: &str) -> Result<Routes, Report> {
+    let upstreams = settings.iter().filter(|setting| setting.key == "upstream");
+    let values = upstreams.flat_map(|setting| &setting.values).flat_map(|value| value.split(' '));
+    upstream_flags::routes(&values.map(str::to_owned).collect::<Vec<_>>()).map_err(|mistakes| {
+        let problem = |mistake| Problem::of_file(file, format!("`upstream`: {mistake}"), "");
+        let problems: Vec<_> = mistakes.into_iter().map(problem).collect();
+        Report { errors: problems.len(), problems, warnings: 0 }
+    })
 }
 
 #[cfg(test)]

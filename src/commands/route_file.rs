@@ -1,5 +1,6 @@
 //! The `routes` of the `--config` file: `[HOST][/PREFIX]` and what it sets for its requests.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use super::upstream_flags::{parse_buffer, parse_connections, parse_path, parse_threshold};
@@ -87,6 +88,9 @@ fn route(key: &Key, node: &Node, health: &HealthCheck) -> ReadResult<(String, Ro
 
 /// Reads URLs. `host` is for those that do not set one themselves.
 fn urls(node: &Node, host: Option<&str>) -> ReadResult<String> {
+    if items(node).is_empty() {
+        return Err(node.error("`upstream` names no server", "write `upstream: http://HOST:PORT`"));
+    }
     let urls = all(items(node).iter().map(|item| {
         let url = item.text()?;
         let host = host.filter(|_| url != "echo" && !url.contains("#host=")).map(|host| format!("#host={host}"));
@@ -143,7 +147,8 @@ fn headers(node: &Node, reserved: &[&str]) -> ReadResult<HeaderChanges> {
             Ok(name.to_owned())
         }))
     });
-    let (set, added) = (map.read("set", pairs), map.read("add", pairs));
+    let set = map.read("set", |node| pairs(node).and_then(|pairs| distinct(node).map(|()| pairs)));
+    let added = map.read("add", pairs);
     Ok(HeaderChanges {
         removed: removed?.unwrap_or_default(),
         set: set?.unwrap_or_default(),
@@ -160,11 +165,24 @@ fn check_name(name: &str, reserved: &[&str]) -> Result<(), (String, &'static str
     if reserved.iter().any(|reserved| name.eq_ignore_ascii_case(reserved)) {
         return Err((format!("`{name}` is set by `host`"), "write `host: NAME` into the route"));
     }
-    if is_hop_by_hop(bytes) || is_of_limits(bytes) || name.eq_ignore_ascii_case("content-length") {
+    let is_fixed = ["content-length", "trailer", "via"].iter().any(|fixed| name.eq_ignore_ascii_case(fixed));
+    if is_fixed || is_hop_by_hop(bytes) || is_of_limits(bytes) {
         return Err((
             format!("`{name}` cannot be changed"),
             "Weir writes it for each message or connection; remove it here",
         ));
+    }
+    Ok(())
+}
+
+/// Checks that no header is there in two spellings.
+fn distinct(node: &Node) -> ReadResult<()> {
+    let mut seen = HashSet::new();
+    for (key, _) in node.map("headers", "")? {
+        if !seen.insert(key.text.to_ascii_lowercase()) {
+            let message = format!("{} is set twice", quoted(&key.text));
+            return Err(key.error(message, "the case of a header's name makes no difference; keep one"));
+        }
     }
     Ok(())
 }

@@ -92,7 +92,7 @@ pub(super) struct UpstreamArgs {
 impl UpstreamArgs {
     /// The routes of `--upstream`. The error has a line per mistake.
     pub(super) fn routes(&self) -> Result<Routes, String> {
-        Routes::parse(&apart(&self.upstream)).map_err(|mistakes| {
+        routes(&self.upstream).map_err(|mistakes| {
             let lines: Vec<_> = mistakes.iter().map(|mistake| format!("--upstream: {mistake}")).collect();
             lines.join("\nerror: ")
         })
@@ -130,6 +130,11 @@ impl UpstreamArgs {
         };
         Connector::load(&options).map_err(|error| error.to_string())
     }
+}
+
+/// The routes of values of `--upstream`. The error has all mistakes.
+pub(super) fn routes(values: &[String]) -> Result<Routes, Vec<String>> {
+    Routes::parse(&apart(values))
 }
 
 /// Splits values at the commas before a further route: `a.example=http://a,/v1=http://b,http://c` is two routes, the second with

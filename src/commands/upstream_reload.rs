@@ -33,7 +33,7 @@ pub(super) fn start(
     file: Option<&Path>,
 ) -> Result<Option<(UpstreamOptions, UpstreamReloader)>, String> {
     let file = file.map(RouteFile::read);
-    let routes = routes(args, file.as_ref())?;
+    let (routes, _) = routes(args, file.as_ref())?;
     if routes.is_empty() {
         return Ok(None);
     }
@@ -75,9 +75,13 @@ impl UpstreamReloader {
 
     /// Puts the file's routes in force. Returns whether they are others.
     fn replace(&mut self) -> Result<bool, String> {
-        let routes = routes(&self.args, self.file.as_ref())?;
+        let (routes, has_key) = routes(&self.args, self.file.as_ref())?;
         if routes == self.options.routes {
             return Ok(false);
+        }
+        // Without the key, the flags' routes would be left. A file that is being written may be empty or end before the key.
+        if !has_key {
+            return Err("the file has no `routes` any more; write `routes: {}` to remove all".to_owned());
         }
         if routes.use_tls() && self.options.tls.is_none() {
             (self.options.tls, self.connector) = Some(self.args.tls()?).unzip();
@@ -116,17 +120,20 @@ impl RouteFile {
     }
 }
 
-/// Returns the routes of the flags and of the file.
-fn routes(args: &UpstreamArgs, file: Option<&RouteFile>) -> Result<Routes, String> {
-    let mut routes = args.routes()?;
-    let Some(file) = file else { return Ok(routes) };
+/// Returns the routes of the flags and of the file, and whether the file has the key for them.
+fn routes(args: &UpstreamArgs, file: Option<&RouteFile>) -> Result<(Routes, bool), String> {
+    let (mut routes, mut has_key) = (args.routes()?, false);
+    let Some(file) = file else { return Ok((routes, has_key)) };
     let source = file.content.as_ref().map_err(Clone::clone)?;
     let settable = schema::settable();
     let known: Vec<_> = settable.iter().filter_map(schema::known).collect();
     let health = args.health_check(String::new());
-    let read = config::settings(source, &known, |node| route_file::read(node, &health, &mut routes));
+    let read = config::settings(source, &known, |node| {
+        has_key = true;
+        route_file::read(node, &health, &mut routes);
+    });
     read.map_err(|report| one_line_each(&report))?;
-    Ok(routes)
+    Ok((routes, has_key))
 }
 
 fn one_line_each(report: &Report) -> String {

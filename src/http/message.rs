@@ -172,11 +172,11 @@ pub(crate) struct Watched {
     pub(crate) watcher: Box<dyn Watcher>,
 }
 
-/// Sees a body on its way.
+/// Sees a body on its way, and may remove trailers.
 pub(crate) trait Watcher: Debug {
     fn data(&mut self, bytes: &[u8]);
 
-    fn trailers(&mut self, trailers: &Headers);
+    fn trailers(&mut self, trailers: &mut Headers);
 }
 
 /// An error that ends a body early.
@@ -318,8 +318,8 @@ fn release(body: &mut Option<Box<dyn Download>>) {
 
 impl Watched {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Piece, BodyError>>> {
-        let polled = self.body.poll_piece(cx);
-        match &polled {
+        let mut polled = self.body.poll_piece(cx);
+        match &mut polled {
             Poll::Ready(Some(Ok(Piece::Data(bytes)))) => self.watcher.data(bytes),
             Poll::Ready(Some(Ok(Piece::Trailers(trailers)))) => self.watcher.trailers(trailers),
             _ => {}

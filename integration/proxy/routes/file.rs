@@ -34,6 +34,17 @@ fn mistakes_say_where_and_what_would_be_right() {
         ("/a: { upstream: a }", "a }", "write `http://a`"),
         ("/a: { upstream: [echo, http://b/c] }", "http", "leave out `/c`"),
         ("/a: { upstream: http://a, host: 'a b' }", "http", "`a b`"),
+        ("/a: { upstream: [] }", "[]", "`upstream` names no server"),
+        ("http://a/b: { upstream: echo }", "http", "write `a/b`"),
+        ("/a%zz: { upstream: echo }", "/a", "`%` must begin an escape"),
+        ("/a%2: { upstream: echo }", "/a", "`%` must begin an escape"),
+        ("a/b%00: { upstream: echo }", "a", "control characters"),
+        ("/a/../b: { upstream: echo }", "/a", "write `/b`"),
+        ("/a/%2e: { upstream: echo }", "/a", "write `/a`"),
+        ("/a//b/: { upstream: echo }", "/a", "write `/a/b`"),
+        ("/a: { upstream: echo, add-prefix: /x%zz }", "/x", "`%` must begin an escape"),
+        ("/a: { upstream: echo, add-prefix: /x/.. }", "/x", "write `/`"),
+        ("/a: { upstream: echo, add-prefix: //x }", "//", "write `/x`"),
         ("a:80: { upstream: echo }", "a:80", "write a"),
         ("/a/*: { upstream: echo }", "/a/*", "write `/a`"),
         ("{ /a: { upstream: echo }, /a/: { upstream: echo } }", "/a/", "another route for `/a/`"),
@@ -52,6 +63,9 @@ fn mistakes_say_where_and_what_would_be_right() {
         ("/a: { upstream: echo, response-headers: { remove: [a, Transfer-Encoding] } }", "Tr", "cannot be changed"),
         ("/a: { upstream: echo, response-headers: { add: { ratelimit: x } } }", "ratelimit", "cannot be changed"),
         ("/a: { upstream: echo, request-headers: { set: { Host: x } } }", "Host", "write `host: NAME`"),
+        ("/a: { upstream: echo, request-headers: { remove: Via } }", "Via", "cannot be changed"),
+        ("/a: { upstream: echo, response-headers: { set: { Trailer: x } } }", "Tr", "cannot be changed"),
+        ("/a: { upstream: echo, request-headers: { set: { X: 1, x: 2 } } }", "x: 2", "`x` is set twice"),
         ("/a: { upstream: echo, request-headers: { set: { 'a b': x } } }", "'a b'", "not the name of a header"),
         ("/a: { upstream: echo, request-headers: { set: { a: \"x\\ny\" } } }", "\"x", "on one line"),
         ("/a: { upstream: echo, request-headers: { replace: { a: x } } }", "replace", "unknown key `replace`"),
@@ -78,6 +92,30 @@ fn all_mistakes_come_at_once() {
 fn a_route_of_a_flag_is_not_repeated() {
     let run = dry_run(&["serve", "--dry-run", "--upstream", "/a=echo"], "routes:\n  /a/: { upstream: echo }\n");
     assert!(run.code == Some(2) && run.err.contains("weir.yaml:2:3: there is another route for `/a/`"), "{}", run.err);
+}
+
+/// Both keys are in the file here.
+#[test]
+fn upstream_and_routes_are_checked_together() {
+    let upstreams: Vec<_> = (0..255).map(|number| format!("/{number}=echo")).collect();
+    let many = format!("upstream: [{}]\n", upstreams.join(", "));
+    for (text, part) in [
+        ("routes:\n  /a/: { upstream: echo }\nupstream: [echo, /a=echo /b=echo]\n", Some("weir.yaml:2:3")),
+        ("upstream: /b=echo,/a=echo\nroutes:\n  /a/: { upstream: echo }\n", Some("another route for `/a/`")),
+        ("upstream: ftp://a\nroutes: {}\n", Some("ftp://a")),
+        ("upstream: /a=echo\nroutes:\n  /b: { upstream: echo }\n", None),
+        (&format!("{many}routes:\n  /a: {{ upstream: echo }}\n"), None),
+        (
+            &format!("{many}routes:\n  /a: {{ upstream: echo }}\n  /b: {{ upstream: echo }}\n"),
+            Some("more than 256 routes"),
+        ),
+    ] {
+        for command in [SERVE, &["check"]] {
+            let run = dry_run(command, text);
+            assert_eq!(run.code != Some(0), part.is_some(), "{command:?} {text}{}{}", run.out, run.err);
+            assert!(part.is_none_or(|part| run.err.contains(part)), "{command:?} {text}{}", run.err);
+        }
+    }
 }
 
 #[test]

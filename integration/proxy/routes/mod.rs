@@ -9,9 +9,11 @@ use crate::support::weir::Weir;
 
 mod changes;
 mod file;
+mod outside;
 mod own_limits;
 mod picking;
 mod reloads;
+mod trailers;
 
 /// `weir serve` with these routes and no `--upstream`. `UPSTREAM` stands for the address of the upstream.
 fn weir(upstream: &Upstream, routes: &str, flags: &[&str]) -> Weir {

@@ -105,6 +105,35 @@ fn a_broken_file_changes_nothing_and_is_told_until_it_is_mended() {
     assert_eq!(weir.log().matches("the routes are broken").count(), 2, "{}", weir.log());
 }
 
+/// For a moment, a file may be empty before it is written again.
+#[test]
+fn a_file_without_the_key_removes_no_routes() {
+    let upstream = mirror();
+    let weir = weir(&upstream, "  /a: { upstream: http://UPSTREAM }\n", &["--workers", "1", "--upstream", "/b=echo"]);
+    let file = weir.directory().join("weir.yaml");
+    for (failures, text) in [(1, ""), (2, "# Nothing.\n"), (3, "shadow: false\n"), (4, "routes:\n")] {
+        std::fs::write(&file, text).unwrap();
+        weir.signal("HUP");
+        becomes("the failure is counted", failures, || reloads(&weir, "failure"));
+        let body: serde_json::Value = serde_json::from_str(weir.admin("/readyz").text()).unwrap();
+        let error = body["routes_error"].as_str().unwrap();
+        assert!(failures == 4 || error.contains("write `routes: {}` to remove all"), "{error}");
+        assert_eq!((weir.get("/a", &[]).status(), weir.get("/b", &[]).status()), (200, 200), "{text}");
+    }
+    std::fs::write(&file, "routes: {}\n").unwrap();
+    weir.signal("HUP");
+    becomes("they are removed", 1, || reloads(&weir, "success"));
+    assert_eq!((weir.get("/a", &[]).status(), weir.get("/b", &[]).status()), (404, 200));
+    assert!(!weir.admin("/readyz").text().contains("routes_error"));
+    // There is nothing more to lose.
+    std::fs::write(&file, "shadow: false\n").unwrap();
+    weir.signal("HUP");
+    write(weir.directory(), &upstream, "  /c: { upstream: http://UPSTREAM }\n");
+    weir.signal("HUP");
+    becomes("routes are back", 2, || reloads(&weir, "success"));
+    assert_eq!((weir.get("/c", &[]).status(), reloads(&weir, "failure")), (200, 4));
+}
+
 #[test]
 fn rules_and_routes_are_reloaded_each_by_itself() {
     let upstream = mirror();

@@ -225,10 +225,15 @@ impl Destination {
         Self { kind, options: route.options.clone(), prefix: route.prefix.clone(), _tasks: tasks }
     }
 
-    /// Changes a request as the route's servers are to see it.
+    /// Returns the target that the route's servers are to see, `None` if it stays. The error is the reason to reject the request.
+    pub(crate) fn rewritten(&self, target: &str) -> Result<Option<String>, &'static str> {
+        self.options.as_ref().map_or(Ok(None), |options| options.rewrite(&self.prefix, target))
+    }
+
+    /// Changes the rest of a request as they are to see it.
     pub(crate) fn prepare(&self, request: &mut Request, activity: &Activity) {
         if let Some(options) = &self.options {
-            options.prepare(&self.prefix, request);
+            options.request_headers.apply(&mut request.headers);
             if options.timeouts != RouteTimeouts::default() {
                 activity.takes_route(options.timeouts);
             }

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use super::address::{Scheme, Server};
 use super::route_options::RouteOptions;
 use crate::message::host_pattern::HostPattern;
-use crate::message::path;
+use crate::message::path::{self, EscapedSlashes};
 
 /// Routes per process. They are searched in order, so a thousand would cost each request microseconds.
 const MAX_ROUTES: usize = 256;
@@ -75,7 +75,11 @@ impl Routes {
         if self.0.len() >= MAX_ROUTES {
             return Err(format!("there are more than {MAX_ROUTES} routes"));
         }
+        if let Some((_, bare)) = matcher.split_once("://") {
+            return Err(format!("`{matcher}`: the key of a route must not have a scheme; write `{bare}`"));
+        }
         let (host, prefix) = parse_matcher(matcher, matcher)?;
+        parse_plain_prefix(matcher, &matcher[matcher.find('/').unwrap_or(matcher.len())..])?;
         if self.0.iter().any(|known| (&known.host, &known.prefix) == (&host, &prefix)) {
             return Err(format!("there is another route for `{matcher}`, perhaps in `--upstream`"));
         }
@@ -220,6 +224,18 @@ fn parse_matcher(text: &str, matcher: &str) -> Result<(Option<HostPattern>, Stri
         }
     };
     Ok((host, parse_prefix(text, prefix)?))
+}
+
+/// The same for a prefix that has no segments which normalisation removes: they are typos.
+pub(super) fn parse_plain_prefix(text: &str, given: &str) -> Result<String, String> {
+    let prefix = parse_prefix(text, given)?;
+    path::check(given, EscapedSlashes::Keep).map_err(|reason| format!("`{text}`: {reason}"))?;
+    let segments = given.strip_suffix('/').unwrap_or(given).split('/').skip(1);
+    if segments.into_iter().any(|segment| path::normalise(&format!("/{segment}")) == "/") {
+        let right = if prefix.is_empty() { "/" } else { &prefix };
+        return Err(format!("`{text}`: a path prefix must not have `//`, `.` or `..`; write `{right}`"));
+    }
+    Ok(prefix)
 }
 
 /// Parses a path prefix into a normalised one without a trailing slash. `text` is for messages.

@@ -38,6 +38,7 @@ mod inspection;
 mod redirect;
 mod settling;
 mod target;
+mod trailers;
 
 pub use self::added::{AddedHeaders, Cors, Origins};
 use self::added::{REAL_IP, ReplyContext};
@@ -135,24 +136,14 @@ impl Proxy {
         };
         let received = incoming.read_with(|host| context.peer.host(host)).map_err(Failure::Malformed)?;
         target::has_host(request.version, received.headers)?;
-        let Received { host, path, headers, .. } = &received;
+        let Received { host, headers, .. } = &received;
         if context.peer.tls.as_ref().is_some_and(|tls| !tls.covers(host)) {
             return Err(Failure::Misdirected);
         }
         if let Some(port) = self.redirect_port {
             return Ok(NextStep::Answer(redirect::to_https(host, port, &request.target)?.into()));
         }
-        let upstreams = &self.backend.upstreams;
-        upstreams.follow(|| self.front.route());
-        let destination = upstreams.pick(host, path);
-        let own_bytes = destination.as_ref().and_then(|found| found.options.as_ref()?.body_bytes);
-        let most = own_bytes.unwrap_or(limits.body_bytes);
-        if request.body.length().is_some_and(|length| length > most) {
-            return Err(Failure::TooLong(most));
-        }
-        if let Some(bytes) = own_bytes {
-            context.limit_body(bytes);
-        }
+        let (destination, rewritten) = self.route(context, &received, &request.target, request.body.length())?;
         let client = self.client(&context.peer, headers)?;
         let tls_subject = context.peer.subject();
         let view = request::Request { client, tls_subject, ..received.request() };
@@ -178,9 +169,38 @@ impl Proxy {
         let accepted = accepted::accepted(decided.view.rules(), &decided.verdict, self.front.generations);
         Ok(match accepted {
             Some(accepted) => NextStep::Answer(accepted.into()),
-            None if decided.verdict.is_allowed() => NextStep::Forward(destination, decided),
+            None if decided.verdict.is_allowed() => {
+                if let Some(target) = rewritten {
+                    request.target = target;
+                }
+                NextStep::Forward(destination, decided)
+            }
             None => NextStep::Answer(self.denials.response(decided, headers.is_grpc())),
         })
+    }
+
+    /// Returns a request's destination and its target there if that is another, and bounds its body, which has this length.
+    fn route(
+        &self,
+        context: &Context,
+        received: &Received<'_, Rc<str>>,
+        target: &str,
+        length: Option<u64>,
+    ) -> Result<(Option<Rc<Destination>>, Option<String>), Failure> {
+        let upstreams = &self.backend.upstreams;
+        upstreams.follow(|| self.front.route());
+        let destination = upstreams.pick(&received.host, &received.path);
+        let rewritten = destination.as_ref().map_or(Ok(None), |found| found.rewritten(target));
+        let rewritten = rewritten.map_err(Failure::Malformed)?;
+        let own_bytes = destination.as_ref().and_then(|found| found.options.as_ref()?.body_bytes);
+        let most = own_bytes.unwrap_or(self.front.server.limits.body_bytes);
+        if length.is_some_and(|length| length > most) {
+            return Err(Failure::TooLong(most));
+        }
+        if let Some(bytes) = own_bytes {
+            context.limit_body(bytes);
+        }
+        Ok((destination, rewritten))
     }
 
     /// Returns the client's address for limits. If the load balancer did not send one, the request is rejected when it would
@@ -235,6 +255,7 @@ impl Proxy {
             request.headers.append(REAL_IP, client.address.to_string());
         }
         destination.prepare(request, &context.activity);
+        trailers::filter_request(&mut request.body, &self.front.server.client_headers, &context.peer, &destination);
         accepted::add_entries(decided.view.rules(), &decided.verdict, &mut request.headers);
         active.trace.pass_on(&mut request.headers);
         if let Some(protocol) = upgrade {
@@ -267,6 +288,7 @@ impl Proxy {
         };
         forwarding::strip(&mut response.headers);
         destination.finish(&mut response.headers);
+        trailers::filter_response(&mut response.body, &destination);
         if matches!(response.status, StatusCode::SWITCHING_PROTOCOLS | StatusCode::NO_CONTENT) {
             // Neither has a body, and a client that believed a length would wait for one (RFC 9110 section 8.6).
             response.headers.remove("content-length");

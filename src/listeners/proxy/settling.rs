@@ -104,7 +104,7 @@ impl Watcher for Settlement {
         self.data(bytes);
     }
 
-    fn trailers(&mut self, trailers: &Headers) {
+    fn trailers(&mut self, trailers: &mut Headers) {
         self.trailers(trailers);
     }
 }
