@@ -1,5 +1,6 @@
 //! Bans: the ids that a limit with `ban` has denied too often are blocked, here at once and by other gateways once they have learnt it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -90,21 +91,18 @@ impl Shared {
     fn add_ban(&self, ban: Block, now: Micros) -> bool {
         let mut unposted = self.bans.list.lock();
         unposted.retain(|ban| ban.until > now);
-        let mut list: Vec<Block> =
-            self.blocks.load().list().iter().filter(|block| block.until > now).cloned().collect();
-        if let Some(known) = list.iter_mut().find(|block| block.key == ban.key) {
-            if known.until >= ban.until {
-                return true;
-            }
-            *known = ban.clone();
-        } else if list.iter().filter(|block| block.is_ban).count() >= MOST_BANS || unposted.len() >= MOST_UNPOSTED {
+        let (blocks, fingerprinter) = (self.blocks.load(), self.snapshot.load().rules.fingerprinter);
+        let known = blocks.end_of(&ban.key, &fingerprinter);
+        if known.is_some_and(|end| end >= ban.until) {
+            return true;
+        }
+        // What has ended is removed twice a second.
+        if known.is_none() && (blocks.bans() >= MOST_BANS || unposted.len() >= MOST_UNPOSTED) {
             return false;
-        } else {
-            list.push(ban.clone());
         }
         unposted.retain(|other| other.key != ban.key);
-        unposted.push(ban);
-        self.set_blocks(list);
+        unposted.push(ban.clone());
+        self.set_blocks(blocks.with(ban, &fingerprinter));
         self.bans.added.notify_one();
         true
     }
@@ -112,10 +110,11 @@ impl Shared {
     /// Puts these blocks in force, and the bans that are not posted yet.
     pub(super) fn put_blocks(&self, mut list: Vec<Block>) {
         let unposted = self.bans.list.lock();
-        let is_unknown = |ban: &&Block| list.iter().all(|block| block.key != ban.key);
+        let known: HashSet<&str> = list.iter().map(|block| block.key.as_str()).collect();
+        let is_unknown = |ban: &&Block| !known.contains(ban.key.as_str());
         let unknown: Vec<Block> = unposted.iter().filter(is_unknown).cloned().collect();
         list.extend(unknown);
-        self.set_blocks(list);
+        self.set_blocks(Blocks::new(list, &self.snapshot.load().rules.fingerprinter));
     }
 
     /// Ends all bans and blocks, without telling other gateways.
@@ -142,14 +141,16 @@ impl Shared {
     }
 
     /// The caller holds the lock of the unposted bans.
-    fn set_blocks(&self, list: Vec<Block>) {
-        self.metrics.listeners.blocks.set(i64::try_from(list.len()).unwrap_or(i64::MAX));
-        self.blocks.store(Arc::new(Blocks::new(list, &self.snapshot.load().rules.fingerprinter)));
+    fn set_blocks(&self, blocks: Blocks) {
+        self.metrics.listeners.blocks.set(i64::try_from(blocks.list().len()).unwrap_or(i64::MAX));
+        self.blocks.store(Arc::new(blocks));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Borrow;
+
     use super::*;
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::rules::Rules;
@@ -172,8 +173,8 @@ mod tests {
         }
     }
 
-    fn keys(blocks: &[Block]) -> Vec<&str> {
-        blocks.iter().map(|block| block.key.as_str()).collect()
+    fn keys<B: Borrow<Block>>(blocks: &[B]) -> Vec<&str> {
+        blocks.iter().map(|block| block.borrow().key.as_str()).collect()
     }
 
     #[test]

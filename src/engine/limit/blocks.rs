@@ -1,6 +1,7 @@
 //! Ids that an operator has blocked for some time, or a limit has banned, whatever their limits allow.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::fingerprint::Fingerprinter;
@@ -26,19 +27,49 @@ pub struct Block {
     pub is_ban: bool,
 }
 
-/// All blocks. Immutable: a change makes a new value.
+/// All blocks. Immutable: a change makes a new value, which shares the blocks that stay.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    list: Vec<Block>,
+    list: Vec<Arc<Block>>,
     /// By the fingerprint of the key.
     ends: HashMap<u128, Micros>,
+    /// The number of those that limits have made.
+    bans: usize,
 }
 
 impl Blocks {
     /// The keys must be unique.
     pub fn new(list: Vec<Block>, fingerprinter: &Fingerprinter) -> Self {
         let ends = list.iter().map(|block| (fingerprint_of(&block.key, fingerprinter), block.until)).collect();
-        Self { list, ends }
+        let bans = list.iter().filter(|block| block.is_ban).count();
+        Self { list: list.into_iter().map(Arc::new).collect(), ends, bans }
+    }
+
+    /// Returns the same blocks and one more, in the place of an earlier one of its id.
+    #[must_use]
+    pub fn with(&self, block: Block, fingerprinter: &Fingerprinter) -> Self {
+        let Self { mut list, mut ends, mut bans } = Self { list: self.list.clone(), ends: self.ends.clone(), ..*self };
+        bans += usize::from(block.is_ban);
+        let is_known = ends.insert(fingerprint_of(&block.key, fingerprinter), block.until).is_some();
+        let known = if is_known { list.iter_mut().find(|known| known.key == block.key) } else { None };
+        match known {
+            Some(known) => {
+                bans -= usize::from(known.is_ban);
+                *known = Arc::new(block);
+            }
+            None => list.push(Arc::new(block)),
+        }
+        Self { list, ends, bans }
+    }
+
+    /// The end of the block of exactly this id or beginning.
+    pub fn end_of(&self, key: &str, fingerprinter: &Fingerprinter) -> Option<Micros> {
+        self.ends.get(&fingerprint_of(key, fingerprinter)).copied()
+    }
+
+    /// The number of bans among them, ended ones included.
+    pub const fn bans(&self) -> usize {
+        self.bans
     }
 
     #[inline]
@@ -46,7 +77,7 @@ impl Blocks {
         self.list.is_empty()
     }
 
-    pub fn list(&self) -> &[Block] {
+    pub fn list(&self) -> &[Arc<Block>] {
         &self.list
     }
 
@@ -59,13 +90,13 @@ impl Blocks {
 
     /// The block whose time [`Self::left`] gives, by the key of the id.
     pub fn covering(&self, key: &str, now: Micros) -> Option<&Block> {
-        let covers = |block: &&Block| {
+        let covers = |block: &&Arc<Block>| {
             let rest = key.strip_prefix(block.key.as_str());
             // A key without an id is the only bucket of a `by: global` limit, and not a prefix.
             let begins = |rest: &str| rest.starts_with(':') && block.key.contains(':');
             block.until > now && rest.is_some_and(|rest| rest.is_empty() || begins(rest))
         };
-        self.list.iter().filter(covers).max_by_key(|block| block.until)
+        self.list.iter().filter(covers).max_by_key(|block| block.until).map(|block| &**block)
     }
 }
 
@@ -112,5 +143,21 @@ mod tests {
             assert_eq!(left(parts, now), expected, "{parts:?} at {now}");
         }
         assert!(!blocks.is_empty() && Blocks::default().is_empty());
+    }
+
+    #[test]
+    fn one_more_is_as_if_all_were_new() {
+        let ban = |key: &str, until: u64| Block { is_ban: true, ..block(key, until) };
+        let mut all: Vec<Block> = Vec::new();
+        let mut grown = Blocks::default();
+        for one in [block("L:a", 10), ban("L:b", 20), ban("L:a", 30), ban("L:b", 40), block("L:b", 50), ban("L:c", 5)] {
+            grown = grown.with(one.clone(), &HASH);
+            all.retain(|known| known.key != one.key);
+            all.push(one);
+            let new = Blocks::new(all.clone(), &HASH);
+            assert_eq!((grown.bans(), &grown.ends, grown.list.len()), (new.bans(), &new.ends, new.list.len()));
+            assert!(new.list.iter().all(|block| grown.list.contains(block)));
+        }
+        assert_eq!(grown.end_of("L:b", &HASH), Some(Micros(50)));
     }
 }

@@ -40,7 +40,7 @@ impl Notice for Block {
     }
 
     fn posted(shared: &Shared) -> Vec<Self> {
-        shared.blocks.load().list().to_vec()
+        shared.blocks.load().list().iter().map(|block| Self::clone(block)).collect()
     }
 
     /// From the next request on.

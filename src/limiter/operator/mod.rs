@@ -112,7 +112,7 @@ impl Operator {
         let next = next.min(self.board.keep_up::<LimitReset>(resets).await);
         tokio::select! {
             () = self.board.wait(next) => {}
-            () = self.limiter.shared.bans.added.notified() => {}
+            () = self.limiter.shared.bans.added.notified() => self.board.gather().await,
         }
     }
 

@@ -133,8 +133,13 @@ impl Noticeboard {
     pub(super) async fn wait(&self, span: Duration) {
         if timeout(span, self.store.notes_changed()).await.is_ok() {
             self.look_again();
-            sleep(CHANGING).await;
+            self.gather().await;
         }
+    }
+
+    /// Waits for more changes.
+    pub(super) async fn gather(&self) {
+        sleep(CHANGING).await;
     }
 
     fn look_again(&self) {
