@@ -118,7 +118,10 @@ impl Verdict {
             let fingerprint = Some(charge.bucket.fingerprint);
             LimitDecision { limit, window, numbers, cost: charge.cost, decision: *decision, role, fingerprint }
         });
-        let mut answers: Vec<LimitDecision> = answers.collect();
+        // Few charges are strikes, so one allocation has room for the rest.
+        let mut all: Vec<LimitDecision> = Vec::with_capacity(plan.charges.len());
+        all.extend(answers);
+        let mut answers = all;
         let candidates = take_candidates(&plan.charges, &mut answers);
         Self { details, ..Self::of(&plan.denials, answers) }.with_candidates(candidates)
     }
