@@ -49,7 +49,7 @@ fn get(weir: &Weir, path: &str, id: &str) -> u16 {
     weir.get(path, &[("x-id", id)]).status()
 }
 
-/// The value of a metric; 0 if there is none yet.
+/// The value of a metric; 0 if it has not been counted yet.
 fn counted(weir: &Weir, name: &str) -> u64 {
     let page = weir.admin("/metrics");
     let value = |line: &str| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok();
@@ -72,7 +72,7 @@ fn webhooks(weir: &Weir, result: &str) -> u64 {
     page.text().lines().filter(of_result).map(count).sum()
 }
 
-/// What a webhook says, once its signature has been checked as receivers do.
+/// Checks the signature of a webhook as receivers do, and returns its data.
 fn read(webhook: &Message) -> Value {
     assert_eq!(webhook.start, "POST /hook?of=weir HTTP/1.1");
     let header = |name: &str| webhook.header(name).unwrap_or_else(|| panic!("no {name}")).to_owned();

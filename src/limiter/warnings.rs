@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio_util::sync::CancellationToken;
 
 use super::{Limiter, Shared, View};
 use crate::engine::algorithms::charge::Charge;
@@ -60,7 +61,7 @@ impl WarningQueue {
     }
 }
 
-/// A warning that other gateways may have told.
+/// A warning that other gateways may have reported.
 struct NewWarning {
     warning: Warning,
     /// Of all shares that the id has reached; the last is that of the warning.
@@ -84,11 +85,11 @@ impl NewWarning {
 pub struct Warning {
     pub limit: String,
     /// `Name:id`, as operators write it.
-    pub bucket: String,
+    bucket: String,
     /// The id alone.
     id: String,
     /// In percent: the highest share that the id has reached.
-    pub share: u8,
+    share: u8,
     /// The tokens that the window or bucket holds, and those left.
     capacity: u64,
     remaining: u64,
@@ -204,7 +205,7 @@ fn new_warning(
     Some(NewWarning { warning, claims, fingerprint, effective_from: rules.effective_from })
 }
 
-/// Tells the warnings that no other gateway has told. There is one in a process.
+/// Reports the warnings that no other gateway has reported. There is one in a process.
 pub struct Warner {
     shared: Arc<Shared>,
     store: Store,
@@ -218,10 +219,11 @@ impl Warner {
         Some(Self { shared: shared.clone(), store, receiver })
     }
 
-    /// Waits for a warning that is told here, counts it and logs it. `None` after [`Self::close`], once none is left.
-    pub async fn next(&mut self) -> Option<Warning> {
+    /// Waits for a warning that no other gateway reports, counts it and logs it. `None` once `closing` is cancelled and the queue is empty.
+    /// Dropping the future loses a warning that is being claimed.
+    pub async fn next(&mut self, closing: &CancellationToken) -> Option<Warning> {
         loop {
-            let new = self.receiver.recv().await?;
+            let new = self.receive(closing).await?;
             let is_first = self.claim(&new).await;
             let NewWarning { warning, fingerprint, .. } = new;
             match is_first {
@@ -248,13 +250,13 @@ impl Warner {
         }
     }
 
-    /// No more warnings come.
-    pub fn close(&mut self) {
-        self.receiver.close();
-    }
-
-    pub fn is_closed(&self) -> bool {
-        self.receiver.is_closed()
+    async fn receive(&mut self, closing: &CancellationToken) -> Option<NewWarning> {
+        loop {
+            tokio::select! {
+                new = self.receiver.recv() => return new,
+                () = closing.cancelled(), if !self.receiver.is_closed() => self.receiver.close(),
+            }
+        }
     }
 
     /// Claims the warning. Returns whether it is the first; `None` if there is no room for another note. A store that fails is replaced

@@ -106,14 +106,18 @@ impl Compiler {
             broken.owners = owners;
             return (broken, sources);
         }
-        for place in 0..doubtful.len() {
-            if std::mem::replace(&mut doubtful[place], false) {
-                let tried = without(&doubtful);
-                let with_it = compile(&tried);
-                if with_it.rules.is_some() {
-                    (loaded, settled) = (with_it, tried);
-                } else {
-                    doubtful[place] = true;
+        let mut is_progress = true;
+        // A file may fit only once a later one has changed, too.
+        while std::mem::take(&mut is_progress) {
+            for place in 0..doubtful.len() {
+                if std::mem::replace(&mut doubtful[place], false) {
+                    let tried = without(&doubtful);
+                    let with_it = compile(&tried);
+                    if with_it.rules.is_some() {
+                        (loaded, settled, is_progress) = (with_it, tried, true);
+                    } else {
+                        doubtful[place] = true;
+                    }
                 }
             }
         }
@@ -187,4 +191,38 @@ fn underscored(limit: &Limit, file: &str) -> Option<Problem> {
     let help = "use hyphens in the header's name, or start with `--underscores keep`";
     let lint = Some(Lint::UnderscoreHeader);
     Some(Problem { severity: Severity::Warning, lint, ..Problem::of_file(file, message, help) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn files_that_change_together_are_in_force_together_beside_a_broken_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |texts: [&str; 3]| {
+            for (name, text) in ["base", "payments", "search"].iter().zip(texts) {
+                fs::write(directory.path().join(format!("{name}.yaml")), text).unwrap();
+            }
+        };
+        let options = RulesOptions { shadow: false, has_redis: false, sees_ends: true, underscores: Underscores::Drop };
+        let compiler = Compiler::new(options, Fingerprinter::new((1, 2)), Clock::machine());
+        let files = Files { limits: Some(directory.path().to_owned()), ..Files::default() };
+        let compiled = || {
+            let (loaded, _) = compiler.compile(files.read().unwrap());
+            assert!(loaded.rules.is_some(), "{}", loaded.report);
+            loaded.owners.into_iter().map(|(_, is_held_back)| is_held_back).collect::<Vec<_>>()
+        };
+        let issuer = "jwt: { main: { issuer: 'https://a.example', audiences: [api], jwks_url: 'https://a.example/keys' } }\nlimits: {}";
+        let limit = |by: &str| format!("limits: {{ L: {{ by: {by}, count: 5, period: 1s }} }}");
+        write([issuer, &limit("{ claim: sub }"), &limit("ip")]);
+        assert_eq!(compiled(), [false; 3]);
+        // The issuer can go only once no limit uses it.
+        write(["limits: {}", &limit("ip"), "limits: ["]);
+        assert_eq!(compiled(), [false, false, true]);
+        write(["limits: {}", &limit("{ claim: sub }"), &limit("ip")]);
+        assert_eq!(compiled(), [false, true, false]);
+    }
 }

@@ -169,7 +169,7 @@ fn read_secret(path: &Path) -> Result<Vec<u8>, String> {
     Ok(secret)
 }
 
-/// Tells the process' warnings until `closing` is cancelled and none is left.
+/// Reports the process' warnings until `closing` is cancelled and none is left.
 pub(super) async fn tell_warnings(
     mut warner: Warner,
     shared: Arc<Shared>,
@@ -184,16 +184,12 @@ pub(super) async fn tell_warnings(
     };
     let is_told = webhook.is_some();
     let telling = async {
-        loop {
-            tokio::select! {
-                next = warner.next() => match next {
-                    Some(warning) if is_told => queue_webhook(warning, &sender, &metrics),
-                    Some(_) => {}
-                    None => return drop(sender),
-                },
-                () = closing.cancelled(), if !warner.is_closed() => warner.close(),
+        while let Some(warning) = warner.next(&closing).await {
+            if is_told {
+                queue_webhook(warning, &sender, &metrics);
             }
         }
+        drop(sender);
     };
     let delivering = async {
         if let Some(webhook) = webhook {
