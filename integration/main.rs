@@ -37,3 +37,4 @@ mod telemetry;
 mod testing;
 mod tokens;
 mod ways_in;
+mod xds;

@@ -79,6 +79,9 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("prometheus", &["telemetry"]),
     ("redis", &["store/redis"]),
     ("saphyr_parser", &["config"]),
+    ("tonic", &["http"]),
+    ("tonic_prost", &["http"]),
+    ("tower", &["http"]),
     ("tokio", &["commands", "server", "listeners", "limiter", "telemetry", "http", "store/answer", "store/redis"]),
     (
         "tracing",

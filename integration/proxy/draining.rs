@@ -169,6 +169,7 @@ fn options(proxy: &str) -> ServerOptions {
         workers: 2.try_into().unwrap(),
         drain_delay: Duration::ZERO,
         override_feeds: Vec::new(),
+        xds: None,
         webhook: None,
         grace: Duration::from_millis(100),
         handle_signals: false,

@@ -157,6 +157,7 @@ impl Setup {
             workers: NonZeroUsize::new(self.workers).unwrap(),
             drain_delay: self.drain_delay,
             override_feeds: Vec::new(),
+            xds: None,
             webhook: None,
             grace: self.grace,
             handle_signals: false,

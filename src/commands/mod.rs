@@ -55,6 +55,7 @@ mod values;
 mod version;
 mod webhook_flags;
 mod workflow_command;
+mod xds_flags;
 
 /// A rate limiter: a reverse proxy, and a decision service for gateways and applications
 #[derive(Parser, Debug)]

@@ -7,6 +7,7 @@ use super::exit::Failure;
 use super::rules_flags::RulesArgs;
 use super::runtime::block_on;
 use super::values::parse_duration;
+use crate::config::Files;
 use crate::limiter::Shared;
 use crate::server::OverrideFeed;
 use crate::server::compiler::Compiler;
@@ -31,11 +32,15 @@ pub(super) struct OverrideFeedArgs {
 
 impl OverrideFeedArgs {
     /// Returns a feed for each URL. The error names the flag.
-    pub(super) fn feeds(&self, rules: &RulesArgs, compiler: &Compiler) -> Result<Vec<OverrideFeed>, String> {
-        let files = rules.files();
+    pub(super) fn feeds(
+        &self,
+        rules: &RulesArgs,
+        files: &Files,
+        compiler: &Compiler,
+    ) -> Result<Vec<OverrideFeed>, String> {
         let feed = |copy| {
             let (ca, token) = (self.overrides_ca.as_deref(), self.overrides_token_file.as_deref());
-            OverrideFeed::new(copy, (ca, token), self.overrides_interval, &files, compiler.clone())
+            OverrideFeed::new(copy, (ca, token), self.overrides_interval, files, compiler.clone())
         };
         rules.copies().into_iter().map(feed).collect::<Result<_, _>>().map_err(|error| format!("--overrides: {error}"))
     }

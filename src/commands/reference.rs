@@ -39,7 +39,7 @@ const SUBJECTS: [(&str, &str, &[&str]); 4] = [
         ],
     ),
     ("serve-upstreams", "upstreams", &["Upstreams"]),
-    ("serve-rules-and-store", "rules and store", &["Rules", "Store", "Delay"]),
+    ("serve-rules-and-store", "rules and store", &["Rules", "Management server", "Store", "Delay"]),
 ];
 
 /// The texts of all pages by their files in docs/.

@@ -18,7 +18,7 @@ use crate::message::url::HttpUrl;
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Rules")]
 pub(super) struct RulesArgs {
-    /// The rules file, or a directory with one file per team [default: limits.yaml, or none with --envoy-ratelimit-config]
+    /// The rules file, or a directory with one file per team [default: limits.yaml, or none with --envoy-ratelimit-config or --xds-server]
     #[arg(long, value_name = "FILE", env = "WEIR_LIMITS")]
     limits: Option<PathBuf>,
 
@@ -73,11 +73,17 @@ impl RulesArgs {
 
     pub(super) fn files(&self) -> Files {
         let default = || self.envoy_ratelimit_config.is_empty().then(|| PathBuf::from(config::DEFAULT_RULES));
+        Files { limits: self.limits.clone().or_else(default), ..self.files_beside_others() }
+    }
+
+    /// Returns the files that are given. There may be none, as the limits come from elsewhere.
+    pub(super) fn files_beside_others(&self) -> Files {
         Files {
-            limits: self.limits.clone().or_else(default),
+            limits: self.limits.clone(),
             overrides: self.override_files(),
             copies: self.copies().into_iter().map(|(_, copy)| copy).collect(),
             envoy_ratelimit: self.envoy_ratelimit_config.clone(),
+            ..Files::default()
         }
     }
 

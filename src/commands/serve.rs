@@ -24,8 +24,9 @@ use super::trace_flags::TraceArgs;
 use super::upstream_flags::UpstreamArgs;
 use super::upstream_reload::{self, UpstreamReloader};
 use super::webhook_flags::WebhookArgs;
+use super::xds_flags::{self, XdsArgs};
 use crate::clock::Clock;
-use crate::config::PollMode;
+use crate::config::{Files, PollMode};
 use crate::engine::answer::headers::Generations;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
@@ -100,6 +101,9 @@ pub struct Args {
     override_feeds: OverrideFeedArgs,
 
     #[command(flatten)]
+    xds: XdsArgs,
+
+    #[command(flatten)]
     webhook: WebhookArgs,
 
     #[command(flatten)]
@@ -168,9 +172,11 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
     let compiler = Compiler::new(options, Fingerprinter::new(rand::random()), clock.clone());
-    let mut override_feeds = args.override_feeds.feeds(&args.rules, &compiler).map_err(Failure::bad_input)?;
-    let (mut reloader, loaded) = Reloader::start(args.rules.files(), compiler);
+    let files = args.files();
+    let mut override_feeds = args.override_feeds.feeds(&args.rules, &files, &compiler).map_err(Failure::bad_input)?;
+    let (mut reloader, loaded) = Reloader::start(files.clone(), compiler.clone());
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
+    let mut xds = args.xds.client(&files, &compiler).map_err(Failure::bad_input)?;
     if args.log.is_json() {
         reload::log_warnings(&loaded.report);
     } else {
@@ -189,21 +195,20 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         let kept = args.admin.kept_overrides().map_err(Failure::bad_input)?;
         shared.keep_overrides(reader, kept, args.admin.live_overrides.clone(), clock.now());
     }
-    if fetch_first(&mut override_feeds, &shared)? {
+    let readiness = Arc::new(Readiness::default());
+    if fetch_first(&mut override_feeds, &shared)? | xds_flags::fetch_first(xds.as_mut(), &shared, &readiness)? {
         reloader.reload(&shared, PollMode::Always);
     }
     let access_log = args.process.access_log(shared.metrics()).map_err(Failure::could_not_start)?;
     let traces = args.traces.start(args.log.log_ids, shared.metrics()).map_err(Failure::usage)?;
 
-    let readiness = Arc::new(Readiness::default());
     let http = args.http(accept, shared.metrics());
-    let admission = http.admission.clone();
     let front = FrontendOptions { http, clock, generations, access_log: access_log.clone(), traces: traces.clone() };
     let added = args.added_headers.headers();
     let proxy = upstream.map(|upstream| ProxyOptions { front: front.clone(), upstream, added, redirect_port: None });
     let options = ServerOptions {
         listeners: args.listeners.options(&front, &gateways, proxy, &readiness),
-        admission,
+        admission: front.http.admission.clone(),
         access_log,
         admin_address: Some(args.admin.admin),
         admin_accept: gateways.admin,
@@ -215,6 +220,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         workers: args.process.workers(),
         drain_delay: args.process.drain_delay,
         override_feeds,
+        xds,
         webhook,
         grace: args.process.grace,
         handle_signals: true,
@@ -267,7 +273,8 @@ impl Args {
         let has_redis = checked.as_ref().is_none_or(|flags| flags.store.as_memory().is_none());
         let sees_ends = checked.as_ref().is_none_or(|flags| flags.upstream.is_some());
         let options = self.rules_options(has_redis, sees_ends);
-        let loaded = reload::check(&self.rules.files(), options, &Clock::machine());
+        let files = self.files();
+        let loaded = reload::check(&files, options, &Clock::machine());
         write!(err, "{}", loaded.report.styled(colors::of_reports()))?;
         let mut broken = Vec::new();
         if self.tls.check().is_ok() && self.gateway_tls.check().is_ok() {
@@ -275,7 +282,8 @@ impl Args {
         }
         // Nothing is compiled: it only takes the flags.
         let compiler = Compiler::new(options, Fingerprinter::new((0, 0)), Clock::machine());
-        kept(self.override_feeds.feeds(&self.rules, &compiler), &mut broken);
+        kept(self.override_feeds.feeds(&self.rules, &files, &compiler), &mut broken);
+        kept(self.xds.client(&files, &compiler), &mut broken);
         kept(self.webhook.webhook(), &mut broken);
         kept(self.process.check_access_log(), &mut broken);
         kept(self.admin.kept_overrides(), &mut broken);
@@ -302,6 +310,10 @@ impl Args {
         if let Some(options) = upstream {
             upstream_reload::announce(&options.routes);
         }
+    }
+
+    fn files(&self) -> Files {
+        if self.xds.is_given() { self.rules.files_beside_others() } else { self.rules.files() }
     }
 
     fn rules_options(&self, has_redis: bool, sees_ends: bool) -> RulesOptions {

@@ -57,7 +57,7 @@ pub use live::Definitions;
 pub use load::{check, load};
 pub use named_files::NamedFile;
 pub use problem::{Place, Problem, Report, ReportStyles, Severity};
-pub use reload::{Change, Files, OverridesCopy, PollMode, Sources, Watcher};
+pub use reload::{Change, Files, OverridesCopy, PollMode, PushedSources, Sources, Watcher};
 pub use schema::SCHEMA;
 pub(crate) use settings::settings;
 pub use settings::{KnownFlag, Setting};

@@ -8,7 +8,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
 
 use super::directory;
 use super::named_files::{self, NamedFile};
@@ -49,7 +52,32 @@ pub struct Files {
     pub copies: Vec<OverridesCopy>,
     /// Files of envoyproxy/ratelimit and directories of such files.
     pub envoy_ratelimit: Vec<PathBuf>,
+    /// The configuration of a management server, in the place of such files.
+    pub pushed: PushedSources,
 }
+
+/// Sources that come from elsewhere while the process runs. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct PushedSources(Arc<Mutex<Vec<Source>>>);
+
+impl PushedSources {
+    pub fn get(&self) -> Vec<Source> {
+        self.0.lock().clone()
+    }
+
+    /// A reload puts them in force.
+    pub fn set(&self, sources: Vec<Source>) {
+        *self.0.lock() = sources;
+    }
+}
+
+impl PartialEq for PushedSources {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for PushedSources {}
 
 /// The last good overrides of a URL, on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,10 +103,16 @@ pub struct Sources {
 impl Files {
     /// Reads all files. The error is that of the first unreadable one.
     pub fn read(&self) -> Result<Sources, Problem> {
+        self.read_with(self.pushed.get())
+    }
+
+    /// Reads all files, with these sources in the place of pushed ones.
+    pub fn read_with(&self, pushed: Vec<Source>) -> Result<Sources, Problem> {
         let all = |paths: &[PathBuf]| paths.iter().map(|path| read(path)).collect::<Result<_, _>>();
         let mut overrides: Vec<Source> = all(&self.overrides)?;
         overrides.extend(self.copies.iter().filter_map(OverridesCopy::read).collect::<Result<Vec<_>, _>>()?);
-        let envoy_ratelimit = all(&directory::expand(&self.envoy_ratelimit)?)?;
+        let mut envoy_ratelimit: Vec<Source> = all(&directory::expand(&self.envoy_ratelimit)?)?;
+        envoy_ratelimit.extend(pushed);
         if let Some(teams) = self.directory().map(teams::read).transpose()? {
             return Ok(Sources { teams, overrides, envoy_ratelimit, ..Sources::default() });
         }

@@ -51,6 +51,7 @@ mod alarm;
 pub(crate) mod failure;
 mod fetch;
 pub(crate) mod forwarding;
+mod grpc_client;
 mod http1;
 mod http2;
 mod limits;
@@ -72,6 +73,7 @@ pub use admission::{
     SlowReaders,
 };
 pub use fetch::{FetchError, Fetched, Fetcher};
+pub use grpc_client::{GrpcClient, GrpcConnection};
 pub use limits::{HeadLimits, Http2Limits, HttpLimits, RouteTimeouts, Timeouts};
 pub use server::HttpOptions;
 pub(crate) use server::Server;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
-use crate::config::{Definitions, Files, Lint, LoadResult, OwnedFile, Problem, Report, Severity, Sources, load};
+use crate::config::{
+    Definitions, Files, Lint, LoadResult, OwnedFile, Problem, Report, Severity, Source, Sources, load,
+};
 use crate::engine::limit::Limit;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::live::OverrideReader;
@@ -53,6 +55,18 @@ impl Compiler {
     pub fn check_overrides(&self, files: &Files, url: &str, text: String) -> Result<(), Report> {
         let mut sources = files.read().map_err(Report::of)?;
         sources.set_overrides(url, text);
+        self.settle_ahead(sources)
+    }
+
+    /// Checks pushed rules with the files, and keeps both for the reload that follows. The error has the mistakes.
+    pub fn check_pushed(&self, files: &Files, pushed: Vec<Source>) -> Result<(), Report> {
+        self.settle_ahead(files.read_with(pushed.clone()).map_err(Report::of)?)?;
+        files.pushed.set(pushed);
+        Ok(())
+    }
+
+    /// Compiles the files, and keeps the rules for the reload that follows.
+    fn settle_ahead(&self, sources: Sources) -> Result<(), Report> {
         let hash = hash(&sources);
         let settled = self.settle(sources);
         if settled.0.rules.is_none() {

@@ -97,6 +97,10 @@ impl Control {
             AbortOnDropHandle::new(tokio::task::spawn_local(running))
         };
         let _feeds: Vec<_> = feeds.into_iter().map(run).collect();
+        let _xds = self.options.xds.take().map(|xds| {
+            let running = xds.run(self.shared.clone(), self.readiness.clone(), self.ask_reload.clone());
+            AbortOnDropHandle::new(tokio::task::spawn_local(running))
+        });
         let started = self.admin.take().map_or(Ok(None), |(socket, admin)| {
             let socket = tokio::net::TcpListener::from_std(socket)?;
             let admin = Admin::new(admin, operator);

@@ -34,6 +34,7 @@ pub(crate) mod collector;
 pub mod compiler;
 mod control;
 pub mod descriptors;
+mod error;
 mod handover;
 mod inherited;
 mod keys;
@@ -44,10 +45,13 @@ mod sockets;
 mod supervisor;
 mod webhook;
 mod worker;
+mod xds;
 
+pub use error::ServerError;
 pub use listening_socket::ListenAddress;
 pub use override_feed::OverrideFeed;
 pub use webhook::Webhook;
+pub use xds::{XdsClient, XdsOptions};
 
 /// How often the files of rules and certificates are checked.
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
@@ -81,6 +85,8 @@ pub struct ServerOptions {
     pub drain_delay: Duration,
     /// Overrides that come by URL, after their first fetch.
     pub override_feeds: Vec<OverrideFeed>,
+    /// The client of a management server.
+    pub xds: Option<XdsClient>,
     /// The receiver of warnings.
     pub webhook: Option<Webhook>,
     /// How long requests in flight may take after that.
@@ -88,26 +94,6 @@ pub struct ServerOptions {
     /// Handle the process' signals and use the sockets that it inherited: SIGTERM and SIGINT drain, a second one quits,
     /// SIGHUP reloads, SIGUSR1 reopens the access log, SIGUSR2 hands over to a new process.
     pub handle_signals: bool,
-}
-
-/// The server could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    #[error("cannot listen on {address} ({listener}): {error}")]
-    Bind {
-        /// [`ListenerKind::label`]
-        listener: &'static str,
-        address: ListenAddress,
-        #[source]
-        error: io::Error,
-    },
-    #[error("cannot use the inherited sockets: {0}")]
-    Inherited(String),
-    /// A thread, a runtime or a signal handler could not be created.
-    #[error("cannot start the server: {0}")]
-    System(#[from] io::Error),
-    #[error("cannot start a worker: {0}")]
-    Worker(String),
 }
 
 /// A running server.

@@ -19,9 +19,13 @@ impl Admin {
         let certificate_error = self.options.readiness.certificate_error();
         let routes_error = self.options.readiness.routes_error();
         let keys_error = self.options.readiness.keys_error();
+        let xds_error = self.options.readiness.xds_error();
         let has_broken_files = reload_error.is_some() || certificate_error.is_some() || routes_error.is_some();
-        let is_degraded =
-            health.connected < stores.len() || health.failing > 0 || has_broken_files || keys_error.is_some();
+        let is_degraded = health.connected < stores.len()
+            || health.failing > 0
+            || has_broken_files
+            || keys_error.is_some()
+            || xds_error.is_some();
         let (code, status) = match self.options.readiness.phase() {
             Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
             Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
@@ -50,6 +54,9 @@ impl Admin {
         }
         if let Some(error) = keys_error {
             body["keys_error"] = error.into();
+        }
+        if let Some(error) = xds_error {
+            body["xds_error"] = error.into();
         }
         page(code, "application/json", format!("{body}\n"))
     }

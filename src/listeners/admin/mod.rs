@@ -6,6 +6,7 @@ use std::future;
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -97,11 +98,36 @@ pub struct Readiness {
     certificate_error: Mutex<Option<String>>,
     routes_error: Mutex<Option<String>>,
     keys_missing: Mutex<Vec<String>>,
+    xds_error: Mutex<Option<String>>,
+    /// The start also waits for the first configuration of a management server.
+    awaits_configuration: AtomicBool,
+    /// The listeners are open.
+    is_open: AtomicBool,
 }
 
 impl Readiness {
-    /// Ends the start. A process that drains already stays in that phase.
+    /// The listeners are open, which ends the start unless a configuration is awaited.
     pub fn serving(&self) {
+        self.is_open.store(true, Ordering::Release);
+        self.end_start();
+    }
+
+    /// Prolongs the start until [`Self::configured`].
+    pub fn await_configuration(&self) {
+        self.awaits_configuration.store(true, Ordering::Release);
+    }
+
+    /// A management server's configuration is in force.
+    pub fn configured(&self) {
+        self.awaits_configuration.store(false, Ordering::Release);
+        self.end_start();
+    }
+
+    /// Ends the start if all is there. A process that drains already stays in that phase.
+    fn end_start(&self) {
+        if !self.is_open.load(Ordering::Acquire) || self.awaits_configuration.load(Ordering::Acquire) {
+            return;
+        }
         self.phase.send_if_modified(|phase| {
             let is_new = *phase == Phase::Starting;
             if is_new {
@@ -142,6 +168,16 @@ impl Readiness {
     /// Sets the names of the token issuers whose keys have never been fetched.
     pub fn keys_missing(&self, names: Vec<String>) {
         *self.keys_missing.lock() = names;
+    }
+
+    /// Why the management server's configuration is missing, or may not be the newest.
+    pub fn xds_error(&self) -> Option<String> {
+        self.xds_error.lock().clone()
+    }
+
+    /// Sets what is wrong with the management server or its configuration, if anything.
+    pub fn xds(&self, error: Option<String>) {
+        *self.xds_error.lock() = error;
     }
 
     /// Why the routes on disk are not in force.

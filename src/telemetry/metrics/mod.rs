@@ -35,7 +35,7 @@ pub use listeners::{
     AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GrpcCode, GrpcMethod, ListenerKind,
     RateLimitAnswer, SharedNote, SpoeStatus, UninspectedBody,
 };
-pub use server::{KeysFetch, OverridesFetch, TooMany};
+pub use server::{KeysFetch, OverridesFetch, TooMany, XdsUpdate};
 pub use store::{StoreCounts, StoreFailure, StoreReport};
 pub use tally::Tally;
 

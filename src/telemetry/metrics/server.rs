@@ -19,6 +19,16 @@ label! {
 }
 
 label! {
+    /// The label `result` of `weir_xds_updates_total`.
+    pub enum XdsUpdate {
+        /// It is in force.
+        Accepted = "accepted",
+        /// It has mistakes; the last good one stays in force.
+        Rejected = "rejected",
+    }
+}
+
+label! {
     /// The label `result` of `weir_config_reloads_total`, `weir_tls_reloads_total` and `weir_routes_reloads_total`.
     pub enum Reload {
         Failure = "failure",
@@ -89,6 +99,18 @@ metrics! {
             "weir_overrides_failing",
             "URLs of overrides whose last fetch failed or brought broken ones; the last good ones are in force",
         );
+        xds_updates: PerLabel<XdsUpdate, IntCounter> = counter_by(
+            "weir_xds_updates_total", "Configurations that the management server has sent, by result", "result",
+        );
+        /// This family and the next have no labels, so that they are absent without a management server.
+        xds_connected: IntGaugeVec = gauges(
+            "weir_xds_connected", "1 while the stream to the management server is open, else 0", &[],
+        );
+        xds_silent: IntGaugeVec = gauges(
+            "weir_xds_silent",
+            "1 while the management server has not sent a configuration within 10 s of a stream, and none is in force, else 0",
+            &[],
+        );
         tls_reloads: PerLabel<Reload, IntCounter> = counter_by(
             "weir_tls_reloads_total", "Reloads of the certificates, by result", "result",
         );
@@ -148,6 +170,16 @@ impl ServerMetrics {
     /// Counts a fetch of overrides.
     pub fn overrides_fetched(&self, result: OverridesFetch) {
         self.overrides_fetches[result].inc();
+    }
+
+    /// Sets whether the stream to the management server is open.
+    pub fn xds_connected(&self, is_connected: bool) {
+        self.xds_connected.with_label_values::<&str>(&[]).set(is_connected.into());
+    }
+
+    /// Sets whether the management server has sent nothing although it should have.
+    pub fn xds_silent(&self, is_silent: bool) {
+        self.xds_silent.with_label_values::<&str>(&[]).set(is_silent.into());
     }
 
     /// Counts a reload of the certificates.

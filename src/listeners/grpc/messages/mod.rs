@@ -15,8 +15,9 @@ pub mod rate_limit;
 #[cfg(test)]
 pub(super) mod tests;
 
+pub(super) use basics::make_text;
+pub(crate) use basics::text;
 pub use basics::{
     BoolValue, Duration, HeaderValue, Kind, ListValue, MapEntry, Status, Struct, StructField, UInt64Value, Value,
 };
-pub(super) use basics::{make_text, text};
 pub(crate) use memory::Memory;

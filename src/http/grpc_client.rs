@@ -1,0 +1,131 @@
+//! Calls a gRPC service with a stream in each direction: a connection for each call, so that rotated certificates are used.
+
+use std::time::Duration;
+
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use prost::Message;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::body::Body;
+use tonic::client::Grpc;
+use tonic::metadata::MetadataMap;
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::{Connector, ConnectorOptions, Stream};
+use crate::message::url::HttpUrl;
+
+/// For the lookup of the name, the connection and the handshakes.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+
+/// The time between two PINGs on a connection, and for the answer, so that a server that is gone without a word is noticed.
+const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
+
+/// A gRPC server, and what is sent to it with each call.
+#[derive(Clone, Debug)]
+pub struct GrpcClient {
+    pub url: HttpUrl,
+    /// Files for `https://`, read for each connection.
+    pub tls: ConnectorOptions,
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Bytes of a message.
+    pub max_message: usize,
+}
+
+/// A connection for one call.
+#[derive(Debug)]
+pub struct GrpcConnection {
+    sender: http2::SendRequest<Body>,
+    origin: Uri,
+    headers: HeaderMap,
+    max_message: usize,
+    _driver: AbortOnDropHandle<()>,
+}
+
+impl GrpcClient {
+    /// Connects. The error says why not.
+    pub async fn connect(&self) -> Result<GrpcConnection, String> {
+        timeout(CONNECT_DEADLINE, self.try_connect())
+            .await
+            .unwrap_or_else(|_| Err(format!("no connection within {CONNECT_DEADLINE:?}")))
+    }
+
+    async fn try_connect(&self) -> Result<GrpcConnection, String> {
+        let HttpUrl { host, port, authority, is_tls, .. } = &self.url;
+        let stream = TcpStream::connect((host.as_str(), *port)).await.map_err(|error| error.to_string())?;
+        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let mut stream = Stream::Tcp(stream);
+        if *is_tls {
+            let (connector, _) = Connector::load(&self.tls).map_err(|error| error.to_string())?;
+            let agreed = connector.connect(host, stream, true).await.map_err(|error| format!("TLS: {error}"))?;
+            // Some servers of gRPC speak HTTP/2 without saying so by ALPN.
+            stream = agreed.0;
+        }
+        let (interval, patience) = KEEP_ALIVE;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.timer(TokioTimer::new()).keep_alive_interval(interval).keep_alive_timeout(patience);
+        let handshake = builder.keep_alive_while_idle(true).handshake(TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.map_err(|error| format!("HTTP/2: {error}"))?;
+        let driver = tokio::spawn(async {
+            // The call that is open on it gets the error.
+            let _ = connection.await;
+        });
+        let scheme = if *is_tls { "https" } else { "http" };
+        let origin = format!("{scheme}://{authority}").parse().map_err(|error| format!("{error}"))?;
+        let headers = self.headers.iter().cloned().collect();
+        Ok(GrpcConnection {
+            sender,
+            origin,
+            headers,
+            max_message: self.max_message,
+            _driver: AbortOnDropHandle::new(driver),
+        })
+    }
+}
+
+/// The responses of a call.
+#[derive(Debug)]
+pub struct GrpcResponses<R>(Streaming<R>);
+
+impl<R> GrpcResponses<R> {
+    /// Waits for the next response; `None` is the end. The error is the server's reason, or that the connection ended.
+    pub async fn next(&mut self) -> Result<Option<R>, String> {
+        self.0.message().await.map_err(|status| reason(&status))
+    }
+}
+
+fn reason(status: &Status) -> String {
+    format!("{:?}: {}", status.code(), status.message())
+}
+
+impl GrpcConnection {
+    /// Calls a method, and returns the stream of its responses, which may begin only with the first of them. The error is the server's
+    /// reason, or that the connection ended.
+    pub async fn call<Q, R>(&self, method: &'static str, mut requests: Receiver<Q>) -> Result<GrpcResponses<R>, String>
+    where
+        Q: Message + Default + 'static,
+        R: Message + Default + 'static,
+    {
+        let sender = self.sender.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let mut sender = sender.clone();
+            async move {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        });
+        let mut grpc = Grpc::with_origin(service, self.origin.clone()).max_decoding_message_size(self.max_message);
+        let requests = futures_util::stream::poll_fn(move |cx| requests.poll_recv(cx));
+        let mut request = tonic::Request::new(requests);
+        *request.metadata_mut() = MetadataMap::from_headers(self.headers.clone());
+        let codec = ProstCodec::<Q, R>::default();
+        let response = grpc.streaming(request, PathAndQuery::from_static(method), codec).await;
+        let response = response.map_err(|status| reason(&status))?;
+        Ok(GrpcResponses(response.into_inner()))
+    }
+}

@@ -1,0 +1,25 @@
+//! Why a server could not start.
+
+use std::io;
+
+use super::ListenAddress;
+
+/// The server could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("cannot listen on {address} ({listener}): {error}")]
+    Bind {
+        /// [`ListenerKind::label`]
+        listener: &'static str,
+        address: ListenAddress,
+        #[source]
+        error: io::Error,
+    },
+    #[error("cannot use the inherited sockets: {0}")]
+    Inherited(String),
+    /// A thread, a runtime or a signal handler could not be created.
+    #[error("cannot start the server: {0}")]
+    System(#[from] io::Error),
+    #[error("cannot start a worker: {0}")]
+    Worker(String),
+}
