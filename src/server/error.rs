@@ -9,7 +9,7 @@ use super::ListenAddress;
 pub enum ServerError {
     #[error("cannot listen on {address} ({listener}): {error}")]
     Bind {
-        /// [`ListenerKind::label`]
+        /// The label of its kind.
         listener: &'static str,
         address: ListenAddress,
         #[source]
