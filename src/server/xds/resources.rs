@@ -41,17 +41,16 @@ fn descriptor(given: &RateLimitDescriptor) -> Value {
     if !given.value.is_empty() {
         members.insert("value".into(), given.value.as_str().into());
     }
+    // Envoy Gateway sets the modes on each level above a limit, too, where they mean nothing.
     if let Some(policy) = &given.rate_limit {
         members.insert("rate_limit".into(), rate_limit(policy));
-    }
-    let modes = [
-        ("shadow_mode", given.shadow_mode),
-        ("detailed_metric", given.detailed_metric),
-        ("quota_mode", given.quota_mode),
-    ];
-    members.extend(modes.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| (name.to_owned(), true.into())));
-    if let Some(metadata) = &given.metadata {
-        members.insert("metadata".into(), object(metadata));
+        let modes = [
+            ("shadow_mode", given.shadow_mode),
+            ("detailed_metric", given.detailed_metric),
+            ("quota_mode", given.quota_mode),
+        ];
+        members.extend(modes.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| (name.to_owned(), true.into())));
+        members.extend(given.metadata.as_ref().map(|metadata| ("metadata".to_owned(), object(metadata))));
     }
     if !given.descriptors.is_empty() {
         members.insert("descriptors".into(), given.descriptors.iter().map(descriptor).collect());
