@@ -38,7 +38,7 @@ const TOKENS: Change = (
 const CALLS: &str = "weir_grpc_calls_total{code=\"ok\",method=\"should_rate_limit\"}";
 
 /// Timeouts for a busy machine.
-const PATIENCE: [Change; 3] = [
+pub(super) const PATIENCE: [Change; 3] = [
     ("timeout: 0.02s", "timeout: 60s"),
     ("connect_timeout: 0.1s", "connect_timeout: 60s"),
     ("connect_timeout: 1s", "connect_timeout: 60s"),

@@ -8,6 +8,7 @@ mod compose;
 mod example;
 mod examples;
 mod manifests;
+mod protocols;
 mod table;
 mod tls;
 

@@ -1,6 +1,6 @@
 //! Limits that a management server pushes by xDS.
 
-mod management_server;
+pub(crate) mod management_server;
 mod resources;
 
 use std::fs;
