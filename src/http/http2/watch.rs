@@ -90,7 +90,7 @@ struct Scanner {
     refusal: Refusal,
 }
 
-/// How far a graceful shutdown is (RFC 9113 section 6.8). The answer to the PING behind the first GOAWAY brings the second, which names
+/// The progress of a graceful shutdown (RFC 9113 section 6.8). The answer to the PING behind the first GOAWAY brings the second, which names
 /// the last stream. The library ignores what belongs to later ones, but takes a `WINDOW_UPDATE` for an error of the connection. gRPC's
 /// libraries send one right behind the head of a call, and may send all that behind their answer to the PING.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
