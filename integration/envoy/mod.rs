@@ -2,5 +2,6 @@
 
 pub(crate) mod authorization;
 mod protocol;
+mod quota;
 mod rate_limit_service;
 mod services;

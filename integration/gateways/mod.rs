@@ -5,11 +5,11 @@
 mod asking;
 mod budgets;
 mod compose;
-mod draining;
 mod example;
 mod examples;
 mod manifests;
 mod protocols;
+mod quotas;
 mod table;
 mod tls;
 

@@ -98,7 +98,9 @@ impl<'a> DecisionRequest<'a> {
     /// Returns whether this counts as a decision about a request. A check or a refund does not.
     pub(super) fn is_decision(&self) -> bool {
         match self.subject {
-            DecisionSubject::Descriptors(request) => request.purpose != DescriptorMode::Report,
+            DecisionSubject::Descriptors(request) => {
+                !matches!(request.purpose, DescriptorMode::Report | DescriptorMode::Lease)
+            }
             DecisionSubject::Request(_) | DecisionSubject::Named { .. } => {
                 matches!(self.intent.mode, Mode::Spend | Mode::SpendOnly)
             }

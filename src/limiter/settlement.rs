@@ -254,6 +254,13 @@ impl Settler {
         })
     }
 
+    /// Does work that outlives its caller, and that the end of the worker waits for.
+    pub(super) fn finish(&self, work: impl Future<Output = ()> + 'static) {
+        if self.runtime.is_some() && self.calls.len() < MAX_UNDER_WAY {
+            self.calls.spawn_local(work);
+        }
+    }
+
     /// Makes charges where their request was charged. Does not wait for a remote store.
     pub(super) fn run(self: &Arc<Self>, mut job: Job) {
         if let Some(memory) = self.store.as_memory() {

@@ -12,6 +12,7 @@ use super::bans::UnpostedBans;
 use super::delays::DelayBounds;
 use super::key_bounds::{KeyBounds, limit_keys};
 use super::live::Live;
+use super::quota::QuotaDemands;
 use super::recording::Recording;
 use super::warnings::WarningQueue;
 use super::would_deny::WouldDenyLists;
@@ -51,6 +52,7 @@ pub struct Shared {
     /// The keys of issuers that are fetched by URL.
     pub(crate) keys: Arc<KeyRing>,
     pub(super) delays: DelayBounds,
+    quota_demands: Arc<QuotaDemands>,
 }
 
 /// The decisions of one limit so far.
@@ -107,6 +109,7 @@ impl Shared {
             bounds,
             keys: Arc::default(),
             delays: DelayBounds::default(),
+            quota_demands: Arc::default(),
         }
     }
 
@@ -117,6 +120,10 @@ impl Shared {
 
     pub(super) fn give_back(&self) {
         self.given_back.fetch_add(1, Ordering::Release);
+    }
+
+    pub const fn quota_demands(&self) -> &Arc<QuotaDemands> {
+        &self.quota_demands
     }
 
     #[must_use]

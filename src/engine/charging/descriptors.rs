@@ -36,6 +36,8 @@ pub enum DescriptorMode {
     Check,
     /// Takes what a request has used, or what is left if that is less. Never denies.
     Report,
+    /// Takes tokens ahead of the requests of a gateway that counts by itself. Nothing is decided about a request.
+    Lease,
 }
 
 /// A descriptor and its hits.
@@ -91,6 +93,11 @@ impl<'a> DescriptorRequest<'a> {
     /// Returns true if a descriptor can be denied. Reports and refunds cannot.
     fn denies(&self, descriptor: &Descriptor<'_>) -> bool {
         self.purpose != DescriptorMode::Report && !matches!(descriptor.hits, Hits::GiveBack(_))
+    }
+
+    /// Returns true if a denial of a descriptor counts for `ban`.
+    fn has_strikes(&self, descriptor: &Descriptor<'_>) -> bool {
+        self.purpose != DescriptorMode::Lease && self.denies(descriptor)
     }
 }
 
@@ -162,7 +169,7 @@ impl Plan {
                 unlimited: own.unlimited.into(),
                 ..DescriptorPlan::default()
             };
-            for mut charge in plan.without_strikes(own.charges, question.denies(descriptor)) {
+            for mut charge in plan.without_strikes(own.charges, question.has_strikes(descriptor)) {
                 let origin = charge.origin;
                 let (Hits::Take(hits) | Hits::TakeOrDrain(hits) | Hits::GiveBack(hits)) = descriptor.hits;
                 charge.cost = charge.cost.saturating_mul(hits);
@@ -182,7 +189,7 @@ impl Plan {
                 };
                 let is_report = match question.purpose {
                     DescriptorMode::Decide => says_itself && drains(),
-                    DescriptorMode::Check => false,
+                    DescriptorMode::Check | DescriptorMode::Lease => false,
                     DescriptorMode::Report => true,
                 };
                 if is_report {
@@ -295,12 +302,13 @@ mod tests {
 
     #[test]
     fn a_charge_takes_what_its_call_lets_it_take() {
-        use DescriptorMode::{Check, Decide, Report};
+        use DescriptorMode::{Check, Decide, Lease, Report};
         use Mode::{Look, Spend};
         let script = Numbers::script(0).burst();
         let checked = [(5, 2, Look), (6, 2, Look), (7, 0, Mode::Check), (script, 2, Spend)];
         let reported = [(5, 2, Look), (6, 2, Look), (7, 2, Spend), (script, 2, Spend)];
         check(false, Decide, Hits::Take(2), &[(5, 2, Spend), (6, 2, Spend), (7, 2, Spend), (script, 2, Spend)], 0);
+        check(false, Lease, Hits::Take(2), &[(5, 2, Spend), (6, 2, Spend), (7, 2, Spend), (script, 2, Spend)], 0);
         check(false, Decide, Hits::TakeOrDrain(2), &reported, 2);
         check(false, Report, Hits::TakeOrDrain(2), &reported, 2);
         for hits in [Hits::Take(2), Hits::TakeOrDrain(2)] {

@@ -9,6 +9,7 @@ pub mod joint_plan;
 pub mod named;
 mod of_request;
 pub mod plan;
+pub mod quota_lease;
 pub mod request_cost;
 pub mod settlement;
 pub mod terms;

@@ -12,9 +12,9 @@ use crate::engine::limit::descriptors::Tree;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::{Candidates, Match};
 use crate::engine::limit::networks::Networks;
-use crate::engine::request::Request;
 use crate::engine::request::part::Part;
 use crate::engine::request::path_pattern::{PathPattern, PathReading, Segment, segments};
+use crate::engine::request::{DescriptorEntry, Request};
 use crate::message::host_pattern::HostPattern;
 
 /// The tables of limits, by their index in the rules.
@@ -64,6 +64,11 @@ impl Index {
 
     pub(crate) fn knows_domain(&self, domain: &str) -> bool {
         self.described.trees.contains_key(domain) || self.described.known_domains.contains(domain)
+    }
+
+    /// Returns the order of entries in which a limit covers them, if it depends on their order.
+    pub(crate) fn order<'e>(&self, domain: &str, entries: &[DescriptorEntry<'e>]) -> Option<Vec<DescriptorEntry<'e>>> {
+        self.described.trees.get(domain)?.order(entries.to_vec())
     }
 
     /// Files the limit at index `place` of the rules.
@@ -265,8 +270,8 @@ mod tests {
     use crate::engine::limit::matching::{PartMatch, ValueTest};
     use crate::engine::request::glob::Glob;
     use crate::engine::request::part::TypedPart;
+    use crate::engine::request::sample;
     use crate::engine::request::value_type::ValueType;
-    use crate::engine::request::{DescriptorEntry, sample};
     use crate::message::headers::Headers;
 
     /// Files limits by these conditions and asks for the candidates of one request.

@@ -19,9 +19,9 @@ use crate::engine::limit::overrides::{OverrideOrigin, Overrides};
 use crate::engine::limit::parts::PartUse;
 use crate::engine::limit::resets::Marks;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
-use crate::engine::request::Request;
 use crate::engine::request::claims::{ClaimRef, TokenIssuer};
 use crate::engine::request::part::Part;
+use crate::engine::request::{DescriptorEntry, Request};
 use crate::engine::text::quote::quoted;
 use crate::engine::text::suggest::nearest;
 use crate::message::lossless::shown;
@@ -253,6 +253,11 @@ impl Rules {
     /// Returns true if a limit has this domain of the rate limit service.
     pub fn knows_domain(&self, domain: &str) -> bool {
         self.index.knows_domain(domain)
+    }
+
+    /// Returns the order of entries in which a limit covers them, if it depends on their order.
+    pub fn order<'e>(&self, domain: &str, entries: &[DescriptorEntry<'e>]) -> Option<Vec<DescriptorEntry<'e>>> {
+        self.index.order(domain, entries)
     }
 
     /// A limit that uses the client's address in its `by`, its `match` or an override.

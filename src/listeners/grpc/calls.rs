@@ -7,15 +7,15 @@ pub(super) use crate::telemetry::metrics::GrpcMethod as Method;
 use crate::telemetry::metrics::Metrics;
 
 /// The services that the health service knows.
-pub(super) const SERVICES: [&str; 4] = [
+pub(super) const SERVICES: [&str; 5] = [
     "envoy.service.auth.v3.Authorization",
+    "envoy.service.rate_limit_quota.v3.RateLimitQuotaService",
     "envoy.service.ratelimit.v3.RateLimitService",
     "grpc.health.v1.Health",
     "kuadrant.service.ratelimit.v1.RateLimitService",
 ];
 
-/// Concurrent watches of the health service per worker. Each takes some hundred bytes and a stream of its connection; a
-/// gateway needs one.
+/// Concurrent streams per worker: watches of the health service and reports of usage. A gateway needs one of each.
 const MAX_STREAMS: usize = 256;
 
 impl Method {
@@ -23,6 +23,9 @@ impl Method {
         match path {
             "/envoy.service.auth.v3.Authorization/Check" => Self::Check,
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => Self::ShouldRateLimit,
+            "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas" => {
+                Self::StreamRateLimitQuotas
+            }
             "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => Self::CheckRateLimit,
             "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Self::Report,
             "/grpc.health.v1.Health/Check" => Self::HealthCheck,

@@ -1,4 +1,4 @@
-//! The gRPC listener: Envoy's external authorization and rate limit service, Kuadrant's rate limit service, and gRPC's
+//! The gRPC listener: Envoy's external authorization, rate limit service and rate limit quota service, Kuadrant's rate limit service, and gRPC's
 //! health service.
 //!
 //! Calls are HTTP/2 requests ([`crate::http`]). [`protocol`] reads the message in a body, [`calls`] names the methods,
@@ -42,6 +42,7 @@ pub mod messages;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
 mod protocol;
+mod quota;
 mod rate_limit;
 
 pub use age::ConnectionAge;
@@ -173,6 +174,11 @@ impl Envoy {
             protocol::timeout(&request.headers)?.map(|patience| patience.saturating_sub(patience / RETURN_SHARE));
         let deadline = patience.and_then(|patience| start.checked_add(patience));
         let call = CallContext { context, start, deadline };
+        if method == Method::StreamRateLimitQuotas {
+            let permit = self.streams.begin()?;
+            let stream = self.stream_quotas(std::mem::take(&mut request.body), permit);
+            return Ok(ResponseBody::Stream(Box::new(stream)));
+        }
         let message = self.messages.next(&mut request.body).await?;
         let answer = match method {
             Method::Check => {
@@ -191,7 +197,7 @@ impl Envoy {
                 let watch = health::Watch::new(&self.readiness, &decode(message)?, permit);
                 return Ok(ResponseBody::Stream(Box::new(watch)));
             }
-            Method::Unknown => Bytes::new(),
+            Method::StreamRateLimitQuotas | Method::Unknown => Bytes::new(),
         };
         Ok(ResponseBody::Message(Message { data: answer, trailers: Some(self.trailers.clone()) }))
     }

@@ -115,6 +115,16 @@ impl MessageReader {
     }
 }
 
+/// Takes the first message of a stream out of what has come, once it is whole.
+pub(super) fn next_message(received: &mut BytesMut, max: usize) -> Result<Option<Bytes>, Status> {
+    match length(received, max)? {
+        Some(length) if received.len() >= PREFIX + length => {
+            Ok(Some(received.split_to(PREFIX + length).freeze().split_off(PREFIX)))
+        }
+        _ => Ok(None),
+    }
+}
+
 /// Returns the length of the message that begins here, if its prefix is complete.
 fn length(bytes: &[u8], max: usize) -> Result<Option<usize>, Status> {
     let [flag, length @ ..] = bytes else { return Ok(None) };

@@ -92,7 +92,7 @@ impl Envoy {
             DecisionRequest::new(DecisionSubject::Descriptors(&question), DecisionListener::RateLimit, call.start);
         let patience = match mode {
             DescriptorMode::Decide => self.front.limiter.patience(call.deadline),
-            DescriptorMode::Check | DescriptorMode::Report => Patience::None,
+            DescriptorMode::Check | DescriptorMode::Report | DescriptorMode::Lease => Patience::None,
         };
         let asked = DecisionRequest { deadline: call.deadline, patience, ..asked };
         let decided = active.decide(&self.front.limiter, asked, call.context).await;

@@ -88,6 +88,34 @@ label! {
 }
 
 label! {
+    /// The label `result` of `weir_rate_limit_quota_reports_total`.
+    pub enum QuotaReport {
+        Ok = "ok",
+        /// It ends its stream.
+        Invalid = "invalid",
+    }
+}
+
+label! {
+    /// The label `assignment` of `weir_rate_limit_quota_assignments_total`.
+    pub enum QuotaAssignment {
+        TokenBucket = "token_bucket",
+        AllowAll = "allow_all",
+        DenyAll = "deny_all",
+        /// The Envoy has more buckets than are served.
+        Abandon = "abandon",
+    }
+}
+
+label! {
+    /// The label `result` of `weir_rate_limit_quota_requests_total`.
+    pub enum QuotaRequest {
+        Allowed = "allowed",
+        Denied = "denied",
+    }
+}
+
+label! {
     /// A change by an operator: the label `op` of `weir_admin_writes_total`.
     pub enum AdminWrite {
         Reset = "reset",
@@ -128,6 +156,7 @@ label! {
         ShouldRateLimit = "should_rate_limit",
         CheckRateLimit = "check_rate_limit",
         Report = "report",
+        StreamRateLimitQuotas = "stream_rate_limit_quotas",
         HealthCheck = "health_check",
         HealthList = "health_list",
         HealthWatch = "health_watch",
@@ -224,6 +253,16 @@ metrics! {
         );
         rate_limit_answers: PerLabel<RateLimitAnswer, IntCounter> = counter_by(
             "weir_rate_limit_service_answers_total", "Replies of the rate limit service", "answer",
+        );
+        quota_streams: IntGauge = gauge("weir_rate_limit_quota_streams", "Streams of Envoys that limit by themselves");
+        quota_reports: PerLabel<QuotaReport, IntCounter> = counter_by(
+            "weir_rate_limit_quota_reports_total", "Messages of Envoys that limit by themselves", "result",
+        );
+        quota_assignments: PerLabel<QuotaAssignment, IntCounter> = counter_by(
+            "weir_rate_limit_quota_assignments_total", "Assignments sent to Envoys that limit by themselves", "assignment",
+        );
+        quota_requests: PerLabel<QuotaRequest, IntCounter> = counter_by(
+            "weir_rate_limit_quota_requests_total", "Requests that Envoys have reported as allowed or denied", "result",
         );
         spoe_disconnects: PerLabel<SpoeStatus, IntCounter> = counter_by(
             "weir_spoe_disconnects_total", "HAProxy connections that Weir closed, by reason", "reason",

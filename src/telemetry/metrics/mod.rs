@@ -33,7 +33,7 @@ pub use limits::{
 };
 pub use listeners::{
     AdminWrite, AdminWriteResult, CheckResult, Convention, DecisionListener, GrpcCode, GrpcMethod, ListenerKind,
-    RateLimitAnswer, SharedNote, SpoeStatus, UninspectedBody,
+    QuotaAssignment, QuotaReport, QuotaRequest, RateLimitAnswer, SharedNote, SpoeStatus, UninspectedBody,
 };
 pub use server::{KeysFetch, OverridesFetch, TooMany, XdsUpdate};
 pub use store::{StoreCounts, StoreFailure, StoreReport};

@@ -55,6 +55,28 @@ impl Tree {
             found.extend_from_slice(&node.limits);
         }
     }
+
+    /// Returns these entries in the first order in which a limit covers them.
+    pub fn order<'e>(&self, mut entries: Vec<DescriptorEntry<'e>>) -> Option<Vec<DescriptorEntry<'e>>> {
+        let mut ordered = Vec::with_capacity(entries.len());
+        order(&self.root, &mut entries, &mut ordered).then_some(ordered)
+    }
+}
+
+/// Moves entries to their places in an order in which a limit covers them. Returns false without such an order.
+fn order<'e>(level: &Level, left: &mut Vec<DescriptorEntry<'e>>, ordered: &mut Vec<DescriptorEntry<'e>>) -> bool {
+    for place in 0..left.len() {
+        let Some(node) = step(level, &left[place]) else { continue };
+        let entry = left.remove(place);
+        ordered.push(entry);
+        let is_covered = if left.is_empty() { !node.limits.is_empty() } else { order(&node.next, left, ordered) };
+        if is_covered {
+            return true;
+        }
+        ordered.pop();
+        left.insert(place, entry);
+    }
+    false
 }
 
 fn step<'t>(level: &'t Level, entry: &DescriptorEntry<'_>) -> Option<&'t Node> {
@@ -146,6 +168,28 @@ mod tests {
             ("e=1", "none"),
         ];
         check(&rules, &cases);
+    }
+
+    #[test]
+    fn entries_without_an_order_are_found_in_that_of_a_rule() {
+        let mut tree = Tree::default();
+        for (limit, text) in (0..).zip(["b/a", "b/c=1/a", "a"]) {
+            tree.insert(&path(text), Some(limit));
+        }
+        for (given, expected) in [
+            ("a b", Some("b a")),
+            ("a", Some("a")),
+            ("a b c=1", Some("b c a")),
+            ("a b c=2", None),
+            ("b", None),
+            ("a d", None),
+        ] {
+            let entries = given.split(' ').map(|entry| entry.split_once('=').unwrap_or((entry, "x")));
+            let entries = entries.map(|(key, value)| DescriptorEntry { key, value }).collect();
+            let ordered = tree.order(entries);
+            let keys = ordered.map(|all| all.iter().map(|entry| entry.key).collect::<Vec<_>>().join(" "));
+            assert_eq!(keys.as_deref(), expected, "{given}");
+        }
     }
 
     /// kgateway-dev/kgateway#3801: keys of `key` and `value` joined by `_` take one for the other.

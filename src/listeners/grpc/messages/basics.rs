@@ -75,6 +75,13 @@ pub struct BoolValue {
     pub value: bool,
 }
 
+/// `google.protobuf.UInt32Value`.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct UInt32Value {
+    #[prost(uint32, tag = "1")]
+    pub value: u32,
+}
+
 /// `google.protobuf.UInt64Value`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct UInt64Value {

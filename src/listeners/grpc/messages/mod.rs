@@ -11,6 +11,7 @@ pub mod authorization;
 mod basics;
 pub mod health;
 mod memory;
+pub mod quota;
 pub mod rate_limit;
 #[cfg(test)]
 pub(super) mod tests;
@@ -18,6 +19,7 @@ pub(super) mod tests;
 pub(super) use basics::make_text;
 pub(crate) use basics::text;
 pub use basics::{
-    BoolValue, Duration, HeaderValue, Kind, ListValue, MapEntry, Status, Struct, StructField, UInt64Value, Value,
+    BoolValue, Duration, HeaderValue, Kind, ListValue, MapEntry, Status, Struct, StructField, UInt32Value, UInt64Value,
+    Value,
 };
 pub(crate) use memory::Memory;

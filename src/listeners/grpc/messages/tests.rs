@@ -7,14 +7,16 @@ use envoy_types::pb::envoy::config::core::v3 as core;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3 as descriptors;
 use envoy_types::pb::envoy::service::auth::v3 as auth;
 use envoy_types::pb::envoy::service::auth::v3::attribute_context as attributes;
+use envoy_types::pb::envoy::service::rate_limit_quota::v3 as rlqs;
 use envoy_types::pb::envoy::service::ratelimit::v3 as rls;
+use envoy_types::pb::envoy::r#type::v3 as types;
 use envoy_types::pb::envoy::r#type::v3::HttpStatus as EnvoyHttpStatus;
 use envoy_types::pb::google;
 use envoy_types::pb::google::protobuf::field_descriptor_proto::{Label, Type};
 use envoy_types::pb::google::protobuf::{DescriptorProto, FieldDescriptorProto};
 use prost::Message;
 
-use super::{authorization, basics, health, rate_limit};
+use super::{authorization, basics, health, quota, rate_limit};
 
 /// Reads a message and writes it again; with it, as `Debug` shows it.
 type Again = fn(Bytes) -> Result<(Vec<u8>, String), prost::DecodeError>;
@@ -59,6 +61,23 @@ fn known(name: &str) -> Option<(Again, Option<Again>)> {
             basics::MapEntry, descriptors::rate_limit_descriptor::Entry;
         "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.RateLimitOverride":
             rate_limit::RateLimitOverride, descriptors::rate_limit_descriptor::RateLimitOverride;
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports":
+            quota::RateLimitQuotaUsageReports, rlqs::RateLimitQuotaUsageReports;
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaUsageReports.BucketQuotaUsage":
+            quota::BucketQuotaUsage, rlqs::rate_limit_quota_usage_reports::BucketQuotaUsage;
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse":
+            quota::RateLimitQuotaResponse, rlqs::RateLimitQuotaResponse;
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse.BucketAction":
+            quota::BucketAction, rlqs::rate_limit_quota_response::BucketAction;
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse.BucketAction.QuotaAssignmentAction":
+            quota::QuotaAssignmentAction, rlqs::rate_limit_quota_response::bucket_action::QuotaAssignmentAction;
+        "envoy.service.rate_limit_quota.v3.RateLimitQuotaResponse.BucketAction.AbandonAction":
+            quota::AbandonAction, rlqs::rate_limit_quota_response::bucket_action::AbandonAction;
+        "envoy.service.rate_limit_quota.v3.BucketId": quota::BucketId, rlqs::BucketId;
+        "envoy.service.rate_limit_quota.v3.BucketId.BucketEntry": basics::MapEntry;
+        "envoy.type.v3.RateLimitStrategy": quota::RateLimitStrategy, types::RateLimitStrategy;
+        "envoy.type.v3.TokenBucket": quota::TokenBucket, types::TokenBucket;
+        "google.protobuf.UInt32Value": basics::UInt32Value, google::protobuf::UInt32Value;
         "envoy.config.core.v3.HeaderValue": basics::HeaderValue, core::HeaderValue;
         "envoy.config.core.v3.HeaderValueOption": authorization::HeaderValueOption, core::HeaderValueOption;
         "envoy.config.core.v3.HeaderMap": authorization::HeaderMap, core::HeaderMap;
@@ -83,8 +102,14 @@ fn known(name: &str) -> Option<(Again, Option<Again>)> {
 
 /// The files in `protos/` and those of Google's that they import.
 pub(in super::super) fn files() -> google::protobuf::FileDescriptorSet {
-    let services = ["envoy/service/auth/v3/external_auth", "envoy/service/ratelimit/v3/rls", "grpc/health/v1/health"];
-    let services = services.iter().chain(&["kuadrant/service/ratelimit/v1/rls"]).map(|name| format!("{name}.proto"));
+    let services = [
+        "envoy/service/auth/v3/external_auth",
+        "envoy/service/rate_limit_quota/v3/rlqs",
+        "envoy/service/ratelimit/v3/rls",
+        "grpc/health/v1/health",
+        "kuadrant/service/ratelimit/v1/rls",
+    ];
+    let services = services.iter().map(|name| format!("{name}.proto"));
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/listeners/grpc/protos");
     let compiled = protox::compile(services, [folder]).unwrap().encode_to_vec();
     google::protobuf::FileDescriptorSet::decode(&compiled[..]).unwrap()
@@ -103,7 +128,8 @@ fn declared() -> Vec<(String, DescriptorProto)> {
     for file in &files().file {
         for message in &file.message_type {
             // The other wrappers stand in the same file of Google's and nothing uses them.
-            if file.name() != "google/protobuf/wrappers.proto" || matches!(message.name(), "BoolValue" | "UInt64Value")
+            if file.name() != "google/protobuf/wrappers.proto"
+                || matches!(message.name(), "BoolValue" | "UInt32Value" | "UInt64Value")
             {
                 add(file.package(), message, &mut messages);
             }
