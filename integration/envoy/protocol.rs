@@ -13,11 +13,15 @@ use weir::listeners::grpc::messages::{MapEntry, authorization as ours};
 use weir::listeners::grpc::{ConnectionAge, EnvoyLimits};
 
 use crate::support::becomes;
-use crate::support::frames::{DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, RST_STREAM, frame, request};
+use crate::support::frames::{
+    DATA, END_HEADERS, END_STREAM, Frames, GOAWAY, HEADERS, RST_STREAM, WINDOW_UPDATE, frame, request,
+};
 use crate::support::server::{Setup, WIDE, Weir};
 use crate::support::wire::Wire;
 
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+const HEALTH: &str = "/grpc.health.v1.Health/Check";
 
 const CHECK: &str = "/envoy.service.auth.v3.Authorization/Check";
 
@@ -254,4 +258,32 @@ fn an_answer_does_not_wait_for_a_body_that_nobody_reads() {
     client.send(frame(HEADERS, END_HEADERS, 1, &head));
     let frames = client.stream(1);
     assert!(frames[0].kind == HEADERS && frames[0].flags & END_STREAM != 0, "{frames:?}");
+}
+
+/// gRPC's C++ and Python libraries may send calls right behind their answer to the PING of a graceful shutdown, each with a window update.
+/// The second GOAWAY names the last call that counts; they send later ones elsewhere.
+#[test]
+fn calls_behind_a_shutdown_do_not_break_those_before_it() {
+    let age = ConnectionAge { most: Some(Duration::from_millis(20)), grace: Duration::from_mins(1) };
+    let weir = serve(age);
+    let mut frames = Frames::connect(weir.grpc);
+    let call = |stream: u32, path: &str| {
+        let head = request("POST", path, &[("content-type", "application/grpc"), ("te", "trailers")]);
+        let head = frame(HEADERS, END_HEADERS, stream, &head);
+        [head, frame(WINDOW_UPDATE, 0, stream, &5_u32.to_be_bytes())].concat()
+    };
+    let end = |stream: u32| frame(DATA, END_STREAM, stream, &framed(&[]));
+    // A call that is under way.
+    frames.send(call(1, HEALTH));
+    let first = frames.next_of(GOAWAY);
+    assert_eq!(first.payload[..4], (u32::MAX >> 1).to_be_bytes());
+    // [`Frames`] answers the PING, and then the second one comes.
+    let second = frames.next_of(GOAWAY);
+    assert_eq!((&second.payload[..4], second.error()), (&1_u32.to_be_bytes()[..], 0));
+    frames.send([call(3, HEALTH), end(3), end(1)].concat());
+    let answer = frames.stream(1);
+    assert_eq!(answer.iter().map(|frame| frame.kind).collect::<Vec<_>>(), [HEADERS, DATA, HEADERS]);
+    // The end of the connection, without an error.
+    let mut rest = std::iter::from_fn(|| frames.next());
+    assert!(!rest.any(|frame| frame.stream == 3 || frame.kind == GOAWAY && frame.error() != 0));
 }

@@ -5,6 +5,7 @@
 mod asking;
 mod budgets;
 mod compose;
+mod draining;
 mod example;
 mod examples;
 mod manifests;

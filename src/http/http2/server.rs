@@ -302,6 +302,7 @@ where
     /// Tells the client to open no more streams (RFC 9113 section 6.8).
     fn drain(&mut self) {
         self.phase = Phase::Draining(self.traffic.now());
+        self.traffic.drain();
         self.connection.graceful_shutdown();
         self.wakeups.wake_socket();
     }
@@ -357,7 +358,9 @@ where
         let Some(pings) = &mut self.pings else { return };
         // Takes the last PING's answer, if it has come. If not, something else has arrived since.
         let _ = pings.poll_pong(&mut Context::from_waker(Waker::noop()));
-        let _ = pings.send_ping(Ping::opaque());
+        if pings.send_ping(Ping::opaque()).is_ok() {
+            self.traffic.ping();
+        }
         self.pinged = Some(self.traffic.now());
     }
 

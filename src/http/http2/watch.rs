@@ -28,10 +28,19 @@ const BYTES_A_CONTROL_FRAME: u64 = 1024;
 /// Control frames per second that need no justification.
 const CONTROL_FRAMES_A_SECOND: u64 = 10;
 
+/// The place of the type in a frame's head.
+const KIND: usize = 3;
+
 const DATA: u8 = 0x0;
 const HEADERS: u8 = 0x1;
+const PING: u8 = 0x6;
+const WINDOW_UPDATE: u8 = 0x8;
 const CONTINUATION: u8 = 0x9;
 const END_HEADERS: u8 = 0x4;
+const ACK: u8 = 0x1;
+
+/// A type of frames that nobody knows, and that everybody ignores (RFC 9113 section 4.1).
+const UNKNOWN: u8 = 0xff;
 
 /// The traffic of a connection.
 #[derive(Debug)]
@@ -74,6 +83,24 @@ struct Scanner {
     /// True for the last frame of a header block.
     ends_block: bool,
     counts: FrameCounts,
+    /// The last stream that the peer has opened.
+    last_stream: u32,
+    /// PINGs that have no answer yet.
+    pings: u32,
+    refusal: Refusal,
+}
+
+/// The progress of a graceful shutdown (RFC 9113 section 6.8). The answer to the PING behind the first GOAWAY brings the second, which names
+/// the last stream. The library ignores what belongs to later ones, but takes a `WINDOW_UPDATE` for an error of the connection. gRPC's
+/// libraries send one right behind the head of a call, and may send all that behind their answer to the PING.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Refusal {
+    #[default]
+    No,
+    /// After so many answers to PINGs.
+    After(u32),
+    /// Streams after this one are refused.
+    Since(u32),
 }
 
 /// Frames received.
@@ -86,24 +113,40 @@ struct FrameCounts {
 }
 
 impl Scanner {
-    /// Advances over received bytes.
-    fn walk(&mut self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
+    /// Advances over received bytes. Frames that the library must not see become unknown ones; a frame whose head is cut, between two
+    /// reads, stays as it is.
+    fn walk(&mut self, bytes: &mut [u8]) {
+        let mut at = 0;
+        while at < bytes.len() {
             if self.payload > 0 {
-                let length = self.payload.min(bytes.len());
+                let length = self.payload.min(bytes.len() - at);
                 self.payload -= length;
-                bytes = &bytes[length..];
+                at += length;
                 self.end();
                 continue;
             }
-            let length = (self.head.len() - self.filled).min(bytes.len());
-            self.head[self.filled..self.filled + length].copy_from_slice(&bytes[..length]);
+            let length = (self.head.len() - self.filled).min(bytes.len() - at);
+            self.head[self.filled..self.filled + length].copy_from_slice(&bytes[at..at + length]);
             self.filled += length;
-            bytes = &bytes[length..];
+            at += length;
             if self.filled == self.head.len() {
                 self.begin();
+                if self.is_refused() && length == self.head.len() {
+                    bytes[at - length + KIND] = UNKNOWN;
+                }
             }
         }
+    }
+
+    /// Returns whether the frame that has begun is a `WINDOW_UPDATE` of a stream that is refused.
+    fn is_refused(&self) -> bool {
+        matches!(self.refusal, Refusal::Since(last) if self.head[KIND] == WINDOW_UPDATE && self.stream() > last)
+    }
+
+    /// The stream of the frame that has begun.
+    const fn stream(&self) -> u32 {
+        let [.., first, second, third, fourth] = self.head;
+        u32::from_be_bytes([first, second, third, fourth]) & !(1 << 31)
     }
 
     /// A frame's head is complete.
@@ -117,8 +160,19 @@ impl Scanner {
             HEADERS | CONTINUATION => {
                 self.in_block = flags & END_HEADERS == 0;
                 self.ends_block = !self.in_block;
+                self.last_stream = self.last_stream.max(self.stream());
             }
-            _ => self.counts.control += 1,
+            _ => {
+                self.counts.control += 1;
+                if kind == PING && flags & ACK != 0 {
+                    self.pings = self.pings.saturating_sub(1);
+                    self.refusal = match self.refusal {
+                        Refusal::After(answers @ 2..) => Refusal::After(answers - 1),
+                        Refusal::After(_) => Refusal::Since(self.last_stream),
+                        other => other,
+                    };
+                }
+            }
         }
         self.end();
     }
@@ -138,6 +192,17 @@ impl Scanner {
 }
 
 impl Traffic {
+    /// A PING was sent.
+    pub(super) fn ping(&self) {
+        self.scanner.borrow_mut().pings += 1;
+    }
+
+    /// A graceful shutdown begins, with a PING of its own.
+    pub(super) fn drain(&self) {
+        let mut scanner = self.scanner.borrow_mut();
+        scanner.refusal = Refusal::After(scanner.pings + 1);
+    }
+
     /// `preface` is the number of bytes before the first frame.
     pub(super) fn new(preface: usize) -> Rc<Self> {
         let now = Instant::now();
@@ -203,7 +268,7 @@ impl Traffic {
         is_last
     }
 
-    fn read(&self, bytes: &[u8]) {
+    fn read(&self, bytes: &mut [u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -256,7 +321,7 @@ impl AsyncRead for WatchedStream {
         }
         let before = buffer.filled().len();
         let polled = Pin::new(&mut *stream).poll_read(cx, buffer);
-        self.traffic.read(&buffer.filled()[before..]);
+        self.traffic.read(&mut buffer.filled_mut()[before..]);
         polled
     }
 }
@@ -321,7 +386,7 @@ mod tests {
         bytes.truncate(bytes.len() - cut);
         for size in 1..=bytes.len() {
             let traffic = Traffic::new(0);
-            bytes.chunks(size).for_each(|piece| traffic.read(piece));
+            bytes.chunks_mut(size).for_each(|piece| traffic.read(piece));
             let FrameCounts { blocks, control, .. } = traffic.scanner.borrow().counts;
             let seen = (blocks, control, traffic.incomplete_since.get().is_some());
             assert_eq!(seen, expected, "in pieces of {size}");
@@ -343,13 +408,13 @@ mod tests {
     /// The last request of a read may be cut anywhere; the library has it only when it is whole.
     #[test]
     fn every_request_that_has_come_is_accepted_before_more_is_read() {
-        let bytes = [frame(HEADERS, 0x5, 20), frame(HEADERS, 0x5, 20), frame(HEADERS, 0x5, 20)].concat();
+        let mut bytes = [frame(HEADERS, 0x5, 20), frame(HEADERS, 0x5, 20), frame(HEADERS, 0x5, 20)].concat();
         for cut in 29..58 {
             let traffic = Traffic::new(0);
-            traffic.read(&bytes[..cut]);
+            traffic.read(&mut bytes[..cut]);
             assert!(!traffic.accepted());
             assert!(traffic.release());
-            traffic.read(&bytes[cut..]);
+            traffic.read(&mut bytes[cut..]);
             traffic.read_state.set(ReadState::Drained);
             assert_eq!([traffic.accepted(), traffic.accepted()], [false, true], "cut at {cut}");
         }
@@ -358,23 +423,60 @@ mod tests {
     #[test]
     fn frames_that_nothing_explains_are_a_flood() {
         let traffic = Traffic::new(0);
-        let ping = frame(0x6, 0, 8);
-        (0..100).for_each(|_| traffic.read(&ping));
+        let mut ping = frame(PING, 0, 8);
+        (0..100).for_each(|_| traffic.read(&mut ping));
         // 100 frames are allowed, and one more is explained by the 1700 bytes.
         assert!(!traffic.is_flooded(100));
-        (0..10).for_each(|_| traffic.read(&ping));
+        (0..10).for_each(|_| traffic.read(&mut ping));
         assert!(traffic.is_flooded(100));
-        traffic.read(&frame(HEADERS, 5, 9));
+        traffic.read(&mut frame(HEADERS, 5, 9));
         assert!(!traffic.is_flooded(100));
         // A second explains as many as a request does.
-        (0..10).for_each(|_| traffic.read(&ping));
+        (0..10).for_each(|_| traffic.read(&mut ping));
         for (seconds, is_flooded) in [(0, true), (1, false), (2, false)] {
             traffic.now.set(traffic.opened + Duration::from_secs(seconds));
             assert_eq!(traffic.is_flooded(100), is_flooded, "after {seconds} s");
         }
-        (0..10).for_each(|_| traffic.read(&ping));
+        (0..10).for_each(|_| traffic.read(&mut ping));
         traffic.now.set(traffic.opened + Duration::from_secs(1));
         assert!(traffic.is_flooded(100));
+    }
+
+    /// A `HEADERS`, `WINDOW_UPDATE` or another frame of a stream.
+    fn of_stream(kind: u8, flags: u8, stream: u8) -> Vec<u8> {
+        let mut frame = frame(kind, flags, 4);
+        frame[8] = stream;
+        frame
+    }
+
+    #[test]
+    fn window_updates_of_refused_streams_are_hidden() {
+        let traffic = Traffic::new(0);
+        let kinds = |frames: &[Vec<u8>]| {
+            let mut bytes = frames.concat();
+            traffic.read(&mut bytes);
+            let mut kinds = Vec::new();
+            let mut at = 0;
+            while at < bytes.len() {
+                kinds.push(bytes[at + KIND]);
+                at += 9 + usize::from(bytes[at + 2]);
+            }
+            kinds
+        };
+        let call = |stream| [of_stream(HEADERS, END_HEADERS, stream), of_stream(WINDOW_UPDATE, 0, stream)].concat();
+        let answer = || frame(PING, ACK, 8);
+        let seen = [HEADERS, WINDOW_UPDATE];
+        assert_eq!(kinds(&[call(1), answer(), call(3)]), [&seen[..], &[PING], &seen].concat());
+        // One PING is under way when the shutdown begins.
+        traffic.ping();
+        traffic.drain();
+        assert_eq!(kinds(&[call(5), answer(), call(7)]), [&seen[..], &[PING], &seen].concat());
+        assert_eq!(kinds(&[frame(PING, 0, 8), call(9)]), [&[PING][..], &seen].concat());
+        assert_eq!(kinds(&[answer(), call(11), call(9)]), [PING, HEADERS, UNKNOWN, HEADERS, WINDOW_UPDATE]);
+        assert_eq!(
+            kinds(&[answer(), of_stream(WINDOW_UPDATE, 0, 0), call(13)]),
+            [PING, WINDOW_UPDATE, HEADERS, UNKNOWN]
+        );
     }
 
     #[test]
