@@ -9,6 +9,7 @@ mod commands;
 mod diff;
 mod documentation;
 mod envoy;
+mod envoy_ratelimit;
 mod faults;
 mod gateways;
 mod handover;

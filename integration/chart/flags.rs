@@ -19,6 +19,8 @@ const NOT_BY_VALUES: &[&str] = &[
     "config",
     // Serves nothing.
     "dry-run",
+    // Its variables are another program's; a gateway starts it, and no release.
+    "envoy-ratelimit",
     // A pod has no volume that survives it; live overrides of several pods need Redis, which keeps them.
     "live-overrides",
 ];

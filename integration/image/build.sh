@@ -52,6 +52,9 @@ if readelf --program-headers "$binary" | grep -q INTERP; then
     exit 1
 fi
 install -D --mode=0755 "$binary" "$root/usr/bin/weir"
+# Envoy Gateway starts its rate limit service by this name.
+install -d "$root/bin"
+ln -s ../usr/bin/weir "$root/bin/ratelimit"
 install -D --mode=0644 LICENSE "$root/usr/share/doc/weir/LICENSE"
 python3 integration/release/licenses.py "$tuple" >"$root/usr/share/doc/weir/THIRD-PARTY-LICENSES.txt"
 install -D --mode=0644 limits.yaml "$root/etc/weir/limits.yaml"

@@ -71,6 +71,7 @@ pub(super) fn files_read() -> Vec<PathBuf> {
 #[test]
 fn it_holds_one_program_and_its_settings() {
     let files = [
+        "bin/ratelimit",
         "etc/weir/limits.yaml",
         "usr/bin/weir",
         "usr/share/doc/weir/LICENSE",
@@ -122,6 +123,15 @@ fn its_command_serves_the_sample_rules_and_its_health_check_finds_it() {
     eventually("it is ready", || Some(check(&admin)).filter(|health| health.out == "ready\n").ok_or(()));
     drop(weir);
     assert_eq!(check(&admin).code, Some(1));
+}
+
+#[test]
+fn it_has_the_program_of_envoyproxy_ratelimit() {
+    let image = Image::build();
+    assert_eq!(fs::read_link(image.here("/bin/ratelimit")).unwrap(), Path::new("../usr/bin/weir"));
+    let told =
+        finish(Command::new(image.here("/bin/ratelimit")).arg("--dry-run").env_clear().env("BACKEND_TYPE", "memcache"));
+    assert!(told.code == Some(2) && told.err.starts_with("error: BACKEND_TYPE: "), "{told:?}");
 }
 
 /// Loopback would not be reachable from outside the container.

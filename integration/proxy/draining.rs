@@ -160,6 +160,7 @@ fn options(proxy: &str) -> ServerOptions {
         admission,
         access_log: None,
         admin_address: None,
+        metrics: None,
         admin_accept: AcceptOptions::default(),
         admin_tokens: weir::listeners::admin::tokens::Tokens::default(),
         admin_hosts: Arc::default(),

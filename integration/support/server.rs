@@ -148,6 +148,7 @@ impl Setup {
             admission,
             access_log: self.access_log,
             admin_address: Some("127.0.0.1:0".parse().unwrap()),
+            metrics: None,
             admin_accept: AcceptOptions::default(),
             admin_tokens: self.admin_tokens,
             admin_hosts: Arc::default(),

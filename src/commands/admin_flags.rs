@@ -17,6 +17,14 @@ pub(super) struct AdminArgs {
     #[arg(long, value_name = "ADDR", env = "WEIR_ADMIN", default_value = "127.0.0.1:9090")]
     pub(super) admin: SocketAddr,
 
+    /// An address for the metrics alone, which anybody may read there
+    #[arg(long, value_name = "ADDR", env = "WEIR_METRICS")]
+    metrics: Option<SocketAddr>,
+
+    /// The path of the metrics at `--metrics`
+    #[arg(long, value_name = "PATH", env = "WEIR_METRICS_PATH", default_value = "/metrics")]
+    metrics_path: String,
+
     /// A name of the admin listener, as requests have it in `Host`, besides `localhost` and IP addresses; repeatable. It
     /// answers to other names only for metrics and health, so that no web page can use it under a name of its own
     #[arg(long, value_name = "NAME", env = "WEIR_ADMIN_HOST", value_delimiter = ',', value_parser = parse_host)]
@@ -45,6 +53,11 @@ pub(super) struct TokenArgs {
 }
 
 impl AdminArgs {
+    /// The address and the path for the metrics alone.
+    pub(super) fn metrics(&self) -> Option<(SocketAddr, Arc<str>)> {
+        self.metrics.map(|address| (address, self.metrics_path.as_str().into()))
+    }
+
     pub(super) fn hosts(&self) -> Arc<[String]> {
         self.admin_host.clone().into()
     }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::values::{parse_duration, parse_duration_or_zero, parse_positive};
+use super::values::{parse_duration, parse_duration_or_zero, parse_percent, parse_positive};
 use crate::listeners::admin::Readiness;
 use crate::listeners::grpc::{AddressSources, ConnectionAge, EnvoyLimits, EnvoyOptions};
 use crate::listeners::http::FrontendOptions;
@@ -45,6 +45,10 @@ pub(super) struct GrpcArgs {
     /// Concurrent calls per gRPC connection
     #[arg(long, value_name = "N", env = "WEIR_GRPC_STREAMS", default_value = "1024", value_parser = parse_positive::<NonZeroU32>)]
     grpc_streams: NonZeroU32,
+
+    /// The percentage of a descriptor's limit from which `weir_near_limit_total` counts its requests, such as `80%`
+    #[arg(long, value_name = "SHARE", env = "WEIR_NEAR_LIMIT", value_parser = parse_percent)]
+    pub(super) near_limit: Option<u8>,
 
     /// Calls that a gateway may cancel within a second of sending them, per 10 s; more close the connection. Also applies to
     /// the HTTP check listener

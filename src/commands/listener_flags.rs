@@ -10,6 +10,7 @@ use super::values::parse_positive;
 use crate::http::{AcceptOptions, Admission, ConnectionLimits, HttpOptions};
 use crate::listeners::ListenerOptions;
 use crate::listeners::admin::Readiness;
+use crate::listeners::envoy_ratelimit::EnvoyRatelimitOptions;
 use crate::listeners::http::FrontendOptions;
 use crate::listeners::proxy::ProxyOptions;
 use crate::listeners::spoe::SpoeOptions;
@@ -40,6 +41,14 @@ pub(super) struct ListenerArgs {
     /// The address for HAProxy's SPOE filter, or `unix:PATH`; only HAProxy should reach it
     #[arg(long, value_name = "ADDR", env = "WEIR_SPOE")]
     spoe: Option<ListenAddress>,
+
+    /// The address for the probes and the JSON calls of envoyproxy/ratelimit: `/healthcheck` and `/json`
+    #[arg(long, value_name = "ADDR", env = "WEIR_ENVOY_RATELIMIT_HTTP")]
+    envoy_ratelimit_http: Option<ListenAddress>,
+
+    /// The address for the rules as envoyproxy/ratelimit prints them: `/rlconfig`, and `/json`
+    #[arg(long, value_name = "ADDR", env = "WEIR_ENVOY_RATELIMIT_DEBUG")]
+    envoy_ratelimit_debug: Option<ListenAddress>,
 
     // Last, because its heading also applies to the flags after it.
     #[command(flatten)]
@@ -99,9 +108,18 @@ impl ListenerArgs {
         if mistakes.is_empty() { Ok(()) } else { Err(mistakes.join("\nerror: ")) }
     }
 
+    /// The percentage from which requests count as near the limit of a descriptor.
+    pub(super) const fn near_limit(&self) -> Option<u8> {
+        self.grpc.near_limit
+    }
+
     /// True if a listener other than the proxy is set, so that no upstream is needed.
     pub(super) const fn has_another(&self) -> bool {
-        self.grpc.grpc.is_some() || self.check.is_some() || self.spoe.is_some()
+        self.grpc.grpc.is_some()
+            || self.check.is_some()
+            || self.spoe.is_some()
+            || self.envoy_ratelimit_http.is_some()
+            || self.envoy_ratelimit_debug.is_some()
     }
 
     /// The listeners and their addresses. `front` is the proxy's, whether there is one or not.
@@ -139,6 +157,13 @@ impl ListenerArgs {
             let mut front = inner(&accept.check);
             front.http.limits.http2.max_resets = self.grpc.grpc_resets.get();
             listeners.push((address.clone(), ListenerOptions::Check(front)));
+        }
+        for (address, is_debug) in [(&self.envoy_ratelimit_http, false), (&self.envoy_ratelimit_debug, true)] {
+            // The certificates of the check listener are not for probes.
+            let plain = AcceptOptions { tls: None, ..accept.check.clone() };
+            let envoy = self.grpc.options(inner(&plain), readiness);
+            let service = ListenerOptions::EnvoyRatelimit(EnvoyRatelimitOptions { envoy, is_debug });
+            listeners.extend(address.iter().map(|address| (address.clone(), service.clone())));
         }
         if let Some(address) = &self.spoe {
             let spoe = SpoeOptions::from(&inner(&accept.spoe));

@@ -76,8 +76,8 @@ pub(super) fn check(args: &LogArgs) -> Result<(), String> {
     parse_filter(&args.log).map(drop).map_err(|error| format!("--log: {error}"))
 }
 
-/// Starts the log. Fails if the filter is invalid; does nothing if a log is already running.
-pub(super) fn start(args: &LogArgs) -> Result<LogFilter, String> {
+/// Starts the log with these warnings. Fails if the filter is invalid; does nothing if a log is already running.
+pub(super) fn start(args: &LogArgs, warnings: &[String]) -> Result<LogFilter, String> {
     let filter = parse_filter(&args.log).map_err(|error| format!("--log: {error}"))?;
     let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
@@ -86,6 +86,9 @@ pub(super) fn start(args: &LogArgs) -> Result<LogFilter, String> {
         LogFormat::Json => lines.json().boxed(),
     };
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
     let read = move |text: &str| {
         let (filter, handle) = (parse_filter(text)?, handle.clone());
         // Fails only if the log is gone.

@@ -21,6 +21,7 @@ pub mod completions;
 mod config_file;
 mod delay_flags;
 pub mod diff;
+mod envoy_ratelimit;
 mod exit;
 pub mod explain;
 mod grpc_flags;
@@ -39,6 +40,7 @@ mod process_flags;
 pub mod record;
 #[cfg(test)]
 mod reference;
+mod reloading;
 mod route_file;
 mod rules_flags;
 mod runtime;
@@ -110,7 +112,10 @@ fn run_command(
     err: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
     let typed = arguments.clone();
-    let arguments = config_file::expand(arguments).map_err(|report| Failure::reported(ExitCode::Usage, &report))?;
+    let variable = |name: &str| std::env::var(name).ok();
+    let expanded = envoy_ratelimit::expand(arguments, variable).map_err(Failure::usage)?;
+    let arguments =
+        config_file::expand(expanded.arguments).map_err(|report| Failure::reported(ExitCode::Usage, &report))?;
     // Leaked once per process, because clap keeps only static text.
     let mut command = Cli::command().long_version(&*version::long(commit).leak());
     let parsed = command.try_get_matches_from_mut(arguments);
@@ -130,7 +135,7 @@ fn run_command(
     };
     store_flags::reject_typed_flags_of_redis(&typed).map_err(Failure::usage)?;
     match cli.command {
-        Command::Serve(args) => serve::run(&args, out, err),
+        Command::Serve(args) => serve::run(&args, &expanded.notes, out, err),
         Command::Bucket(args) => bucket::run(&args, out),
         Command::Check(args) => check::run(&args, out, err),
         Command::Completions(args) => completions::run(&args, out),

@@ -17,6 +17,7 @@ use super::logging::{self, LogArgs};
 use super::override_feed_flags::{OverrideFeedArgs, fetch_first};
 use super::print::counted;
 use super::process_flags::ProcessArgs;
+use super::reloading;
 use super::rules_flags::RulesArgs;
 use super::store_flags::StoreArgs;
 use super::tls_flags::TlsArgs;
@@ -33,13 +34,12 @@ use crate::engine::limit::rules::Rules;
 use crate::http::{AcceptOptions, HttpOptions, UpstreamOptions};
 use crate::limiter;
 use crate::listeners::admin::Readiness;
-use crate::listeners::admin::reload::ReloadOutcome;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::http::FrontendOptions;
 use crate::listeners::proxy::ProxyOptions;
 use crate::server::compiler::{Compiler, RulesOptions};
-use crate::server::reload::{self, ReloadResult, Reloader, seconds};
-use crate::server::{self, MakeStore, Reload, ServerOptions};
+use crate::server::reload::{self, Reloader, seconds};
+use crate::server::{self, MakeStore, ServerOptions};
 use crate::store::StorePlan;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::metrics::Metrics;
@@ -72,6 +72,10 @@ pub struct Args {
     /// socket and connects to nothing
     #[arg(long, help_heading = GENERAL)]
     dry_run: bool,
+
+    /// Take the place of envoyproxy/ratelimit: its environment variables become flags. So does the program under the name `ratelimit`
+    #[arg(long, help_heading = GENERAL)]
+    envoy_ratelimit: bool,
 
     #[command(flatten)]
     client: ClientArgs,
@@ -161,12 +165,13 @@ struct CheckedFlags {
     store: StorePlan,
 }
 
-/// Serves until a signal ends it. With `--dry-run`, only prints what would keep it from starting.
-pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+/// Serves until a signal ends it. With `--dry-run`, only prints what would keep it from starting. `notes` are warnings about the
+/// environment.
+pub fn run(args: &Args, notes: &[String], out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     if args.dry_run {
-        return args.try_all(out, err);
+        return args.try_all(notes, out, err);
     }
-    let log = logging::start(&args.log).map_err(Failure::usage)?;
+    let log = logging::start(&args.log, notes).map_err(Failure::usage)?;
     let CheckedFlags { generations, upstream, upstream_reloader, admin_tokens, store } =
         args.check().map_err(|mistakes| Failure::usage(mistakes.join("\nerror: ")))?;
     let clock = Clock::machine();
@@ -188,8 +193,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     let (accept, gateways, certificates) = args.accept().map_err(Failure::bad_input)?;
     let metrics = args.metrics(&clock, &certificates)?;
     metrics.server.set_files(&loaded.owners);
-    let local = MemoryStore::new(args.store.max_keys);
-    let shared = limiter::Shared::logging(rules, metrics, local, args.log.denials());
+    let shared = limiter::Shared::logging(rules, metrics, MemoryStore::new(args.store.max_keys), args.log.denials());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&store)).delaying(args.delay.bounds()));
     if let Some(reader) = reloader.take_override_reader() {
         let kept = args.admin.kept_overrides().map_err(Failure::bad_input)?;
@@ -211,6 +215,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         admission: front.http.admission.clone(),
         access_log,
         admin_address: Some(args.admin.admin),
+        metrics: args.admin.metrics(),
         admin_accept: gateways.admin,
         admin_tokens,
         admin_hosts: args.admin.hosts(),
@@ -226,7 +231,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         handle_signals: true,
     };
     let make_store: MakeStore = Arc::new(move || Ok(store.open()));
-    let reload = reloads(reloader, upstream_reloader, certificates, (shared.clone(), readiness.clone()));
+    let reload = reloading::all(reloader, upstream_reloader, certificates, (shared.clone(), readiness.clone()));
     let running = server::start(&options, &shared, &make_store, &readiness, reload);
     running.map_err(Failure::could_not_start)?.join();
     traces.iter().for_each(Traces::finish);
@@ -264,7 +269,10 @@ impl Args {
     }
 
     /// Checks everything that a start checks before it opens a socket. Prints all problems to `err`, or a summary to `out`.
-    fn try_all(&self, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+    fn try_all(&self, notes: &[String], out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+        for note in notes {
+            writeln!(err, "warning: {note}")?;
+        }
         let mut mistakes = Vec::new();
         kept(logging::check(&self.log), &mut mistakes);
         kept(self.traces.check(), &mut mistakes);
@@ -317,7 +325,13 @@ impl Args {
     }
 
     fn rules_options(&self, has_redis: bool, sees_ends: bool) -> RulesOptions {
-        RulesOptions { shadow: self.rules.shadow, has_redis, sees_ends, underscores: self.client.underscores }
+        RulesOptions {
+            shadow: self.rules.shadow,
+            near_limit: self.listeners.near_limit(),
+            has_redis,
+            sees_ends,
+            underscores: self.client.underscores,
+        }
     }
 
     /// Reads the certificates. Returns how the proxy and the other listeners accept connections.
@@ -354,38 +368,4 @@ impl Args {
 /// Returns the value, or adds the mistake to the others.
 fn kept<T>(result: Result<T, String>, mistakes: &mut Vec<String>) -> Option<T> {
     result.map_err(|mistake| mistakes.push(mistake)).ok()
-}
-
-/// Reloads the files of rules, routes and certificates.
-fn reloads(
-    mut rules: Reloader,
-    mut upstream: Option<UpstreamReloader>,
-    mut certificates: Certificates,
-    (shared, readiness): (Arc<limiter::Shared>, Arc<Readiness>),
-) -> Reload {
-    Box::new(move |asked| {
-        let mut outcome = ReloadOutcome::default();
-        match rules.reload(&shared, if asked { PollMode::Always } else { PollMode::IfTouched }) {
-            ReloadResult::Unchanged => outcome.problems.extend(readiness.reload_error()),
-            ReloadResult::Replaced => {
-                outcome.is_replaced = true;
-                readiness.reloaded(None);
-            }
-            // The answer to who asked has the mistakes, though what else has changed is in force.
-            ReloadResult::Partly(report) | ReloadResult::Broken(report) => {
-                outcome.problems.push(report.to_string());
-                readiness.reloaded(Some(report.to_string()));
-            }
-        }
-        if let Some(upstream) = &mut upstream {
-            upstream.reload(asked, shared.metrics());
-            readiness.routes_reloaded(upstream.error());
-            outcome.problems.extend(upstream.error());
-        }
-        if certificates.reload(asked, shared.metrics()) {
-            readiness.certificates_reloaded(certificates.errors());
-        }
-        outcome.problems.extend(certificates.errors());
-        outcome
-    })
 }

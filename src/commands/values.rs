@@ -44,6 +44,12 @@ pub(super) fn one_of<T: Copy + Send + Sync + 'static>(
     })
 }
 
+/// Parses a whole percentage from `1%` to `100%`.
+pub(super) fn parse_percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').and_then(|digits| digits.parse().ok());
+    number.filter(|number| (1..=100).contains(number)).ok_or_else(|| "expected a percentage such as `80%`".to_owned())
+}
+
 /// Parses a network, a single address, or `unix` for peers on a unix socket, which count as 127.0.0.1.
 pub(super) fn parse_network(text: &str) -> Result<IpNet, String> {
     if text == "unix" {
@@ -75,6 +81,14 @@ mod tests {
         assert_eq!(parse_positive("2"), Ok(NonZeroU32::MIN.saturating_add(1)));
         for text in ["0", "-1", "1.5", "two", ""] {
             assert_eq!(parse_positive::<NonZeroU32>(text).unwrap_err(), "expected a whole number, 1 or more", "{text}");
+        }
+    }
+
+    #[test]
+    fn percentages_are_whole() {
+        assert_eq!((parse_percent("1%"), parse_percent("100%")), (Ok(1), Ok(100)));
+        for text in ["80", "0%", "101%", "0.8%", "%", ""] {
+            assert!(parse_percent(text).is_err(), "{text}");
         }
     }
 

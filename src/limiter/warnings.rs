@@ -159,13 +159,15 @@ impl Limiter {
         recent.follow(&self.shared.warnings);
         for answer in &verdict.answers {
             let Some(limit) = view.rules().limit(answer.limit) else { continue };
-            let reached = limit.warn_at.as_ref().map(|warn_at| warn_at.reached(&answer.decision)).unwrap_or_default();
+            let near = view.rules().near_limit.as_ref().filter(|_| limit.rule.is_some());
+            let warn_at = limit.warn_at.as_ref().or(near);
+            let reached = warn_at.map(|warn_at| warn_at.reached(&answer.decision)).unwrap_or_default();
             let Some(share) = reached.last() else { continue };
             if answer.decision.is_allowed() && verdict.is_allowed() && counted != Some(answer.limit) {
                 counted = Some(answer.limit);
                 self.shared.metrics.count_near(&limit.name);
             }
-            let Some(fingerprint) = answer.fingerprint else { continue };
+            let Some(fingerprint) = answer.fingerprint.filter(|_| limit.warn_at.is_some()) else { continue };
             if recent.has(fingerprint, *share, now) {
                 continue;
             }

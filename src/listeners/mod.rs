@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use tokio_util::sync::CancellationToken;
 
+use self::envoy_ratelimit::{EnvoyRatelimit, EnvoyRatelimitOptions};
 use self::grpc::{Envoy, EnvoyOptions};
 use self::http::FrontendOptions;
 use self::http_check::Check;
@@ -24,6 +25,7 @@ pub mod admin;
 mod client_address;
 #[cfg(test)]
 mod cost;
+pub mod envoy_ratelimit;
 pub mod grpc;
 pub mod http;
 pub mod http_check;
@@ -39,6 +41,7 @@ pub enum ListenerOptions {
     Proxy(ProxyOptions),
     Grpc(EnvoyOptions),
     Check(FrontendOptions),
+    EnvoyRatelimit(EnvoyRatelimitOptions),
     Spoe(SpoeOptions),
 }
 
@@ -47,7 +50,7 @@ impl ListenerOptions {
         match self {
             Self::Proxy(_) => ListenerKind::Proxy,
             Self::Grpc(_) => ListenerKind::Grpc,
-            Self::Check(_) => ListenerKind::Check,
+            Self::Check(_) | Self::EnvoyRatelimit(_) => ListenerKind::Check,
             Self::Spoe(_) => ListenerKind::Spoe,
         }
     }
@@ -63,6 +66,7 @@ impl ListenerOptions {
             Self::Proxy(options) => &options.front.http.accept,
             Self::Grpc(options) => &options.front.http.accept,
             Self::Check(front) => &front.http.accept,
+            Self::EnvoyRatelimit(options) => &options.envoy.front.http.accept,
             Self::Spoe(options) => &options.accept,
         };
         accept.tls.is_some()
@@ -75,6 +79,7 @@ pub enum Listener {
     Proxy(Rc<Proxy>),
     Grpc(Rc<Envoy>),
     Check(Rc<Check>),
+    EnvoyRatelimit(Rc<EnvoyRatelimit>),
     Spoe(Rc<Spoe>),
 }
 
@@ -100,6 +105,7 @@ impl Listener {
             ListenerOptions::Proxy(options) => Self::Proxy(Proxy::new(limiter, options)),
             ListenerOptions::Grpc(options) => Self::Grpc(Envoy::new(limiter, options)),
             ListenerOptions::Check(options) => Self::Check(Check::new(limiter, options)),
+            ListenerOptions::EnvoyRatelimit(options) => Self::EnvoyRatelimit(EnvoyRatelimit::new(limiter, options)),
             ListenerOptions::Spoe(options) => Self::Spoe(Spoe::new(limiter, options)),
         }
     }
@@ -116,6 +122,7 @@ impl Listener {
             Self::Proxy(proxy) => Box::pin(open(proxy, stream, peer, drain)),
             Self::Grpc(envoy) => Box::pin(ready(Some(Box::pin(envoy.serve_connection(stream, peer, drain)) as _))),
             Self::Check(check) => Box::pin(open(check, stream, peer, drain)),
+            Self::EnvoyRatelimit(service) => Box::pin(open(service, stream, peer, drain)),
             Self::Spoe(spoe) => Box::pin(ready(Some(Box::pin(spoe.serve_connection(stream, peer, drain)) as _))),
         }
     }
@@ -126,6 +133,7 @@ impl Listener {
             Self::Proxy(proxy) => proxy.reap(),
             Self::Grpc(envoy) => envoy.front.flush(),
             Self::Check(check) => check.front.flush(),
+            Self::EnvoyRatelimit(service) => service.front.flush(),
             Self::Spoe(_) => {}
         }
     }

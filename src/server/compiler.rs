@@ -37,6 +37,8 @@ type Settled = (LoadResult, Sources);
 pub struct RulesOptions {
     /// Count and report, but deny nothing.
     pub shadow: bool,
+    /// The percentage from which requests of descriptors' limits count as near the limit.
+    pub near_limit: Option<u8>,
     /// True if buckets live in Redis: queues and scripts need it.
     pub has_redis: bool,
     /// True if a proxy listener is open. The other listeners do not see requests end, so without it `concurrency` limits
@@ -190,7 +192,11 @@ pub(super) fn within(loaded: LoadResult, sources: &Sources, options: RulesOption
         report.problems.extend(unread);
         report.warnings += report.problems.len() - before;
     }
-    loaded.rules = if options.shadow { rules.map(Rules::in_shadow) } else { rules };
+    let rules = if options.shadow { rules.map(Rules::in_shadow) } else { rules };
+    loaded.rules = match options.near_limit {
+        Some(percent) => rules.map(|rules| rules.counting_near(percent)),
+        None => rules,
+    };
     loaded.report = report;
     loaded
 }
@@ -221,7 +227,13 @@ mod tests {
                 fs::write(directory.path().join(format!("{name}.yaml")), text).unwrap();
             }
         };
-        let options = RulesOptions { shadow: false, has_redis: false, sees_ends: true, underscores: Underscores::Drop };
+        let options = RulesOptions {
+            shadow: false,
+            near_limit: None,
+            has_redis: false,
+            sees_ends: true,
+            underscores: Underscores::Drop,
+        };
         let compiler = Compiler::new(options, Fingerprinter::new((1, 2)), Clock::machine());
         let files = Files { limits: Some(directory.path().to_owned()), ..Files::default() };
         let compiled = || {

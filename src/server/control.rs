@@ -24,7 +24,7 @@ use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
 use crate::limiter::warnings::Warner;
 use crate::listeners::admin::reload::ReloadSender;
-use crate::listeners::admin::{Admin, AdminOptions, Connections, Readiness};
+use crate::listeners::admin::{Admin, AdminOptions, AdminPaths, Connections, Readiness};
 use crate::telemetry::metrics::ListenerKind;
 
 /// How often the clock is compared with the machine's wall clock.
@@ -40,7 +40,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Control {
     /// The sockets of each listener, for a hand-over.
     pub(super) sockets: Vec<(ListenerKind, Sockets)>,
-    pub(super) admin: Option<(std::net::TcpListener, AdminOptions)>,
+    /// The sockets of the admin listener and of the metrics.
+    pub(super) admin: Option<(std::net::TcpListener, Option<std::net::TcpListener>, AdminOptions)>,
     pub(super) shared: Arc<Shared>,
     /// Makes this thread's connection to the store.
     pub(super) make_store: MakeStore,
@@ -101,10 +102,13 @@ impl Control {
             let running = xds.run(self.shared.clone(), self.readiness.clone(), self.ask_reload.clone());
             AbortOnDropHandle::new(tokio::task::spawn_local(running))
         });
-        let started = self.admin.take().map_or(Ok(None), |(socket, admin)| {
-            let socket = tokio::net::TcpListener::from_std(socket)?;
+        let started = self.admin.take().map_or(Ok(None), |(socket, metrics, admin)| {
             let admin = Admin::new(admin, operator);
-            tasks.spawn_local(serve_admin(socket, admin.clone(), tasks.clone(), closing.clone()));
+            for (socket, paths) in [(Some(socket), AdminPaths::All), (metrics, AdminPaths::Metrics)] {
+                let Some(socket) = socket else { continue };
+                let socket = tokio::net::TcpListener::from_std(socket)?;
+                tasks.spawn_local(serve_admin(socket, (admin.clone(), paths), tasks.clone(), closing.clone()));
+            }
             Ok(Some(AbortOnDropHandle::new(tokio::task::spawn_local(admin.keep_history()))))
         });
         let started = started.and_then(|history| Ok((history, Signals::new(self.options.handle_signals)?)));
@@ -274,7 +278,7 @@ async fn sync_notices(operator: Rc<Operator>) {
 
 async fn serve_admin(
     socket: tokio::net::TcpListener,
-    admin: Rc<Admin>,
+    (admin, paths): (Rc<Admin>, AdminPaths),
     tasks: TaskTracker,
     closing: CancellationToken,
 ) {
@@ -287,7 +291,7 @@ async fn serve_admin(
         match accepted {
             Ok((stream, peer)) => {
                 let place = connections.enter(peer.ip());
-                tasks.spawn_local(admin.clone().serve_connection(stream, place, closing.clone()));
+                tasks.spawn_local(admin.clone().serve_connection(stream, paths, place, closing.clone()));
             }
             Err(error) => {
                 tracing::warn!("cannot accept an admin connection: {error}");

@@ -106,10 +106,14 @@ pub(super) fn name(listener: ListenerKind, place: usize) -> String {
     if place == 0 { listener.label().to_owned() } else { format!("{}-{}", listener.label(), place + 1) }
 }
 
-/// Returns the place of a proxy's listener by its name, such as `proxy-2` for the second.
-fn further_proxy(name: &str) -> Option<usize> {
-    let number: usize = name.strip_prefix(ListenerKind::Proxy.label())?.strip_prefix('-')?.parse().ok()?;
-    (number > 1).then(|| number - 1)
+/// Returns the kind and the place of a listener by its name, such as `proxy-2` for the second.
+fn further(name: &str) -> Option<(ListenerKind, usize)> {
+    let (kind, number) = name.split_once('-')?;
+    // The others have one address.
+    let several = [ListenerKind::Proxy, ListenerKind::Check, ListenerKind::Admin];
+    let kind = several.into_iter().find(|listener| listener.label() == kind)?;
+    let number: usize = number.parse().ok()?;
+    (number > 1).then(|| (kind, number - 1))
 }
 
 /// The meaning of each socket. A socket without a name is the proxy's: `systemd-socket-activate` sets no names by default.
@@ -127,7 +131,7 @@ fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
         _ => {
             let listener = ListenerKind::ALL.into_iter().find(|listener| listener.label() == name);
             let listener = listener.map(|listener| Meaning::Listener(listener, 0));
-            let further = || further_proxy(name).map(|place| Meaning::Listener(ListenerKind::Proxy, place));
+            let further = || further(name).map(|(listener, place)| Meaning::Listener(listener, place));
             listener.or_else(further).ok_or_else(|| {
                 let names = ListenerKind::ALL.map(|listener| format!("`FileDescriptorName={}`", listener.label()));
                 format!("unknown listener `{name}`; write {} in the socket's unit", names.join(" or "))
@@ -162,6 +166,11 @@ mod tests {
             (Some("unknown"), 1, vec![proxy]),
             (Some("proxy:admin:proxy:handover"), 4, vec![proxy, admin, proxy, Ready]),
             (Some("proxy-2:proxy"), 2, vec![Listener(ListenerKind::Proxy, 1), proxy]),
+            (
+                Some("admin:check-3:admin-2"),
+                3,
+                vec![admin, Listener(ListenerKind::Check, 2), Listener(ListenerKind::Admin, 1)],
+            ),
             (None, 0, vec![]),
         ] {
             assert_eq!(meanings(names, count), Ok(expected), "{names:?}");

@@ -70,6 +70,8 @@ pub struct ServerOptions {
     pub admission: Arc<Admission>,
     pub access_log: Option<AccessLog>,
     pub admin_address: Option<SocketAddr>,
+    /// The address and the path for the metrics alone, without TLS.
+    pub metrics: Option<(SocketAddr, Arc<str>)>,
     pub admin_accept: AcceptOptions,
     /// The tokens that allow changes through the admin listener. Without tokens, it is read-only.
     pub admin_tokens: Tokens,
@@ -101,6 +103,7 @@ pub struct ServerOptions {
 pub struct RunningServer {
     pub listeners: Vec<(ListenerKind, ListenAddress)>,
     pub admin: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
     control: JoinHandle<()>,
     stops: StopTokens,
 }
@@ -128,6 +131,9 @@ impl RunningServer {
             tracing::info!(listener = "admin", %address, "listening");
             let scheme = if options.admin_accept.tls.is_some() { "https" } else { "http" };
             tracing::info!(url = format!("{scheme}://{}/", reachable(address)), "live page");
+        }
+        if let Some(address) = self.metrics {
+            tracing::info!(listener = "metrics", %address, "listening");
         }
         let plain = self.plain_listeners(options);
         if !plain.is_empty() {
@@ -186,6 +192,7 @@ pub fn start(
     let mut inherited = if options.handle_signals { InheritedSockets::take()? } else { InheritedSockets::default() };
     let mut bound = BoundSockets::open(options, &mut inherited)?;
     let admin = bound.admin_socket.as_ref().map(TcpListener::local_addr).transpose()?;
+    let metrics = bound.metrics_socket.as_ref().map(TcpListener::local_addr).transpose()?;
 
     let stops = StopTokens::default();
     let stop_on_error = [&stops.quit, &stops.drain, &stops.leave].map(|stop| stop.clone().drop_guard());
@@ -202,13 +209,14 @@ pub fn start(
         log: options.log.clone(),
         listeners: bound.addresses.iter().map(|(kind, address)| (kind.label(), address.to_string())).collect(),
         hosts: options.admin_hosts.clone(),
+        metrics_path: options.metrics.as_ref().map(|(_, path)| path.clone()).unwrap_or_default(),
         reloads: ask_reload.clone(),
         reading: options.reading.clone(),
         is_local: admin.is_some_and(|address| address.ip().is_loopback()),
     };
     let control = Control {
         sockets: bound.listeners,
-        admin: bound.admin_socket.map(|socket| (socket, admin_options)),
+        admin: bound.admin_socket.map(|socket| (socket, bound.metrics_socket, admin_options)),
         shared: shared.clone(),
         make_store: make_store.clone(),
         options: options.clone(),
@@ -226,18 +234,19 @@ pub fn start(
     for guard in stop_on_error {
         guard.disarm();
     }
-    let running = RunningServer { listeners: bound.addresses, admin, control, stops };
+    let running = RunningServer { listeners: bound.addresses, admin, metrics, control, stops };
     running.announce(options, inherited);
     Ok(running)
 }
 
 /// The sockets of all listeners.
 struct BoundSockets {
-    /// The workers' listeners in the order of the options, then the admin listener.
+    /// The workers' listeners in the order of the options, then the admin listener and that of the metrics.
     listeners: Vec<(ListenerKind, Sockets)>,
     /// The addresses of the workers' listeners.
     addresses: Vec<(ListenerKind, ListenAddress)>,
     admin_socket: Option<TcpListener>,
+    metrics_socket: Option<TcpListener>,
 }
 
 impl BoundSockets {
@@ -253,14 +262,19 @@ impl BoundSockets {
             addresses.push((listener.kind(), address));
             listeners.push((listener.kind(), sockets));
         }
-        let mut admin_socket = None;
-        if let Some(address) = options.admin_address.map(ListenAddress::Tcp) {
-            let handed_over = inherited.of_listener(ListenerKind::Admin, 0, &address, &configured);
-            let sockets = open(ListenerKind::Admin, handed_over, &address, 1)?;
-            admin_socket = Some(one_tcp(&sockets)?);
-            listeners.push((ListenerKind::Admin, sockets));
-        }
-        Ok(Self { listeners, addresses, admin_socket })
+        let mut of_control = [options.admin_address, options.metrics.as_ref().map(|(address, _)| *address)]
+            .into_iter()
+            .enumerate()
+            .map(|(place, address)| {
+                let Some(address) = address.map(ListenAddress::Tcp) else { return Ok(None) };
+                let handed_over = inherited.of_listener(ListenerKind::Admin, place, &address, &configured);
+                let sockets = open(ListenerKind::Admin, handed_over, &address, 1)?;
+                listeners.push((ListenerKind::Admin, sockets));
+                listeners.last().map(|(_, sockets)| one_tcp(sockets)).transpose()
+            })
+            .collect::<Result<Vec<_>, ServerError>>()?;
+        let (metrics_socket, admin_socket) = (of_control.pop().flatten(), of_control.pop().flatten());
+        Ok(Self { listeners, addresses, admin_socket, metrics_socket })
     }
 
     /// Gives each worker a socket of each of its listeners.

@@ -157,8 +157,13 @@ mod tests {
     const IN_FLIGHT: &str = "limits: { One: { algorithm: concurrency, capacity: 1 } }";
     const RATE: &str = "limits: { One: { count: 1, period: 1s } }";
 
-    const OPTIONS: RulesOptions =
-        RulesOptions { shadow: false, has_redis: false, sees_ends: true, underscores: Underscores::Drop };
+    const OPTIONS: RulesOptions = RulesOptions {
+        shadow: false,
+        near_limit: None,
+        has_redis: false,
+        sees_ends: true,
+        underscores: Underscores::Drop,
+    };
 
     fn compiler(options: RulesOptions) -> Compiler {
         Compiler::new(options, Fingerprinter::new((1, 2)), Clock::machine())

@@ -18,6 +18,7 @@ use crate::engine::limit::matching::{Candidates, Match, Mismatch};
 use crate::engine::limit::overrides::{OverrideOrigin, Overrides};
 use crate::engine::limit::parts::PartUse;
 use crate::engine::limit::resets::Marks;
+use crate::engine::limit::warning::WarnAt;
 use crate::engine::limit::{Limit, LimitMode, WHOLE_SHARE};
 use crate::engine::request::claims::{ClaimRef, TokenIssuer};
 use crate::engine::request::part::Part;
@@ -58,6 +59,8 @@ pub struct Rules {
     pub(crate) has_bans_from_all: bool,
     /// Whether a limit has `warn_at`.
     pub(crate) has_warnings: bool,
+    /// The share from which requests of descriptors' limits count as near the limit.
+    pub(crate) near_limit: Option<WarnAt>,
     pub fingerprinter: Fingerprinter,
     /// The instant at which the numbers took effect.
     pub effective_from: Micros,
@@ -110,6 +113,7 @@ impl Rules {
             has_delays,
             has_bans_from_all,
             has_warnings,
+            near_limit: None,
             fingerprinter,
             effective_from,
             loaded_at: effective_from,
@@ -165,6 +169,14 @@ impl Rules {
     /// The issuers of tokens. Claims refer to them by index.
     pub const fn issuers(&self) -> &Arc<[TokenIssuer]> {
         &self.issuers
+    }
+
+    /// Counts the requests of descriptors' limits from this percentage on as near the limit, where no `warn_at` says another.
+    #[must_use]
+    pub fn counting_near(mut self, percent: u8) -> Self {
+        self.near_limit = Some(WarnAt::new(vec![percent]));
+        self.has_warnings = true;
+        self
     }
 
     /// Puts all limits in shadow. Must be called before [`Self::with_live`], which shares them.

@@ -1,10 +1,12 @@
 //! The pages about the process: its readiness and its metrics.
 
-use http::StatusCode;
+use http::request::Parts;
+use http::{Method, StatusCode};
 use serde_json::json;
 
 use super::{Admin, AdminOptions, PLAIN, Phase, page};
-use crate::message::reply::Reply;
+use crate::listeners::replies::method_not_allowed;
+use crate::message::reply::{Reply, problem};
 use crate::store::memory::{MemoryStore, Usage};
 use crate::store::{Fault, Store};
 use crate::telemetry::metrics::{Metrics, StoreCounts};
@@ -59,6 +61,16 @@ impl Admin {
             body["xds_error"] = error.into();
         }
         page(code, "application/json", format!("{body}\n"))
+    }
+
+    /// Answers at the address of the metrics alone.
+    pub(super) fn answer_scraper(&self, head: &Parts) -> Reply {
+        let path = &*self.options.metrics_path;
+        match head.method {
+            Method::GET | Method::HEAD if head.uri.path() == path => self.metrics_page(),
+            Method::GET | Method::HEAD => problem(StatusCode::NOT_FOUND, &format!("there is {path}")),
+            _ => method_not_allowed(&head.method, "GET, HEAD"),
+        }
     }
 
     pub(super) fn metrics_page(&self) -> Reply {

@@ -27,6 +27,7 @@ pub use self::connections::{ConnectionGuard, Connections};
 use self::history::History;
 use self::log::LogFilter;
 use self::reload::ReloadSender;
+pub use self::routes::AdminPaths;
 use self::routes::{Access, Found, Operation};
 use self::tokens::Tokens;
 use crate::engine::request::incoming::ReadingOptions;
@@ -216,6 +217,8 @@ pub struct AdminOptions {
     pub listeners: Vec<(&'static str, String)>,
     /// Names of the listener in `Host`, in lower case, besides `localhost` and addresses.
     pub hosts: Arc<[String]>,
+    /// The only path at the address for the metrics alone.
+    pub metrics_path: Arc<str>,
     pub reloads: ReloadSender,
     /// The listeners' settings, for explanations.
     pub reading: ReadingOptions,
@@ -282,6 +285,7 @@ impl Admin {
     pub async fn serve_connection(
         self: Rc<Self>,
         stream: TcpStream,
+        paths: AdminPaths,
         guard: ConnectionGuard,
         closing: CancellationToken,
     ) {
@@ -290,7 +294,10 @@ impl Admin {
         let answer = async |request: Request<Incoming>| {
             connection.stage.set(Stage::Answering);
             let (head, body) = request.into_parts();
-            let answer = self.answer(AdminRequest { head, body, peer }).await;
+            let answer = match paths {
+                AdminPaths::All => self.answer(AdminRequest { head, body, peer }).await,
+                AdminPaths::Metrics => self.answer_scraper(&head).into(),
+            };
             // A stream goes on, and ends with its connection.
             if matches!(answer, AdminAnswer::Reply(_)) {
                 connection.stage.set(Stage::Idle);

@@ -17,6 +17,13 @@ pub(super) struct Route {
     pub(super) access: Access,
 }
 
+/// The paths at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdminPaths {
+    All,
+    Metrics,
+}
+
 /// The operation behind a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Operation {

@@ -38,6 +38,7 @@ mod answers;
 mod authorization;
 mod calls;
 mod health;
+mod json;
 pub mod messages;
 #[cfg(any(test, fuzzing))]
 pub mod properties;
@@ -148,6 +149,10 @@ impl Envoy {
                 ),
             },
         })
+    }
+
+    pub(super) fn readiness(&self) -> &Readiness {
+        &self.readiness
     }
 
     /// Serves a connection until it or its age ends. When `drain` is cancelled, open calls are answered, and one more that

@@ -155,6 +155,11 @@ pub(super) fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, Status> {
     M::decode(bytes).map_err(|error| Status::new(Code::Internal, format!("the message cannot be read: {error}")))
 }
 
+/// Returns the message of a [`frame`].
+pub(super) fn unframed<M: Message + Default>(mut frame: Bytes) -> Result<M, Status> {
+    decode(frame.split_off(PREFIX.min(frame.len())))
+}
+
 /// Returns the caller's timeout: the lesser of `grpc-timeout` and Envoy's own header.
 pub(super) fn timeout(headers: &Headers) -> Result<Option<Duration>, Status> {
     let given = match headers.get("grpc-timeout") {

@@ -163,11 +163,11 @@ fn descriptor<'a>(given: &RateLimitDescriptor, entries: &'a [DescriptorEntry<'a>
     Descriptor { entries, hits, carried }
 }
 
-fn unit(number: i32) -> Option<RateUnit> {
+pub(super) fn unit(number: i32) -> Option<RateUnit> {
     UNITS.iter().find(|(known, _)| i32::from(*known) == number).map(|(_, unit)| *unit)
 }
 
-fn unit_number(unit: Option<RateUnit>) -> i32 {
+pub(super) fn unit_number(unit: Option<RateUnit>) -> i32 {
     let found = UNITS.iter().find(|(_, known)| Some(*known) == unit);
     found.map_or(messages::Unit::Unknown, |(number, _)| *number).into()
 }

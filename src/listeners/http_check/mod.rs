@@ -258,7 +258,7 @@ impl HttpService for Check {
 /// Returns whether a page sent a call. A page may have its own name resolve to this listener's address (DNS rebinding), which
 /// makes it the listener's own site. Names in `Host` cannot tell, because applications choose theirs. Browsers name the page
 /// with every POST (RFC 6454 section 7.3, Fetch), and applications do not.
-fn is_from_page(headers: &Headers) -> bool {
+pub(super) fn is_from_page(headers: &Headers) -> bool {
     headers.all("origin").any(|origin| origin == b"null" || origin.starts_with(b"http"))
 }
 

@@ -189,7 +189,7 @@ impl Limits {
             ),
             near: PerLimit::new(
                 "weir_near_limit_total",
-                "Requests that a limit with `warn_at` allowed although their id had used the lowest of its shares",
+                "Requests that a limit allowed although their id had used the lowest share of `warn_at`, or that of `--near-limit`",
                 [""],
             ),
             warnings: PerLimit::new(

@@ -1,0 +1,107 @@
+//! The values of envoyproxy/ratelimit's settings.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::settings::default_of;
+use crate::engine::text::duration;
+use crate::engine::text::quote::quoted;
+
+/// Reads settings by name. An empty one is not set.
+pub(super) struct Environment<'a> {
+    variable: &'a dyn Fn(&str) -> Option<String>,
+    /// The mistakes in them, without secrets.
+    pub(super) mistakes: Vec<String>,
+}
+
+impl<'a> Environment<'a> {
+    pub(super) fn new(variable: &'a dyn Fn(&str) -> Option<String>) -> Self {
+        Self { variable, mistakes: Vec::new() }
+    }
+
+    /// The value, if the setting is set.
+    pub(super) fn given(&self, name: &str) -> Option<String> {
+        (self.variable)(name).filter(|value| !value.is_empty())
+    }
+
+    /// The value, or the default.
+    pub(super) fn text(&self, name: &str) -> String {
+        self.given(name).unwrap_or_else(|| default_of(name).to_owned())
+    }
+
+    /// Adds a mistake, and shows the value. Not for secrets.
+    pub(super) fn wrong(&mut self, name: &str, why: &str) {
+        let value = self.text(name);
+        self.mistakes.push(format!("{name}: {why}, found {}", quoted(&value)));
+    }
+
+    pub(super) fn is_true(&mut self, name: &str) -> bool {
+        let value = truth(&self.text(name));
+        if value.is_none() {
+            self.wrong(name, "expected true or false");
+        }
+        value == Some(true)
+    }
+
+    /// Returns whether a setting is set to another value than its default.
+    pub(super) fn differs(&self, name: &str) -> bool {
+        let Some(value) = self.given(name) else { return false };
+        let default = default_of(name);
+        let is_same = value.eq_ignore_ascii_case(default)
+            || truth(&value).is_some_and(|value| truth(default) == Some(value))
+            || duration::parse(&value).is_ok_and(|value| duration::parse(default) == Ok(value))
+            || value.parse::<f64>().is_ok_and(|value| default.parse() == Ok(value));
+        !is_same
+    }
+
+    /// The duration, if it is set.
+    pub(super) fn duration(&mut self, name: &str) -> Option<String> {
+        let value = self.given(name)?;
+        if duration::parse(&value).is_err() {
+            self.wrong(name, "expected a duration such as `10s`");
+        }
+        Some(value)
+    }
+
+    /// The address of a host and a port.
+    pub(super) fn address(&mut self, host: &str, port: &str) -> Option<String> {
+        let Some(ip) = ip_of(&self.text(host)) else {
+            self.wrong(host, "expected an IP address");
+            return None;
+        };
+        if let Ok(port) = self.text(port).parse::<u16>() {
+            return Some(std::net::SocketAddr::new(ip, port).to_string());
+        }
+        self.wrong(port, "expected a port");
+        None
+    }
+
+    /// The address that Go writes as `:port` or `host:port`.
+    pub(super) fn listen(&mut self, name: &str) -> Option<String> {
+        let text = self.text(name);
+        let address = text.rsplit_once(':').and_then(|(host, port)| {
+            let ip = ip_of(host.trim_matches(['[', ']']))?;
+            Some(std::net::SocketAddr::new(ip, port.parse().ok()?).to_string())
+        });
+        if address.is_none() {
+            self.wrong(name, "expected `:port` or `address:port`");
+        }
+        address
+    }
+}
+
+fn ip_of(host: &str) -> Option<IpAddr> {
+    match host {
+        "" => Some(Ipv4Addr::UNSPECIFIED.into()),
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
+        _ => host.parse().ok(),
+    }
+}
+
+/// Go's booleans.
+fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}

@@ -1,0 +1,76 @@
+//! The store's flags, of the settings `REDIS_*`.
+
+use super::environment::Environment;
+use crate::message::percent;
+
+/// Adds the flags of the store. Its URL, with the password in it, stays inside the process.
+pub(super) fn flags(environment: &mut Environment<'_>, flags: &mut Vec<(&'static str, String)>) {
+    let has_tls = environment.is_true("REDIS_TLS") || environment.text("REDIS_SOCKET_TYPE") == "tls";
+    let Some(store) = url(environment, has_tls) else { return };
+    flags.push(("store", store));
+    if has_tls {
+        for (flag, name) in [
+            ("store-cert-file", "REDIS_TLS_CLIENT_CERT"),
+            ("store-key-file", "REDIS_TLS_CLIENT_KEY"),
+            ("store-ca-file", "REDIS_TLS_CACERT"),
+        ] {
+            flags.extend(environment.given(name).map(|file| (flag, file)));
+        }
+    }
+}
+
+fn url(environment: &mut Environment<'_>, has_tls: bool) -> Option<String> {
+    let servers = environment.text("REDIS_URL");
+    let (user, password) = login(environment, "REDIS_AUTH");
+    let redis = if has_tls { "rediss" } else { "redis" };
+    let credentials = if password.is_empty() { String::new() } else { format!("{user}:{password}@") };
+    match environment.text("REDIS_TYPE").to_ascii_uppercase().as_str() {
+        // A URL, with credentials of its own or with those of `REDIS_AUTH`.
+        "SINGLE" if servers.contains("://") => {
+            let (scheme, rest) = servers.split_once("://")?;
+            let scheme = if scheme == "redis" { redis } else { scheme };
+            let credentials = if rest.contains('@') { "" } else { &credentials };
+            Some(format!("{scheme}://{credentials}{rest}"))
+        }
+        "SINGLE" if environment.text("REDIS_SOCKET_TYPE") == "unix" => {
+            let path = servers.trim_start_matches('/');
+            let query = match (user.is_empty(), password.is_empty()) {
+                (_, true) => String::new(),
+                (true, false) => format!("?pass={password}"),
+                (false, false) => format!("?user={user}&pass={password}"),
+            };
+            Some(format!("unix:///{path}{query}"))
+        }
+        "SINGLE" => Some(format!("{redis}://{credentials}{servers}")),
+        "CLUSTER" => Some(format!("{redis}+cluster://{credentials}{servers}")),
+        "SENTINEL" => {
+            let Some((master, sentinels)) = servers.split_once(',') else {
+                environment.mistakes.push("REDIS_URL: expected `master-name,host:port,host:port` for Sentinels".into());
+                return None;
+            };
+            let query = match login(environment, "REDIS_SENTINEL_AUTH") {
+                (_, password) if password.is_empty() => String::new(),
+                (user, password) if user.is_empty() => format!("?sentinel_password={password}"),
+                (user, password) => format!("?sentinel_user={user}&sentinel_password={password}"),
+            };
+            Some(format!("{redis}+sentinel://{credentials}{sentinels}/{master}{query}"))
+        }
+        _ => {
+            environment.wrong("REDIS_TYPE", "expected SINGLE, SENTINEL or CLUSTER");
+            None
+        }
+    }
+}
+
+/// Returns user and password, percent-encoded. They are written `password` or `user:password`.
+fn login(environment: &Environment<'_>, name: &str) -> (String, String) {
+    let login = environment.given(name).unwrap_or_default();
+    let (user, password) = login.split_once(':').unwrap_or(("", &login));
+    (encoded(user), encoded(password))
+}
+
+fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    percent::encode(text.as_bytes(), |byte| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte), &mut encoded);
+    encoded
+}
