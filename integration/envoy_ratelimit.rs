@@ -15,6 +15,8 @@ use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::weir::Weir;
 use crate::support::wire::{Message, Wire};
 use crate::support::{becomes, eventually};
+use crate::xds::management_server::ManagementServer;
+use crate::xds::{certificates, config, descriptor, mount};
 
 const PASSWORD: &str = "s3cret-of-redis";
 
@@ -145,6 +147,73 @@ fn it_counts_in_redis_and_answers_at_each_port() {
     assert!(notes.len() == 1 && notes[0].contains("PROMETHEUS_MAPPER_YAML has no effect: "), "{log}");
     let line = fs::read_to_string(format!("/proc/{}/cmdline", weir.id())).unwrap();
     assert!(!log.contains(PASSWORD) && !line.contains(PASSWORD), "{line}\n{log}");
+}
+
+/// All variables that Envoy Gateway sets, with Redis, Prometheus and traces enabled; its names and values, but for places and ports.
+#[test]
+fn the_environment_of_envoy_gateway_is_enough() {
+    let (authority, tls) = certificates();
+    let server = ManagementServer::start_with(Some(tls));
+    let folder = tempfile::tempdir().unwrap();
+    mount(folder.path(), &authority, 0);
+    let [cert, key, ca] = ["tls.crt", "tls.key", "ca.crt"].map(|name| folder.path().join(name).display().to_string());
+    let redis = RedisServer::plain();
+    let (management, store) = (format!("localhost:{}", server.address.port()), redis.address());
+    let weir = start(&[
+        ("RUNTIME_ROOT", "/data"),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("LOG_LEVEL", "info"),
+        ("USE_STATSD", "false"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", &management),
+        ("CONFIG_GRPC_XDS_NODE_ID", "envoy-ratelimit"),
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", &cert),
+        ("GRPC_SERVER_TLS_KEY", &key),
+        ("GRPC_SERVER_TLS_CA_CERT", &ca),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", &cert),
+        ("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", &key),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &ca),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true"),
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_URL", &store),
+        ("USE_PROMETHEUS", "true"),
+        ("PROMETHEUS_ADDR", "127.0.0.1:0"),
+        ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml"),
+        ("TRACING_ENABLED", "true"),
+        ("TRACING_SERVICE_NAME", "envoy-ratelimit"),
+        ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system"),
+        ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-0"),
+        ("TRACING_SAMPLING_RATE", "1.0"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9"),
+    ]);
+    weir.until_connected();
+    let [http, debug] = ports(&weir);
+    // No configuration has come, and the probes pass: Envoy Gateway starts the service before there are policies.
+    assert_eq!(get(http, "/healthcheck").status(), 200);
+    assert_eq!(get(debug, "/rlconfig").text(), "");
+    server.set("envoy-ratelimit", "1", &[config("web", vec![descriptor("user", "", 1)])]);
+    server.until_accepted("1");
+    let line = "web.user: unit=HOUR requests_per_unit=1, shadow_mode: false\n";
+    eventually("the limits are in force", || Some(get(debug, "/rlconfig")).filter(|it| it.text() == line).ok_or(()));
+    assert_eq!([ask(http, "bob").0, ask(http, "bob").0], [200, 429]);
+    assert!(redis.cli(&["DBSIZE"]).trim().ends_with('1'));
+    let log = weir.log();
+    let events: Vec<Json> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let grpc = events.iter().find(|event| event["fields"]["listener"] == "grpc").unwrap();
+    assert_eq!(grpc["fields"]["tls"], true);
+    let notes = events.iter().filter_map(|event| event["fields"]["message"].as_str()?.split_once(" has no effect: "));
+    let expected = [
+        "GRPC_SERVER_TLS_CA_CERT",
+        "PROMETHEUS_MAPPER_YAML",
+        "TRACING_SERVICE_NAME",
+        "TRACING_SERVICE_NAMESPACE",
+        "TRACING_SERVICE_INSTANCE_ID",
+    ];
+    assert!(notes.map(|(name, _)| name).eq(expected), "{log}");
 }
 
 /// In memory, by Weir's own variable.

@@ -86,7 +86,7 @@ fn policy(requests_per_unit: u32, unit: RateLimitUnit) -> RateLimitPolicy {
     RateLimitPolicy { requests_per_unit, unit: unit.into(), ..RateLimitPolicy::default() }
 }
 
-fn descriptor(key: &str, value: &str, requests_per_hour: u32) -> RateLimitDescriptor {
+pub(crate) fn descriptor(key: &str, value: &str, requests_per_hour: u32) -> RateLimitDescriptor {
     RateLimitDescriptor {
         key: key.to_owned(),
         value: value.to_owned(),
@@ -95,7 +95,7 @@ fn descriptor(key: &str, value: &str, requests_per_hour: u32) -> RateLimitDescri
     }
 }
 
-fn config(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitConfig {
+pub(crate) fn config(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitConfig {
     RateLimitConfig { name: format!("of-{domain}"), domain: domain.to_owned(), descriptors }
 }
 
@@ -294,7 +294,7 @@ fn limits_of_the_server_and_of_a_rules_file_are_in_force_together() {
 }
 
 /// The certificates of a management server and its client, which each trusts.
-fn certificates() -> (Authority, Arc<ServerConfig>) {
+pub(crate) fn certificates() -> (Authority, Arc<ServerConfig>) {
     let authority = Authority::new();
     authority.sign("server", &["localhost"]);
     authority.sign("tls", &["weir"]);
@@ -312,7 +312,7 @@ fn certificates() -> (Authority, Arc<ServerConfig>) {
 }
 
 /// As in a Kubernetes volume: the files are links into a folder that is swapped as a whole.
-fn mount(folder: &Path, authority: &Authority, number: usize) {
+pub(crate) fn mount(folder: &Path, authority: &Authority, number: usize) {
     let data = folder.join(number.to_string());
     fs::create_dir(&data).unwrap();
     for (name, of) in [("ca.crt", "ca.pem"), ("tls.crt", "tls.pem"), ("tls.key", "tls.key")] {
