@@ -40,8 +40,10 @@ pub enum QuotaAnswer {
     /// Everything is denied, whatever the tokens.
     Denied,
     Limited(QuotaState),
-    /// The store has not answered in time because it has too much to do.
-    Unanswered,
+    /// The store has not answered in time. The policies of the limits allow or deny requests then.
+    Unanswered {
+        allows: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,11 @@ impl Limiter {
         }
     }
 
+    /// Returns true if other processes may use the same buckets.
+    pub fn has_remote_store(&self) -> bool {
+        self.store.is_remote()
+    }
+
     /// Runs what remains to be done for a gateway that is gone. The end of the worker waits for it.
     pub fn finish_lease(&self, work: impl Future<Output = ()> + 'static) {
         self.settler.finish(work);
@@ -100,11 +107,12 @@ fn answer(decided: &LimiterVerdict, hits: Hits) -> QuotaAnswer {
     }
     let has_tokens_left = || verdict.binding().is_some_and(|binding| binding.counted_numbers().is_some());
     match (verdict.kind, state) {
-        (VerdictKind::Overloaded, _) => QuotaAnswer::Unanswered,
+        (VerdictKind::Overloaded | VerdictKind::Unavailable, _) => QuotaAnswer::Unanswered { allows: false },
         (VerdictKind::Denied, Some(state)) if has_tokens_left() => QuotaAnswer::Limited(state),
-        (VerdictKind::Denied | VerdictKind::Unavailable, _) => QuotaAnswer::Denied,
+        (VerdictKind::Denied, _) => QuotaAnswer::Denied,
         (VerdictKind::Allowed, Some(state)) => QuotaAnswer::Limited(state),
-        (VerdictKind::Allowed, None) => QuotaAnswer::Unlimited,
+        (VerdictKind::Allowed, None) if verdict.unanswered.is_empty() => QuotaAnswer::Unlimited,
+        (VerdictKind::Allowed, None) => QuotaAnswer::Unanswered { allows: true },
     }
 }
 
@@ -188,12 +196,17 @@ impl QuotaMember {
         })
     }
 
-    /// Takes out the tokens that no gateway has taken in time, for the limits. The last gateway leaves nothing.
-    pub fn unwanted(&self, is_leaving: bool) -> u64 {
+    /// Takes out the tokens that no gateway has taken in time, or `all`, for the limits.
+    pub fn unwanted(&self, all: bool) -> u64 {
         self.with(|group| {
             let is_old = group.pooled.is_none_or(|pooled| pooled.elapsed() >= POOLED);
-            if is_old || is_leaving && group.needs.len() == 1 { std::mem::take(&mut group.pool) } else { 0 }
+            if is_old || all { std::mem::take(&mut group.pool) } else { 0 }
         })
+    }
+
+    /// Returns true if no other gateway could take what it leaves.
+    pub fn is_last(&self) -> bool {
+        self.with(|group| group.needs.len() == 1)
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut QuotaGroup) -> T) -> T {

@@ -256,7 +256,7 @@ impl Settler {
 
     /// Does work that outlives its caller, and that the end of the worker waits for.
     pub(super) fn finish(&self, work: impl Future<Output = ()> + 'static) {
-        if self.runtime.is_some() && self.calls.len() < MAX_UNDER_WAY {
+        if Handle::try_current().is_ok() && self.calls.len() < MAX_UNDER_WAY {
             self.calls.spawn_local(work);
         }
     }

@@ -22,6 +22,9 @@ const RENEWAL: Micros = Micros(5_000_000);
 /// A bucket without requests for this time is abandoned: each costs a call to the store every second.
 const IDLE: Micros = Micros(60_000_000);
 
+/// An Envoy that would have more yields some of its share to those of other processes, after this number of reports.
+const YIELDS_AFTER: u8 = 2;
+
 /// The entries of a bucket's id, by key.
 pub(super) type BucketEntries = Vec<(String, String)>;
 
@@ -70,6 +73,10 @@ pub(super) struct Bucket {
     sent: Option<(Assignment, Micros)>,
     /// The last report of a request.
     used: Micros,
+    /// The last answer of the store about a share.
+    answered: Micros,
+    /// The reports since it last yielded.
+    unyielded: u8,
     /// Requests that passed without a lease and are not charged.
     uncharged: u64,
     /// The time of the last decision.
@@ -87,6 +94,8 @@ impl Bucket {
             lease: QuotaLease::new(now),
             sent: None,
             used: now,
+            answered: now,
+            unyielded: 0,
             uncharged: 0,
             decided: now,
         }
@@ -106,6 +115,7 @@ impl Bucket {
             self.lease.report(allowed, denied, now);
         }
         self.member.note(self.lease.need());
+        self.unyielded = self.unyielded.saturating_add(1);
         if allowed > 0 || denied > 0 {
             self.used = now;
         }
@@ -129,13 +139,23 @@ impl Bucket {
             self.ask(context, DescriptorMode::Decide, Hits::Take(uncharged)).await;
         }
         let due = self.lease.due(now);
+        let mut yields = false;
         let assignment = match self.take(context, due).await {
-            QuotaAnswer::Unlimited => self.without_share(Assignment::AllowAll, now),
-            QuotaAnswer::Denied => self.without_share(Assignment::DenyAll, now),
-            // The share ends if that goes on.
-            QuotaAnswer::Unanswered => return None,
+            // A late answer is not yet a store that failed.
+            QuotaAnswer::Unanswered { .. } if self.sent.is_some() && now.since(self.answered) < RENEWAL => return None,
+            QuotaAnswer::Unlimited | QuotaAnswer::Unanswered { allows: true } => {
+                self.without_share(Assignment::AllowAll, now)
+            }
+            QuotaAnswer::Denied | QuotaAnswer::Unanswered { allows: false } => {
+                self.without_share(Assignment::DenyAll, now)
+            }
             QuotaAnswer::Limited(state) => {
-                let fair = self.member.share(state.capacity());
+                self.answered = now;
+                let mut fair = self.member.share(state.capacity());
+                yields = self.yields(context, state.left, fair.target);
+                if yields {
+                    fair.target = u64::from(self.lease.share().tokens_per_fill) * 3 / 4;
+                }
                 let change = self.lease.answered(state.is_taken.then_some(due), state.left, fair, now);
                 if let Some((share, cost)) = change {
                     self.change(context, share, cost).await;
@@ -148,13 +168,24 @@ impl Bucket {
             }
         };
         self.member.leave(self.lease.take_spare(now));
-        self.give_back(context, false).await;
+        self.give_back(context, yields).await;
         let is_known = self.sent.is_some_and(|(sent, at)| sent == assignment && now.since(at) < RENEWAL);
         if is_known {
             return None;
         }
         self.sent = Some((assignment, now));
         Some(assignment)
+    }
+
+    /// Returns true if it is time to yield: other processes at the store may have Envoys without a share, which nobody here knows.
+    fn yields(&mut self, context: &QuotaContext, left: u64, target: u64) -> bool {
+        let rate = u64::from(self.lease.share().tokens_per_fill);
+        let is_scarce = target >= rate && left < rate / 60;
+        let yields = is_scarce && self.unyielded >= YIELDS_AFTER && context.limiter.has_remote_store();
+        if yields {
+            self.unyielded = 0;
+        }
+        yields
     }
 
     fn without_share(&mut self, assignment: Assignment, now: Micros) -> Assignment {
@@ -188,7 +219,7 @@ impl Bucket {
                 self.ask(context, DescriptorMode::Report, Hits::TakeOrDrain(missing)).await;
             }
         }
-        self.give_back(context, true).await;
+        self.give_back(context, self.member.is_last()).await;
     }
 
     /// Takes tokens that others have left, and the rest from the limits.
@@ -207,8 +238,9 @@ impl Bucket {
         answer
     }
 
-    async fn give_back(&self, context: &QuotaContext, is_leaving: bool) {
-        let unwanted = self.member.unwanted(is_leaving);
+    /// Gives back what nobody here has taken in time, or all of it.
+    async fn give_back(&self, context: &QuotaContext, all: bool) {
+        let unwanted = self.member.unwanted(all);
         if unwanted > 0 {
             self.ask(context, DescriptorMode::Lease, Hits::GiveBack(unwanted)).await;
         }
