@@ -27,7 +27,8 @@
 --              only what was taken at that instant, sliding_window only of its window, and fixed_window nothing if another
 --              window has begun since. Any mode may then end in `@INSTANT`: when the numbers took effect, if that was after
 --              EFFECTIVE_FROM.
---              A spend or a refund of gcra or fixed_window may then end in what leases.lua describes, and any mode of
+--              A spend or a refund of gcra or fixed_window may then end in what leases.lua describes, a spend or a spend_up_to
+--              of these in what holds.lua describes, and any mode of
 --              these in `=PATIENCE:DELAY`: a cost that fits within PATIENCE microseconds is taken now, and DELAY, at least
 --              as long, is the longest PATIENCE of charges of the bucket.
 -- The words of one request may also be separate arguments.
@@ -61,7 +62,7 @@
 -- The contract of algorithms. An algorithm is a table with these functions; `load` below has a line for each. A charge has the
 -- fields `burst`, `count` (TOKEN or COUNT), `numbers` (both words as text), `algorithm`, `parameters`, `cost`, `mode`, `from`
 -- (when its numbers took effect), `short` (the outcome if it does not fit) and, if given, `look` (its mode is `check`), `group`,
--- `candidate`, `taken` (the instant of a refund), `told` (with `~`), `lease`, `patience` and `delay`.
+-- `candidate`, `taken` (the instant of a refund), `told` (with `~`), `lease`, `hold`, `patience` and `delay`.
 --   parse(text)                  returns the `parameters` of a charge, from what follows the name in WORD; nil if invalid.
 --   decide(key, charge)          returns outcome, remaining, retry, reset; then the change to commit, or nil; the details, or
 --                                nil; and true if the change is committed even if the request is denied. Or returns nil and an

@@ -325,6 +325,8 @@ function algorithm.commit(key, charge, found)
   local is_plain = found.ending == 0 and found.activations == 0
   -- A bucket that is made full is forgotten, its time included.
   local since = is_plain and level == 0 and now or found.instant
+  -- Elevated numbers know no holds.
+  bucket.holds = nil
   keep(key, bucket, level, found.by, since, full >= 0 and full + (found.instant - now) or -1)
   if not is_plain then
     bucket.elevated = format(WORDS, found.ending, found.activations, found.month_end)

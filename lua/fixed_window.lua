@@ -217,11 +217,14 @@ function algorithm.decide(key, charge)
     level = max(level, least)
   end
   bucket.found, bucket.position = level, position
+  local held = bucket.holds and bucket.holds.held or 0
   local outcome, after, retry, change, details
   if charge.lease then
     local window_end = position.at + ahead_of(charge, position, 1)
     outcome, after, retry, change, details =
       leasing().decided(bucket, charge, 1, level, same(bucket.written, charge), position, window_end)
+  elseif charge.hold or bucket.holds then
+    outcome, after, retry, change, held = holding().decided(bucket, charge, 1, level, position, least)
   else
     outcome, after, retry, change = decided(charge, 1, level, position, least)
   end
@@ -233,7 +236,7 @@ function algorithm.decide(key, charge)
   if bucket.full_in and not change then
     retry, ends = full_after(bucket.full_in, charge, outcome, retry, ends)
   end
-  return outcome, max(charge.burst - after, 0), retry, ends, change, details
+  return outcome, max(charge.burst - held - after, 0), retry, ends, change, details
 end
 
 function algorithm.standing(key, charge)
@@ -242,12 +245,13 @@ function algorithm.standing(key, charge)
   if bucket.full_in then
     ends = min(ends, bucket.full_in)
   end
-  return max(charge.burst - bucket.found, 0), ends
+  return max(charge.burst - (bucket.holds and bucket.holds.held or 0) - bucket.found, 0), ends
 end
 
 function algorithm.commit(key, charge, level)
   local bucket = buckets[key]
   local position = bucket.position
+  level = charge.hold and holding().commit(bucket, charge, level) or level
   if level == 0 then
     keep(key, bucket, 0, charge, now, 0)
   else

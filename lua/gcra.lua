@@ -39,14 +39,20 @@ function algorithm.decide(key, charge)
     bucket.full_in = nil
   end
   bucket.found = level
+  local held = bucket.holds and bucket.holds.held or 0
   local outcome, after, retry, change, details
   if charge.lease then
     outcome, after, retry, change, details =
       leasing().decided(bucket, charge, token, level, bucket.written.numbers == charge.numbers)
   else
-    outcome, after, retry, change = decided(charge, token, level, nil, bucket.leased and leasing().held(bucket, charge) or 0)
+    local least = bucket.leased and leasing().held(bucket, charge) or 0
+    if charge.hold or bucket.holds then
+      outcome, after, retry, change, held = holding().decided(bucket, charge, token, level, nil, least)
+    else
+      outcome, after, retry, change = decided(charge, token, level, nil, least)
+    end
   end
-  local remaining, reset = (charge.burst * token - after) / token, time_for(after, charge.parameters)
+  local remaining, reset = ((charge.burst - held) * token - after) / token, time_for(after, charge.parameters)
   remaining = remaining - remaining % 1
   if bucket.full_in and not change then
     retry, reset = full_after(bucket.full_in, charge, outcome, retry, reset)
@@ -61,11 +67,14 @@ function algorithm.standing(key, charge)
   if bucket.full_in then
     reset = (reset == -1 or reset > bucket.full_in) and bucket.full_in or reset
   end
-  return max(floor((charge.burst * token - level) / token), 0), reset
+  local held = bucket.holds and bucket.holds.held or 0
+  return max(floor(((charge.burst - held) * token - level) / token), 0), reset
 end
 
 function algorithm.commit(key, charge, level)
-  local bucket, full = buckets[key], time_for(level, charge.parameters)
+  local bucket = buckets[key]
+  level = charge.hold and holding().commit(bucket, charge, level) or level
+  local full = time_for(level, charge.parameters)
   local since = bucket.since
   -- A bucket that was made full is forgotten, its time included. Otherwise its time never goes back: a clock that stepped
   -- back would refill the same span twice.

@@ -27,7 +27,7 @@
 -- The price is tokens that were used early and do not drain until their lease ends. At most a quarter of the burst is leased at a
 -- time, so a request is denied only if a bucket of three quarters of the burst would deny it that counts leased tokens as used from
 -- the start. At most a quarter of what is left is leased at once, so ids close to their limit get small leases. What a dead gateway
--- has leased counts until the leases end.
+-- has leased counts until the leases end. While holds.lua holds tokens of a bucket, no lease of it begins.
 
 -- Shared
 
@@ -100,7 +100,7 @@ function leasing()
   -- Decides a charge with a lease: the results of `decided`, and the details or nil. `is_same` says that the bucket was written
   -- under the numbers of the charge. `window_end` is nil if it has no windows.
   function leasing.decided(bucket, charge, token, level, is_same, position, window_end)
-    local lease, capacity = charge.lease, charge.burst * token
+    local lease, capacity, held = charge.lease, charge.burst * token, bucket.holds and bucket.holds.held or 0
     if not is_same and charge.mode == 'refund' and charge.cost == 0 then
       -- What has changed since is not undone by a gateway with older rules.
       return UNCHANGED, level, 0, nil, nil
@@ -108,14 +108,14 @@ function leasing()
     local found, leased, ending, has_ended =
       leasing.ended(bucket, charge, token, level, capacity, is_same, position and position.excess or 0)
     local outcome, after, retry, change =
-      decided(charge, token, found, position, min(leased * token, capacity))
+      decided(charge, token, found, position, min(leased * token, capacity), held)
     if outcome == DENIED and has_ended then
       -- Then the lease does not end, either.
-      outcome, after, retry = decided(charge, token, level, position, 0)
+      outcome, after, retry = decided(charge, token, level, position, 0, held)
     end
     local details
     local spends = charge.mode == 'spend' or charge.mode == 'spend_only'
-    if outcome == ALLOWED and spends and change and lease.tokens then
+    if outcome == ALLOWED and spends and change and lease.tokens and held == 0 then
       local last = min(now + lease.span, window_end or EXACT - 1)
       local until_then = leased > 0 and ending or last
       local span = until_then - now

@@ -9,7 +9,7 @@
 --   span(bucket)                     microseconds until a bucket is full, by the numbers it was written under
 --   carried(bucket, instant)         the tokens that are used at an instant, by the numbers the bucket was written under, and
 --                                    when the window began that was under way
--- leases.lua adds to the text of a bucket of which gateways hold tokens.
+-- leases.lua adds to the text of a bucket of which gateways hold tokens, and holds.lua to that of one with reservations.
 
 -- Shared
 
@@ -43,6 +43,7 @@ end
 local decided
 
 --[[ include leases.lua ]]
+--[[ include holds.lua ]]
 -- Functions that few calls need. Each function costs every call that creates it.
 local rare_functions
 local function rare()
@@ -151,9 +152,8 @@ local function rare()
 
   -- A spend or check that does not fit for `wait` microseconds, but within its patience: it is booked for then. Without a result
   -- it is not.
-  function rare.booked(charge, level, position, missing, wait)
-    local token = position and 1 or charge.count
-    local capacity, wanted = charge.burst * token, charge.cost * token
+  function rare.booked(charge, level, position, missing, wait, capacity)
+    local wanted = charge.cost * (position and 1 or charge.count)
     local after = level + wanted
     if position then
       -- The tokens that are left of earlier windows do not count in the one that is booked.
@@ -187,8 +187,9 @@ local function bucket_of(key, charge)
     return bucket
   end
   local since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %S+)$')
-  if not since and match(text, ' [+-]%d+:%d+$') then
-    text = leasing().read(bucket, text)
+  if not since then
+    text = match(text, ' !') and holding().read(bucket, text, key) or text
+    text = match(text, ' [+-]%d+:%d+$') and leasing().read(bucket, text) or text
     since, level, numbers = match(text, '^(%d+) (%d+) (%d+ %S+)$')
   end
   if not since then
@@ -209,7 +210,7 @@ local function bucket_of(key, charge)
       rare().redate(key, bucket)
     end
   else
-    bucket.elevated, bucket.leased = nil, nil
+    bucket.elevated, bucket.leased, bucket.holds = nil, nil, nil
     corrupt = corrupt + 1
   end
   return bucket
@@ -246,10 +247,10 @@ end
 
 -- Decides a charge at `level`, in a window if there is a `position`: the outcome, the level to report, the wait before the
 -- same charge would fit, and the level to store, which is nil if the bucket is left alone. `token` is what a token weighs, and
--- `least` what no charge gives back, because it is leased.
-function decided(charge, token, level, position, least)
+-- `least` what no charge gives back, because it is leased. `held` tokens are missing from the capacity.
+function decided(charge, token, level, position, least, held)
   local mode, cost = charge.mode, charge.cost
-  local capacity, wanted = charge.burst * token, cost * token
+  local capacity, wanted = (charge.burst - (held or 0)) * token, cost * token
   if mode == 'refund' then
     -- A product beyond 2^53 may be rounded, but is more than the level either way.
     local excess = position and position.excess or 0
@@ -274,13 +275,14 @@ function decided(charge, token, level, position, least)
   if cost > charge.burst then
     return charge.short, level, -1, nil
   end
-  -- There is less than no room if another gateway has a higher burst.
+  -- There is less than no room if another gateway has a higher burst. While tokens are held, the cost may be above the capacity.
   local room = capacity - level
   if wanted > room and cost > 0 then
     local missing = wanted - room
-    local wait = position and charge.algorithm.wait(charge, position, missing) or time_for(missing, charge.parameters)
+    local wait = wanted > capacity and -1 or position and charge.algorithm.wait(charge, position, missing)
+      or time_for(missing, charge.parameters)
     if charge.delay and wait > 0 and wait <= charge.patience then
-      local outcome, after, retry, change = rare().booked(charge, level, position, missing, wait)
+      local outcome, after, retry, change = rare().booked(charge, level, position, missing, wait, capacity)
       if outcome then
         if charge.look then
           return outcome, level, 0, nil
@@ -331,7 +333,7 @@ local function finish(errors)
   for place = 1, #dirty do
     local key = dirty[place]
     local bucket, done = buckets[key], nil
-    if bucket.level == 0 and not bucket.elevated then
+    if bucket.level == 0 and not bucket.elevated and not bucket.holds then
       done = pcall('DEL', key)
       done = type(done) == 'table' and done or nil
     else
@@ -349,6 +351,10 @@ local function finish(errors)
         text = text .. mark .. format(INTEGER .. ':' .. INTEGER, bucket.leased, bucket.lease_end)
         -- Until the leases end, nothing may drain.
         bucket.full = bucket.full >= 0 and bucket.full + max(bucket.lease_end - now, 0) or -1
+      end
+      if bucket.holds then
+        text = text .. holding().text(bucket.holds)
+        bucket.full = bucket.full >= 0 and max(bucket.full, holding().kept(bucket.holds)) or -1
       end
       if bucket.is_redated then
         -- It expires later than needed.

@@ -93,5 +93,5 @@ local turn = 0
 -- The algorithms that this call has made, by name, and the function that makes others, if there are any.
 local made, load = {}, nil
 
--- Defined in requests.lua, and in leases.lua for the algorithms that include it.
-local algorithm_of, leasing
+-- Defined in requests.lua, and in leases.lua and holds.lua for the algorithms that include them.
+local algorithm_of, leasing, holding

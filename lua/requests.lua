@@ -52,14 +52,17 @@ for request = 1, count_of_requests do
       if not parameters then
         charges.failure = redis.error_reply('ERR usage: ' .. USAGE)
       end
-      local from, taken, told, lease, patience, delay = effective_from, nil, false, nil, nil, nil
+      local from, taken, told, lease, hold, patience, delay = effective_from, nil, false, nil, nil, nil, nil
       local role, group
-      if mode ~= 'spend' and match(mode, '[/~@+=-]') then
+      if mode ~= 'spend' and match(mode, '[/~@+=!-]') then
         local plain, of, mark, instant, changed, leases = match(mode, '^([%l_]+)(/?[b-fs]?%d*)(~?)(%d*)@?(%d*)(.*)$')
         role, group = match(of or '', '^/([b-fs]?)(%d+)$')
         plain = (of == '' or group) and plain
         patience, delay = match(leases or '', '^=(%d+):(%d+)$')
         leases = patience and '' or leases
+        local held_by, ttl = match(leases or '', '^!(%x+):?(%d*)$')
+        hold = holding and held_by and { id = held_by, ttl = tonumber(ttl) }
+        leases = hold and '' or leases
         lease = leasing and plain and leases ~= '' and leasing().parse(leases) or nil
         mode = plain and (leases == '' or lease) and plain or mode
         taken, from = tonumber(instant), max(from, tonumber(changed) or 0)
@@ -94,6 +97,9 @@ for request = 1, count_of_requests do
       end
       if lease then
         charge.lease = lease
+      end
+      if hold then
+        charge.hold = hold
       end
       if patience then
         charge.patience, charge.delay = tonumber(patience), tonumber(delay)

@@ -20,6 +20,7 @@ limits:
   Both: { match: { path: /both }, by: { header: x-user }, rates: [{ count: 3, period: 1m }, { count: 4, period: 1h }] }
   Watched: { by: { header: x-user }, burst: 1, mode: shadow }
   Tokens: { by: { header: x-user }, count: 1000, period: 1h, drain_over_limit: true, match: { path: /tokens } }
+  Work: { by: { header: x-worker }, burst: 1000, match: { path: /work } }
   Everything: { by: global, burst: 1000, match: { path: /none } }
   Shut: { by: { header: x-user }, deny: true, match: { path: /shut } }
   Raised:
@@ -139,6 +140,52 @@ fn check_budget(app: &mut Application) {
     app.expect(&asked, 429, Some("Tokens"), &shown);
 }
 
+/// Holds tokens of a budget for work whose cost is known afterwards.
+fn check_reservations(app: &mut Application) {
+    let with = |op: &str, key: &str, value: Value| {
+        let mut call = json!({ "limit": "Work", "id": "alice", "op": op, "cost": 400 });
+        call[key] = value;
+        call
+    };
+    let told = app.expect(&with("reserve", "ttl", "30s".into()), 200, Some("Work"), &["Work allowed 1000 600"]);
+    let first = told["reservation"].clone();
+    let told = app.expect(&with("reserve", "cost", 600.into()), 200, Some("Work"), &["Work allowed 1000 0"]);
+    let second = told["reservation"].clone();
+    let denied = app.expect(&with("reserve", "cost", 1.into()), 429, Some("Work"), &["Work denied 1000 0"]);
+    assert_eq!((&denied["reservation"], &denied["retry_after_ms"]), (&Value::Null, &json!(30_000)), "or earlier");
+    let told = app.expect(&with("commit", "reservation", first.clone()), 200, Some("Work"), &["Work allowed 1000 0"]);
+    assert_eq!(told["committed"], true);
+    let told = app.expect(&with("commit", "reservation", first), 200, Some("Work"), &["Work unchanged 1000 0"]);
+    assert_eq!(told["committed"], false);
+    let release =
+        json!({ "limits": [{ "limit": "Work", "id": "alice", "cost": 0 }], "op": "commit", "reservation": second });
+    app.expect(&release, 200, Some("Work"), &["Work allowed 1000 600"]);
+    let report = with("commit", "reservation", Value::Null);
+    let told = app.expect(&report, 200, Some("Work"), &["Work allowed 1000 200"]);
+    assert_eq!(told.get("committed"), None);
+    app.expect(&report, 200, Some("Work"), &["Work allowed 1000 0"]);
+    let nothing = app.expect(&with("reserve", "cost", 0.into()), 200, Some("Work"), &["Work allowed 1000 0"]);
+    assert_eq!(nothing["reservation"], Value::Null);
+
+    for (call, pointer) in [
+        (with("reserve", "ttl", "0s".into()), "#/ttl"),
+        (with("reserve", "ttl", "61m".into()), "#/ttl"),
+        (with("spend", "ttl", "1m".into()), "#/ttl"),
+        (with("commit", "reservation", "abc".into()), "#/reservation"),
+        (with("reserve", "reservation", Value::Null), "#/reservation"),
+        (json!({ "limit": "Raised", "id": "a", "op": "reserve" }), "#"),
+    ] {
+        let answer = app.call(&call);
+        assert_eq!((answer.status(), &body(&answer)["errors"][0]["pointer"]), (400, &json!(pointer)), "{call}");
+    }
+
+    let request = json!({ "url": "/work", "ip": "192.0.2.99", "headers": { "host": "a", "x-worker": "bob" } });
+    let reserve = json!({ "request": request, "op": "reserve", "cost": 2 });
+    let told = app.expect(&reserve, 200, Some("Networks"), &["Networks allowed 2 0", "Work allowed 1000 998"]);
+    let commit = json!({ "request": request, "op": "commit", "cost": 1, "reservation": told["reservation"] });
+    app.expect(&commit, 200, Some("Networks"), &["Networks allowed 2 1", "Work allowed 1000 999"]);
+}
+
 fn check_all(weir: &Weir) {
     let mut app = Application::new(weir);
     let with = |mut call: Value, key: &str, value: Value| {
@@ -170,6 +217,7 @@ fn check_all(weir: &Weir) {
     assert_eq!((&never["retry_after_ms"], &never["limits"][0]["cost"]), (&Value::Null, &json!(3)));
 
     check_budget(&mut app);
+    check_reservations(&mut app);
 
     // Overrides, and limits that do not reach the store.
     app.expect(&charge("Logins", "vip"), 200, Some("Logins"), &["Logins allowed 9 8"]);

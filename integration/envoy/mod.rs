@@ -4,4 +4,5 @@ pub(crate) mod authorization;
 mod protocol;
 mod quota;
 mod rate_limit_service;
+mod reservations;
 mod services;

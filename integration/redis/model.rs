@@ -2,6 +2,7 @@
 //! every decision.
 
 mod elevated;
+mod holds;
 mod lease_users;
 mod leases;
 mod pictures;
@@ -12,12 +13,13 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use holds::{HeldTrace, held_traces};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, RngAlgorithm, TestCaseError, TestRunner};
 use reference::Reference;
 use tokio::runtime::Runtime;
 use traces::{Request, Trace};
-use weir::engine::algorithms::decision::{Decision, Decisions, Detail};
+use weir::engine::algorithms::decision::{Decision, Decisions, Detail, Outcome};
 use weir::engine::algorithms::micros::Micros;
 use weir::store::memory::{DEFAULT_MAX_KEYS, MemoryStore};
 use weir::store::redis::RedisStore;
@@ -78,6 +80,21 @@ impl Stores {
         Ok(())
     }
 
+    /// Plays a trace with reservations in memory and Redis and compares. Returns how many charges were part of any.
+    fn play_held(&self, trace: &HeldTrace) -> Result<usize, TestCaseError> {
+        let number = self.traces.replace(self.traces.get() + 1);
+        let (requests, held) = trace.requests(number);
+        let from_redis = self.runtime.block_on(self.ask_redis(&requests));
+        for (Request { charges, effective_from, now }, from_redis) in requests.iter().zip(from_redis) {
+            if is_beyond_calendar(&from_redis) {
+                break;
+            }
+            let batch = Batch { charges, effective_from: Micros(*effective_from), now: Micros(*now) };
+            prop_assert_eq!(&from_redis, &self.memory.decide(&batch), "at {} with {:?}", now, charges);
+        }
+        Ok(held)
+    }
+
     /// Asks Redis in order. Requests of one instant under the same rules share a call; others wait for its answers, as those of further
     /// calls would be decided in turn.
     async fn ask_redis(&self, requests: &[Request]) -> Vec<Result<Decisions, StoreError>> {
@@ -114,6 +131,45 @@ impl Stores {
 /// date. Memory keeps that bucket, so the stores differ from there on.
 fn is_beyond_calendar(answer: &Result<Decisions, StoreError>) -> bool {
     matches!(answer, Err(StoreError::Failed(text)) if text.contains("the clock is not within the windows of"))
+}
+
+#[test]
+fn memory_and_redis_agree_on_reservations() {
+    let server = RedisServer::plain();
+    let stores = Stores::new(&server);
+    let config = Config {
+        cases: TRACES,
+        rng_algorithm: RngAlgorithm::XorShift,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("proptest-regressions/redis/holds.txt"))),
+        ..Config::default()
+    };
+    let held = Cell::new(0);
+    let play = |trace: HeldTrace| {
+        held.set(held.get() + stores.play_held(&trace)?);
+        Ok(())
+    };
+    TestRunner::new(config).run(&held_traces(), play).unwrap();
+    assert!(held.get() > TRACES as usize, "{} charges were part of reservations", held.get());
+    assert_eq!(stores.redis.health().corrupt_values, 0);
+}
+
+/// A bucket has at most 1,000 holds. One that has ended makes room for another.
+#[test]
+fn reservations_of_a_bucket_are_bounded() {
+    let server = RedisServer::plain();
+    let stores = Stores::new(&server);
+    let requests = holds::many_reservations();
+    let from_redis = stores.runtime.block_on(stores.ask_redis(&requests));
+    let decide = |Request { charges, effective_from, now }: &Request| {
+        let batch = Batch { charges, effective_from: Micros(*effective_from), now: Micros(*now) };
+        stores.memory.decide(&batch)
+    };
+    let from_memory: Vec<_> = requests.iter().map(decide).collect();
+    assert_eq!(from_redis, from_memory);
+    let outcomes = from_memory.iter().map(|decisions| decisions.as_ref().unwrap()[0].outcome);
+    let denied: Vec<usize> =
+        outcomes.enumerate().filter(|(_, outcome)| *outcome == Outcome::Denied).map(|(place, _)| place).collect();
+    assert_eq!(denied, [1_000, 1_002]);
 }
 
 #[test]

@@ -66,6 +66,9 @@ impl Limiter {
         let notices = Notices { blocks: blocks.as_deref(), afterwards, can_accept: *can_accept };
         open.deciding.begin(view.rules(), subject, intent, &notices)?;
         let plan = &mut open.deciding.plan;
+        if let Some(reservation) = asked.reservation {
+            plan.add_reservation(view.rules(), reservation)?;
+        }
         if asked.is_decision() {
             plan.unlimited.iter().for_each(|limit| view.count(*limit, DecisionResult::Unlimited));
             plan.exempt.iter().for_each(|limit| view.count(*limit, DecisionResult::Exempt));
@@ -121,12 +124,15 @@ impl Limiter {
         let settlement = self.settlement(&view, (plan, decisions), &verdict, asked);
         self.seconds[asked.listener].observe(asked.start.elapsed());
         let slots = slots.take().filter(|_| verdict.is_allowed());
+        let is_decided = verdict.unanswered.is_empty() && !plan.charges.iter().any(|charge| charge.origin.is_local);
+        let has_hold = is_decided.then(|| verdict.is_allowed() && plan.has_hold(decisions));
         let mut decided = LimiterVerdict {
             view,
             verdict,
             descriptors,
             slots,
             settlement,
+            has_hold,
             held: None,
             listener: asked.listener,
             denials,

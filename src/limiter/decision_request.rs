@@ -10,6 +10,7 @@ use super::settlement::Settlement;
 use super::slots::HeldSlots;
 use crate::engine::algorithms::charge::Mode;
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::reservation::Reservation;
 use crate::engine::charging::descriptors::DescriptorMode;
 use crate::engine::charging::terms::Intent;
 use crate::engine::deciding::DecisionSubject;
@@ -24,6 +25,8 @@ pub struct DecisionRequest<'a> {
     pub subject: DecisionSubject<'a>,
     /// Descriptors have purposes of their own.
     pub intent: Intent,
+    /// The reservation that this makes or settles.
+    pub reservation: Option<Reservation>,
     /// True if the caller can answer 202 to a request that a queue has taken.
     pub can_accept: bool,
     pub listener: DecisionListener,
@@ -61,6 +64,8 @@ pub struct LimiterVerdict {
     pub slots: Option<Box<HeldSlots>>,
     /// The settlement that is due with the response.
     pub settlement: Option<Box<Settlement>>,
+    /// True if tokens are held for the reservation, or a hold of it has ended. `None` if the store has not decided all of it.
+    pub has_hold: Option<bool>,
     /// The bookings of an allowed request that has to wait: see [`Limiter::hold`](super::Limiter::hold).
     pub(super) held: Option<Box<HeldRequest>>,
     pub listener: DecisionListener,
@@ -82,6 +87,7 @@ impl<'a> DecisionRequest<'a> {
         Self {
             subject,
             intent: Intent::SPEND,
+            reservation: None,
             can_accept: true,
             listener,
             start,
@@ -99,7 +105,7 @@ impl<'a> DecisionRequest<'a> {
     pub(super) fn is_decision(&self) -> bool {
         match self.subject {
             DecisionSubject::Descriptors(request) => {
-                !matches!(request.purpose, DescriptorMode::Report | DescriptorMode::Lease)
+                !request.purpose.is_afterwards() && request.purpose != DescriptorMode::Lease
             }
             DecisionSubject::Request(_) | DecisionSubject::Named { .. } => {
                 matches!(self.intent.mode, Mode::Spend | Mode::SpendOnly)

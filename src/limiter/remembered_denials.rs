@@ -17,6 +17,7 @@ use crate::engine::algorithms::by_fingerprint::ByFingerprint;
 use crate::engine::algorithms::charge::{Charge, Dated, Mode};
 use crate::engine::algorithms::decision::{Decision, Decisions, Outcome};
 use crate::engine::algorithms::micros::Micros;
+use crate::engine::algorithms::reservation::Reservation;
 use crate::store::StoreError;
 
 /// The time for which an answer is remembered, in microseconds.
@@ -181,7 +182,7 @@ impl Limiter {
 
 /// Returns true if a charge may let a request pass that was denied before.
 pub(super) fn gives_back(charge: &Charge) -> bool {
-    matches!(charge.mode, Mode::Refund | Mode::Reset)
+    matches!(charge.mode, Mode::Refund | Mode::Reset) || matches!(charge.reservation(), Some(Reservation::Commit(_)))
 }
 
 /// Returns true if a charge that does not fit stays so until its `retry_after`, and changes nothing.

@@ -26,7 +26,7 @@ const SLOTS: u128 = 4;
 const MOST_STEPS: usize = 9;
 
 /// An instant in 2025.
-const START: u64 = 1_760_000_000_000_000;
+pub(super) const START: u64 = 1_760_000_000_000_000;
 
 /// Limits and requests.
 #[derive(Clone, Debug)]

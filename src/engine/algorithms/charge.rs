@@ -9,6 +9,7 @@ use super::lease::{LeaseAsk, LeaseTerms};
 use super::micros::{EXACT, Micros};
 use super::numbers::Numbers;
 use super::queue::Work;
+use super::reservation::Reservation;
 use super::script::Run;
 use super::tag::{Tag, tag_of};
 
@@ -132,6 +133,8 @@ pub enum Input {
     Lease(LeaseAsk),
     /// For `gcra` and `fixed_window`. Charges with it have no lease.
     Delay(Delay),
+    /// For `gcra` and `fixed_window`. Charges with it have no lease.
+    Reservation(Reservation),
 }
 
 /// The name of a request in flight. A spend with the same name renews its slot, and a refund frees it.
@@ -251,6 +254,11 @@ impl Charge {
                 };
             }
             Some(Input::Lease(_)) => undo.input = None,
+            Some(Input::Reservation(reservation)) => {
+                let Reservation::Reserve(id, _) = *reservation else { return None };
+                *reservation = Reservation::Commit(id);
+                (undo.mode, undo.cost) = (Mode::SpendUpTo, 0);
+            }
             Some(Input::Elevated(_) | Input::Slot(_) | Input::Delay(_)) | None => {}
         }
         Some(undo)
@@ -261,6 +269,15 @@ impl Charge {
     pub fn delay(&self) -> Option<&Delay> {
         match self.input.as_deref() {
             Some(Input::Delay(delay)) => Some(delay),
+            _ => None,
+        }
+    }
+
+    /// Returns its part about a reservation.
+    #[inline]
+    pub fn reservation(&self) -> Option<Reservation> {
+        match self.input.as_deref() {
+            Some(Input::Reservation(reservation)) => Some(*reservation),
             _ => None,
         }
     }

@@ -150,7 +150,7 @@ impl<'a> ElevatedBucket<'a> {
 
     fn decide(&self) -> (Decision, Option<Gcra<'a>>) {
         let numbers = self.numbers();
-        usage::decide(Gcra { numbers, used: self.used, since: self.instant }, numbers, self.charge)
+        usage::decide(Gcra { numbers, used: self.used, since: self.instant, held: 0 }, numbers, self.charge)
     }
 
     /// Returns the numbers that hold.

@@ -62,6 +62,8 @@ struct FixedWindow<'a> {
     start: Micros,
     /// Now, or the last write if the clock has stepped back behind it. The bucket does not change in between.
     instant: Micros,
+    /// Tokens that others hold.
+    held: u64,
 }
 
 impl<'a> FixedWindow<'a> {
@@ -91,7 +93,7 @@ impl<'a> FixedWindow<'a> {
             }
         };
         let start = if used == 0 && matches!(windows, Windows::First(_)) { instant } else { start };
-        Self { numbers, windows, used, most, excess, start, instant }
+        Self { numbers, windows, used, most, excess, start, instant, held: 0 }
     }
 
     /// Returns the time until the start of the window that is `count` windows after this one.
@@ -110,6 +112,10 @@ impl<'a> FixedWindow<'a> {
 }
 
 impl Usage for FixedWindow<'_> {
+    fn held(&self) -> u64 {
+        self.held
+    }
+
     fn used(&self) -> u64 {
         self.used
     }
@@ -148,10 +154,10 @@ impl Usage for FixedWindow<'_> {
     }
 }
 
-/// Decides a charge; `windows` are those of its numbers.
+/// Decides a charge beside tokens that are held; `windows` are those of its numbers.
 #[inline]
 pub(super) fn decide(
-    level: Option<&Level>,
+    (level, held): (Option<&Level>, u64),
     charge: &Charge,
     windows: Windows<'_>,
     now: Micros,
@@ -160,9 +166,9 @@ pub(super) fn decide(
     let numbers = &charge.numbers;
     let ahead = charge.delay().map_or(0, |delay| delay.windows(windows));
     let most = numbers.burst().saturating_add(ahead.saturating_mul(numbers.count()));
-    let bucket = FixedWindow::find(level, (numbers, most), windows, now, effective_from);
+    let bucket = FixedWindow { held, ..FixedWindow::find(level, (numbers, most), windows, now, effective_from) };
     let (decision, after) = usage::decide(bucket, numbers, charge);
-    (decision, after.map(|after| after.level()).into())
+    (decision, usage::beside_holds(bucket, after, charge).map(|after| after.level()).into())
 }
 
 #[cfg(test)]

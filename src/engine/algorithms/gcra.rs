@@ -55,6 +55,8 @@ pub(super) struct Gcra<'a> {
     pub(super) used: u64,
     /// Now, or the last write if the clock has stepped back behind it. The bucket would otherwise refill twice in between.
     pub(super) since: Micros,
+    /// Levels that others hold.
+    pub(super) held: u64,
 }
 
 impl Gcra<'_> {
@@ -64,6 +66,10 @@ impl Gcra<'_> {
 }
 
 impl Usage for Gcra<'_> {
+    fn held(&self) -> u64 {
+        self.held
+    }
+
     fn used(&self) -> u64 {
         self.used
     }
@@ -106,6 +112,7 @@ pub(super) fn used_at(level: &Level, numbers: &Numbers, booked: u64, now: Micros
 #[inline]
 pub(super) fn decide(
     level: Option<&Level>,
+    held: u64,
     charge: &Charge,
     now: Micros,
     effective_from: Micros,
@@ -113,9 +120,10 @@ pub(super) fn decide(
     let numbers = &charge.numbers;
     let booked = charge.delay().map_or(0, |delay| delay.levels(numbers));
     let used = level.map_or(0, |level| used_at(level, numbers, booked, now, effective_from));
-    let bucket = Gcra { numbers, used, since: level.map_or(now, |level| level.since.max(now)) };
+    let held = held.saturating_mul(numbers.token());
+    let bucket = Gcra { numbers, used, since: level.map_or(now, |level| level.since.max(now)), held };
     let (decision, after) = usage::decide(bucket, numbers, charge);
-    (decision, after.map(|after| after.level()).into())
+    (decision, usage::beside_holds(bucket, after, charge).map(|after| after.level()).into())
 }
 
 #[cfg(test)]

@@ -40,6 +40,11 @@ impl From<Option<Level>> for LevelChange {
 }
 
 impl Level {
+    /// A full bucket that must be kept.
+    pub(super) const fn full(numbers: &Numbers, now: Micros) -> Self {
+        Self { since: now, used: 0, weight: numbers.weight(), refill: numbers.refill }
+    }
+
     /// Returns the level with the date `now` if its own is too far ahead, so that nobody waits for a clock that stepped back.
     #[inline]
     #[must_use]

@@ -28,6 +28,7 @@ pub mod micros;
 #[cfg(test)]
 mod model;
 pub mod numbers;
+pub mod reservation;
 pub mod state;
 pub mod tag;
 pub mod taking;

@@ -10,6 +10,7 @@ use super::decision::{Attempt, Decision, Outcome};
 use super::elevated::{self, ElevatedLevel};
 use super::level::{Level, LevelChange, is_over};
 use super::micros::Micros;
+use super::reservation::{self, HeldEdit, HeldLevel};
 use super::sliding_log::{self, Log, LogEdit};
 use super::sliding_window::{self, SlidingWindow};
 use super::{fixed_window, gcra};
@@ -19,6 +20,8 @@ use super::{fixed_window, gcra};
 pub enum BucketState {
     /// For `gcra` and `fixed_window`.
     Level(Level),
+    /// For the same, while tokens are reserved.
+    Held(HeldLevel),
     Elevated(ElevatedLevel),
     Log(Log),
     SlidingWindow(SlidingWindow),
@@ -29,6 +32,7 @@ pub enum BucketState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
     Level(LevelChange),
+    Held(HeldEdit),
     Elevated(Option<ElevatedLevel>),
     Log(LogEdit),
     SlidingWindow(Option<SlidingWindow>),
@@ -53,12 +57,24 @@ pub fn decide_level(
     now: Micros,
     effective_from: Micros,
 ) -> (Decision, LevelChange) {
+    decide_level_beside(level, 0, charge, now, effective_from)
+}
+
+/// The same, while tokens are `held` that the charge cannot have.
+#[inline]
+pub(super) fn decide_level_beside(
+    level: Option<&Level>,
+    held: u64,
+    charge: &Charge,
+    now: Micros,
+    effective_from: Micros,
+) -> (Decision, LevelChange) {
     let effective_from = effective_from.max(charge.changed);
     let forgotten = level.and_then(|level| level.forgotten_at(&charge.numbers, effective_from));
     let level = level.filter(|_| forgotten.is_none_or(|at| now < at));
     let (mut decision, change) = match charge.numbers.windows() {
-        None => gcra::decide(level, charge, now, effective_from),
-        Some(windows) => fixed_window::decide(level, charge, windows, now, effective_from),
+        None => gcra::decide(level, held, charge, now, effective_from),
+        Some(windows) => fixed_window::decide((level, held), charge, windows, now, effective_from),
     };
     if let (Some(level), Some(at), LevelChange::Keep) = (level, forgotten, change) {
         decision.full_after(at.since(level.since.max(now)), charge);
@@ -78,6 +94,9 @@ pub fn decide(
     let changed = effective_from.max(charge.changed);
     Ok(match (charge.numbers.algorithm(), charge.elevated()) {
         (Algorithm::Gcra | Algorithm::FixedWindow(_), None) => {
+            if charge.reservation().is_some() || matches!(state, Some(BucketState::Held(_))) {
+                return reservation::decide(state, charge, now, effective_from);
+            }
             let level = state.and_then(BucketState::level);
             let (decision, change) = decide_level(level.as_ref(), charge, now, effective_from);
             let taken = level.map_or(now, |level| level.since.max(now));
@@ -118,7 +137,7 @@ pub fn peek(
     Ok(Decision { outcome: Outcome::Unchanged, ..decision })
 }
 
-/// Returns a check of cost 0. It has no key, because no algorithm reads it.
+/// Returns a check of cost 0. It has no key, because no algorithm reads it, and no part in a reservation.
 fn check_of_zero(charge: &Charge) -> Charge {
     let bucket = Bucket::new(String::new(), charge.bucket.fingerprint);
     let Charge { origin, numbers, changed, input, .. } = charge;
@@ -131,7 +150,7 @@ fn check_of_zero(charge: &Charge) -> Charge {
         changed: *changed,
         lease: None,
         dated: Dated::No,
-        input: input.clone(),
+        input: input.clone().filter(|_| charge.reservation().is_none()),
     }
 }
 
@@ -140,6 +159,7 @@ impl BucketState {
     pub const fn level(&self) -> Option<Level> {
         match self {
             Self::Level(level) | Self::Elevated(ElevatedLevel { level, .. }) => Some(*level),
+            Self::Held(held) => Some(held.level),
             Self::Log(_) | Self::SlidingWindow(_) | Self::Slots(_) => None,
         }
     }
@@ -148,6 +168,7 @@ impl BucketState {
     pub fn redate(&mut self, now: Micros) {
         match self {
             Self::Level(level) => *level = level.redated(now).unwrap_or(*level),
+            Self::Held(held) => held.redate(now),
             Self::Elevated(kept) => kept.redate(now),
             Self::Log(log) => log.redate(now),
             Self::SlidingWindow(window) => window.redate(now),
@@ -161,6 +182,7 @@ impl BucketState {
             Edit::Level(LevelChange::Keep) => state,
             Edit::Level(LevelChange::Write(level)) => Some(Self::Level(*level)),
             Edit::Level(LevelChange::Clear) => None,
+            Edit::Held(edit) => HeldLevel::edited(state, edit),
             Edit::Elevated(kept) => kept.map(Self::Elevated),
             Edit::Log(edit) => {
                 let mut log = if let Some(Self::Log(log)) = state { log } else { Log::default() };
@@ -189,6 +211,7 @@ impl BucketState {
             Self::Elevated(kept) => (kept.level.since, kept.ends),
             Self::Log(log) => (log.youngest().unwrap_or_default(), Some(log.ends())),
             Self::SlidingWindow(window) => (window.at, Some(window.ends())),
+            Self::Held(held) => return held.is_over(now, changed),
             Self::Slots(slots) => return slots.ends() <= now,
         };
         is_over(since, full, now, changed)
@@ -199,12 +222,13 @@ impl BucketState {
         match self {
             Self::Log(log) => log.len(),
             Self::Slots(slots) => slots.len(),
+            Self::Held(held) => 1 + held.len(),
             Self::Level(_) | Self::SlidingWindow(_) | Self::Elevated(_) => 1,
         }
     }
 
-    /// Drops an entry if that allows nothing more. A slot is never dropped: it is a request in flight, and listeners bound
-    /// those.
+    /// Drops an entry if that allows nothing more. A slot or a hold is never dropped: it is a request in flight, and listeners
+    /// and buckets bound those.
     pub fn shrink(&mut self) {
         if let Self::Log(log) = self {
             log.merge_oldest();

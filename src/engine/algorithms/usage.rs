@@ -4,12 +4,18 @@ use super::charge::{Charge, Mode};
 use super::decision::{Decision, Outcome};
 use super::micros::{EXACT, Micros};
 use super::numbers::Numbers;
+use super::reservation::Reservation;
 
 /// The usage of a bucket at the instant of a charge, in levels. A token is [`Numbers::token`] levels, which is 1 for all
 /// algorithms but GCRA.
 pub(super) trait Usage: Copy {
     /// At most the capacity, unless a gateway with a higher burst has written the bucket or charges are booked ahead.
     fn used(&self) -> u64;
+
+    /// Returns the levels that others hold, which the charge cannot have.
+    fn held(&self) -> u64 {
+        0
+    }
 
     #[must_use]
     fn take(self, levels: u64) -> Self;
@@ -39,7 +45,7 @@ pub(super) trait Usage: Copy {
 /// if it changes.
 #[inline]
 pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge) -> (Decision, Option<U>) {
-    let (capacity, used) = (numbers.capacity(), usage.used());
+    let (capacity, used) = (numbers.capacity().saturating_sub(usage.held()), usage.used());
     let room = capacity.saturating_sub(used);
     let at_once = Some(Micros(0));
     let decide = |outcome, after: &U, retry_after| {
@@ -88,6 +94,16 @@ pub(super) fn decide<U: Usage>(usage: U, numbers: &Numbers, charge: &Charge) -> 
             let after = usage.give_back(u64::MAX, None).unwrap_or(usage);
             (decide(Outcome::Allowed, &after, at_once), Some(after))
         }
+    }
+}
+
+/// Returns the bucket to write for a charge that may make or end a hold: that takes nothing, and this writes in any case.
+#[inline]
+pub(super) fn beside_holds<U>(before: U, after: Option<U>, charge: &Charge) -> Option<U> {
+    match charge.reservation() {
+        None => after,
+        Some(Reservation::Reserve(..)) => after.map(|_| before),
+        Some(Reservation::Commit(_)) => after.or(Some(before)),
     }
 }
 

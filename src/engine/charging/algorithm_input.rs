@@ -17,6 +17,9 @@ pub enum UnsupportedOperation {
     /// Only workers remove entries.
     #[error("{0} is a queue and cannot be reset: only its workers remove entries")]
     Queue(String),
+    /// Its buckets have no place for what is held.
+    #[error("{0} cannot be reserved: only limits with `algorithm: gcra` or `fixed_window` and without `elevated` can")]
+    Reservation(String),
 }
 
 impl Plan {
@@ -51,6 +54,9 @@ impl Limit {
         let spends = matches!(mode, Mode::Spend | Mode::SpendOnly) && cost != Some(0);
         if self.script.is_some() && !spends {
             return Err(UnsupportedOperation::Script(self.name.clone()));
+        }
+        if self.queue.is_some() && mode == Mode::SpendUpTo {
+            return Err(UnsupportedOperation::Reservation(self.name.clone()));
         }
         if self.queue.is_some() && mode == Mode::Reset {
             return Err(UnsupportedOperation::Queue(self.name.clone()));

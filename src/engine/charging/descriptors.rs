@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::charge::{Charge, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::tag::{Tag, of_part};
 use crate::engine::charging::joint_plan::{DescriptorCharge, DescriptorPlan, JointPlan};
@@ -38,6 +38,15 @@ pub enum DescriptorMode {
     Report,
     /// Takes tokens ahead of the requests of a gateway that counts by itself. Nothing is decided about a request.
     Lease,
+    /// Settles a reservation. Never denies.
+    Commit,
+}
+
+impl DescriptorMode {
+    /// Returns true if the request has passed already.
+    pub const fn is_afterwards(self) -> bool {
+        matches!(self, Self::Report | Self::Commit)
+    }
 }
 
 /// A descriptor and its hits.
@@ -92,7 +101,7 @@ impl<'a> DescriptorRequest<'a> {
 
     /// Returns true if a descriptor can be denied. Reports and refunds cannot.
     fn denies(&self, descriptor: &Descriptor<'_>) -> bool {
-        self.purpose != DescriptorMode::Report && !matches!(descriptor.hits, Hits::GiveBack(_))
+        !self.purpose.is_afterwards() && !matches!(descriptor.hits, Hits::GiveBack(_))
     }
 
     /// Returns true if a denial of a descriptor counts for `ban`.
@@ -182,14 +191,13 @@ impl Plan {
                 if descriptor.hits == Hits::Take(0) {
                     afterwards.note(origin.limit);
                 }
-                let says_itself = matches!(descriptor.hits, Hits::TakeOrDrain(_));
                 let drains = || {
                     let is_said = rules.limit(origin.limit).is_some_and(|limit| limit.drain_over_limit);
                     is_said || afterwards.contains(origin.limit)
                 };
                 let is_report = match question.purpose {
-                    DescriptorMode::Decide => says_itself && drains(),
-                    DescriptorMode::Check | DescriptorMode::Lease => false,
+                    DescriptorMode::Decide => matches!(descriptor.hits, Hits::TakeOrDrain(_)) && drains(),
+                    DescriptorMode::Check | DescriptorMode::Lease | DescriptorMode::Commit => false,
                     DescriptorMode::Report => true,
                 };
                 if is_report {
@@ -207,8 +215,9 @@ impl Plan {
             member.denials.iter().any(|denial| denial.enforced && (quotas < 2 || !rules.is_quota(denial.limit)))
         });
         let (is_check, is_denied) = (question.purpose == DescriptorMode::Check, joint.is_denied);
+        let may_look = question.purpose != DescriptorMode::Commit;
+        plan.charges.iter_mut().filter(|_| may_look).for_each(Charge::look_for_one);
         for charge in &mut plan.charges {
-            charge.look_for_one();
             if is_check && !charge.numbers.is_script() || is_denied && !charge.counts_denied() {
                 charge.take_nothing();
             }

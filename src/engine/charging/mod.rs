@@ -11,5 +11,6 @@ mod of_request;
 pub mod plan;
 pub mod quota_lease;
 pub mod request_cost;
+mod reservation;
 pub mod settlement;
 pub mod terms;

@@ -28,6 +28,8 @@ impl Method {
             }
             "/kuadrant.service.ratelimit.v1.RateLimitService/CheckRateLimit" => Self::CheckRateLimit,
             "/kuadrant.service.ratelimit.v1.RateLimitService/Report" => Self::Report,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve" => Self::Reserve,
+            "/kuadrant.service.ratelimit.v1.RateLimitService/Commit" => Self::Commit,
             "/grpc.health.v1.Health/Check" => Self::HealthCheck,
             "/grpc.health.v1.Health/List" => Self::HealthList,
             "/grpc.health.v1.Health/Watch" => Self::HealthWatch,

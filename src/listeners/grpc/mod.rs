@@ -45,6 +45,7 @@ pub mod properties;
 mod protocol;
 mod quota;
 mod rate_limit;
+mod reservation;
 
 pub use age::ConnectionAge;
 pub use authorization::AddressSources;
@@ -193,6 +194,8 @@ impl Envoy {
             Method::ShouldRateLimit => self.rate_limit(DescriptorMode::Decide, message, &call, active).await?,
             Method::CheckRateLimit => self.rate_limit(DescriptorMode::Check, message, &call, active).await?,
             Method::Report => self.rate_limit(DescriptorMode::Report, message, &call, active).await?,
+            Method::Reserve => self.counted(self.reserve(message, &call, active).await)?,
+            Method::Commit => self.counted(self.commit(message, &call, active).await)?,
             Method::HealthCheck => {
                 frame(&health::check(&self.readiness, &decode(message)?)?, &mut self.answers.borrow_mut().memory)
             }

@@ -14,6 +14,7 @@ use super::protocol::{Code, Status, decode};
 use super::{Answers, CallContext, Envoy};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::algorithms::reservation::Reservation;
 use crate::engine::answer::headers::{Generations, add_headers};
 use crate::engine::answer::problem::denial;
 use crate::engine::charging::descriptors::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
@@ -59,6 +60,11 @@ impl Envoy {
         let mut request: RateLimitRequest = decode(message)?;
         request.make_text();
         let answered = self.decide_descriptors(mode, &request, call, active).await;
+        self.counted(answered)
+    }
+
+    /// Counts an answer.
+    pub(super) fn counted(&self, answered: Result<(RateLimitAnswer, Bytes), Status>) -> Result<Bytes, Status> {
         let counted = match &answered {
             Ok((answer, _)) => *answer,
             Err(Status { code: Code::Unavailable, .. }) => RateLimitAnswer::Unavailable,
@@ -88,15 +94,7 @@ impl Envoy {
         let now = self.front.clock.now();
         let question =
             DescriptorRequest { domain: text(&request.domain), descriptors: &descriptors, purpose: mode, now };
-        let asked =
-            DecisionRequest::new(DecisionSubject::Descriptors(&question), DecisionListener::RateLimit, call.start);
-        let patience = match mode {
-            DescriptorMode::Decide => self.front.limiter.patience(call.deadline),
-            DescriptorMode::Check | DescriptorMode::Report | DescriptorMode::Lease => Patience::None,
-        };
-        let asked = DecisionRequest { deadline: call.deadline, patience, ..asked };
-        let decided = active.decide(&self.front.limiter, asked, call.context).await;
-        let decided = decided.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))?;
+        let decided = self.ask(&question, None, call, active).await?;
         let mut answers = self.answers.borrow_mut();
         answers.clear();
         respond(request, &decided, &descriptors, self.front.generations, &mut answers)?;
@@ -120,9 +118,28 @@ impl Envoy {
         };
         Ok((answer, frame))
     }
+
+    /// Asks the limiter.
+    pub(super) async fn ask(
+        &self,
+        question: &DescriptorRequest<'_>,
+        reservation: Option<Reservation>,
+        call: &CallContext<'_>,
+        active: &mut ActiveRequest,
+    ) -> Result<LimiterVerdict, Status> {
+        let asked =
+            DecisionRequest::new(DecisionSubject::Descriptors(question), DecisionListener::RateLimit, call.start);
+        let patience = match question.purpose {
+            DescriptorMode::Decide if reservation.is_none() => self.front.limiter.patience(call.deadline),
+            _ => Patience::None,
+        };
+        let asked = DecisionRequest { deadline: call.deadline, patience, reservation, ..asked };
+        let decided = active.decide(&self.front.limiter, asked, call.context).await;
+        decided.map_err(|error| Status::new(Code::InvalidArgument, error.to_string()))
+    }
 }
 
-fn check(request: &RateLimitRequest) -> Result<(), Status> {
+pub(super) fn check(request: &RateLimitRequest) -> Result<(), Status> {
     let invalid = |message: String| Err(Status::new(Code::InvalidArgument, message));
     if request.domain.is_empty() {
         return invalid("the domain is empty; give the filter a `domain`".into());
@@ -141,7 +158,7 @@ fn check(request: &RateLimitRequest) -> Result<(), Status> {
     }
 }
 
-fn entry(entry: &MapEntry) -> DescriptorEntry<'_> {
+pub(super) fn entry(entry: &MapEntry) -> DescriptorEntry<'_> {
     DescriptorEntry { key: text(&entry.key), value: text(&entry.value) }
 }
 
@@ -172,6 +189,10 @@ pub(super) fn unit_number(unit: Option<RateUnit>) -> i32 {
     found.map_or(messages::Unit::Unknown, |(number, _)| *number).into()
 }
 
+pub(super) fn unavailable() -> Status {
+    Status::new(Code::Unavailable, "the limits cannot be counted now")
+}
+
 fn respond(
     request: &RateLimitRequest,
     decided: &LimiterVerdict,
@@ -196,7 +217,7 @@ fn respond(
     }
     match whole.kind {
         // Envoy's `failure_mode_deny` decides.
-        VerdictKind::Unavailable => return Err(Status::new(Code::Unavailable, "the limits cannot be counted now")),
+        VerdictKind::Unavailable => return Err(unavailable()),
         VerdictKind::Allowed => {
             response.overall_code = messages::Code::Ok.into();
             add_headers(rules, whole, generations, headers);

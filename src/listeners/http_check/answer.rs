@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::{CheckAnswer, OPENAPI};
 use crate::engine::algorithms::decision::{Detail, Elevation, Outcome};
+use crate::engine::algorithms::reservation::Reservation;
 use crate::engine::algorithms::script::{ScriptOutput, ScriptValue};
 use crate::engine::answer::accepted;
 use crate::engine::answer::headers::{Generations, add_headers};
@@ -75,7 +76,12 @@ pub(super) fn for_envoy(mut reply: Reply, is_grpc: bool) -> Reply {
 
 /// The answer to an application: every limit's decision, with the status and headers that a client would get. `waits`: it has to
 /// wait by itself for limits with `delay`.
-pub(super) fn to_application(decided: &LimiterVerdict, waits: bool, generations: Generations) -> CheckAnswer {
+pub(super) fn to_application(
+    decided: &LimiterVerdict,
+    waits: bool,
+    reservation: Option<Reservation>,
+    generations: Generations,
+) -> CheckAnswer {
     let (mut reply, result) = to_gateway(decided, generations);
     if reply.status == StatusCode::ACCEPTED {
         // The application gets the entry's id in the body.
@@ -88,6 +94,13 @@ pub(super) fn to_application(decided: &LimiterVerdict, waits: bool, generations:
     let mut json = verdict_json(decided.view.rules(), &decided.verdict);
     if waits {
         json["delay_ms"] = milliseconds(decided.verdict.delay()).into();
+    }
+    match reservation {
+        Some(Reservation::Reserve(id, _)) => {
+            json["reservation"] = (decided.has_hold == Some(true)).then(|| id.to_string()).into();
+        }
+        Some(Reservation::Commit(_)) => json["committed"] = decided.has_hold.into(),
+        None => {}
     }
     reply.body = format!("{json}\n");
     (reply, result)

@@ -10,6 +10,7 @@ use crate::engine::algorithms::charge::{Elevated, Mode};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::algorithms::queue::EntryId;
+use crate::engine::algorithms::reservation::{DEFAULT_HOLD, LONGEST_HOLD, Reservation, ReservationId};
 use crate::engine::charging::call_numbers::CallNumbers;
 use crate::engine::charging::named::{ChargeMember, NamedCharge, NamedChargeError};
 use crate::engine::deciding::InvalidSubject;
@@ -29,13 +30,18 @@ const MAX_CHARGES: usize = 32;
 /// approved the numbers.
 const LONGEST_REFILL: Micros = Micros(366 * 86_400 * 1_000_000);
 
-const OPS: [(&str, Mode); 5] = [
+const OPS: [(&str, Mode); 7] = [
     ("spend", Mode::Spend),
     ("check", Mode::Check),
     ("spend_only", Mode::SpendOnly),
     ("refund", Mode::Refund),
     ("reset", Mode::Reset),
+    ("reserve", Mode::Spend),
+    ("commit", Mode::SpendUpTo),
 ];
+
+/// The members that only some of them have.
+const KEYS_OF_OPS: [(&str, &str); 2] = [("reserve", "ttl"), ("commit", "reservation")];
 
 const CHARGE_KEYS: [&str; 10] =
     ["limit", "id", "cost", "burst", "count", "period", "fixed_window", "elevated", "fields", "entry"];
@@ -45,6 +51,7 @@ const REQUEST_KEYS: [&str; 4] = ["method", "url", "ip", "headers"];
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) mode: Mode,
+    pub(super) reservation: Option<Reservation>,
     /// The longest time that the application waits by itself for limits with `delay`.
     pub(super) max_delay: Option<Micros>,
     pub(super) subject: Subject,
@@ -108,28 +115,54 @@ fn read(body: &Object<'_>) -> Option<Call> {
         }
         return None;
     };
-    body.known(&match subject {
-        "limit" => [&["op", "max_delay_ms"], &CHARGE_KEYS[..]].concat(),
-        "limits" => vec!["op", "max_delay_ms", "limits"],
-        _ => vec!["op", "max_delay_ms", "request", "cost"],
+    let op = op(body);
+    let mut known = vec!["op", "max_delay_ms"];
+    known.extend(op.and_then(|(op, _)| KEYS_OF_OPS.iter().find(|(of, _)| *of == op)).map(|(_, key)| *key));
+    known.extend_from_slice(match subject {
+        "limit" => &CHARGE_KEYS,
+        "limits" => &["limits"],
+        _ => &["request", "cost"],
     });
-    let mode = mode(body);
+    body.known(&known);
+    let reservation = reservation(body, op.map(|(op, _)| op));
     let max_delay = body.whole("max_delay_ms", 0).map(Micros::from_millis);
     let subject = match subject {
         "limit" => Subject::Named { charges: vec![charge(body)], in_list: false },
         "limits" => Subject::Named { charges: charges(body), in_list: true },
         _ => Subject::Request { cost: body.whole("cost", 0), request: request(&body.object("request")?) },
     };
-    Some(Call { mode: mode?, max_delay, subject })
+    Some(Call { mode: op?.1, reservation, max_delay, subject })
 }
 
-fn mode(body: &Object<'_>) -> Option<Mode> {
-    let Some(op) = body.get("op") else { return Some(Mode::Spend) };
+fn op(body: &Object<'_>) -> Option<(&'static str, Mode)> {
+    let Some(op) = body.get("op") else { return Some(OPS[0]) };
     let found = OPS.iter().find(|(name, _)| matches!(op, Value::String(given) if given == name));
     if found.is_none() {
         body.expected("/op", &format!("one of {}", list(&OPS.map(|(name, _)| name))), op);
     }
-    found.map(|(_, mode)| *mode)
+    found.copied()
+}
+
+fn reservation(body: &Object<'_>, op: Option<&str>) -> Option<Reservation> {
+    match op? {
+        "reserve" => {
+            let span = body.duration("ttl").map_or(DEFAULT_HOLD, |span| Micros(span / 1_000));
+            if !(Micros(1)..=LONGEST_HOLD).contains(&span) {
+                body.wrong("/ttl", "tokens are held for 1 microsecond to 1 hour");
+            }
+            Some(Reservation::Reserve(ReservationId(rand::random()), span))
+        }
+        "commit" => {
+            body.get("reservation").filter(|given| !given.is_null())?;
+            let given = body.text("reservation")?;
+            let id = ReservationId::parse(given);
+            if id.is_none() {
+                body.wrong("/reservation", &format!("{} is not the id of a reservation", quoted(given)));
+            }
+            id.map(Reservation::Commit)
+        }
+        _ => None,
+    }
 }
 
 fn charges(body: &Object<'_>) -> Vec<NamedCharge> {

@@ -28,6 +28,7 @@ use http::{Method, StatusCode};
 use self::call::{Call, Subject};
 use self::original::{GatewayReader, InvalidRequest, Original};
 use crate::engine::algorithms::charge::Mode;
+use crate::engine::algorithms::reservation::Reservation;
 use crate::engine::charging::terms::Intent;
 use crate::engine::deciding::{DecisionSubject, InvalidSubject};
 use crate::engine::request;
@@ -70,6 +71,7 @@ pub struct Check {
 #[derive(Clone, Copy)]
 struct Charge {
     mode: Mode,
+    reservation: Option<Reservation>,
     /// `None` for the limits' own.
     cost: Option<u64>,
     can_accept: bool,
@@ -107,7 +109,7 @@ impl Check {
                 // The other gateways would forward a request that a queue has accepted, and it would be done twice.
                 let can_accept = matches!(convention, Convention::Envoy | Convention::Nginx);
                 let patience = self.front.limiter.patience(None);
-                let charge = Charge { mode: Mode::Spend, cost: None, can_accept, patience };
+                let charge = Charge { mode: Mode::Spend, reservation: None, cost: None, can_accept, patience };
                 self.decide(&original, &mut request.headers, charge, context, active).await
             }
             Err(error) => Err(error),
@@ -135,7 +137,7 @@ impl Check {
         &self,
         original: &Original,
         headers: &mut Headers,
-        Charge { mode, cost, can_accept, patience }: Charge,
+        Charge { mode, reservation, cost, can_accept, patience }: Charge,
         context: &Context,
         active: &mut ActiveRequest,
     ) -> Result<LimiterVerdict, InvalidRequest> {
@@ -152,7 +154,8 @@ impl Check {
         let view = request::Request { client, now: self.front.clock.now(), ..received.request() };
         let asked =
             DecisionRequest::new(DecisionSubject::Request(&view), DecisionListener::Check, context.activity.now());
-        let asked = DecisionRequest { intent: Intent { mode, cost, can_probe: true }, can_accept, patience, ..asked };
+        let intent = Intent { mode, cost, can_probe: true };
+        let asked = DecisionRequest { intent, reservation, can_accept, patience, ..asked };
         active.decide(&self.front.limiter, asked, context).await.map_err(|error| match error {
             InvalidSubject::Accept(_) => InvalidRequest::Gateway(error.to_string()),
             _ => InvalidRequest::Client(error.to_string().into()),
@@ -173,13 +176,15 @@ impl Check {
         let text = body::read(&mut request.body, &context.activity, MAX_BODY).await?;
         let decided = match call::parse(&text) {
             Ok(call) => {
-                let waits = call.max_delay.is_some();
-                self.decide_call(call, context, active).await.map(|decided| (decided, waits))
+                let (waits, reservation) = (call.max_delay.is_some(), call.reservation);
+                self.decide_call(call, context, active).await.map(|decided| (decided, waits, reservation))
             }
             Err(mistakes) => Err(mistakes),
         };
         Ok(match decided {
-            Ok((decided, waits)) => answer::to_application(&decided, waits, self.front.generations),
+            Ok((decided, waits, reservation)) => {
+                answer::to_application(&decided, waits, reservation, self.front.generations)
+            }
             Err(mistakes) => (answer::mistaken(&mistakes), CheckResult::Malformed),
         })
     }
@@ -195,19 +200,16 @@ impl Check {
             Subject::Named { charges, in_list } => {
                 let subject = DecisionSubject::Named { charges: &charges, now: self.front.clock.now() };
                 let asked = DecisionRequest::new(subject, DecisionListener::Check, context.activity.now());
-                let decided = active
-                    .decide(
-                        &self.front.limiter,
-                        DecisionRequest { intent: Intent { mode: call.mode, ..Intent::SPEND }, patience, ..asked },
-                        context,
-                    )
-                    .await;
+                let (intent, reservation) = (Intent { mode: call.mode, ..Intent::SPEND }, call.reservation);
+                let asked = DecisionRequest { intent, reservation, patience, ..asked };
+                let decided = active.decide(&self.front.limiter, asked, context).await;
                 decided.map_err(|error| vec![Mistake::of_ask(&error, in_list)])
             }
             Subject::Request { request, cost } => {
                 let invalid = |error: InvalidRequest| vec![Mistake::new("/request", &error.to_string())];
                 let (original, mut headers) = Original::described(request).map_err(invalid)?;
-                let charge = Charge { mode: call.mode, cost, can_accept: true, patience };
+                let charge =
+                    Charge { mode: call.mode, reservation: call.reservation, cost, can_accept: true, patience };
                 self.decide(&original, &mut headers, charge, context, active).await.map_err(invalid)
             }
         }

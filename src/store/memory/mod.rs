@@ -119,7 +119,7 @@ impl MemoryStore {
     /// Decides a request of one charge to a level in the table, as most are. `None` if its bucket is elsewhere. [`Locked`] would do the
     /// same, in 800 instructions more: a seventh of what `weir simulate` takes for a line. The tests of `model` drive both.
     fn decide_level_alone(&self, charge: &Charge, batch: &Batch<'_>) -> Option<Decisions> {
-        if !charge.keeps_level() || charge.origin.is_strike() {
+        if !charge.keeps_level() || charge.origin.is_strike() || charge.reservation().is_some() {
             return None;
         }
         let now = batch.now;

@@ -18,6 +18,7 @@ use crate::engine::algorithms::charge::{Bucket, ChargeOrigin, Dated, Elevated, I
 use crate::engine::algorithms::decision::{Attempt, Decision, Detail, Outcome};
 use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::numbers::Numbers;
+use crate::engine::algorithms::reservation::{LONGEST_HOLD, Reservation, ReservationId};
 use crate::engine::algorithms::state::{self, BucketState, Edit};
 use crate::store::memory::shard::low_half;
 
@@ -77,6 +78,8 @@ struct AskedCharge {
     /// The instant of the tokens that a refund gives back, counted from [`START`]; and whether the answer to a spend tells it.
     taken: Option<u64>,
     is_patient: bool,
+    /// The reservation that it makes for some microseconds, or settles.
+    reservation: Option<(u128, Option<u64>)>,
     /// The limit's elevated numbers do not hold for it.
     is_plain: bool,
 }
@@ -181,13 +184,23 @@ impl Map<'_> {
             _ if numbers.algorithm() == Algorithm::Concurrency => Some(Input::Slot(Slot(ask.slot))),
             _ => None,
         };
-        let dated = match (ask.taken.filter(|_| numbers.is_dated()), ask.mode) {
+        let reservation = ask
+            .reservation
+            .filter(|_| numbers.algorithm().keeps_level() && elevated.is_none() && ask.role != Role::Strike);
+        let (input, mode) = match reservation {
+            None => (input, ask.mode),
+            Some((id, Some(span))) => {
+                (Some(Input::Reservation(Reservation::Reserve(ReservationId(id), Micros(span)))), Mode::Spend)
+            }
+            Some((id, None)) => (Some(Input::Reservation(Reservation::Commit(ReservationId(id)))), Mode::SpendUpTo),
+        };
+        let dated = match (ask.taken.filter(|_| numbers.is_dated()), mode) {
             (None, _) => Dated::No,
             (Some(taken), Mode::Refund) => Dated::At(START.after(Micros(taken))),
             (Some(_), _) => Dated::Reserved,
         };
-        let charge = Charge::new(bucket.clone(), numbers.clone(), ask.cost, ask.mode);
-        let group = if ask.mode == Mode::SpendOnly { self.known.len() + place } else { *limit };
+        let charge = Charge::new(bucket.clone(), numbers.clone(), ask.cost, mode);
+        let group = if mode == Mode::SpendOnly { self.known.len() + place } else { *limit };
         let group = u32::try_from(group).unwrap();
         let origin = ChargeOrigin { role: ask.role, group, ..ChargeOrigin::new(0, true) };
         (place, Charge { input: input.map(Box::new), dated, origin, ..charge })
@@ -546,8 +559,11 @@ fn ask() -> impl Strategy<Value = AskedCharge> {
     ];
     let cost = prop_oneof![4 => Just(1u64), 2 => 0..7u64];
     let taken = proptest::option::of(prop_oneof![Just(0u64), 0..5_000_000u64]);
-    (any::<u16>(), (mode, role), cost, 1..5u128, taken, any::<bool>(), any::<bool>()).prop_map(
-        |(bucket, (mode, role), cost, slot, taken, is_patient, is_plain)| AskedCharge {
+    let span = prop_oneof![Just(1u64), 0..5_000_000u64, Just(LONGEST_HOLD.0)];
+    let reservation = (1..4u128, proptest::option::of(span));
+    let flags = (proptest::option::weighted(0.2, reservation), any::<bool>(), any::<bool>());
+    (any::<u16>(), (mode, role), cost, 1..5u128, taken, flags).prop_map(
+        |(bucket, (mode, role), cost, slot, taken, (reservation, is_patient, is_plain))| AskedCharge {
             bucket: bucket.into(),
             mode: if role == Role::Strike { Mode::Spend } else { mode },
             role,
@@ -555,6 +571,7 @@ fn ask() -> impl Strategy<Value = AskedCharge> {
             slot,
             taken,
             is_patient,
+            reservation,
             is_plain,
         },
     )

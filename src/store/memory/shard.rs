@@ -166,8 +166,8 @@ impl Shard {
                 states.remove(fingerprint, shares);
                 table.write(fingerprint, *level, tag, shares)
             }
-            Edit::Elevated(_) => {
-                // It is there if the limit had none.
+            Edit::Elevated(_) | Edit::Held(_) => {
+                // It is there if the limit had none, or no hold.
                 table.remove(fingerprint, shares);
                 states.apply(fingerprint, edit, tag, shares)
             }

@@ -18,7 +18,8 @@ impl Unclaimed {
     /// Returns `None` if the request would give nothing back.
     pub(super) fn of(batch: &Batch<'_>) -> Option<Box<Self>> {
         let leases = |charge: &Charge| charge.lease_ask().is_some_and(|ask| ask.wish.is_some());
-        let is_due = batch.charges.iter().any(|charge| charge.is_reserved() || leases(charge));
+        let is_due =
+            batch.charges.iter().any(|charge| charge.is_reserved() || leases(charge) || charge.reservation().is_some());
         is_due.then(|| {
             let Batch { charges, effective_from, now } = *batch;
             Box::new(Self { charges: charges.to_vec(), effective_from, now })
@@ -42,6 +43,9 @@ impl Unclaimed {
 }
 
 fn refund(charge: &Charge, decisions: &Decisions, place: usize) -> Option<Charge> {
+    if charge.reservation().is_some() {
+        return charge.undo(None);
+    }
     let ended = match decisions.detail(place) {
         Some(Detail::Leased(grant)) => {
             Some(EndedLease { granted: grant.tokens, left: grant.tokens, until: grant.until })

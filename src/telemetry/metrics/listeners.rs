@@ -156,6 +156,8 @@ label! {
         ShouldRateLimit = "should_rate_limit",
         CheckRateLimit = "check_rate_limit",
         Report = "report",
+        Reserve = "reserve",
+        Commit = "commit",
         StreamRateLimitQuotas = "stream_rate_limit_quotas",
         HealthCheck = "health_check",
         HealthList = "health_list",

@@ -55,6 +55,52 @@ pub struct RateLimitOverride {
     pub unit: i32,
 }
 
+/// `kuadrant.service.ratelimit.v1.ReserveRequest`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ReserveRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub domain: Bytes,
+    /// Only the entries count.
+    #[prost(message, repeated, tag = "2")]
+    pub descriptors: Vec<RateLimitDescriptor>,
+    #[prost(uint64, tag = "3")]
+    pub amount: u64,
+    #[prost(message, optional, tag = "4")]
+    pub ttl: Option<Duration>,
+}
+
+/// `kuadrant.service.ratelimit.v1.ReserveResponse`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ReserveResponse {
+    #[prost(enumeration = "Code", tag = "1")]
+    pub code: i32,
+    /// Empty if nothing is held.
+    #[prost(string, tag = "2")]
+    pub reservation_id: String,
+}
+
+/// `kuadrant.service.ratelimit.v1.CommitRequest`.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct CommitRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub domain: Bytes,
+    /// Those of the reservation.
+    #[prost(message, repeated, tag = "2")]
+    pub descriptors: Vec<RateLimitDescriptor>,
+    #[prost(string, tag = "3")]
+    pub reservation_id: String,
+    #[prost(uint64, tag = "4")]
+    pub actual_amount: u64,
+}
+
+/// `kuadrant.service.ratelimit.v1.CommitResponse`.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct CommitResponse {
+    /// True for the one call that settles the reservation.
+    #[prost(bool, tag = "1")]
+    pub reservation_released: bool,
+}
+
 /// The answer to Envoy.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RateLimitResponse {

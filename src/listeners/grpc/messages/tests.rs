@@ -55,6 +55,10 @@ fn known(name: &str) -> Option<(Again, Option<Again>)> {
             rate_limit::RateLimit, rls::rate_limit_response::RateLimit;
         "envoy.service.ratelimit.v3.RateLimitResponse.DescriptorStatus":
             rate_limit::DescriptorStatus, rls::rate_limit_response::DescriptorStatus;
+        "kuadrant.service.ratelimit.v1.ReserveRequest": rate_limit::ReserveRequest;
+        "kuadrant.service.ratelimit.v1.ReserveResponse": rate_limit::ReserveResponse;
+        "kuadrant.service.ratelimit.v1.CommitRequest": rate_limit::CommitRequest;
+        "kuadrant.service.ratelimit.v1.CommitResponse": rate_limit::CommitResponse;
         "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor":
             rate_limit::RateLimitDescriptor, descriptors::RateLimitDescriptor;
         "envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry":

@@ -10,11 +10,12 @@ macro_rules! files {
 }
 
 /// The script, and a line for each file that it includes.
-const FILES: [(&str, &str); 13] = files![
+const FILES: [(&str, &str); 14] = files![
     "decide.lua"
     "prelude.lua"
     "levels.lua"
     "leases.lua"
+    "holds.lua"
     "gcra.lua"
     "fixed_window.lua"
     "sliding_log.lua"

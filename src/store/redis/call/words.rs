@@ -12,6 +12,7 @@ use crate::engine::algorithms::charge::{Charge, Elevated, Input, Mode, Role, Slo
 use crate::engine::algorithms::delay::Delay;
 use crate::engine::algorithms::lease::{EndedLease, LeaseAsk, LeaseWish};
 use crate::engine::algorithms::micros::{EXACT, Micros};
+use crate::engine::algorithms::reservation::Reservation;
 use crate::engine::algorithms::sliding_window;
 use crate::engine::algorithms::windows::Windows;
 
@@ -37,6 +38,11 @@ pub(super) fn push(words: &mut String, charge: &Charge, charges: &[Charge], now:
     }
     if let Some(Delay { most, patience }) = charge.delay() {
         let _ = write!(words, "={}:{}", patience.0, most.0);
+    }
+    match charge.reservation() {
+        Some(Reservation::Reserve(id, span)) => drop(write!(words, "!{id}:{}", span.0)),
+        Some(Reservation::Commit(id)) => drop(write!(words, "!{id}")),
+        None => {}
     }
     if let Some(LeaseAsk { wish, ended }) = charge.lease_ask() {
         if let Some(LeaseWish { terms, demand }) = wish {
