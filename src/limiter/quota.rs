@@ -56,9 +56,10 @@ pub struct QuotaState {
 }
 
 impl QuotaState {
-    /// The hits that all gateways together may get in a [`FILL`].
+    /// The hits that all gateways together may get in a [`FILL`]. What comes back within two seconds goes on with their shares.
     pub const fn capacity(&self) -> u64 {
-        self.rate.saturating_add(self.left.saturating_mul(BURST_FILLS))
+        let saved = self.left.saturating_sub(self.rate / 30);
+        self.rate.saturating_add(saved.saturating_mul(BURST_FILLS))
     }
 }
 

@@ -465,7 +465,7 @@ mod tests {
             let before = self.lease.share();
             let due = self.lease.due(at);
             let taken = store.take(due);
-            let capacity = u64::from(store.rate) + 6 * store.left();
+            let capacity = u64::from(store.rate) + 6 * store.left().saturating_sub(u64::from(store.rate) / 30);
             let fair = fair_share(needs, self.lease.need(), capacity);
             if let Some((share, cost)) = self.lease.answered(taken, store.left(), fair, at) {
                 if store.take(cost).is_some() {
