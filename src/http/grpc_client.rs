@@ -1,5 +1,6 @@
 //! Calls a gRPC service with a stream in each direction: a connection for each call, so that rotated certificates are used.
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
@@ -13,9 +14,9 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::body::Body;
 use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::MetadataMap;
 use tonic::{Status, Streaming};
-use tonic_prost::ProstCodec;
 
 use super::{Connector, ConnectorOptions, Stream};
 use crate::message::url::HttpUrl;
@@ -123,9 +124,45 @@ impl GrpcConnection {
         let requests = futures_util::stream::poll_fn(move |cx| requests.poll_recv(cx));
         let mut request = tonic::Request::new(requests);
         *request.metadata_mut() = MetadataMap::from_headers(self.headers.clone());
-        let codec = ProstCodec::<Q, R>::default();
+        let codec = MessageCodec::<Q, R>(PhantomData);
         let response = grpc.streaming(request, PathAndQuery::from_static(method), codec).await;
         let response = response.map_err(|status| reason(&status))?;
         Ok(GrpcResponses(response.into_inner()))
+    }
+}
+
+/// Requests and responses as protocol buffers.
+struct MessageCodec<Q, R>(PhantomData<(Q, R)>);
+
+impl<Q: Message + 'static, R: Message + Default + 'static> Codec for MessageCodec<Q, R> {
+    type Encode = Q;
+    type Decode = R;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self(PhantomData)
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<Q: Message, R> Encoder for MessageCodec<Q, R> {
+    type Item = Q;
+    type Error = Status;
+
+    fn encode(&mut self, message: Q, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        message.encode(buffer).map_err(|error| Status::internal(error.to_string()))
+    }
+}
+
+impl<Q, R: Message + Default> Decoder for MessageCodec<Q, R> {
+    type Item = R;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<R>, Status> {
+        R::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
     }
 }
