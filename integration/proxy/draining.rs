@@ -173,7 +173,6 @@ fn options(proxy: &str) -> ServerOptions {
         xds: None,
         webhook: None,
         grace: Duration::from_millis(100),
-        handle_signals: false,
     }
 }
 
@@ -183,6 +182,7 @@ fn an_address_in_use_is_known_before_anything_starts() {
     let make_store: MakeStore = Arc::new(|| panic!("no worker is started"));
     let error = start(
         &options(&other.proxy.to_string()),
+        None,
         &other.shared,
         &make_store,
         &Arc::new(Readiness::default()),
@@ -200,8 +200,14 @@ fn a_store_that_cannot_be_made_is_known_at_the_start() {
     let other = Setup::new(WIDE).start("echo");
     let make_store: MakeStore = Arc::new(|| Err("no such store".to_owned()));
     let readiness = Arc::new(Readiness::default());
-    let error =
-        start(&options("127.0.0.1:0"), &other.shared, &make_store, &readiness, Box::new(|_| ReloadOutcome::default()));
+    let error = start(
+        &options("127.0.0.1:0"),
+        None,
+        &other.shared,
+        &make_store,
+        &readiness,
+        Box::new(|_| ReloadOutcome::default()),
+    );
     assert!(matches!(error, Err(ServerError::Worker(reason)) if reason == "no such store"));
 }
 
@@ -215,7 +221,7 @@ fn the_rules_are_looked_at_now_and_then() {
         told.send(forced).unwrap();
         ReloadOutcome::default()
     });
-    let running = start(&options("127.0.0.1:0"), &other.shared, &make_store, &Arc::default(), reload).unwrap();
+    let running = start(&options("127.0.0.1:0"), None, &other.shared, &make_store, &Arc::default(), reload).unwrap();
     assert!(!looks.recv_timeout(PATIENCE).unwrap(), "no signal asked for it");
     running.stop();
     running.join();

@@ -161,11 +161,10 @@ impl Setup {
             xds: None,
             webhook: None,
             grace: self.grace,
-            handle_signals: false,
         };
         let make_store = self.store.unwrap_or_else(|| Arc::new(move || Ok(Store::Memory(memory.clone()))));
         let running =
-            start(&options, &shared, &make_store, &readiness, Box::new(|_| ReloadOutcome::default())).unwrap();
+            start(&options, None, &shared, &make_store, &readiness, Box::new(|_| ReloadOutcome::default())).unwrap();
         Weir {
             grpc: running.address(ListenerKind::Grpc).and_then(ListenAddress::tcp).unwrap(),
             proxy: running.address(ListenerKind::Proxy).and_then(ListenAddress::tcp).unwrap(),

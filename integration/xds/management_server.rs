@@ -53,8 +53,12 @@ impl ManagementServer {
     }
 
     pub(crate) fn start_with(config: Option<Arc<ServerConfig>>) -> Self {
+        Self::start_at("127.0.0.1:0".parse().unwrap(), config)
+    }
+
+    pub(crate) fn start_at(address: SocketAddr, config: Option<Arc<ServerConfig>>) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let listener = runtime.block_on(TcpListener::bind(address)).unwrap();
         let (address, cache) = (listener.local_addr().unwrap(), Arc::<Cache>::default());
         let tls: Tls = Arc::new(Mutex::new(config));
         let (alive, gone) = oneshot::channel::<()>();

@@ -1,5 +1,6 @@
 //! Limits that a management server pushes by xDS.
 
+mod handover;
 pub(crate) mod management_server;
 mod resources;
 

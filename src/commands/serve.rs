@@ -32,14 +32,14 @@ use crate::engine::answer::headers::Generations;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::rules::Rules;
 use crate::http::{AcceptOptions, HttpOptions, UpstreamOptions};
-use crate::limiter;
+use crate::limiter::Shared;
 use crate::listeners::admin::Readiness;
 use crate::listeners::admin::tokens::Tokens;
 use crate::listeners::http::FrontendOptions;
 use crate::listeners::proxy::ProxyOptions;
 use crate::server::compiler::{Compiler, RulesOptions};
-use crate::server::reload::{self, Reloader, seconds};
-use crate::server::{self, MakeStore, ServerOptions};
+use crate::server::reload::{self, ReloadResult, Reloader, seconds};
+use crate::server::{self, MakeStore, OverrideFeed, Process, ServerOptions, XdsClient};
 use crate::store::StorePlan;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::metrics::Metrics;
@@ -193,16 +193,14 @@ pub fn run(args: &Args, notes: &[String], out: &mut dyn Write, err: &mut dyn Wri
     let (accept, gateways, certificates) = args.accept().map_err(Failure::bad_input)?;
     let metrics = args.metrics(&clock, &certificates)?;
     metrics.server.set_files(&loaded.owners);
-    let shared = limiter::Shared::logging(rules, metrics, MemoryStore::new(args.store.max_keys), args.log.denials());
+    let shared = Shared::logging(rules, metrics, MemoryStore::new(args.store.max_keys), args.log.denials());
     let shared = Arc::new(shared.bounded(args.store.key_bounds(&store)).delaying(args.delay.bounds()));
     if let Some(reader) = reloader.take_override_reader() {
         let kept = args.admin.kept_overrides().map_err(Failure::bad_input)?;
         shared.keep_overrides(reader, kept, args.admin.live_overrides.clone(), clock.now());
     }
     let readiness = Arc::new(Readiness::default());
-    if fetch_first(&mut override_feeds, &shared)? | xds_flags::fetch_first(xds.as_mut(), &shared, &readiness)? {
-        reloader.reload(&shared, PollMode::Always);
-    }
+    let process = fetch_rules(&mut override_feeds, xds.as_mut(), &mut reloader, (&shared, &readiness))?;
     let access_log = args.process.access_log(shared.metrics()).map_err(Failure::could_not_start)?;
     let traces = args.traces.start(args.log.log_ids, shared.metrics()).map_err(Failure::usage)?;
 
@@ -228,11 +226,10 @@ pub fn run(args: &Args, notes: &[String], out: &mut dyn Write, err: &mut dyn Wri
         xds,
         webhook,
         grace: args.process.grace,
-        handle_signals: true,
     };
     let make_store: MakeStore = Arc::new(move || Ok(store.open()));
     let reload = reloading::all(reloader, upstream_reloader, certificates, (shared.clone(), readiness.clone()));
-    let running = server::start(&options, &shared, &make_store, &readiness, reload);
+    let running = server::start(&options, Some(process), &shared, &make_store, &readiness, reload);
     running.map_err(Failure::could_not_start)?.join();
     traces.iter().for_each(Traces::finish);
     Ok(ExitCode::Success)
@@ -363,6 +360,23 @@ impl Args {
             limits: self.client_limits.limits(),
         }
     }
+}
+
+/// Puts in force what comes from elsewhere: overrides, and a management server's configuration.
+fn fetch_rules(
+    feeds: &mut [OverrideFeed],
+    xds: Option<&mut XdsClient>,
+    reloader: &mut Reloader,
+    (shared, readiness): (&Shared, &Readiness),
+) -> Result<Process, Failure> {
+    let is_fetched = fetch_first(feeds, shared)?;
+    let mut process = Process::take().map_err(Failure::could_not_start)?;
+    if is_fetched | xds_flags::fetch_first(xds, &mut process, shared, readiness)?
+        && let ReloadResult::Broken(report) = reloader.reload(shared, PollMode::Always)
+    {
+        return Err(report.into());
+    }
+    Ok(process)
 }
 
 /// Returns the value, or adds the mistake to the others.

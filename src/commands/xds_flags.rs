@@ -17,7 +17,7 @@ use crate::listeners::admin::Readiness;
 use crate::listeners::grpc::DEFAULT_MAX_MESSAGE;
 use crate::message::url::HttpUrl;
 use crate::server::compiler::Compiler;
-use crate::server::{XdsClient, XdsOptions};
+use crate::server::{Process, XdsClient, XdsOptions};
 
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Management server")]
@@ -149,13 +149,20 @@ impl XdsArgs {
     }
 }
 
-/// Waits a while for the first configuration, and returns true if it came. Without it the process is not ready, unless it is optional.
+/// Takes over the configuration of the process that hands over, or waits a while for the first one. Returns true if there is one; without
+/// it the process is not ready, unless it is optional.
 pub(super) fn fetch_first(
     xds: Option<&mut XdsClient>,
+    process: &mut Process,
     shared: &Shared,
     readiness: &Readiness,
 ) -> Result<bool, Failure> {
     let Some(xds) = xds else { return Ok(false) };
+    if let Some(inherited) = process.inherited_configuration() {
+        let taken = inherited.map_err(|error| error.to_string()).and_then(|encoded| xds.inherit(&encoded));
+        let failed = |reason| format!("cannot take over the management server's configuration: {reason}");
+        return taken.map(|()| true).map_err(failed).map_err(Failure::could_not_start);
+    }
     let has_come = block_on(xds.fetch_first(shared, readiness)).map_err(Failure::could_not_start)?;
     if xds.is_awaited() {
         readiness.await_configuration();

@@ -1,14 +1,11 @@
 //! The control thread: the admin listener, signals, and the order of start and stop.
 
-use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -17,9 +14,12 @@ use super::handover::hand_over;
 use super::inherited;
 use super::keys::keep_keys;
 use super::override_feed::OverrideFeed;
+use super::process::{SignalAction, Signals, Transition};
+use super::runtime::build_runtime;
 use super::sockets::Sockets;
 use super::webhook::tell_warnings;
-use super::{MakeStore, ServerOptions, StopTokens, build_runtime, supervisor};
+use super::xds::{PushedConfiguration, XdsClient};
+use super::{MakeStore, ServerOptions, StopTokens, supervisor};
 use crate::limiter::Shared;
 use crate::limiter::operator::Operator;
 use crate::limiter::warnings::Warner;
@@ -46,6 +46,7 @@ pub(super) struct Control {
     /// Makes this thread's connection to the store.
     pub(super) make_store: MakeStore,
     pub(super) options: ServerOptions,
+    pub(super) signals: Signals,
     pub(super) readiness: Arc<Readiness>,
     pub(super) stops: StopTokens,
     pub(super) ask_reload: ReloadSender,
@@ -98,7 +99,9 @@ impl Control {
             AbortOnDropHandle::new(tokio::task::spawn_local(running))
         };
         let _feeds: Vec<_> = feeds.into_iter().map(run).collect();
-        let _xds = self.options.xds.take().map(|xds| {
+        let xds = self.options.xds.take();
+        let pushed = xds.as_ref().map(XdsClient::in_force);
+        let _xds = xds.map(|xds| {
             let running = xds.run(self.shared.clone(), self.readiness.clone(), self.ask_reload.clone());
             AbortOnDropHandle::new(tokio::task::spawn_local(running))
         });
@@ -111,13 +114,13 @@ impl Control {
             }
             Ok(Some(AbortOnDropHandle::new(tokio::task::spawn_local(admin.keep_history()))))
         });
-        let started = started.and_then(|history| Ok((history, Signals::new(self.options.handle_signals)?)));
-        let (_history, mut signals) = match started {
-            Ok(started) => started,
+        let _history = match started {
+            Ok(history) => history,
             Err(error) => return report(Err(error)),
         };
+        let mut signals = std::mem::take(&mut self.signals);
         report(Ok(()));
-        match self.until_end(&mut signals).await {
+        match self.until_end(&mut signals, pushed.as_ref()).await {
             End::Stop => self.leave(&mut signals).await,
             // The new process owns the listener now; no probe may see that this one drains.
             End::HandedOver => closing.cancel(),
@@ -153,7 +156,7 @@ impl Control {
     }
 
     /// Handles signals until one ends the process.
-    async fn until_end(&self, signals: &mut Signals) -> End {
+    async fn until_end(&self, signals: &mut Signals, pushed: Option<&PushedConfiguration>) -> End {
         let mut following = interval(FOLLOW_INTERVAL);
         following.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -168,14 +171,14 @@ impl Control {
             if transition == Transition::Stop {
                 return End::Stop;
             }
-            if let Some(end) = self.hand_over(signals).await {
+            if let Some(end) = self.hand_over(signals, pushed.and_then(PushedConfiguration::encoded)).await {
                 return end;
             }
         }
     }
 
-    /// Hands the sockets to a new process. Returns `None` if that fails; then this process goes on unchanged.
-    async fn hand_over(&self, signals: &mut Signals) -> Option<End> {
+    /// Hands the sockets and a pushed configuration to a new process. Returns `None` if that fails; then this process goes on unchanged.
+    async fn hand_over(&self, signals: &mut Signals, configuration: Option<Vec<u8>>) -> Option<End> {
         tracing::info!("handing over to a new process");
         let mut sockets = Vec::new();
         for (number, (listener, of_listener)) in self.sockets.iter().enumerate() {
@@ -189,7 +192,7 @@ impl Control {
                 }
             }
         }
-        let mut handing = std::pin::pin!(hand_over(sockets));
+        let mut handing = std::pin::pin!(hand_over(sockets, configuration));
         loop {
             let transition = tokio::select! {
                 handed = &mut handing => match handed {
@@ -298,49 +301,5 @@ async fn serve_admin(
                 sleep(ACCEPT_PAUSE).await;
             }
         }
-    }
-}
-
-/// A change of the whole process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transition {
-    /// Drain; a second signal cuts off what is left.
-    Stop,
-    HandOver,
-}
-
-/// The action for a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SignalAction {
-    End(Transition),
-    /// Reload the rules and reopen the access log.
-    Reload,
-    /// Reopen the access log.
-    Reopen,
-}
-
-struct Signals(Vec<(Signal, SignalAction)>);
-
-impl Signals {
-    fn new(are_handled: bool) -> io::Result<Self> {
-        let actions = [
-            (SignalKind::terminate(), SignalAction::End(Transition::Stop)),
-            (SignalKind::interrupt(), SignalAction::End(Transition::Stop)),
-            (SignalKind::hangup(), SignalAction::Reload),
-            (SignalKind::user_defined1(), SignalAction::Reopen),
-            (SignalKind::user_defined2(), SignalAction::End(Transition::HandOver)),
-        ];
-        let handled = actions.into_iter().filter(|_| are_handled);
-        handled.map(|(kind, action)| Ok((signal(kind)?, action))).collect::<io::Result<_>>().map(Self)
-    }
-
-    /// Waits for the next signal; forever if signals are not handled.
-    async fn next(&mut self) -> SignalAction {
-        poll_fn(|cx| {
-            let arrived =
-                self.0.iter_mut().find_map(|(signal, action)| signal.poll_recv(cx).is_ready().then_some(*action));
-            arrived.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await
     }
 }

@@ -11,10 +11,10 @@ use std::process::{self, Child, Command, ExitStatus};
 use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{sleep, timeout};
 
-use super::inherited::{READY, READY_NAME, VARIABLE};
+use super::inherited::{CONFIGURATION_NAME, READY, READY_NAME, VARIABLE};
 
 /// The time in which the new process must open its listeners. It only reads the rules, so a process that takes longer hangs.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -28,11 +28,29 @@ const FIRST: i32 = 3;
 /// Starts the binary at this process' path with this process' arguments, waits until it serves, and returns its process id.
 /// After an error, the new process is gone. Each socket comes with its name.
 ///
-/// The path is the one that started this process, so a link to a new version is followed.
-pub(super) async fn hand_over(sockets: Vec<(String, OwnedFd)>) -> Result<u32, String> {
-    let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
-    let mut successor = spawn(sockets, theirs).map_err(|error| format!("it cannot be started: {error}"))?;
-    let answer = timeout(READY_TIMEOUT, hear(ours)).await;
+/// The path is the one that started this process, so a link to a new version is followed. A version that cannot take the pushed
+/// `configuration` does not start.
+pub(super) async fn hand_over(
+    mut sockets: Vec<(String, OwnedFd)>,
+    configuration: Option<Vec<u8>>,
+) -> Result<u32, String> {
+    let pair = || UnixStream::pair().map_err(|error| error.to_string());
+    let (ours, theirs) = pair()?;
+    sockets.push((READY_NAME.to_owned(), theirs.into()));
+    let mut telling = None;
+    if let Some(configuration) = configuration {
+        let (ours, theirs) = pair()?;
+        sockets.push((CONFIGURATION_NAME.to_owned(), theirs.into()));
+        telling = Some((ours, configuration));
+    }
+    let mut successor = spawn(sockets).map_err(|error| format!("it cannot be started: {error}"))?;
+    let told = async {
+        // A new process that does not read it to the end says why by its exit.
+        if let Some((stream, configuration)) = telling {
+            let _ = tell(stream, configuration).await;
+        }
+    };
+    let answer = timeout(READY_TIMEOUT, async { tokio::join!(hear(ours), told).0 }).await;
     match answer {
         Ok(Ok(answer)) if answer == READY => Ok(successor.release()),
         Ok(Ok(_)) => Err(match successor.ended().await {
@@ -44,12 +62,10 @@ pub(super) async fn hand_over(sockets: Vec<(String, OwnedFd)>) -> Result<u32, St
     }
 }
 
-fn spawn(sockets: Vec<(String, OwnedFd)>, ready: UnixStream) -> io::Result<Successor> {
+fn spawn(sockets: Vec<(String, OwnedFd)>) -> io::Result<Successor> {
     let mut arguments = env::args_os();
     let program = arguments.next().ok_or_else(|| io::Error::other("this process does not know its own path"))?;
-    let mut names: Vec<_> = sockets.iter().map(|(name, _)| name.clone()).collect();
-    names.push(READY_NAME.to_owned());
-    let descriptors = sockets.into_iter().map(|(_, descriptor)| descriptor).chain([OwnedFd::from(ready)]);
+    let (names, descriptors): (Vec<_>, Vec<_>) = sockets.into_iter().unzip();
     let mappings = (FIRST..).zip(descriptors).map(|(child_fd, parent_fd)| FdMapping { parent_fd, child_fd }).collect();
     let mut command = Command::new(program);
     command
@@ -63,6 +79,11 @@ fn spawn(sockets: Vec<(String, OwnedFd)>, ready: UnixStream) -> io::Result<Succe
         .map_err(io::Error::other)?;
     // The command owns our copy of the other end and drops it here: otherwise reading would not end.
     command.spawn().map(|child| Successor(Some(child)))
+}
+
+async fn tell(ours: UnixStream, configuration: Vec<u8>) -> io::Result<()> {
+    ours.set_nonblocking(true)?;
+    tokio::net::UnixStream::from_std(ours)?.write_all(&configuration).await
 }
 
 /// Reads until the new process closes its end, or ends.

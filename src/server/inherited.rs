@@ -6,9 +6,10 @@
 //! its parent's.
 
 use std::env;
-use std::io::Write;
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::parent_id;
+use std::time::Duration;
 
 use listenfd::ListenFd;
 use socket2::{Domain, Socket, Type};
@@ -23,6 +24,12 @@ pub(super) const VARIABLE: &str = "WEIR_HANDOVER";
 /// The name of the socket on which the old process waits for [`READY`].
 pub(super) const READY_NAME: &str = "handover";
 
+/// The name of the socket on which the old process sends its pushed configuration.
+pub(super) const CONFIGURATION_NAME: &str = "xds";
+
+/// For each part of that configuration. The old process only writes it.
+const CONFIGURATION_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The new process sends this when its listeners are open.
 pub(super) const READY: &[u8] = b"ready";
 
@@ -32,12 +39,14 @@ enum Meaning {
     /// The place is that among the listeners of this kind.
     Listener(ListenerKind, usize),
     Ready,
+    Configuration,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct InheritedSockets {
     sockets: Vec<(ListenerKind, usize, Socket)>,
     ready: Option<UnixStream>,
+    configuration: Option<UnixStream>,
 }
 
 impl InheritedSockets {
@@ -60,12 +69,8 @@ impl InheritedSockets {
                 Meaning::Listener(listener, number) => {
                     inherited.sockets.push((listener, number, socket(&mut descriptors, place)?));
                 }
-                Meaning::Ready => {
-                    let (family, kind) = (Domain::UNIX.into(), Type::STREAM.into());
-                    inherited.ready = descriptors
-                        .take_custom(place, family, kind, "unix stream socket")
-                        .map_err(|error| error.to_string())?;
-                }
+                Meaning::Ready => inherited.ready = stream(&mut descriptors, place)?,
+                Meaning::Configuration => inherited.configuration = stream(&mut descriptors, place)?,
             }
         }
         Ok(inherited)
@@ -86,6 +91,14 @@ impl InheritedSockets {
             *of == listener && (is_at(address) || (*named == place && !configured.iter().any(is_at)))
         };
         self.sockets.extract_if(.., is_its).map(|(.., socket)| socket).collect()
+    }
+
+    /// Reads the pushed configuration of the Weir that hands over, if it has one.
+    pub(super) fn configuration(&mut self) -> Option<io::Result<Vec<u8>>> {
+        let mut stream = self.configuration.take()?;
+        let mut read = Vec::new();
+        let reading = stream.set_read_timeout(Some(CONFIGURATION_TIMEOUT)).and_then(|()| stream.read_to_end(&mut read));
+        Some(reading.map(|_| read))
     }
 
     /// True if another Weir waits until the listeners are open.
@@ -128,6 +141,7 @@ fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
     let meaning = |name: &str| match name {
         "unknown" | "" => Ok(Meaning::Listener(ListenerKind::Proxy, 0)),
         READY_NAME => Ok(Meaning::Ready),
+        CONFIGURATION_NAME => Ok(Meaning::Configuration),
         _ => {
             let listener = ListenerKind::ALL.into_iter().find(|listener| listener.label() == name);
             let listener = listener.map(|listener| Meaning::Listener(listener, 0));
@@ -139,6 +153,11 @@ fn meanings(names: Option<&str>, count: usize) -> Result<Vec<Meaning>, String> {
         }
     };
     names.into_iter().map(meaning).collect()
+}
+
+fn stream(descriptors: &mut ListenFd, place: usize) -> Result<Option<UnixStream>, String> {
+    let (family, kind) = (Domain::UNIX.into(), Type::STREAM.into());
+    descriptors.take_custom(place, family, kind, "unix stream socket").map_err(|error| error.to_string())
 }
 
 fn socket(descriptors: &mut ListenFd, place: usize) -> Result<Socket, String> {

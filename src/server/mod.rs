@@ -1,6 +1,5 @@
 //! Runs the process: workers, sockets, the admin listener, signals, reload and drain.
 
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -9,12 +8,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use socket2::Socket;
-use tokio::runtime::{Builder, LocalOptions, LocalRuntime};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use self::control::Control;
 use self::inherited::InheritedSockets;
+use self::process::Signals;
 use self::sockets::Sockets;
 use self::worker::Worker;
 use crate::clock::Clock;
@@ -40,7 +39,9 @@ mod inherited;
 mod keys;
 mod listening_socket;
 mod override_feed;
+mod process;
 pub mod reload;
+mod runtime;
 mod sockets;
 mod supervisor;
 mod webhook;
@@ -50,6 +51,7 @@ mod xds;
 pub use error::ServerError;
 pub use listening_socket::ListenAddress;
 pub use override_feed::OverrideFeed;
+pub use process::Process;
 pub use webhook::Webhook;
 pub use xds::{XdsClient, XdsOptions};
 
@@ -93,9 +95,6 @@ pub struct ServerOptions {
     pub webhook: Option<Webhook>,
     /// How long requests in flight may take after that.
     pub grace: Duration,
-    /// Handle the process' signals and use the sockets that it inherited: SIGTERM and SIGINT drain, a second one quits,
-    /// SIGHUP reloads, SIGUSR1 reopens the access log, SIGUSR2 hands over to a new process.
-    pub handle_signals: bool,
 }
 
 /// A running server.
@@ -179,9 +178,11 @@ impl RunningServer {
     }
 }
 
-/// Starts a server. The listeners are open when it returns; after an error, every thread that has started ends.
+/// Starts a server, which handles the signals of the process and uses what it inherited, if that is given. The listeners are open when it
+/// returns; after an error, every thread that has started ends.
 pub fn start(
     options: &ServerOptions,
+    process: Option<Process>,
     shared: &Arc<Shared>,
     make_store: &MakeStore,
     readiness: &Arc<Readiness>,
@@ -189,7 +190,8 @@ pub fn start(
 ) -> Result<RunningServer, ServerError> {
     let workers = options.workers.get();
     shared.metrics().server.workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
-    let mut inherited = if options.handle_signals { InheritedSockets::take()? } else { InheritedSockets::default() };
+    let (signals, mut inherited): (Signals, InheritedSockets) =
+        process.map(|process| (process.signals, process.inherited)).unwrap_or_default();
     let mut bound = BoundSockets::open(options, &mut inherited)?;
     let admin = bound.admin_socket.as_ref().map(TcpListener::local_addr).transpose()?;
     let metrics = bound.metrics_socket.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -220,6 +222,7 @@ pub fn start(
         shared: shared.clone(),
         make_store: make_store.clone(),
         options: options.clone(),
+        signals,
         readiness: readiness.clone(),
         stops: stops.clone(),
         ask_reload,
@@ -371,15 +374,6 @@ fn one_tcp(sockets: &Sockets) -> Result<TcpListener, ServerError> {
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, ServerError> {
     Ok(thread::Builder::new().name(name.to_owned()).spawn(run)?)
-}
-
-/// Threads per runtime that resolve upstreams' names. With tokio's default, a hanging resolver could occupy 512.
-const MAX_BLOCKING_THREADS: usize = 8;
-
-/// Builds a runtime whose tasks stay on this thread, so they share state without locks.
-fn build_runtime() -> io::Result<LocalRuntime> {
-    let mut builder = Builder::new_current_thread();
-    builder.enable_all().max_blocking_threads(MAX_BLOCKING_THREADS).build_local(LocalOptions::default())
 }
 
 /// Reloads at intervals and on request, until all senders are dropped.

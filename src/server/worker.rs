@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::listening_socket::AsyncSocket;
-use super::{MakeStore, ServerOptions, build_runtime};
+use super::runtime::build_runtime;
+use super::{MakeStore, ServerOptions};
 use crate::http::{ConnectionPermit, Stream, serve};
 use crate::limiter::{Limiter, Shared};
 use crate::listeners::Listener;

@@ -13,6 +13,7 @@ use http::{HeaderName, HeaderValue};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+pub(super) use self::in_force::PushedConfiguration;
 use self::messages::{DiscoveryRequest, DiscoveryResponse, METHOD, Node, TYPE_URL};
 use super::compiler::Compiler;
 use crate::config::{Files, Source};
@@ -25,6 +26,7 @@ use crate::listeners::grpc::messages::{Kind, Status, Struct};
 use crate::message::url::HttpUrl;
 use crate::telemetry::metrics::XdsUpdate;
 
+mod in_force;
 mod messages;
 mod resources;
 
@@ -70,8 +72,7 @@ pub struct XdsClient {
     is_optional: bool,
     files: Files,
     compiler: Compiler,
-    /// The version in force; `None` before the first, and empty if the server gives none.
-    accepted: Option<String>,
+    in_force: PushedConfiguration,
     rejected: Option<Rejected>,
 }
 
@@ -113,14 +114,30 @@ impl XdsClient {
             is_optional,
             files,
             compiler,
-            accepted: None,
+            in_force: PushedConfiguration::default(),
             rejected: None,
         }
     }
 
     /// Returns whether the process is not ready before the first configuration has come.
-    pub const fn is_awaited(&self) -> bool {
-        !self.is_optional && self.accepted.is_none()
+    pub fn is_awaited(&self) -> bool {
+        !self.is_optional && !self.in_force.is_there()
+    }
+
+    /// The configuration in force, for a process that takes over.
+    pub(super) fn in_force(&self) -> PushedConfiguration {
+        self.in_force.clone()
+    }
+
+    /// Takes over the configuration of the process that hands over; the next reload puts it in force. The error has the mistakes.
+    pub fn inherit(&self, encoded: &[u8]) -> Result<(), String> {
+        let response = PushedConfiguration::decode(encoded)?;
+        let sources = resources::sources(&response)?;
+        self.compiler.check_pushed(&self.files, sources).map_err(|report| report.to_string())?;
+        let (version, resources) = (&response.version_info, response.resources.len());
+        tracing::info!(version, resources, "taking over the management server's configuration from the old process");
+        self.in_force.set(response);
+        Ok(())
     }
 
     /// Waits a while for the first configuration, so that a process that takes over from another one has its limits. Returns true if
@@ -133,7 +150,7 @@ impl XdsClient {
             Err(_) => format!("no good one came within {FIRST_WAIT:?}"),
         };
         shared.metrics().server.xds_connected(false);
-        let is_there = self.accepted.is_some();
+        let is_there = self.in_force.is_there();
         if !is_there {
             tracing::warn!(server = %self.grpc.url, "starting without the management server's configuration: {reason}");
         }
@@ -174,10 +191,10 @@ impl XdsClient {
         let send = async |request| requests.send(request).await.map_err(|_| "the connection ended".to_owned());
         send(self.request()).await?;
         shared.metrics().server.xds_connected(true);
-        let (server, node, version) = (&self.grpc.url, &self.node.id, self.accepted.as_deref());
+        let (server, node, version) = (&self.grpc.url, &self.node.id, self.in_force.version());
         tracing::info!(%server, node, version, "following the management server");
         // A server that resumes at the accepted version has nothing to say.
-        readiness.xds(self.accepted.is_none().then(|| self.silence()));
+        readiness.xds((!self.in_force.is_there()).then(|| self.silence()));
         let opening = connection.call::<_, DiscoveryResponse>(METHOD, sent);
         let mut responses = self.unless_silent(surroundings, opening).await?;
         loop {
@@ -195,7 +212,7 @@ impl XdsClient {
             }
             let answer = self.take(response, surroundings).await;
             send(answer).await?;
-            if ask_reload.is_none() && self.accepted.is_some() {
+            if ask_reload.is_none() && self.in_force.is_there() {
                 return Ok(());
             }
         }
@@ -204,7 +221,7 @@ impl XdsClient {
     /// Waits for the server, and tells if nothing comes although nothing is in force.
     async fn unless_silent<T>(&self, surroundings: Surroundings<'_>, waiting: impl Future<Output = T>) -> T {
         let mut waiting = pin!(waiting);
-        if self.accepted.is_none() {
+        if !self.in_force.is_there() {
             if let Ok(got) = timeout(SILENCE, &mut waiting).await {
                 return got;
             }
@@ -222,7 +239,7 @@ impl XdsClient {
     /// The subscription, which later requests extend.
     fn request(&self) -> DiscoveryRequest {
         DiscoveryRequest {
-            version_info: self.accepted.clone().unwrap_or_default(),
+            version_info: self.in_force.version().unwrap_or_default(),
             node: Some(self.node.clone()),
             type_url: TYPE_URL.to_owned(),
             ..DiscoveryRequest::default()
@@ -238,12 +255,13 @@ impl XdsClient {
             Ok(sources) => self.apply(sources, surroundings).await,
             Err(reason) => Err(reason),
         };
-        let version = response.version_info;
+        let version = response.version_info.clone();
         let error_detail = match taken {
             Ok(()) => {
                 tracing::info!(version, resources, "the management server's configuration is in force");
                 updates[XdsUpdate::Accepted].inc();
-                (self.accepted, self.rejected) = (Some(version), None);
+                self.in_force.set(response);
+                self.rejected = None;
                 readiness.xds(None);
                 readiness.configured();
                 None

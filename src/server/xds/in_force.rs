@@ -1,0 +1,43 @@
+//! The configuration in force, which a process that takes over inherits.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use prost::Message;
+
+use super::messages::DiscoveryResponse;
+
+/// The last configuration that was accepted. Clones share it.
+#[derive(Clone, Default)]
+pub(in crate::server) struct PushedConfiguration(Arc<Mutex<Option<DiscoveryResponse>>>);
+
+impl PushedConfiguration {
+    /// The version; `None` before the first configuration, and empty if the server gives none.
+    pub(super) fn version(&self) -> Option<String> {
+        self.0.lock().as_ref().map(|response| response.version_info.clone())
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    pub(super) fn set(&self, response: DiscoveryResponse) {
+        *self.0.lock() = Some(response);
+    }
+
+    /// Returns it for the new process. Its length comes first: half a configuration may be a valid one.
+    pub(in crate::server) fn encoded(&self) -> Option<Vec<u8>> {
+        self.0.lock().as_ref().map(Message::encode_length_delimited_to_vec)
+    }
+
+    pub(super) fn decode(encoded: &[u8]) -> Result<DiscoveryResponse, String> {
+        DiscoveryResponse::decode_length_delimited(encoded).map_err(|error| error.to_string())
+    }
+}
+
+impl fmt::Debug for PushedConfiguration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PushedConfiguration").field(&self.version()).finish()
+    }
+}
