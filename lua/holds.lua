@@ -89,7 +89,7 @@ function holding()
       local wait = holds.first - now
       retry = (retry == -1 or retry > wait) and wait or retry
     elseif is_found then
-      return ALLOWED, after, retry, change or level, held
+      return ALLOWED, after, retry, change or level + (position and position.excess or 0), held
     end
     return outcome, after, retry, change, held
   end

@@ -261,7 +261,7 @@ function decided(charge, token, level, position, least, held)
       return UNCHANGED, level, 0, nil
     end
     local left = level + excess - back
-    return ALLOWED, excess > 0 and min(left, capacity) or left, 0, left
+    return ALLOWED, excess > 0 and min(left, charge.burst * token) or left, 0, left
   elseif mode == 'reset' then
     return ALLOWED, least, 0, least
   elseif mode == 'spend_up_to' then

@@ -95,6 +95,18 @@ impl Stores {
         Ok(held)
     }
 
+    /// Plays requests of one charge each. Returns the decisions of both stores, which must be the same.
+    fn agreed(&self, requests: &[Request]) -> Vec<Decision> {
+        let from_redis = self.runtime.block_on(self.ask_redis(requests));
+        let decide = |Request { charges, effective_from, now }: &Request| {
+            let batch = Batch { charges, effective_from: Micros(*effective_from), now: Micros(*now) };
+            self.memory.decide(&batch)
+        };
+        let from_memory: Vec<_> = requests.iter().map(decide).collect();
+        assert_eq!(from_redis, from_memory);
+        from_memory.into_iter().map(|decisions| decisions.unwrap()[0]).collect()
+    }
+
     /// Asks Redis in order. Requests of one instant under the same rules share a call; others wait for its answers, as those of further
     /// calls would be decided in turn.
     async fn ask_redis(&self, requests: &[Request]) -> Vec<Result<Decisions, StoreError>> {
@@ -158,18 +170,20 @@ fn memory_and_redis_agree_on_reservations() {
 fn reservations_of_a_bucket_are_bounded() {
     let server = RedisServer::plain();
     let stores = Stores::new(&server);
-    let requests = holds::many_reservations();
-    let from_redis = stores.runtime.block_on(stores.ask_redis(&requests));
-    let decide = |Request { charges, effective_from, now }: &Request| {
-        let batch = Batch { charges, effective_from: Micros(*effective_from), now: Micros(*now) };
-        stores.memory.decide(&batch)
-    };
-    let from_memory: Vec<_> = requests.iter().map(decide).collect();
-    assert_eq!(from_redis, from_memory);
-    let outcomes = from_memory.iter().map(|decisions| decisions.as_ref().unwrap()[0].outcome);
-    let denied: Vec<usize> =
-        outcomes.enumerate().filter(|(_, outcome)| *outcome == Outcome::Denied).map(|(place, _)| place).collect();
+    let from_memory = stores.agreed(&holds::many_reservations());
+    let is_denied = |place: &usize| from_memory[*place].outcome == Outcome::Denied;
+    let denied: Vec<usize> = (0..from_memory.len()).filter(is_denied).collect();
     assert_eq!(denied, [1_000, 1_002]);
+}
+
+/// The burst is lowered while more than that is used. The end of a hold forgets none of it, and what is given back is the excess first.
+#[test]
+fn a_hold_ends_beside_what_a_lowered_limit_has_in_excess() {
+    let server = RedisServer::plain();
+    let decisions = Stores::new(&server).agreed(&holds::under_lowered_numbers());
+    let told: Vec<_> = decisions.iter().map(|decision| (decision.outcome, decision.remaining)).collect();
+    let allowed = [6, 0, 0, 1].map(|remaining| (Outcome::Allowed, remaining));
+    assert_eq!(told, allowed);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use weir::engine::algorithms::algorithm::Aligned;
 use weir::engine::algorithms::charge::{Bucket, Charge, Input, Mode, Role};
 use weir::engine::algorithms::micros::Micros;
 use weir::engine::algorithms::numbers::Numbers;
@@ -56,4 +57,22 @@ pub(super) fn many_reservations() -> Vec<Request> {
         Request { charges: vec![Charge { input, ..charge }], effective_from: START, now }
     };
     (0..MOST_HOLDS as u64 + 3).map(reserve).collect()
+}
+
+/// Holds four of ten tokens and uses six, and lowers the limit to three. Then the hold ends, and four tokens are given back.
+pub(super) fn under_lowered_numbers() -> Vec<Request> {
+    let id = ReservationId(1);
+    let steps = [
+        (10, 4, Mode::Spend, Some(Reservation::Reserve(id, LONGEST_HOLD))),
+        (10, 6, Mode::Spend, None),
+        (3, 2, Mode::SpendUpTo, Some(Reservation::Commit(id))),
+        (3, 4, Mode::Refund, None),
+    ];
+    let request = |(burst, cost, mode, reservation): (u64, u64, Mode, Option<Reservation>)| {
+        let numbers = Numbers::fixed_window(burst, burst, 60_000_000_000, Aligned::First).unwrap();
+        let input = reservation.map(|reservation| Box::new(Input::Reservation(reservation)));
+        let charge = Charge { input, ..Charge::new(Bucket::new("lowered:numbers", 7), numbers, cost, mode) };
+        Request { charges: vec![charge], effective_from: START, now: START }
+    };
+    steps.map(request).into()
 }
