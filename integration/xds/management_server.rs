@@ -45,6 +45,8 @@ struct Cache {
     changed: watch::Sender<()>,
     /// Ends all streams that began before.
     cut: watch::Sender<()>,
+    /// Sent at once, whatever the client has answered.
+    pushed: watch::Sender<Vec<DiscoveryResponse>>,
 }
 
 impl ManagementServer {
@@ -93,6 +95,18 @@ impl ManagementServer {
     pub(crate) fn set_any(&self, node: &str, version: &str, resources: Vec<Any>) {
         self.cache.snapshots.lock().unwrap().insert(node.to_owned(), (version.to_owned(), resources));
         self.cache.changed.send_replace(());
+    }
+
+    /// Sends responses at once, as a server that waits for no answer: type, version and resources.
+    pub(crate) fn push(&self, responses: impl IntoIterator<Item = (String, String, Vec<Any>)>) {
+        let response = |(number, (type_url, version_info, resources))| DiscoveryResponse {
+            version_info,
+            resources,
+            type_url,
+            nonce: format!("pushed-{number}"),
+            ..DiscoveryResponse::default()
+        };
+        self.cache.pushed.send_replace((0..).zip(responses).map(response).collect::<Vec<_>>());
     }
 
     /// Ends all streams without a word.
@@ -194,6 +208,7 @@ async fn stream(
     responses: mpsc::Sender<Result<DiscoveryResponse, Status>>,
 ) {
     let (mut changed, mut cut) = (cache.changed.subscribe(), cache.cut.subscribe());
+    let mut pushed = cache.pushed.subscribe();
     // The node's id and the version of the request that waits for an answer.
     let (mut node, mut watched, mut nonce) = (String::new(), None, 0_u32);
     loop {
@@ -207,6 +222,14 @@ async fn stream(
                 }
             }
             _ = changed.changed() => {}
+            _ = pushed.changed() => {
+                let all = pushed.borrow_and_update().clone();
+                for response in all {
+                    if responses.send(Ok(response)).await.is_err() {
+                        return;
+                    }
+                }
+            }
             _ = cut.changed() => {
                 let _ = responses.send(Err(Status::unavailable("cut"))).await;
                 return;

@@ -22,6 +22,14 @@ impl PushedConfiguration {
         self.0.lock().is_some()
     }
 
+    /// Returns whether this response has the same version and resources.
+    pub(super) fn is(&self, response: &DiscoveryResponse) -> bool {
+        let is_same = |known: &DiscoveryResponse| {
+            known.version_info == response.version_info && known.resources == response.resources
+        };
+        self.0.lock().as_ref().is_some_and(is_same)
+    }
+
     pub(super) fn set(&self, response: DiscoveryResponse) {
         *self.0.lock() = Some(response);
     }

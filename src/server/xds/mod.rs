@@ -5,18 +5,20 @@
 //! and then the last good one stays in force.
 
 use std::fmt;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 pub(super) use self::in_force::PushedConfiguration;
 use self::messages::{DiscoveryRequest, DiscoveryResponse, METHOD, Node, TYPE_URL};
+use self::rejections::Rejections;
 use super::compiler::Compiler;
-use crate::config::{Files, Source};
+use crate::config::Files;
 use crate::engine::text::quote::{quoted, shown};
 use crate::http::{ConnectorOptions, GrpcClient};
 use crate::limiter::Shared;
@@ -28,6 +30,7 @@ use crate::telemetry::metrics::XdsUpdate;
 
 mod in_force;
 mod messages;
+mod rejections;
 mod resources;
 
 /// How long a start waits for the first configuration, before the listeners open.
@@ -36,9 +39,8 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 /// A stream without a response for so long is silent: the server may not know the node's id.
 const SILENCE: Duration = Duration::from_secs(10);
 
-/// The wait before a version is rejected that was rejected already, which doubles up to the longest. Servers answer a rejection with
-/// the same version at once.
-const REPEATED_REJECTION: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(10)];
+/// After a session of so long, the wait before the next one is the first again.
+const STABLE: Duration = Duration::from_secs(10);
 
 /// `google.rpc.Code.INVALID_ARGUMENT`
 const INVALID_ARGUMENT: i32 = 3;
@@ -73,16 +75,7 @@ pub struct XdsClient {
     files: Files,
     compiler: Compiler,
     in_force: PushedConfiguration,
-    rejected: Option<Rejected>,
-}
-
-/// The last response that was rejected, until another one is accepted.
-#[derive(Clone, Debug)]
-struct Rejected {
-    version: String,
-    reason: String,
-    /// How often in a row.
-    times: u32,
+    rejections: Rejections,
 }
 
 /// What a session reports to.
@@ -94,11 +87,12 @@ struct Surroundings<'a> {
     ask_reload: Option<&'a ReloadSender>,
 }
 
-/// The end of a session.
-struct SessionEnd {
-    reason: String,
-    /// The server had sent something.
-    has_received: bool,
+/// A request that is to be sent to the server. A newer one takes its place.
+struct Answer {
+    request: DiscoveryRequest,
+    due: Instant,
+    /// The version that it rejects.
+    rejected: Option<String>,
 }
 
 impl XdsClient {
@@ -115,7 +109,7 @@ impl XdsClient {
             files,
             compiler,
             in_force: PushedConfiguration::default(),
-            rejected: None,
+            rejections: Rejections::default(),
         }
     }
 
@@ -146,7 +140,7 @@ impl XdsClient {
         let surroundings = Surroundings { shared, readiness, ask_reload: None };
         shared.metrics().server.xds_silent(false);
         let reason = match timeout(FIRST_WAIT, self.session(surroundings)).await {
-            Ok(ended) => ended.reason,
+            Ok(reason) => reason,
             Err(_) => format!("no good one came within {FIRST_WAIT:?}"),
         };
         shared.metrics().server.xds_connected(false);
@@ -163,10 +157,11 @@ impl XdsClient {
         let [first, longest] = self.backoff;
         let mut wait = first;
         loop {
-            let SessionEnd { reason, has_received } = self.session(surroundings).await;
+            let begun = Instant::now();
+            let reason = self.session(surroundings).await;
             shared.metrics().server.xds_connected(false);
             shared.metrics().server.xds_silent(false);
-            wait = if has_received { first } else { wait };
+            wait = if begun.elapsed() < STABLE { wait } else { first };
             let retry = wait.mul_f64(rand::random_range(0.5..1.0));
             tracing::warn!(server = %self.grpc.url, ?retry, "lost the management server: {reason}");
             readiness.xds(Some(format!("{}: {reason}", self.grpc.url)));
@@ -175,21 +170,18 @@ impl XdsClient {
         }
     }
 
-    /// Connects and takes what is sent, until the connection ends or, before the reload thread runs, a configuration was accepted.
-    async fn session(&mut self, surroundings: Surroundings<'_>) -> SessionEnd {
-        let mut has_received = false;
-        let Err(reason) = self.follow(surroundings, &mut has_received).await else {
-            return SessionEnd { reason: "the server ended the stream".to_owned(), has_received };
-        };
-        SessionEnd { reason: cut(reason), has_received }
+    /// Connects and takes what is sent, until the connection ends or, before the reload thread runs, a configuration was accepted. Returns
+    /// why it ended.
+    async fn session(&mut self, surroundings: Surroundings<'_>) -> String {
+        let ended = self.follow(surroundings).await;
+        ended.map_or_else(cut, |()| "the server ended the stream".to_owned())
     }
 
-    async fn follow(&mut self, surroundings: Surroundings<'_>, has_received: &mut bool) -> Result<(), String> {
+    async fn follow(&mut self, surroundings: Surroundings<'_>) -> Result<(), String> {
         let Surroundings { shared, readiness, ask_reload } = surroundings;
         let connection = self.grpc.connect().await?;
         let (requests, sent) = mpsc::channel(1);
-        let send = async |request| requests.send(request).await.map_err(|_| "the connection ended".to_owned());
-        send(self.request()).await?;
+        permit(&requests, Some(Instant::now())).await?.send(self.request());
         shared.metrics().server.xds_connected(true);
         let (server, node, version) = (&self.grpc.url, &self.node.id, self.in_force.version());
         tracing::info!(%server, node, version, "following the management server");
@@ -197,23 +189,37 @@ impl XdsClient {
         readiness.xds((!self.in_force.is_there()).then(|| self.silence()));
         let opening = connection.call::<_, DiscoveryResponse>(METHOD, sent);
         let mut responses = self.unless_silent(surroundings, opening).await?;
+        let (mut has_received, mut is_of_other_type, mut answer) = (false, false, None::<Answer>);
         loop {
-            let response = if *has_received {
-                responses.next().await
-            } else {
-                self.unless_silent(surroundings, responses.next()).await
+            let due = answer.as_ref().map(|answer| answer.due);
+            let response = tokio::select! {
+                biased;
+                permit = permit(&requests, due) => {
+                    let permit = permit?;
+                    if let Some(answer) = answer.take() {
+                        self.tell(&answer);
+                        permit.send(answer.request);
+                    }
+                    if ask_reload.is_none() && self.in_force.is_there() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                response = async {
+                    if has_received {
+                        responses.next().await
+                    } else {
+                        self.unless_silent(surroundings, responses.next()).await
+                    }
+                } => response?,
             };
-            let Some(response) = response? else { return Ok(()) };
-            *has_received = true;
+            let Some(response) = response else { return Ok(()) };
+            has_received = true;
             shared.metrics().server.xds_silent(false);
-            if response.type_url != TYPE_URL {
-                tracing::warn!(type_url = shown(&response.type_url, 200), "ignoring a response of another type");
-                continue;
-            }
-            let answer = self.take(response, surroundings).await;
-            send(answer).await?;
-            if ask_reload.is_none() && self.in_force.is_there() {
-                return Ok(());
+            if response.type_url == TYPE_URL {
+                answer = Some(self.take(response, surroundings).await);
+            } else if !std::mem::replace(&mut is_of_other_type, true) {
+                tracing::warn!(type_url = shown(&response.type_url, 200), "ignoring responses of other types");
             }
         }
     }
@@ -247,61 +253,52 @@ impl XdsClient {
     }
 
     /// Puts a configuration in force. Returns the acknowledgement, or the rejection.
-    async fn take(&mut self, response: DiscoveryResponse, surroundings: Surroundings<'_>) -> DiscoveryRequest {
+    async fn take(&mut self, response: DiscoveryResponse, surroundings: Surroundings<'_>) -> Answer {
         let Surroundings { shared, readiness, .. } = surroundings;
         let updates = &shared.metrics().server.xds_updates;
         let (resources, nonce) = (response.resources.len(), response.nonce.clone());
-        let taken = match resources::sources(&response) {
-            Ok(sources) => self.apply(sources, surroundings).await,
-            Err(reason) => Err(reason),
-        };
+        let taken = if self.in_force.is(&response) { Ok(false) } else { self.apply(&response, surroundings).await };
         let version = response.version_info.clone();
-        let error_detail = match taken {
-            Ok(()) => {
-                tracing::info!(version, resources, "the management server's configuration is in force");
-                updates[XdsUpdate::Accepted].inc();
-                self.in_force.set(response);
-                self.rejected = None;
+        let (now, rejection) = (Instant::now(), taken.map_err(cut));
+        let (due, error_detail) = match rejection {
+            Ok(is_new) => {
+                if is_new {
+                    tracing::info!(version, resources, "the management server's configuration is in force");
+                    updates[XdsUpdate::Accepted].inc();
+                    self.in_force.set(response);
+                    self.rejections = Rejections::default();
+                    readiness.configured();
+                }
                 readiness.xds(None);
-                readiness.configured();
-                None
+                (now, None)
             }
             Err(reason) => {
                 updates[XdsUpdate::Rejected].inc();
-                let reason = cut(reason);
                 readiness.xds(Some(format!("version {} was rejected: {reason}", quoted(&version))));
-                self.reject(version, &reason).await;
-                Some(Status { code: INVALID_ARGUMENT, message: reason })
+                (self.rejections.add(now), Some(Status { code: INVALID_ARGUMENT, message: reason }))
             }
         };
-        DiscoveryRequest { response_nonce: nonce, error_detail, ..self.request() }
+        let rejected = error_detail.is_some().then_some(version);
+        let request = DiscoveryRequest { response_nonce: nonce, error_detail, ..self.request() };
+        Answer { request, due, rejected }
     }
 
-    /// Remembers a rejection, and waits before the same one is sent again.
-    async fn reject(&mut self, version: String, reason: &str) {
-        let is_known = |known: &Rejected| known.version == version && known.reason == reason;
-        let times = self.rejected.as_ref().filter(|known| known.version == version).map_or(1, |known| known.times + 1);
-        if !self.rejected.as_ref().is_some_and(is_known) {
-            tracing::error!(
-                version,
-                "rejecting the management server's configuration, the last good one stays in force: {reason}"
-            );
-        }
-        self.rejected = Some(Rejected { version, reason: reason.to_owned(), times });
-        if times > 1 {
-            let [first, longest] = REPEATED_REJECTION;
-            sleep((first * 2_u32.saturating_pow(times - 2)).min(longest)).await;
+    /// Logs a rejection that is sent now.
+    fn tell(&mut self, answer: &Answer) {
+        if let (Some(version), Some(detail)) = (&answer.rejected, &answer.request.error_detail) {
+            self.rejections.tell(version, &detail.message);
         }
     }
 
-    /// Checks pushed rules with the files, and puts all in force. The error has the mistakes.
-    async fn apply(&self, sources: Vec<Source>, surroundings: Surroundings<'_>) -> Result<(), String> {
+    /// Checks pushed rules with the files, and puts all in force; true, as they are new. The error has the mistakes.
+    async fn apply(&self, response: &DiscoveryResponse, surroundings: Surroundings<'_>) -> Result<bool, String> {
+        let sources = resources::sources(response)?;
         let (compiler, files) = (self.compiler.clone(), self.files.clone());
         let before = files.pushed.get();
         // Takes a second for some ten thousand rules.
         let checked = tokio::task::spawn_blocking(move || compiler.check_pushed(&files, sources)).await;
         checked.map_err(|error| error.to_string())?.map_err(|report| report.to_string())?;
-        let Some(ask_reload) = surroundings.ask_reload else { return Ok(()) };
+        let Some(ask_reload) = surroundings.ask_reload else { return Ok(true) };
         let (reply, outcome) = oneshot::channel();
         let ending = "the process is ending";
         ask_reload.send(Some(reply)).map_err(|_| ending)?;
@@ -312,7 +309,7 @@ impl XdsClient {
                 self.files.pushed.set(before);
                 Err(error)
             }
-            _ => Ok(()),
+            _ => Ok(true),
         }
     }
 }
@@ -321,6 +318,18 @@ impl fmt::Debug for XdsClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("XdsClient").field("server", &self.grpc.url).finish_non_exhaustive()
     }
+}
+
+/// Waits until a request is due and can be sent; without one, forever.
+async fn permit(
+    requests: &mpsc::Sender<DiscoveryRequest>,
+    due: Option<Instant>,
+) -> Result<mpsc::Permit<'_, DiscoveryRequest>, String> {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => pending().await,
+    }
+    requests.reserve().await.map_err(|_| "the connection ended".to_owned())
 }
 
 fn cut(reason: String) -> String {
