@@ -51,7 +51,7 @@ pub use delays::{DEFAULT_MAX_DELAYED, DelayBounds};
 pub use key_bounds::{DEFAULT_MAX_NEW_KEYS, KeyBounds};
 pub use live::KnownOverride;
 use new_keys::RecentKeys;
-pub use quota::{QuotaAnswer, QuotaCall, QuotaDemands, QuotaMember};
+pub use quota::{QuotaAnswer, QuotaCall, QuotaGroups, QuotaMember, QuotaTreatment, QuotaTurn};
 use remembered_denials::RememberedDenials;
 pub use settlement::Settlement;
 use settlement::Settler;

@@ -1,25 +1,31 @@
-//! Tokens for gateways that count requests by themselves, and what each of them needs.
+//! Tokens for gateways that count requests by themselves, and the gateways that share them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use super::decision_request::DecisionRequest;
 use super::{Limiter, LimiterVerdict};
+use crate::clock::micros;
+use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::descriptors::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
-use crate::engine::charging::quota_lease::{FILL, FairShare, QuotaNeed, fair_share};
+use crate::engine::charging::quota_lease::{FILL, QuotaLease, QuotaShare};
+use crate::engine::charging::quota_pool::{QuotaCharge, QuotaPool, QuotaState};
 use crate::engine::deciding::DecisionSubject;
-use crate::engine::deciding::verdict::VerdictKind;
+use crate::engine::deciding::verdict::{LimitDecision, VerdictKind};
 use crate::engine::request::DescriptorEntry;
 use crate::telemetry::metrics::DecisionListener;
 
-/// The time in which gateways may use up what a limit has saved. Their reports come every 5 s.
-const BURST_FILLS: u64 = 6;
+/// The time of the store for each bucket's turn. With more buckets, turns are rarer.
+const TURN_COST: Micros = Micros(500);
+
+/// A store that does not answer for this time has failed. A late answer is no failure yet.
+const UNANSWERED: Micros = Micros(5_000_000);
 
 /// The descriptor of a gateway's bucket, and what is asked of its limits.
 #[derive(Clone, Copy, Debug)]
@@ -44,23 +50,6 @@ pub enum QuotaAnswer {
     Unanswered {
         allows: bool,
     },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuotaState {
-    pub is_taken: bool,
-    /// The hits that are left.
-    pub left: u64,
-    /// The hits that come back in a [`FILL`].
-    pub rate: u64,
-}
-
-impl QuotaState {
-    /// The hits that all gateways together may get in a [`FILL`]. What comes back within two seconds goes on with their shares.
-    pub const fn capacity(&self) -> u64 {
-        let saved = self.left.saturating_sub(self.rate / 30);
-        self.rate.saturating_add(saved.saturating_mul(BURST_FILLS))
-    }
 }
 
 impl Limiter {
@@ -95,17 +84,15 @@ fn answer(decided: &LimiterVerdict, hits: Hits) -> QuotaAnswer {
     let hits = match hits {
         Hits::Take(hits) | Hits::TakeOrDrain(hits) | Hits::GiveBack(hits) => hits.max(1),
     };
-    let mut state: Option<QuotaState> = None;
-    for answer in verdict.enforced() {
-        let Some(numbers) = answer.numbers.as_ref().filter(|numbers| numbers.algorithm().has_tokens()) else {
-            continue;
-        };
-        // A hit may cost several tokens.
-        let cost = (answer.cost / hits).max(1);
-        let (left, rate) = (answer.decision.remaining / cost, per_fill(numbers) / cost);
-        let known = state.get_or_insert(QuotaState { is_taken: verdict.is_allowed(), left, rate });
-        (known.left, known.rate) = (known.left.min(left), known.rate.min(rate));
-    }
+    let states = verdict.enforced().filter_map(|answer| state(answer, hits, verdict.is_allowed()));
+    let state = states.reduce(|one, other| QuotaState {
+        is_taken: one.is_taken,
+        left: one.left.min(other.left),
+        used: one.used.max(other.used),
+        burst: one.burst.min(other.burst),
+        rate: one.rate.min(other.rate),
+        window: one.window.into_iter().chain(other.window).min(),
+    });
     let has_tokens_left = || verdict.binding().is_some_and(|binding| binding.counted_numbers().is_some());
     match (verdict.kind, state) {
         (VerdictKind::Overloaded | VerdictKind::Unavailable, _) => QuotaAnswer::Unanswered { allows: false },
@@ -117,112 +104,198 @@ fn answer(decided: &LimiterVerdict, hits: Hits) -> QuotaAnswer {
     }
 }
 
+/// Returns what a limit has; `None` if it has no tokens.
+fn state(answer: &LimitDecision, hits: u64, is_taken: bool) -> Option<QuotaState> {
+    let numbers = answer.numbers.as_ref().filter(|numbers| numbers.algorithm().has_tokens())?;
+    // A hit may cost several tokens.
+    let cost = (answer.cost / hits).max(1);
+    let decision = &answer.decision;
+    Some(QuotaState {
+        is_taken,
+        left: decision.remaining / cost,
+        used: decision.limit.saturating_sub(decision.remaining) / cost,
+        burst: decision.limit / cost,
+        rate: per_fill(numbers) / cost,
+        window: match numbers.algorithm() {
+            Algorithm::Gcra => None,
+            Algorithm::FixedWindow(_) => decision.reset_after,
+            _ => Some(Micros(numbers.period() / 1_000)),
+        },
+    })
+}
+
 /// The tokens that come back in a [`FILL`].
 fn per_fill(numbers: &Numbers) -> u64 {
     let nanos = u128::from(FILL.0) * 1_000 * u128::from(numbers.count());
     nanos.checked_div(numbers.period().into()).and_then(|rate| u64::try_from(rate).ok()).unwrap_or(0)
 }
 
-/// The time that tokens of one gateway wait for another one. Those that can use them have their turn within a second.
-const POOLED: Duration = Duration::from_secs(2);
+/// The treatment of the requests of a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QuotaTreatment {
+    AllowAll,
+    #[default]
+    DenyAll,
+    Share(QuotaShare),
+}
 
-/// The gateways of all workers, by bucket. Each has a bucket of a stream, which are bounded.
-#[derive(Debug, Default)]
-pub struct QuotaDemands {
-    table: Mutex<HashMap<Arc<str>, QuotaGroup>>,
+/// The buckets of gateways, of all workers. Each has a bucket of a stream, which are bounded.
+#[derive(Debug)]
+pub struct QuotaGroups {
+    start: Instant,
+    table: Mutex<HashMap<Arc<str>, Arc<QuotaGroup>>>,
     next: AtomicU64,
 }
 
 /// The gateways that share a bucket.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct QuotaGroup {
-    needs: HashMap<u64, QuotaNeed>,
-    /// Tokens that were taken from the limits and that no gateway has. The limits' bucket could be too full to take them back.
-    pool: u64,
-    pooled: Option<Instant>,
+    state: Mutex<GroupState>,
 }
 
-/// A gateway among those that share a bucket, until it is dropped.
+#[derive(Debug)]
+struct GroupState {
+    pool: QuotaPool,
+    /// The treatment without a share.
+    treatment: QuotaTreatment,
+    answered: Micros,
+    next_turn: Micros,
+    has_turn: bool,
+}
+
+/// A gateway among those that share a bucket.
 #[derive(Debug)]
 pub struct QuotaMember {
-    demands: Arc<QuotaDemands>,
+    groups: Arc<QuotaGroups>,
+    group: Arc<QuotaGroup>,
     bucket: Arc<str>,
     id: u64,
 }
 
+/// A turn of a group, of which there is one at a time.
+#[derive(Debug)]
+pub struct QuotaTurn<'a> {
+    member: &'a QuotaMember,
+    /// The tokens to take now.
+    pub due: u64,
+}
+
+impl Default for QuotaGroups {
+    fn default() -> Self {
+        Self { start: Instant::now(), table: Mutex::default(), next: AtomicU64::new(0) }
+    }
+}
+
+impl QuotaGroups {
+    /// The time of leases, which no step of the wall clock changes.
+    pub fn now(&self) -> Micros {
+        FILL.after(micros(self.start.elapsed()))
+    }
+
+    pub fn join(groups: &Arc<Self>, bucket: String) -> QuotaMember {
+        let (now, bucket) = (groups.now(), Arc::from(bucket));
+        let id = groups.next.fetch_add(1, Ordering::Relaxed);
+        let mut table = groups.table.lock();
+        let group = table.entry(Arc::clone(&bucket)).or_insert_with(|| Arc::new(QuotaGroup::new(now))).clone();
+        group.state.lock().pool.join(id, now);
+        QuotaMember { groups: groups.clone(), group, bucket, id }
+    }
+}
+
+impl QuotaGroup {
+    fn new(now: Micros) -> Self {
+        let (pool, treatment) = (QuotaPool::default(), QuotaTreatment::default());
+        Self { state: Mutex::new(GroupState { pool, treatment, answered: now, next_turn: now, has_turn: false }) }
+    }
+}
+
 impl QuotaMember {
-    pub fn join(demands: &Arc<QuotaDemands>, bucket: String) -> Self {
-        let member =
-            Self { demands: demands.clone(), bucket: bucket.into(), id: demands.next.fetch_add(1, Ordering::Relaxed) };
-        member
-            .demands
-            .table
-            .lock()
-            .entry(member.bucket.clone())
-            .or_default()
-            .needs
-            .insert(member.id, QuotaNeed::default());
-        member
+    /// Notes what the gateway has let pass and denied since its last report. What it `was_allowed` is charged otherwise.
+    pub fn report(&self, passed: u64, denied: u64, was_allowed: bool) {
+        let now = self.groups.now();
+        let (passed, denied) = if was_allowed { (0, passed.saturating_add(denied)) } else { (passed, denied) };
+        self.group.state.lock().pool.report(self.id, passed, denied, now);
     }
 
-    /// Notes what it needs and has.
-    pub fn note(&self, need: QuotaNeed) {
-        self.with(|group| group.needs.insert(self.id, need));
+    /// The time of the last report.
+    pub fn reported(&self) -> Micros {
+        self.group.state.lock().pool.lease(self.id).map_or(Micros(0), QuotaLease::reported)
     }
 
-    /// Returns its share of what all may get.
-    pub fn share(&self, capacity: u64) -> FairShare {
-        self.with(|group| {
-            let all: Vec<QuotaNeed> = group.needs.values().copied().collect();
-            fair_share(&all, group.needs.get(&self.id).copied().unwrap_or_default(), capacity)
-        })
+    /// The treatment of the gateway's requests.
+    pub fn treatment(&self) -> QuotaTreatment {
+        let state = self.group.state.lock();
+        match state.pool.lease(self.id).map(QuotaLease::share) {
+            Some(share) if share != QuotaShare::NONE => QuotaTreatment::Share(share),
+            _ => state.treatment,
+        }
     }
 
-    /// Takes tokens that others have left, as far as there are as many.
-    pub fn draw(&self, tokens: u64) -> u64 {
-        self.with(|group| {
-            let drawn = group.pool.min(tokens);
-            group.pool -= drawn;
-            drawn
-        })
+    /// Begins a turn if it is time, or if it `is_new`, and no other turn runs.
+    pub fn turn(&self, is_new: bool) -> Option<QuotaTurn<'_>> {
+        let now = self.groups.now();
+        let mut state = self.group.state.lock();
+        if state.has_turn || now < state.next_turn && !is_new {
+            return None;
+        }
+        state.has_turn = true;
+        Some(QuotaTurn { member: self, due: state.pool.due(now) })
     }
 
-    /// Leaves tokens for others. Returns all that there are.
-    pub fn leave(&self, tokens: u64) -> u64 {
-        self.with(|group| {
-            if tokens > 0 {
-                (group.pool, group.pooled) = (group.pool.saturating_add(tokens), Some(Instant::now()));
-            }
-            group.pool
-        })
-    }
-
-    /// Takes out the tokens that no gateway has taken in time, or `all`, for the limits.
-    pub fn unwanted(&self, all: bool) -> u64 {
-        self.with(|group| {
-            let is_old = group.pooled.is_none_or(|pooled| pooled.elapsed() >= POOLED);
-            if is_old || all { std::mem::take(&mut group.pool) } else { 0 }
-        })
-    }
-
-    /// Returns true if no other gateway could take what it leaves.
-    pub fn is_last(&self) -> bool {
-        self.with(|group| group.needs.len() == 1)
-    }
-
-    fn with<T>(&self, change: impl FnOnce(&mut QuotaGroup) -> T) -> T {
-        change(self.demands.table.lock().entry(self.bucket.clone()).or_default())
+    /// Leaves the group. A gateway that goes on with its share until an `end` cannot be told otherwise. Returns the charge that is
+    /// left to make.
+    pub fn leave(&self, end: Option<Micros>) -> Option<QuotaCharge> {
+        let now = self.groups.now();
+        let mut table = self.groups.table.lock();
+        let mut state = self.group.state.lock();
+        let charge = state.pool.leave(self.id, end, now);
+        if state.pool.is_empty() && table.get(&self.bucket).is_some_and(|group| Arc::ptr_eq(group, &self.group)) {
+            table.remove(&self.bucket);
+        }
+        charge
     }
 }
 
 impl Drop for QuotaMember {
     fn drop(&mut self) {
-        let mut table = self.demands.table.lock();
-        if let Some(group) = table.get_mut(&self.bucket) {
-            group.needs.remove(&self.id);
-            if group.needs.is_empty() {
-                table.remove(&self.bucket);
+        self.leave(None);
+    }
+}
+
+impl QuotaTurn<'_> {
+    /// Takes the answer about what was due. Returns the charge for new shares, which [`Self::confirm`] sets.
+    pub fn plan(&self, answer: QuotaAnswer, others: bool) -> Option<QuotaCharge> {
+        let now = self.member.groups.now();
+        let groups = self.member.groups.table.lock().len() as u64;
+        let least_turn = Micros(TURN_COST.0 * groups);
+        let mut state = self.member.group.state.lock();
+        let treatment = match answer {
+            QuotaAnswer::Limited(limits) => {
+                (state.treatment, state.answered) = (QuotaTreatment::DenyAll, now);
+                let charge = state.pool.plan(self.due, limits, others, least_turn, now);
+                state.next_turn = now.after(state.pool.next_turn(now));
+                return charge;
             }
-        }
+            QuotaAnswer::Unanswered { .. } if now.since(state.answered) < UNANSWERED => {
+                state.next_turn = now.after(least_turn.max(Micros(500_000)));
+                return None;
+            }
+            QuotaAnswer::Unlimited | QuotaAnswer::Unanswered { allows: true } => QuotaTreatment::AllowAll,
+            QuotaAnswer::Denied | QuotaAnswer::Unanswered { allows: false } => QuotaTreatment::DenyAll,
+        };
+        state.pool.clear(now);
+        (state.treatment, state.next_turn) = (treatment, now.after(least_turn.max(Micros(500_000))));
+        None
+    }
+
+    pub fn confirm(&self, is_charged: bool) {
+        let now = self.member.groups.now();
+        self.member.group.state.lock().pool.confirm(is_charged, now);
+    }
+}
+
+impl Drop for QuotaTurn<'_> {
+    fn drop(&mut self) {
+        self.member.group.state.lock().has_turn = false;
     }
 }

@@ -12,7 +12,7 @@ use super::bans::UnpostedBans;
 use super::delays::DelayBounds;
 use super::key_bounds::{KeyBounds, limit_keys};
 use super::live::Live;
-use super::quota::QuotaDemands;
+use super::quota::QuotaGroups;
 use super::recording::Recording;
 use super::warnings::WarningQueue;
 use super::would_deny::WouldDenyLists;
@@ -52,7 +52,7 @@ pub struct Shared {
     /// The keys of issuers that are fetched by URL.
     pub(crate) keys: Arc<KeyRing>,
     pub(super) delays: DelayBounds,
-    quota_demands: Arc<QuotaDemands>,
+    quota_groups: Arc<QuotaGroups>,
 }
 
 /// The decisions of one limit so far.
@@ -109,7 +109,7 @@ impl Shared {
             bounds,
             keys: Arc::default(),
             delays: DelayBounds::default(),
-            quota_demands: Arc::default(),
+            quota_groups: Arc::default(),
         }
     }
 
@@ -122,8 +122,8 @@ impl Shared {
         self.given_back.fetch_add(1, Ordering::Release);
     }
 
-    pub const fn quota_demands(&self) -> &Arc<QuotaDemands> {
-        &self.quota_demands
+    pub const fn quota_groups(&self) -> &Arc<QuotaGroups> {
+        &self.quota_groups
     }
 
     #[must_use]

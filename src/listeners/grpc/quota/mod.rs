@@ -1,6 +1,6 @@
 //! The rate limit quota service: Envoys limit by themselves, report what they have let pass, and get shares of the limits.
 //!
-//! Each bucket is decided again every second, so that a reload, an override or a block is known within a second.
+//! Each bucket is decided again twice a second at least, so that a reload, an override or a block is known within a second.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -25,6 +25,7 @@ use super::protocol::{Code, Status, decode, frame, next_message};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::charging::quota_lease::FILL;
 use crate::http::message::{BodyError, BodyStream, Piece, RequestBody};
+use crate::limiter::QuotaTreatment;
 use crate::listeners::admin::Phase;
 use crate::telemetry::metrics::{Metrics, QuotaReport};
 
@@ -39,8 +40,8 @@ const MAX_BUCKETS: usize = 1_000;
 /// Entries of a bucket's id. Rules search all of them, in all orders that fit.
 const MAX_ENTRIES: usize = 16;
 
-/// The time between two decisions on a bucket.
-const TURN: Duration = Duration::from_secs(1);
+/// The time between two looks at all buckets.
+const TURN: Duration = Duration::from_millis(100);
 
 /// The time that the decisions of a turn may take. Those that have waited longest come first.
 const TURN_TIME: Duration = Duration::from_millis(500);
@@ -76,7 +77,7 @@ struct Session {
 impl Envoy {
     pub(super) fn stream_quotas(&self, body: RequestBody, permit: StreamPermit) -> QuotaStream {
         let (limiter, clock) = (self.front.limiter.clone(), self.front.clock.clone());
-        let context = QuotaContext { limiter, clock, start: Instant::now() };
+        let context = QuotaContext { limiter, clock };
         context.metrics().listeners.quota_streams.inc();
         let mut turns = interval(TURN);
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -262,9 +263,11 @@ impl QuotaContext {
             })
         };
         let action = match assignment {
-            Assignment::AllowAll => assigned(Strategy::BlanketRule(BlanketRule::AllowAll.into())),
-            Assignment::DenyAll => assigned(Strategy::BlanketRule(BlanketRule::DenyAll.into())),
-            Assignment::Share(share) => assigned(Strategy::TokenBucket(TokenBucket {
+            Assignment::Treat(QuotaTreatment::AllowAll) => {
+                assigned(Strategy::BlanketRule(BlanketRule::AllowAll.into()))
+            }
+            Assignment::Treat(QuotaTreatment::DenyAll) => assigned(Strategy::BlanketRule(BlanketRule::DenyAll.into())),
+            Assignment::Treat(QuotaTreatment::Share(share)) => assigned(Strategy::TokenBucket(TokenBucket {
                 max_tokens: share.max_tokens,
                 tokens_per_fill: Some(UInt32Value { value: share.tokens_per_fill }),
                 fill_interval: Some(seconds(FILL)),
