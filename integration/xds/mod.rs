@@ -4,6 +4,7 @@ mod handover;
 pub(crate) mod management_server;
 mod pushes;
 mod resources;
+mod starting;
 
 use std::fs;
 use std::ops::Range;
@@ -54,6 +55,15 @@ impl Client {
 
     /// Asks about descriptors, `key=value,key=value`, and returns whether the request may pass.
     fn ask(&mut self, domain: &str, descriptors: &[impl AsRef<str>], hits: Option<u64>) -> bool {
+        self.try_ask(domain, descriptors, hits).unwrap()
+    }
+
+    fn try_ask(
+        &mut self,
+        domain: &str,
+        descriptors: &[impl AsRef<str>],
+        hits: Option<u64>,
+    ) -> Result<bool, tonic::Status> {
         let entry = |entry: &str| {
             let (key, value) = entry.split_once('=').unwrap();
             Entry { key: key.to_owned(), value: value.to_owned() }
@@ -65,8 +75,8 @@ impl Client {
         };
         let descriptors = descriptors.iter().map(|text| descriptor(text.as_ref())).collect();
         let request = RateLimitRequest { domain: domain.to_owned(), descriptors, ..RateLimitRequest::default() };
-        let response = self.runtime.block_on(self.service.should_rate_limit(request)).unwrap();
-        response.into_inner().overall_code() == Code::Ok
+        let response = self.runtime.block_on(self.service.should_rate_limit(request))?;
+        Ok(response.into_inner().overall_code() == Code::Ok)
     }
 
     fn passes(&mut self, domain: &str, descriptor: &str) -> bool {
@@ -241,16 +251,42 @@ fn a_process_waits_for_a_server_that_does_not_know_its_node_and_tells() {
         (503, Some("starting"), Some(&*expected))
     );
     assert_eq!((weir.metric("weir_xds_connected"), weir.metric("weir_xds_silent")), (1, 0));
+    // Envoy decides whether requests pass without an answer.
+    let refused = Client::of(&weir).try_ask("api", &["user=ann"], None).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    assert!(refused.message().contains("no configuration"), "{refused}");
     becomes("silent", 1, || weir.metric("weir_xds_silent"));
     server.set(NODE, "1", &[config("api", vec![descriptor("user", "", 3)])]);
     server.until_accepted("1");
     becomes("ready", 200, || ready(&weir).0);
     assert_eq!((Client::of(&weir).passing("api", "user=ann"), weir.metric("weir_xds_silent")), (3, 0));
 
-    let flags = ["--xds-node-id", "third", "--xds-server", &server.url(), "--xds-optional"];
+    let flags = ["--xds-node-id", "third", "--xds-server", &server.url(), "--xds-optional", "--grpc", "127.0.0.1:0"];
     let optional = Weir::serve("", &flags);
     let (status, page) = ready(&optional);
     assert_eq!((status, page["status"].as_str()), (200, Some("degraded")));
+    assert_eq!(Client::of(&optional).passing("api", "user=ann"), 10);
+}
+
+/// In TLS 1.3, the handshake of the client succeeds without the certificate that the server wants.
+#[test]
+fn a_server_that_refuses_the_connection_is_told_with_what_to_check() {
+    let (authority, config_of_server) = certificates();
+    let server = ManagementServer::start_with(Some(config_of_server));
+    let port = server.address.port();
+    let ca = authority.path("ca.pem");
+    let refused = |url: String, flags: &[&str], parts: &[&str]| {
+        let weir = serve(&url, flags);
+        eventually("the reason", || {
+            let page = ready(&weir).1;
+            let error = page["xds_error"].as_str().unwrap_or_default();
+            parts.iter().all(|part| error.contains(part)).then_some(()).ok_or(page)
+        });
+    };
+    let closed = "the server closed the connection before it answered";
+    let url = format!("https://localhost:{port}");
+    refused(url, &["--xds-ca", ca.to_str().unwrap()], &[closed, "CertificateRequired", "check --xds-cert"]);
+    refused(format!("http://localhost:{port}"), &[], &[closed, "https://"]);
 }
 
 #[test]

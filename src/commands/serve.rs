@@ -200,7 +200,8 @@ pub fn run(args: &Args, notes: &[String], out: &mut dyn Write, err: &mut dyn Wri
         shared.keep_overrides(reader, kept, args.admin.live_overrides.clone(), clock.now());
     }
     let readiness = Arc::new(Readiness::default());
-    let process = fetch_rules(&mut override_feeds, xds.as_mut(), &mut reloader, (&shared, &readiness))?;
+    let fetched = fetch_rules(&mut override_feeds, xds.as_mut(), &mut reloader, (&shared, &readiness))?;
+    let Some(process) = fetched else { return Ok(ExitCode::Success) };
     let access_log = args.process.access_log(shared.metrics()).map_err(Failure::could_not_start)?;
     let traces = args.traces.start(args.log.log_ids, shared.metrics()).map_err(Failure::usage)?;
 
@@ -362,21 +363,26 @@ impl Args {
     }
 }
 
-/// Puts in force what comes from elsewhere: overrides, and a management server's configuration.
+/// Puts in force what comes from elsewhere: overrides, and a management server's configuration. Returns `None` if a signal has ended the
+/// start.
 fn fetch_rules(
     feeds: &mut [OverrideFeed],
     xds: Option<&mut XdsClient>,
     reloader: &mut Reloader,
     (shared, readiness): (&Shared, &Readiness),
-) -> Result<Process, Failure> {
+) -> Result<Option<Process>, Failure> {
     let is_fetched = fetch_first(feeds, shared)?;
     let mut process = Process::take().map_err(Failure::could_not_start)?;
-    if is_fetched | xds_flags::fetch_first(xds, &mut process, shared, readiness)?
+    let Some(is_pushed) = xds_flags::fetch_first(xds, &mut process, shared, readiness)? else {
+        tracing::info!("stopped before the listeners opened");
+        return Ok(None);
+    };
+    if (is_fetched || is_pushed)
         && let ReloadResult::Broken(report) = reloader.reload(shared, PollMode::Always)
     {
         return Err(report.into());
     }
-    Ok(process)
+    Ok(Some(process))
 }
 
 /// Returns the value, or adds the mistake to the others.

@@ -1,9 +1,10 @@
 //! Flags for rules that a management server pushes.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
+use base64::Engine;
+use base64::prelude::{BASE64_STANDARD, BASE64_STANDARD_NO_PAD};
 use http::{HeaderName, HeaderValue};
 
 use super::exit::Failure;
@@ -26,7 +27,7 @@ pub(super) struct XdsArgs {
     /// The URL of a management server that pushes the configuration of envoyproxy/ratelimit by xDS, such as Envoy Gateway's:
     /// `http://HOST:PORT` or `https://HOST:PORT`
     #[arg(long, value_name = "URL", env = "WEIR_XDS_SERVER")]
-    xds_server: Option<HttpUrl>,
+    xds_server: Option<String>,
 
     /// The node id by which the management server knows which configuration to send
     #[arg(long, value_name = "ID", env = "WEIR_XDS_NODE_ID", default_value = "weir")]
@@ -38,7 +39,7 @@ pub(super) struct XdsArgs {
 
     /// A header of the calls to the management server, `name: value`; repeatable
     #[arg(long, value_name = "HEADER", env = "WEIR_XDS_HEADER", value_delimiter = ',')]
-    xds_header: Vec<CallHeader>,
+    xds_header: Vec<String>,
 
     /// A PEM file of certificate authorities for a management server with `https://` [default: the public ones]
     #[arg(long, value_name = "FILE", env = "WEIR_XDS_CA")]
@@ -74,26 +75,24 @@ pub(super) struct XdsArgs {
     xds_optional: bool,
 }
 
-/// A value of `--xds-header`.
-#[derive(Clone, Debug)]
-struct CallHeader(HeaderName, HeaderValue);
-
-impl FromStr for CallHeader {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let help = "write `name: value`";
-        let (name, value) = text.split_once(':').ok_or(help)?;
-        let name: HeaderName = name.trim().to_ascii_lowercase().parse().map_err(|_| help)?;
-        if name.as_str().starts_with("grpc-") || matches!(name.as_str(), "content-type" | "te" | "host" | "connection")
-        {
-            return Err(format!("{} belongs to the protocol", quoted(name.as_str())));
-        }
-        let mut value =
-            HeaderValue::from_str(value.trim()).map_err(|_| "the value has characters that a header cannot have")?;
-        value.set_sensitive(true);
-        Ok(Self(name, value))
+/// Parses a value of `--xds-header`. The error does not show it, as it may be a secret.
+fn call_header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
+    let help = "--xds-header: write `name: value`";
+    let (name, value) = text.split_once(':').ok_or(help)?;
+    let (name, value): (HeaderName, _) = (name.trim().to_ascii_lowercase().parse().map_err(|_| help)?, value.trim());
+    let shown = name.as_str();
+    if shown.starts_with("grpc-") || matches!(shown, "content-type" | "te" | "host" | "connection") {
+        return Err(format!("--xds-header: {} belongs to the protocol", quoted(shown)));
     }
+    if shown.ends_with("-bin")
+        && BASE64_STANDARD.decode(value).or_else(|_| BASE64_STANDARD_NO_PAD.decode(value)).is_err()
+    {
+        return Err(format!("--xds-header: the value of {} is not base64", quoted(shown)));
+    }
+    let wrong = |_| format!("--xds-header: the value of {} has characters that a header cannot have", quoted(shown));
+    let mut value = HeaderValue::from_str(value).map_err(wrong)?;
+    value.set_sensitive(true);
+    Ok((name, value))
 }
 
 fn parse_pair(text: &str) -> Result<(String, String), String> {
@@ -110,7 +109,10 @@ impl XdsArgs {
 
     /// Returns the client, if there is a server. The error names the flag.
     pub(super) fn client(&self, files: &Files, compiler: &Compiler) -> Result<Option<XdsClient>, String> {
-        let Some(url) = self.xds_server.clone() else { return Ok(None) };
+        let Some(url) = &self.xds_server else { return Ok(None) };
+        // The URL is not shown: it may have a password.
+        let help = "--xds-server: write `http://HOST:PORT` or `https://HOST:PORT`, without a user";
+        let url: HttpUrl = url.parse().map_err(|_| help)?;
         if !matches!(url.target.as_str(), "/" | "") {
             return Err(format!("--xds-server {url}: remove the path, the method has its own"));
         }
@@ -124,7 +126,7 @@ impl XdsArgs {
             url,
             node_id: self.xds_node_id.clone(),
             metadata: self.xds_node_metadata.clone(),
-            headers: self.xds_header.iter().map(|CallHeader(name, value)| (name.clone(), value.clone())).collect(),
+            headers: self.xds_header.iter().map(|text| call_header(text)).collect::<Result<_, _>>()?,
             tls,
             backoff: [self.xds_backoff, self.xds_max_backoff.max(self.xds_backoff)],
             max_message: usize::try_from(self.xds_max_message).unwrap_or(usize::MAX),
@@ -150,20 +152,26 @@ impl XdsArgs {
 }
 
 /// Takes over the configuration of the process that hands over, or waits a while for the first one. Returns true if there is one; without
-/// it the process is not ready, unless it is optional.
+/// it the process is not ready, unless it is optional. `None` means that a signal has ended the start.
 pub(super) fn fetch_first(
     xds: Option<&mut XdsClient>,
     process: &mut Process,
     shared: &Shared,
     readiness: &Readiness,
-) -> Result<bool, Failure> {
-    let Some(xds) = xds else { return Ok(false) };
+) -> Result<Option<bool>, Failure> {
+    let Some(xds) = xds else { return Ok(Some(false)) };
     if let Some(inherited) = process.inherited_configuration() {
         let taken = inherited.map_err(|error| error.to_string()).and_then(|encoded| xds.inherit(&encoded));
         let failed = |reason| format!("cannot take over the management server's configuration: {reason}");
-        return taken.map(|()| true).map_err(failed).map_err(Failure::could_not_start);
+        return taken.map(|()| Some(true)).map_err(failed).map_err(Failure::could_not_start);
     }
-    let has_come = block_on(xds.fetch_first(shared, readiness)).map_err(Failure::could_not_start)?;
+    let fetching = async {
+        tokio::select! {
+            has_come = xds.fetch_first(shared, readiness) => Some(has_come),
+            () = process.stopped() => None,
+        }
+    };
+    let has_come = block_on(fetching).map_err(Failure::could_not_start)?;
     if xds.is_awaited() {
         readiness.await_configuration();
     }

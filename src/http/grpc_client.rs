@@ -1,5 +1,6 @@
 //! Calls a gRPC service with a stream in each direction: a connection for each call, so that rotated certificates are used.
 
+use std::error::Error;
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -18,8 +19,11 @@ use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::MetadataMap;
 use tonic::{Status, Streaming};
 
-use super::{Connector, ConnectorOptions, Stream};
+use super::{Connector, ConnectorFlags, ConnectorOptions, Stream};
 use crate::message::url::HttpUrl;
+
+/// For the reason why a connection has ended, once its call has.
+const REASON_DEADLINE: Duration = Duration::from_secs(1);
 
 /// For the lookup of the name, the connection and the handshakes.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
@@ -45,7 +49,10 @@ pub struct GrpcConnection {
     origin: Uri,
     headers: HeaderMap,
     max_message: usize,
-    _driver: AbortOnDropHandle<()>,
+    /// Drives the connection, and ends with the reason for its end.
+    driver: AbortOnDropHandle<String>,
+    /// Advice in case the server closes it.
+    advice: String,
 }
 
 impl GrpcClient {
@@ -73,18 +80,24 @@ impl GrpcClient {
         let handshake = builder.keep_alive_while_idle(true).handshake(TokioIo::new(stream)).await;
         let (sender, connection) = handshake.map_err(|error| format!("HTTP/2: {error}"))?;
         let driver = tokio::spawn(async {
-            // The call that is open on it gets the error.
-            let _ = connection.await;
+            connection.await.err().map_or_else(|| "without a reason".to_owned(), |error| with_sources(&error))
         });
         let scheme = if *is_tls { "https" } else { "http" };
         let origin = format!("{scheme}://{authority}").parse().map_err(|error| format!("{error}"))?;
         let headers = self.headers.iter().cloned().collect();
+        let advice = if *is_tls {
+            let ConnectorFlags { certificate, .. } = self.tls.flags;
+            format!("check {certificate}, and that the server trusts its authority")
+        } else {
+            "it may need https://".to_owned()
+        };
         Ok(GrpcConnection {
             sender,
             origin,
             headers,
             max_message: self.max_message,
-            _driver: AbortOnDropHandle::new(driver),
+            driver: AbortOnDropHandle::new(driver),
+            advice,
         })
     }
 }
@@ -100,6 +113,20 @@ impl<R> GrpcResponses<R> {
     }
 }
 
+/// An error with its causes, without those that its text has already.
+fn with_sources(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        source = error.source();
+    }
+    text
+}
+
 fn reason(status: &Status) -> String {
     format!("{:?}: {}", status.code(), status.message())
 }
@@ -107,7 +134,11 @@ fn reason(status: &Status) -> String {
 impl GrpcConnection {
     /// Calls a method, and returns the stream of its responses, which may begin only with the first of them. The error is the server's
     /// reason, or that the connection ended.
-    pub async fn call<Q, R>(&self, method: &'static str, mut requests: Receiver<Q>) -> Result<GrpcResponses<R>, String>
+    pub async fn call<Q, R>(
+        &mut self,
+        method: &'static str,
+        mut requests: Receiver<Q>,
+    ) -> Result<GrpcResponses<R>, String>
     where
         Q: Message + Default + 'static,
         R: Message + Default + 'static,
@@ -126,8 +157,22 @@ impl GrpcConnection {
         *request.metadata_mut() = MetadataMap::from_headers(self.headers.clone());
         let codec = MessageCodec::<Q, R>(PhantomData);
         let response = grpc.streaming(request, PathAndQuery::from_static(method), codec).await;
-        let response = response.map_err(|status| reason(&status))?;
-        Ok(GrpcResponses(response.into_inner()))
+        match response {
+            Ok(response) => Ok(GrpcResponses(response.into_inner())),
+            Err(status) => Err(self.refusal(&status).await),
+        }
+    }
+
+    /// Returns why there is no response. In TLS 1.3, a server refuses a client's certificate only after the handshake, and the call hears
+    /// no more than that it was cancelled.
+    async fn refusal(&mut self, status: &Status) -> String {
+        if status.code() != tonic::Code::Cancelled {
+            return reason(status);
+        }
+        match timeout(REASON_DEADLINE, &mut self.driver).await {
+            Ok(Ok(why)) => format!("the server closed the connection before it answered ({why}); {}", self.advice),
+            _ => reason(status),
+        }
     }
 }
 

@@ -27,6 +27,18 @@ impl Process {
         Ok(Self { signals, inherited })
     }
 
+    /// Waits for a signal to stop, during the start.
+    pub async fn stopped(&mut self) {
+        loop {
+            match self.signals.next().await {
+                SignalAction::End(Transition::Stop) => return,
+                SignalAction::End(Transition::HandOver) => tracing::warn!("ignoring SIGUSR2: this process is starting"),
+                // The files are read again at the end of the start, and the access log is not open yet.
+                SignalAction::Reload | SignalAction::Reopen => {}
+            }
+        }
+    }
+
     /// Returns the pushed configuration of the Weir that hands over, if it has one.
     pub fn inherited_configuration(&mut self) -> Option<io::Result<Vec<u8>>> {
         self.inherited.configuration()

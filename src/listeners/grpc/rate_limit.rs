@@ -127,6 +127,10 @@ impl Envoy {
         call: &CallContext<'_>,
         active: &mut ActiveRequest,
     ) -> Result<LimiterVerdict, Status> {
+        if self.readiness.awaits_configuration() {
+            let why = "no configuration has come from the management server yet";
+            return Err(Status::new(Code::Unavailable, why));
+        }
         let asked =
             DecisionRequest::new(DecisionSubject::Descriptors(question), DecisionListener::RateLimit, call.start);
         let patience = match question.purpose {

@@ -179,7 +179,7 @@ impl XdsClient {
 
     async fn follow(&mut self, surroundings: Surroundings<'_>) -> Result<(), String> {
         let Surroundings { shared, readiness, ask_reload } = surroundings;
-        let connection = self.grpc.connect().await?;
+        let mut connection = self.grpc.connect().await?;
         let (requests, sent) = mpsc::channel(1);
         permit(&requests, Some(Instant::now())).await?.send(self.request());
         shared.metrics().server.xds_connected(true);
