@@ -32,6 +32,7 @@ limits:
   Even: { match: { domain: even }, by: { descriptor: user }, burst: 1000, count: 10, period: 1s }
   Window: { match: { domain: window }, by: { descriptor: user }, count: 1000, period: 1m, algorithm: fixed_window }
   Two: { match: { domain: two }, by: { descriptor: user }, rates: [{ count: 1000, period: 1m }, { count: 500, period: 1h }] }
+  Local: { match: { domain: local }, by: { descriptor: user }, burst: 1000, on_store_error: local }
   Log: { match: { domain: log }, by: { descriptor: user }, count: 5, period: 1m, algorithm: sliding_log }
 ";
 
@@ -273,4 +274,10 @@ async fn without_a_store_nothing_is_held_and_nothing_is_settled() {
     let request = CommitRequest { domain, descriptors, reservation_id: held, actual_amount: 1 };
     let status = caller.call::<_, CommitResponse>("Commit", request).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "the caller may try again");
+    // Without an id nobody could end a hold, so reports are all that counts.
+    let caller = Caller::to(weir.listener("grpc"), "local").await;
+    let passed = caller.try_reserve("a", 700, 60).await.unwrap();
+    assert_eq!((passed.code, passed.reservation_id.as_str()), (1, ""), "on_store_error: local");
+    assert_eq!((caller.commit("", 600).await, caller.left().await), (false, 400));
+    assert_eq!(caller.reserve(401, 60).await, None);
 }

@@ -1,11 +1,21 @@
 //! Reservations: the charges of a plan that hold tokens, or settle what is held.
 
-use crate::engine::algorithms::charge::{Input, Mode};
+use crate::engine::algorithms::charge::{Charge, Input, Mode};
 use crate::engine::algorithms::decision::Decisions;
 use crate::engine::algorithms::reservation::Reservation;
 use crate::engine::charging::algorithm_input::UnsupportedOperation;
 use crate::engine::charging::plan::Plan;
 use crate::engine::limit::rules::Rules;
+
+impl Charge {
+    /// Makes what would reserve tokens ask whether they are there: without an id nobody could end the hold.
+    pub(crate) fn hold_nothing(&mut self) {
+        if matches!(self.reservation(), Some(Reservation::Reserve(..))) {
+            self.input = None;
+            self.take_nothing();
+        }
+    }
+}
 
 impl Plan {
     /// Makes all charges part of a reservation.

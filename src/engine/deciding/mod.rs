@@ -117,6 +117,7 @@ impl Deciding {
             };
             charge.origin.is_local = policy == StoreErrorPolicy::Local;
             if charge.origin.is_local {
+                charge.hold_nothing();
                 counting.push(charge.clone());
             } else {
                 failure.add(charge.origin, policy == StoreErrorPolicy::Deny && !is_denied);
