@@ -234,7 +234,7 @@ function algorithm.decide(key, charge)
   end
   local ends = reset(charge, position, after)
   if bucket.full_in and not change then
-    retry, ends = full_after(bucket.full_in, charge, outcome, retry, ends)
+    retry, ends = full_after(bucket.full_in, charge, outcome, retry, ends, held)
   end
   return outcome, max(charge.burst - held - after, 0), retry, ends, change, details
 end

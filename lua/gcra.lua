@@ -55,7 +55,7 @@ function algorithm.decide(key, charge)
   local remaining, reset = ((charge.burst - held) * token - after) / token, time_for(after, charge.parameters)
   remaining = remaining - remaining % 1
   if bucket.full_in and not change then
-    retry, reset = full_after(bucket.full_in, charge, outcome, retry, reset)
+    retry, reset = full_after(bucket.full_in, charge, outcome, retry, reset, held)
   end
   return outcome, remaining > 0 and remaining or 0, retry, reset, change, details
 end

@@ -105,7 +105,8 @@ function holding()
       holds = without(holds, nil, true)
     end
     holds = holds or { held = 0, first = 0, last = 0, count = 0, entries = '' }
-    local ending = now + hold.ttl
+    -- The sum may not fit into 2^53.
+    local ending = min(now + hold.ttl, EXACT - 1)
     bucket.holds = {
       held = holds.held + charge.cost, first = holds.first == 0 and ending or min(holds.first, ending),
       last = max(holds.last, ending), count = holds.count + 1,

@@ -66,11 +66,12 @@ local function follow_a_change(from, since)
 end
 
 -- The waits of a charge that has changed nothing, if the bucket is full after `wait`: before it would fit, and until it is full.
-local function full_after(wait, charge, outcome, retry, reset)
+-- Tokens may be `held` beyond that.
+local function full_after(wait, charge, outcome, retry, reset, held)
   -- It answers as the spend would, which writes its own numbers.
   if charge.mode == 'check' and charge.cost > 0 and outcome <= ALLOWED and not charge.look then
     return retry, reset
-  elseif charge.cost <= charge.burst and (retry == -1 or retry > wait) then
+  elseif charge.cost <= charge.burst - (held or 0) and (retry == -1 or retry > wait) then
     retry = wait
   end
   return retry, (reset == -1 or reset > wait) and wait or reset

@@ -70,6 +70,7 @@ impl Raised {
             quota: None,
             slot: None,
             taken: None,
+            held: 0,
             effective_from: 0,
             now,
         };
@@ -159,6 +160,14 @@ impl Picture for Raised {
 
     fn take_up_to(&mut self, tokens: u64) {
         self.level.take_up_to(tokens);
+    }
+
+    fn settle(&mut self, tokens: u64) {
+        self.level.settle(tokens);
+    }
+
+    fn fill(&mut self) {
+        self.level.fill();
     }
 
     fn give_back(&mut self, tokens: u64) {

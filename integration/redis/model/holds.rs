@@ -1,13 +1,15 @@
-//! Reservations in random traces: memory and the scripts agree.
+//! Reservations in random traces, and what a bucket holds as naively as possible.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use weir::engine::algorithms::algorithm::Aligned;
 use weir::engine::algorithms::charge::{Bucket, Charge, Input, Mode, Role};
-use weir::engine::algorithms::micros::Micros;
+use weir::engine::algorithms::decision::Outcome;
+use weir::engine::algorithms::micros::{EXACT, Micros};
 use weir::engine::algorithms::numbers::Numbers;
 use weir::engine::algorithms::reservation::{LONGEST_HOLD, MOST_HOLDS, Reservation, ReservationId};
 
+use super::reference::{Again, Outlook, What};
 use super::traces::{Request, START, Trace, traces};
 
 /// A trace, and which of its charges make and settle reservations: an id, and for how many microseconds.
@@ -15,6 +17,81 @@ use super::traces::{Request, START, Trace, traces};
 pub(super) struct HeldTrace {
     pub(super) trace: Trace,
     marks: Vec<Option<(u128, Option<u64>)>>,
+}
+
+/// The time after its end in which a hold can still be settled.
+const LATE: u64 = 600_000_000;
+
+/// The holds of a bucket: their ids, ends and tokens, which are 0 from the first write after the end.
+#[derive(Clone, Default)]
+pub(super) struct Holds(Vec<(ReservationId, u64, u64)>);
+
+impl Holds {
+    /// The tokens that are held now.
+    pub(super) fn held(&self, now: u64) -> u64 {
+        self.0.iter().filter(|(_, end, _)| *end > now).map(|(.., tokens)| tokens).sum()
+    }
+
+    /// The tokens that others hold than the reservation that a charge settles.
+    pub(super) fn held_beside(&self, charge: &Charge, now: u64) -> u64 {
+        let own = self.own(charge, now).filter(|(_, end, _)| *end > now);
+        self.held(now) - own.map_or(0, |(.., tokens)| tokens)
+    }
+
+    /// The end of the first hold.
+    pub(super) fn first(&self, now: u64) -> Option<u64> {
+        self.0.iter().filter(|(_, end, tokens)| *end > now && *tokens > 0).map(|(_, end, _)| *end).min()
+    }
+
+    /// The hold that a charge settles, if it is known.
+    fn own(&self, charge: &Charge, now: u64) -> Option<(ReservationId, u64, u64)> {
+        let Some(Reservation::Commit(id)) = charge.reservation() else { return None };
+        self.0.iter().copied().find(|(other, ..)| *other == id).filter(|(_, end, _)| end + LATE > now)
+    }
+
+    /// The result of a charge that settles a reservation. It never denies, and does nothing to one that is unknown.
+    pub(super) fn settled(&self, charge: &Charge, now: u64) -> Option<Outlook> {
+        let Some(Reservation::Commit(_)) = charge.reservation() else { return None };
+        let is_known = self.own(charge, now).is_some();
+        let (outcome, what) =
+            if is_known { (Outcome::Allowed, What::Settled(charge.cost)) } else { (Outcome::Unchanged, What::Nothing) };
+        Some(Outlook { outcome, what, is_written: is_known, again: Again::AtOnce })
+    }
+
+    /// No hold is longer than an hour, also after the clock has stepped back.
+    pub(super) fn redate(&mut self, now: u64) {
+        if self.0.iter().any(|(_, end, _)| *end > now + LONGEST_HOLD.0) {
+            self.refresh(now);
+        }
+    }
+
+    fn refresh(&mut self, now: u64) {
+        self.0.retain(|(_, end, _)| end + LATE > now);
+        for (_, end, tokens) in &mut self.0 {
+            *end = (*end).min(now + LONGEST_HOLD.0);
+            *tokens = if *end > now { *tokens } else { 0 };
+        }
+    }
+
+    /// The bucket is written with a charge.
+    pub(super) fn write(&mut self, charge: &Charge, now: u64) {
+        let reservation = charge.reservation();
+        let has_ended = self.0.iter().any(|(_, end, tokens)| *end <= now && *tokens > 0);
+        if has_ended || matches!(reservation, Some(Reservation::Commit(_))) {
+            self.refresh(now);
+        }
+        match reservation {
+            // Elevated numbers know no holds.
+            None if !charge.keeps_level() => self.0.clear(),
+            None => {}
+            Some(Reservation::Reserve(id, span)) => self.0.push((id, (now + span.0).min(EXACT - 1), charge.cost)),
+            Some(Reservation::Commit(id)) => self.0.retain(|(other, ..)| *other != id),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
 pub(super) fn held_traces() -> impl Strategy<Value = HeldTrace> {

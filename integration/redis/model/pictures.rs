@@ -28,6 +28,8 @@ pub(super) struct Level {
     taken: Option<u64>,
     /// When nothing is used any more, by the numbers of the last write.
     forgotten: Option<u64>,
+    /// The tokens that reservations hold.
+    held: u64,
 }
 
 /// Returns whether the rules changed to the numbers of a question after this date. Calls bring theirs in no order.
@@ -184,7 +186,7 @@ impl Level {
         }
         let changed = changed(question, self.since);
         let Question { numbers, effective_from, now, taken, .. } = question;
-        let (effective_from, now, taken) = (*effective_from, *now, *taken);
+        let (effective_from, now, taken, held) = (*effective_from, *now, *taken, question.held);
         let capacity = u128::from(numbers.burst()) * parts(numbers).0;
         let is_even = numbers.windows().is_none();
         // A writer after these numbers took effect may know newer ones.
@@ -206,7 +208,16 @@ impl Level {
             None => {
                 let back = parts(numbers).1 * u128::from(instant - from);
                 let used = used.saturating_sub(back);
-                Self { numbers: Some(numbers.clone()), since: instant, instant, used, length: 0, taken, forgotten }
+                Self {
+                    numbers: Some(numbers.clone()),
+                    since: instant,
+                    instant,
+                    used,
+                    length: 0,
+                    taken,
+                    forgotten,
+                    held,
+                }
             }
             Some(windows) => {
                 let first = window_start(windows, anchor, from);
@@ -217,9 +228,15 @@ impl Level {
                     Windows::Calendar(calendar) => calendar.length(calendar.number(Micros(since))),
                     Windows::First(_) | Windows::Clock(_) => 0,
                 };
-                Self { numbers: Some(numbers.clone()), since, instant, used, length, taken, forgotten }
+                Self { numbers: Some(numbers.clone()), since, instant, used, length, taken, forgotten, held }
             }
         };
+    }
+
+    /// All tokens that are not held.
+    fn capacity(&self) -> u128 {
+        let numbers = self.numbers();
+        u128::from(numbers.burst().saturating_sub(self.held)) * parts(numbers).0
     }
 
     /// Sets what is used. From here on it counts by the numbers at hand.
@@ -249,7 +266,7 @@ impl Picture for Level {
 
     fn room(&self, later: u64) -> u64 {
         let token = parts(self.numbers()).0;
-        let room = (u128::from(self.numbers().burst()) * token).saturating_sub(self.used(later));
+        let room = self.capacity().saturating_sub(self.used(later));
         u64::try_from(room / token).unwrap()
     }
 
@@ -260,8 +277,16 @@ impl Picture for Level {
     /// All that remains may be parts of a token.
     fn take_up_to(&mut self, tokens: u64) {
         let token = parts(self.numbers()).0;
-        let capacity = u128::from(self.numbers().burst()) * token;
-        self.set(self.used.max(capacity.min(self.used + u128::from(tokens) * token)));
+        self.set(self.used.max(self.capacity().min(self.used + u128::from(tokens) * token)));
+    }
+
+    fn settle(&mut self, tokens: u64) {
+        self.take_up_to(tokens);
+        self.forgotten = None;
+    }
+
+    fn fill(&mut self) {
+        self.since = self.instant;
     }
 
     fn give_back(&mut self, tokens: u64) {

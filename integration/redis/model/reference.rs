@@ -13,8 +13,10 @@ use weir::engine::algorithms::charge::{Charge, Elevated, Mode, Slot};
 use weir::engine::algorithms::decision::{Decision, Decisions, Detail, Elevation, Outcome};
 use weir::engine::algorithms::micros::{EXACT, Micros};
 use weir::engine::algorithms::numbers::Numbers;
+use weir::engine::algorithms::reservation::Reservation;
 
 use super::elevated::{Activations, Raised};
+use super::holds::Holds;
 use super::pictures::{Log, Sliding, Slots};
 
 /// Longer than any finite wait: the longest are below 2^53 microseconds.
@@ -23,6 +25,7 @@ const NEVER: u64 = 1 << 55;
 #[derive(Default)]
 pub(super) struct Reference {
     histories: HashMap<String, Vec<Event>>,
+    holds: HashMap<String, Holds>,
     quotas: Quotas,
 }
 
@@ -39,6 +42,8 @@ pub(super) struct Question {
     pub(super) slot: Option<Slot>,
     /// The date of what is refunded, if known.
     pub(super) taken: Option<u64>,
+    /// The tokens that reservations of others hold.
+    pub(super) held: u64,
     pub(super) effective_from: u64,
     pub(super) now: u64,
 }
@@ -56,6 +61,10 @@ pub(super) enum What {
     Raised(u64),
     RaisedUpTo(u64),
     TakenUpTo(u64),
+    /// At the end of a hold, which is written in any case.
+    Settled(u64),
+    /// Full, and known only for its holds.
+    Full,
     GivenBack(u64),
     Denied(u64),
     Reset,
@@ -112,6 +121,14 @@ pub(super) trait Picture: Clone + Default + PartialEq {
             self.take(taken);
         }
     }
+    /// Takes the tokens, or all that are left, and counts by the numbers at hand in any case.
+    fn settle(&mut self, _tokens: u64) {
+        panic!("there are no reservations");
+    }
+    /// A full bucket is dated, although no window of it has begun.
+    fn fill(&mut self) {
+        panic!("there are no reservations");
+    }
     /// Refunds what it can: the youngest first, or those taken at a date first.
     fn give_back(&mut self, tokens: u64);
     /// Returns whether everything is refunded and nothing is left to know.
@@ -147,6 +164,14 @@ impl Reference {
         now: u64,
         claimed: &[Decision],
     ) -> Decisions {
+        for charge in charges {
+            self.holds.entry(charge.bucket.key.clone()).or_default().redate(now);
+        }
+        // Elevated numbers know no holds.
+        let holds = |holds: &HashMap<String, Holds>, charge: &Charge| {
+            holds.get(&charge.bucket.key).filter(|_| charge.keeps_level()).cloned().unwrap_or_default()
+        };
+        let before = self.holds.clone();
         let question = |charge: &Charge, quotas: &Quotas| {
             let slot = charge.slot();
             let effective_from = effective_from.max(charge.changed.0);
@@ -157,6 +182,7 @@ impl Reference {
                 quota: key_of(charge).map(|key| quotas.get(&key).copied().unwrap_or_default()),
                 slot,
                 taken,
+                held: holds(&before, charge).held_beside(charge, now),
                 effective_from,
                 now,
             }
@@ -173,6 +199,7 @@ impl Reference {
         for charge in charges {
             let question = question(charge, &asked);
             let (outlook, quota) = self.of_kind(charge, &question, Task::Foresee).outlook();
+            let outlook = holds(&before, charge).settled(charge, now).unwrap_or(outlook);
             asked.extend(key_of(charge).zip(quota));
             questions.push(question);
             outlooks.push(outlook);
@@ -184,6 +211,7 @@ impl Reference {
         {
             let counts = counts_denied(charge) && matches!(charge.mode, Mode::Spend | Mode::SpendOnly);
             outlook.is_written &= counts || outlook.outcome != Outcome::Allowed && charge.numbers.is_slots();
+            questions[place].held = holds(&before, charge).held(now);
             if outlook.outcome == Outcome::Allowed {
                 counted[place] = counts && charge.cost > 0;
                 (outlook.outcome, outlook.again) = (Outcome::Unchanged, Again::AtOnce);
@@ -194,15 +222,30 @@ impl Reference {
         let asked = charges.iter().zip(questions);
         for (place, (((charge, asked), outlook), claimed)) in asked.zip(&outlooks).zip(claimed).enumerate() {
             let task = Task::Answer(outlook, claimed, counted[place]);
-            let (decision, detail, is_clear) = self.of_kind(charge, &asked, task).answer();
+            let (mut decision, detail, mut is_clear) = self.of_kind(charge, &asked, task).answer();
+            if decision.is_short() && charge.cost <= charge.numbers.burst() {
+                let first = holds(&before, charge).first(now).map(|end| Micros(end - now));
+                decision.retry_after = decision.retry_after.into_iter().chain(first).min();
+            }
             if outlook.is_written {
+                let mut what = outlook.what;
+                if matches!(charge.reservation(), Some(Reservation::Reserve(..))) {
+                    what = What::Nothing;
+                    let untouched = Outlook { what, ..*outlook };
+                    (.., is_clear) = self.of_kind(charge, &asked, Task::Answer(&untouched, claimed, false)).answer();
+                }
                 // Those that only checked do not count.
                 let (_, quota) = self.of_kind(charge, &question(charge, &self.quotas), Task::Foresee).outlook();
                 self.quotas.extend(key_of(charge).zip(quota));
                 let history = self.histories.entry(charge.bucket.key.clone()).or_default();
-                history.push(Event { question: asked, what: outlook.what });
+                let held = self.holds.entry(charge.bucket.key.clone()).or_default();
+                held.write(charge, now);
                 if is_clear {
                     history.clear();
+                    what = What::Full;
+                }
+                if !is_clear || !held.is_empty() {
+                    history.push(Event { question: asked, what });
                 }
             }
             decisions.push(decision);
@@ -329,6 +372,8 @@ fn apply(picture: &mut impl Picture, what: What) {
             picture.take_up_to(tokens);
         }
         What::TakenUpTo(tokens) => picture.take_up_to(tokens),
+        What::Settled(tokens) => picture.settle(tokens),
+        What::Full => picture.fill(),
         What::GivenBack(tokens) => picture.give_back(tokens),
         What::Denied(tokens) => picture.deny(tokens),
         What::Reset => picture.give_back(u64::MAX),

@@ -70,14 +70,14 @@ impl Decision {
         Micros(self.delay.into())
     }
 
-    /// Shortens the waits of a charge that has changed nothing: the bucket is full after `wait`.
-    pub(super) fn full_after(&mut self, wait: Micros, charge: &Charge) {
+    /// Shortens the waits of a charge that has changed nothing: the bucket is full after `wait`, but for tokens that are `held`.
+    pub(super) fn full_after(&mut self, wait: Micros, held: u64, charge: &Charge) {
         // It answers as the spend would, which writes its own numbers.
         if charge.mode == Mode::Check && charge.cost > 0 && self.outcome == Outcome::Allowed {
             return;
         }
         let no_later = |span: Option<Micros>| Some(span.map_or(wait, |span| span.min(wait)));
-        if charge.cost <= charge.numbers.burst() {
+        if charge.cost <= charge.numbers.burst().saturating_sub(held) {
             self.retry_after = no_later(self.retry_after);
         }
         self.reset_after = no_later(self.reset_after);

@@ -87,7 +87,7 @@ pub(super) fn decide(
     let (active, triggered) = (bucket.is_active(), bucket.is_active() && !was_active);
     if let (Some(at), None, false, true) = (forgotten, &after, triggered, kept.is_some()) {
         let wait = at.since(bucket.instant);
-        decision.full_after(wait, charge);
+        decision.full_after(wait, 0, charge);
         if spends && charge.cost > 0 && is_short {
             let instant = bucket.instant.after(wait);
             let shared = bucket.shared.map(|shared| shared.at(instant));

@@ -9,7 +9,7 @@ use std::fmt;
 use super::charge::Charge;
 use super::decision::{Attempt, Outcome};
 use super::level::{Level, LevelChange};
-use super::micros::Micros;
+use super::micros::{EXACT, Micros};
 use super::state::{BucketState, Edit, NeedsRedis, decide_level_beside, peek};
 
 /// The longest time for which tokens are held, in microseconds.
@@ -112,7 +112,7 @@ pub(super) fn decide(
             if running().count() >= MOST_HOLDS {
                 held = charge.numbers.burst();
             }
-            HoldChange::Add(Hold { id, end: now.after(span), tokens: charge.cost })
+            HoldChange::Add(Hold { id, end: now.after(span).min(Micros(EXACT - 1)), tokens: charge.cost })
         }
         Some(Reservation::Commit(id)) => {
             let Some(own) = holds.iter().find(|hold| hold.id == id).filter(|hold| hold.is_known(now)) else {

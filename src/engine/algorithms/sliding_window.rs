@@ -223,7 +223,7 @@ pub(super) fn decide(
     (found.previous, found.current) = (found.previous.min(held), found.current.min(held));
     let (mut decision, after) = usage::decide(found, &charge.numbers, charge);
     if let (Some(_), Some(at), None) = (window, forgotten, &after) {
-        decision.full_after(at.since(found.at), charge);
+        decision.full_after(at.since(found.at), 0, charge);
     }
     let edit = after.map(|after| (after.previous + after.current > 0).then_some(after));
     Attempt { counts_denied: charge.counts_denied(), ..Attempt::new(decision, edit).told(charge, found.at) }

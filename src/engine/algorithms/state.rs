@@ -77,7 +77,7 @@ pub(super) fn decide_level_beside(
         Some(windows) => fixed_window::decide((level, held), charge, windows, now, effective_from),
     };
     if let (Some(level), Some(at), LevelChange::Keep) = (level, forgotten, change) {
-        decision.full_after(at.since(level.since.max(now)), charge);
+        decision.full_after(at.since(level.since.max(now)), held, charge);
     }
     (decision, change)
 }
