@@ -23,6 +23,15 @@ impl<'a> Environment<'a> {
         (self.variable)(name).filter(|value| !value.is_empty())
     }
 
+    /// The value, which another setting needs.
+    pub(super) fn needed(&mut self, name: &str, other: &str) -> Option<String> {
+        let value = self.given(name);
+        if value.is_none() {
+            self.mistakes.push(format!("{name}: it is needed for {other}"));
+        }
+        value
+    }
+
     /// The value, or the default.
     pub(super) fn text(&self, name: &str) -> String {
         self.given(name).unwrap_or_else(|| default_of(name).to_owned())
@@ -58,6 +67,15 @@ impl<'a> Environment<'a> {
         let value = self.given(name)?;
         if duration::parse(&value).is_err() {
             self.wrong(name, "expected a duration such as `10s`");
+        }
+        Some(value)
+    }
+
+    /// The duration, if it is set; it is a mistake if it is 0.
+    pub(super) fn timeout(&mut self, name: &str) -> Option<String> {
+        let value = self.duration(name)?;
+        if duration::parse(&value) == Ok(0) {
+            self.wrong(name, "expected a duration longer than 0");
         }
         Some(value)
     }

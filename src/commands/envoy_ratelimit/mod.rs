@@ -3,11 +3,13 @@
 //! A typed flag or a `WEIR_*` variable overrides them, as it overrides the file of `--config`.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::fs::DirEntry;
+use std::path::{Path, PathBuf};
 
 use self::environment::Environment;
 use self::settings::{Effect, GROUPS};
 use super::values::typed_flag;
+use crate::engine::text::quote::quoted;
 
 mod environment;
 mod redis;
@@ -46,9 +48,6 @@ pub(super) fn expand(
     let mut environment = Environment::new(&variable);
     let flags = flags(&mut environment);
     let notes = remaining(&mut environment);
-    if !environment.mistakes.is_empty() {
-        return Err(environment.mistakes.join("\nerror: "));
-    }
     let is_set = |flag: &str| {
         let name = format!("WEIR_{}", flag.to_ascii_uppercase().replace('-', "_"));
         variable(&name).is_some()
@@ -57,8 +56,14 @@ pub(super) fn expand(
     // Certificates for a Redis of REDIS_URL are of no use to another store.
     let keeps_store = !is_given("store");
     let is_kept = |flag: &str| !is_given(flag) && (keeps_store || !flag.starts_with("store-"));
-    let added: Vec<OsString> =
-        flags.into_iter().filter(|(flag, _)| is_kept(flag)).map(|(flag, value)| argument(flag, &value)).collect();
+    let kept: Vec<_> = flags.into_iter().filter(|(flag, _)| is_kept(flag)).collect();
+    for (_, folder) in kept.iter().filter(|(flag, _)| *flag == "envoy-ratelimit-config") {
+        environment.mistakes.extend(unread(Path::new(folder)));
+    }
+    if !environment.mistakes.is_empty() {
+        return Err(environment.mistakes.join("\nerror: "));
+    }
+    let added: Vec<OsString> = kept.iter().map(|(flag, value)| argument(flag, value)).collect();
     arguments.splice(2..2, added);
     Ok(Expanded { arguments, notes })
 }
@@ -66,6 +71,21 @@ pub(super) fn expand(
 fn argument(flag: &str, value: &str) -> OsString {
     let is_switch = flag == "xds-optional";
     OsString::from(if is_switch { format!("--{flag}") } else { format!("--{flag}={value}") })
+}
+
+/// Returns a mistake for each file of a directory, and each directory in it, that only envoyproxy/ratelimit reads.
+fn unread(folder: &Path) -> Vec<String> {
+    let list = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let is_hidden = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
+        entries.filter(|entry| !is_hidden(entry)).map(|entry| entry.path()).collect()
+    };
+    let is_read = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+    let is_unread = |path: &PathBuf| if path.is_dir() { !list(path).is_empty() } else { !is_read(path) };
+    let why = "Weir reads only files that end in `.yaml` or `.yml`, and no directory below";
+    let mut unread: Vec<_> = list(folder).into_iter().filter(is_unread).collect();
+    unread.sort_unstable();
+    unread.iter().map(|path| format!("RUNTIME_ROOT: {} is not read: {why}", quoted(&path.to_string_lossy()))).collect()
 }
 
 /// Returns the flags and their values.
@@ -79,16 +99,17 @@ fn flags(environment: &mut Environment<'_>) -> Vec<(&'static str, String)> {
         None => set("grpc", environment.address("GRPC_HOST", "GRPC_PORT")),
     }
     set("grpc-max-connection-age", environment.duration("GRPC_MAX_CONNECTION_AGE"));
-    set("grpc-max-connection-age-grace", environment.duration("GRPC_MAX_CONNECTION_AGE_GRACE"));
+    set("grpc-max-connection-age-grace", environment.timeout("GRPC_MAX_CONNECTION_AGE_GRACE"));
     if environment.is_true("GRPC_SERVER_USE_TLS") {
-        set("grpc-tls-cert", environment.given("GRPC_SERVER_TLS_CERT"));
-        set("grpc-tls-key", environment.given("GRPC_SERVER_TLS_KEY"));
+        set("grpc-tls-cert", environment.needed("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_USE_TLS"));
+        set("grpc-tls-key", environment.needed("GRPC_SERVER_TLS_KEY", "GRPC_SERVER_USE_TLS"));
         set("grpc-tls-client-ca", environment.given("GRPC_CLIENT_TLS_CACERT"));
     }
-    set("log", environment.given("LOG_LEVEL").map(|level| level_of(&level).to_owned()));
-    set("log-format", environment.given("LOG_FORMAT").map(|format| format.to_ascii_lowercase()));
+    set("log", log_level(environment));
+    let format = |format: String| if format.eq_ignore_ascii_case("json") { "json" } else { "text" };
+    set("log-format", environment.given("LOG_FORMAT").map(|given| format(given).to_owned()));
     set("store-prefix", environment.given("CACHE_KEY_PREFIX"));
-    set("store-timeout", environment.duration("REDIS_TIMEOUT"));
+    set("store-timeout", environment.timeout("REDIS_TIMEOUT"));
     set("near-limit", near_limit(environment));
     set("headers", Some(headers(environment).to_owned()));
     set("shadow", environment.is_true("SHADOW_MODE").then(|| "true".to_owned()));
@@ -145,8 +166,8 @@ fn rules(environment: &mut Environment<'_>, flags: &mut Vec<(&'static str, Strin
         set("xds-ca", environment.given("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"));
         set("xds-server-name", environment.given("CONFIG_GRPC_XDS_SERVER_TLS_SAN"));
     }
-    set("xds-backoff", environment.duration("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"));
-    set("xds-max-backoff", environment.duration("XDS_CLIENT_BACKOFF_MAX_INTERVAL"));
+    set("xds-backoff", environment.timeout("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"));
+    set("xds-max-backoff", environment.timeout("XDS_CLIENT_BACKOFF_MAX_INTERVAL"));
     set("xds-max-message", environment.given("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"));
     let waits = environment.is_true("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED");
     if environment.is_true("FORCE_START_WITHOUT_INITIAL_CONFIG") && !waits {
@@ -154,11 +175,16 @@ fn rules(environment: &mut Environment<'_>, flags: &mut Vec<(&'static str, Strin
     }
 }
 
-fn level_of(level: &str) -> &str {
-    match level.to_ascii_lowercase().as_str() {
-        "panic" | "fatal" => "error",
-        "warning" => "warn",
-        _ => level,
+fn log_level(environment: &mut Environment<'_>) -> Option<String> {
+    let level = environment.given("LOG_LEVEL")?.to_ascii_lowercase();
+    match level.as_str() {
+        "panic" | "fatal" => Some("error".to_owned()),
+        "warning" => Some("warn".to_owned()),
+        "error" | "warn" | "info" | "debug" | "trace" => Some(level),
+        _ => {
+            environment.wrong("LOG_LEVEL", "expected panic, fatal, error, warn, info, debug or trace");
+            None
+        }
     }
 }
 

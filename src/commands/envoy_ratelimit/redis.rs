@@ -5,7 +5,11 @@ use crate::message::percent;
 
 /// Adds the flags of the store. Its URL, with the password in it, stays inside the process.
 pub(super) fn flags(environment: &mut Environment<'_>, flags: &mut Vec<(&'static str, String)>) {
-    let has_tls = environment.is_true("REDIS_TLS") || environment.text("REDIS_SOCKET_TYPE") == "tls";
+    let socket = environment.text("REDIS_SOCKET_TYPE");
+    if !["unix", "tcp", "tls"].contains(&socket.as_str()) {
+        environment.wrong("REDIS_SOCKET_TYPE", "expected tcp, tls or unix");
+    }
+    let has_tls = environment.is_true("REDIS_TLS") || socket == "tls";
     let Some(store) = url(environment, has_tls) else { return };
     flags.push(("store", store));
     if has_tls {
@@ -33,7 +37,11 @@ fn url(environment: &mut Environment<'_>, has_tls: bool) -> Option<String> {
             Some(format!("{scheme}://{credentials}{rest}"))
         }
         "SINGLE" if environment.text("REDIS_SOCKET_TYPE") == "unix" => {
-            let path = servers.trim_start_matches('/');
+            let Some(path) = servers.strip_prefix('/') else {
+                let why = "REDIS_URL: expected the path of a socket, as REDIS_SOCKET_TYPE is unix; a server needs tcp";
+                environment.mistakes.push(why.into());
+                return None;
+            };
             let query = match (user.is_empty(), password.is_empty()) {
                 (_, true) => String::new(),
                 (true, false) => format!("?pass={password}"),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs;
 
 use super::settings::Group;
 use super::*;
@@ -38,7 +39,8 @@ const BECOME: &[(&[&str], &[&str])] = &[
     ),
     (&["GRPC_SERVER_USE_TLS=0", "GRPC_SERVER_TLS_CERT=/c"], &[]),
     (&["LOG_LEVEL=warning"], &["--log=warn"]),
-    (&["LOG_LEVEL=INFO", "LOG_FORMAT=JSON"], &["--log=INFO", "--log-format=json"]),
+    (&["LOG_LEVEL=INFO", "LOG_FORMAT=JSON"], &["--log=info", "--log-format=json"]),
+    (&["LOG_LEVEL=Fatal", "LOG_FORMAT=other"], &["--log=error", "--log-format=text"]),
     (&["CONFIG_TYPE=FILE"], &[]),
     (
         &["RUNTIME_ROOT=/data", "RUNTIME_SUBDIRECTORY=ratelimit", "RUNTIME_APPDIRECTORY=rules"],
@@ -218,6 +220,22 @@ fn mistakes_name_the_setting_and_no_secret() {
             &["GRPC_MAX_CONNECTION_AGE=1 hour"],
             "GRPC_MAX_CONNECTION_AGE: expected a duration such as `10s`, found `1 hour`",
         ),
+        (
+            &["GRPC_MAX_CONNECTION_AGE_GRACE=0"],
+            "GRPC_MAX_CONNECTION_AGE_GRACE: expected a duration longer than 0, found `0`",
+        ),
+        (&["REDIS_TIMEOUT=0s"], "REDIS_TIMEOUT: expected a duration longer than 0, found `0s`"),
+        (
+            &["GRPC_SERVER_USE_TLS=true"],
+            "GRPC_SERVER_TLS_CERT: it is needed for GRPC_SERVER_USE_TLS\nerror: GRPC_SERVER_TLS_KEY: it is needed for \
+             GRPC_SERVER_USE_TLS",
+        ),
+        (&["LOG_LEVEL=loud"], "LOG_LEVEL: expected panic, fatal, error, warn, info, debug or trace, found `loud`"),
+        (&["REDIS_SOCKET_TYPE=udp"], "REDIS_SOCKET_TYPE: expected tcp, tls or unix, found `udp`"),
+        (
+            &["REDIS_URL=:secret@redis:6379"],
+            "REDIS_URL: expected the path of a socket, as REDIS_SOCKET_TYPE is unix; a server needs tcp",
+        ),
         (&["CONFIG_TYPE=file"], "CONFIG_TYPE: expected FILE or GRPC_XDS_SOTW, found `file`"),
         (&["REDIS_TYPE=PROXY"], "REDIS_TYPE: expected SINGLE, SENTINEL or CLUSTER, found `PROXY`"),
         (
@@ -243,6 +261,34 @@ fn mistakes_name_the_setting_and_no_secret() {
     }
     let both = expanded(&["BACKEND_TYPE=memcache", "PORT=x"]).unwrap_err();
     assert!(both.contains("PORT: ") && both.contains("\nerror: BACKEND_TYPE: "), "{both}");
+}
+
+/// envoyproxy/ratelimit reads all files below its directory.
+#[test]
+fn files_that_only_it_reads_are_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let rules = root.path().join("config");
+    for folder in ["config/empty", "config/team", "config/..2026"] {
+        fs::create_dir_all(root.path().join(folder)).unwrap();
+    }
+    let variable = format!("RUNTIME_ROOT={}", root.path().display());
+    for name in ["a.yaml", "b.yml", ".hidden", "..2026/c"] {
+        fs::write(rules.join(name), "").unwrap();
+    }
+    assert!(expanded(&[&variable]).is_ok());
+    for name in ["web", "team/c.yaml"] {
+        fs::write(rules.join(name), "").unwrap();
+    }
+    let why = "is not read: Weir reads only files that end in `.yaml` or `.yml`, and no directory below";
+    let expected = ["team", "web"].map(|name| format!("RUNTIME_ROOT: `{}` {why}", rules.join(name).display()));
+    assert_eq!(expanded(&[&variable]).unwrap_err(), expected.join("\nerror: "));
+    // Weir's own flag comes first.
+    let environment = |name: &str| match name {
+        "RUNTIME_ROOT" => Some(root.path().display().to_string()),
+        "WEIR_ENVOY_RATELIMIT_CONFIG" => Some("/other".to_owned()),
+        _ => None,
+    };
+    assert!(expand(vec!["ratelimit".into()], environment).is_ok());
 }
 
 #[test]
