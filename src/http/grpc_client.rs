@@ -164,9 +164,10 @@ impl GrpcConnection {
     }
 
     /// Returns why there is no response. In TLS 1.3, a server refuses a client's certificate only after the handshake, and the call hears
-    /// no more than that it was cancelled.
+    /// no more than that it was cancelled, or that its channel is closed.
     async fn refusal(&mut self, status: &Status) -> String {
-        if status.code() != tonic::Code::Cancelled {
+        // What the server itself answers has no cause here.
+        if status.source().is_none() {
             return reason(status);
         }
         match timeout(REASON_DEADLINE, &mut self.driver).await {
