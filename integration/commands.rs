@@ -446,12 +446,12 @@ fn shells_complete_commands_and_flags() {
         assert!(script.contains("simulate") && script.contains("envoy-ratelimit-config"), "{shell}: {script}");
     }
     check(&["completions", "ksh"], 2);
-    // What bash offers for `weir serve --envoy-r`.
+    // What bash offers for `weir serve --envoy-ratelimit-c`.
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("weir.bash");
     std::fs::write(&script, check(&["completions", "bash"], 0)).unwrap();
-    let ask = "source \"$1\" && COMP_WORDS=(weir serve --envoy-r) COMP_CWORD=2 && \
-        _weir weir --envoy-r serve && echo \"${COMPREPLY[@]}\"";
+    let ask = "source \"$1\" && COMP_WORDS=(weir serve --envoy-ratelimit-c) COMP_CWORD=2 && \
+        _weir weir --envoy-ratelimit-c serve && echo \"${COMPREPLY[@]}\"";
     let told = finish(Command::new("bash").args(["--norc", "-c", ask, "bash"]).arg(&script));
     assert_eq!(told.text(), "--envoy-ratelimit-config\n");
 }

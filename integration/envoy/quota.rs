@@ -299,6 +299,10 @@ async fn blocks_and_overrides_are_told_without_a_report() {
     send("PUT", "/overrides/Web:x", r#"{"unlimited": true}"#).await;
     envoy.until("x", |told| *told == ALLOW).await;
     send("PUT", "/overrides/Web:x", r#"{"burst": 2, "count": 1, "period": "1h"}"#).await;
+    // What it had comes back with a report.
+    envoy.until("x", |told| *told == DENY).await;
+    sleep(Duration::from_millis(600)).await;
+    envoy.report("web", vec![usage(&[("name", "x")], 0, 1)]);
     envoy.until("x", |told| matches!(told, Told::Tokens(..=2, _))).await;
     send("DELETE", "/overrides/Web:x", "").await;
     envoy.until("x", |told| matches!(told, Told::Tokens(3.., _))).await;

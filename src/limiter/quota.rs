@@ -15,14 +15,15 @@ use crate::engine::algorithms::micros::Micros;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::charging::descriptors::{Descriptor, DescriptorMode, DescriptorRequest, Hits};
 use crate::engine::charging::quota_lease::{FILL, QuotaLease, QuotaShare};
-use crate::engine::charging::quota_pool::{QuotaCharge, QuotaPool, QuotaState};
+use crate::engine::charging::quota_pool::{LONGEST_TURN, QuotaCharge, QuotaPool, QuotaState, SHORTEST_TURN};
 use crate::engine::deciding::DecisionSubject;
 use crate::engine::deciding::verdict::{LimitDecision, VerdictKind};
 use crate::engine::request::DescriptorEntry;
 use crate::telemetry::metrics::DecisionListener;
 
-/// The time of the store for each bucket's turn. With more buckets, turns are rarer.
+/// The time for the turn of a bucket, and for each of its gateways. With more of them, turns are rarer.
 const TURN_COST: Micros = Micros(500);
+const MEMBER_COST: Micros = Micros(20);
 
 /// A store that does not answer for this time has failed. A late answer is no failure yet.
 const UNANSWERED: Micros = Micros(5_000_000);
@@ -92,6 +93,7 @@ fn answer(decided: &LimiterVerdict, hits: Hits) -> QuotaAnswer {
         burst: one.burst.min(other.burst),
         rate: one.rate.min(other.rate),
         window: one.window.into_iter().chain(other.window).min(),
+        refills: one.refills || other.refills,
     });
     let has_tokens_left = || verdict.binding().is_some_and(|binding| binding.counted_numbers().is_some());
     match (verdict.kind, state) {
@@ -121,6 +123,7 @@ fn state(answer: &LimitDecision, hits: u64, is_taken: bool) -> Option<QuotaState
             Algorithm::FixedWindow(_) => decision.reset_after,
             _ => Some(Micros(numbers.period() / 1_000)),
         },
+        refills: !matches!(numbers.algorithm(), Algorithm::FixedWindow(_)),
     })
 }
 
@@ -145,12 +148,17 @@ pub struct QuotaGroups {
     start: Instant,
     table: Mutex<HashMap<Arc<str>, Arc<QuotaGroup>>>,
     next: AtomicU64,
+    members: AtomicU64,
 }
 
 /// The gateways that share a bucket.
 #[derive(Debug)]
 struct QuotaGroup {
     state: Mutex<GroupState>,
+    /// A turn is due from this time on, in microseconds of [`QuotaGroups::now`].
+    next_turn: AtomicU64,
+    /// Other treatments than before have other numbers.
+    version: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -159,7 +167,8 @@ struct GroupState {
     /// The treatment without a share.
     treatment: QuotaTreatment,
     answered: Micros,
-    next_turn: Micros,
+    /// The time of the last turn that has set the treatment; `None` before it.
+    turned: Option<Micros>,
     has_turn: bool,
 }
 
@@ -170,6 +179,7 @@ pub struct QuotaMember {
     group: Arc<QuotaGroup>,
     bucket: Arc<str>,
     id: u64,
+    joined: Micros,
 }
 
 /// A turn of a group, of which there is one at a time.
@@ -182,7 +192,7 @@ pub struct QuotaTurn<'a> {
 
 impl Default for QuotaGroups {
     fn default() -> Self {
-        Self { start: Instant::now(), table: Mutex::default(), next: AtomicU64::new(0) }
+        Self { start: Instant::now(), table: Mutex::default(), next: AtomicU64::new(0), members: AtomicU64::new(0) }
     }
 }
 
@@ -195,17 +205,19 @@ impl QuotaGroups {
     pub fn join(groups: &Arc<Self>, bucket: String) -> QuotaMember {
         let (now, bucket) = (groups.now(), Arc::from(bucket));
         let id = groups.next.fetch_add(1, Ordering::Relaxed);
+        groups.members.fetch_add(1, Ordering::Relaxed);
         let mut table = groups.table.lock();
         let group = table.entry(Arc::clone(&bucket)).or_insert_with(|| Arc::new(QuotaGroup::new(now))).clone();
         group.state.lock().pool.join(id, now);
-        QuotaMember { groups: groups.clone(), group, bucket, id }
+        QuotaMember { groups: groups.clone(), group, bucket, id, joined: now }
     }
 }
 
 impl QuotaGroup {
     fn new(now: Micros) -> Self {
         let (pool, treatment) = (QuotaPool::default(), QuotaTreatment::default());
-        Self { state: Mutex::new(GroupState { pool, treatment, answered: now, next_turn: now, has_turn: false }) }
+        let state = GroupState { pool, treatment, answered: now, turned: None, has_turn: false };
+        Self { state: Mutex::new(state), next_turn: AtomicU64::new(now.0), version: AtomicU64::new(0) }
     }
 }
 
@@ -222,20 +234,26 @@ impl QuotaMember {
         self.group.state.lock().pool.lease(self.id).map_or(Micros(0), QuotaLease::reported)
     }
 
-    /// The treatment of the gateway's requests.
-    pub fn treatment(&self) -> QuotaTreatment {
+    /// Returns the treatment of the gateway's requests, and its version; `None` before the first turn with this gateway.
+    pub fn treatment(&self) -> Option<(QuotaTreatment, u64)> {
         let state = self.group.state.lock();
-        match state.pool.lease(self.id).map(QuotaLease::share) {
-            Some(share) if share != QuotaShare::NONE => QuotaTreatment::Share(share),
-            _ => state.treatment,
-        }
+        state.turned.filter(|turned| *turned >= self.joined)?;
+        let share = state.pool.lease(self.id).map(QuotaLease::share).filter(|share| *share != QuotaShare::NONE);
+        Some((share.map_or(state.treatment, QuotaTreatment::Share), self.group.version.load(Ordering::Relaxed)))
     }
 
-    /// Begins a turn if it is time, or if it `is_new`, and no other turn runs.
+    /// Returns true if the treatment has this version still, and no turn is due.
+    pub fn is_settled(&self, version: u64, now: Micros) -> bool {
+        now.0 < self.group.next_turn.load(Ordering::Relaxed) && version == self.group.version.load(Ordering::Relaxed)
+    }
+
+    /// Begins a turn if one is due, or soon after the last one if the gateway `is_new`. There is one turn at a time.
     pub fn turn(&self, is_new: bool) -> Option<QuotaTurn<'_>> {
         let now = self.groups.now();
         let mut state = self.group.state.lock();
-        if state.has_turn || now < state.next_turn && !is_new {
+        let is_early = now.0 < self.group.next_turn.load(Ordering::Relaxed);
+        let is_too_early = !is_new || state.turned.is_some_and(|turned| now.since(turned) < SHORTEST_TURN);
+        if state.has_turn || is_early && is_too_early {
             return None;
         }
         state.has_turn = true;
@@ -259,6 +277,7 @@ impl QuotaMember {
 impl Drop for QuotaMember {
     fn drop(&mut self) {
         self.leave(None);
+        self.groups.members.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -266,26 +285,32 @@ impl QuotaTurn<'_> {
     /// Takes the answer about what was due. Returns the charge for new shares, which [`Self::confirm`] sets.
     pub fn plan(&self, answer: QuotaAnswer, others: bool) -> Option<QuotaCharge> {
         let now = self.member.groups.now();
-        let groups = self.member.groups.table.lock().len() as u64;
-        let least_turn = Micros(TURN_COST.0 * groups);
-        let mut state = self.member.group.state.lock();
+        let groups = &self.member.groups;
+        let least_turn = TURN_COST.0 * groups.table.lock().len() as u64;
+        let least_turn = Micros(least_turn + MEMBER_COST.0 * groups.members.load(Ordering::Relaxed));
+        let group = &self.member.group;
+        let mut state = group.state.lock();
+        let mut next_turn = least_turn.max(LONGEST_TURN);
+        let mut charge = None;
         let treatment = match answer {
+            QuotaAnswer::Unanswered { .. } if now.since(state.answered) < UNANSWERED => None,
+            QuotaAnswer::Unlimited | QuotaAnswer::Unanswered { allows: true } => Some(QuotaTreatment::AllowAll),
             QuotaAnswer::Limited(limits) => {
-                (state.treatment, state.answered) = (QuotaTreatment::DenyAll, now);
-                let charge = state.pool.plan(self.due, limits, others, least_turn, now);
-                state.next_turn = now.after(state.pool.next_turn(now));
-                return charge;
+                state.answered = now;
+                charge = state.pool.plan(self.due, limits, others, least_turn, now);
+                next_turn = state.pool.next_turn(now);
+                Some(QuotaTreatment::DenyAll)
             }
-            QuotaAnswer::Unanswered { .. } if now.since(state.answered) < UNANSWERED => {
-                state.next_turn = now.after(least_turn.max(Micros(500_000)));
-                return None;
-            }
-            QuotaAnswer::Unlimited | QuotaAnswer::Unanswered { allows: true } => QuotaTreatment::AllowAll,
-            QuotaAnswer::Denied | QuotaAnswer::Unanswered { allows: false } => QuotaTreatment::DenyAll,
+            QuotaAnswer::Denied | QuotaAnswer::Unanswered { allows: false } => Some(QuotaTreatment::DenyAll),
         };
-        state.pool.clear(now);
-        (state.treatment, state.next_turn) = (treatment, now.after(least_turn.max(Micros(500_000))));
-        None
+        group.next_turn.store(now.after(next_turn).0, Ordering::Relaxed);
+        if let Some(treatment) = treatment {
+            if !matches!(answer, QuotaAnswer::Limited(_)) {
+                state.pool.clear(now);
+            }
+            (state.treatment, state.turned) = (treatment, Some(now));
+        }
+        charge
     }
 
     pub fn confirm(&self, is_charged: bool) {
@@ -296,6 +321,10 @@ impl QuotaTurn<'_> {
 
 impl Drop for QuotaTurn<'_> {
     fn drop(&mut self) {
-        self.member.group.state.lock().has_turn = false;
+        let group = &self.member.group;
+        let mut state = group.state.lock();
+        state.has_turn = false;
+        let is_allowed = u64::from(state.treatment == QuotaTreatment::AllowAll);
+        group.version.store(2 * state.pool.changes() + is_allowed, Ordering::Relaxed);
     }
 }

@@ -11,6 +11,9 @@ use crate::engine::algorithms::micros::Micros;
 const LEAST_FALL: u64 = 8;
 const LEAST_RISE: u64 = 16;
 
+/// Tokens of a small limit that a gateway may get at once.
+const FEW: u32 = 5;
+
 /// Shares to be, and the tokens for all of them.
 pub(super) struct Draft {
     leases: Vec<DraftLease>,
@@ -88,9 +91,9 @@ impl Draft {
         }
     }
 
-    /// Divides a rate by the demands, as far as there are tokens. Keeps some for the next turn of those that have a share.
-    pub(super) fn divide(&mut self, capacity: u64, kept: i64) {
-        self.set_targets(capacity);
+    /// Divides the `capacity` by the demands, as far as there are tokens, of which `rate` comes back. Keeps some for the next turn of those that have a share.
+    pub(super) fn divide(&mut self, capacity: u64, rate: u64, kept: i64) {
+        self.set_targets(capacity, rate);
         let is_crowded = self.rates() > capacity;
         for place in 0..self.leases.len() {
             let DraftLease { target, .. } = self.leases[place];
@@ -117,7 +120,7 @@ impl Draft {
     }
 
     /// Sets what each gateway should have of the `capacity`.
-    fn set_targets(&mut self, capacity: u64) {
+    fn set_targets(&mut self, capacity: u64, rate: u64) {
         let demands = || self.leases.iter().filter_map(|lease| lease.before.demand());
         let known = demands().count() as u128;
         let average = demands().map(u128::from).sum::<u128>().checked_div(known).unwrap_or(0).max(1);
@@ -128,8 +131,12 @@ impl Draft {
         for lease in &mut self.leases {
             let share = u128::from(capacity) * weight(lease) / all.max(1);
             let share = u64::try_from(share).unwrap_or(u64::MAX);
-            // More would lie idle until the next report.
-            let most = lease.before.demand().map_or(share, |demand| demand.saturating_add(least).saturating_mul(2));
+            let most = match lease.before.demand() {
+                // More would lie idle until the next report.
+                Some(demand) => demand.saturating_add(least).saturating_mul(2),
+                // When one ends that has only begun, nobody knows how much of its share it has used.
+                None => rate.max(capacity / 8).max(1),
+            };
             lease.target = share.min(most).min(u32::MAX.into());
         }
     }
@@ -149,8 +156,8 @@ impl Draft {
             let more = self.more(place, share);
             let rest = [0, 1].map(|sum| portion[sum] - more[sum]);
             if rest.iter().all(|rest| *rest >= 0) && self.try_set(place, share) {
-                // Two seconds of requests at most.
-                let most = (share.tokens_per_fill / 30).max(share.max_tokens);
+                // Two seconds of requests at most, or a few.
+                let most = (share.tokens_per_fill / 30).max(share.max_tokens).max(FEW);
                 let extra = u32::try_from(rest[0].min(rest[1]) / 3).unwrap_or(u32::MAX);
                 let max_tokens = share.max_tokens.saturating_add(extra).min(most);
                 let _ = self.try_set(place, QuotaShare { max_tokens, ..share });

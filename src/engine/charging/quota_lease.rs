@@ -56,10 +56,13 @@ pub struct QuotaLease {
     /// The most that the gateway may have let pass since its last report or may let pass now, in millionths.
     held: i64,
     reported: Micros,
-    /// The requests since `measured`.
+    /// The requests since `measured`, and those of them that the gateway has let pass.
     requests: u64,
+    passed: u64,
     measured: Micros,
     demand: Option<u64>,
+    /// The requests that the gateway has let pass in a [`FILL`].
+    usage: Option<u64>,
 }
 
 impl QuotaLease {
@@ -112,32 +115,38 @@ impl QuotaLease {
     /// Notes how many requests the gateway has let pass and denied since its last report.
     pub fn report(&mut self, passed: u64, denied: u64, now: Micros) {
         self.advance(now);
-        self.measure(passed.saturating_add(denied), now);
+        self.measure(passed, denied, now);
         let rate = self.share.tokens_per_fill.max(self.before(now).tokens_per_fill);
         // Above it, its bucket has overflowed. Below 0, it has let requests pass without a share.
         let most = self.largest().saturating_add(flow(rate, TRANSIT));
         self.held = self.held.saturating_sub(millionths(passed)).clamp(0, most);
     }
 
-    /// Measures the demand.
-    fn measure(&mut self, requests: u64, now: Micros) {
+    /// Measures the demand and the usage.
+    fn measure(&mut self, passed: u64, denied: u64, now: Micros) {
         self.reported = now;
-        self.requests = self.requests.saturating_add(requests);
+        self.requests = self.requests.saturating_add(passed).saturating_add(denied);
+        self.passed = self.passed.saturating_add(passed);
         let span = now.since(self.measured);
         if span >= MEASURED {
-            let rate = u128::from(self.requests) * u128::from(FILL.0) / u128::from(span.0);
-            let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+            let per_fill = |requests: u64| {
+                let rate = u128::from(requests) * u128::from(FILL.0) / u128::from(span.0);
+                u64::try_from(rate).unwrap_or(u64::MAX)
+            };
             // A pause of some seconds does not lose the whole share at once.
-            self.demand = Some(rate.max(self.demand.unwrap_or(0) / 4));
-            (self.requests, self.measured) = (0, now);
+            self.demand = Some(per_fill(self.requests).max(self.demand.unwrap_or(0) / 4));
+            self.usage = Some(per_fill(self.passed));
+            (self.requests, self.passed, self.measured) = (0, 0, now);
         }
     }
 
-    /// Returns what a gateway that is gone has let pass since its last report: as many requests per second as before it.
+    /// Returns what a gateway that is gone has let pass since its last report: as many requests per second as before it. One that
+    /// has only begun is taken to have let pass as many in each second as it has reported.
     pub fn unreported(&mut self, now: Micros) -> u64 {
         self.advance(now);
-        let demand = self.demand.map_or(u32::MAX, |demand| u32::try_from(demand).unwrap_or(u32::MAX));
-        tokens(flow(demand, now.since(self.reported).after(TRANSIT)).min(self.held))
+        let usage = self.usage.unwrap_or_else(|| self.passed.saturating_add(1).saturating_mul(FILL.0 / 1_000_000));
+        let usage = u32::try_from(usage).unwrap_or(u32::MAX);
+        whole(flow(usage, now.since(self.reported).after(TRANSIT)).min(self.held))
     }
 
     /// Returns what a gateway may let pass that goes on with its share until `end`, and cannot be told otherwise.

@@ -11,8 +11,8 @@ use super::quota_lease::{FILL, QuotaLease, QuotaShare, TRANSIT};
 use crate::engine::algorithms::micros::Micros;
 
 /// The bounds of the time between two turns. With shorter turns, gateways can have more of a small `burst`.
-const SHORTEST_TURN: Micros = Micros(100_000);
-const LONGEST_TURN: Micros = Micros(500_000);
+pub const SHORTEST_TURN: Micros = Micros(100_000);
+pub const LONGEST_TURN: Micros = Micros(500_000);
 
 /// Turns in the time in which an empty bucket is filled.
 const TURNS_PER_BURST: u64 = 8;
@@ -37,6 +37,8 @@ pub struct QuotaState {
     pub rate: u64,
     /// The time until tokens that were taken before cannot come back any more; `None` if they always can.
     pub window: Option<Micros>,
+    /// False if hits only come back at the end of the window.
+    pub refills: bool,
 }
 
 impl QuotaState {
@@ -49,6 +51,9 @@ impl QuotaState {
 
     /// Returns the hits that come back in a time.
     fn refill(&self, span: Micros) -> u64 {
+        if !self.refills {
+            return 0;
+        }
         u64::try_from(u128::from(self.rate) * u128::from(span.0) / u128::from(FILL.0)).unwrap_or(u64::MAX)
     }
 
@@ -88,12 +93,14 @@ pub struct QuotaPool {
     /// The most tokens that the limits' buckets are charged for and that no gateway has reported as used.
     unused: i64,
     window_end: Option<Micros>,
+    refills: bool,
     /// What was missing from the full buckets of the limits after the last turn.
     used: (i64, Micros),
     turn: Micros,
     burst: u64,
     yielded: Micros,
     plan: Option<Plan>,
+    changes: u64,
 }
 
 /// Shares that wait for their charge.
@@ -156,14 +163,20 @@ impl QuotaPool {
 
     /// The tokens that must have been taken.
     fn needed(&mut self, now: Micros) -> i64 {
-        let horizon = self.horizon();
+        let horizon = self.horizon(now);
         self.leases.values_mut().for_each(|lease| lease.advance(now));
         self.leases.values().map(|lease| signed(lease.needed(horizon))).fold(0, i64::saturating_add)
     }
 
-    /// A share that cannot be paid for ends two turns later at the latest.
-    fn horizon(&self) -> Micros {
-        TRANSIT.after(self.turn).after(self.turn)
+    /// A share that cannot be paid for ends two turns later at the latest. The next window pays for what flows in then.
+    fn horizon(&self, now: Micros) -> Micros {
+        let horizon = TRANSIT.after(self.turn).after(self.turn);
+        self.window_end.filter(|_| !self.refills).map_or(horizon, |end| end.since(now).min(horizon))
+    }
+
+    /// The number of shares that were changed.
+    pub const fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Returns the time until the next turn.
@@ -175,6 +188,7 @@ impl QuotaPool {
     pub fn clear(&mut self, now: Micros) {
         for lease in self.leases.values_mut().filter(|lease| lease.share() != QuotaShare::NONE) {
             lease.assign(QuotaShare::NONE, now);
+            self.changes += 1;
         }
     }
 
@@ -190,6 +204,7 @@ impl QuotaPool {
         now: Micros,
     ) -> Option<QuotaCharge> {
         self.note_window(state.window, now);
+        self.refills = state.refills;
         if state.is_taken {
             self.paid = self.paid.saturating_add(signed(due));
             self.unused = self.unused.saturating_add(signed(due));
@@ -201,7 +216,7 @@ impl QuotaPool {
         self.drop_stale(&state, now);
         let most_potential = state.burst.saturating_sub(refill).max(state.burst.min(1));
         let most = [self.paid.saturating_add(left), signed(most_potential)];
-        let mut draft = Draft::new(&self.leases, most, self.horizon(), now);
+        let mut draft = Draft::new(&self.leases, most, self.horizon(now), now);
         let is_forced = !draft.fits();
         if is_forced {
             draft.cut();
@@ -211,7 +226,7 @@ impl QuotaPool {
                 self.yielded = now;
                 capacity -= capacity / 4;
             }
-            draft.divide(capacity, signed(refill));
+            draft.divide(capacity, state.rate, signed(refill));
         }
         let taken = draft.needed().saturating_sub(self.paid).min(left);
         // What the gateways may let pass is missing from a full bucket.
@@ -228,13 +243,10 @@ impl QuotaPool {
 
     /// Drops tokens that no gateway has, and that would be gone, too, if each request were charged: the bucket would have been full.
     fn drop_stale(&mut self, state: &QuotaState, now: Micros) {
-        let horizon = self.horizon();
-        let needed = self.needed(now);
-        let potential: i64 = self.leases.values().map(|lease| signed(lease.potential(horizon))).sum();
         let (used, at) = self.used;
         let filled = used.saturating_sub(signed(state.refill(now.since(at))));
         self.unused = self.unused.min(filled).min(signed(state.used)).max(0);
-        self.paid = self.paid.min(needed.saturating_add((self.unused - potential).max(0)));
+        self.paid = self.paid.min(self.needed(now).max(self.unused));
     }
 
     /// Notes when what was taken before is not charged any more.
@@ -257,6 +269,7 @@ impl QuotaPool {
             for (id, share) in plan.shares {
                 if let Some(lease) = self.leases.get_mut(&id) {
                     lease.assign(share, now);
+                    self.changes += 1;
                 }
             }
         }
@@ -320,7 +333,15 @@ mod tests {
         fn state(&self, is_taken: bool, now: u64) -> QuotaState {
             let left = whole(self.level);
             let window = (self.period > 0).then(|| Micros(self.period - now % self.period));
-            QuotaState { is_taken, left, used: self.burst - left, burst: self.burst, rate: self.rate.into(), window }
+            QuotaState {
+                is_taken,
+                left,
+                used: self.burst - left,
+                burst: self.burst,
+                rate: self.rate.into(),
+                window,
+                refills: self.period == 0,
+            }
         }
     }
 
@@ -594,6 +615,16 @@ mod tests {
                 (0..gateways).map(|joins| Load { joins: joins * SECOND, ..steady(500 + joins) }).collect();
             let all = passed(100, 6_000, &loads, 60);
             assert!(all.iter().all(|passed| *passed > least) && all.iter().sum::<u64>() > 750, "{gateways}: {all:?}");
+        }
+    }
+
+    #[test]
+    fn windows_are_given_out() {
+        for (burst, period, least) in [(100, SECOND, 900), (500, 5 * SECOND, 1_400)] {
+            for loads in [vec![steady(500)], vec![steady(300), steady(200), steady(100)]] {
+                let all = run(&loads, Store::new(burst, 0, period), &NOBODY, [20, 40]).unwrap();
+                assert!(all.iter().sum::<u64>() > least, "{burst}: {all:?}");
+            }
         }
     }
 

@@ -62,6 +62,8 @@ pub(super) struct Bucket {
     member: QuotaMember,
     /// The last assignment that was sent, and its time.
     sent: Option<(Assignment, Micros)>,
+    /// Its version.
+    version: u64,
     /// The last report of a request.
     used: Micros,
     /// Requests that passed without a share and are not charged.
@@ -75,7 +77,7 @@ impl Bucket {
         let now = context.now();
         let name = format!("{domain:?} {entries:?}");
         let member = QuotaGroups::join(context.limiter.shared().quota_groups(), name);
-        Self { domain, entries, member, sent: None, used: now, uncharged: 0, decided: now }
+        Self { domain, entries, member, sent: None, version: 0, used: now, uncharged: 0, decided: now }
     }
 
     /// Notes what the Envoy has let pass and denied since its last report.
@@ -106,14 +108,19 @@ impl Bucket {
         if now.since(self.used) >= IDLE {
             return Some(Assignment::Abandon);
         }
+        let is_fresh = self.sent.is_some_and(|(_, at)| now.since(at) < RENEWAL);
+        if is_fresh && self.uncharged == 0 && self.member.is_settled(self.version, now) {
+            return None;
+        }
         let uncharged = std::mem::take(&mut self.uncharged);
         if uncharged > 0 {
             self.ask(context, DescriptorMode::Decide, Hits::Take(uncharged)).await;
         }
         self.turn(context).await;
-        let assignment = Assignment::Treat(self.member.treatment());
-        let is_known = self.sent.is_some_and(|(sent, at)| sent == assignment && now.since(at) < RENEWAL);
-        if is_known {
+        let (treatment, version) = self.member.treatment()?;
+        let assignment = Assignment::Treat(treatment);
+        self.version = version;
+        if is_fresh && self.sent.is_some_and(|(sent, _)| sent == assignment) {
             return None;
         }
         self.sent = Some((assignment, now));
