@@ -11,6 +11,9 @@ use crate::engine::algorithms::micros::Micros;
 const LEAST_FALL: u64 = 8;
 const LEAST_RISE: u64 = 16;
 
+/// Reports in a [`FILL`](super::quota_lease::FILL). A fall must save its tokens until the next one.
+const REPORTS: u64 = 12;
+
 /// Tokens of a small limit that a gateway may get at once.
 const FEW: u32 = 5;
 
@@ -21,6 +24,8 @@ pub(super) struct Draft {
     /// The most of each sum.
     most: [i64; 2],
     horizon: Micros,
+    /// Tokens that a gateway may have used already are charged again at the beginning of a window, so that few are better.
+    has_windows: bool,
     now: Micros,
 }
 
@@ -39,13 +44,20 @@ impl DraftLease {
 
 impl Draft {
     /// `most` are the tokens that can be taken, and those that gateways may let pass.
-    pub(super) fn new(leases: &BTreeMap<u64, QuotaLease>, most: [i64; 2], horizon: Micros, now: Micros) -> Self {
+    pub(super) fn new(
+        leases: &BTreeMap<u64, QuotaLease>,
+        most: [i64; 2],
+        horizon: Micros,
+        has_windows: bool,
+        now: Micros,
+    ) -> Self {
         let lease = |(id, lease): (&u64, &QuotaLease)| {
             let mut before = *lease;
             before.advance(now);
             DraftLease { id: *id, before, after: before, target: 0 }
         };
-        let mut draft = Self { leases: leases.iter().map(lease).collect(), sums: [0; 2], most, horizon, now };
+        let mut draft =
+            Self { leases: leases.iter().map(lease).collect(), sums: [0; 2], most, horizon, has_windows, now };
         for place in 0..draft.leases.len() {
             draft.add(draft.costs(&draft.leases[place].before), 1);
         }
@@ -99,8 +111,9 @@ impl Draft {
             let DraftLease { target, .. } = self.leases[place];
             let rate = self.leases[place].rate();
             let is_much = is_crowded || target < rate - rate / LEAST_FALL;
-            if target < rate && is_much && self.can_change(place) {
-                let share = QuotaShare::of_rate(target);
+            let share = QuotaShare::of_rate(target);
+            let saves = rate.saturating_sub(target) >= REPORTS * u64::from(share.max_tokens);
+            if target < rate && is_much && saves && self.can_change(place) {
                 let _ = self.try_set(place, share)
                     || self.try_set(place, QuotaShare { max_tokens: share.max_tokens.min(1), ..share });
             }
@@ -157,7 +170,8 @@ impl Draft {
             let rest = [0, 1].map(|sum| portion[sum] - more[sum]);
             if rest.iter().all(|rest| *rest >= 0) && self.try_set(place, share) {
                 // Two seconds of requests at most, or a few.
-                let most = (share.tokens_per_fill / 30).max(share.max_tokens).max(FEW);
+                let most = if self.has_windows { 0 } else { share.tokens_per_fill / 30 };
+                let most = most.max(share.max_tokens).max(FEW);
                 let extra = u32::try_from(rest[0].min(rest[1]) / 3).unwrap_or(u32::MAX);
                 let max_tokens = share.max_tokens.saturating_add(extra).min(most);
                 let _ = self.try_set(place, QuotaShare { max_tokens, ..share });
