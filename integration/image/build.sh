@@ -54,7 +54,7 @@ fi
 install -D --mode=0755 "$binary" "$root/usr/bin/weir"
 # Envoy Gateway starts its rate limit service by this name.
 install -d "$root/bin"
-ln -s ../usr/bin/weir "$root/bin/ratelimit"
+ln -sf ../usr/bin/weir "$root/bin/ratelimit"
 install -D --mode=0644 LICENSE "$root/usr/share/doc/weir/LICENSE"
 python3 integration/release/licenses.py "$tuple" >"$root/usr/share/doc/weir/THIRD-PARTY-LICENSES.txt"
 install -D --mode=0644 limits.yaml "$root/etc/weir/limits.yaml"
