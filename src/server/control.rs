@@ -171,15 +171,14 @@ impl Control {
             if transition == Transition::Stop {
                 return End::Stop;
             }
-            if let Some(end) = self.hand_over(signals, pushed.and_then(PushedConfiguration::encoded)).await {
+            if let Some(end) = self.hand_over(signals, pushed).await {
                 return end;
             }
         }
     }
 
     /// Hands the sockets and a pushed configuration to a new process. Returns `None` if that fails; then this process goes on unchanged.
-    async fn hand_over(&self, signals: &mut Signals, configuration: Option<Vec<u8>>) -> Option<End> {
-        tracing::info!("handing over to a new process");
+    async fn hand_over(&self, signals: &mut Signals, pushed: Option<&PushedConfiguration>) -> Option<End> {
         let mut sockets = Vec::new();
         for (number, (listener, of_listener)) in self.sockets.iter().enumerate() {
             let place = self.sockets.iter().take(number).filter(|(other, _)| other == listener).count();
@@ -192,6 +191,8 @@ impl Control {
                 }
             }
         }
+        let configuration = pushed.and_then(PushedConfiguration::hand_over);
+        tracing::info!("handing over to a new process");
         let mut handing = std::pin::pin!(hand_over(sockets, configuration));
         loop {
             let transition = tokio::select! {
@@ -203,6 +204,9 @@ impl Control {
                     }
                     Err(reason) => {
                         tracing::error!("the new process did not take over: {reason}; this process goes on");
+                        if let Some(pushed) = pushed {
+                            pushed.resume();
+                        }
                         return None;
                     }
                 },

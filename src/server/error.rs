@@ -20,6 +20,9 @@ pub enum ServerError {
     /// A thread, a runtime or a signal handler could not be created.
     #[error("cannot start the server: {0}")]
     System(#[from] io::Error),
+    /// A signal came while the process was taking over.
+    #[error("stopped before the listeners opened")]
+    Stopped,
     #[error("cannot start a worker: {0}")]
     Worker(String),
 }

@@ -190,7 +190,7 @@ pub fn start(
 ) -> Result<RunningServer, ServerError> {
     let workers = options.workers.get();
     shared.metrics().server.workers.set(i64::try_from(workers).unwrap_or(i64::MAX));
-    let (signals, mut inherited): (Signals, InheritedSockets) =
+    let (mut signals, mut inherited): (Signals, InheritedSockets) =
         process.map(|process| (process.signals, process.inherited)).unwrap_or_default();
     let mut bound = BoundSockets::open(options, &mut inherited)?;
     let admin = bound.admin_socket.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -216,6 +216,10 @@ pub fn start(
         reading: options.reading.clone(),
         is_local: admin.is_some_and(|address| address.ip().is_loopback()),
     };
+    // The process that hands over goes on.
+    if inherited.is_handover() && signals.have_stopped()? {
+        return Err(ServerError::Stopped);
+    }
     let control = Control {
         sockets: bound.listeners,
         admin: bound.admin_socket.map(|socket| (socket, bound.metrics_socket, admin_options)),

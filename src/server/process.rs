@@ -3,12 +3,17 @@
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::timeout;
 
 use super::ServerError;
 use super::inherited::InheritedSockets;
 use super::runtime::build_runtime;
+
+/// Time enough for a signal that has come to be seen.
+const DELIVERY: Duration = Duration::from_millis(5);
 
 /// The signals of the process, and what it inherited. From [`Self::take`] on, no signal ends the process by itself: SIGTERM and SIGINT drain, a
 /// second one quits, SIGHUP reloads, SIGUSR1 reopens the access log, SIGUSR2 hands over to a new process.
@@ -29,14 +34,7 @@ impl Process {
 
     /// Waits for a signal to stop, during the start.
     pub async fn stopped(&mut self) {
-        loop {
-            match self.signals.next().await {
-                SignalAction::End(Transition::Stop) => return,
-                SignalAction::End(Transition::HandOver) => tracing::warn!("ignoring SIGUSR2: this process is starting"),
-                // The files are read again at the end of the start, and the access log is not open yet.
-                SignalAction::Reload | SignalAction::Reopen => {}
-            }
-        }
+        self.signals.stopped().await;
     }
 
     /// Returns the pushed configuration of the Weir that hands over, if it has one.
@@ -76,6 +74,25 @@ impl Signals {
             (SignalKind::user_defined2(), SignalAction::End(Transition::HandOver)),
         ];
         actions.into_iter().map(|(kind, action)| Ok((signal(kind)?, action))).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Waits for a signal to stop, during the start.
+    pub(super) async fn stopped(&mut self) {
+        loop {
+            match self.next().await {
+                SignalAction::End(Transition::Stop) => return,
+                SignalAction::End(Transition::HandOver) => tracing::warn!("ignoring SIGUSR2: this process is starting"),
+                // The files are read again at the end of the start, and the access log is not open yet.
+                SignalAction::Reload | SignalAction::Reopen => {}
+            }
+        }
+    }
+
+    /// Returns true if a signal to stop has come during the start.
+    pub(super) fn have_stopped(&mut self) -> io::Result<bool> {
+        // The runtime delivers what has come while it waits.
+        let stopped = async { timeout(DELIVERY, self.stopped()).await.is_ok() };
+        Ok(build_runtime()?.block_on(stopped))
     }
 
     /// Waits for the next signal; forever if none is handled.

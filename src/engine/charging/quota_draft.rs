@@ -1,4 +1,4 @@
-//! The division of a limit among gateways by what they need.
+//! The division of a limit among gateways by their needs.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

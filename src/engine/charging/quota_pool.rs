@@ -20,10 +20,10 @@ const TURNS_PER_BURST: u64 = 8;
 /// The time in which gateways may use up what a limit has saved. Their reports come every 5 s.
 const BURST_FILLS: u64 = 6;
 
-/// Where a bucket is used up, gateways yield some of their shares to those of other processes after this time.
+/// Gateways whose bucket is used up yield some of their shares to those of other processes after this time.
 const YIELD: Micros = Micros(10_000_000);
 
-/// What the limits of a bucket have, in hits; where they differ, the strictest.
+/// The state of a bucket's limits, in hits; where they differ, that of the strictest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaState {
     pub is_taken: bool,
@@ -87,14 +87,14 @@ impl QuotaCharge {
 #[derive(Debug, Default)]
 pub struct QuotaPool {
     leases: BTreeMap<u64, QuotaLease>,
-    /// The tokens that were taken from the limits and that no gateway has reported as used; negative if gateways have let requests pass
-    /// that nobody has paid for.
+    /// The tokens that were taken from the limits and that no gateway has reported as used; negative if gateways have let more pass than
+    /// was taken.
     paid: i64,
     /// The most tokens that the limits' buckets are charged for and that no gateway has reported as used.
     unused: i64,
     window_end: Option<Micros>,
     refills: bool,
-    /// What was missing from the full buckets of the limits after the last turn.
+    /// The hits that were missing from a full bucket after the last turn, and its time.
     used: (i64, Micros),
     turn: Micros,
     burst: u64,
@@ -297,7 +297,7 @@ mod tests {
         /// The period of windows; 0 for a bucket that fills evenly.
         period: u64,
         level: i64,
-        /// A bucket that holds what nobody has let pass: as `level`, had nobody counted elsewhere.
+        /// The level of a bucket that is charged for each request as it passes.
         reference: i64,
         /// All that the limit has given.
         granted: i64,
@@ -553,7 +553,7 @@ mod tests {
     }
 
     proptest! {
-        /// For all loads, joins, leaves and delays of messages, beside others, and when the numbers change.
+        /// Whatever the loads, joins, leaves and delays of messages, beside other users, and when the numbers change.
         #[test]
         fn all_together_never_let_pass_more_than_the_limit(
             loads in loads(),

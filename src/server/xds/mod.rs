@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 pub(super) use self::in_force::PushedConfiguration;
 use self::messages::{DiscoveryRequest, DiscoveryResponse, METHOD, Node, TYPE_URL};
@@ -156,6 +156,7 @@ impl XdsClient {
         let surroundings = Surroundings { shared: &shared, readiness: &readiness, ask_reload: Some(&ask_reload) };
         let [first, longest] = self.backoff;
         let mut wait = first;
+        shared.metrics().server.xds_silent(false);
         loop {
             let begun = Instant::now();
             let reason = self.session(surroundings).await;
@@ -188,14 +189,16 @@ impl XdsClient {
         // A server that resumes at the accepted version has nothing to say.
         readiness.xds((!self.in_force.is_there()).then(|| self.silence()));
         let opening = connection.call::<_, DiscoveryResponse>(METHOD, sent);
-        let mut responses = self.unless_silent(surroundings, opening).await?;
-        let (mut has_received, mut is_of_other_type, mut answer) = (false, false, None::<Answer>);
+        let mut silent_from = Some(Instant::now() + SILENCE);
+        let mut responses = self.unless_silent(surroundings, &mut silent_from, opening).await?;
+        let (mut is_of_other_type, mut answer) = (false, None::<Answer>);
         loop {
             let due = answer.as_ref().map(|answer| answer.due);
             let response = tokio::select! {
                 biased;
                 permit = permit(&requests, due) => {
                     let permit = permit?;
+                    self.in_force.may_change().await;
                     if let Some(answer) = answer.take() {
                         self.tell(&answer);
                         permit.send(answer.request);
@@ -205,18 +208,13 @@ impl XdsClient {
                     }
                     continue;
                 }
-                response = async {
-                    if has_received {
-                        responses.next().await
-                    } else {
-                        self.unless_silent(surroundings, responses.next()).await
-                    }
-                } => response?,
+                response = self.unless_silent(surroundings, &mut silent_from, responses.next()) => response?,
             };
             let Some(response) = response else { return Ok(()) };
-            has_received = true;
-            shared.metrics().server.xds_silent(false);
             if response.type_url == TYPE_URL {
+                silent_from = None;
+                shared.metrics().server.xds_silent(false);
+                self.in_force.may_change().await;
                 answer = Some(self.take(response, surroundings).await);
             } else if !std::mem::replace(&mut is_of_other_type, true) {
                 tracing::warn!(type_url = shown(&response.type_url, 200), "ignoring responses of other types");
@@ -224,13 +222,19 @@ impl XdsClient {
         }
     }
 
-    /// Waits for the server, and tells if nothing comes although nothing is in force.
-    async fn unless_silent<T>(&self, surroundings: Surroundings<'_>, waiting: impl Future<Output = T>) -> T {
+    /// Waits for the server, and tells once if no configuration has come until a time although none is in force.
+    async fn unless_silent<T>(
+        &self,
+        surroundings: Surroundings<'_>,
+        silent_from: &mut Option<Instant>,
+        waiting: impl Future<Output = T>,
+    ) -> T {
         let mut waiting = pin!(waiting);
-        if !self.in_force.is_there() {
-            if let Ok(got) = timeout(SILENCE, &mut waiting).await {
+        if let Some(at) = silent_from.filter(|_| !self.in_force.is_there()) {
+            if let Ok(got) = timeout_at(at, &mut waiting).await {
                 return got;
             }
+            *silent_from = None;
             tracing::warn!("{}", self.silence());
             surroundings.shared.metrics().server.xds_silent(true);
         }
