@@ -290,7 +290,9 @@ fn explain_says_what_is_malformed_and_what_is_excluded() {
         Skipped: { by: { query: id, duplicates: first, as: integer }, malformed: skip, burst: 1 }\n  \
         Header: { match: { headers: { x-plan: { not: [paid, { prefix: gold }], present: true } } }, burst: 1 }\n  \
         Host: { match: { host: { not: [a.example, '::1'] } }, burst: 1 }\n  \
-        Path: { match: { path: /V1, path_case: ignore }, burst: 1 }\n";
+        Path: { match: { path: /V1, path_case: ignore }, burst: 1 }\n  \
+        Prefix: { match: { path: [/v2, { prefix: /V1/ }, { regex: '^v' }] }, burst: 1 }\n  \
+        Except: { match: { path: ['/**', { not: [/v2, { regex: ';X$' }] }] }, burst: 1 }\n";
     std::fs::write(&limits, rules).unwrap();
     let limits = limits.to_str().unwrap();
     let url = "http://a.example/V1;x?id=x&ID=y";
@@ -300,8 +302,9 @@ fn explain_says_what_is_malformed_and_what_is_excluded() {
         "Skipped: does not apply\n  because   the query parameter `id` is malformed, and the limit has `malformed: skip`\n",
         "because   the header `x-plan` is `golden` and `paid`, the limit requires it to be present and not to be `paid` and \
          not to start with `gold`\n",
-        "because   the host is `a.example`, the limit does not cover a.example, [::1]\n",
+        "because   the host is `a.example`, the limit does not cover a.example\n",
         "because   the path is /v1;x, the limit covers /v1\n",
+        "because   the path is /V1;x, the limit covers /v2, /V1/**, { regex: '^v' }\n",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }

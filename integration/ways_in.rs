@@ -21,9 +21,10 @@ limits:
   Queries: { by: { query: q }, burst: 1000 }
   Hosts: { by: { header: host }, burst: 1000 }
   Claims: { by: { header: x-real-ip }, burst: 1000 }
+  Paths: { match: { path: [{ prefix: /p/a }, { regex: '\\.php$' }, { not: ['/p/admin/**', { regex: b\\.php }] }] }, by: path, burst: 1000 }
 ";
 
-const NAMES: [&str; 5] = ["Requests", "Keys", "Queries", "Hosts", "Claims"];
+const NAMES: [&str; 6] = ["Requests", "Keys", "Queries", "Hosts", "Claims", "Paths"];
 
 type Lines = &'static [(&'static str, &'static str)];
 
@@ -63,6 +64,12 @@ const ROWS: &[Row] = &[
         asked: Err("the host and the target's authority contradict each other"),
         ..row("GET", "http://c/x", A, Ok(&["Requests:GET:c:/x", "Hosts:c"]))
     },
+    row("GET", "//%70/./%61pi", A, Ok(&["Requests:GET:a:/p/api", "Hosts:a", "Paths:/p/api"])),
+    row("GET", "/p/x/%2e%2e/admin/x", A, Ok(&["Requests:GET:a:/p/admin/x", "Hosts:a"])),
+    row("GET", "/p/admins;x", A, Ok(&["Requests:GET:a:/p/admins;x", "Hosts:a", "Paths:/p/admins;x"])),
+    row("GET", "/P/api", A, Ok(&["Requests:GET:a:/P/api", "Hosts:a"])),
+    row("GET", "/a%2ephp/?q=1", A, Ok(&["Requests:GET:a:/a.php", "Queries:1", "Hosts:a", "Paths:/a.php"])),
+    row("GET", "/a/b.php", A, Ok(&["Requests:GET:a:/a/b.php", "Hosts:a"])),
     row("OPTIONS", "*", A, Ok(&["Requests:OPTIONS:a:/*", "Hosts:a"])),
     row("OPTIONS", "http://a", A, Ok(&["Requests:OPTIONS:a:/*", "Hosts:a"])),
     row("M-SEARCH", "/", A, Ok(&["Requests:M-SEARCH:a:/", "Hosts:a"])),

@@ -21,6 +21,7 @@ use weir::engine::limit::fingerprint::Fingerprinter;
 use weir::engine::limit::ids::Id;
 use weir::engine::limit::overrides::{Override, OverrideOrigin};
 use weir::engine::limit::rules::Rules;
+use weir::engine::request::path_condition::PathCondition;
 use weir::engine::request::path_pattern::PathPattern;
 use weir::engine::request::{Body, Request};
 use weir::message::headers::Headers;
@@ -92,7 +93,8 @@ fn many(scale: Scale) -> Vec<Limit> {
 
 fn limit(number: u32) -> Limit {
     let mut limit = Limit::new(&format!("Limit{number}"));
-    limit.conditions.paths = vec![PathPattern::parse(&format!("/api/{number}/orders/{{order}}")).unwrap()];
+    let pattern = PathPattern::parse(&format!("/api/{number}/orders/{{order}}")).unwrap();
+    limit.conditions.paths = vec![PathCondition::Pattern(pattern)];
     limit.allowance = allowance(20);
     limit
 }

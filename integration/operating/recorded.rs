@@ -173,7 +173,7 @@ fn a_recording_of_delayed_requests_replays_right() {
 type Sent = (&'static str, &'static str, &'static str);
 
 /// Rules and requests. Each limit denies some.
-const SPELLINGS: [(&str, &[Sent]); 8] = [
+const SPELLINGS: [(&str, &[Sent]); 9] = [
     (
         "Stripped: { match: { path: '/u/{id}', path_params: strip }, by: { path: id }, burst: 1 }",
         &[
@@ -211,6 +211,20 @@ const SPELLINGS: [(&str, &[Sent]); 8] = [
             ("/u/CD;x", "a", ""),
             ("/u/me", "a", ""),
             ("/u/ME;secret", "a", ""),
+        ],
+    ),
+    (
+        "Id: { match: { path: ['/u/{id}', { not: /u/me }] }, by: { path: id }, burst: 1 }
+  Others: { match: { path: ['/u/{id}', { not: /u/me }] }, by: global, burst: 3 }",
+        &[
+            ("/u/me", "a", ""),
+            ("/u/ab", "a", ""),
+            ("/u/ab", "a", ""),
+            ("/u/me", "a", ""),
+            ("/u/ac", "a", ""),
+            ("/u/me", "a", ""),
+            ("/u/ad", "a", ""),
+            ("/u/ae", "a", ""),
         ],
     ),
     (

@@ -269,6 +269,37 @@ const PATHS: &[Case] = &[
         conditions: "path_params: strip",
         requests: &[("/users/bob", &[], 200), ("/users;x/bob;y", &[], 429), ("/users/Bob", &[], 200)],
     },
+    Case {
+        limit: "by: global",
+        conditions: "path: [{ prefix: /api }, { regex: '\\.php$' }, { not: ['/api/health', { prefix: /apidoc }, { regex: 'x\\.php' }] }]",
+        requests: &[
+            ("/ap", &[], 200),
+            ("/api/health/", &[], 200),
+            ("/api/x/../h%65alth", &[], 200),
+            ("/apidocs", &[], 200),
+            ("/x.php", &[], 200),
+            ("/api/x.php/y", &[], 200),
+            ("/API", &[], 200),
+            ("//%61pix", &[], 200),
+            ("/x/%2e%2e/apiy", &[], 429),
+            ("/a.php/", &[], 429),
+            ("/a.php;y", &[], 200),
+            ("/api/health;y", &[], 429),
+        ],
+    },
+    Case {
+        limit: "by: global",
+        conditions: "path: [{ prefix: /Api }, { regex: 'P[H]P$' }, { not: { prefix: /API/Doc } }], path_case: ignore, path_params: strip",
+        requests: &[
+            ("/api;x/DOCS", &[], 200),
+            ("/API/x/..;y/docs", &[], 200),
+            ("/a;pi", &[], 200),
+            ("/API;x", &[], 200),
+            ("/aPix/y", &[], 429),
+            ("/x.phP;y", &[], 429),
+            ("/x/..;y/api", &[], 429),
+        ],
+    },
 ];
 
 /// Starts a server with the limits of all cases and sends their requests.

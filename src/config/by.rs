@@ -10,6 +10,7 @@ use super::suggest::{did_you_mean, nearest};
 use crate::engine::request::Duplicates;
 use crate::engine::request::claims::ClaimRef;
 use crate::engine::request::part::{IPV6_CLIENT_PREFIX, Part, TypedPart};
+use crate::engine::request::path_condition::PathCondition;
 use crate::engine::request::path_pattern::PathPattern;
 use crate::engine::request::value_type::ValueType;
 
@@ -39,8 +40,8 @@ pub(super) const FORMS: [(&str, ValueType); 6] = [
 /// The ways to split an override's id at its colons grow with the number of parts.
 pub(super) const MOST_PARTS: usize = 6;
 
-/// Reads `by`. `paths` are the patterns of the limit's `match`, which define path parameters; `None` if they have a mistake.
-pub(super) fn by(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<TypedPart>> {
+/// Reads `by`. `paths` are those of the limit's `match`, whose patterns define path parameters; `None` if they have a mistake.
+pub(super) fn by(node: &Node, paths: Option<&[PathCondition]>) -> ReadResult<Vec<TypedPart>> {
     let Value::List(items) = &node.value else {
         return Ok(part(node, paths)?.into_iter().collect());
     };
@@ -67,7 +68,7 @@ pub(super) fn by(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<T
 }
 
 /// Reads one part; `None` for `global`.
-pub(super) fn part(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Option<TypedPart>> {
+pub(super) fn part(node: &Node, paths: Option<&[PathCondition]>) -> ReadResult<Option<TypedPart>> {
     match &node.value {
         Value::Scalar { .. } => word(node),
         Value::Map(_) => map(node, paths).map(Some),
@@ -115,7 +116,7 @@ fn unknown_word(word: &str, node: &Node) -> ReportedError {
     node.error(format!("unknown id component {}", quoted(word)), help)
 }
 
-fn map(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<TypedPart> {
+fn map(node: &Node, paths: Option<&[PathCondition]>) -> ReadResult<TypedPart> {
     if let Value::Map(entries) = &node.value
         && let Some((key, _)) =
             entries.iter().find(|(key, _)| matches!(key.text.as_str(), "ip" | "method" | "credentials" | "global"))
@@ -167,17 +168,22 @@ pub(super) fn named(key: &Key, node: &Node, jwt: Option<String>) -> ReadResult<P
     })
 }
 
-fn path_parameter(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Part> {
+fn path_parameter(node: &Node, paths: Option<&[PathCondition]>) -> ReadResult<Part> {
     let name = name(node)?;
     // The mistake in the patterns has been reported.
     let paths = paths.ok_or(ReportedError)?;
     if paths.is_empty() {
         let help = format!("add `match: {{ path: \"/.../{{{name}}}\" }}` to the limit");
-        return Err(node.error(format!("{} is a path parameter, but `match` has no `path`", quoted(&name)), help));
+        return Err(node.error(format!("{} is a path parameter, but `match` has no path pattern", quoted(&name)), help));
     }
+    let Some(paths) = paths.iter().map(PathCondition::pattern).collect::<Option<Vec<_>>>() else {
+        let message =
+            format!("{} is a path parameter, which prefixes and regular expressions do not have", quoted(&name));
+        return Err(node.error(message, "write only patterns in `path`"));
+    };
     let segments: Option<Vec<_>> = paths.iter().map(|path| path.parameter(&name)).collect();
     let Some(segments) = segments else {
-        let known: Vec<&str> = paths.iter().flat_map(PathPattern::parameters).collect();
+        let known: Vec<&str> = paths.iter().copied().flat_map(PathPattern::parameters).collect();
         let help = match known.is_empty() {
             true => "the patterns have no parameters; write a segment as `{name}`".to_owned(),
             false if paths.len() == 1 => did_you_mean(&name, known.iter().copied()),

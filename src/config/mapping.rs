@@ -64,6 +64,17 @@ impl<'n> Mapping<'n> {
         names.iter().find_map(|name| self.get(name))
     }
 
+    /// Returns the only entry of a condition, which has one of these keys.
+    pub(super) fn only(&self, names: &[&str]) -> ReadResult<&'n (Key, Node)> {
+        match self.all(names)[..] {
+            [entry] => Ok(entry),
+            ref given => {
+                let message = format!("a condition needs exactly one test, found {}", given.len());
+                Err(self.lacks(message, format!("use one of {}", names.join(", "))))
+            }
+        }
+    }
+
     /// Returns the value of a key that the map needs.
     pub(crate) fn need(&self, name: &str, help: &str) -> ReadResult<&'n Node> {
         let value = self.get(name).map(|(_, value)| value);

@@ -5,12 +5,13 @@ use std::net::IpAddr;
 
 use http::header::HeaderName;
 use ipnet::IpNet;
-use regex::Regex;
+use regex::{Regex, RegexBuilder};
 
 use super::jwt;
 use super::lints::Lint;
 use super::mapping::{Mapping, all};
 use super::node::{Key, Node, Value};
+use super::paths;
 use super::problem::{ReadResult, quoted};
 use super::scalars::one_of;
 use super::suggest::nearest;
@@ -18,7 +19,6 @@ use crate::engine::limit::matching::{Exclusion, Match, PartMatch, ValueTest};
 use crate::engine::request::claims::ClaimRef;
 use crate::engine::request::glob::Glob;
 use crate::engine::request::part::Part;
-use crate::engine::request::path_pattern::{PathPattern, PathReading};
 use crate::message::host_pattern::HostPattern;
 
 pub(super) const KEYS: [&str; 11] =
@@ -35,7 +35,7 @@ pub(super) const HEADER_KEYS: [&str; 5] = ["value", "prefix", "regex", "present"
 
 pub(super) const ENTRY_KEYS: [&str; 5] = ["value", "glob", "regex", "present", "not"];
 
-/// The keys of a condition on a host or a network.
+/// The keys of a map among hosts or networks.
 pub(super) const NOT_KEYS: [&str; 1] = ["not"];
 
 /// Registered methods (RFC 9110, RFC 4918). Others are accepted, unless they look like one of these.
@@ -50,14 +50,17 @@ pub(super) fn read(node: &Node, conditions: &mut Match) -> bool {
     let Ok(map) = Mapping::of(node, "`match`", &KEYS) else { return false };
     map.set("methods", &mut conditions.methods, |node| node.each(method));
     let (mut hosts, mut networks) = (Default::default(), Default::default());
-    map.set("host", &mut hosts, |node| each_or_not(node, host));
+    map.set("host", &mut hosts, |node| each_or_not(node, &NOT_KEYS, host));
     (conditions.hosts, conditions.other_hosts) = hosts;
     map.set("path_case", &mut conditions.path_reading.ignores_case, one_of(&PATH_CASE));
     map.set("path_params", &mut conditions.path_reading.strips_parameters, one_of(&PATH_PARAMS));
     let reading = conditions.path_reading;
-    let paths = map.read("path", |node| node.each(|node| path(node, reading)));
+    let paths = map.read("path", |node| {
+        let paths = each_or_not(node, &paths::KEYS, |node| paths::condition(node, reading))?;
+        paths::check_count(node, &paths).map(|()| paths)
+    });
     let paths_are_known = paths.is_ok() && !map.has_wrong_key;
-    conditions.paths = paths.ok().flatten().unwrap_or_default();
+    (conditions.paths, conditions.other_paths) = paths.ok().flatten().unwrap_or_default();
     let (mut on_headers, mut on_entries, mut on_claims) = (Vec::new(), Vec::new(), Vec::new());
     map.set("headers", &mut on_headers, headers);
     let jwt = map.read(jwt::KEY, |node| node.text().map(str::to_owned)).ok().flatten();
@@ -65,7 +68,7 @@ pub(super) fn read(node: &Node, conditions: &mut Match) -> bool {
         map.lacks_at(key.place, "`jwt` needs `claims`", "write `match: { jwt: NAME, claims: { plan: free } }`");
     }
     map.set("claims", &mut on_claims, |node| claims(node, jwt.as_deref()));
-    map.set("cidr", &mut networks, |node| each_or_not(node, network));
+    map.set("cidr", &mut networks, |node| each_or_not(node, &NOT_KEYS, network));
     (conditions.networks, conditions.other_networks) = networks;
     map.set("domain", &mut conditions.domains, |node| node.each(domain));
     map.set("descriptor", &mut on_entries, descriptor);
@@ -79,13 +82,28 @@ pub(super) fn read(node: &Node, conditions: &mut Match) -> bool {
     paths_are_known
 }
 
-/// Reads values, or those after `not:`. Returns the ones that are covered and the ones that are excluded.
-fn each_or_not<T>(node: &Node, read: impl Fn(&Node) -> ReadResult<T>) -> ReadResult<(Vec<T>, Vec<T>)> {
-    if !matches!(node.value, Value::Map(_)) {
-        return Ok((node.each(read)?, Vec::new()));
+/// Reads values and those after `not:`. Returns the ones that are covered and the ones that are excluded. `keys` are those of a map.
+fn each_or_not<T>(node: &Node, keys: &[&str], read: impl Fn(&Node) -> ReadResult<T>) -> ReadResult<(Vec<T>, Vec<T>)> {
+    let (mut covered, mut excluded) = (Vec::new(), Vec::new());
+    for item in node.one_or_more()? {
+        match exclusion(item, keys) {
+            Ok(Some(values)) => excluded.push(values.each(&read)),
+            Ok(None) => covered.push(read(item)),
+            Err(reported) => covered.push(Err(reported)),
+        }
     }
-    let map = Mapping::of(node, "a condition", &NOT_KEYS)?;
-    Ok((Vec::new(), map.need("not", "write `{ not: VALUE }`")?.each(read)?))
+    let (covered, excluded) = (all(covered.into_iter()), all(excluded.into_iter()));
+    Ok((covered?, excluded?.into_iter().flatten().collect()))
+}
+
+/// Returns the value of `not`; `None` for another condition.
+fn exclusion<'n>(node: &'n Node, keys: &[&str]) -> ReadResult<Option<&'n Node>> {
+    if !matches!(node.value, Value::Map(_)) {
+        return Ok(None);
+    }
+    let map = Mapping::of(node, "a condition", keys)?;
+    let (key, value) = map.only(keys)?;
+    Ok((key.text == "not").then_some(value))
 }
 
 fn method(node: &Node) -> ReadResult<String> {
@@ -111,47 +129,6 @@ fn method(node: &Node) -> ReadResult<String> {
 fn host(node: &Node) -> ReadResult<HostPattern> {
     let given = node.text()?;
     HostPattern::parse(given).map_err(|help| node.error(format!("invalid host pattern {}", quoted(given)), help))
-}
-
-fn path(node: &Node, reading: PathReading) -> ReadResult<PathPattern> {
-    let given = node.text()?;
-    if let Some((segment, meant)) = given.split('/').find_map(|segment| Some((segment, placeholder(segment)?))) {
-        let message = format!("{} matches only this text: it is not a placeholder", quoted(segment));
-        node.warning(Lint::LiteralPath, message, format!("write `{meant}` for any one segment"));
-    }
-    PathPattern::parse(given)
-        .and_then(|pattern| pattern.read_as(reading))
-        .map_err(|why| node.error(format!("invalid path pattern {}", quoted(given)), why))
-}
-
-/// Returns what is meant by a segment in another system's notation for any one segment: `:id`, `$id`, `<id>`, `[id]`, `[0-9]+`, `(.+)`.
-fn placeholder(segment: &str) -> Option<String> {
-    let is_name = |name: &&str| {
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
-    };
-    let within = |open, close| segment.strip_prefix(open)?.strip_suffix(close);
-    let after_colon = segment.strip_prefix(':').filter(|name| !is_custom_method(name));
-    // OData and FHIR begin names of their own with `$`.
-    let after_dollar = segment.strip_prefix('$').filter(|name| is_id(name));
-    let named = after_colon.or(after_dollar).or_else(|| within('<', '>')).or_else(|| within('[', ']'));
-    // Flask writes `<int:id>`.
-    let named = named.map(|name| name.rsplit_once(':').map_or(name, |(_, name)| name)).filter(is_name);
-    // `(default)` is a name.
-    let is_group = || within('(', ')').is_some_and(|name| is_name(&name));
-    let is_regex = segment.starts_with(['[', '(']) && segment.ends_with([']', ')', '+', '?', '}']) && !is_group();
-    named.or(is_regex.then_some("id")).map(|name| format!("{{{name}}}"))
-}
-
-/// Returns whether a name is that of a custom method of an API by Google's guidelines (AIP-136), such as `batchGet`.
-fn is_custom_method(name: &str) -> bool {
-    let verbs =
-        "batch cancel commit export import list move purge query rollback run search stream undelete watch write";
-    let rest = verbs.split(' ').find_map(|verb| name.strip_prefix(verb));
-    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(|first: char| first.is_ascii_uppercase()))
-}
-
-fn is_id(name: &str) -> bool {
-    matches!(name, "id" | "slug" | "name" | "uuid") || ["Id", "_id", "-id"].iter().any(|end| name.ends_with(end))
 }
 
 /// Reads a domain of the rate limit service.
@@ -278,8 +255,6 @@ impl Subject {
         };
         let map = Mapping::of(node, what, keys)?;
         match map.all(keys)[..] {
-            [(key, tests)] if key.text == "not" => self.exclusion(tests, false),
-            [(key, value)] => self.test(&key.text, value),
             // The keys are in the order of `keys`.
             [(present, value), (not, tests)] if present.text == "present" && not.text == "not" => {
                 if value.truth()? {
@@ -288,9 +263,9 @@ impl Subject {
                 let help = "remove `not`, or write `present: true`";
                 Err(not.error("`present: false` leaves no value to exclude", help))
             }
-            ref given => {
-                let message = format!("a condition needs exactly one test, found {}", given.len());
-                Err(map.lacks(message, format!("use one of {}", keys.join(", "))))
+            _ => {
+                let (key, value) = map.only(keys)?;
+                if key.text == "not" { self.exclusion(value, false) } else { self.test(&key.text, value) }
             }
         }
     }
@@ -327,8 +302,12 @@ fn entry_value(text: &str) -> ValueTest {
 
 /// Reads a regular expression. The crate bounds its size and matches in linear time.
 pub(super) fn regex(node: &Node) -> ReadResult<Regex> {
+    regex_as(node, false)
+}
+
+pub(super) fn regex_as(node: &Node, ignores_case: bool) -> ReadResult<Regex> {
     let pattern = node.text()?;
-    Regex::new(pattern).map_err(|error| {
+    RegexBuilder::new(pattern).case_insensitive(ignores_case).build().map_err(|error| {
         // The crate's text has several lines and ends with the reason.
         let text = error.to_string();
         let why = text.lines().last().unwrap_or_default().trim_start_matches("error: ");

@@ -29,6 +29,7 @@ mod named_files;
 mod node;
 mod numbers;
 mod overrides;
+mod paths;
 mod plain_overrides;
 mod pointer;
 mod problem;

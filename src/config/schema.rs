@@ -16,7 +16,7 @@ mod tests {
     use super::super::tests::cases;
     use super::super::yaml::tree;
     use super::super::{
-        ban, by, candidate, cost, deny_with, exempt, jwt, lease, limit, load, matching, numbers, overrides,
+        ban, by, candidate, cost, deny_with, exempt, jwt, lease, limit, load, matching, numbers, overrides, paths,
         request_numbers, response_cost,
     };
     use super::*;
@@ -24,6 +24,7 @@ mod tests {
     use crate::engine::algorithms::script::{MOST_ARGUMENTS, MOST_HEADERS};
     use crate::engine::limit::candidate::MOST_CANDIDATES;
     use crate::engine::limit::warning::MOST_SHARES;
+    use crate::engine::request::path_condition::LONGEST_PREFIX;
     use crate::engine::request::token_usage::{TokenKind, TokenWeights};
 
     /// The value that an editor sees: scalars by the YAML 1.2 core schema.
@@ -130,6 +131,7 @@ mod tests {
         "a queue counted from memory",
         "duplicates of what comes once",
         "a path with parameters that are stripped",
+        "a path parameter of a prefix",
         "a queue of the rate limit service",
         "a queue whose callers bring numbers",
         "a script that does not exist",
@@ -309,9 +311,12 @@ mod tests {
         same(&schema, "/$defs/match/properties", &matching::KEYS);
         same(&schema, "/$defs/match/properties/path_case/enum", &matching::PATH_CASE.map(|(word, _)| word));
         same(&schema, "/$defs/match/properties/path_params/enum", &matching::PATH_PARAMS.map(|(word, _)| word));
-        for key in ["host", "cidr"] {
-            same(&schema, &format!("/$defs/match/properties/{key}/anyOf/2/properties"), &matching::NOT_KEYS);
+        for name in ["other_hosts", "other_networks"] {
+            same(&schema, &format!("/$defs/{name}/properties"), &matching::NOT_KEYS);
         }
+        same(&schema, "/$defs/path_condition/properties", &paths::KEYS);
+        same(&schema, "/$defs/other_path/properties", &paths::EXCLUDED_KEYS);
+        assert_eq!(schema["$defs"]["path_condition"]["properties"]["prefix"]["maxLength"], LONGEST_PREFIX);
         same(&schema, "/$defs/exemption/properties", &exempt::KEYS);
         assert_eq!(schema["$defs"]["exempt"]["maxItems"], exempt::MOST);
         same(&schema, "/$defs/header/properties", &matching::HEADER_KEYS);

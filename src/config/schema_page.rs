@@ -36,8 +36,10 @@ const PAGES: [(&str, &str, Sections); 6] = [
         "`match` and `by`",
         &[
             ("`match`", "/$defs/match"),
-            ("Hosts except some", "/$defs/match/properties/host/anyOf/2"),
-            ("Networks except some", "/$defs/match/properties/cidr/anyOf/2"),
+            ("Hosts except some", "/$defs/other_hosts"),
+            ("Conditions on paths", "/$defs/path_condition"),
+            ("Excluded paths", "/$defs/other_path"),
+            ("Networks except some", "/$defs/other_networks"),
             ("An exemption in `exempt`", "/$defs/exemption"),
             ("Conditions on headers", "/$defs/header"),
             ("Conditions on descriptors", "/$defs/entry"),

@@ -263,6 +263,7 @@ fn conditions(conditions: &Match) -> Value {
         ("hosts".to_owned(), texts(&conditions.hosts)),
         ("not_hosts".to_owned(), texts(&conditions.other_hosts)),
         ("paths".to_owned(), texts(&conditions.paths)),
+        ("not_paths".to_owned(), texts(&conditions.other_paths)),
         ("networks".to_owned(), texts(&conditions.networks)),
         ("not_networks".to_owned(), texts(&conditions.other_networks)),
         ("domains".to_owned(), texts(&conditions.domains)),

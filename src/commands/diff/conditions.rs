@@ -9,7 +9,9 @@ use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::{Match, PartMatch};
 use crate::engine::request::part::TypedPart;
-use crate::engine::telling::coverage::{host_is_within, networks_are_within, parts_are_within, path_is_within, within};
+use crate::engine::telling::coverage::{
+    all_within, host_is_within, networks_are_within, parts_are_within, path_is_within, within,
+};
 use crate::engine::telling::order::Effect;
 use crate::engine::text::quote::joined;
 
@@ -23,6 +25,7 @@ pub(super) fn of_match(old: &Limit, new: &Limit) -> Option<Change> {
         ("networks", networks(&before.networks, &after.networks)),
         ("domains", one_is_enough(&before.domains, &after.domains, String::eq)),
         ("excluded hosts", none_must_hold(&before.other_hosts, &after.other_hosts, host_is_within)),
+        ("excluded paths", none_must_hold(&before.other_paths, &after.other_paths, path_is_within)),
         ("excluded networks", other_networks(&before.other_networks, &after.other_networks)),
         ("headers", each_must_hold(&on("header", before), &on("header", after))),
         ("claims", each_must_hold(&on("claim", before), &on("claim", after))),
@@ -59,7 +62,10 @@ pub(super) fn shown(conditions: &Match) -> String {
         list(&conditions.domains),
     ];
     let mut text = lists.into_iter().flatten().collect::<Vec<_>>().join(" ");
-    let more = conditions.parts.len() + conditions.other_hosts.len() + conditions.other_networks.len();
+    let more = conditions.parts.len()
+        + conditions.other_hosts.len()
+        + conditions.other_paths.len()
+        + conditions.other_networks.len();
     if more > 0 {
         text.push_str(if text.is_empty() {
             "conditions on headers, claims, entries or exclusions"
@@ -81,8 +87,7 @@ fn one_is_enough<T>(old: &[T], new: &[T], is_within: impl Fn(&T, &T) -> bool) ->
 
 /// The effect of changing a list of exclusions.
 fn none_must_hold<T>(old: &[T], new: &[T], is_within: impl Fn(&T, &T) -> bool) -> Effect {
-    let excludes = |all: &[T], one: &T| all.iter().any(|other| is_within(one, other));
-    Effect { stricter: !old.iter().all(|one| excludes(new, one)), looser: !new.iter().all(|one| excludes(old, one)) }
+    Effect { stricter: !all_within(old, new, &is_within), looser: !all_within(new, old, &is_within) }
 }
 
 fn networks(old: &[IpNet], new: &[IpNet]) -> Effect {

@@ -25,7 +25,7 @@ use crate::engine::algorithms::algorithm::Algorithm;
 use crate::engine::algorithms::numbers::Numbers;
 use crate::engine::limit::allowance::Allowance;
 use crate::engine::limit::{Limit, StoreErrorPolicy};
-use crate::engine::request::path_pattern::PathPattern;
+use crate::engine::request::path_condition::PathCondition;
 
 /// The part of the rules file that belongs to an algorithm.
 struct AlgorithmEntry {
@@ -69,7 +69,7 @@ pub(super) fn override_keys(common: impl Iterator<Item = &'static str>) -> Vec<&
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     /// The path patterns of its `match`; `None` if they have a mistake.
-    pub(super) paths: Option<&'a [PathPattern]>,
+    pub(super) paths: Option<&'a [PathCondition]>,
     pub(super) files: &'a [NamedFile],
 }
 

@@ -6,7 +6,7 @@ use super::super::mapping::all;
 use super::super::node::Key;
 use super::super::scalars::{is_name, one_of};
 use super::{
-    Algorithm, AlgorithmEntry, Context, Limit, Mapping, Node, Numbers, PathPattern, ReadResult, Settings,
+    Algorithm, AlgorithmEntry, Context, Limit, Mapping, Node, Numbers, PathCondition, ReadResult, Settings,
     StoreErrorPolicy, check_redis_only, quoted, reject_token_keys,
 };
 use crate::engine::algorithms::numbers::NumbersError;
@@ -84,7 +84,7 @@ impl Settings for QueueSettings {
     }
 }
 
-fn queue(map: &Mapping<'_>, paths: Option<&[PathPattern]>) -> ReadResult<Queue> {
+fn queue(map: &Mapping<'_>, paths: Option<&[PathCondition]>) -> ReadResult<Queue> {
     let storage = map.read("kind", one_of(&KINDS));
     let then = map.read("then", one_of(&THEN));
     let fields = map.read("fields", |node| fields(node, paths));
@@ -96,13 +96,13 @@ fn queue(map: &Mapping<'_>, paths: Option<&[PathPattern]>) -> ReadResult<Queue> 
     Ok(Queue { storage, then, fields })
 }
 
-fn fields(node: &Node, paths: Option<&[PathPattern]>) -> ReadResult<Vec<(String, TypedPart)>> {
+fn fields(node: &Node, paths: Option<&[PathCondition]>) -> ReadResult<Vec<(String, TypedPart)>> {
     let entries = node.map("`fields`", "write `fields: { user: { header: x-user } }`")?;
     node.check_count("`fields`", entries.len(), "entries", MOST_FIELDS)?;
     all(entries.iter().map(|(key, source)| field(key, source, paths)))
 }
 
-fn field(key: &Key, source: &Node, paths: Option<&[PathPattern]>) -> ReadResult<(String, TypedPart)> {
+fn field(key: &Key, source: &Node, paths: Option<&[PathCondition]>) -> ReadResult<(String, TypedPart)> {
     if !is_name(&key.text, LONGEST_NAME) {
         let help = format!("use 1 to {LONGEST_NAME} letters, digits, `_`, `.` and `-`");
         return Err(key.error(format!("invalid field name {}", quoted(&key.text)), help));

@@ -3,7 +3,8 @@
 use super::super::problem::{Place, quoted};
 use super::Subject;
 use crate::engine::limit::StoreErrorPolicy;
-use crate::engine::request::path_pattern::{PathPattern, Segment};
+use crate::engine::request::path_condition::PathCondition;
+use crate::engine::request::path_pattern::{Segment, segments};
 
 /// Words of paths where clients prove who they are, in lower case and without punctuation.
 const WORDS: &str = "2fa auth authenticate authentication authn authorize login logon mfa oauth oauth2 otp passcode passwd \
@@ -38,20 +39,27 @@ pub(super) fn find(subject: &Subject<'_>) -> Option<(Place, String)> {
 
 /// Returns whether one of the literal segments tells of authentication, by all of its text or its last words: `/forgot-password`, but
 /// not `/login-tips`.
-fn authenticates(path: &PathPattern) -> bool {
+fn authenticates(path: &PathCondition) -> bool {
     let is_among = |list: &str, text: &str| list.split(' ').any(|word| word == text);
     let tells = |list: &str, segment: &str| {
         let words = segment.split(|character: char| !character.is_ascii_alphanumeric());
         let last = words.clone().rev().find(|word| !is_among(FOLLOWING, word));
         is_among(list, &words.collect::<String>()) || last.is_some_and(|word| is_among(list, word))
     };
-    let literals = path.segments.iter().filter_map(|segment| match segment {
-        Segment::Literal(literal) => Some(literal.to_ascii_lowercase()),
-        Segment::Parameter(_) => None,
-    });
-    let literals: Vec<String> = literals.collect();
+    let literals: Vec<String> = match path {
+        PathCondition::Pattern(pattern) => pattern.segments.iter().filter_map(literal).collect(),
+        PathCondition::Prefix(prefix) => segments(prefix).map(str::to_ascii_lowercase).collect(),
+        PathCondition::Regex(_) => return false,
+    };
     literals.iter().enumerate().any(|(place, literal)| {
         let follows = |text: &String| is_among(FOLLOWING, text) || tells(WORDS, text) || tells(AMBIGUOUS, text);
         tells(WORDS, literal) || tells(AMBIGUOUS, literal) && literals[place + 1..].iter().all(follows)
     })
+}
+
+fn literal(segment: &Segment) -> Option<String> {
+    match segment {
+        Segment::Literal(literal) => Some(literal.to_ascii_lowercase()),
+        Segment::Parameter(_) => None,
+    }
 }

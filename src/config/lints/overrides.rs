@@ -18,6 +18,7 @@ use crate::engine::limit::matching::Match;
 use crate::engine::limit::overrides::OverrideLookup;
 use crate::engine::request::Duplicates;
 use crate::engine::request::part::{Part, TypedPart};
+use crate::engine::request::path_condition::PathCondition;
 use crate::engine::request::value_type::ValueType;
 use crate::engine::telling::coverage::covers;
 use crate::message::host_pattern::HostPattern;
@@ -143,7 +144,10 @@ fn excludes(conditions: &Match, by: &TypedPart, text: &str) -> bool {
             !conditions.hosts.is_empty() && !is_among(&conditions.hosts) || is_among(&conditions.other_hosts)
         }
         Part::Method => !conditions.methods.is_empty() && !conditions.methods.iter().any(|method| method == text),
-        Part::Path => !conditions.paths.is_empty() && !conditions.paths.iter().any(|path| path.matches(text)),
+        Part::Path => {
+            let is_among = |paths: &[PathCondition]| paths.iter().any(|path| path.matches(text));
+            !conditions.paths.is_empty() && !is_among(&conditions.paths) || is_among(&conditions.other_paths)
+        }
         // Another of several values may meet the condition.
         _ if by.duplicates != Duplicates::Ambiguous => false,
         part => conditions.parts.iter().any(|wanted| wanted.part == *part && !wanted.test.meets(text)),

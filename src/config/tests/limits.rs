@@ -57,7 +57,7 @@ overrides:
     assert_eq!(full.conditions.methods, ["POST", "PUT"]);
     let hosts = [HostPattern::Exact("api.example.com".into()), HostPattern::Below(".example.org".into())];
     assert_eq!(full.conditions.hosts, hosts);
-    assert!(full.conditions.paths[0].is_open && full.conditions.paths[0].matches("/v1/a/b/c"));
+    assert!(full.conditions.paths[0].matches("/v1/a/b/c") && !full.conditions.paths[0].matches("/v2"));
     let tests: Vec<String> = full
         .conditions
         .parts
@@ -119,7 +119,10 @@ fn exclusions_and_lists_of_values_say_what_would_be_right() {
     for (conditions, expected) in [
         ("host: { not: api.example.com }", ""),
         ("host: { not: [] }", "the list is empty"),
-        ("host: {}", "write `{ not: VALUE }`"),
+        ("host: {}", "a condition needs exactly one test, found 0"),
+        ("host: { is: a.example }", "unknown key `is` in a condition"),
+        ("host: ['*.example.com', { not: admin.example.com }], cidr: [10.0.0.0/8, { not: [10.1.0.0/16] }]", ""),
+        ("host: [a.example, { not: { not: b.example } }]", "expected text, found a map"),
         ("host: { not: 'a:443' }", "hosts are matched without the port; write a"),
         ("cidr: { not: [10.0.0.0/8, 10.0.0.1/8] }", "host bits"),
         ("headers: { x-a: { not: ' b' } }", "write `b`"),
@@ -141,6 +144,42 @@ fn exclusions_and_lists_of_values_say_what_would_be_right() {
     ] {
         let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
         field(&format!("match: {{ {conditions} }}"), &expected);
+    }
+}
+
+#[test]
+fn conditions_on_paths_say_what_would_be_right() {
+    let long = |length: usize| format!("{{ prefix: /{} }}", "a".repeat(length - 1));
+    let regexes = |count: usize| format!("[{}]", vec!["{ regex: a }"; count].join(", "));
+    for (path, expected) in [
+        ("{ prefix: /api }", ""),
+        ("{ prefix: /. }", ""),
+        ("{ regex: '\\.php$' }", ""),
+        ("{ not: [/static/**, { regex: '\\.css$' }, { prefix: /im }] }", ""),
+        ("[/v1/**, { prefix: /v2 }, { not: /v1/health }, { not: [{ prefix: /v1/x }] }]", ""),
+        (&long(1_024), ""),
+        (&long(1_025), "use at most 1024 bytes"),
+        (&regexes(64), ""),
+        (&format!("[{{ prefix: /b }}, {{ not: {} }}]", regexes(65)), "`path` has 65 regular expressions"),
+        ("{ prefix: api }", "a path must begin with `/`; write `/api`"),
+        ("{ prefix: '/api/*' }", "a prefix is plain text"),
+        ("{ prefix: '/{id}' }", "a prefix is plain text"),
+        ("{ prefix: '/a?b' }", "query or fragment"),
+        ("{ prefix: /a/../b }", "dot segments"),
+        ("{ prefix: /a%2 }", "two hexadecimal digits"),
+        ("{ prefix: '/a;b' }, path_params: strip", "never matches"),
+        ("{ prefix: [/a] }", "expected text, found a list"),
+        ("{ regex: '(' }", "unclosed group"),
+        ("{ regex: a, prefix: /b }", "a condition needs exactly one test, found 2"),
+        ("{ prefx: /b }", "did you mean `prefix`?"),
+        ("{ not: { not: /a } }", "unknown key `not` in a condition"),
+        ("{ not: [] }", "the list is empty"),
+        ("{}", "a condition needs exactly one test, found 0"),
+        ("[{ not: b }, { regex: '(' }]", "unclosed group"),
+        ("[{ not: b }, { regex: '(' }]", "write `/b`"),
+    ] {
+        let expected: Vec<&str> = Some(expected).filter(|part| !part.is_empty()).into_iter().collect();
+        field(&format!("match: {{ path: {path} }}"), &expected);
     }
 }
 
@@ -254,7 +293,13 @@ fn fields_say_what_would_be_right() {
         ("by: [ip, ip]", "duplicate component"),
         ("by: []", "by: global"),
         ("by: [[ip]]", "cannot be nested"),
-        ("by: { path: id }", "`match` has no `path`"),
+        ("by: { path: id }", "`match` has no path pattern"),
+        ("by: { path: id }, match: { path: { not: /v1 } }", "`match` has no path pattern"),
+        (
+            "by: { path: id }, match: { path: [\"/{id}\", { prefix: /v1 }] }",
+            "prefixes and regular expressions do not have",
+        ),
+        ("by: { path: id }, match: { path: [\"/{id}\", { not: { prefix: /v1 } }] }", ""),
         ("by: { path: id }, match: { path: /v1 }", "have no parameters"),
         ("by: { path: id }, match: { path: \"/v1/{ids}\" }", "did you mean `ids`?"),
         ("by: { path: id }, match: { path: [\"/a/{id}\", \"/b/c/{id}\"] }", "not the same segment"),

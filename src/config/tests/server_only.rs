@@ -71,7 +71,7 @@ fn mistakes_say_what_would_be_right() {
         ("fields: {}", "use 1 to 16"),
         ("fields: [path]", "`fields` must be a map, found a list"),
         ("fields: { all: global }", "`global` has no value to put into an entry"),
-        ("fields: { p: { path: id } }", "is a path parameter, but `match` has no `path`"),
+        ("fields: { p: { path: id } }", "is a path parameter, but `match` has no path pattern"),
         ("fields: { path: path }, cost: { header: x-cost }", "each request adds one entry"),
         ("fields: { path: path }, count: 10, period: 1s", "`count` does not apply to `algorithm: queue`"),
         ("fields: { path: path }, file: my.lua", "`file` needs `algorithm: script`"),

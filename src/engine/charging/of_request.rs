@@ -154,6 +154,7 @@ mod tests {
     use crate::engine::limit::{LimitMode, WHOLE_SHARE};
     use crate::engine::request::claims::{ClaimPath, ClaimRef, TokenClaims};
     use crate::engine::request::part::{Part, TypedPart};
+    use crate::engine::request::path_condition::PathCondition;
     use crate::engine::request::path_pattern::PathPattern;
     use crate::engine::request::sample;
     use crate::engine::request::value_type::ValueType;
@@ -469,7 +470,7 @@ mod tests {
     #[test]
     fn only_limits_that_cover_the_request_charge_it() {
         let on = |path: &str| {
-            let paths = vec![PathPattern::parse(path).unwrap()];
+            let paths = vec![PathCondition::Pattern(PathPattern::parse(path).unwrap())];
             Limit { conditions: Match { paths, ..Match::default() }, ..limit(path) }
         };
         let plan = plan(vec![on("/v1/**"), on("/v2/**"), on("/v1/{x}")], &FIELDS, 0).unwrap();

@@ -13,6 +13,7 @@ use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::{Candidates, Match};
 use crate::engine::limit::networks::Networks;
 use crate::engine::request::part::Part;
+use crate::engine::request::path_condition::PathCondition;
 use crate::engine::request::path_pattern::{PathPattern, PathReading, Segment, segments};
 use crate::engine::request::{DescriptorEntry, Request};
 use crate::message::host_pattern::HostPattern;
@@ -80,9 +81,13 @@ impl Index {
     }
 
     fn insert_plain(&mut self, limit: u32, conditions: &Match) {
-        if !conditions.paths.is_empty() {
+        // A path may meet a prefix or a regular expression wherever it is in the tree.
+        let patterns: Option<Vec<&PathPattern>> = conditions.paths.iter().map(PathCondition::pattern).collect();
+        if let Some(patterns) = patterns.filter(|patterns| !patterns.is_empty()) {
             let tree = entry(&mut self.paths, &conditions.path_reading);
-            conditions.paths.iter().for_each(|pattern| tree.insert(pattern, limit));
+            for pattern in patterns {
+                tree.insert(pattern, limit);
+            }
         } else if !conditions.hosts.is_empty() {
             for host in &conditions.hosts {
                 let (table, name) = match host {
@@ -266,10 +271,14 @@ fn entry<'l, K: PartialEq + Clone, V: Default>(list: &'l mut Vec<(K, V)>, key: &
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use regex::Regex;
+
     use super::*;
     use crate::engine::limit::matching::{PartMatch, ValueTest};
     use crate::engine::request::glob::Glob;
     use crate::engine::request::part::TypedPart;
+    use crate::engine::request::path_condition::samples::{conditions, paths};
     use crate::engine::request::sample;
     use crate::engine::request::value_type::ValueType;
     use crate::message::headers::Headers;
@@ -295,7 +304,8 @@ mod tests {
     }
 
     fn path(patterns: &[&str]) -> Match {
-        Match { paths: patterns.iter().map(|text| PathPattern::parse(text).unwrap()).collect(), ..Match::default() }
+        let paths = patterns.iter().map(|text| PathPattern::parse(text).unwrap());
+        Match { paths: paths.map(PathCondition::Pattern).collect(), ..Match::default() }
     }
 
     #[test]
@@ -313,6 +323,50 @@ mod tests {
         let reading = PathReading { ignores_case: true, strips_parameters: true };
         let folded = Match { path_reading: reading, ..path(&["/v1/orders"]) };
         check(&[path(&["/v1/orders"]), folded], "GET", "a", "/V1;x/orders", &[1]);
+    }
+
+    #[test]
+    fn prefixes_and_regular_expressions_are_filed_under_other_conditions() {
+        let prefix = || PathCondition::prefix("/v1/or", PathReading::default()).unwrap();
+        let regex = || PathCondition::Regex(Regex::new("ders$").unwrap());
+        let limits = [
+            Match { paths: vec![prefix()], ..Match::default() },
+            Match { paths: [path(&["/v2"]).paths, vec![prefix()]].concat(), ..Match::default() },
+            Match { paths: vec![regex()], hosts: vec![HostPattern::Exact("a".into())], ..Match::default() },
+            Match { paths: vec![regex()], methods: vec!["PUT".into()], ..Match::default() },
+            Match { other_paths: path(&["/v1/**"]).paths, ..path(&["/v2"]) },
+            Match { other_paths: vec![prefix()], ..Match::default() },
+        ];
+        check(&limits, "GET", "a", "/v1/orders", &[0, 1, 2, 5]);
+        check(&limits, "PUT", "b", "/v2", &[0, 1, 3, 4, 5]);
+    }
+
+    proptest! {
+        /// Whichever conditions there are, the index only leaves out mismatches.
+        #[test]
+        fn no_limit_is_lost(
+            limits in prop::collection::vec((conditions(), conditions(), any::<bool>(), any::<bool>()), 6),
+            given in prop::collection::vec(paths(), 5),
+        ) {
+            let mut index = Index::default();
+            let limits: Vec<Limit> = limits.into_iter().map(|(paths, other_paths, has_host, has_method)| {
+                let hosts = has_host.then(|| HostPattern::Below(".example".into())).into_iter().collect();
+                let methods = has_method.then(|| "GET".to_owned()).into_iter().collect();
+                let conditions = Match { methods, hosts, paths, other_paths, ..Match::default() };
+                Limit { conditions, ..Limit::new("L") }
+            }).collect();
+            (0..).zip(&limits).for_each(|(place, limit)| index.insert(place, limit));
+            let headers = Headers::new();
+            for (path, method, host) in given.iter().flat_map(|path| [(path, "GET", "a"), (path, "PUT", "a.example")]) {
+                let request = Request { method, host, path, ..sample(&headers) };
+                let mut found = Candidates::new();
+                index.candidates(&request, &mut found);
+                for (place, limit) in (0..).zip(&limits) {
+                    let covers = limit.conditions.check(&request).is_ok();
+                    prop_assert!(!covers || found.contains(&place), "{path} {:?}", limit.conditions);
+                }
+            }
+        }
     }
 
     #[test]

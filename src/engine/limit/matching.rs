@@ -8,7 +8,8 @@ use crate::engine::request::Request;
 use crate::engine::request::claims::ClaimRef;
 use crate::engine::request::glob::Glob;
 use crate::engine::request::part::{ADDRESS, Part};
-use crate::engine::request::path_pattern::{PathPattern, PathReading};
+use crate::engine::request::path_condition::PathCondition;
+use crate::engine::request::path_pattern::PathReading;
 use crate::message::host_pattern::HostPattern;
 
 /// The indices of limits that may cover a request.
@@ -23,7 +24,9 @@ pub struct Match {
     /// Hosts that are excluded.
     pub other_hosts: Vec<HostPattern>,
     /// Read by `path_reading`.
-    pub paths: Vec<PathPattern>,
+    pub paths: Vec<PathCondition>,
+    /// Paths that are excluded, read by `path_reading`.
+    pub other_paths: Vec<PathCondition>,
     pub path_reading: PathReading,
     /// Networks of the client's address.
     pub networks: Vec<IpNet>,
@@ -140,7 +143,7 @@ impl Match {
         let lists = [
             (!self.methods.is_empty(), &Part::Method),
             (!self.hosts.is_empty() || !self.other_hosts.is_empty(), &Part::Host),
-            (!self.paths.is_empty(), &Part::Path),
+            (!self.paths.is_empty() || !self.other_paths.is_empty(), &Part::Path),
             (!self.networks.is_empty() || !self.other_networks.is_empty(), &ADDRESS),
         ];
         let read = lists.into_iter().filter(|(is_read, _)| *is_read).map(|(_, part)| part);
@@ -178,9 +181,10 @@ impl Match {
         if !self.hosts.is_empty() && !is_among(&self.hosts) || is_among(&self.other_hosts) {
             return Err(Mismatch::Host);
         }
-        if !self.paths.is_empty() {
+        if !self.paths.is_empty() || !self.other_paths.is_empty() {
             let path = self.path_reading.of(request.path);
-            if !self.paths.iter().any(|pattern| pattern.matches(&path)) {
+            let is_among = |paths: &[PathCondition]| paths.iter().any(|condition| condition.matches(&path));
+            if !self.paths.is_empty() && !is_among(&self.paths) || is_among(&self.other_paths) {
                 return Err(Mismatch::Path);
             }
         }
@@ -262,10 +266,35 @@ mod tests {
         let not_host = Match { other_hosts: hosts("*.a.example"), ..Match::default() };
         assert_eq!(check(&not_host, "x.a.example", None), Err(Mismatch::Host));
         assert_eq!(check(&not_host, "a.example", None), Ok(()));
+        let list = Match { hosts: hosts("*.example"), ..not_host.clone() };
+        assert_eq!(check(&list, "b.example", None), Ok(()));
+        assert_eq!(check(&list, "x.a.example", None), Err(Mismatch::Host));
+        assert_eq!(check(&list, "b", None), Err(Mismatch::Host));
         let not_inside = Match { other_networks: vec!["10.0.0.0/8".parse().unwrap()], ..Match::default() };
         assert_eq!(check(&not_inside, "a", Some([10, 1, 2, 3])), Err(Mismatch::Network));
         assert_eq!(check(&not_inside, "a", Some([192, 0, 2, 1])), Ok(()));
         assert_eq!(check(&not_inside, "a", None), Ok(()));
+    }
+
+    #[test]
+    fn excluded_paths_are_read_as_covered_ones() {
+        let path_reading = PathReading { ignores_case: true, strips_parameters: true };
+        let prefix = |text: &str| vec![PathCondition::prefix(text, path_reading).unwrap()];
+        let headers = Headers::new();
+        let check = |conditions: &Match, path| conditions.check(&Request { path, ..sample(&headers) });
+        let list = Match { paths: prefix("/A"), other_paths: prefix("/a/B"), path_reading, ..Match::default() };
+        for (path, expected) in [
+            ("/A;x/c", Ok(())),
+            ("/a;x/bc", Err(Mismatch::Path)),
+            ("/A/x/..;y/b", Err(Mismatch::Path)),
+            ("/c", Err(Mismatch::Path)),
+        ] {
+            assert_eq!(check(&list, path), expected, "{path}");
+        }
+        let not = Match { other_paths: prefix("/a/b"), ..Match::default() };
+        assert_eq!((check(&not, "/c"), check(&not, "/a/b")), (Ok(()), Err(Mismatch::Path)));
+        let read = |conditions: &Match| conditions.parts_read().cloned().collect::<Vec<_>>();
+        assert_eq!((read(&not), read(&list)), (vec![Part::Path], vec![Part::Path]));
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod claims;
 pub mod glob;
 pub mod incoming;
 pub mod part;
+pub mod path_condition;
 pub mod path_pattern;
 pub mod token_usage;
 pub mod value_type;

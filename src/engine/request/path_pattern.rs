@@ -148,6 +148,17 @@ impl PathPattern {
         })
     }
 
+    /// The beginning of all paths that it matches.
+    pub fn beginning(&self) -> String {
+        let literals = self.segments.iter().map_while(|segment| match segment {
+            Segment::Literal(literal) => Some(format!("/{literal}")),
+            Segment::Parameter(_) => None,
+        });
+        let text: String = literals.collect();
+        let is_whole = self.parameters().next().is_none() && !text.is_empty();
+        if is_whole { text } else { text + "/" }
+    }
+
     /// Returns true if it matches a normalised path.
     pub fn matches(&self, path: &str) -> bool {
         let mut given = segments(path);

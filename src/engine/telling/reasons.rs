@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 
+use ipnet::IpNet;
+
 use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Lacking;
 use crate::engine::limit::matching::{Match, Mismatch, ValueTest};
@@ -41,11 +43,13 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
             format!("the method is {}, the limit covers {}", request.method, conditions.methods.join(", "))
         }
         Mismatch::Host => {
-            format!("the host is `{}`, {}", request.host, covered(&conditions.hosts, &conditions.other_hosts))
+            let excluded = conditions.other_hosts.iter().find(|host| host.matches(request.host));
+            format!("the host is `{}`, {}", request.host, covered(&conditions.hosts, excluded))
         }
         Mismatch::Path => {
             let path = conditions.path_reading.of(request.path);
-            format!("the path is {path}, the limit covers {}", joined(&conditions.paths, ", "))
+            let excluded = conditions.other_paths.iter().find(|condition| condition.matches(&path));
+            format!("the path is {path}, {}", covered(&conditions.paths, excluded))
         }
         Mismatch::Domain => {
             let domain = request.domain.map_or_else(|| "none".to_owned(), |domain| format!("`{domain}`"));
@@ -53,17 +57,19 @@ fn unmatched(conditions: &Match, request: &Request<'_>, mismatch: Mismatch) -> S
         }
         Mismatch::Part(place) => part_unmatched(conditions, request, place),
         Mismatch::Network => {
+            let excludes = |network: &&IpNet| request.client.is_some_and(|client| network.contains(&client));
+            let excluded = conditions.other_networks.iter().find(excludes);
             let client = request.client.map_or_else(|| "unknown".to_owned(), |client| client.to_string());
-            format!("the client is {client}, {}", covered(&conditions.networks, &conditions.other_networks))
+            format!("the client is {client}, {}", covered(&conditions.networks, excluded))
         }
     }
 }
 
-/// The hosts or networks that a limit covers, or those that it excludes.
-fn covered<T: Display>(named: &[T], excluded: &[T]) -> String {
+/// The items that a limit covers, or the one that excludes the request.
+fn covered<T: Display>(named: &[T], excluded: Option<&T>) -> String {
     match excluded {
-        [] => format!("the limit covers {}", joined(named, ", ")),
-        excluded => format!("the limit does not cover {}", joined(excluded, ", ")),
+        None => format!("the limit covers {}", joined(named, ", ")),
+        Some(excluded) => format!("the limit does not cover {excluded}"),
     }
 }
 

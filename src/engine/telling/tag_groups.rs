@@ -6,7 +6,7 @@ use crate::engine::limit::matching::Match;
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
 use crate::engine::request::part::{Part, TypedPart};
-use crate::engine::request::path_pattern::PathPattern;
+use crate::engine::request::path_condition::PathCondition;
 use crate::message::host_pattern::HostPattern;
 
 /// Returns groups of limits, in the order of the files. Of each limit there is another in its group that the same request
@@ -67,7 +67,7 @@ fn may_meet(one: &Limit, other: &Limit) -> bool {
     let (a, b) = (&one.conditions, &other.conditions);
     any_pair(&a.methods, &b.methods, |a, b| a == b)
         && any_pair(&a.hosts, &b.hosts, HostPattern::overlaps)
-        && (a.path_reading != b.path_reading || any_pair(&a.paths, &b.paths, PathPattern::overlaps))
+        && (a.path_reading != b.path_reading || any_pair(&a.paths, &b.paths, PathCondition::overlaps))
         && any_pair(&a.domains, &b.domains, |a, b| a == b)
         && !(needs_domain(a) && is_plain(other) || needs_domain(b) && is_plain(one))
 }
@@ -88,13 +88,15 @@ fn is_plain(limit: &Limit) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use regex::Regex;
+
     use super::*;
     use crate::engine::algorithms::micros::Micros;
     use crate::engine::algorithms::numbers::Numbers;
     use crate::engine::limit::fingerprint::Fingerprinter;
     use crate::engine::limit::matching::{PartMatch, ValueTest};
     use crate::engine::request::Duplicates;
-    use crate::engine::request::path_pattern::PathReading;
+    use crate::engine::request::path_pattern::{PathPattern, PathReading};
     use crate::engine::request::value_type::ValueType;
 
     const IP: Part = Part::Ip { ipv6_prefix: 128 };
@@ -164,9 +166,16 @@ mod tests {
         pair(host("a.example"), host("*.a.example"), &[]);
         pair(host("x.a.example"), host("*.a.example"), &["AB"]);
         pair(host("*.x.a.example"), host("*.a.example"), &["AB"]);
-        let path = |text: &str| Match { paths: vec![PathPattern::parse(text).unwrap()], ..Match::default() };
+        let condition = |paths| Match { paths: vec![paths], ..Match::default() };
+        let path = |text: &str| condition(PathCondition::Pattern(PathPattern::parse(text).unwrap()));
+        let prefix = |text: &str| condition(PathCondition::prefix(text, PathReading::default()).unwrap());
         pair(path("/a"), path("/b"), &[]);
         pair(path("/a/**"), path("/a/{b}/c"), &["AB"]);
+        pair(path("/a/{b}"), prefix("/a/c"), &["AB"]);
+        pair(path("/a/b"), prefix("/a/c"), &[]);
+        pair(prefix("/a/c"), prefix("/a/b"), &[]);
+        pair(prefix("/a/c"), prefix("/a"), &["AB"]);
+        pair(prefix("/a/c"), condition(PathCondition::Regex(Regex::new("^/b").unwrap())), &["AB"]);
         let path_reading = PathReading { ignores_case: true, strips_parameters: false };
         pair(path("/a"), Match { path_reading, ..path("/b") }, &["AB"]);
         let domain = |name: &str| Match { domains: vec![name.into()], ..Match::default() };

@@ -13,9 +13,11 @@ use crate::engine::limit::matching::{Match, ValueTest};
 use crate::engine::limit::rules::Rules;
 use crate::engine::limit::{Limit, LimitMode};
 use crate::engine::request::part::{Part, TypedPart, is_secret};
-use crate::engine::request::path_pattern::{PathPattern, PathReading, Segment, segments};
+use crate::engine::request::path_condition::PathCondition;
+use crate::engine::request::path_pattern::{PathReading, Segment, segments};
 use crate::engine::request::trimmed_text;
 use crate::engine::request::value_type::{ValueType, lenient};
+use crate::engine::telling::coverage::path_is_within;
 use crate::message::percent::decode;
 
 /// The parts that the rules name.
@@ -32,6 +34,8 @@ pub(super) struct Parts {
     literals: Vec<PathLiteral>,
     /// All that the reading of some limit ignores.
     reading: PathReading,
+    /// The conditions on paths that are no patterns.
+    path_searches: Vec<PathCondition>,
 }
 
 /// The treatment of the values under a name.
@@ -50,7 +54,7 @@ pub(super) struct Treatment {
 
 #[derive(Debug)]
 struct PathParameter {
-    paths: Vec<PathPattern>,
+    paths: Vec<PathCondition>,
     reading: PathReading,
     segment: usize,
     form: ValueType,
@@ -130,7 +134,9 @@ impl Parts {
             self.treat(&wanted.part, |treatment| treatment.compare(&wanted.test));
         }
         self.networks.extend(conditions.networks.iter().chain(&conditions.other_networks));
-        for pattern in &conditions.paths {
+        let paths = || conditions.paths.iter().chain(&conditions.other_paths);
+        self.path_searches.extend(paths().filter(|condition| condition.pattern().is_none()).cloned());
+        for pattern in paths().filter_map(PathCondition::pattern) {
             let named = pattern.segments.iter().enumerate().filter_map(|(place, segment)| match segment {
                 Segment::Literal(text) => {
                     Some(PathLiteral { reading: conditions.path_reading, segment: place, text: text.clone() })
@@ -156,12 +162,19 @@ impl Parts {
         json!({ "headers": texts("header"), "descriptors": texts("descriptor") })
     }
 
-    /// The names whose hashed values rules search: limits that do so are not simulated rightly.
+    /// The names whose hashed values rules search, and `path`: limits that do so are not simulated rightly.
     pub(super) fn uncertain(&self) -> Vec<&str> {
         let all = self.named("header").chain(self.named("descriptor"));
         all.filter(|(_, treatment)| treatment.is_hashed() && treatment.is_searched)
             .map(|(name, _)| name.as_str())
+            .chain(self.searches_parameters().then_some("path"))
             .collect()
+    }
+
+    /// Returns true if a stand-in may decide whether a condition on the path holds.
+    fn searches_parameters(&self) -> bool {
+        let mut paths = self.parameters.iter().flat_map(|parameter| &parameter.paths);
+        paths.any(|path| self.path_searches.iter().any(|test| test.overlaps(path) && !path_is_within(path, test)))
     }
 
     /// Returns the path with stand-ins for the parameters that are ids.

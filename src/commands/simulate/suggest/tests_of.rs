@@ -11,11 +11,16 @@ use crate::config::rule_tests::MOST_REPEATED;
 use crate::engine::limit::matching::{PartMatch, ValueTest};
 use crate::engine::limit::{Cost, Limit};
 use crate::engine::request::part::Part;
-use crate::engine::request::path_pattern::Segment;
+use crate::engine::request::path_condition::PathCondition;
+use crate::engine::request::path_pattern::{PathPattern, Segment};
 use crate::message::host_pattern::HostPattern;
+use crate::message::path::normalise;
 
 /// The client of tests without a condition on addresses.
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+/// Why there is no test of a limit that does not cover the request of one.
+const EXCLUDED: &str = "its conditions have exceptions";
 
 /// The value of parts that have no condition; a number, for ids with `as: int`.
 const VALUE: &str = "1";
@@ -66,18 +71,24 @@ fn request(limit: &Limit) -> Result<String, &'static str> {
     for typed in &limit.by {
         found.set(&typed.part, VALUE)?;
     }
-    let target = scalar(&format!("{}{}", path(limit), found.query.unwrap_or_default()));
+    let target = scalar(&format!("{}{}", path(limit)?, found.query.unwrap_or_default()));
     let mut step = match conditions.methods.first().map_or("GET", String::as_str) {
         method @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS") => {
             format!("{}: {target}", method.to_ascii_lowercase())
         }
         method => format!("request: {}", Value::from(format!("{method} {target}"))),
     };
-    if let Some(host) = host {
-        let _ = write!(step, ", host: {}", scalar(&host));
+    if let Some(host) = &host {
+        let _ = write!(step, ", host: {}", scalar(host));
     }
     let network = conditions.networks.first();
     let client = network.map_or(CLIENT, |network| network.hosts().next().unwrap_or_else(|| network.addr()));
+    let excludes_host = |other: &HostPattern| host.as_ref().is_some_and(|host| other.matches(host));
+    if conditions.other_hosts.iter().any(excludes_host)
+        || conditions.other_networks.iter().any(|other| other.contains(&client))
+    {
+        return Err(EXCLUDED);
+    }
     let _ = write!(step, ", ip: {}", scalar(&client.to_string()));
     if !found.headers.is_empty() {
         let headers = found.headers.iter().map(|(name, value)| format!("{}: {}", scalar(name), scalar(value)));
@@ -89,9 +100,22 @@ fn request(limit: &Limit) -> Result<String, &'static str> {
     Ok(step)
 }
 
-/// A path that the first pattern of a limit matches.
-fn path(limit: &Limit) -> String {
-    let Some(pattern) = limit.conditions.paths.first() else { return "/".to_owned() };
+/// A path that the first condition of a limit covers.
+fn path(limit: &Limit) -> Result<String, &'static str> {
+    let conditions = &limit.conditions;
+    let path = match conditions.paths.first() {
+        None => "/".to_owned(),
+        Some(PathCondition::Pattern(pattern)) => matching(pattern),
+        Some(PathCondition::Prefix(prefix)) => prefix.clone(),
+        Some(PathCondition::Regex(_)) => return Err("its conditions have patterns"),
+    };
+    let normal = normalise(&path);
+    let read = conditions.path_reading.of(&normal);
+    let is_excluded = conditions.other_paths.iter().any(|condition| condition.matches(&read));
+    if is_excluded { Err(EXCLUDED) } else { Ok(path) }
+}
+
+fn matching(pattern: &PathPattern) -> String {
     let mut path = String::new();
     for segment in &pattern.segments {
         path.push('/');
