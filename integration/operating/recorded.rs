@@ -322,3 +322,22 @@ fn a_recording_has_as_many_ids_as_the_limits() {
     }
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));
 }
+
+/// A stand-in for a segment may decide otherwise what looks at its text.
+#[test]
+fn a_recording_says_that_rules_search_what_it_hides() {
+    for (path, uncertain) in [
+        ("{ prefix: /u/ad }", true),
+        ("{ prefix: /u }", false),
+        ("{ prefix: /v/a }", false),
+        ("{ not: { regex: x$ } }", true),
+        ("[/u/me, { not: /u/you }]", false),
+    ] {
+        let id = "Id: { match: { path: '/u/{id}' }, by: { path: id }, burst: 1 }";
+        let rules = format!("limits:\n  {id}\n  Other: {{ match: {{ path: {path} }}, burst: 9 }}\n");
+        let weir = Weir::serve(&rules, &["--admin-token", TOKEN, "--workers", "1"]);
+        let head = Recording::start(&weir, r#"{"for": "1h"}"#).next();
+        let names: Vec<&str> = head["uncertain"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert_eq!(names, if uncertain { vec!["path"] } else { vec![] }, "{path}");
+    }
+}

@@ -143,6 +143,8 @@ overrides:
 fn a_test_meets_the_conditions_of_its_limit() {
     for (conditions, by, step) in [
         ("path: '/p0/**', methods: [POST, GET]", "ip", "{ post: /p0/, ip: 192.0.2.1, "),
+        ("path: { prefix: /p }, cidr: { not: 10.0.0.0/8 }", "ip", "{ get: /p, ip: 192.0.2.1, "),
+        ("path: { not: { regex: x } }", "ip", "{ get: /, ip: 192.0.2.1, "),
         ("path: '/{name}'", "{ path: name }", "{ get: /1, ip: 192.0.2.1, "),
         ("methods: [PURGE]", "ip", "{ request: \"PURGE /\", ip: 192.0.2.1, "),
         ("cidr: 203.0.113.0/24", "ip", "{ get: /, ip: 203.0.113.1, "),
@@ -158,5 +160,16 @@ fn a_test_meets_the_conditions_of_its_limit() {
         let done = suggest(directory.path(), &[]);
         assert!(done.code == Some(0) && done.out.contains(step), "{conditions}: {}", done.text());
         assert!(done.out.contains("\"One: 4 requests pass at once, the next does not\":"), "{}", done.out);
+    }
+    for (conditions, why) in [
+        ("path: { regex: ^/p }", "its conditions have patterns"),
+        ("path: ['/{x}', { not: /1 }]", "its conditions have exceptions"),
+        ("path: { not: / }", "its conditions have exceptions"),
+        ("cidr: { not: 192.0.2.0/24 }", "its conditions have exceptions"),
+    ] {
+        let rules = format!("limits:\n  One: {{ match: {{ {conditions} }}, by: ip, count: 500, period: 1m }}\n");
+        let line = "203.0.113.7 - - [22/Nov/2026:10:00:00 +0000] \"GET /p0 HTTP/1.1\" 200 5\n";
+        let done = suggest(directory(&rules, &line.repeat(4)).path(), &[]);
+        assert!(done.code == Some(0) && done.out.contains(why), "{conditions}: {}", done.text());
     }
 }

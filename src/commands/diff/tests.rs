@@ -134,22 +134,45 @@ fn every_kind_of_change_has_a_direction() {
 
 /// The values of each key of `match`, and the requests on which they differ.
 const METHODS: [&str; 4] = ["", "methods: [GET]", "methods: [POST, GET]", "methods: [POST]"];
-const HOSTS: [&str; 5] = ["", "host: a.test", "host: '*.a.test'", "host: ['*.test']", "host: { not: '*.a.test' }"];
-const PATHS: [&str; 6] =
-    ["", "path: /a", "path: /a/**", "path: [/a/b, /c]", "path: '/a/{x}'", "path: ['/{x}', '/{x}/b']"];
-const NETWORKS: [&str; 5] = [
+const HOSTS: [&str; 6] = [
+    "",
+    "host: a.test",
+    "host: '*.a.test'",
+    "host: ['*.test']",
+    "host: { not: '*.a.test' }",
+    "host: ['*.test', { not: c.test }]",
+];
+const PATHS: [&str; 14] = [
+    "",
+    "path: /a",
+    "path: /a/**",
+    "path: [/a/b, /c]",
+    "path: '/a/{x}'",
+    "path: ['/{x}', '/{x}/b']",
+    "path: { prefix: /a }",
+    "path: { prefix: /a/b }",
+    "path: { regex: b$ }",
+    "path: { not: /a/b }",
+    "path: { not: [{ prefix: /a/ }, /c] }",
+    "path: ['/a/**', { not: { regex: b$ } }]",
+    "path: [{ prefix: /ab }, { regex: c }, { not: /c/** }]",
+    "path: ['/{x}', { not: { prefix: /a } }]",
+];
+const NETWORKS: [&str; 6] = [
     "",
     "cidr: 10.0.0.0/8",
     "cidr: [10.1.0.0/16, 192.0.2.0/24]",
     "cidr: { not: 10.0.0.0/8 }",
     "cidr: { not: [10.1.0.0/16, 192.0.2.0/24] }",
+    "cidr: [10.0.0.0/8, { not: 10.1.0.0/16 }]",
 ];
 
 /// If diff says that a change covers no more requests, or no fewer, then no request is an exception.
 #[test]
 fn the_effect_of_a_match_is_that_on_each_request() {
     let headers = Headers::default();
-    let (hosts, paths) = (["a.test", "b.a.test", "c.test", "d.example"], ["/", "/a", "/a/b", "/a/c", "/c", "/c/d/b"]);
+    let (hosts, paths) =
+        (["a.test", "b.a.test", "c.test", "d.example"], ["/", "/a", "/ab", "/a/b", "/a/c", "/c", "/c/d/b"]);
     let clients = ["10.1.2.3", "10.2.2.3", "192.0.2.1", "198.51.100.1"];
     let mut requests = Vec::new();
     for method in ["GET", "POST", "PUT"] {
@@ -159,11 +182,11 @@ fn the_effect_of_a_match_is_that_on_each_request() {
         }
     }
     let pick = |number: usize| {
-        let keys = [METHODS[number % 4], HOSTS[number / 4 % 5], PATHS[number / 20 % 6], NETWORKS[number / 120 % 5]];
+        let keys = [METHODS[number % 4], HOSTS[number / 4 % 6], PATHS[number / 24 % 14], NETWORKS[number / 336 % 6]];
         let keys: Vec<_> = keys.into_iter().filter(|key| !key.is_empty()).collect();
         one(&format!("count: 1, period: 1s, match: {{ {} }}", keys.join(", ")))
     };
-    let rules: Vec<_> = (0..600).step_by(7).map(|number| rulebook(&pick(number))).collect();
+    let rules: Vec<_> = (0..2016).step_by(23).map(|number| rulebook(&pick(number))).collect();
     for (old, new) in rules.iter().flat_map(|old| rules.iter().map(move |new| (old, new))) {
         let covers = |rules: &Rulebook, request| rules.rules.limits()[0].conditions.check(request).is_ok();
         let effect = compare(old, new).remove(0).effect;

@@ -1,13 +1,19 @@
-//! `never-matches`: conditions that no request with an id can meet.
+//! `never-matches`: conditions that no request with an id can meet. `no-effect`: exclusions of what is not covered.
+
+use std::fmt::Display;
 
 use ipnet::IpNet;
 
-use super::super::problem::Place;
+use super::super::problem::{Place, quoted};
 use super::Subject;
 use crate::engine::limit::Limit;
 use crate::engine::limit::identity::Fallback;
 use crate::engine::limit::matching::{PartMatch, ValueTest};
 use crate::engine::request::part::{Part, Source};
+use crate::engine::request::path_condition::PathCondition;
+use crate::engine::request::path_pattern::PathPattern;
+use crate::engine::telling::coverage::{all_within, host_is_within, networks_are_within, path_is_within};
+use crate::message::host_pattern::HostPattern;
 
 /// Returns the place and the reason why a limit never charges a request.
 pub(super) fn contradiction(subject: &Subject<'_>) -> Option<(Place, String)> {
@@ -15,8 +21,24 @@ pub(super) fn contradiction(subject: &Subject<'_>) -> Option<(Place, String)> {
     let headers = limit.conditions.parts.iter().filter(|wanted| matches!(wanted.part, Part::Header(_)));
     let mut impossible = headers
         .filter_map(|wanted| Some(format!("no request matches: the {} {}", wanted.part, impossible(&wanted.test)?)));
-    let reason = impossible.next().or_else(|| excludes_everyone(limit)).or_else(|| excludes_ids(limit))?;
+    let reason = impossible.next().or_else(|| excludes_everyone(limit));
+    let reason = reason.or_else(|| excludes_what_it_covers(limit)).or_else(|| excludes_ids(limit))?;
     Some((subject.places.of("match"), reason))
+}
+
+/// Finds a `not` beside other items of its list that excludes none of what they cover.
+pub(super) fn idle_exclusion(subject: &Subject<'_>) -> Option<(Place, String)> {
+    fn find<T: Display>(covered: &[T], excluded: &[T], overlaps: impl Fn(&T, &T) -> bool) -> Option<String> {
+        let is_idle = |other: &&T| !covered.is_empty() && !covered.iter().any(|one| overlaps(one, other));
+        excluded.iter().find(is_idle).map(T::to_string)
+    }
+    let limit = &subject.limit.conditions;
+    let overlaps = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
+    let idle = find(&limit.hosts, &limit.other_hosts, HostPattern::overlaps)
+        .or_else(|| find(&limit.paths, &limit.other_paths, PathCondition::overlaps))
+        .or_else(|| find(&limit.networks, &limit.other_networks, overlaps))?;
+    let message = format!("`not` has no effect: the limit does not cover {} anyway", quoted(&idle));
+    Some((subject.places.of("match"), message))
 }
 
 /// Returns why no value passes a test.
@@ -48,6 +70,21 @@ fn excludes_everyone(limit: &Limit) -> Option<String> {
     let is_everyone = limit.is_by_client() && excludes("0.0.0.0/0") && excludes("::/0");
     (is_everyone && limit.missing == Fallback::Skip)
         .then(|| "no client matches: `cidr` excludes all addresses".to_owned())
+}
+
+/// Finds a list whose `not` excludes all that its other items cover.
+fn excludes_what_it_covers(limit: &Limit) -> Option<String> {
+    let limit = &limit.conditions;
+    let all = [PathCondition::Pattern(PathPattern { segments: Vec::new(), is_open: true })];
+    let paths = if limit.paths.is_empty() { &all } else { limit.paths.as_slice() };
+    let (networks, others) = (&limit.networks, &limit.other_networks);
+    let lists = [
+        ("host", !limit.hosts.is_empty() && all_within(&limit.hosts, &limit.other_hosts, host_is_within)),
+        ("path", all_within(paths, &limit.other_paths, path_is_within)),
+        ("cidr", !networks.is_empty() && !others.is_empty() && networks_are_within(networks, others)),
+    ];
+    let (key, _) = lists.into_iter().find(|(_, is_empty)| *is_empty)?;
+    Some(format!("no request matches: `not` in `{key}` excludes all that the limit covers"))
 }
 
 /// Finds a condition that lets only requests without an id pass.

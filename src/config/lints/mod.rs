@@ -84,6 +84,9 @@ pub(super) fn findings(subjects: &[Subject<'_>]) -> Vec<Finding> {
             add(Lint::NeverMatches, place, message, "correct `match` or `by`, or remove the limit");
             continue;
         }
+        if let Some((place, message)) = matching::idle_exclusion(subject) {
+            add(Lint::NoEffect, place, message, "correct or remove it");
+        }
         for (place, message) in hidden::find(subject, index, others()) {
             add(Lint::HiddenLimit, place, message, "remove it, or make it stricter than the other");
         }

@@ -86,7 +86,7 @@ registry! {
         "A client whose bucket never refills stays denied once it has used up the burst.",
         "Add `count` and `period`.";
     NoEffect, "no-effect",
-        "A key that another one overrules, or other numbers that are those of the limit, change nothing.",
+        "A key that another one overrules, other numbers that are those of the limit, or a `not` of what is not covered, change nothing.",
         "Remove it, or change the numbers.";
     NoLimits, "no-limits",
         "Without limits, every request passes.",

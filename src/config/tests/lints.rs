@@ -62,6 +62,32 @@ const ROWS: &[(&str, &[&str])] = &[
         "@  A: { match: { headers: { authorization: { present: false } } }, by: credentials, count: 1, period: 1s }\n",
         &["never-matches 3:15"],
     ),
+    (
+        "@  A: { match: { path: [/a/b, { prefix: /a/c }, { not: /a/** }] }, by: ip/64, count: 1, period: 1s }\n",
+        &["never-matches 3:15"],
+    ),
+    ("@  A: { match: { path: { not: /** } }, by: ip/64, count: 1, period: 1s }\n", &["never-matches 3:15"]),
+    (
+        "@  A: { match: { host: [x.a.test, { not: '*.a.test' }] }, by: ip/64, count: 1, period: 1s }\n",
+        &["never-matches 3:15"],
+    ),
+    (
+        "@  A: { match: { cidr: [10.0.0.0/8, { not: [10.0.0.0/9, 10.128.0.0/9] }] }, by: ip/64, count: 1, period: 1s }\n",
+        &["never-matches 3:15"],
+    ),
+    ("@  A: { match: { host: [a.test, { not: b.test }] }, by: ip/64, count: 1, period: 1s }\n", &["no-effect 3:15"]),
+    (
+        "@  A: { match: { path: [/a/**, { prefix: /v }, { not: [/a/b, /b] }] }, by: ip/64, count: 1, period: 1s }\n",
+        &["no-effect 3:15"],
+    ),
+    (
+        "@  A: { match: { cidr: [10.0.0.0/8, { not: 192.0.2.0/24 }] }, by: ip/64, count: 1, period: 1s }\n",
+        &["no-effect 3:15"],
+    ),
+    (
+        "@  A: { match: { host: ['*.a', { not: b.a }], path: [/a/**, { not: { regex: x } }], cidr: [10.0.0.0/8, { not: 10.1.0.0/16 }] }, by: ip/64, count: 1, period: 1s }\n",
+        &[],
+    ),
     // credentials-header
     ("@  A: { by: { header: authorization }, count: 1, period: 1s }\n", &["credentials-header 3:12"]),
     ("@  A: { by: [ip/64, { header: Authorization }], count: 1, period: 1s }\n", &["credentials-header 3:12"]),
@@ -89,6 +115,14 @@ const ROWS: &[(&str, &[&str])] = &[
     // hidden-limit
     ("@  A: { by: ip/64, count: 1000, period: 1s }\n", &["hidden-limit 3:3"]),
     ("@  A: { by: ip/64, count: 60000, period: 1m }\n", &["hidden-limit 3:3"]),
+    (
+        "  A: { match: { path: { prefix: /ab } }, by: ip/64, count: 5, period: 1s }\n  B: { match: { path: { prefix: /a } }, by: ip/64, count: 5, period: 1s }\n",
+        &["hidden-limit 2:3"],
+    ),
+    (
+        "  A: { match: { path: { prefix: /ab } }, by: ip/64, count: 5, period: 1s }\n  B: { match: { path: [{ prefix: /a }, { not: /abc }] }, by: ip/64, count: 5, period: 1s }\n",
+        &[],
+    ),
     (
         "@  A: { match: { path: /a/** }, by: [ip/64, method], burst: 2000, count: 1000, period: 1s }\n",
         &["hidden-limit 3:3"],
@@ -180,6 +214,8 @@ const ROWS: &[(&str, &[&str])] = &[
         "  A: { match: { path: [/a, /sign-in] }, by: ip/64, count: 1, period: 1s, on_store_error: allow }\n",
         &["fails-open 2:90"],
     ),
+    ("  A: { match: { path: { prefix: /v1/Login } }, by: ip/64, count: 1, period: 1s }\n", &["fails-open 2:3"]),
+    ("  A: { match: { path: { regex: login } }, by: ip/64, count: 1, period: 1s }\n", &[]),
     ("  A: { match: { path: /login }, by: ip/64, count: 1, period: 1s, on_store_error: local }\n", &[]),
     ("  A: { match: { methods: [GET], path: /login }, by: ip/64, count: 1, period: 1s }\n", &[]),
     ("  A: { match: { path: /authors/loginsight }, by: ip/64, count: 1, period: 1s }\n", &[]),
@@ -219,6 +255,10 @@ const ROWS: &[(&str, &[&str])] = &[
     (
         "  A: { match: { path: /a/** }, by: path, count: 1, period: 1s }\noverrides:\n  A:/b: { burst: 8 }\n  A:/a/b: { burst: 8 }\n",
         &["override-never-applies 4:3"],
+    ),
+    (
+        "  A: { match: { path: [{ prefix: /a }, { not: /ab }] }, by: path, count: 1, period: 1s }\noverrides:\n  A:/b: { burst: 8 }\n  A:/ab: { burst: 8 }\n  A:/ac: { burst: 8 }\n",
+        &["override-never-applies 4:3", "override-never-applies 5:3"],
     ),
     (
         "  A: { by: ip/64, count: 1, period: 1s }\noverrides:\n  A:192.0.2.1: { burst: 8, until: 2020-01-01 }\n  A:192.0.2.2: { burst: 8, until: 2099-01-01 }\n",

@@ -68,7 +68,9 @@ impl PathPattern {
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.starts_with('^') || text.contains(".*") || text.contains('\\') {
             let example = meant_by_regex(text).unwrap_or_else(|| "/api/**".to_owned());
-            return Err(format!("this looks like a regular expression; {WHAT_IT_IS}, such as `{example}`"));
+            return Err(format!(
+                "this looks like a regular expression; write `{{ regex: '{text}' }}`, or a pattern such as `{example}`"
+            ));
         }
         if matches!(text, "*" | "**") {
             return Err("write `/**` for every path".into());
@@ -154,9 +156,7 @@ impl PathPattern {
             Segment::Literal(literal) => Some(format!("/{literal}")),
             Segment::Parameter(_) => None,
         });
-        let text: String = literals.collect();
-        let is_whole = self.parameters().next().is_none() && !text.is_empty();
-        if is_whole { text } else { text + "/" }
+        literals.collect()
     }
 
     /// Returns true if it matches a normalised path.
@@ -223,6 +223,10 @@ fn instead_of_star(text: &str) -> Option<String> {
     let (star, None) = (stars.next()?, stars.next()) else { return None };
     let (above, below) = text.split_once(&format!("/{star}"))?;
     match (star, above, below) {
+        (star, ..) if text.ends_with(star) && star.ends_with('*') && !star.starts_with('*') => Some(format!(
+            "write `{{ prefix: {} }}` for all paths that begin with this text",
+            text.trim_end_matches('*')
+        )),
         ("*" | "**", "", "" | "/") => Some("write `/{id}` for any one segment, or `/**` for every path".to_owned()),
         ("*" | "**", _, "" | "/") => {
             Some(format!("write `{above}/{{id}}` for any one segment there, or `{above}/**` for all below"))
@@ -297,7 +301,9 @@ mod tests {
         for (pattern, part) in [
             ("v1", "write `/v1`"),
             ("/a?b", "a query"),
-            ("/a*", "`/**` at its end for all below"),
+            ("/a*", "write `{ prefix: /a }` for all paths that begin with this text"),
+            ("/a*b", "`/**` at its end for all below"),
+            ("/a/b*", "write `{ prefix: /a/b }`"),
             ("*", "write `/**` for every path"),
             ("/*", "write `/{id}` for any one segment, or `/**` for every path"),
             ("/api/*", "write `/api/{id}` for any one segment there, or `/api/**` for all below"),
@@ -305,7 +311,7 @@ mod tests {
             ("/api/*/x", "write `/api/{id}/x` for any one segment there"),
             ("/api/**/x", "`**`: a pattern has literal segments"),
             ("/api/*/x/*", "`*`: a pattern has literal segments"),
-            ("^/api", "looks like a regular expression"),
+            ("^/api", "looks like a regular expression; write `{ regex: '^/api' }`"),
             ("^/api", "such as `/api/**`"),
             ("^/api$", "such as `/api`"),
             ("^/api/v[0-9]+/x$", "such as `/api/**`"),
