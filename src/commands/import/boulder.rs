@@ -197,5 +197,5 @@ fn add_limit(name: String, origin: Origin, amount: &Amount, mut notes: Vec<Strin
     }
     let fields = vec![("match", map(&conditions)), ("by", by)];
     let (identity, amount) = (name.clone(), amount.fields());
-    document.add_limit(Limit { name, identity, origin, notes, fields, amount })
+    document.add_limit(Limit { name, identity, origin, source: None, notes, fields, amount })
 }

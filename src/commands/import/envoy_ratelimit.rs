@@ -241,6 +241,7 @@ impl DomainWriter<'_> {
             name,
             identity,
             origin: origin.clone(),
+            source: None,
             notes,
             fields,
             amount: limit.amount.fields(),

@@ -8,8 +8,13 @@ mod boulder;
 mod document;
 mod envoy_ratelimit;
 mod files;
+mod gateway;
+mod haproxy;
 mod limitador;
 mod limitd;
+mod nginx;
+mod scope;
+mod settings;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -55,6 +60,10 @@ enum Format {
     Limitador,
     /// The limits and overrides of Let's Encrypt's Boulder
     Boulder,
+    /// `limit_req` and `limit_conn` of nginx.conf, with the files that it includes
+    Nginx,
+    /// The stick tables of haproxy.cfg, and the rules that deny by them
+    Haproxy,
 }
 
 /// Writes the rules to `out` or a file, and a summary or problems to `err`. Writes nothing on
@@ -76,6 +85,8 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         Format::EnvoyRatelimit => envoy_ratelimit::import(&sources, &mut document),
         Format::Limitador => limitador::import(&sources, &mut document),
         Format::Boulder => boulder::import(&sources, &mut document),
+        Format::Nginx => nginx::import(&sources, &mut document),
+        Format::Haproxy => haproxy::import(&sources, &mut document),
     };
     if report.errors > 0 {
         return Err(report.into());
@@ -89,7 +100,11 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
     } else {
         out.write_all(text.as_bytes())?;
     }
-    writeln!(err, "{target}{}", summary(document.counts()))?;
+    let counts = document.counts();
+    if counts.settings.is_some() {
+        document.told().try_for_each(|told| writeln!(err, "{told}"))?;
+    }
+    writeln!(err, "{target}{}", summary(counts))?;
     Ok(ExitCode::Success)
 }
 
@@ -101,7 +116,10 @@ fn summary(counts: Counts) -> String {
     let left_out = left_out.iter().filter(|(number, _)| *number > 0).map(|(number, what)| counted(*number, what));
     let left_out = joined(left_out, " and ");
     let left_out = if left_out.is_empty() { left_out } else { format!("; left out: {left_out}") };
-    format!("{limits}, {overrides}, {comments} on what Weir cannot express{left_out}")
+    let settings = counts.settings.map(|[read, used]| {
+        format!("; {} about limits: {used} converted, {} commented on", counted(read, "setting"), read - used)
+    });
+    format!("{limits}, {overrides}, {comments} on what Weir cannot express{left_out}{}", settings.unwrap_or_default())
 }
 
 fn write_file(path: &Path, text: &str, replace: bool) -> Result<(), Failure> {

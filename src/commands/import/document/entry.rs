@@ -24,6 +24,8 @@ pub(crate) struct Limit {
     /// The other limiter's key of counters, which stays when the limit is renamed there. The first line is for readers.
     pub(crate) identity: String,
     pub(crate) origin: Origin,
+    /// The setting in the other file, for readers. A limit with one may get a number behind its name.
+    pub(crate) source: Option<String>,
     /// Comments on what cannot be expressed.
     pub(crate) notes: Vec<String>,
     pub(crate) fields: Fields,

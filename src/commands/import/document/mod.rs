@@ -6,10 +6,11 @@
 use std::collections::{HashMap, HashSet};
 
 pub(super) use self::entry::{Ids, Limit, Origin, Override, Subject};
-use self::entry::{ImportState, block, entry};
-use super::text::{comment, piece, quoted};
+use self::entry::{ImportState, block};
+use self::rendering::sources;
+use super::text::{piece, quoted};
+use crate::config;
 use crate::config::foreign::MOST_REGEXES;
-use crate::config::{self, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::fingerprint::Fingerprinter;
 use crate::engine::limit::ids::Id;
@@ -17,12 +18,16 @@ use crate::engine::request::part::TypedPart;
 use crate::engine::stable_hash::stable;
 
 mod entry;
+mod rendering;
 
 /// The longest name of a limit.
 const LONGEST_NAME: usize = 64;
 
 /// The longest name of a limit in the store.
 const LONGEST_SHORT: usize = 32;
+
+/// The reason for a number behind a name.
+const TAKEN: &str = "another limit already has that name, ignoring case.";
 
 #[derive(Debug)]
 struct WrittenLimit {
@@ -44,6 +49,8 @@ pub(super) struct Counts {
     pub(super) limits_left_out: usize,
     /// Ids of overrides.
     pub(super) overrides_left_out: usize,
+    /// The settings about limits that were read and used, if they are counted.
+    pub(super) settings: Option<[usize; 2]>,
 }
 
 /// The file under construction.
@@ -52,7 +59,7 @@ pub(super) struct Document {
     /// The comments at the top.
     head: Vec<String>,
     /// Those of them that name what Weir cannot express.
-    unused: usize,
+    told: Vec<String>,
     /// The ids that are not written although other ids of their override are: they are invalid, or another override has them.
     refused: usize,
     limits: Vec<WrittenLimit>,
@@ -61,6 +68,18 @@ pub(super) struct Document {
     names: HashSet<String>,
     /// The override of each id, by limit.
     ids: HashMap<(usize, Vec<String>), usize>,
+    tests: Vec<LimitTest>,
+    /// The settings about limits in the files, and how many of them the document uses or tells of; `None` if the format counts none.
+    settings: Option<[usize; 2]>,
+}
+
+/// The behavior of a limit in the other limiter.
+#[derive(Debug)]
+struct LimitTest {
+    limit: usize,
+    title: String,
+    /// With `\0` for the limit's name.
+    steps: Vec<String>,
 }
 
 impl Document {
@@ -71,14 +90,21 @@ impl Document {
 
     /// Adds a comment at the top on what Weir cannot express.
     pub(super) fn unused(&mut self, text: impl Into<String>) {
-        self.head(text);
-        self.unused += 1;
+        let text = text.into();
+        self.head(text.clone());
+        self.told.push(text);
+    }
+
+    /// Returns whether the loader takes a limit.
+    pub(super) fn is_written(&self, limit: usize) -> bool {
+        self.limits.get(limit).is_some_and(WrittenLimit::is_written)
     }
 
     /// Adds a limit and returns its index.
     pub(super) fn add_limit(&mut self, mut limit: Limit) -> usize {
         let (name, renamed) = self.name(&limit.name);
-        if let Some(why) = renamed {
+        let is_told = |why: &&str| limit.source.is_none() || *why != TAKEN;
+        if let Some(why) = renamed.filter(is_told) {
             limit.notes.push(limit.origin.note(format!(
                 "{} is renamed to {}: {why}",
                 piece(&limit.name),
@@ -94,6 +120,26 @@ impl Document {
         };
         self.limits.push(WrittenLimit { limit, name, state, by, regexes: 0 });
         self.limits.len() - 1
+    }
+
+    /// Adds a test of a limit: its steps, in which `\0` stands for the limit's name.
+    pub(super) fn add_test(&mut self, limit: usize, title: String, steps: Vec<String>) {
+        if !steps.is_empty() {
+            let same = self
+                .tests
+                .iter()
+                .filter(|test| test.title == title || test.title.starts_with(&format!("{title} (")))
+                .count();
+            let title = if same == 0 { title } else { format!("{title} ({})", same + 1) };
+            self.tests.push(LimitTest { limit, title, steps });
+        }
+    }
+
+    /// Counts the settings about limits in the files, and those of them that are converted. Comments explain the others.
+    pub(super) fn count_settings(&mut self, read: usize, used: usize) {
+        let [all, of_them] = self.settings.get_or_insert_default();
+        *all += read;
+        *of_them += used;
     }
 
     /// Adds an override. If two have the same id, the later one applies.
@@ -181,7 +227,7 @@ impl Document {
         name.truncate(LONGEST_NAME);
         let unique = self.unique(&name, LONGEST_NAME);
         let reason = if name == wanted {
-            (unique != name).then_some("another limit already has that name, ignoring case.")
+            (unique != name).then_some(TAKEN)
         } else {
             Some("names start with a letter and have at most 64 letters, digits, `_`, `.` and `-`.")
         };
@@ -213,37 +259,15 @@ impl Document {
         name
     }
 
-    /// The text of the file. The error is that of our own loader.
-    pub(super) fn text(&self) -> Result<String, String> {
-        let mut out = String::new();
-        for (place, text) in self.head.iter().enumerate() {
-            if place > 0 {
-                out.push_str("#\n");
-            }
-            comment(0, text, &mut out);
-        }
-        out.push('\n');
-        let is_empty = self.limits.iter().all(|limit| limit.state != ImportState::Written);
-        out.push_str(if is_empty { "limits: {}\n" } else { "limits:\n" });
-        for (place, limit) in self.limits.iter().enumerate() {
-            if place > 0 {
-                out.push('\n');
-            }
-            entry(&limit.limit.notes, &limit.state, &block(&limit.name, &limit.limit), &mut out);
-        }
-        let written = || self.overrides.iter().filter(|(_, state)| *state == ImportState::Written);
-        if !self.overrides.is_empty() {
-            out.push('\n');
-        }
-        if written().next().is_some() {
-            out.push_str("overrides:\n");
-        }
-        // A map needs an id in each key; a list does not.
-        let in_list = written().any(|(given, _)| given.key(self.name_of(given.limit)).is_none());
-        for (given, state) in &self.overrides {
-            entry(&given.notes, state, &given.text(self.name_of(given.limit), in_list), &mut out);
-        }
-        checked(&out).map(|_| out)
+    /// A line for each thing of the files that Weir cannot express.
+    pub(super) fn told(&self) -> impl Iterator<Item = String> {
+        let of_limits = self.limits.iter().flat_map(|limit| {
+            let reason = if let ImportState::LeftOut(reason) = &limit.state { Some(reason) } else { None };
+            let left_out = reason
+                .map(|reason| limit.limit.origin.note(format!("{} is left out: {reason}", piece(&limit.limit.name))));
+            limit.limit.notes.iter().cloned().chain(left_out)
+        });
+        self.told.iter().cloned().chain(of_limits)
     }
 
     fn name_of(&self, limit: usize) -> &str {
@@ -265,9 +289,10 @@ impl Document {
         Counts {
             limits: limits().map(written).sum(),
             overrides: overrides().map(written).sum(),
-            comments: self.unused + of_entries,
+            comments: self.told.len() + of_entries,
             limits_left_out: limits().map(left_out).sum(),
             overrides_left_out: overrides().map(left_out).sum::<usize>() + self.refused,
+            settings: self.settings,
         }
     }
 }
@@ -277,6 +302,10 @@ fn is_plain(character: char) -> bool {
 }
 
 impl WrittenLimit {
+    fn is_written(&self) -> bool {
+        self.state == ImportState::Written
+    }
+
     /// A rules file of the limit and one override.
     fn with(&self, given: &Override) -> String {
         let limit = block(&self.name, &self.limit);
@@ -286,9 +315,8 @@ impl WrittenLimit {
 
 /// Loads a rules file. Returns the parts of its first limit, or the first error.
 fn checked(text: &str) -> Result<Vec<TypedPart>, String> {
-    let limits = Some(Source { name: String::new(), text: text.to_owned() });
     // These rules serve no requests, so the hash needs no secret, and nothing expires before 1970.
-    let loaded = config::load(&Sources { limits, ..Sources::default() }, Fingerprinter::new((0, 0)), Micros(0));
+    let loaded = config::load(&sources(text), Fingerprinter::new((0, 0)), Micros(0));
     match (loaded.rules, loaded.report.problems.first()) {
         (Some(rules), _) => Ok(rules.limits().first().map(|limit| limit.by.clone()).unwrap_or_default()),
         (None, Some(problem)) if problem.help.is_empty() => Err(problem.message.clone()),

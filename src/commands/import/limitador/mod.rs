@@ -138,7 +138,15 @@ impl<'n> LimitEntry<'n> {
             Amount::Rate { burst: None, count: self.max_value, period: milliseconds(self.window) }
         };
         let name = self.name.map_or_else(|| format!("{}.{number}", self.namespace), str::to_owned);
-        Limit { name, identity: self.identity(), origin: self.origin, notes, fields, amount: amount.fields() }
+        Limit {
+            name,
+            identity: self.identity(),
+            origin: self.origin,
+            source: None,
+            notes,
+            fields,
+            amount: amount.fields(),
+        }
     }
 
     /// The fields by which limitador identifies a limit; the counters stay if others change.

@@ -152,7 +152,7 @@ impl BucketReader<'_> {
         let mut amount = amount.fields();
         amount.extend(elevated.as_ref().map(|elevated| ("elevated", elevated.value())));
         amount.extend(lease.map(|lease| ("lease", lease)));
-        let limit = self.document.add_limit(Limit { name, identity, origin, notes, fields, amount });
+        let limit = self.document.add_limit(Limit { name, identity, origin, source: None, notes, fields, amount });
         let base = Base { limit, numbers, is_windowed, elevated };
         for name in OVERRIDES {
             let help = "write `KEY: { size: 100, per_second: 50 }` below it";

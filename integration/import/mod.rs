@@ -11,6 +11,9 @@ use crate::support::programs::repository;
 use crate::support::server::{Setup, Weir};
 use crate::support::wire::Wire;
 
+mod beside;
+mod corpus;
+
 /// The start of all buckets in microseconds. It is a full hour, as clock windows start with one.
 const START: u64 = 1_700_000_000_000_000 / 3_600_000_000 * 3_600_000_000;
 
@@ -129,11 +132,11 @@ fn exit_codes_tell_what_was_wrong() {
     );
     let (_, err) = check(&["import", "limitd", "boulder-keys.yml"], 1);
     assert!(err.contains("`NewRegistrationsPerIPAddress` has neither a size nor a rate"), "{err}");
-    check(&["import", "kong", "limitd.yml"], 2);
+    check(&["import", "caddy", "limitd.yml"], 2);
     check(&["import", "limitd"], 2);
     check(&["import", "limitd", "limitd.yml", "--force"], 2);
     let (out, _) = check(&["import", "--help"], 0);
-    for format in ["limitd", "envoy-ratelimit", "limitador", "boulder"] {
+    for format in ["limitd", "envoy-ratelimit", "limitador", "boulder", "nginx", "haproxy"] {
         assert!(out.contains(format), "{out}");
     }
 }

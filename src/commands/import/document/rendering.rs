@@ -1,0 +1,122 @@
+//! The text of the document, with the linter's findings about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+
+use super::super::text::{comment, quoted};
+use super::entry::{ImportState, block, entry};
+use super::{Document, checked};
+use crate::commands::colors::Palette;
+use crate::commands::print::joined;
+use crate::commands::test::{self, TestedFile};
+use crate::config::{self, Lint, Source, Sources};
+use crate::engine::algorithms::micros::Micros;
+use crate::engine::limit::fingerprint::Fingerprinter;
+
+/// The document as text.
+struct Rendered {
+    text: String,
+    /// The line at which each limit begins.
+    limits: Vec<usize>,
+    /// The lines at which tests begin, and which these are.
+    tests: Vec<(usize, usize)>,
+}
+
+impl Document {
+    /// The text of the file. The error is that of our own loader.
+    ///
+    /// The linter's findings about limits as they were are silenced, so that those about later changes are seen.
+    pub(in super::super) fn text(&mut self) -> Result<String, String> {
+        let Rendered { mut text, limits, tests } = self.render();
+        checked(&text)?;
+        if self.tests.is_empty() {
+            return Ok(text);
+        }
+        // Where other limits deny a test's requests before its own does, nothing can be tested.
+        let mut failed: Vec<usize> = Vec::new();
+        for line in tested(&text)?.failures.iter().filter_map(|problem| problem.place).map(|place| place.line as usize)
+        {
+            failed.extend(tests.iter().rfind(|(begin, _)| *begin <= line).map(|(_, test)| *test));
+        }
+        if !failed.is_empty() {
+            let mut place = 0..;
+            self.tests.retain(|_| !place.next().is_some_and(|place| failed.contains(&place)));
+            text = self.render().text;
+        }
+        let mut silenced: BTreeMap<usize, BTreeSet<&'static str>> = BTreeMap::new();
+        for (line, lint) in lints(&text)? {
+            let limit = limits.iter().rposition(|begin| *begin <= line);
+            silenced.entry(limit.unwrap_or_default()).or_default().insert(lint.name());
+        }
+        for (limit, lints) in silenced {
+            let Some(limit) = self.limits.get_mut(limit) else { continue };
+            let names: Vec<_> = lints.into_iter().map(str::to_owned).collect();
+            limit.limit.fields.push(("ignore_lints", format!("[{}]", joined(&names, ", "))));
+        }
+        Ok(self.render().text)
+    }
+
+    fn render(&self) -> Rendered {
+        let mut out = String::new();
+        let (mut places, mut of_tests) = (Vec::new(), Vec::new());
+        for (place, text) in self.head.iter().enumerate() {
+            if place > 0 {
+                out.push_str("#\n");
+            }
+            comment(0, text, &mut out);
+        }
+        out.push('\n');
+        let is_empty = self.limits.iter().all(|limit| limit.state != ImportState::Written);
+        out.push_str(if is_empty { "limits: {}\n" } else { "limits:\n" });
+        for (place, limit) in self.limits.iter().enumerate() {
+            if place > 0 {
+                out.push('\n');
+            }
+            places.push(out.lines().count() + 1);
+            if let Some(source) = &limit.limit.source {
+                comment(2, source, &mut out);
+            }
+            entry(&limit.limit.notes, &limit.state, &block(&limit.name, &limit.limit), &mut out);
+        }
+        let written = || self.overrides.iter().filter(|(_, state)| *state == ImportState::Written);
+        if !self.overrides.is_empty() {
+            out.push('\n');
+        }
+        if written().next().is_some() {
+            out.push_str("overrides:\n");
+        }
+        // A map needs an id in each key; a list does not.
+        let in_list = written().any(|(given, _)| given.key(self.name_of(given.limit)).is_none());
+        for (given, state) in &self.overrides {
+            entry(&given.notes, state, &given.text(self.name_of(given.limit), in_list), &mut out);
+        }
+        for (place, test) in self.tests.iter().enumerate().filter(|(_, test)| self.is_written(test.limit)) {
+            out.push_str(if of_tests.is_empty() { "\ntests:\n" } else { "" });
+            of_tests.push((out.lines().count() + 1, place));
+            let _ = writeln!(out, "  {}:", quoted(&test.title));
+            for step in &test.steps {
+                let _ = writeln!(out, "    - {}", step.replace('\0', self.name_of(test.limit)));
+            }
+        }
+        Rendered { text: out, limits: places, tests: of_tests }
+    }
+}
+
+/// Runs the tests of a rules file.
+fn tested(text: &str) -> Result<TestedFile, String> {
+    test::run_in_memory(&sources(text), &mut std::io::sink(), Palette::default())
+        .map_err(|failure| format!("{failure:?}"))
+}
+
+/// The linter's warnings about a rules file, with their lines.
+fn lints(text: &str) -> Result<Vec<(usize, Lint)>, String> {
+    let unseen = tested(text)?.unseen;
+    let loaded = config::check(&sources(text), Fingerprinter::new((0, 0)), Micros(0), &unseen);
+    let warnings = loaded.report.problems.iter();
+    Ok(warnings.filter_map(|problem| Some((problem.place?.line as usize, problem.lint?))).collect())
+}
+
+pub(super) fn sources(text: &str) -> Sources {
+    let limits = Source { name: "the rules".to_owned(), text: text.to_owned() };
+    Sources { limits: Some(limits), ..Sources::default() }
+}
