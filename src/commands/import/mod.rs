@@ -10,6 +10,7 @@ mod envoy_ratelimit;
 mod files;
 mod gateway;
 mod haproxy;
+mod ingress_nginx;
 mod limitador;
 mod limitd;
 mod nginx;
@@ -18,6 +19,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod text;
+mod tree;
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
@@ -62,6 +64,8 @@ enum Format {
     Boulder,
     /// `limit_req` and `limit_conn` of nginx.conf, with the files that it includes
     Nginx,
+    /// The annotations of ingress-nginx that limit requests
+    IngressNginx,
     /// The stick tables of haproxy.cfg, and the rules that deny by them
     Haproxy,
 }
@@ -86,6 +90,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         Format::Limitador => limitador::import(&sources, &mut document),
         Format::Boulder => boulder::import(&sources, &mut document),
         Format::Nginx => nginx::import(&sources, &mut document),
+        Format::IngressNginx => ingress_nginx::import(&sources, &mut document),
         Format::Haproxy => haproxy::import(&sources, &mut document),
     };
     if report.errors > 0 {

@@ -157,6 +157,9 @@ impl Condition {
 
     /// The values of either, if what one excludes is not among those of the other.
     fn or(&self, other: &Self) -> Option<Self> {
+        if let Some(all) = [self, other].into_iter().find(|condition| condition.is_open()) {
+            return Some(all.clone());
+        }
         let cuts = |not: &[Test], any: &[Test]| not.iter().any(|test| any.iter().any(|each| each.may_meet(test)));
         if self.any.is_empty() || other.any.is_empty() || cuts(&self.not, &other.any) || cuts(&other.not, &self.any) {
             return None;

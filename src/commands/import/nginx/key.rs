@@ -18,10 +18,10 @@ const MOST_CASES: usize = 64;
 
 /// Requests whose key consists of these parts. A key without text is not counted.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
+pub(in super::super) struct Case {
     /// `None` if `match` has no such conditions.
-    pub(super) scope: Option<Scope>,
-    pub(super) by: Vec<By>,
+    pub(in super::super) scope: Option<Scope>,
+    pub(in super::super) by: Vec<By>,
     /// Text of the configuration.
     text: String,
 }
@@ -47,11 +47,11 @@ impl Case {
 
 /// The variables of the configuration: their `map` or `geo`.
 #[derive(Default)]
-pub(super) struct Variables<'d>(pub(super) HashMap<String, &'d Directive>);
+pub(in super::super) struct Variables<'d>(pub(super) HashMap<String, &'d Directive>);
 
 impl Variables<'_> {
     /// The cases of a key; the error says which part of it has no equivalent.
-    pub(super) fn cases(&self, key: &str) -> Result<Vec<Case>, String> {
+    pub(in super::super) fn cases(&self, key: &str) -> Result<Vec<Case>, String> {
         let mut cases = self.text(key, 0)?;
         // The rest of a key counts alone where a header is missing.
         let mut more = Vec::new();

@@ -15,7 +15,7 @@ use super::text::piece;
 use crate::config::{Report, Source};
 
 mod grammar;
-mod key;
+pub(super) mod key;
 mod location;
 
 /// A kind of limits, by its directives.

@@ -1,0 +1,362 @@
+//! Annotations of ingress-nginx that limit requests. The requests of an Ingress have one set of counters, over all its hosts and paths.
+
+use super::document::{Document, Origin};
+use super::gateway::{By, GatewayLimit, Rate};
+use super::nginx::key::Variables;
+use super::scope::{Condition, Scope, Test};
+use super::settings::Settings;
+use super::text::piece;
+use super::tree::{at, items, list, text};
+use crate::config::foreign::{self, Findings, Node, ReadResult};
+use crate::config::{Place, Report, Source};
+
+const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+
+/// The default of `limit-burst-multiplier`.
+const MULTIPLIER: u64 = 5;
+
+/// Other annotations about limits, with the nearest equivalent.
+const NEAR: [(&str, &str); 8] = [
+    ("global-rate-limit-memcached-port", "Weir counts in memory or in Redis, by `--store`."),
+    ("limit-rate", "the speed of a response has no equivalent."),
+    ("limit-rate-after", "the speed of a response has no equivalent."),
+    (
+        "configuration-snippet",
+        "`weir import nginx` reads `limit_req` and `limit_conn` from the configuration of nginx.",
+    ),
+    ("server-snippet", "`weir import nginx` reads `limit_req` and `limit_conn` from the configuration of nginx."),
+    ("http-snippet", "`weir import nginx` reads `limit_req` and `limit_conn` from the configuration of nginx."),
+    ("limit-req-status-code", "only the ConfigMap of the controller has it."),
+    ("limit-conn-status-code", "only the ConfigMap of the controller has it."),
+];
+
+/// An object of the files.
+struct Ingress<'n> {
+    file: String,
+    name: String,
+    node: &'n Node,
+    annotations: &'n Node,
+    routes: Vec<Scope>,
+    is_canary: bool,
+}
+
+/// The `ConfigMap` of the controller.
+#[derive(Default)]
+struct Controller {
+    request_status: Option<u64>,
+    connection_status: Option<u64>,
+    global_status: Option<u64>,
+    /// `None` without a `ConfigMap` among the files.
+    has_memcached: Option<bool>,
+}
+
+/// Adds the limits of the files to the document.
+pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
+    let mut report = Report::default();
+    let mut nodes = Vec::new();
+    for source in sources {
+        let findings = Findings::new(&source.name);
+        let read = documents(source, &findings).map(|all| nodes.extend(all.into_iter().map(|node| (source, node))));
+        let (Ok(()) | Err(foreign::ReportedError)) = read;
+        report.add(&findings, &source.text);
+    }
+    document.head(
+        "ingress-nginx answers 503 to what it denies, unless its ConfigMap says otherwise; Weir answers 429 with `Retry-After`. ingress-nginx counts \
+         in each pod of the controller, Weir in all gateways together if they share a Redis.",
+    );
+    let objects: Vec<(&Source, &Node)> =
+        nodes.iter().flat_map(|(source, node)| items(node).into_iter().map(|node| (*source, node))).collect();
+    let mut controller = Controller::default();
+    for (source, node) in objects.iter().filter(|(_, node)| text(node, &["kind"]) == Some("ConfigMap")) {
+        if let Some(data) = at(node, &["data"]) {
+            let data = Settings::about(&source.name, data, is_about_limits);
+            controller.request_status = data.number("limit-req-status-code").or(controller.request_status);
+            controller.connection_status = data.number("limit-conn-status-code").or(controller.connection_status);
+            controller.global_status = data.number("global-rate-limit-status-code").or(controller.global_status);
+            controller.has_memcached =
+                Some(data.text("global-rate-limit-memcached-host").is_some_and(|host| !host.is_empty()));
+            data.finish(true, &NEAR, document);
+        }
+    }
+    let ingresses: Vec<Ingress<'_>> = objects.iter().filter_map(|(source, node)| Ingress::new(source, node)).collect();
+    let regex_hosts: Vec<Condition> =
+        ingresses.iter().filter(|ingress| ingress.has_regexes()).flat_map(Ingress::hosts).collect();
+    let mut ingresses = ingresses;
+    for ingress in &mut ingresses {
+        ingress.routes = ingress.routes(&regex_hosts);
+    }
+    for ingress in &ingresses {
+        ingress.write(&ingresses, &controller, document);
+    }
+    report
+}
+
+/// The documents of a file, unless it is a template.
+fn documents(source: &Source, findings: &Findings) -> ReadResult<Vec<Node>> {
+    if let Some((line, _)) =
+        (1..).zip(source.text.lines()).find(|(_, line)| line.contains("{{") && !line.trim_start().starts_with('#'))
+    {
+        let help = "render the chart first: `helm template CHART > ingress.yaml`";
+        return Err(findings.error(Place { line, ..Place::default() }, "the file is a template", help));
+    }
+    foreign::documents(&source.text, findings)
+}
+
+fn is_about_limits(key: &str, value: &str) -> bool {
+    let name = key.rsplit('/').next().unwrap_or_default();
+    name.contains("limit-r")
+        || name.starts_with("limit-")
+        || name.contains("rate-limit")
+        || name.ends_with("-snippet") && value.contains("limit_")
+}
+
+impl<'n> Ingress<'n> {
+    fn new(source: &Source, node: &'n Node) -> Option<Self> {
+        let annotations = at(node, &["metadata", "annotations"])?;
+        (text(node, &["kind"])? == "Ingress").then_some(())?;
+        let name = text(node, &["metadata", "name"]).unwrap_or("ingress").to_owned();
+        let is_canary = text(annotations, &["nginx.ingress.kubernetes.io/canary"]) == Some("true");
+        Some(Self { file: source.name.clone(), name, node, annotations, routes: Vec::new(), is_canary })
+    }
+
+    fn annotation(&self, name: &str) -> Option<&'n str> {
+        text(self.annotations, &[&format!("{PREFIX}{name}")])
+    }
+
+    /// The class, if it is not the one of ingress-nginx.
+    fn other_class(&self) -> Option<&'n str> {
+        let class =
+            text(self.node, &["spec", "ingressClassName"]).or(text(self.annotations, &["kubernetes.io/ingress.class"]));
+        class.filter(|class| !class.contains("nginx") || class.contains("nginx.org") || class.contains("plus"))
+    }
+
+    fn has_regexes(&self) -> bool {
+        self.annotation("use-regex") == Some("true") || self.annotation("rewrite-target").is_some()
+    }
+
+    fn hosts(&self) -> Vec<Condition> {
+        list(self.node, &["spec", "rules"]).iter().map(|rule| self.host(rule)).collect()
+    }
+
+    fn host(&self, rule: &Node) -> Condition {
+        let host = text(rule, &["host"]).filter(|host| !host.is_empty());
+        let aliases = self.annotation("server-alias").filter(|_| host.is_some()).unwrap_or_default();
+        let aliases = aliases.split([',', ' ']).filter(|alias| !alias.is_empty() && !alias.starts_with('~'));
+        Condition::of(host.into_iter().chain(aliases).map(Test::is))
+    }
+
+    /// Hosts and paths, each as nginx gets them. One object with regular expressions makes those of all paths of a host.
+    fn routes(&self, regex_hosts: &[Condition]) -> Vec<Scope> {
+        let mut routes = Vec::new();
+        for rule in list(self.node, &["spec", "rules"]) {
+            let hosts = self.host(rule);
+            for path in list(rule, &["http", "paths"]) {
+                let text_of = text(path, &["path"]).unwrap_or("/");
+                let test = match text(path, &["pathType"]) {
+                    _ if regex_hosts.contains(&hosts) => Some(Test::Regex(format!("(?i)^{text_of}"))),
+                    Some("Exact") => Some(Test::is(text_of)),
+                    _ if text_of == "/" => None,
+                    Some("Prefix") => Some(Test::Is(format!("{}/**", text_of.trim_end_matches('/')))),
+                    _ => Some(Test::below(text_of)),
+                };
+                routes.push(Scope { hosts: hosts.clone(), paths: Condition::of(test), ..Scope::default() });
+            }
+        }
+        routes
+    }
+
+    /// The requests of the Ingress, less those that longer paths of others take; joined as far as `match` can.
+    fn scopes(&self, all: &[Self]) -> (Vec<Scope>, bool) {
+        let others: Vec<&Scope> = all
+            .iter()
+            .filter(|other| !std::ptr::eq(*other, self) && !other.is_canary && other.other_class().is_none())
+            .flat_map(|other| &other.routes)
+            .collect();
+        let named: Vec<Test> = others.iter().flat_map(|other| &other.hosts.any).cloned().collect();
+        let mut scopes: Vec<Scope> = Vec::new();
+        let mut is_exact = true;
+        for route in &self.routes {
+            let mut scope = route.clone();
+            if scope.hosts.any.is_empty() {
+                scope.hosts.exclude(&named);
+            }
+            for other in
+                others.iter().filter(|other| other.hosts == route.hosts && is_before(&other.paths, &route.paths))
+            {
+                is_exact &= scope.subtract(other);
+            }
+            match scopes.iter_mut().find_map(|known| Some((known.or(&scope)?, known))) {
+                Some((joined, known)) => *known = joined,
+                None => scopes.push(scope),
+            }
+        }
+        (scopes, is_exact)
+    }
+
+    fn write(&self, all: &[Self], controller: &Controller, document: &mut Document) {
+        let settings = Settings::about(&self.file, self.annotations, is_about_limits);
+        let reason =
+            self.other_class().map(|class| format!("the class {} is that of another controller", piece(class)));
+        let reason = reason.or(self.is_canary.then(|| "the limits of the main Ingress hold for a canary".to_owned()));
+        if let Some(reason) = reason {
+            let near: Vec<(String, String)> = settings.names().map(|name| (name, format!("{reason}."))).collect();
+            let near: Vec<(&str, &str)> = near.iter().map(|(name, why)| (name.as_str(), why.as_str())).collect();
+            return settings.finish(false, &near, document);
+        }
+        let others: Vec<(String, &str)> = settings
+            .names()
+            .map(|name| {
+                let why = if name.starts_with(PREFIX) {
+                    "ingress-nginx has no such annotation, or not with this value."
+                } else {
+                    "another controller reads it."
+                };
+                (name, why)
+            })
+            .collect();
+        let near: Vec<(&str, &str)> =
+            NEAR.into_iter().chain(others.iter().map(|(name, why)| (name.as_str(), *why))).collect();
+        let (scopes, is_exact) = self.scopes(all);
+        let allowed = ["nginx.ingress.kubernetes.io/limit-allowlist", "nginx.ingress.kubernetes.io/limit-whitelist"];
+        let allowed = allowed.into_iter().find_map(|name| settings.text(name)).unwrap_or_default();
+        let multiplier = settings.number("nginx.ingress.kubernetes.io/limit-burst-multiplier").unwrap_or(MULTIPLIER);
+        let rates = [
+            ("nginx.ingress.kubernetes.io/limit-rps", "rps", 1_000_000, controller.request_status),
+            ("nginx.ingress.kubernetes.io/limit-rpm", "rpm", 60_000_000, controller.request_status),
+            ("nginx.ingress.kubernetes.io/limit-connections", "connections", 0, controller.connection_status),
+        ];
+        let mut is_written = true;
+        for (key, name, period, status) in rates {
+            let Some(count) = settings.number(key).filter(|count| *count > 0) else {
+                settings.forget(key);
+                continue;
+            };
+            let rate = if period == 0 {
+                Rate::InFlight(count)
+            } else {
+                Rate::Bucket { burst: count.saturating_mul(multiplier).saturating_add(1), count, period, delay: 0 }
+            };
+            let source = format!("{} {}: {count}", self.name, key.trim_start_matches(PREFIX));
+            let origin = settings.get(key).map(|node| Origin::of(&self.file, node.place)).unwrap_or_default();
+            for scope in &scopes {
+                is_written &= self
+                    .limit(
+                        name,
+                        &origin,
+                        &source,
+                        scope,
+                        vec![By::Address(128)],
+                        rate.clone(),
+                        status,
+                        allowed,
+                        scopes.len() > 1,
+                        is_exact,
+                    )
+                    .write(document);
+            }
+        }
+        self.global(&settings, &scopes, controller, document);
+        settings.finish(is_written, &near, document);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is a part of the limit")]
+    fn limit(
+        &self,
+        name: &str,
+        origin: &Origin,
+        source: &str,
+        scope: &Scope,
+        by: Vec<By>,
+        rate: Rate,
+        status: Option<u64>,
+        spared: &str,
+        is_split: bool,
+        is_exact: bool,
+    ) -> GatewayLimit {
+        let mut notes = Vec::new();
+        if is_split {
+            notes.push(origin.note("ingress-nginx counts all hosts and paths of the Ingress together; here each of these limits has buckets of its own."));
+        }
+        if !is_exact {
+            notes.push(
+                origin.note("paths of other Ingresses take some of these requests, which `match` cannot except."),
+            );
+        }
+        let mut scope = scope.clone();
+        let networks = spared.split(',').map(str::trim).filter(|network| !network.is_empty());
+        scope.networks.exclude(&networks.map(|network| Test::Is(network_of(network))).collect::<Vec<_>>());
+        GatewayLimit {
+            name: format!("{}-{name}", self.name),
+            identity: format!("{}-{name}\n{scope:?}", self.name),
+            origin: origin.clone(),
+            source: source.to_owned(),
+            notes,
+            scope,
+            by,
+            missing: None,
+            rate,
+            status: status.filter(|status| *status != 429),
+            is_shadow: false,
+        }
+    }
+
+    /// The limit that all pods count in memcached.
+    fn global(&self, settings: &Settings<'_>, scopes: &[Scope], controller: &Controller, document: &mut Document) {
+        let count = settings.number("nginx.ingress.kubernetes.io/global-rate-limit").filter(|count| *count > 0);
+        let window = settings.text("nginx.ingress.kubernetes.io/global-rate-limit-window");
+        let key = settings.text("nginx.ingress.kubernetes.io/global-rate-limit-key").unwrap_or("$remote_addr");
+        let spared = settings.text("nginx.ingress.kubernetes.io/global-rate-limit-ignored-cidrs").unwrap_or_default();
+        let Some((count, window)) = count.zip(window) else {
+            return ["", "-window", "-key", "-ignored-cidrs"]
+                .iter()
+                .for_each(|end| settings.forget(&format!("{PREFIX}global-rate-limit{end}")));
+        };
+        let origin = settings
+            .get("nginx.ingress.kubernetes.io/global-rate-limit")
+            .map(|node| Origin::of(&self.file, node.place))
+            .unwrap_or_default();
+        if controller.has_memcached == Some(false) {
+            return document.unused(
+                origin.note("`global-rate-limit` is off: the ConfigMap has no `global-rate-limit-memcached-host`."),
+            );
+        }
+        let cases = match Variables::default().cases(key) {
+            Ok(cases) => cases,
+            Err(why) => return document.unused(origin.note(format!("`global-rate-limit` is left out: {why}."))),
+        };
+        for (scope, case) in scopes.iter().flat_map(|scope| cases.iter().map(move |case| (scope, case))) {
+            let Some(scope) = case.scope.as_ref().and_then(|own| scope.and(own)) else { continue };
+            let rate =
+                Rate::Windows { algorithm: "sliding_window", more: &[], windows: vec![(count, window.to_owned())] };
+            let source = format!("{} global-rate-limit: {count}, global-rate-limit-window: {window}", self.name);
+            self.limit(
+                "global",
+                &origin,
+                &source,
+                &scope,
+                case.by.clone(),
+                rate,
+                controller.global_status,
+                spared,
+                scopes.len() > 1,
+                true,
+            )
+            .write(document);
+        }
+    }
+}
+
+/// Returns true if nginx looks at the first path before the second: exact ones, then longer ones.
+fn is_before(first: &Condition, second: &Condition) -> bool {
+    let rank = |condition: &Condition| match condition.any.first() {
+        Some(Test::Is(text)) if !text.ends_with("**") => (1, text.len()),
+        Some(Test::Is(text) | Test::Prefix(text) | Test::Regex(text)) => (0, text.trim_end_matches("/**").len()),
+        _ => (0, 0),
+    };
+    rank(first) > rank(second)
+}
+
+/// A network without the bits of a host in it.
+fn network_of(text: &str) -> String {
+    text.parse::<ipnet::IpNet>().map_or_else(|_| text.to_owned(), |network| network.trunc().to_string())
+}
