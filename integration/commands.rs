@@ -292,7 +292,7 @@ fn explain_says_what_is_malformed_and_what_is_excluded() {
         Host: { match: { host: { not: [a.example, '::1'] } }, burst: 1 }\n  \
         Path: { match: { path: /V1, path_case: ignore }, burst: 1 }\n  \
         Prefix: { match: { path: [/v2, { prefix: /V1/ }, { regex: '^v' }] }, burst: 1 }\n  \
-        Except: { match: { path: ['/**', { not: [/v2, { regex: ';X$' }] }] }, burst: 1 }\n";
+        Except: { match: { path: ['/**', { not: [/v2, { regex: ';x$' }] }] }, burst: 1 }\n";
     std::fs::write(&limits, rules).unwrap();
     let limits = limits.to_str().unwrap();
     let url = "http://a.example/V1;x?id=x&ID=y";
@@ -305,6 +305,7 @@ fn explain_says_what_is_malformed_and_what_is_excluded() {
         "because   the host is `a.example`, the limit does not cover a.example\n",
         "because   the path is /v1;x, the limit covers /v1\n",
         "because   the path is /V1;x, the limit covers /v2, /V1/**, { regex: '^v' }\n",
+        "because   the path is /V1;x, the limit does not cover { regex: ';x$' }\n",
     ] {
         assert!(text.contains(part), "{part} is not in\n{text}");
     }
