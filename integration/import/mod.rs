@@ -13,6 +13,7 @@ use crate::support::wire::Wire;
 
 mod beside;
 mod corpus;
+mod kong;
 
 /// The start of all buckets in microseconds. It is a full hour, as clock windows start with one.
 const START: u64 = 1_700_000_000_000_000 / 3_600_000_000 * 3_600_000_000;

@@ -175,10 +175,14 @@ impl GatewayLimit {
             }
             return steps;
         }
-        steps.extend(request.map(|request| map(&[request, vec![decision("allow")]].concat())));
+        steps.extend(request.clone().map(|request| map(&[request, vec![decision("allow")]].concat())));
         let ids: Vec<String> = self.by.iter().map(|by| quoted(by.id())).collect();
         let charge = vec![("limit", "\0".to_owned()), ("id", one_or_list(&ids))];
-        let charge = if self.by.is_empty() { vec![charge[0].clone(), ("id", "global".to_owned())] } else { charge };
+        // A limit of all requests together has no ids to charge.
+        let charge = if self.by.is_empty() { request.unwrap_or_default() } else { charge };
+        if charge.is_empty() {
+            return steps;
+        }
         let (at_once, next) = self.at_once();
         // Where all requests count together, the first one does, too.
         let more = at_once - u64::from(self.by.is_empty() && !steps.is_empty());

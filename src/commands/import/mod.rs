@@ -11,6 +11,7 @@ mod files;
 mod gateway;
 mod haproxy;
 mod ingress_nginx;
+mod kong;
 mod limitador;
 mod limitd;
 mod nginx;
@@ -68,6 +69,8 @@ enum Format {
     IngressNginx,
     /// The stick tables of haproxy.cfg, and the rules that deny by them
     Haproxy,
+    /// The plugins of Kong's declarative configuration that limit requests
+    Kong,
 }
 
 /// Writes the rules to `out` or a file, and a summary or problems to `err`. Writes nothing on
@@ -92,6 +95,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         Format::Nginx => nginx::import(&sources, &mut document),
         Format::IngressNginx => ingress_nginx::import(&sources, &mut document),
         Format::Haproxy => haproxy::import(&sources, &mut document),
+        Format::Kong => kong::import(&sources, &mut document),
     };
     if report.errors > 0 {
         return Err(report.into());
