@@ -49,3 +49,23 @@ fn the_most_specific_instance_counts_a_request() {
         }
     }
 }
+
+#[test]
+fn a_global_limit_by_service_has_one_bucket_for_each() {
+    let (_, err) = check(&["import", "kong", "kong-services.json"], 0);
+    assert!(err.starts_with("2 limits, 0 overrides, 0 comments"), "{err}");
+    let mut listener = Listener::open(&["kong", "kong-services.json"]);
+    for (path, is_allowed) in [
+        ("/one", true),
+        ("/three", true),
+        ("/two", true),
+        ("/one", false),
+        ("/three", false),
+        ("/two", true),
+        ("/two", false),
+    ] {
+        let answer =
+            listener.call(0, &json!({ "request": { "url": format!("http://any.example{path}"), "ip": "192.0.2.7" } }));
+        assert_eq!(answer["allowed"], is_allowed, "{path}: {answer}");
+    }
+}

@@ -1,5 +1,7 @@
 //! The settings of an instance, as limits.
 
+use std::collections::BTreeSet;
+
 use super::super::gateway::{By, GatewayLimit, Rate, span};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::settings::{Settings, scalar};
@@ -77,9 +79,8 @@ pub(super) fn limits(
     // A limit on a service knows it; any other has counters for each.
     let services: Vec<Option<&str>> = match by {
         "service" if instance.service.is_none() => {
-            let mut services: Vec<_> = gateway.routes.iter().map(|route| route.service).collect();
-            services.dedup();
-            services
+            let services: BTreeSet<_> = gateway.routes.iter().map(|route| route.service).collect();
+            services.into_iter().collect()
         }
         _ => vec![None],
     };
