@@ -137,7 +137,8 @@ fn exit_codes_tell_what_was_wrong() {
     check(&["import", "limitd"], 2);
     check(&["import", "limitd", "limitd.yml", "--force"], 2);
     let (out, _) = check(&["import", "--help"], 0);
-    for format in ["limitd", "envoy-ratelimit", "limitador", "boulder", "nginx", "ingress-nginx", "haproxy"] {
+    for format in ["limitd", "envoy-ratelimit", "limitador", "boulder", "nginx", "ingress-nginx", "traefik", "haproxy"]
+    {
         assert!(out.contains(format), "{out}");
     }
 }

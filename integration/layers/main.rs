@@ -79,6 +79,7 @@ const CONFINED: &[(&str, &[&str])] = &[
     ("prometheus", &["telemetry"]),
     ("redis", &["store/redis"]),
     ("saphyr_parser", &["config"]),
+    ("toml", &["config"]),
     ("tonic", &["http"]),
     ("tonic_prost", &["http"]),
     ("tower", &["http"]),

@@ -5,6 +5,7 @@ pub(crate) use super::mapping::{Mapping, all, find};
 pub(crate) use super::matching::MOST_REGEXES;
 pub(crate) use super::node::{Key, Node, Value};
 pub(crate) use super::problem::{Findings, ReadResult, ReportedError, quoted};
+use super::toml;
 use super::yaml::{Reader, tree};
 
 /// Reads a file. JSON is YAML in flow style, where tabs are spaces; in block style they are rejected.
@@ -13,6 +14,11 @@ pub(crate) fn read(text: &str, findings: &Findings) -> ReadResult<Node> {
         Reader::without_tabs(text, findings)?;
     }
     tree(text, findings)
+}
+
+/// Reads a file in TOML.
+pub(crate) fn read_toml(text: &str, findings: &Findings) -> ReadResult<Node> {
+    toml::tree(text, findings)
 }
 
 /// Reads all documents of a file in block style.

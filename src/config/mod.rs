@@ -46,6 +46,7 @@ mod schema;
 pub(crate) mod schema_page;
 mod settings;
 mod teams;
+mod toml;
 mod warn_at;
 mod words;
 mod yaml;

@@ -253,7 +253,6 @@ pub(super) fn span(micros: u64) -> String {
     if micros.is_multiple_of(1_000) { milliseconds(micros / 1_000) } else { format!("{micros}us") }
 }
 
-#[allow(dead_code)]
 /// Turns a fractional count into a whole one, with its period: `2.5` in a second are 5 in two.
 pub(super) fn whole(count: &str, period: u64) -> Option<(u64, u64)> {
     let (whole, decimals) = count.split_once('.').unwrap_or((count, ""));
@@ -263,7 +262,6 @@ pub(super) fn whole(count: &str, period: u64) -> Option<(u64, u64)> {
     Some((count / shared, period.checked_mul(scale / shared)?))
 }
 
-#[allow(dead_code)]
 fn greatest_common_divisor(first: u64, second: u64) -> u64 {
     if second == 0 { first } else { greatest_common_divisor(second, first % second) }
 }

@@ -20,6 +20,7 @@ mod settings;
 #[cfg(test)]
 mod tests;
 mod text;
+mod traefik;
 mod tree;
 
 use std::fs::OpenOptions;
@@ -67,6 +68,8 @@ enum Format {
     Nginx,
     /// The annotations of ingress-nginx that limit requests
     IngressNginx,
+    /// Traefik's middlewares `rateLimit` and `inFlightReq`, in dynamic files, resources and labels
+    Traefik,
     /// The stick tables of haproxy.cfg, and the rules that deny by them
     Haproxy,
     /// The plugins of Kong's declarative configuration that limit requests
@@ -94,6 +97,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         Format::Boulder => boulder::import(&sources, &mut document),
         Format::Nginx => nginx::import(&sources, &mut document),
         Format::IngressNginx => ingress_nginx::import(&sources, &mut document),
+        Format::Traefik => traefik::import(&sources, &mut document),
         Format::Haproxy => haproxy::import(&sources, &mut document),
         Format::Kong => kong::import(&sources, &mut document),
     };

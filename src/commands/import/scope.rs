@@ -286,7 +286,12 @@ impl Scope {
         let other_methods = |own: &[String], other: &[String]| {
             !own.is_empty() && !other.is_empty() && !own.iter().any(|method| other.contains(method))
         };
-        if apart(&self.hosts, &taken.hosts)
+        let is_gone = |own: &Condition, other: &Condition| {
+            !other.any.is_empty() && other.any.iter().all(|test| own.not.iter().any(|not| test.is_within(not)))
+        };
+        if is_gone(&self.hosts, &taken.hosts)
+            || is_gone(&self.paths, &taken.paths)
+            || apart(&self.hosts, &taken.hosts)
             || apart(&self.paths, &taken.paths)
             || other_methods(&self.methods, &taken.methods)
         {
