@@ -11,6 +11,7 @@ use crate::support::programs::repository;
 use crate::support::server::{Setup, Weir};
 use crate::support::wire::Wire;
 
+mod apisix;
 mod beside;
 mod corpus;
 mod kong;

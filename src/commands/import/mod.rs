@@ -4,6 +4,7 @@
 //! them.
 
 mod amount;
+mod apisix;
 mod boulder;
 mod document;
 mod envoy_ratelimit;
@@ -74,6 +75,8 @@ enum Format {
     Haproxy,
     /// The plugins of Kong's declarative configuration that limit requests
     Kong,
+    /// `limit-count`, `limit-req` and `limit-conn` of APISIX
+    Apisix,
 }
 
 /// Writes the rules to `out` or a file, and a summary or problems to `err`. Writes nothing on
@@ -100,6 +103,7 @@ pub fn run(args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<Exit
         Format::Traefik => traefik::import(&sources, &mut document),
         Format::Haproxy => haproxy::import(&sources, &mut document),
         Format::Kong => kong::import(&sources, &mut document),
+        Format::Apisix => apisix::import(&sources, &mut document),
     };
     if report.errors > 0 {
         return Err(report.into());

@@ -274,16 +274,16 @@ impl Instance<'_> {
 }
 
 /// The value of a key, if there is one.
-fn member<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
+pub(super) fn member<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
     let Value::Map(entries) = &node.value else { return None };
     find(entries, name).map(|(_, node)| node).filter(|node| !node.is_null())
 }
 
-fn text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
+pub(super) fn text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
     member(node, name).and_then(scalar)
 }
 
-fn list<'n>(node: &'n Node, name: &str) -> &'n [Node] {
+pub(super) fn list<'n>(node: &'n Node, name: &str) -> &'n [Node] {
     match member(node, name).map(|node| &node.value) {
         Some(Value::List(items)) => items,
         _ => &[],

@@ -1,0 +1,200 @@
+//! The settings of an instance, as limits.
+
+use super::super::gateway::{By, GatewayLimit, Rate, span, whole};
+use super::super::kong::{member, text};
+use super::super::scope::{Condition, Scope, Test};
+use super::super::settings::{Settings, scalar};
+use super::super::text::piece;
+use super::{CONSUMER, Gateway, Instance, Owner};
+use crate::config::foreign::Value;
+
+/// The most cases of a key.
+const MOST_CASES: usize = 8;
+
+const STORE: &str = "`--store` says where Weir counts: in memory, or in Redis for all gateways.";
+
+const LATENCY: &str = "requests in flight do not wait in Weir.";
+
+/// Settings without an equal, and the nearest.
+pub(super) const NEAR: [(&str, &str); 10] = [
+    ("_meta", "a limit with `mode: off` is near."),
+    ("policy", STORE),
+    ("redis_host", STORE),
+    ("redis_port", STORE),
+    ("redis_database", STORE),
+    ("redis_password", STORE),
+    ("default_conn_delay", LATENCY),
+    ("only_use_default_delay", LATENCY),
+    ("rejected_msg", "`deny_with: { body: ... }` is near."),
+    ("allow_degradation", "`on_store_error` says what happens without the store."),
+];
+
+/// The settings that make a limit.
+pub(super) const KNOWN: [&str; 12] = [
+    "count",
+    "time_window",
+    "window_type",
+    "rate",
+    "burst",
+    "nodelay",
+    "conn",
+    "key",
+    "key_type",
+    "group",
+    "rejected_code",
+    "rules",
+];
+
+pub(super) fn is_limit(plugin: &str) -> bool {
+    plugin.contains("limit-") || ["workflow", "ai-rate-limiting"].contains(&plugin)
+}
+
+/// The limits of an instance, or why it is left out.
+pub(super) fn limits(
+    gateway: &Gateway<'_>,
+    instance: &Instance<'_>,
+    owner: &Owner<'_>,
+    settings: &Settings<'_>,
+) -> Result<Vec<GatewayLimit>, String> {
+    let meta = member(instance.node, "_meta");
+    if text(instance.node, "disable") == Some("true") || meta.is_some_and(|meta| text(meta, "disable") == Some("true"))
+    {
+        return Err("it is disabled in APISIX".to_owned());
+    } else if meta.is_some_and(|meta| member(meta, "filter").is_some()) {
+        return Err("`match` cannot say its `_meta.filter`".to_owned());
+    }
+    let rate = rate(instance.plugin, settings)?;
+    let parts = gateway.parts(instance, owner)?;
+    let people = gateway.people(instance, owner);
+    let cases = cases(settings)?;
+    let name = instance.name(owner);
+    let mut told = Vec::new();
+    if let Rate::InFlight(_) = rate
+        && settings.number("burst") > Some(0)
+    {
+        told.push(instance.origin.note("APISIX delays those beyond `conn`; here all that it lets in are in flight."));
+    }
+    if parts.len() > 1 {
+        told.push(instance.origin.note("APISIX counts its routes together; here each part has buckets of its own."));
+    }
+    if cases.iter().flat_map(|(_, by)| by).any(|by| matches!(by, By::Query(_) | By::Cookie(_))) {
+        told.push(
+            instance.origin.note("APISIX counts a request without the key by its address; here it is not counted."),
+        );
+    }
+    let mut limits = Vec::new();
+    for (scope, notes) in parts {
+        for (case, by) in &cases {
+            // A request without a name is not one of a consumer with a limit of its own.
+            let is_nobody = case.headers.iter().any(|(name, is)| name == CONSUMER && is.any.contains(&Test::Absent));
+            let case = if is_nobody { Some(case.clone()) } else { case.and(&people) };
+            let Some(scope) = case.and_then(|case| scope.and(&case)) else { continue };
+            limits.push(GatewayLimit {
+                name: name.clone(),
+                identity: format!("{name}\n{scope:?} {by:?}"),
+                origin: instance.origin.clone(),
+                source: format!("{name}{}", shown(instance)),
+                notes: [std::mem::take(&mut told), notes.clone()].concat(),
+                scope,
+                by: by.clone(),
+                missing: None,
+                rate: rate.clone(),
+                status: settings.number("rejected_code").filter(|status| *status != 429),
+                is_shadow: false,
+            });
+        }
+    }
+    if limits.is_empty() {
+        Err("`match` cannot join the conditions of its key and of its route".to_owned())
+    } else {
+        Ok(limits)
+    }
+}
+
+/// The settings of the limit itself, for readers.
+fn shown(instance: &Instance<'_>) -> String {
+    let Value::Map(entries) = &instance.node.value else { return String::new() };
+    let shown = entries.iter().filter(|(key, _)| KNOWN.contains(&key.text.as_str()));
+    shown.filter_map(|(key, node)| Some(format!(" {}={}", key.text, scalar(node)?))).collect()
+}
+
+fn rate(plugin: &str, settings: &Settings<'_>) -> Result<Rate, String> {
+    let number = |name| settings.number(name).ok_or_else(|| format!("its {} is not a whole number", piece(name)));
+    Ok(match plugin {
+        "limit-count" if settings.get("rules").is_some() => {
+            return Err("Weir does not read `rules`; write a limit for each".to_owned());
+        }
+        "limit-count" => {
+            let is_sliding = settings.text("window_type") == Some("sliding");
+            let algorithm = if is_sliding { "sliding_window" } else { "fixed_window" };
+            let seconds = number("time_window")?;
+            Rate::Windows { algorithm, more: &[], windows: vec![(number("count")?, span(seconds * 1_000_000))] }
+        }
+        "limit-req" => {
+            let rate = settings.text("rate").and_then(|rate| whole(rate, 1_000_000));
+            let (count, period) = rate.ok_or("its `rate` is not a number")?;
+            let burst = number("burst")?;
+            let waiting = if settings.truth("nodelay") { 0 } else { burst };
+            Rate::Bucket { burst: burst - waiting + 1, count, period, delay: (waiting * period).div_ceil(count) }
+        }
+        "limit-conn" => Rate::InFlight(number("conn")? + number("burst")?),
+        _ => return Err("Weir does not know the plugin".to_owned()),
+    })
+}
+
+/// The cases of a key. Requests that lack all its parts count by address.
+fn cases(settings: &Settings<'_>) -> Result<Vec<(Scope, Vec<By>)>, String> {
+    let key = settings.text("key").unwrap_or("remote_addr");
+    let variables: Vec<&str> = match settings.text("key_type").unwrap_or("var") {
+        "constant" => return Ok(vec![(Scope::default(), Vec::new())]),
+        "var_combination" => {
+            let is_end = |each: char| !each.is_ascii_alphanumeric() && each != '_';
+            let names = key.split('$').skip(1).map(|name| name.trim_start_matches('{'));
+            names.filter_map(|name| name.split(is_end).next()).collect()
+        }
+        _ => vec![key],
+    };
+    let mut cases = vec![(Scope::default(), Vec::new())];
+    for variable in variables {
+        let by = part(variable).ok_or_else(|| format!("{} has no equal in a rules file", piece(variable)))?;
+        let with = |(scope, known): &(Scope, Vec<By>), test| {
+            let own = match (&by, test) {
+                (By::Header(name), Some(test)) => vec![(name.clone(), Condition::of([test]))],
+                _ => Vec::new(),
+            };
+            let own = Scope { headers: own, ..Scope::default() };
+            Some((scope.and(&own)?, known.clone()))
+        };
+        let mut next = Vec::new();
+        for case in &cases {
+            let present =
+                with(case, Some(Test::Present)).map(|(scope, known)| (scope, [known, vec![by.clone()]].concat()));
+            next.extend(present);
+            next.extend(with(case, Some(Test::Absent)).filter(|_| matches!(by, By::Header(_))));
+        }
+        cases = next;
+    }
+    if cases.len() > MOST_CASES {
+        return Err(format!("{} has more than {MOST_CASES} cases", piece(key)));
+    }
+    cases.iter_mut().filter(|(_, by)| by.is_empty()).for_each(|(_, by)| by.push(By::Address(128)));
+    Ok(cases)
+}
+
+fn part(variable: &str) -> Option<By> {
+    Some(match variable {
+        "remote_addr" | "binary_remote_addr" => By::Address(128),
+        "consumer_name" => By::Header(CONSUMER.to_owned()),
+        "host" | "http_host" => By::Word("host"),
+        "uri" => By::Word("path"),
+        "request_method" | "method" => By::Word("method"),
+        // No variable has such a name, so APISIX counts by address.
+        _ if variable.starts_with('$') => By::Address(128),
+        _ => match variable.split_once('_')? {
+            ("http", name) => By::Header(name.replace('_', "-").to_lowercase()),
+            ("arg", name) => By::Query(name.to_owned()),
+            ("cookie", name) => By::Cookie(name.to_owned()),
+            _ => return None,
+        },
+    })
+}
