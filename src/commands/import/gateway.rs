@@ -14,6 +14,9 @@ const LONGEST_DELAY: u64 = 600_000_000;
 /// The shortest one.
 const SHORTEST_DELAY: u64 = 1_000;
 
+/// How much too early a request comes in a test, in microseconds: waits are rounded.
+const EARLY: u64 = 2;
+
 /// The most requests in flight.
 const MOST_IN_FLIGHT: u64 = 10_000;
 
@@ -191,7 +194,15 @@ impl GatewayLimit {
             let denied = map(&[charge.clone(), vec![decision(short)]].concat());
             steps.extend((more > 0).then_some(fits));
             steps.push(denied);
-            steps.extend(next.map(|next| map(&[vec![("after", next)], charge, vec![decision("allow")]].concat())));
+            if let Rate::Bucket { count, period, delay: 0, .. } = self.rate
+                && let Some(early) = period.div_ceil(count).checked_sub(EARLY).filter(|early| *early > EARLY)
+            {
+                let after = |wait: u64| vec![("after", span(wait))];
+                steps.push(map(&[after(early), charge.clone(), vec![decision(short)]].concat()));
+                steps.push(map(&[after(EARLY), charge, vec![decision("allow")]].concat()));
+            } else {
+                steps.extend(next.map(|next| map(&[vec![("after", next)], charge, vec![decision("allow")]].concat())));
+            }
         }
         steps
     }

@@ -90,6 +90,14 @@ impl Test {
 
     /// Returns true if it is known that `outer` covers all values that this covers.
     pub(super) fn is_within(&self, outer: &Self) -> bool {
+        let network = |test: &Self| {
+            test.start().and_then(|(text, _)| {
+                text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
+            })
+        };
+        if let Some((own, outer)) = network(self).zip(network(outer)) {
+            return outer.contains(&own);
+        }
         match (self.start(), outer.start()) {
             _ if self == outer => true,
             (Some((start, false)), _) if !start.starts_with("*.") => outer.covers(start),

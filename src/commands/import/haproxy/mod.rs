@@ -106,6 +106,23 @@ fn reached(section: &Section, all: &[Section]) -> Result<Scope, String> {
     found.ok_or_else(|| "no `use_backend` or `default_backend` names it".to_owned())
 }
 
+/// A rule that denies by a counter.
+struct Denial<'s> {
+    line: &'s Line,
+    place: usize,
+    action: &'s str,
+    status: u64,
+    lists: &'s [&'s Line],
+}
+
+/// Returns whether a rule tracks what a counter of the rule at this place counts.
+fn counts(track: &Track<'_>, counter: &Counter, place: usize) -> bool {
+    match counter.by.as_str() {
+        "src" => track.by == [By::Address(128)] && counter.table.as_ref().is_none_or(|table| *table == track.table),
+        by => *by == track.counter && track.place < place,
+    }
+}
+
 /// The rules of a section that requests reach.
 struct Rules<'s> {
     section: &'s Section,
@@ -152,7 +169,17 @@ impl<'s> Rules<'s> {
     fn passed(&self, line: &Line, place: usize, mut scope: Scope) -> Result<Scope, String> {
         let earlier = self.section.lines.iter().take(place);
         for earlier in earlier.filter(|earlier| earlier.words.first() == line.words.first()) {
-            if !earlier.words.iter().take(3).any(|word| word == "allow" || word == "accept") {
+            let has = |names: &[&str]| earlier.words.iter().take(4).any(|word| names.contains(&word.as_str()));
+            if has(&["deny", "reject", "tarpit", "return", "redirect", "silent-drop"]) {
+                // What is denied before it counts, where `match` can say which.
+                for terms in self.section.terms(&earlier.words).unwrap_or_default() {
+                    if terms.counters.is_empty() {
+                        let _ = scope.subtract(&terms.scope);
+                    }
+                }
+                continue;
+            }
+            if !has(&["allow", "accept"]) {
                 continue;
             }
             for terms in self.section.terms(&earlier.words)? {
@@ -179,35 +206,85 @@ impl<'s> Rules<'s> {
             let [counter] = counters.as_slice() else {
                 return Err("it denies by none or by several counters at once".to_owned());
             };
-            let track = self.tracks.iter().find(|track| match counter.by.as_str() {
-                "src" => {
-                    track.by == [By::Address(128)] && counter.table.as_ref().is_none_or(|table| *table == track.table)
-                }
-                by => *by == track.counter && track.place < place,
-            });
-            let track = track.ok_or_else(|| format!("nothing in this section tracks what `{}` counts", counter.by))?;
-            let (rate, table) = self.rate(counter, track, place, action)?;
-            let limited = track.scope.and(&scope).ok_or("`match` cannot join its conditions")?;
-            let limited = self.passed(line, place, limited)?;
-            let limit = GatewayLimit {
-                name: format!("{}-{}", self.section.name, counter.name).trim_start_matches('-').to_owned(),
-                identity: format!("{}\n{} {:?}", track.table, counter.name, track.by),
-                origin: line.origin.clone(),
-                source: line.text(),
-                notes: notes(line, track, &limited, &rate, action),
-                scope: limited,
-                by: track.by.clone(),
-                missing: None,
-                rate,
-                status: Some(status).filter(|status| *status >= 400 && *status != TOO_MANY_REQUESTS),
-                is_shadow: false,
-            };
-            if !limit.write(document) {
-                line.state.set(SettingState::Told);
-                continue;
+            let tracks: Vec<&Track<'_>> = self.tracks.iter().filter(|track| counts(track, counter, place)).collect();
+            if tracks.is_empty() {
+                return Err(format!("nothing in this section tracks what `{}` counts", counter.by));
             }
+            // The first rule that tracks by a counter counts a request.
+            for (number, track) in tracks.iter().enumerate() {
+                let before = tracks.get(..number).unwrap_or_default();
+                if before.iter().all(|before| before.scope != Scope::default()) {
+                    self.limit(
+                        &Denial { line, place, action, status, lists: &lists },
+                        counter,
+                        &scope,
+                        track,
+                        before,
+                        document,
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn limit(
+        &self,
+        denial: &Denial<'_>,
+        counter: &Counter,
+        scope: &Scope,
+        track: &Track<'_>,
+        before: &[&Track<'_>],
+        document: &mut Document,
+    ) -> Result<(), String> {
+        let Denial { line, place, action, status, lists } = *denial;
+        let (rate, table) = self.rate(counter, track, place, action)?;
+        let limited = track.scope.and(scope).ok_or("`match` cannot join its conditions")?;
+        let mut limited = self.passed(line, place, limited)?;
+        let mut notes = notes(line, track, &limited, &rate, action);
+        for before in before {
+            if !limited.subtract(&before.scope) {
+                notes.push(
+                    before.line.origin.note(
+                        "HAProxy counts some of these requests by this key instead, which `match` cannot except.",
+                    ),
+                );
+            }
+        }
+        let named = |section: &'s Section| section.lines.iter().map(move |line| (section, line));
+        let is_same = |section: &Section, other: &Line| {
+            other.words.iter().any(|word| word.starts_with("track-"))
+                && other.after("table").unwrap_or(&section.name) == track.table
+                && !std::ptr::eq(other, track.line)
+        };
+        if let Some((_, other)) = self
+            .all
+            .iter()
+            .flat_map(named)
+            .find(|(section, other)| is_same(section, other) && section.name != self.section.name)
+        {
+            notes.push(
+                other.origin.note("HAProxy counts this in the same table; here each limit has buckets of its own."),
+            );
+        }
+        let limit = GatewayLimit {
+            name: format!("{}-{}", self.section.name, counter.name).trim_start_matches('-').to_owned(),
+            identity: format!("{}\n{} {:?}", track.table, counter.name, track.by),
+            origin: line.origin.clone(),
+            source: line.text(),
+            notes,
+            scope: limited,
+            by: track.by.clone(),
+            missing: None,
+            rate,
+            status: Some(status).filter(|status| *status >= 400 && *status != TOO_MANY_REQUESTS),
+            is_shadow: false,
+        };
+        if limit.write(document) {
             let with_lists = lists.iter().copied().chain(self.section.lists(track.line));
             with_lists.chain([line, track.line, table]).for_each(|line| line.state.set(SettingState::Used));
+        } else {
+            line.state.set(SettingState::Told);
         }
         Ok(())
     }

@@ -121,6 +121,8 @@ impl Variables<'_> {
             return Ok(vec![Case { by: vec![part], ..Case::text("") }]);
         }
         match self.0.get(name) {
+            // The same for all requests of a server.
+            None if name == "server_name" => Ok(vec![Case::text("server")]),
             Some(directive) if depth < DEEPEST && directive.name == "geo" => geo(directive),
             Some(directive) if depth < DEEPEST => self.map(directive, depth + 1),
             _ => Err(format!("`${name}` has no equivalent in a rules file")),
@@ -181,9 +183,9 @@ fn part(name: &str) -> Option<By> {
     let dashed = |name: &str| name.replace('_', "-");
     Some(match name {
         "binary_remote_addr" | "remote_addr" | "realip_remote_addr" => By::Address(128),
-        "host" | "http_host" | "server_name" => By::Word("host"),
+        "host" | "http_host" => By::Word("host"),
         "request_method" => By::Word("method"),
-        "uri" | "document_uri" | "request_uri" => By::Word("path"),
+        "uri" | "document_uri" => By::Word("path"),
         "ssl_client_s_dn" => By::TlsSubject,
         _ => match name.split_once('_')? {
             ("http", name) => By::Header(dashed(name)),

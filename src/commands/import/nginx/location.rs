@@ -54,6 +54,18 @@ impl<'d> Block<'d> {
         })
     }
 
+    /// Returns whether one of these settings stands in the block.
+    pub(super) fn has_settings(&self, status: &str, dry_run: &str) -> bool {
+        self.own(status).chain(self.own(dry_run)).next().is_some()
+    }
+
+    /// The directives by which requests leave the block before nginx counts them, under a condition.
+    pub(super) fn leave_before(&self) -> impl Iterator<Item = &'d Directive> + use<'d> {
+        let leaves = |directive: &Directive| ["return", "rewrite"].contains(&directive.name.as_str());
+        let ifs = self.own("if").filter(move |condition| condition.block.iter().any(leaves));
+        ifs.chain(self.own("rewrite").filter(|rewrite| rewrite.arguments.last().is_none_or(|flag| flag != "break")))
+    }
+
     /// Returns true if nginx answers in the phase before it counts.
     pub(super) fn answers(&self) -> bool {
         self.directive.is_some() && self.own("return").next().is_some()

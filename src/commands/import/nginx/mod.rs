@@ -66,6 +66,8 @@ struct Inherited<'d> {
     is_limited: bool,
     /// The limits of `http` for servers that have none.
     handed: Vec<&'d Directive>,
+    /// The limits in force.
+    limits: Vec<&'d Directive>,
 }
 
 /// Adds the limits of the files to the document.
@@ -128,6 +130,14 @@ fn collect<'d>(
     }
     // What all servers would inherit, those without limits of their own do.
     let is_own = |inner: &Block<'d>| inner.answers() || inner.own(kind.limit).next().is_some();
+    // A block with other settings has the same limits by these.
+    if own.is_empty()
+        && inherited.handed.is_empty()
+        && block.directive.is_some()
+        && block.has_settings(kind.status, kind.dry_run)
+    {
+        own.clone_from(&inherited.limits);
+    }
     if own.is_empty() {
         own = std::mem::take(&mut inherited.handed);
     } else if block.directive.is_none() && block.inner.iter().any(is_own) {
@@ -141,29 +151,21 @@ fn collect<'d>(
             document.unused(directive.origin.note(format!("{} is left out here: {why}", piece(&directive.text()))));
         }
     }
+    if !own.is_empty() {
+        inherited.limits.clone_from(&own);
+    }
     let mut scope = block.scope.clone();
     let mut notes = block.notes.clone();
+    notes.extend(block.leave_before().map(|directive| {
+        directive.origin.note(format!(
+            "nginx does not count what {} answers or sends elsewhere; here it counts.",
+            piece(&directive.text())
+        ))
+    }));
     if !own.is_empty() {
         subtract(&mut scope, block, kind, &mut notes);
     }
-    for directive in &own {
-        let status = inherited.status.map(|status| status.use_it().argument(0).parse());
-        let draft = Draft {
-            directive: directive.use_it(),
-            kind,
-            scope: scope.clone(),
-            notes: notes.clone(),
-            status: status.and_then(Result::ok).filter(|status| *status != TOO_MANY_REQUESTS),
-            is_shadow: inherited.dry_run.is_some_and(|dry_run| dry_run.use_it().argument(0) == "on"),
-        };
-        match drafts.iter_mut().find_map(|known| Some((known.joined(&draft)?, known))) {
-            Some((scope, known)) => {
-                known.scope = scope;
-                known.notes.extend(draft.notes);
-            }
-            None => drafts.push(draft),
-        }
-    }
+    add(&own, kind, &scope, &notes, &inherited, drafts);
     let first = drafts.len();
     inherited.is_limited |= !own.is_empty();
     for inner in &block.inner {
@@ -177,6 +179,35 @@ fn collect<'d>(
                     piece(&sent.text())
                 )));
             }
+        }
+    }
+}
+
+/// Adds the limits of a block, each to one with the same numbers if there is one.
+fn add<'d>(
+    own: &[&'d Directive],
+    kind: &'static Kind,
+    scope: &Scope,
+    notes: &[String],
+    inherited: &Inherited<'d>,
+    drafts: &mut Vec<Draft<'d>>,
+) {
+    for directive in own {
+        let status = inherited.status.map(|status| status.use_it().argument(0).parse());
+        let draft = Draft {
+            directive: directive.use_it(),
+            kind,
+            scope: scope.clone(),
+            notes: notes.to_vec(),
+            status: status.and_then(Result::ok).filter(|status| *status != TOO_MANY_REQUESTS),
+            is_shadow: inherited.dry_run.is_some_and(|dry_run| dry_run.use_it().argument(0) == "on"),
+        };
+        match drafts.iter_mut().find_map(|known| Some((known.joined(&draft)?, known))) {
+            Some((scope, known)) => {
+                known.scope = scope;
+                known.notes.extend(draft.notes);
+            }
+            None => drafts.push(draft),
         }
     }
 }
@@ -208,7 +239,8 @@ fn subtract(scope: &mut Scope, block: &Block<'_>, kind: &Kind, notes: &mut Vec<S
 /// The blocks inside that have limits of this kind of their own, or none.
 fn apart<'b, 'd>(block: &'b Block<'d>, kind: &Kind, found: &mut Vec<&'b Block<'d>>) {
     for inner in &block.inner {
-        if inner.is_reached && (inner.answers() || inner.own(kind.limit).next().is_some()) {
+        let is_own = inner.own(kind.limit).next().is_some() || inner.has_settings(kind.status, kind.dry_run);
+        if inner.is_reached && (inner.answers() || is_own) {
             found.push(inner);
         } else {
             apart(inner, kind, found);
@@ -265,6 +297,9 @@ impl Draft<'_> {
                 piece(name)
             )));
         }
+        if zone.argument(0).contains("$server_name") && self.scope.hosts.any.len() > 1 {
+            notes.push(origin.note("if these hosts are of several servers, nginx counts each server by itself."));
+        }
         let is_split = |by: &[By]| cases.iter().filter(|case| case.by == by).count() > 1;
         if cases.iter().any(|case| is_split(&case.by)) {
             notes.push(origin.note(format!(
@@ -316,7 +351,8 @@ impl Draft<'_> {
             _ => return Err(format!("invalid rate {}", piece(rate))),
         };
         let number = |text: &str| text.parse::<u64>().map_err(|_| format!("invalid number {}", piece(text)));
-        let count = number(count)?;
+        let count =
+            number(count).ok().filter(|count| *count > 0).ok_or_else(|| format!("invalid rate {}", piece(rate)))?;
         let burst = value(self.directive, "burst").map_or(Ok(0), number)?;
         let at_once = match value(self.directive, "delay") {
             _ if self.directive.arguments.iter().any(|argument| argument == "nodelay") => burst,
