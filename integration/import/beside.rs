@@ -21,13 +21,15 @@ use crate::support::wire::Wire;
 enum Ask {
     /// One after the other; their verdicts are compared in order.
     Each(usize, &'static str),
+    /// Answered by the gateway itself. What it and Weir count of them shows in later ones.
+    Uncounted(usize, &'static str),
     /// All at once; how many pass is compared.
     Together(usize, &'static str),
     /// Each stays in flight until all of these are there; the verdicts are compared in order.
     Held(usize, &'static str),
 }
 
-use Ask::{Each, Held, Together};
+use Ask::{Each, Held, Together, Uncounted};
 
 struct Beside {
     program: Program,
@@ -92,6 +94,16 @@ const NGINX: &[Beside] = &[
             Each(5, "GET / from=127.0.8.9"),
         ],
     ),
+    nginx(
+        "nested-networks.conf",
+        &[
+            Each(3, "GET /"),
+            Each(3, "GET / from=127.0.0.2"),
+            Each(3, "GET / from=127.0.0.3"),
+            Each(3, "GET / from=127.0.0.9"),
+        ],
+    ),
+    nginx("dry-run-inside.conf", &[Each(3, "GET /tried"), Each(3, "GET / from=127.0.0.2")]),
     nginx("methods.conf", &[Each(4, "GET /"), Each(4, "POST /"), Each(2, "PUT /"), Each(3, "DELETE /")]),
     nginx(
         "agents.conf",
@@ -162,6 +174,20 @@ const HAPROXY: &[Beside] = &[
         ],
     ),
     haproxy("looked-up.cfg", &[Each(5, "GET /"), Each(5, "GET / from=127.0.0.9"), Each(5, "GET / from=127.0.0.3")]),
+    haproxy(
+        "fallback.cfg",
+        &[
+            Each(3, "GET /keyed x-key=a"),
+            Each(3, "GET /keyed x-key=b"),
+            Each(3, "GET /"),
+            Each(2, "GET /x from=127.0.0.2"),
+        ],
+    ),
+    // Denied either way, and not counted.
+    haproxy(
+        "denied-before.cfg",
+        &[Each(1, "GET /"), Uncounted(3, "GET /no"), Uncounted(3, "GET /moved"), Each(2, "GET /")],
+    ),
     haproxy("in-flight.cfg", &[Held(4, "GET /"), Held(3, "GET / from=127.0.0.2"), Each(3, "GET /")]),
 ];
 
@@ -210,7 +236,7 @@ fn caddy_that_asks_weir_decides_as_nginx_did() {
     }
 }
 
-/// An upstream that answers only while its gate is open.
+/// An upstream with a gate: answers wait while it is closed.
 struct Holding {
     upstream: Upstream,
     gate: Arc<(Mutex<bool>, Condvar)>,
@@ -286,7 +312,7 @@ impl Beside {
 
 impl Ask {
     const fn line(&self) -> &'static str {
-        let (Each(_, line) | Together(_, line) | Held(_, line)) = self;
+        let (Each(_, line) | Uncounted(_, line) | Together(_, line) | Held(_, line)) = self;
         line
     }
 }
@@ -316,6 +342,10 @@ impl Holding {
         let passes = |mut wire: Wire| usize::from(wire.response().status() == 200);
         match *ask {
             Each(number, line) => (0..number).map(|_| passes(send(to, line))).collect(),
+            Uncounted(number, line) => {
+                (0..number).for_each(|_| drop(send(to, line).response()));
+                vec![0]
+            }
             Together(number, line) => {
                 let all: Vec<Wire> = (0..number).map(|_| send(to, line)).collect();
                 vec![all.into_iter().map(passes).sum()]

@@ -38,6 +38,11 @@ fn import(folder: &Path, format: &str, file: &str) -> String {
         return format!("refused: {}", finished.err);
     }
     assert_eq!(finished.code, Some(0), "{file}: {}", finished.text());
+    // Those with the most branches are compared whole.
+    let expected = folder.join(format!("{file}.expected"));
+    if let Ok(expected) = std::fs::read_to_string(&expected) {
+        assert_eq!(finished.out, expected, "{file}");
+    }
     let (told, summary) = finished.err.trim_end().rsplit_once('\n').unwrap_or(("", finished.err.trim_end()));
     // Each is a comment in the result as well.
     let words = |text: &str| text.split_whitespace().filter(|word| *word != "#").collect::<Vec<_>>().join(" ");
@@ -57,4 +62,16 @@ fn import(folder: &Path, format: &str, file: &str) -> String {
     assert_eq!(checked.code == Some(0), has_limits, "{file}: {}\n{}", checked.text(), finished.out);
     assert!(has_limits || checked.err.contains("[no-limits]"), "{file}: {}", checked.text());
     summary.to_owned()
+}
+
+/// More limits than a report keeps warnings.
+#[test]
+fn many_limits_pass_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = |burst| format!("location /p{burst}/ {{ limit_req zone=a burst={burst}; }}\n");
+    let locations = (1..=150).map(location).collect::<Vec<_>>().concat();
+    let zone = "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/s;";
+    let text = format!("events {{}}\nhttp {{ {zone}\nserver {{ listen 80;\n{locations}}} }}\n");
+    std::fs::write(folder.path().join("nginx.conf"), text).unwrap();
+    assert!(import(folder.path(), "nginx", "nginx.conf").starts_with("150 limits, 0 overrides, 150 comments"));
 }

@@ -154,13 +154,25 @@ struct Listener {
 impl Listener {
     #[track_caller]
     fn open(arguments: &[&str]) -> Self {
-        let clock = Arc::new(AtomicU64::new(START));
+        Self::serve(&check(&[&["import"], arguments].concat(), 0).0)
+    }
+
+    /// Enforces the limits that are in shadow mode because they cover more than before, to see which requests count.
+    #[track_caller]
+    fn enforcing(arguments: &[&str]) -> Self {
         let (rules, _) = check(&[&["import"], arguments].concat(), 0);
+        assert!(rules.contains("so it is in shadow mode"), "{rules}");
+        Self::serve(&rules.replace("    mode: shadow\n", ""))
+    }
+
+    #[track_caller]
+    fn serve(rules: &str) -> Self {
+        let clock = Arc::new(AtomicU64::new(START));
         let setup = Setup {
             check: true,
             trusted: vec!["127.0.0.0/8"],
             clock: Clock::Set(Arc::clone(&clock)),
-            ..Setup::new(&rules)
+            ..Setup::new(rules)
         };
         let weir = setup.start("echo");
         Self { clock, wire: weir.connect_check(), weir }

@@ -14,7 +14,7 @@ const LONGEST_DELAY: u64 = 600_000_000;
 /// The shortest one.
 const SHORTEST_DELAY: u64 = 1_000;
 
-/// How much too early a request comes in a test, in microseconds: waits are rounded.
+/// A test denies a request that comes this early, in microseconds. Waits are rounded by less.
 const EARLY: u64 = 2;
 
 /// The most requests in flight.
@@ -56,6 +56,8 @@ pub(super) struct GatewayLimit {
     /// The gateway's setting, in short.
     pub(super) source: String,
     pub(super) notes: Vec<String>,
+    /// Why the limit covers more requests than before. It is in shadow mode then, so that nobody is denied who was not.
+    pub(super) wider: Vec<String>,
     pub(super) scope: Scope,
     /// Empty for all requests together.
     pub(super) by: Vec<By>,
@@ -97,6 +99,11 @@ impl GatewayLimit {
     /// Adds the limit and its test. Returns false if the limit is left out, with the reason.
     pub(super) fn write(mut self, document: &mut Document) -> bool {
         self.keep_within_bounds();
+        if !self.wider.is_empty() {
+            self.notes.append(&mut self.wider);
+            self.notes.push(self.origin.note("it covers more requests than before, so it is in shadow mode."));
+            self.is_shadow = true;
+        }
         let mut fields = Vec::new();
         fields.extend(self.scope.text().map(|conditions| ("match", conditions)));
         let by: Vec<String> = self.by.iter().map(By::text).collect();
@@ -138,15 +145,15 @@ impl GatewayLimit {
     fn keep_within_bounds(&mut self) {
         let told = match &mut self.rate {
             Rate::Bucket { burst, delay, count, period } if *delay > LONGEST_DELAY => {
-                let longest = LONGEST_DELAY * *count / *period;
+                let longest = parts(LONGEST_DELAY, *count, *period);
                 *delay = LONGEST_DELAY;
                 Some(format!(
                     "requests wait for up to 10m here, not for longer: {} fit at once or wait.",
-                    *burst + longest
+                    burst.saturating_add(longest)
                 ))
             }
             Rate::Bucket { burst, count, period, delay } if (1..SHORTEST_DELAY).contains(delay) => {
-                *burst += *delay * *count / *period;
+                *burst = burst.saturating_add(parts(*delay, *count, *period));
                 *delay = 0;
                 None
             }
@@ -170,7 +177,7 @@ impl GatewayLimit {
         if let Rate::InFlight(capacity) = self.rate {
             if let Some(request) = request {
                 // They come one after the other, so that other limits of these requests deny none.
-                let every = span((SPREAD / (capacity + 2)).min(1_000_000));
+                let every = span((SPREAD / capacity.saturating_add(2)).min(1_000_000));
                 let repeated = [("repeat", capacity.to_string()), ("every", every.clone()), ("lasts", span(SPREAD))];
                 let open = [request.clone(), repeated.to_vec(), vec![decision("allow")]].concat();
                 let more = [vec![("after", every)], request, vec![decision(short)]].concat();
@@ -195,7 +202,7 @@ impl GatewayLimit {
             steps.extend((more > 0).then_some(fits));
             steps.push(denied);
             if let Rate::Bucket { count, period, delay: 0, .. } = self.rate
-                && let Some(early) = period.div_ceil(count).checked_sub(EARLY).filter(|early| *early > EARLY)
+                && let Some(early) = period.div_ceil(count.max(1)).checked_sub(EARLY).filter(|early| *early > EARLY)
             {
                 let after = |wait: u64| vec![("after", span(wait))];
                 steps.push(map(&[after(early), charge.clone(), vec![decision(short)]].concat()));
@@ -211,8 +218,7 @@ impl GatewayLimit {
     fn at_once(&self) -> (u64, Option<String>) {
         match &self.rate {
             Rate::Bucket { burst, count, period, delay } => {
-                let waiting = u128::from(*delay) * u128::from(*count) / u128::from(*period);
-                (burst + u64::try_from(waiting).unwrap_or(u64::MAX / 2), Some(span(period.div_ceil(*count))))
+                (burst.saturating_add(parts(*delay, *count, *period)), Some(span(period.div_ceil((*count).max(1)))))
             }
             Rate::Windows { windows, algorithm, .. } => {
                 let least = windows.iter().map(|(count, _)| *count).min().unwrap_or_default();
@@ -257,6 +263,11 @@ impl GatewayLimit {
         }
         request
     }
+}
+
+/// The part of a count that comes back in a part of its period.
+fn parts(time: u64, count: u64, period: u64) -> u64 {
+    u64::try_from(u128::from(time) * u128::from(count) / u128::from(period.max(1))).unwrap_or(u64::MAX)
 }
 
 /// Microseconds as a duration.

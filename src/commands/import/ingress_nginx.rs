@@ -6,7 +6,7 @@ use super::nginx::key::Variables;
 use super::scope::{Condition, Scope, Test};
 use super::settings::Settings;
 use super::text::piece;
-use super::tree::{at, items, list, text};
+use super::tree::{at, items, list_at, text_at};
 use crate::config::foreign::{self, Findings, Node, ReadResult};
 use crate::config::{Place, Report, Source};
 
@@ -61,13 +61,13 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
         report.add(&findings, &source.text);
     }
     document.head(
-        "ingress-nginx answers 503 to what it denies, unless its ConfigMap says otherwise; Weir answers 429 with `Retry-After`. ingress-nginx counts \
+        "ingress-nginx answers denied requests with 503, unless its ConfigMap has a status; Weir answers 429 with `Retry-After`. ingress-nginx counts \
          in each pod of the controller, Weir in all gateways together if they share a Redis.",
     );
     let objects: Vec<(&Source, &Node)> =
         nodes.iter().flat_map(|(source, node)| items(node).into_iter().map(|node| (*source, node))).collect();
     let mut controller = Controller::default();
-    for (source, node) in objects.iter().filter(|(_, node)| text(node, &["kind"]) == Some("ConfigMap")) {
+    for (source, node) in objects.iter().filter(|(_, node)| text_at(node, &["kind"]) == Some("ConfigMap")) {
         if let Some(data) = at(node, &["data"]) {
             let data = Settings::about(&source.name, data, is_about_limits);
             controller.request_status = data.number("limit-req-status-code").or(controller.request_status);
@@ -113,20 +113,20 @@ fn is_about_limits(key: &str, value: &str) -> bool {
 impl<'n> Ingress<'n> {
     fn new(source: &Source, node: &'n Node) -> Option<Self> {
         let annotations = at(node, &["metadata", "annotations"])?;
-        (text(node, &["kind"])? == "Ingress").then_some(())?;
-        let name = text(node, &["metadata", "name"]).unwrap_or("ingress").to_owned();
-        let is_canary = text(annotations, &["nginx.ingress.kubernetes.io/canary"]) == Some("true");
+        (text_at(node, &["kind"])? == "Ingress").then_some(())?;
+        let name = text_at(node, &["metadata", "name"]).unwrap_or("ingress").to_owned();
+        let is_canary = text_at(annotations, &["nginx.ingress.kubernetes.io/canary"]) == Some("true");
         Some(Self { file: source.name.clone(), name, node, annotations, routes: Vec::new(), is_canary })
     }
 
     fn annotation(&self, name: &str) -> Option<&'n str> {
-        text(self.annotations, &[&format!("{PREFIX}{name}")])
+        text_at(self.annotations, &[&format!("{PREFIX}{name}")])
     }
 
     /// The class, if it is not the one of ingress-nginx.
     fn other_class(&self) -> Option<&'n str> {
-        let class =
-            text(self.node, &["spec", "ingressClassName"]).or(text(self.annotations, &["kubernetes.io/ingress.class"]));
+        let class = text_at(self.node, &["spec", "ingressClassName"])
+            .or(text_at(self.annotations, &["kubernetes.io/ingress.class"]));
         class.filter(|class| !class.contains("nginx") || class.contains("nginx.org") || class.contains("plus"))
     }
 
@@ -135,11 +135,11 @@ impl<'n> Ingress<'n> {
     }
 
     fn hosts(&self) -> Vec<Condition> {
-        list(self.node, &["spec", "rules"]).iter().map(|rule| self.host(rule)).collect()
+        list_at(self.node, &["spec", "rules"]).iter().map(|rule| self.host(rule)).collect()
     }
 
     fn host(&self, rule: &Node) -> Condition {
-        let host = text(rule, &["host"]).filter(|host| !host.is_empty());
+        let host = text_at(rule, &["host"]).filter(|host| !host.is_empty());
         let aliases = self.annotation("server-alias").filter(|_| host.is_some()).unwrap_or_default();
         let aliases = aliases.split([',', ' ']).filter(|alias| !alias.is_empty() && !alias.starts_with('~'));
         Condition::of(host.into_iter().chain(aliases).map(Test::is))
@@ -148,11 +148,11 @@ impl<'n> Ingress<'n> {
     /// Hosts and paths, each as nginx gets them. One object with regular expressions makes those of all paths of a host.
     fn routes(&self, regex_hosts: &[Condition]) -> Vec<Scope> {
         let mut routes = Vec::new();
-        for rule in list(self.node, &["spec", "rules"]) {
+        for rule in list_at(self.node, &["spec", "rules"]) {
             let hosts = self.host(rule);
-            for path in list(rule, &["http", "paths"]) {
-                let text_of = text(path, &["path"]).unwrap_or("/");
-                let test = match text(path, &["pathType"]) {
+            for path in list_at(rule, &["http", "paths"]) {
+                let text_of = text_at(path, &["path"]).unwrap_or("/");
+                let test = match text_at(path, &["pathType"]) {
                     _ if regex_hosts.contains(&hosts) => Some(Test::Regex(format!("(?i)^{text_of}"))),
                     Some("Exact") => Some(Test::is(text_of)),
                     _ if text_of == "/" => None,
@@ -277,8 +277,9 @@ impl<'n> Ingress<'n> {
         if is_split {
             notes.push(origin.note("ingress-nginx counts all hosts and paths of the Ingress together; here each of these limits has buckets of its own."));
         }
+        let mut wider = Vec::new();
         if !is_exact {
-            notes.push(
+            wider.push(
                 origin.note("paths of other Ingresses take some of these requests, which `match` cannot except."),
             );
         }
@@ -291,6 +292,7 @@ impl<'n> Ingress<'n> {
             origin: origin.clone(),
             source: source.to_owned(),
             notes,
+            wider,
             scope,
             by,
             missing: None,

@@ -26,7 +26,7 @@ pub(super) fn contradiction(subject: &Subject<'_>) -> Option<(Place, String)> {
     Some((subject.places.of("match"), reason))
 }
 
-/// Finds a `not` beside other items of its list that excludes none of what they cover.
+/// Finds a `not` that excludes nothing: the other items of its list cover none of its values.
 pub(super) fn idle_exclusion(subject: &Subject<'_>) -> Option<(Place, String)> {
     fn find<T: Display>(covered: &[T], excluded: &[T], overlaps: impl Fn(&T, &T) -> bool) -> Option<String> {
         let is_idle = |other: &&T| !covered.is_empty() && !covered.iter().any(|one| overlaps(one, other));

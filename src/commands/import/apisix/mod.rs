@@ -6,17 +6,18 @@
 use self::plugin::{KNOWN, NEAR, limits};
 use self::route::Route;
 use super::document::{Document, Origin};
-use super::kong::{list, member, text};
+use super::files::documents;
 use super::scope::{Condition, Scope, Test};
 use super::settings::Settings;
 use super::text::piece;
-use crate::config::foreign::{Findings, Node, Value, documents, read};
+use super::tree::{list, member, text};
+use crate::config::foreign::{Node, Value};
 use crate::config::{Report, Source};
 
 mod plugin;
 mod route;
 
-/// The header by which APISIX tells who the consumer is.
+/// The header in which APISIX sends the consumer's name.
 const CONSUMER: &str = "x-consumer-username";
 
 const KINDS: [&str; 6] = ["routes", "services", "global_rules", "plugin_configs", "consumers", "consumer_groups"];
@@ -37,6 +38,9 @@ struct Instance<'n> {
     node: &'n Node,
 }
 
+/// The requests of an instance: a scope, and what Weir takes more.
+type Part = (Scope, Vec<String>);
+
 /// The objects of the files.
 #[derive(Default)]
 struct Gateway<'n> {
@@ -46,20 +50,9 @@ struct Gateway<'n> {
 }
 
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
-    let mut report = Report::default();
-    let mut roots = Vec::new();
-    for source in sources {
-        let findings = Findings::new(&source.name);
-        let read = if source.text.trim_start().starts_with(['{', '[']) {
-            read(&source.text, &findings).map(|root| vec![root])
-        } else {
-            documents(&source.text, &findings)
-        };
-        roots.extend(read.unwrap_or_default().into_iter().map(|root| (source.name.as_str(), root)));
-        report.add(&findings, &source.text);
-    }
+    let (roots, report) = documents(sources);
     document.head(
-        "APISIX answers 503 to what it denies, unless `rejected_code` says otherwise; Weir answers 429 with `Retry-After`. APISIX's \
+        "APISIX answers denied requests with 503, unless `rejected_code` is set; Weir answers 429 with `Retry-After`. APISIX's \
          `policy: local` counts in each node, Weir in all together if they share a Redis. Paths are equal here with and without a slash at \
          their end.",
     );
@@ -70,8 +63,8 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     gateway.index();
     if gateway.instances.iter().any(|instance| gateway.is_of_consumer(instance)) {
         document.head(format!(
-            "Who the consumer is, APISIX tells in the header `{CONSUMER}`: Weir counts by it behind APISIX, or behind whatever else sets it. \
-             Let no client send it."
+            "APISIX sends the consumer's name in the header `{CONSUMER}`. Weir counts by it, so put Weir behind APISIX, and let no client \
+             send the header."
         ));
     }
     for place in 0..gateway.instances.len() {
@@ -180,17 +173,18 @@ impl<'n> Gateway<'n> {
             }
         };
         // A comment on a limit that is left out covers these. An instance that shares its counters is written with it.
-        for name in KNOWN {
+        let is_covered = !is_written || self.instances.iter().take(place).any(is_earlier);
+        for name in KNOWN.iter().filter(|_| is_covered) {
             settings.get(name);
         }
         settings.finish(is_written, &NEAR, document);
     }
 
-    /// The requests for which an instance, or one of its group, runs, with what Weir takes more.
-    fn parts(&self, instance: &Instance<'_>, owner: &Owner<'_>) -> Result<Vec<(Scope, Vec<String>)>, String> {
+    /// The requests for which an instance, or one of its group, runs, with what Weir takes more, and a route that is left out.
+    fn parts(&self, instance: &Instance<'_>, owner: &Owner<'_>) -> Result<(Vec<Part>, Option<String>), String> {
         match owner.kind {
-            "global_rules" => return Ok(vec![(Scope::default(), Vec::new())]),
-            "consumers" => return Ok(vec![(of_consumers(Condition::of([Test::is(owner.id())])), Vec::new())]),
+            "global_rules" => return Ok((vec![(Scope::default(), Vec::new())], None)),
+            "consumers" => return Ok((vec![(of_consumers(Condition::of([Test::is(owner.id())])), Vec::new())], None)),
             "consumer_groups" => return Err("the consumers of a group are known to APISIX only".to_owned()),
             _ => {}
         }
@@ -200,7 +194,7 @@ impl<'n> Gateway<'n> {
         };
         let (mine, others): (Vec<_>, Vec<_>) = self.routes.iter().partition(runs);
         let unknown = mine.iter().find_map(|route| route.unknown.clone());
-        let mut parts: Vec<(Scope, Vec<String>)> = Vec::new();
+        let mut parts: Vec<Part> = Vec::new();
         for route in mine.into_iter().filter(|route| route.unknown.is_none()) {
             let (mut scope, mut notes) = (route.scope.clone(), Vec::new());
             let before: Vec<&&Route> = others.iter().filter(|other| other.rank > route.rank).collect();
@@ -233,8 +227,7 @@ impl<'n> Gateway<'n> {
             }
         }
         let told = unknown.as_ref().map(|why| instance.origin.note(format!("one of its routes is left out: {why}.")));
-        parts.iter_mut().take(1).for_each(|(_, notes)| notes.extend(told.clone()));
-        if parts.is_empty() { Err(unknown.unwrap_or("it runs for no route".to_owned())) } else { Ok(parts) }
+        if parts.is_empty() { Err(unknown.unwrap_or("it runs for no route".to_owned())) } else { Ok((parts, told)) }
     }
 
     /// All but the consumers that have such a plugin of their own.

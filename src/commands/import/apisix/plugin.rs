@@ -1,10 +1,10 @@
 //! The settings of an instance, as limits.
 
 use super::super::gateway::{By, GatewayLimit, Rate, span, whole};
-use super::super::kong::{member, text};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::settings::{Settings, scalar};
 use super::super::text::piece;
+use super::super::tree::{member, text};
 use super::{CONSUMER, Gateway, Instance, Owner};
 use crate::config::foreign::Value;
 
@@ -15,7 +15,7 @@ const STORE: &str = "`--store` says where Weir counts: in memory, or in Redis fo
 
 const LATENCY: &str = "requests in flight do not wait in Weir.";
 
-/// Settings without an equal, and the nearest.
+/// Settings without an equivalent, and the nearest.
 pub(super) const NEAR: [(&str, &str); 10] = [
     ("_meta", "a limit with `mode: off` is near."),
     ("policy", STORE),
@@ -64,11 +64,13 @@ pub(super) fn limits(
         return Err("`match` cannot say its `_meta.filter`".to_owned());
     }
     let rate = rate(instance.plugin, settings)?;
-    let parts = gateway.parts(instance, owner)?;
+    let (parts, left_out) = gateway.parts(instance, owner)?;
+    // Instances of a group are joined before.
+    settings.get("group");
     let people = gateway.people(instance, owner);
     let cases = cases(settings)?;
     let name = instance.name(owner);
-    let mut told = Vec::new();
+    let mut told: Vec<String> = left_out.into_iter().collect();
     if let Rate::InFlight(_) = rate
         && settings.number("burst") > Some(0)
     {
@@ -83,7 +85,7 @@ pub(super) fn limits(
         );
     }
     let mut limits = Vec::new();
-    for (scope, notes) in parts {
+    for (scope, wider) in parts {
         for (case, by) in &cases {
             // A request without a name is not one of a consumer with a limit of its own.
             let is_nobody = case.headers.iter().any(|(name, is)| name == CONSUMER && is.any.contains(&Test::Absent));
@@ -94,7 +96,8 @@ pub(super) fn limits(
                 identity: format!("{name}\n{scope:?} {by:?}"),
                 origin: instance.origin.clone(),
                 source: format!("{name}{}", shown(instance)),
-                notes: [std::mem::take(&mut told), notes.clone()].concat(),
+                notes: std::mem::take(&mut told),
+                wider: wider.clone(),
                 scope,
                 by: by.clone(),
                 missing: None,
@@ -128,16 +131,25 @@ fn rate(plugin: &str, settings: &Settings<'_>) -> Result<Rate, String> {
             let is_sliding = settings.text("window_type") == Some("sliding");
             let algorithm = if is_sliding { "sliding_window" } else { "fixed_window" };
             let seconds = number("time_window")?;
-            Rate::Windows { algorithm, more: &[], windows: vec![(number("count")?, span(seconds * 1_000_000))] }
+            Rate::Windows {
+                algorithm,
+                more: &[],
+                windows: vec![(number("count")?, span(seconds.saturating_mul(1_000_000)))],
+            }
         }
         "limit-req" => {
             let rate = settings.text("rate").and_then(|rate| whole(rate, 1_000_000));
             let (count, period) = rate.ok_or("its `rate` is not a number")?;
             let burst = number("burst")?;
             let waiting = if settings.truth("nodelay") { 0 } else { burst };
-            Rate::Bucket { burst: burst - waiting + 1, count, period, delay: (waiting * period).div_ceil(count) }
+            Rate::Bucket {
+                burst: (burst - waiting).saturating_add(1),
+                count,
+                period,
+                delay: waiting.saturating_mul(period).div_ceil(count),
+            }
         }
-        "limit-conn" => Rate::InFlight(number("conn")? + number("burst")?),
+        "limit-conn" => Rate::InFlight(number("conn")?.saturating_add(number("burst")?)),
         _ => return Err("Weir does not know the plugin".to_owned()),
     })
 }
@@ -156,7 +168,7 @@ fn cases(settings: &Settings<'_>) -> Result<Vec<(Scope, Vec<By>)>, String> {
     };
     let mut cases = vec![(Scope::default(), Vec::new())];
     for variable in variables {
-        let by = part(variable).ok_or_else(|| format!("{} has no equal in a rules file", piece(variable)))?;
+        let by = part(variable).ok_or_else(|| format!("{} has no equivalent in a rules file", piece(variable)))?;
         let with = |(scope, known): &(Scope, Vec<By>), test| {
             let own = match (&by, test) {
                 (By::Header(name), Some(test)) => vec![(name.clone(), Condition::of([test]))],

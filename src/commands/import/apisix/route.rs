@@ -1,9 +1,9 @@
 //! APISIX' routes: which requests each takes, and which of them has precedence.
 
-use super::super::kong::{list, member, text};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::settings::scalar;
 use super::super::text::piece;
+use super::super::tree::{list, member, text};
 use crate::config::foreign::{Node, Value};
 
 /// A path of a route.

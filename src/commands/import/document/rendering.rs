@@ -13,6 +13,9 @@ use crate::config::{self, Lint, Source, Sources};
 use crate::engine::algorithms::micros::Micros;
 use crate::engine::limit::fingerprint::Fingerprinter;
 
+/// The key for findings of the linter that are intended.
+const IGNORES: &str = "ignore_lints";
+
 /// The document as text.
 struct Rendered {
     text: String,
@@ -27,33 +30,42 @@ impl Document {
     ///
     /// The linter's findings about limits as they were are silenced, so that those about later changes are seen.
     pub(in super::super) fn text(&mut self) -> Result<String, String> {
-        let Rendered { mut text, limits, tests } = self.render();
+        let Rendered { mut text, mut limits, tests } = self.render();
         checked(&text)?;
         if self.tests.is_empty() {
             return Ok(text);
         }
         // Where other limits deny a test's requests before its own does, nothing can be tested.
         let mut failed: Vec<usize> = Vec::new();
-        for line in tested(&text)?.failures.iter().filter_map(|problem| problem.place).map(|place| place.line as usize)
-        {
+        let mut result = tested(&text)?;
+        for line in result.failures.iter().filter_map(|problem| problem.place).map(|place| place.line as usize) {
             failed.extend(tests.iter().rfind(|(begin, _)| *begin <= line).map(|(_, test)| *test));
         }
         if !failed.is_empty() {
             let mut place = 0..;
             self.tests.retain(|_| !place.next().is_some_and(|place| failed.contains(&place)));
             text = self.render().text;
+            result = tested(&text)?;
         }
+        // A report keeps only the first warnings, so that each round silences those.
         let mut silenced: BTreeMap<usize, BTreeSet<&'static str>> = BTreeMap::new();
-        for (line, lint) in lints(&text)? {
-            let limit = limits.iter().rposition(|begin| *begin <= line);
-            silenced.entry(limit.unwrap_or_default()).or_default().insert(lint.name());
+        loop {
+            let mut is_new = false;
+            for (line, lint) in lints(&text, &result.unseen) {
+                let Some(limit) = limits.iter().rposition(|begin| *begin <= line) else { continue };
+                is_new |= silenced.entry(limit).or_default().insert(lint.name());
+            }
+            if !is_new {
+                return Ok(text);
+            }
+            for (limit, lints) in &silenced {
+                let Some(limit) = self.limits.get_mut(*limit) else { continue };
+                limit.limit.fields.retain(|(key, _)| *key != IGNORES);
+                limit.limit.fields.push((IGNORES, format!("[{}]", joined(lints, ", "))));
+            }
+            let rendered = self.render();
+            (text, limits) = (rendered.text, rendered.limits);
         }
-        for (limit, lints) in silenced {
-            let Some(limit) = self.limits.get_mut(limit) else { continue };
-            let names: Vec<_> = lints.into_iter().map(str::to_owned).collect();
-            limit.limit.fields.push(("ignore_lints", format!("[{}]", joined(&names, ", "))));
-        }
-        Ok(self.render().text)
     }
 
     fn render(&self) -> Rendered {
@@ -108,12 +120,11 @@ fn tested(text: &str) -> Result<TestedFile, String> {
         .map_err(|failure| format!("{failure:?}"))
 }
 
-/// The linter's warnings about a rules file, with their lines.
-fn lints(text: &str) -> Result<Vec<(usize, Lint)>, String> {
-    let unseen = tested(text)?.unseen;
-    let loaded = config::check(&sources(text), Fingerprinter::new((0, 0)), Micros(0), &unseen);
+/// The linter's warnings about a rules file, with their lines. `unseen` are the limits that no test sees deny.
+fn lints(text: &str, unseen: &[String]) -> Vec<(usize, Lint)> {
+    let loaded = config::check(&sources(text), Fingerprinter::new((0, 0)), Micros(0), unseen);
     let warnings = loaded.report.problems.iter();
-    Ok(warnings.filter_map(|problem| Some((problem.place?.line as usize, problem.lint?))).collect())
+    warnings.filter_map(|problem| Some((problem.place?.line as usize, problem.lint?))).collect()
 }
 
 pub(super) fn sources(text: &str) -> Sources {

@@ -34,7 +34,7 @@ struct Track<'s> {
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     let all: Vec<Section> = sources.iter().flat_map(sections).collect();
     document.head(
-        "HAProxy answers 403 to what it denies, unless the rule says otherwise. It counts in each process, Weir in all together if they \
+        "HAProxy answers denied requests with 403, unless the rule has a status. It counts in each process, Weir in all together if they \
          share a Redis. HAProxy compares paths as they are sent; here they are normalised, and equal with and without a slash at their end.",
     );
     for section in all.iter().filter(|section| ["frontend", "backend", "listen"].contains(&section.kind.as_str())) {
@@ -243,6 +243,14 @@ impl<'s> Rules<'s> {
         let mut limited = self.passed(line, place, limited)?;
         let mut notes = notes(line, track, &limited, &rate, action);
         for before in before {
+            if before.by.iter().any(|by| matches!(by, By::Header(_) | By::Query(_) | By::Cookie(_))) {
+                notes.push(
+                    before
+                        .line
+                        .origin
+                        .note("HAProxy counts requests without this key by the next one; here they do not count."),
+                );
+            }
             if !limited.subtract(&before.scope) {
                 notes.push(
                     before.line.origin.note(
@@ -273,6 +281,7 @@ impl<'s> Rules<'s> {
             origin: line.origin.clone(),
             source: line.text(),
             notes,
+            wider: Vec::new(),
             scope: limited,
             by: track.by.clone(),
             missing: None,

@@ -6,16 +6,18 @@
 use self::plugin::limits;
 use self::route::Route;
 use super::document::{Document, Origin};
+use super::files::documents;
 use super::scope::{Condition, Scope, Test};
 use super::settings::{Settings, scalar};
 use super::text::piece;
-use crate::config::foreign::{Findings, Node, Value, documents, find, read};
+use super::tree::{list, member, text};
+use crate::config::foreign::Node;
 use crate::config::{Report, Source};
 
 mod plugin;
 mod route;
 
-/// The header by which Kong tells who the consumer is.
+/// The header in which Kong sends the consumer's name.
 const CONSUMER: &str = "x-consumer-username";
 
 /// An instance of a plugin.
@@ -42,19 +44,7 @@ struct Gateway<'n> {
 type Part = (Scope, Vec<String>);
 
 pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
-    let mut report = Report::default();
-    let mut roots = Vec::new();
-    for source in sources {
-        let findings = Findings::new(&source.name);
-        let is_json = source.text.trim_start().starts_with('{');
-        let read = if is_json {
-            read(&source.text, &findings).map(|root| vec![root])
-        } else {
-            documents(&source.text, &findings)
-        };
-        roots.extend(read.unwrap_or_default().into_iter().map(|root| (source.name.as_str(), root)));
-        report.add(&findings, &source.text);
-    }
+    let (roots, report) = documents(sources);
     document.head(
         "Kong counts a request after it has passed, so concurrent ones overshoot; Weir counts exactly. Weir denies with `Retry-After`. \
          Kong's `policy: local` counts in each node, Weir in all together if they share a Redis.",
@@ -65,8 +55,8 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     }
     if gateway.has_consumers {
         document.head(format!(
-            "Who the consumer is, Kong tells in the header `{CONSUMER}`: Weir counts by it behind Kong, or behind whatever else sets it. Let \
-             no client send it."
+            "Kong sends the consumer's name in the header `{CONSUMER}`. Weir counts by it, so put Weir behind Kong, and let no client send \
+             the header."
         ));
     }
     for place in 0..gateway.instances.len() {
@@ -270,23 +260,6 @@ impl Instance<'_> {
     fn name(&self) -> String {
         let owners = [self.route, self.service, self.consumer, self.group];
         owners.into_iter().flatten().chain([self.plugin]).collect::<Vec<_>>().join(".")
-    }
-}
-
-/// The value of a key, if there is one.
-pub(super) fn member<'n>(node: &'n Node, name: &str) -> Option<&'n Node> {
-    let Value::Map(entries) = &node.value else { return None };
-    find(entries, name).map(|(_, node)| node).filter(|node| !node.is_null())
-}
-
-pub(super) fn text<'n>(node: &'n Node, name: &str) -> Option<&'n str> {
-    member(node, name).and_then(scalar)
-}
-
-pub(super) fn list<'n>(node: &'n Node, name: &str) -> &'n [Node] {
-    match member(node, name).map(|node| &node.value) {
-        Some(Value::List(items)) => items,
-        _ => &[],
     }
 }
 

@@ -6,6 +6,7 @@ use super::super::gateway::{By, GatewayLimit, Rate, span};
 use super::super::scope::{Condition, Scope, Test};
 use super::super::settings::{Settings, scalar};
 use super::super::text::piece;
+use super::super::tree::member;
 use super::{CONSUMER, Gateway, Instance};
 use crate::config::foreign::{Node, Value};
 
@@ -15,7 +16,7 @@ const PERIODS: [(&str, &str); 6] =
 
 const STORE: &str = "`--store` says where Weir counts: in memory, or in Redis for all gateways.";
 
-/// Settings without an equal, and the nearest.
+/// Settings without an equivalent, and the nearest.
 pub(super) const NEAR: [(&str, &str); 13] = [
     ("policy", STORE),
     ("strategy", STORE),
@@ -33,7 +34,7 @@ pub(super) const NEAR: [(&str, &str); 13] = [
 ];
 
 /// The settings that make a limit.
-pub(super) const KNOWN: [&str; 18] = [
+pub(super) const KNOWN: [&str; 17] = [
     "second",
     "minute",
     "hour",
@@ -51,7 +52,6 @@ pub(super) const KNOWN: [&str; 18] = [
     "error_code",
     "disable_penalty",
     "block_on_first_violation",
-    "namespace",
 ];
 
 pub(super) fn is_limit(plugin: &str) -> bool {
@@ -88,7 +88,8 @@ pub(super) fn limits(
     for service in services {
         let parts = gateway.parts(place, service);
         let is_split = parts.len() > 1;
-        for (scope, mut notes) in parts {
+        for (scope, wider) in parts {
+            let mut notes = Vec::new();
             if is_split {
                 notes.push(
                     instance.origin.note("Kong counts its routes together; here each part has buckets of its own."),
@@ -102,6 +103,7 @@ pub(super) fn limits(
                     origin: instance.origin.clone(),
                     source: format!("{name} {}", shown(instance)),
                     notes: std::mem::take(&mut notes),
+                    wider: wider.clone(),
                     scope,
                     by,
                     missing: None,
@@ -118,7 +120,7 @@ pub(super) fn limits(
 
 /// The settings of the limit itself, for readers.
 fn shown(instance: &Instance<'_>) -> String {
-    let Some(Value::Map(entries)) = super::member(instance.node, "config").map(|config| &config.value) else {
+    let Some(Value::Map(entries)) = member(instance.node, "config").map(|config| &config.value) else {
         return String::new();
     };
     let is_shown = |name: &str| KNOWN.contains(&name);

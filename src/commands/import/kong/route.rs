@@ -3,7 +3,8 @@
 use super::super::scope::{Condition, Scope, Test};
 use super::super::settings::scalar;
 use super::super::text::piece;
-use super::{list, member, reference, text};
+use super::super::tree::{list, member, text};
+use super::reference;
 use crate::config::foreign::{Node, Value};
 
 /// Conditions on connections.

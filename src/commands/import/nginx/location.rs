@@ -66,6 +66,11 @@ impl<'d> Block<'d> {
         ifs.chain(self.own("rewrite").filter(|rewrite| rewrite.arguments.last().is_none_or(|flag| flag != "break")))
     }
 
+    /// Returns whether it is a named location, which takes no requests by their path.
+    pub(super) fn is_named(&self) -> bool {
+        self.directive.is_some_and(|location| location.argument(0).starts_with('@'))
+    }
+
     /// Returns true if nginx answers in the phase before it counts.
     pub(super) fn answers(&self) -> bool {
         self.directive.is_some() && self.own("return").next().is_some()
@@ -102,6 +107,11 @@ fn hosts(server: &Directive, servers: &[&Directive]) -> (Option<Condition>, Vec<
     let taken = tests(&beside.iter().flat_map(|other| names(other)).collect::<Vec<_>>());
     if is_default && (own.is_empty() || !is_elsewhere) {
         let taken = taken.into_iter().filter(|name| !own.contains(name));
+        for other in beside.iter().filter(|other| names(other).iter().any(|name| is_pattern(&name))) {
+            notes.push(
+                other.origin.note("hosts with names by this server's pattern count for the default server here."),
+            );
+        }
         return (Some(Condition::except(taken)), notes);
     }
     // A name beats a `*.NAME`, and a longer one of these a shorter.
@@ -156,6 +166,14 @@ fn test(location: &Directive) -> Test {
     }
 }
 
+/// Returns false if no limit depends on which requests a location takes. Then nothing is computed: a server may have thousands.
+fn matters(location: &Directive) -> bool {
+    let is_it = |directive: &Directive| {
+        directive.name.starts_with("limit_") || directive.name == "return" || matters(directive)
+    };
+    location.block.iter().any(is_it)
+}
+
 /// The locations in a block. nginx takes the exact one, else the longest prefix, unless a regular expression matches; the first
 /// of those counts.
 fn locations<'d>(directives: &'d [Directive], outer: &Scope) -> Vec<Block<'d>> {
@@ -164,35 +182,34 @@ fn locations<'d>(directives: &'d [Directive], outer: &Scope) -> Vec<Block<'d>> {
     for (place, location) in all.iter().enumerate() {
         let mut notes = Vec::new();
         let (modifier, path) = pattern(location);
+        let is_below = |other: &str| other.starts_with(path) || other == path.trim_end_matches('/');
         let own = (path != "/").then(|| test(location));
         let mut scope = Scope { paths: Condition::of(own), ..Scope::default() };
-        for (other_place, other) in all.iter().enumerate().filter(|(other, _)| *other != place) {
+        let is_needed = matters(location);
+        for (other_place, other) in all.iter().enumerate().filter(|(other, _)| is_needed && *other != place) {
             let (other_modifier, other_path) = pattern(other);
             let is_regex = |modifier: &str| modifier.starts_with('~');
             let takes = match (modifier, other_modifier) {
                 _ if other_path.starts_with('@') => false,
                 ("=", _) => false,
-                (_, "=") => true,
+                (own, "=") => is_regex(own) || is_below(other_path),
                 (own, other) if is_regex(own) && is_regex(other) => other_place < place,
                 (own, other) if is_regex(own) => other == "^~",
                 (own, other) if is_regex(other) => own != "^~",
-                _ => other_path.len() > path.len(),
+                _ => other_path.len() > path.len() && is_below(other_path),
             };
             if takes {
                 scope.paths.exclude(&[test(other)]);
             }
         }
-        let is_reached = !path.starts_with('@');
+        let mut is_reached = !path.starts_with('@');
         if !is_reached {
             notes
                 .push(location.origin.note("nginx sends requests here from elsewhere, which their paths do not tell."));
         }
         let whole = outer.and(&scope).unwrap_or_else(|| {
-            notes.push(
-                location
-                    .origin
-                    .note("the path of the block around it cannot be joined with this one; it is left away."),
-            );
+            is_reached = false;
+            notes.push(location.origin.note("its path cannot be joined with the one around it."));
             Scope { paths: scope.paths.clone(), ..outer.clone() }
         });
         let inner = locations(&location.block, &whole);

@@ -45,6 +45,9 @@ const OTHERS: [(&str, &str); 7] = [
     ("set_real_ip_from", "give Weir these networks in `--trusted-proxies`."),
 ];
 
+/// The most lines that a comment names.
+const MOST_LINES: usize = 5;
+
 /// Weir's own status.
 const TOO_MANY_REQUESTS: u64 = 429;
 
@@ -54,6 +57,7 @@ struct Draft<'d> {
     kind: &'static Kind,
     scope: Scope,
     notes: Vec<String>,
+    wider: Vec<String>,
     status: Option<u64>,
     is_shadow: bool,
 }
@@ -77,7 +81,7 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
         return tree.report;
     }
     document.head(
-        "nginx answers 503 to what it denies, unless `limit_req_status` says otherwise; Weir answers 429 with `Retry-After`. nginx \
+        "nginx answers denied requests with 503, unless `limit_req_status` is set; Weir answers 429 with `Retry-After`. nginx \
          counts in each instance, Weir in all together if they share a Redis. Paths are equal here with and without a slash at \
          their end.",
     );
@@ -162,17 +166,19 @@ fn collect<'d>(
             piece(&directive.text())
         ))
     }));
+    let mut wider = Vec::new();
     if !own.is_empty() {
-        subtract(&mut scope, block, kind, &mut notes);
+        subtract(&mut scope, block, kind, &mut notes, &mut wider);
     }
-    add(&own, kind, &scope, &notes, &inherited, drafts);
+    add(&own, kind, (&scope, &notes, &wider), &inherited, drafts);
     let first = drafts.len();
     inherited.is_limited |= !own.is_empty();
     for inner in &block.inner {
         collect(inner, kind, inherited.clone(), drafts, document);
         // Requests that a block without limits sends on are counted where they arrive.
         let is_counted = inherited.is_limited || inner.own(kind.limit).next().is_none();
-        for sent in inner.sent_here(block.directives).filter(|_| !is_counted) {
+        let sent = (!is_counted).then(|| inner.sent_here(block.directives));
+        for sent in sent.into_iter().flatten() {
             for draft in drafts.iter_mut().skip(first).filter(|draft| draft.scope == inner.scope) {
                 draft.notes.push(sent.origin.note(format!(
                     "nginx also counts what {} sends here; Weir sees the path of the client.",
@@ -187,8 +193,7 @@ fn collect<'d>(
 fn add<'d>(
     own: &[&'d Directive],
     kind: &'static Kind,
-    scope: &Scope,
-    notes: &[String],
+    (scope, notes, wider): (&Scope, &[String], &[String]),
     inherited: &Inherited<'d>,
     drafts: &mut Vec<Draft<'d>>,
 ) {
@@ -199,6 +204,7 @@ fn add<'d>(
             kind,
             scope: scope.clone(),
             notes: notes.to_vec(),
+            wider: wider.to_vec(),
             status: status.and_then(Result::ok).filter(|status| *status != TOO_MANY_REQUESTS),
             is_shadow: inherited.dry_run.is_some_and(|dry_run| dry_run.use_it().argument(0) == "on"),
         };
@@ -206,6 +212,7 @@ fn add<'d>(
             Some((scope, known)) => {
                 known.scope = scope;
                 known.notes.extend(draft.notes);
+                known.wider.extend(draft.wider);
             }
             None => drafts.push(draft),
         }
@@ -213,25 +220,25 @@ fn add<'d>(
 }
 
 /// Takes away what blocks inside count by their own limits, or answer before nginx counts.
-fn subtract(scope: &mut Scope, block: &Block<'_>, kind: &Kind, notes: &mut Vec<String>) {
+fn subtract(scope: &mut Scope, block: &Block<'_>, kind: &Kind, notes: &mut Vec<String>, wider: &mut Vec<String>) {
     let mut others = Vec::new();
     apart(block, kind, &mut others);
     let mut is_taken = vec![true; others.len()];
     for (other, is_taken) in others.iter().zip(&mut is_taken) {
-        *is_taken = scope.subtract(&other.scope);
+        *is_taken = other.is_reached && scope.subtract(&other.scope);
     }
     for (other, is_taken) in others.into_iter().zip(is_taken) {
         // What is excepted from a block inside may belong to one that has this limit.
         let is_whole =
             other.scope.paths.not.iter().all(|test| scope.paths.not.iter().any(|taken| test.is_within(taken)));
-        if let Some(directive) = other.directive.filter(|_| !is_taken || !is_whole) {
-            let what = if is_taken {
-                "takes fewer requests in nginx than are left out here"
-            } else {
-                "has its own limits in nginx, and its requests count here, too"
-            };
-            notes
-                .push(directive.origin.note(format!("{} {what}: `match` cannot say which.", piece(&directive.text()))));
+        let Some(directive) = other.directive else { continue };
+        let note = |what: &str| {
+            directive.origin.note(format!("{} {what}: `match` cannot say which.", piece(&directive.text())))
+        };
+        if !is_taken {
+            wider.push(note("has its own limits in nginx, and its requests count here, too"));
+        } else if !is_whole {
+            notes.push(note("takes fewer requests in nginx than are left out here"));
         }
     }
 }
@@ -240,7 +247,7 @@ fn subtract(scope: &mut Scope, block: &Block<'_>, kind: &Kind, notes: &mut Vec<S
 fn apart<'b, 'd>(block: &'b Block<'d>, kind: &Kind, found: &mut Vec<&'b Block<'d>>) {
     for inner in &block.inner {
         let is_own = inner.own(kind.limit).next().is_some() || inner.has_settings(kind.status, kind.dry_run);
-        if inner.is_reached && (inner.answers() || is_own) {
+        if !inner.is_named() && (inner.answers() || is_own) {
             found.push(inner);
         } else {
             apart(inner, kind, found);
@@ -291,9 +298,10 @@ impl Draft<'_> {
         };
         let mut notes = self.notes.clone();
         if !others.is_empty() {
-            let lines = joined(others.iter().map(|other| other.directive.origin.line), ", ");
+            let lines = joined(others.iter().map(|other| other.directive.origin.line).take(MOST_LINES), ", ");
+            let more = if others.len() > MOST_LINES { " and others" } else { "" };
             notes.push(origin.note(format!(
-                "nginx counts zone {} together with line {lines}; here each has buckets of its own.",
+                "nginx counts zone {} together with line {lines}{more}; here each has buckets of its own.",
                 piece(name)
             )));
         }
@@ -323,6 +331,7 @@ impl Draft<'_> {
                 origin: origin.clone(),
                 source: self.directive.text(),
                 notes: notes.clone(),
+                wider: self.wider.clone(),
                 scope,
                 by: case.by,
                 missing: None,
@@ -360,7 +369,7 @@ impl Draft<'_> {
             None => 0,
         };
         let delay = (burst - at_once).saturating_mul(period).div_ceil(count.max(1));
-        Ok(Rate::Bucket { burst: at_once + 1, count, period, delay })
+        Ok(Rate::Bucket { burst: at_once.saturating_add(1), count, period, delay })
     }
 }
 

@@ -35,7 +35,7 @@ struct Draft<'o> {
     kind: &'static str,
     router: String,
     scope: Scope,
-    notes: Vec<String>,
+    wider: Vec<String>,
 }
 
 /// Adds the limits of the files to the document.
@@ -193,14 +193,14 @@ impl Objects {
             .collect();
         let mut drafts = Vec::new();
         for scope in route.scopes.iter().filter(|_| !limits.is_empty()) {
-            let (mut scope, mut notes) = (scope.clone(), Vec::new());
+            let (mut scope, mut wider) = (scope.clone(), Vec::new());
             let before: Vec<&Route<'_>> = routes.iter().filter(|other| other.priority > route.priority).collect();
             for taken in before.iter().flat_map(|other| &other.scopes) {
                 let _ = scope.subtract(taken);
             }
             // What one cannot take, another may have taken.
             for other in before.iter().filter(|other| !other.scopes.iter().all(|taken| scope.clone().subtract(taken))) {
-                notes.extend(other.object.get("rule").map(|rule| {
+                wider.extend(other.object.get("rule").map(|rule| {
                     let name = piece(&other.object.name);
                     rule.origin
                         .note(format!("the router {name} takes some of these requests, which `match` cannot except."))
@@ -211,7 +211,7 @@ impl Objects {
                 kind,
                 router: route.object.name.clone(),
                 scope: scope.clone(),
-                notes: notes.clone(),
+                wider: wider.clone(),
             }));
         }
         drafts
@@ -244,7 +244,7 @@ impl Draft<'_> {
             Err(why) => return tell(why, document),
         };
         let (by, missing) = self.by();
-        let mut notes = self.notes.clone();
+        let mut notes = Vec::new();
         if self.value("sourcecriterion.ipstrategy.depth").is_some()
             || self.value("sourcecriterion.ipstrategy.excludedips").is_some()
         {
@@ -263,6 +263,7 @@ impl Draft<'_> {
             origin: origin.clone(),
             source: format!("{} of {} at {}", self.kind, self.middleware.name, self.router),
             notes,
+            wider: self.wider.clone(),
             scope: self.scope.clone(),
             by: vec![by],
             missing,

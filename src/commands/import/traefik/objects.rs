@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::super::document::{Document, Origin};
 use super::super::settings::{SettingState, scalar};
-use super::super::tree::{at, items, list, text};
+use super::super::tree::{at, items, list_at, text_at};
 use super::is_about_limits;
 use crate::config::foreign::{self, Findings, Node, ReadResult, Value};
 use crate::config::{Place, Source};
@@ -172,7 +172,7 @@ impl Objects {
 
     /// A resource of Kubernetes.
     fn add_resource(&mut self, file: &str, node: &Node) {
-        let meta = |key| text(node, &["metadata", key]).unwrap_or("default");
+        let meta = |key| text_at(node, &["metadata", key]).unwrap_or("default");
         let (namespace, name) = (meta("namespace"), meta("name"));
         let of_route = |settings: Vec<(&str, String, &Node)>| {
             settings
@@ -185,39 +185,39 @@ impl Objects {
                 })
                 .collect()
         };
-        match text(node, &["kind"]) {
+        match text_at(node, &["kind"]) {
             Some("Middleware") => {
                 if let Some(spec) = at(node, &["spec"]) {
                     Self::add(&mut self.middlewares, &format!("{namespace}-{name}"), file, spec);
                 }
             }
             Some("IngressRoute") => {
-                for (place, route) in list(node, &["spec", "routes"]).iter().enumerate() {
-                    let named = list(route, &["middlewares"]).iter().filter_map(|named| {
+                for (place, route) in list_at(node, &["spec", "routes"]).iter().enumerate() {
+                    let named = list_at(route, &["middlewares"]).iter().filter_map(|named| {
                         Some(format!(
                             "{}-{}",
-                            text(named, &["namespace"]).unwrap_or(namespace),
-                            text(named, &["name"])?
+                            text_at(named, &["namespace"]).unwrap_or(namespace),
+                            text_at(named, &["name"])?
                         ))
                     });
                     let mut settings = vec![
-                        ("rule", text(route, &["match"]).unwrap_or_default().to_owned(), route),
+                        ("rule", text_at(route, &["match"]).unwrap_or_default().to_owned(), route),
                         ("middlewares", named.collect::<Vec<_>>().join(","), route),
                     ];
                     settings
-                        .extend(text(route, &["priority"]).map(|priority| ("priority", priority.to_owned(), route)));
+                        .extend(text_at(route, &["priority"]).map(|priority| ("priority", priority.to_owned(), route)));
                     let name = if place == 0 { name.to_owned() } else { format!("{name}-{place}") };
                     self.routers.push(Object { name, settings: of_route(settings) });
                 }
             }
             Some("Ingress") => {
                 let named =
-                    text(node, &["metadata", "annotations", "traefik.ingress.kubernetes.io/router.middlewares"]);
-                for rule in named.into_iter().flat_map(|_| list(node, &["spec", "rules"])) {
-                    let host = text(rule, &["host"]).map(|host| format!("Host(`{host}`) && ")).unwrap_or_default();
-                    for path in list(rule, &["http", "paths"]) {
-                        let matcher = if text(path, &["pathType"]) == Some("Exact") { "Path" } else { "PathPrefix" };
-                        let value = text(path, &["path"]).unwrap_or("/");
+                    text_at(node, &["metadata", "annotations", "traefik.ingress.kubernetes.io/router.middlewares"]);
+                for rule in named.into_iter().flat_map(|_| list_at(node, &["spec", "rules"])) {
+                    let host = text_at(rule, &["host"]).map(|host| format!("Host(`{host}`) && ")).unwrap_or_default();
+                    for path in list_at(rule, &["http", "paths"]) {
+                        let matcher = if text_at(path, &["pathType"]) == Some("Exact") { "Path" } else { "PathPrefix" };
+                        let value = text_at(path, &["path"]).unwrap_or("/");
                         let settings = vec![
                             ("rule", format!("{host}{matcher}(`{value}`)"), path),
                             ("middlewares", named.unwrap_or_default().to_owned(), path),
