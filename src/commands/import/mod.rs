@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(value_name = "FORMAT")]
     format: Format,
 
-    /// The files (YAML or JSON), which become one rules file
+    /// The files, which become one rules file
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
