@@ -1,9 +1,10 @@
 //! Redis servers on TCP ports, alone or as a cluster of masters.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, Socket, Type};
 use tempfile::TempDir;
 
 /// Starting and joining take a second or two.
@@ -14,13 +15,20 @@ pub(crate) struct Nodes {
     children: Vec<Child>,
     ports: Vec<u16>,
     directories: Vec<TempDir>,
+    /// Keeps the ports from other processes.
+    held: Vec<Socket>,
 }
 
 impl Nodes {
     /// A server for itself, or masters that share the hash slots evenly.
     pub(crate) fn start(count: usize) -> Self {
-        let mut nodes = Self { children: Vec::new(), ports: Vec::new(), directories: Vec::new() };
-        for [port, bus_port] in free_ports(count) {
+        let mut nodes = Self { children: Vec::new(), ports: Vec::new(), directories: Vec::new(), held: Vec::new() };
+        for _ in 0..count {
+            let [port, bus_port] = [(); 2].map(|()| {
+                let (held, port) = free_port();
+                nodes.held.push(held);
+                port
+            });
             let directory = tempfile::tempdir().unwrap();
             let mut command = Command::new("redis-server");
             command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()]);
@@ -72,11 +80,13 @@ impl Drop for Nodes {
     }
 }
 
-/// Pairs of ports that the system picked, all held until the last is known, so that they differ.
-fn free_ports(count: usize) -> Vec<[u16; 2]> {
-    let held: Vec<[TcpListener; 2]> =
-        (0..count).map(|_| [(); 2].map(|()| TcpListener::bind(("127.0.0.1", 0)).unwrap())).collect();
-    held.iter().map(|pair| pair.each_ref().map(|listener| listener.local_addr().unwrap().port())).collect()
+/// A port that the system assigns to nobody else while the socket is bound. A server with `SO_REUSEADDR` can bind it.
+fn free_port() -> (Socket, u16) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+    (socket, port)
 }
 
 fn cli(port: u16, arguments: &[&str]) -> String {

@@ -13,18 +13,25 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 START_SECONDS = 60
 STOP_SECONDS = 5
 
+# The sockets of `free_ports`.
+HELD = []
+
 
 class Failure(Exception):
     """The benchmark cannot go on; the text says why."""
 
 
 def free_ports(count):
-    """Ports that the system picked. All are held until the last is known, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [held.getsockname()[1] for held in sockets]
+    """Ports that the system assigns to nobody else until this process ends, as they stay bound to sockets that do not listen.
+
+    A server with `SO_REUSEADDR` can bind and leave them, again and again.
+    """
+    sockets = [socket.socket() for _ in range(count)]
     for held in sockets:
-        held.close()
-    return ports
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+    HELD.extend(sockets)
+    return [held.getsockname()[1] for held in sockets]
 
 
 class Process:

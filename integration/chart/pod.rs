@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -120,16 +118,6 @@ impl Pod {
     fn here(&self, text: &str) -> String {
         text.replace(ROOT, &format!("{}/", self.root.path().display()))
     }
-}
-
-/// A free port below the range for outgoing connections (from 32768 by default), so that no other test takes it while
-/// Helm renders.
-pub(super) fn quiet_port() -> u16 {
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    let begin = std::process::id().wrapping_mul(16);
-    let ports = std::iter::repeat_with(|| begin.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % 20_000 + 10_000);
-    let mut ports = ports.map(|port| u16::try_from(port).unwrap());
-    ports.find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok()).unwrap()
 }
 
 /// A variable of the image would override the file of flags, so the pod sets it, too.

@@ -6,11 +6,11 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::pod::{Given, Pod, quiet_port};
+use super::pod::{Given, Pod};
 use super::rendering::{Chart, NAMESPACE, merged, render, texts};
 use crate::support::binary;
 use crate::support::certificates::Authority;
-use crate::support::process::{finish, succeed};
+use crate::support::process::{finish, free_port, succeed};
 use crate::support::redis::{RedisConfig, RedisServer};
 use crate::support::weir::Weir;
 use crate::support::wire::Wire;
@@ -21,14 +21,14 @@ const THREE: &str = "limits: { Three: { by: ip/64, burst: 3, count: 3, period: 6
 
 /// All listeners on free ports, with the chart's number of threads.
 pub(super) fn listeners() -> Value {
-    let listener = || json!({ "enabled": true, "port": quiet_port() });
+    let listener = || json!({ "enabled": true, "port": free_port() });
     json!({
         "listenAddress": "127.0.0.1",
         "grpc": listener(),
         "check": listener(),
         "spoe": listener(),
         "proxy": merged(&listener(), &json!({ "upstreams": ["echo"] })),
-        "admin": { "port": quiet_port() },
+        "admin": { "port": free_port() },
         "drain": { "delaySeconds": 0, "graceSeconds": 5 },
         "rules": { "limits": THREE },
     })

@@ -8,7 +8,6 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -19,9 +18,10 @@ use tempfile::TempDir;
 use super::links;
 use super::page::{Page, pages, root};
 use crate::support::binary;
+use crate::support::process::free_port;
 
 /// The ports on the pages: listeners, the application, Redis.
-const PORTS: &[u16] = &[8080, 8443, 9001, 9002, 9003, 9090, 9091, 3000, 6379];
+const PORTS: [u16; 9] = [8080, 8443, 9001, 9002, 9003, 9090, 9091, 3000, 6379];
 
 /// The timeout of a page in seconds, for a busy machine and all pages at once.
 const PATIENCE: &str = "900";
@@ -91,7 +91,7 @@ fn steps(page: &Page) -> Vec<Step> {
 
 /// Runs a page and returns the differences.
 fn run(page: &Page) -> Vec<String> {
-    let (steps, directory, ports) = (steps(page), directory(page), free_ports());
+    let (steps, directory, ports) = (steps(page), directory(page), PORTS.map(|_| free_port()));
     let here =
         |text: &str| PORTS.iter().zip(&ports).fold(text.to_owned(), |text, (from, to)| renamed(&text, *from, *to));
     let mut script = format!("source {}\n", root().join("integration/documentation/prelude.sh").display());
@@ -164,21 +164,6 @@ fn directory(page: &Page) -> TempDir {
     }
     directory
 }
-
-/// Free ports for those on the pages, below the range that the system assigns from.
-fn free_ports() -> Vec<u16> {
-    let process = std::process::id();
-    let start = u16::try_from(process % 2_000).unwrap() * 10 + 10_000;
-    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    let mut taken = TAKEN.lock().unwrap();
-    let from = taken.map_or(start, |last| last + 1);
-    let ports: Vec<u16> = (from..32_000).chain(10_000..from).filter(free).take(PORTS.len()).collect();
-    *taken = ports.last().copied();
-    ports
-}
-
-/// The last port that this process assigned.
-static TAKEN: std::sync::Mutex<Option<u16>> = std::sync::Mutex::new(None);
 
 /// Replaces a port where it stands as a number of its own, and all addresses with loopback.
 fn renamed(text: &str, from: u16, to: u16) -> String {

@@ -15,7 +15,6 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,10 @@ import xml.etree.ElementTree
 from xml.sax.saxutils import escape
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "bench"))
+
+from processes import free_ports  # noqa: E402
+
 IMAGES = HERE.parents[1] / "docs/images"
 RENEW = "cargo build && integration/documentation/session.py target/debug/weir"
 
@@ -107,14 +110,6 @@ def yesterday():
     for number in range(46):
         add(32400 + number * 40, "198.51.100.7", "POST /login")
     return "".join(line for _, line in sorted(entries))
-
-
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 def run(weir):

@@ -1,6 +1,6 @@
 //! Several listeners of the proxy: with TLS, without it, and those that send clients to `https://`.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 
 use crate::handover::{under_load, until_more};
@@ -139,7 +139,7 @@ fn a_listener_keeps_its_socket_when_the_flags_change_their_order() {
     });
     let [plain, redirect]: [SocketAddr; 2] = [&one, &two].map(|address| address.parse().unwrap());
     assert_eq!((plainly(plain).0, plainly(redirect).0), (200, 308));
-    let third = TcpListener::bind(ANY).unwrap().local_addr().unwrap();
+    let third = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
     let text = format!("upstream: echo\nproxy: [\"redirect:{two}\", \"plain:{third}\", \"plain:{one}\"]\n");
     std::fs::write(weir.directory().join("weir.yaml"), text).unwrap();
     weir.hand_over();

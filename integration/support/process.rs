@@ -1,17 +1,20 @@
 //! Runs other programs to their end, or until a test is over.
 
 use std::io::Read;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
 
 use super::eventually;
 
 /// The timeout of [`finish`]: enough for the image's build while other tests run.
 const RUN: Duration = Duration::from_mins(15);
 
-/// Another process may take a free port before the server binds it.
+/// A server may need another port as well, which is taken.
 const ATTEMPTS: usize = 5;
 
 const INSTALL: &str = "run `integration/install.sh`";
@@ -142,7 +145,15 @@ pub(crate) fn on_free_port<S>(name: &str, start: impl Fn(SocketAddr) -> Option<S
     server.unwrap_or_else(|| panic!("{name} did not start {ATTEMPTS} times"))
 }
 
-/// A port on loopback that nothing listens on.
+/// A port on loopback that nothing listens on, and that the system assigns to nobody else until this process ends: it
+/// stays bound to a socket that does not listen. A server with `SO_REUSEADDR` can bind and leave it, again and again;
+/// clients are refused meanwhile.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    static HELD: Mutex<Vec<Socket>> = Mutex::new(Vec::new());
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    let port = socket.local_addr().unwrap().as_socket().unwrap().port();
+    HELD.lock().unwrap().push(socket);
+    port
 }

@@ -67,10 +67,13 @@ impl Weir {
             Process::start(command(directory.path()).current_dir(directory.path()).stderr(Stdio::piped()));
         let log = Arc::new(Mutex::new(String::new()));
         let reader = Some(read(process.child.stderr.take().unwrap(), Arc::clone(&log)));
-        let address = |listener| {
+        let mut address = |listener| {
             eventually("the listener is open", || {
+                let ended = process.child.try_wait().unwrap();
                 let log = log.lock().unwrap();
-                log.lines().find_map(|line| listening(line, listener)).ok_or_else(|| log.clone())
+                let address = log.lines().find_map(|line| listening(line, listener));
+                assert!(address.is_some() || ended.is_none(), "{} before it listened: {log}", ended.unwrap());
+                address.ok_or_else(|| log.clone())
             })
         };
         let (proxy, admin) = (address("proxy"), address("admin"));

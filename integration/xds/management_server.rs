@@ -2,7 +2,7 @@
 //! whose version is not the snapshot's at once, be it a rejection, and keeps silent about nodes without a snapshot.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 
@@ -25,6 +25,7 @@ use tokio_rustls::TlsAcceptor;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::support::eventually;
+use crate::support::process::free_port;
 
 /// Certificates for new connections; `None` without TLS.
 type Tls = Arc<Mutex<Option<Arc<ServerConfig>>>>;
@@ -55,7 +56,7 @@ impl ManagementServer {
     }
 
     pub(crate) fn start_with(config: Option<Arc<ServerConfig>>) -> Self {
-        Self::start_at("127.0.0.1:0".parse().unwrap(), config)
+        Self::start_at((Ipv4Addr::LOCALHOST, free_port()).into(), config)
     }
 
     pub(crate) fn start_at(address: SocketAddr, config: Option<Arc<ServerConfig>>) -> Self {
