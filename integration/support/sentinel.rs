@@ -25,7 +25,7 @@ impl Default for SentinelConfig {
     fn default() -> Self {
         let (servers, sentinels) = (RedisConfig::default(), RedisConfig::default());
         let (replica_clock_offset, injected) = (None, false);
-        Self { servers, replicas: 1, replica_clock_offset, sentinels, down_after: 500, injected, period: 200 }
+        Self { servers, replicas: 1, replica_clock_offset, sentinels, down_after: 1500, injected, period: 200 }
     }
 }
 
