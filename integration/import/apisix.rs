@@ -40,7 +40,7 @@ fn one_instance_of_a_plugin_counts_a_request() {
         // A global rule counts besides.
         ("GET", "http://any.example/other", "", "192.0.2.7", 101, "global_rule.all.limit-req"),
     ] {
-        let mut listener = Listener::enforcing(&["apisix", "apisix.yaml"]);
+        let mut listener = Listener::imported(&["apisix", "apisix.yaml"]);
         let named: serde_json::Map<_, _> =
             headers.split_once(": ").into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
         let request = json!({ "request": { "method": method, "url": url, "headers": named, "ip": ip } });

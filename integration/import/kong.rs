@@ -36,7 +36,7 @@ fn the_most_specific_instance_counts_a_request() {
         ("GET", "http://any.example/files/archive", "cleo", "x-tape: two", 3, "rate-limiting-2"),
         ("GET", "http://any.example/files/archive", "ada", "x-tape: two", 4, "archive.rate-limiting-advanced"),
     ] {
-        let mut listener = Listener::enforcing(&["kong", "kong.yaml"]);
+        let mut listener = Listener::imported(&["kong", "kong.yaml"]);
         let named = [Some(("x-consumer-username", consumer)).filter(|_| !consumer.is_empty()), header.split_once(": ")];
         let headers: serde_json::Map<_, _> =
             named.into_iter().flatten().map(|(name, value)| (name.to_owned(), json!(value))).collect();

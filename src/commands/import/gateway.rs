@@ -99,7 +99,13 @@ impl GatewayLimit {
     /// Adds the limit and its test. Returns false if the limit is left out, with the reason.
     pub(super) fn write(mut self, document: &mut Document) -> bool {
         self.keep_within_bounds();
-        if !self.wider.is_empty() {
+        let except: Vec<String> = self.scope.except.iter().filter_map(Scope::text).collect();
+        if except.len() < self.scope.except.len() || !except.iter().all(|conditions| document.can_exempt(conditions)) {
+            self.scope.except.clear();
+            self.wider.push(self.origin.note("`exempt` cannot say which of these requests are counted elsewhere."));
+        }
+        let is_wider = !self.wider.is_empty();
+        if is_wider {
             self.notes.append(&mut self.wider);
             self.notes.push(self.origin.note("it covers more requests than before, so it is in shadow mode."));
             self.is_shadow = true;
@@ -138,7 +144,13 @@ impl GatewayLimit {
         let source = Some(title.clone());
         let limit = document.add_limit(Limit { name, identity, origin, source, notes, fields, amount });
         document.add_test(limit, title, tests);
-        document.is_written(limit)
+        let is_written = document.is_written(limit);
+        if is_written && !is_wider {
+            for conditions in except {
+                document.exempt(limit, conditions);
+            }
+        }
+        is_written
     }
 
     /// Tells what the rules file cannot say, and takes the nearest that it can.

@@ -180,11 +180,9 @@ impl<'n> Ingress<'n> {
             if scope.hosts.any.is_empty() {
                 scope.hosts.exclude(&named);
             }
-            for other in
-                others.iter().filter(|other| other.hosts == route.hosts && is_before(&other.paths, &route.paths))
-            {
-                is_exact &= scope.subtract(other);
-            }
+            let before =
+                others.iter().filter(|other| other.hosts == route.hosts && is_before(&other.paths, &route.paths));
+            is_exact &= scope.subtract_all(before.copied());
             match scopes.iter_mut().find_map(|known| Some((known.or(&scope)?, known))) {
                 Some((joined, known)) => *known = joined,
                 None => scopes.push(scope),

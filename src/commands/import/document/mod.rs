@@ -3,7 +3,7 @@
 //! Each limit and override is first read by our own loader. If the loader rejects it, it is written as a comment with the
 //! reason, so the result passes `weir check` whatever the other file contains.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 pub(super) use self::entry::{Ids, Limit, Origin, Override, Subject};
 use self::entry::{ImportState, block};
@@ -22,6 +22,9 @@ mod rendering;
 
 /// The longest name of a limit.
 const LONGEST_NAME: usize = 64;
+
+/// The most exemptions. A rules file can have more, but each request is compared with all.
+const MOST_EXEMPTIONS: usize = 1_000;
 
 /// The longest name of a limit in the store.
 const LONGEST_SHORT: usize = 32;
@@ -69,6 +72,10 @@ pub(super) struct Document {
     /// The override of each id, by limit.
     ids: HashMap<(usize, Vec<String>), usize>,
     tests: Vec<LimitTest>,
+    /// The conditions of exemptions, with the limits that they are from.
+    exemptions: BTreeMap<String, Vec<usize>>,
+    /// True if the file silences the finding that any client can be exempt by what it sends.
+    has_claimable_exemptions: bool,
     /// The settings about limits in the files, and how many of them the document uses or tells of; `None` if the format counts none.
     settings: Option<[usize; 2]>,
 }
@@ -133,6 +140,19 @@ impl Document {
             let title = if same == 0 { title } else { format!("{title} ({})", same + 1) };
             self.tests.push(LimitTest { limit, title, steps });
         }
+    }
+
+    /// Returns whether the loader takes requests with these conditions as exempt.
+    pub(super) fn can_exempt(&self, conditions: &str) -> bool {
+        self.exemptions.contains_key(conditions)
+            || self.exemptions.len() < MOST_EXEMPTIONS
+                && checked(&format!("limits:\n  L: {{ count: 1, period: 1s }}\nexempt:\n  - match: {conditions}\n"))
+                    .is_ok()
+    }
+
+    /// Exempts requests from a limit.
+    pub(super) fn exempt(&mut self, limit: usize, conditions: String) {
+        self.exemptions.entry(conditions).or_default().push(limit);
     }
 
     /// Counts the settings about limits in the files, and those of them that are converted. Comments explain the others.

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::super::text::{comment, quoted};
 use super::entry::{ImportState, block, entry};
-use super::{Document, checked};
+use super::{Document, WrittenLimit, checked};
 use crate::commands::colors::Palette;
 use crate::commands::print::joined;
 use crate::commands::test::{self, TestedFile};
@@ -42,9 +42,15 @@ impl Document {
             failed.extend(tests.iter().rfind(|(begin, _)| *begin <= line).map(|(_, test)| *test));
         }
         if !failed.is_empty() {
+            let names: BTreeSet<&str> =
+                failed.iter().filter_map(|test| self.tests.get(*test)).map(|test| self.name_of(test.limit)).collect();
+            let told = "other limits deny the requests of their tests before they do";
+            let told = format!("These limits have no test of all their numbers, as {told}: {}.", joined(names, ", "));
+            self.head(told);
             let mut place = 0..;
             self.tests.retain(|_| !place.next().is_some_and(|place| failed.contains(&place)));
-            text = self.render().text;
+            let rendered = self.render();
+            (text, limits) = (rendered.text, rendered.limits);
             result = tested(&text)?;
         }
         // A report keeps only the first warnings, so that each round silences those.
@@ -52,8 +58,18 @@ impl Document {
         loop {
             let mut is_new = false;
             for (line, lint) in lints(&text, &result.unseen) {
+                if lint == Lint::ClaimableExemption {
+                    is_new |= !self.has_claimable_exemptions;
+                    self.has_claimable_exemptions = true;
+                    continue;
+                }
                 let Some(limit) = limits.iter().rposition(|begin| *begin <= line) else { continue };
-                is_new |= silenced.entry(limit).or_default().insert(lint.name());
+                let is_first = silenced.entry(limit).or_default().insert(lint.name());
+                is_new |= is_first;
+                let limit = self.limits.get_mut(limit).filter(|_| is_first && lint == Lint::NeverMatches);
+                if let Some(WrittenLimit { limit, .. }) = limit {
+                    limit.notes.push(limit.origin.note("no request meets these conditions: others take them all."));
+                }
             }
             if !is_new {
                 return Ok(text);
@@ -102,6 +118,7 @@ impl Document {
         for (given, state) in &self.overrides {
             entry(&given.notes, state, &given.text(self.name_of(given.limit), in_list), &mut out);
         }
+        self.render_exemptions(&mut out);
         for (place, test) in self.tests.iter().enumerate().filter(|(_, test)| self.is_written(test.limit)) {
             out.push_str(if of_tests.is_empty() { "\ntests:\n" } else { "" });
             of_tests.push((out.lines().count() + 1, place));
@@ -111,6 +128,27 @@ impl Document {
             }
         }
         Rendered { text: out, limits: places, tests: of_tests }
+    }
+}
+
+impl Document {
+    /// Writes the exemptions, those from the same limits next to each other.
+    fn render_exemptions(&self, out: &mut String) {
+        if self.exemptions.is_empty() {
+            return;
+        }
+        out.push('\n');
+        comment(0, "What these limits do not count in the other gateway, and their `match` cannot except.", out);
+        out.push_str("exempt:\n");
+        let mut exemptions: Vec<_> = self.exemptions.iter().map(|(conditions, limits)| (limits, conditions)).collect();
+        exemptions.sort();
+        for (limits, conditions) in exemptions {
+            let names = joined(limits.iter().map(|limit| self.name_of(*limit)), ", ");
+            let _ = writeln!(out, "  - {{ match: {conditions}, limits: [{names}] }}");
+        }
+        if self.has_claimable_exemptions {
+            let _ = writeln!(out, "\n{IGNORES}: [{}]", Lint::ClaimableExemption.name());
+        }
     }
 }
 

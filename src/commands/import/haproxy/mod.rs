@@ -86,7 +86,7 @@ fn reached(section: &Section, all: &[Section]) -> Result<Scope, String> {
             for mut scope in terms.into_iter().map(|terms| terms.scope) {
                 let own = scope.clone();
                 if line.words.get(1) == Some(&section.name) {
-                    if !taken.iter().all(|taken| scope.subtract(taken)) {
+                    if !scope.subtract_all(&taken) {
                         return Err(format!(
                             "`match` cannot say which requests reach it from line {}",
                             line.origin.line

@@ -168,7 +168,7 @@ fn collect<'d>(
     }));
     let mut wider = Vec::new();
     if !own.is_empty() {
-        subtract(&mut scope, block, kind, &mut notes, &mut wider);
+        subtract(&mut scope, block, kind, &mut wider);
     }
     add(&own, kind, (&scope, &notes, &wider), &inherited, drafts);
     let first = drafts.len();
@@ -220,27 +220,17 @@ fn add<'d>(
 }
 
 /// Takes away what blocks inside count by their own limits, or answer before nginx counts.
-fn subtract(scope: &mut Scope, block: &Block<'_>, kind: &Kind, notes: &mut Vec<String>, wider: &mut Vec<String>) {
+fn subtract(scope: &mut Scope, block: &Block<'_>, kind: &Kind, wider: &mut Vec<String>) {
     let mut others = Vec::new();
     apart(block, kind, &mut others);
-    let mut is_taken = vec![true; others.len()];
-    for (other, is_taken) in others.iter().zip(&mut is_taken) {
-        *is_taken = other.is_reached && scope.subtract(&other.scope);
+    let (reached, mut unknown): (Vec<_>, Vec<_>) = others.into_iter().partition(|other| other.is_reached);
+    if !scope.subtract_all(reached.iter().map(|other| &other.scope)) {
+        unknown.extend(reached);
     }
-    for (other, is_taken) in others.into_iter().zip(is_taken) {
-        // What is excepted from a block inside may belong to one that has this limit.
-        let is_whole =
-            other.scope.paths.not.iter().all(|test| scope.paths.not.iter().any(|taken| test.is_within(taken)));
-        let Some(directive) = other.directive else { continue };
-        let note = |what: &str| {
-            directive.origin.note(format!("{} {what}: `match` cannot say which.", piece(&directive.text())))
-        };
-        if !is_taken {
-            wider.push(note("has its own limits in nginx, and its requests count here, too"));
-        } else if !is_whole {
-            notes.push(note("takes fewer requests in nginx than are left out here"));
-        }
-    }
+    wider.extend(unknown.into_iter().filter_map(|other| other.directive).map(|directive| {
+        let what = "has its own limits in nginx, and its requests count here, too: `match` cannot say which";
+        directive.origin.note(format!("{} {what}.", piece(&directive.text())))
+    }));
 }
 
 /// The blocks inside that have limits of this kind of their own, or none.

@@ -195,11 +195,8 @@ impl Objects {
         for scope in route.scopes.iter().filter(|_| !limits.is_empty()) {
             let (mut scope, mut wider) = (scope.clone(), Vec::new());
             let before: Vec<&Route<'_>> = routes.iter().filter(|other| other.priority > route.priority).collect();
-            for taken in before.iter().flat_map(|other| &other.scopes) {
-                let _ = scope.subtract(taken);
-            }
-            // What one cannot take, another may have taken.
-            for other in before.iter().filter(|other| !other.scopes.iter().all(|taken| scope.clone().subtract(taken))) {
+            let can_except = scope.subtract_all(before.iter().flat_map(|other| &other.scopes));
+            for other in before.iter().filter(|_| !can_except) {
                 wider.extend(other.object.get("rule").map(|rule| {
                     let name = piece(&other.object.name);
                     rule.origin

@@ -1,32 +1,17 @@
 //! The requests that a gateway's limit covers, as conditions of `match`.
 
-use std::net::IpAddr;
+pub(super) use self::condition::{Condition, Test};
+use super::text::map;
 
-use ipnet::IpNet;
-use regex::Regex;
+mod condition;
 
-use super::text::{map, one_or_list, quoted};
+/// The most scopes that one can except.
+const MOST_EXCEPTIONS: usize = 100;
 
-/// A test of a host, a path, a network or a header's value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Test {
-    /// A pattern of `match`: `/v1/**`, `*.example.com`, `10.0.0.0/8`, or exactly this text.
-    Is(String),
-    Prefix(String),
-    Regex(String),
-    Present,
-    Absent,
-}
+/// Methods of a request that avoids exceptions.
+const METHODS: [&str; 4] = ["GET", "POST", "PUT", "DELETE"];
 
-/// Values that pass one of the tests in `any`, and none of those in `not`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Condition {
-    /// Empty for all values.
-    pub(super) any: Vec<Test>,
-    pub(super) not: Vec<Test>,
-}
-
-/// All conditions must hold.
+/// All conditions must hold, and none of `except`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scope {
     pub(super) hosts: Condition,
@@ -35,6 +20,8 @@ pub(super) struct Scope {
     /// Empty for all methods.
     pub(super) methods: Vec<String>,
     pub(super) headers: Vec<(String, Condition)>,
+    /// Requests that it does not cover, which `match` cannot say: the file's `exempt` does.
+    pub(super) except: Vec<Self>,
 }
 
 /// A request that a scope covers, for tests.
@@ -45,187 +32,6 @@ pub(super) struct Sample {
     pub(super) path: String,
     pub(super) address: String,
     pub(super) headers: Vec<(String, String)>,
-}
-
-impl Test {
-    pub(super) fn is(text: impl Into<String>) -> Self {
-        Self::Is(text.into())
-    }
-
-    /// The paths at or below a folder, which ends with a slash, or those that begin with this text.
-    pub(super) fn below(prefix: &str) -> Self {
-        if prefix.ends_with('/') { Self::Is(format!("{prefix}**")) } else { Self::Prefix(prefix.to_owned()) }
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Self::Is(text) => quoted(text),
-            Self::Prefix(text) => map(&[("prefix", quoted(text))]),
-            Self::Regex(text) => map(&[("regex", quoted(text))]),
-            Self::Present => "{ present: true }".to_owned(),
-            Self::Absent => "{ present: false }".to_owned(),
-        }
-    }
-
-    /// The text that all its values begin with, and whether they may go on.
-    fn start(&self) -> Option<(&str, bool)> {
-        match self {
-            Self::Is(text) => Some(text.strip_suffix("**").map_or((text.as_str(), false), |start| (start, true))),
-            Self::Prefix(text) => Some((text, true)),
-            _ => None,
-        }
-    }
-
-    pub(super) fn covers(&self, value: &str) -> bool {
-        match self {
-            Self::Is(text) if text.starts_with("*.") => value.ends_with(text.get(1..).unwrap_or_default()),
-            Self::Regex(text) => Regex::new(text).is_ok_and(|regex| regex.is_match(value)),
-            Self::Present => true,
-            Self::Absent => false,
-            _ => self.start().is_some_and(|(start, is_open)| {
-                value == start || is_open && (value.starts_with(start) || value == start.trim_end_matches('/'))
-            }),
-        }
-    }
-
-    /// Returns true if it is known that `outer` covers all values that this covers.
-    pub(super) fn is_within(&self, outer: &Self) -> bool {
-        let network = |test: &Self| {
-            test.start().and_then(|(text, _)| {
-                text.parse::<IpNet>().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from))
-            })
-        };
-        if let Some((own, outer)) = network(self).zip(network(outer)) {
-            return outer.contains(&own);
-        }
-        match (self.start(), outer.start()) {
-            _ if self == outer => true,
-            (Some((start, false)), _) if !start.starts_with("*.") => outer.covers(start),
-            (Some((start, _)), Some((outer, true))) => start.starts_with(outer),
-            (Some((start, _)), Some((outer, false))) => outer.starts_with("*.") && start.ends_with(&outer[1..]),
-            _ => false,
-        }
-    }
-
-    /// Returns false if it is known that no value passes both.
-    pub(super) fn may_meet(&self, other: &Self) -> bool {
-        let is_exact = |test: &Self| matches!(test.start(), Some((start, false)) if !start.starts_with("*."));
-        let is_regex = |test: &Self| matches!(test, Self::Regex(_));
-        self.is_within(other)
-            || other.is_within(self)
-            || is_regex(self) && !is_exact(other)
-            || is_regex(other) && !is_exact(self)
-    }
-}
-
-impl Condition {
-    pub(super) fn of(any: impl IntoIterator<Item = Test>) -> Self {
-        Self { any: any.into_iter().collect(), not: Vec::new() }
-    }
-
-    pub(super) fn except(not: impl IntoIterator<Item = Test>) -> Self {
-        Self { any: Vec::new(), not: not.into_iter().collect() }
-    }
-
-    pub(super) fn is_open(&self) -> bool {
-        self.any.is_empty() && self.not.is_empty()
-    }
-
-    pub(super) fn covers(&self, value: &str) -> bool {
-        (self.any.is_empty() || self.any.iter().any(|test| test.covers(value)))
-            && !self.not.iter().any(|test| test.covers(value))
-    }
-
-    /// Excludes more values. Those that this does not cover anyway need no mention.
-    pub(super) fn exclude(&mut self, tests: &[Test]) {
-        for test in tests {
-            let meets = self.any.is_empty() || self.any.iter().any(|own| own.may_meet(test));
-            if meets && !self.not.iter().any(|known| test.is_within(known)) {
-                self.not.retain(|known| !known.is_within(test));
-                self.not.push(test.clone());
-            }
-        }
-    }
-
-    /// The values that pass both; `None` if `match` cannot say that.
-    pub(super) fn and(&self, other: &Self) -> Option<Self> {
-        let within =
-            |inner: &[Test], outer: &[Test]| inner.iter().all(|test| outer.iter().any(|out| test.is_within(out)));
-        let any = match (self.any.as_slice(), other.any.as_slice()) {
-            (all, []) | ([], all) => all,
-            (own, others) if within(own, others) => own,
-            (own, others) if within(others, own) => others,
-            _ => return None,
-        };
-        let mut both = Self::of(any.to_vec());
-        both.exclude(&self.not);
-        both.exclude(&other.not);
-        Some(both)
-    }
-
-    /// The values of either, if what one excludes is not among those of the other.
-    fn or(&self, other: &Self) -> Option<Self> {
-        if let Some(all) = [self, other].into_iter().find(|condition| condition.is_open()) {
-            return Some(all.clone());
-        }
-        let cuts = |not: &[Test], any: &[Test]| not.iter().any(|test| any.iter().any(|each| each.may_meet(test)));
-        if self.any.is_empty() || other.any.is_empty() || cuts(&self.not, &other.any) || cuts(&other.not, &self.any) {
-            return None;
-        }
-        let mut both = self.clone();
-        both.any.extend(other.any.iter().filter(|test| !self.any.contains(test)).cloned());
-        both.not.extend(other.not.iter().filter(|test| !self.not.contains(test)).cloned());
-        Some(both)
-    }
-
-    /// The value of a key of `match`.
-    fn text(&self) -> String {
-        let not: Vec<String> = self.not.iter().map(Test::text).collect();
-        let not = (!not.is_empty()).then(|| map(&[("not", one_or_list(&not))]));
-        one_or_list(&self.any.iter().map(Test::text).chain(not).collect::<Vec<_>>())
-    }
-
-    /// Returns false if a header's condition cannot say it: of a list of tests, one is enough.
-    pub(super) fn fits_header(&self) -> bool {
-        self.not.is_empty() || matches!(self.any.as_slice(), [] | [Test::Present])
-    }
-
-    /// The condition on a header.
-    fn header_text(&self) -> String {
-        let not: Vec<String> = self.not.iter().map(Test::text).collect();
-        match self.any.as_slice() {
-            [] => map(&[("not", one_or_list(&not))]),
-            [Test::Present] if !not.is_empty() => map(&[("present", "true".to_owned()), ("not", one_or_list(&not))]),
-            any => one_or_list(&any.iter().map(Test::text).collect::<Vec<_>>()),
-        }
-    }
-
-    /// An address that passes.
-    fn address(&self) -> Option<String> {
-        let parsed = |test: &Test| {
-            test.start()
-                .and_then(|(text, _)| text.parse().ok().or_else(|| text.parse::<IpAddr>().ok().map(IpNet::from)))
-        };
-        let [any, not]: [Vec<IpNet>; 2] = [&self.any, &self.not].map(|tests| tests.iter().filter_map(parsed).collect());
-        let first = |network: &IpNet| network.hosts().nth(1).or_else(|| network.hosts().next());
-        let candidates = any.iter().filter_map(first).chain(any.is_empty().then_some(IpAddr::from([192, 0, 2, 1])));
-        let mut candidates = candidates.filter(|address| !not.iter().any(|network| network.contains(address)));
-        candidates.next().map(|address| address.to_string())
-    }
-
-    /// A value that passes.
-    fn sample(&self, default: &str) -> Option<String> {
-        let starts = self.any.iter().filter_map(Test::start);
-        let starts = starts.map(|(start, is_open)| {
-            (start.strip_prefix('*').map_or(start.to_owned(), |rest| format!("weir{rest}")), is_open)
-        });
-        let defaults = self.any.is_empty().then(|| (default.to_owned(), default == "/"));
-        let candidates = starts.chain(defaults).flat_map(|(start, is_open)| {
-            let longer = is_open.then(|| format!("{start}weir"));
-            std::iter::once(start).chain(longer)
-        });
-        candidates.into_iter().find(|value| !value.contains(['{', '*']) && self.covers(value))
-    }
 }
 
 impl Scope {
@@ -251,6 +57,7 @@ impl Scope {
             networks: self.networks.and(&other.networks)?,
             methods,
             headers,
+            except: [&self.except[..], &other.except].concat(),
         })
     }
 
@@ -258,7 +65,7 @@ impl Scope {
     pub(super) fn or(&self, other: &Self) -> Option<Self> {
         let mut both = self.clone();
         let mut differing = 0;
-        if self.headers.len() != other.headers.len() {
+        if self.headers.len() != other.headers.len() || self.except != other.except {
             return None;
         }
         for ((own_name, own), (name, others)) in both.headers.iter_mut().zip(&other.headers) {
@@ -284,8 +91,34 @@ impl Scope {
         (differing < 2).then_some(both)
     }
 
-    /// Takes the requests of a route with precedence away, all that its hosts or paths name. Returns false if `match` cannot say that.
+    /// Takes the requests of routes with precedence away. Returns false if there are too many that `match` cannot except.
+    pub(super) fn subtract_all<'s>(&mut self, taken: impl IntoIterator<Item = &'s Self>) -> bool {
+        let mut left: Vec<&Self> = taken.into_iter().collect();
+        // What one cannot take by itself, it can once others are gone.
+        loop {
+            let before = left.len();
+            left.retain(|taken| !self.cut(taken));
+            if left.len() == before {
+                break;
+            }
+        }
+        left.into_iter().all(|taken| self.subtract(taken))
+    }
+
+    /// Takes the requests of a route with precedence away. Returns false if they cannot be excepted.
     pub(super) fn subtract(&mut self, taken: &Self) -> bool {
+        if self.cut(taken) {
+            return true;
+        }
+        let fits = taken.except.is_empty() && self.except.len() < MOST_EXCEPTIONS;
+        if fits && !self.except.contains(taken) {
+            self.except.push(taken.clone());
+        }
+        fits
+    }
+
+    /// Takes the requests of a route with precedence away if `match` can say that.
+    fn cut(&mut self, taken: &Self) -> bool {
         let apart = |own: &Condition, other: &Condition| {
             !own.any.is_empty()
                 && !other.any.is_empty()
@@ -294,9 +127,9 @@ impl Scope {
         let other_methods = |own: &[String], other: &[String]| {
             !own.is_empty() && !other.is_empty() && !own.iter().any(|method| other.contains(method))
         };
-        let is_gone = |own: &Condition, other: &Condition| {
-            !other.any.is_empty() && other.any.iter().all(|test| own.not.iter().any(|not| test.is_within(not)))
-        };
+        let are_gone =
+            |own: &Condition, tests: &[Test]| tests.iter().all(|test| own.not.iter().any(|not| test.is_within(not)));
+        let is_gone = |own: &Condition, other: &Condition| !other.any.is_empty() && are_gone(own, &other.any);
         if is_gone(&self.hosts, &taken.hosts)
             || is_gone(&self.paths, &taken.paths)
             || apart(&self.hosts, &taken.hosts)
@@ -305,21 +138,27 @@ impl Scope {
         {
             return true;
         }
+        if !taken.except.is_empty() {
+            return false;
+        }
         let within = |own: &[Test], other: &[Test]| {
             other.is_empty() || !own.is_empty() && own.iter().all(|test| other.iter().any(|each| test.is_within(each)))
         };
+        // Of these, the other takes all that are left.
         let is_all = |own: &Condition, other: &Condition| {
-            own == other || within(&own.any, &other.any) && other.not.iter().all(|test| own.not.contains(test))
+            own == other || within(&own.any, &other.any) && are_gone(own, &other.not)
         };
         if *taken == (Self { networks: taken.networks.clone(), ..Self::default() }) && taken.networks.not.is_empty() {
             self.networks.exclude(&taken.networks.any);
             return !taken.networks.any.is_empty();
         }
         let is_plain = taken.headers.is_empty() && taken.networks.is_open() && taken.methods.is_empty();
-        if is_plain && is_all(&self.hosts, &taken.hosts) && !taken.paths.any.is_empty() {
+        // What the other does not take of its paths or hosts must be gone already.
+        let can_exclude = |own: &Condition, other: &Condition| !other.any.is_empty() && are_gone(own, &other.not);
+        if is_plain && is_all(&self.hosts, &taken.hosts) && can_exclude(&self.paths, &taken.paths) {
             self.paths.exclude(&taken.paths.any);
             true
-        } else if is_plain && is_all(&self.paths, &taken.paths) && !taken.hosts.any.is_empty() {
+        } else if is_plain && is_all(&self.paths, &taken.paths) && can_exclude(&self.hosts, &taken.hosts) {
             self.hosts.exclude(&taken.hosts.any);
             true
         } else {
@@ -356,8 +195,8 @@ impl Scope {
             _ => condition.sample("weir").map(|value| Some((name.clone(), value))),
         };
         let headers: Option<Vec<_>> = self.headers.iter().map(header).collect();
-        Some(Sample {
-            method: self.methods.first().cloned().unwrap_or_else(|| "GET".to_owned()),
+        let sample = Sample {
+            method: String::new(),
             host: if self.hosts.any.is_empty() && self.hosts.not.is_empty() {
                 None
             } else {
@@ -366,7 +205,25 @@ impl Scope {
             path: self.paths.sample("/")?,
             address: self.networks.address()?,
             headers: headers?.into_iter().flatten().collect(),
-        })
+        };
+        let all: Vec<&str> = self.methods.iter().map(String::as_str).collect();
+        let methods = if all.is_empty() { METHODS.to_vec() } else { all };
+        let mut samples = methods.into_iter().map(|method| Sample { method: method.to_owned(), ..sample.clone() });
+        samples.find(|sample| !self.except.iter().any(|scope| scope.covers(sample)))
+    }
+
+    fn covers(&self, sample: &Sample) -> bool {
+        let value = |name: &str| sample.headers.iter().find(|(own, _)| own == name).map(|(_, value)| value);
+        let header = |(name, condition): &(String, Condition)| match value(name) {
+            Some(value) => condition.covers(value),
+            None => condition.any.contains(&Test::Absent),
+        };
+        (self.methods.is_empty() || self.methods.contains(&sample.method))
+            && sample.host.as_ref().map_or(self.hosts.any.is_empty(), |host| self.hosts.covers(host))
+            && self.paths.covers(&sample.path)
+            && (self.networks.is_open() || self.networks.holds(&sample.address))
+            && self.headers.iter().all(header)
+            && !self.except.iter().any(|scope| scope.covers(sample))
     }
 }
 
@@ -453,17 +310,21 @@ mod tests {
             all.map(|(paths, hosts)| Scope { hosts, paths, ..Scope::default() }).collect()
         };
         let all = [scopes(&paths(), &hosts()), scopes(&with_regexes(), &hosts()[..9])].concat();
-        // All that the paths of the other name is taken away, also what it excludes.
-        let others = all.iter().filter(|other| other.paths.not.is_empty() && other.hosts.not.is_empty());
-        for other in others {
+        for other in &all {
             for own in &all {
                 let mut left = own.clone();
-                if !left.subtract(other) {
-                    continue;
-                }
-                found += 1;
+                found += usize::from(left.cut(other));
+                left = own.clone();
+                assert!(left.subtract(other));
                 for (path, host) in PATHS.iter().flat_map(|path| HOSTS.map(|host| (path, host))) {
-                    let covers = |scope: &Scope| scope.paths.covers(path) && scope.hosts.covers(host);
+                    let sample = Sample {
+                        method: "GET".to_owned(),
+                        host: Some(host.to_owned()),
+                        path: (*path).to_owned(),
+                        address: "192.0.2.1".to_owned(),
+                        headers: Vec::new(),
+                    };
+                    let covers = |scope: &Scope| scope.covers(&sample);
                     assert_eq!(
                         covers(&left),
                         covers(own) && !covers(other),
