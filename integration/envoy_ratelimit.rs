@@ -1,5 +1,7 @@
 //! Weir under the name of envoyproxy/ratelimit, with its environment, ports and paths.
 
+mod files;
+
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;

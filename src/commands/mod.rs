@@ -135,7 +135,7 @@ fn run_command(
     };
     store_flags::reject_typed_flags_of_redis(&typed).map_err(Failure::usage)?;
     match cli.command {
-        Command::Serve(args) => serve::run(&args, &expanded.notes, out, err),
+        Command::Serve(args) => serve::run(&args, &expanded.in_place, out, err),
         Command::Bucket(args) => bucket::run(&args, out),
         Command::Check(args) => check::run(&args, out, err),
         Command::Completions(args) => completions::run(&args, out),

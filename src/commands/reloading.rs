@@ -32,6 +32,7 @@ pub(super) fn all(
                 readiness.reloaded(Some(report.to_string()));
             }
         }
+        readiness.ruled(shared.has_domains());
         if let Some(upstream) = &mut upstream {
             upstream.reload(asked, shared.metrics());
             readiness.routes_reloaded(upstream.error());

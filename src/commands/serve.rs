@@ -10,6 +10,7 @@ use super::client_flags::ClientArgs;
 use super::client_limit_flags::ClientLimitArgs;
 use super::colors;
 use super::delay_flags::DelayArgs;
+use super::envoy_ratelimit::InPlace;
 use super::exit::{ExitCode, Failure};
 use super::listener_flags::{ListenerArgs, NO_LISTENER};
 use super::listener_tls_flags::{GatewayAccept, GatewayTlsArgs};
@@ -165,19 +166,18 @@ struct CheckedFlags {
     store: StorePlan,
 }
 
-/// Serves until a signal ends it. With `--dry-run`, only prints what would keep it from starting. `notes` are warnings about the
-/// environment.
-pub fn run(args: &Args, notes: &[String], out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+/// Serves until a signal ends it. With `--dry-run`, only prints what would keep it from starting.
+pub fn run(args: &Args, in_place: &InPlace, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
     if args.dry_run {
-        return args.try_all(notes, out, err);
+        return args.try_all(in_place, out, err);
     }
-    let log = logging::start(&args.log, notes).map_err(Failure::usage)?;
+    let log = logging::start(&args.log, &in_place.notes).map_err(Failure::usage)?;
     let CheckedFlags { generations, upstream, upstream_reloader, admin_tokens, store } =
         args.check().map_err(|mistakes| Failure::usage(mistakes.join("\nerror: ")))?;
     let clock = Clock::machine();
     let options = args.rules_options(store.as_memory().is_none(), upstream.is_some());
     let compiler = Compiler::new(options, Fingerprinter::new(rand::random()), clock.clone());
-    let files = args.files();
+    let files = args.files(in_place);
     let mut override_feeds = args.override_feeds.feeds(&args.rules, &files, &compiler).map_err(Failure::bad_input)?;
     let (mut reloader, loaded) = Reloader::start(files.clone(), compiler.clone());
     let Some(rules) = loaded.rules else { return Err(loaded.report.into()) };
@@ -199,7 +199,7 @@ pub fn run(args: &Args, notes: &[String], out: &mut dyn Write, err: &mut dyn Wri
         let kept = args.admin.kept_overrides().map_err(Failure::bad_input)?;
         shared.keep_overrides(reader, kept, args.admin.live_overrides.clone(), clock.now());
     }
-    let readiness = Arc::new(Readiness::default());
+    let readiness = Arc::new(Readiness::new(in_place.needs_domain));
     let fetched = fetch_rules(&mut override_feeds, xds.as_mut(), &mut reloader, (&shared, &readiness))?;
     let Some(process) = fetched else { return Ok(ExitCode::Success) };
     let access_log = args.process.access_log(shared.metrics()).map_err(Failure::could_not_start)?;
@@ -267,8 +267,8 @@ impl Args {
     }
 
     /// Checks everything that a start checks before it opens a socket. Prints all problems to `err`, or a summary to `out`.
-    fn try_all(&self, notes: &[String], out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
-        for note in notes {
+    fn try_all(&self, in_place: &InPlace, out: &mut dyn Write, err: &mut dyn Write) -> Result<ExitCode, Failure> {
+        for note in &in_place.notes {
             writeln!(err, "warning: {note}")?;
         }
         let mut mistakes = Vec::new();
@@ -279,7 +279,7 @@ impl Args {
         let has_redis = checked.as_ref().is_none_or(|flags| flags.store.as_memory().is_none());
         let sees_ends = checked.as_ref().is_none_or(|flags| flags.upstream.is_some());
         let options = self.rules_options(has_redis, sees_ends);
-        let files = self.files();
+        let files = self.files(in_place);
         let loaded = reload::check(&files, options, &Clock::machine());
         write!(err, "{}", loaded.report.styled(colors::of_reports()))?;
         let mut broken = Vec::new();
@@ -318,8 +318,9 @@ impl Args {
         }
     }
 
-    fn files(&self) -> Files {
-        if self.xds.is_given() { self.rules.files_beside_others() } else { self.rules.files() }
+    fn files(&self, in_place: &InPlace) -> Files {
+        let files = if self.xds.is_given() { self.rules.files_beside_others() } else { self.rules.files() };
+        Files { runtime: in_place.runtime.clone(), ..files }
     }
 
     fn rules_options(&self, has_redis: bool, sees_ends: bool) -> RulesOptions {
@@ -382,6 +383,7 @@ fn fetch_rules(
     {
         return Err(report.into());
     }
+    readiness.ruled(shared.has_domains());
     Ok(Some(process))
 }
 

@@ -1,5 +1,6 @@
 //! Lists the files of directories that are given in place of files.
 
+use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -24,30 +25,38 @@ pub(crate) fn expand(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Problem> {
 
 /// Lists such files, and what is no file in their place.
 pub(super) fn in_directory(directory: &Path) -> Result<Vec<PathBuf>, Problem> {
-    let wrong = |message: String, help: &str| Problem::of_file(&directory.display().to_string(), message, help);
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(directory)
-        .and_then(Iterator::collect::<io::Result<Vec<_>>>)
-        .map_err(|error| wrong(format!("cannot be read: {error}"), ""))?
-    {
-        let path = entry.path();
-        let is_hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
-        let is_yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        if !is_hidden && is_yaml && !path.is_dir() {
-            files.push(path);
-        }
+    let listed = entries(directory).map_err(|error| wrong(directory, format!("cannot be read: {error}"), ""))?;
+    let files: Vec<_> = listed.into_iter().filter(|path| is_yaml(path) && !path.is_dir()).collect();
+    if files.is_empty() {
+        let help = "add some, or name a file instead";
+        return Err(wrong(directory, "no `*.yaml` files in this directory".into(), help));
     }
-    match files.len() {
-        0 => Err(wrong("no `*.yaml` files in this directory".into(), "add some, or name a file instead")),
-        count if count > MOST_FILES => Err(wrong(
-            format!("{count} files in this directory, at most {MOST_FILES} are supported"),
-            "merge some of them",
-        )),
-        _ => {
-            files.sort_unstable();
-            Ok(files)
-        }
+    sorted(directory, files)
+}
+
+/// Sorts the files of a directory, unless they are too many.
+pub(super) fn sorted(directory: &Path, mut files: Vec<PathBuf>) -> Result<Vec<PathBuf>, Problem> {
+    if files.len() > MOST_FILES {
+        let message = format!("{} files in this directory, at most {MOST_FILES} are supported", files.len());
+        return Err(wrong(directory, message, "merge some of them"));
     }
+    files.sort_unstable();
+    Ok(files)
+}
+
+/// Lists what is in a directory, but for names that start with a dot.
+pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
+    let is_hidden = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
+    Ok(entries.iter().filter(|entry| !is_hidden(entry)).map(DirEntry::path).collect())
+}
+
+pub(super) fn is_yaml(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
+fn wrong(directory: &Path, message: String, help: &str) -> Problem {
+    Problem::of_file(&directory.display().to_string(), message, help)
 }
 
 /// Returns a file's name without its ending.

@@ -40,6 +40,7 @@ mod request_numbers;
 mod response_cost;
 mod review;
 pub mod rule_tests;
+mod runtime_directory;
 mod scalars;
 mod schema;
 #[cfg(test)]
@@ -60,6 +61,7 @@ pub use load::{check, load};
 pub use named_files::NamedFile;
 pub use problem::{Place, Problem, Report, ReportStyles, Severity};
 pub use reload::{Change, Files, OverridesCopy, PollMode, PushedSources, Sources, Watcher};
+pub use runtime_directory::RuntimeDirectory;
 pub use schema::SCHEMA;
 pub(crate) use settings::settings;
 pub use settings::{KnownFlag, Setting};

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use super::directory;
 use super::named_files::{self, NamedFile};
 use super::problem::Problem;
+use super::runtime_directory::RuntimeDirectory;
 use super::teams::{self, OwnedFile};
 use super::{Source, read, read_from, read_rules};
 
@@ -52,6 +53,8 @@ pub struct Files {
     pub copies: Vec<OverridesCopy>,
     /// Files of envoyproxy/ratelimit and directories of such files.
     pub envoy_ratelimit: Vec<PathBuf>,
+    /// In the place of that service, its directory instead.
+    pub runtime: Option<RuntimeDirectory>,
     /// The configuration of a management server, in the place of such files.
     pub pushed: PushedSources,
 }
@@ -111,7 +114,7 @@ impl Files {
         let all = |paths: &[PathBuf]| paths.iter().map(|path| read(path)).collect::<Result<_, _>>();
         let mut overrides: Vec<Source> = all(&self.overrides)?;
         overrides.extend(self.copies.iter().filter_map(OverridesCopy::read).collect::<Result<Vec<_>, _>>()?);
-        let mut envoy_ratelimit: Vec<Source> = all(&directory::expand(&self.envoy_ratelimit)?)?;
+        let mut envoy_ratelimit: Vec<Source> = all(&self.envoy_ratelimit_files()?)?;
         envoy_ratelimit.extend(pushed);
         if let Some(teams) = self.directory().map(teams::read).transpose()? {
             return Ok(Sources { teams, overrides, envoy_ratelimit, ..Sources::default() });
@@ -137,6 +140,10 @@ impl Files {
         self.directory().is_some_and(|directory| file.parent() == Some(directory))
     }
 
+    fn envoy_ratelimit_files(&self) -> Result<Vec<PathBuf>, Problem> {
+        self.runtime.as_ref().map_or_else(|| directory::expand(&self.envoy_ratelimit), RuntimeDirectory::files)
+    }
+
     /// Returns the directory of rules files, if there is one.
     fn directory(&self) -> Option<&Path> {
         self.limits.as_deref().filter(|path| path.is_dir())
@@ -144,7 +151,7 @@ impl Files {
 
     /// Returns the files. A directory that cannot be listed stands for itself: reading it reports why.
     fn paths(&self) -> Vec<PathBuf> {
-        let domains = directory::expand(&self.envoy_ratelimit).unwrap_or_else(|_| self.envoy_ratelimit.clone());
+        let domains = self.envoy_ratelimit_files().unwrap_or_else(|_| self.envoy_ratelimit.clone());
         let limits =
             directory::expand(self.limits.as_slice()).unwrap_or_else(|_| self.limits.clone().into_iter().collect());
         let copies = self.copies.iter().filter(|copy| copy.path.exists()).map(|copy| &copy.path);

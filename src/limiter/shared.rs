@@ -163,6 +163,11 @@ impl Shared {
         self.metrics.forget_limits(|name| kept.contains(name), |label| kept_candidates.contains(label));
     }
 
+    /// Returns whether any limit is for a domain of descriptors.
+    pub fn has_domains(&self) -> bool {
+        self.snapshot.load().rules.limits().iter().any(|limit| !limit.conditions.domains.is_empty())
+    }
+
     /// Calls `each` with every limit of the rules in force, in their order, and with its decisions so far. The last one stands for
     /// limits that requests carry.
     pub fn each_limit(&self, mut each: impl FnMut(&Limit, LimitCounts)) {

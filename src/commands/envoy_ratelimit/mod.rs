@@ -3,13 +3,12 @@
 //! A typed flag or a `WEIR_*` variable overrides them, as it overrides the file of `--config`.
 
 use std::ffi::OsString;
-use std::fs::DirEntry;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use self::environment::Environment;
 use self::settings::{Effect, GROUPS};
 use super::values::typed_flag;
-use crate::engine::text::quote::quoted;
+use crate::config::RuntimeDirectory;
 
 mod environment;
 mod redis;
@@ -24,8 +23,18 @@ const PROGRAM: &str = "ratelimit";
 #[derive(Debug)]
 pub(super) struct Expanded {
     pub(super) arguments: Vec<OsString>,
+    pub(super) in_place: InPlace,
+}
+
+/// The settings in the environment for which there are no flags.
+#[derive(Debug, Default)]
+pub struct InPlace {
     /// A line for each setting that has no effect.
     pub(super) notes: Vec<String>,
+    /// The directory of the limits, if they come from files.
+    pub(super) runtime: Option<RuntimeDirectory>,
+    /// `HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED`
+    pub(super) needs_domain: bool,
 }
 
 /// Adds the flags that the environment of envoyproxy/ratelimit stands for, if the program was started under that name or with
@@ -43,7 +52,7 @@ pub(super) fn expand(
     }
     let given: Vec<&str> = arguments.iter().filter_map(|argument| argument.to_str()).collect();
     if given.get(1) != Some(&"serve") || !given.contains(&"--envoy-ratelimit") {
-        return Ok(Expanded { arguments, notes: Vec::new() });
+        return Ok(Expanded { arguments, in_place: InPlace::default() });
     }
     let mut environment = Environment::new(&variable);
     let flags = flags(&mut environment);
@@ -55,37 +64,32 @@ pub(super) fn expand(
     let is_given = |flag: &str| typed_flag(&given, flag).is_some() || is_set(flag);
     // Certificates for a Redis of REDIS_URL are of no use to another store.
     let keeps_store = !is_given("store");
-    let is_kept = |flag: &str| !is_given(flag) && (keeps_store || !flag.starts_with("store-"));
+    // Weir's own rules alone, unless the environment says where there are more.
+    let names_files =
+        ["RUNTIME_ROOT", "RUNTIME_SUBDIRECTORY", "RUNTIME_APPDIRECTORY"].map(|name| environment.given(name));
+    let keeps_files =
+        names_files.iter().any(Option::is_some) || !["limits", "xds-server"].iter().any(|flag| is_given(flag));
+    let is_kept = |flag: &str| {
+        !is_given(flag)
+            && (keeps_store || !flag.starts_with("store-"))
+            && (keeps_files || flag != "envoy-ratelimit-config")
+    };
     let kept: Vec<_> = flags.into_iter().filter(|(flag, _)| is_kept(flag)).collect();
-    for (_, folder) in kept.iter().filter(|(flag, _)| *flag == "envoy-ratelimit-config") {
-        environment.mistakes.extend(unread(Path::new(folder)));
-    }
+    let has_more_beside = environment.is_true("RUNTIME_WATCH_ROOT");
+    let runtime = kept.iter().find(|(flag, _)| *flag == "envoy-ratelimit-config");
+    let runtime = runtime.map(|(_, path)| RuntimeDirectory { path: path.into(), has_more_beside });
+    let needs_domain = environment.is_true("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED");
     if !environment.mistakes.is_empty() {
         return Err(environment.mistakes.join("\nerror: "));
     }
     let added: Vec<OsString> = kept.iter().map(|(flag, value)| argument(flag, value)).collect();
     arguments.splice(2..2, added);
-    Ok(Expanded { arguments, notes })
+    Ok(Expanded { arguments, in_place: InPlace { notes, runtime, needs_domain } })
 }
 
 fn argument(flag: &str, value: &str) -> OsString {
     let is_switch = flag == "xds-optional";
     OsString::from(if is_switch { format!("--{flag}") } else { format!("--{flag}={value}") })
-}
-
-/// Returns a mistake for each file of a directory, and each directory in it, that only envoyproxy/ratelimit reads.
-fn unread(folder: &Path) -> Vec<String> {
-    let list = |folder: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let is_hidden = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
-        entries.filter(|entry| !is_hidden(entry)).map(|entry| entry.path()).collect()
-    };
-    let is_read = |path: &Path| path.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
-    let is_unread = |path: &PathBuf| if path.is_dir() { !list(path).is_empty() } else { !is_read(path) };
-    let why = "Weir reads only files that end in `.yaml` or `.yml`, and no directory below";
-    let mut unread: Vec<_> = list(folder).into_iter().filter(is_unread).collect();
-    unread.sort_unstable();
-    unread.iter().map(|path| format!("RUNTIME_ROOT: {} is not read: {why}", quoted(&path.to_string_lossy()))).collect()
 }
 
 /// Returns the flags and their values.

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
 
 use super::settings::Group;
 use super::*;
@@ -17,7 +16,7 @@ fn expanded(environment: &[&str]) -> Result<Expanded, String> {
 
 #[track_caller]
 fn added(environment: &[&str]) -> BTreeSet<String> {
-    let Expanded { arguments, notes } = expanded(environment).unwrap();
+    let Expanded { arguments, in_place: InPlace { notes, .. } } = expanded(environment).unwrap();
     assert!(notes.is_empty(), "{notes:?}");
     let arguments: Vec<_> = arguments.into_iter().map(|argument| argument.into_string().unwrap()).collect();
     assert_eq!(arguments[..2], ["/bin/ratelimit", "serve"]);
@@ -188,13 +187,13 @@ fn each_other_setting_is_told_or_refused() {
             let set = |value: &str| expanded(&[&format!("{name}={value}")]);
             match group.effect {
                 Effect::Flags(_) => continue,
-                Effect::Always(_) => assert!(set(other).unwrap().notes.is_empty(), "{name}"),
+                Effect::Always(_) => assert!(set(other).unwrap().in_place.notes.is_empty(), "{name}"),
                 Effect::Ignored(why) => {
-                    assert_eq!(set(other).unwrap().notes, [format!("{name} has no effect: {why}")]);
+                    assert_eq!(set(other).unwrap().in_place.notes, [format!("{name} has no effect: {why}")]);
                 }
                 Effect::Refused(why) => assert_eq!(set(other).unwrap_err(), format!("{name}: {why}")),
             }
-            assert!(set(default).unwrap().notes.is_empty(), "{name}={default} is the default");
+            assert!(set(default).unwrap().in_place.notes.is_empty(), "{name}={default} is the default");
         }
     }
     for (pair, is_default) in [
@@ -206,7 +205,7 @@ fn each_other_setting_is_told_or_refused() {
         ("USE_DOG_STATSD=1", false),
         ("ANOTHER_PROGRAMS=1", true),
     ] {
-        assert_eq!(expanded(&[pair]).unwrap().notes.is_empty(), is_default, "{pair}");
+        assert_eq!(expanded(&[pair]).unwrap().in_place.notes.is_empty(), is_default, "{pair}");
     }
 }
 
@@ -263,32 +262,19 @@ fn mistakes_name_the_setting_and_no_secret() {
     assert!(both.contains("PORT: ") && both.contains("\nerror: BACKEND_TYPE: "), "{both}");
 }
 
-/// envoyproxy/ratelimit reads all files below its directory.
 #[test]
-fn files_that_only_it_reads_are_refused() {
-    let root = tempfile::tempdir().unwrap();
-    let rules = root.path().join("config");
-    for folder in ["config/empty", "config/team", "config/..2026"] {
-        fs::create_dir_all(root.path().join(folder)).unwrap();
+fn the_directory_of_the_limits_is_its_own_unless_a_flag_names_others() {
+    let runtime = |environment: &[&str]| expanded(environment).unwrap().in_place.runtime;
+    let of = |path: &str, has_more_beside| Some(RuntimeDirectory { path: path.into(), has_more_beside });
+    assert_eq!(runtime(&[]), of("/srv/runtime_data/current/config", true));
+    let folder = ["RUNTIME_ROOT=/data", "RUNTIME_SUBDIRECTORY=a", "RUNTIME_APPDIRECTORY=b", "RUNTIME_WATCH_ROOT=false"];
+    assert_eq!(runtime(&folder), of("/data/a/b", false));
+    assert_eq!(runtime(&["RUNTIME_ROOT=/data", "WEIR_ENVOY_RATELIMIT_CONFIG=/other"]), None);
+    assert_eq!(runtime(&["CONFIG_TYPE=GRPC_XDS_SOTW"]), None);
+    for other in ["WEIR_LIMITS=limits.yaml", "WEIR_XDS_SERVER=http://a:1"] {
+        assert_eq!(runtime(&[other]), None, "{other}");
+        assert_eq!(runtime(&[other, "RUNTIME_ROOT=/data"]), of("/data/config", true), "{other}");
     }
-    let variable = format!("RUNTIME_ROOT={}", root.path().display());
-    for name in ["a.yaml", "b.yml", ".hidden", "..2026/c"] {
-        fs::write(rules.join(name), "").unwrap();
-    }
-    assert!(expanded(&[&variable]).is_ok());
-    for name in ["web", "team/c.yaml"] {
-        fs::write(rules.join(name), "").unwrap();
-    }
-    let why = "is not read: Weir reads only files that end in `.yaml` or `.yml`, and no directory below";
-    let expected = ["team", "web"].map(|name| format!("RUNTIME_ROOT: `{}` {why}", rules.join(name).display()));
-    assert_eq!(expanded(&[&variable]).unwrap_err(), expected.join("\nerror: "));
-    // Weir's own flag comes first.
-    let environment = |name: &str| match name {
-        "RUNTIME_ROOT" => Some(root.path().display().to_string()),
-        "WEIR_ENVOY_RATELIMIT_CONFIG" => Some("/other".to_owned()),
-        _ => None,
-    };
-    assert!(expand(vec!["ratelimit".into()], environment).is_ok());
 }
 
 #[test]

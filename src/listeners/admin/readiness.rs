@@ -30,13 +30,20 @@ pub struct Readiness {
     awaits_configuration: AtomicBool,
     /// The listeners are open.
     is_open: AtomicBool,
+    /// The start also waits for rules with a domain of descriptors, and begins again when the last one goes.
+    needs_domain: bool,
+    has_domain: AtomicBool,
 }
 
 impl Readiness {
+    pub fn new(needs_domain: bool) -> Self {
+        Self { needs_domain, ..Self::default() }
+    }
+
     /// The listeners are open, which ends the start unless a configuration is awaited.
     pub fn serving(&self) {
         self.is_open.store(true, Ordering::Release);
-        self.end_start();
+        self.update();
     }
 
     /// Prolongs the start until [`Self::configured`].
@@ -51,20 +58,26 @@ impl Readiness {
     /// A management server's configuration is in force.
     pub fn configured(&self) {
         self.awaits_configuration.store(false, Ordering::Release);
-        self.end_start();
+        self.update();
+    }
+
+    /// Rules are in force. If they need a domain and have none, the process is as before its start.
+    pub fn ruled(&self, has_domain: bool) {
+        self.has_domain.store(has_domain, Ordering::Release);
+        self.update();
     }
 
     /// Ends the start if all is there. A process that drains already stays in that phase.
-    fn end_start(&self) {
-        if !self.is_open.load(Ordering::Acquire) || self.awaits_configuration() {
-            return;
-        }
+    fn update(&self) {
+        let lacks_domain = self.needs_domain && !self.has_domain.load(Ordering::Acquire);
+        let is_ready = self.is_open.load(Ordering::Acquire) && !self.awaits_configuration() && !lacks_domain;
         self.phase.send_if_modified(|phase| {
-            let is_new = *phase == Phase::Starting;
-            if is_new {
-                *phase = Phase::Serving;
-            }
-            is_new
+            let next = match *phase {
+                Phase::Draining => Phase::Draining,
+                _ if is_ready => Phase::Serving,
+                _ => Phase::Starting,
+            };
+            std::mem::replace(phase, next) != next
         });
     }
 
