@@ -265,7 +265,11 @@ fn a_process_waits_for_a_server_that_does_not_know_its_node_and_tells() {
     let optional = Weir::serve("", &flags);
     let (status, page) = ready(&optional);
     assert_eq!((status, page["status"].as_str()), (200, Some("degraded")));
-    assert_eq!(Client::of(&optional).passing("api", "user=ann"), 10);
+    let refused = Client::of(&optional).try_ask("api", &["user=ann"], None).unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    server.set("third", "1", &[config("api", vec![descriptor("user", "", 3)])]);
+    becomes("an answer", true, || Client::of(&optional).try_ask("api", &["user=bob"], None).is_ok());
+    assert_eq!(Client::of(&optional).passing("api", "user=ann"), 3);
 }
 
 /// In TLS 1.3, the handshake of the client succeeds without the certificate that the server wants.

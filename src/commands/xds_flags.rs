@@ -69,7 +69,7 @@ pub(super) struct XdsArgs {
     #[arg(long, value_name = "BYTES", env = "WEIR_XDS_MAX_MESSAGE", default_value_t = DEFAULT_MAX_MESSAGE as u32, value_parser = clap::value_parser!(u32).range(1_024..))]
     xds_max_message: u32,
 
-    /// Be ready before the management server has sent its first configuration: requests pass unless the rules file limits them
+    /// Be ready before the management server has sent its first configuration; until then, the rate limit service answers `UNAVAILABLE`
     #[arg(long, value_name = "BOOL", env = "WEIR_XDS_OPTIONAL", value_parser = clap::builder::BoolishValueParser::new(), num_args = 0..=1,
         require_equals = true, default_value = "false", default_missing_value = "true", hide_default_value = true)]
     xds_optional: bool,
@@ -173,7 +173,7 @@ pub(super) fn fetch_first(
     };
     let has_come = block_on(fetching).map_err(Failure::could_not_start)?;
     if xds.is_awaited() {
-        readiness.await_configuration();
+        readiness.await_configuration(xds.is_optional());
     }
     Ok(has_come)
 }

@@ -215,7 +215,13 @@ impl Level {
             key => key.to_owned(),
         };
         let value = match value?.unwrap_or_default() {
-            "" => EntryValue::Any,
+            "" => {
+                if key.ends_with('*') {
+                    let help = "write the key without `*`, which matches all its values, or add a `value` with one";
+                    node.warning(Lint::NoEffect, "a key has no wildcards, so this matches only a key with `*`", help);
+                }
+                EntryValue::Any
+            }
             value => Glob::parse(value).map_or_else(|| EntryValue::One(value.to_owned()), EntryValue::Glob),
         };
         let shares = shares?.unwrap_or(false);

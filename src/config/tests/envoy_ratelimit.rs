@@ -181,6 +181,8 @@ fn descriptors_say_what_would_be_right() {
         ("key: k, shadow_mode: 1", "write `true`"),
         ("key: k, metadata: [1]", "`metadata` must be a map, found a list"),
         ("key: k, detailed_metric: true", "warning: `detailed_metric` has no effect"),
+        ("key: \"k*\"", "warning: a key has no wildcards"),
+        ("key: \"k*\", value: v", ""),
         ("key: k, shadow_mode: true", "warning: `shadow_mode` has no effect without `rate_limit` [no-effect]"),
         ("key: k, quota_mode: true", "warning: `quota_mode` has no effect without `rate_limit` [no-effect]"),
         ("key: k, metadata: { a: 1 }", "warning: `metadata` has no effect without `rate_limit` [no-effect]"),

@@ -26,8 +26,10 @@ pub struct Readiness {
     routes_error: Mutex<Option<String>>,
     keys_missing: Mutex<Vec<String>>,
     xds_error: Mutex<Option<String>>,
-    /// The start also waits for the first configuration of a management server.
+    /// The first configuration of a management server has not come.
     awaits_configuration: AtomicBool,
+    /// The start does not wait for it.
+    is_configuration_optional: AtomicBool,
     /// The listeners are open.
     is_open: AtomicBool,
     /// The start also waits for rules with a domain of descriptors, and begins again when the last one goes.
@@ -46,8 +48,9 @@ impl Readiness {
         self.update();
     }
 
-    /// Prolongs the start until [`Self::configured`].
-    pub fn await_configuration(&self) {
+    /// Prolongs the start until [`Self::configured`], unless the configuration is optional.
+    pub fn await_configuration(&self, is_optional: bool) {
+        self.is_configuration_optional.store(is_optional, Ordering::Release);
         self.awaits_configuration.store(true, Ordering::Release);
     }
 
@@ -70,7 +73,8 @@ impl Readiness {
     /// Ends the start if all is there. A process that drains already stays in that phase.
     fn update(&self) {
         let lacks_domain = self.needs_domain && !self.has_domain.load(Ordering::Acquire);
-        let is_ready = self.is_open.load(Ordering::Acquire) && !self.awaits_configuration() && !lacks_domain;
+        let waits = self.awaits_configuration() && !self.is_configuration_optional.load(Ordering::Acquire);
+        let is_ready = self.is_open.load(Ordering::Acquire) && !waits && !lacks_domain;
         self.phase.send_if_modified(|phase| {
             let next = match *phase {
                 Phase::Draining => Phase::Draining,

@@ -17,6 +17,9 @@ use crate::engine::text::quote::shown;
 use crate::http::message::{BodyError, BodyStream, Piece};
 use crate::listeners::admin::{Phase, Readiness};
 
+/// The service under which envoyproxy/ratelimit tells its health, and Envoys ask for it.
+const ENVOY_RATELIMIT: &str = "ratelimit";
+
 const fn status(phase: Phase) -> ServingStatus {
     match phase {
         Phase::Serving => ServingStatus::Serving,
@@ -45,7 +48,7 @@ pub(super) fn list(readiness: &Readiness) -> HealthListResponse {
 }
 
 fn is_known(name: &str) -> bool {
-    name.is_empty() || SERVICES.contains(&name)
+    name.is_empty() || name == ENVOY_RATELIMIT || SERVICES.contains(&name)
 }
 
 /// `Watch`: the status now and after each change, until the process ends.
@@ -121,6 +124,7 @@ mod tests {
         assert_eq!(ask(&readiness, ""), Ok(ServingStatus::NotServing));
         readiness.serving();
         assert_eq!(ask(&readiness, SERVICES[0]), Ok(ServingStatus::Serving));
+        assert_eq!(ask(&readiness, "ratelimit"), Ok(ServingStatus::Serving));
         assert_eq!(ask(&readiness, "a.C"), Err(Code::NotFound));
         readiness.draining();
         assert_eq!(ask(&readiness, ""), Ok(ServingStatus::NotServing));

@@ -113,9 +113,14 @@ impl XdsClient {
         }
     }
 
-    /// Returns whether the process is not ready before the first configuration has come.
+    /// Returns whether the first configuration has not come yet.
     pub fn is_awaited(&self) -> bool {
-        !self.is_optional && !self.in_force.is_there()
+        !self.in_force.is_there()
+    }
+
+    /// Returns whether the process is ready without it.
+    pub const fn is_optional(&self) -> bool {
+        self.is_optional
     }
 
     /// The configuration in force, for a process that takes over.
