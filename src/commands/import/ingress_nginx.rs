@@ -16,8 +16,9 @@ const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 const MULTIPLIER: u64 = 5;
 
 /// Other annotations about limits, with the nearest equivalent.
-const NEAR: [(&str, &str); 8] = [
+const NEAR: [(&str, &str); 9] = [
     ("global-rate-limit-memcached-port", "Weir counts in memory or in Redis, by `--store`."),
+    ("limit-whitelist", "`limit-allowlist` comes first."),
     ("limit-rate", "the speed of a response has no equivalent."),
     ("limit-rate-after", "the speed of a response has no equivalent."),
     (
@@ -30,12 +31,16 @@ const NEAR: [(&str, &str); 8] = [
     ("limit-conn-status-code", "only the ConfigMap of the controller has it."),
 ];
 
+/// The annotations of the limit that all pods count together.
+const GLOBAL: [&str; 4] =
+    ["global-rate-limit", "global-rate-limit-window", "global-rate-limit-key", "global-rate-limit-ignored-cidrs"];
+
 /// An object of the files.
 struct Ingress<'n> {
     file: String,
     name: String,
     node: &'n Node,
-    annotations: &'n Node,
+    annotations: Option<&'n Node>,
     routes: Vec<Scope>,
     is_canary: bool,
 }
@@ -69,12 +74,20 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     let mut controller = Controller::default();
     for (source, node) in objects.iter().filter(|(_, node)| text_at(node, &["kind"]) == Some("ConfigMap")) {
         if let Some(data) = at(node, &["data"]) {
+            let name = text_at(node, &["metadata", "name"]).unwrap_or_default();
             let data = Settings::about(&source.name, data, is_about_limits);
+            if !is_of_controller(name) {
+                let why = format!("{} is not taken for the ConfigMap of ingress-nginx, by its name.", piece(name));
+                let near: Vec<(String, &str)> = data.names().map(|name| (name, why.as_str())).collect();
+                let near: Vec<(&str, &str)> = near.iter().map(|(name, why)| (name.as_str(), *why)).collect();
+                data.finish(false, &near, document);
+                continue;
+            }
             controller.request_status = data.number("limit-req-status-code").or(controller.request_status);
             controller.connection_status = data.number("limit-conn-status-code").or(controller.connection_status);
             controller.global_status = data.number("global-rate-limit-status-code").or(controller.global_status);
-            controller.has_memcached =
-                Some(data.text("global-rate-limit-memcached-host").is_some_and(|host| !host.is_empty()));
+            let has_memcached = data.text("global-rate-limit-memcached-host").is_some_and(|host| !host.is_empty());
+            controller.has_memcached = Some(has_memcached || controller.has_memcached == Some(true));
             data.finish(true, &NEAR, document);
         }
     }
@@ -89,6 +102,11 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
         ingress.write(&ingresses, &controller, document);
     }
     report
+}
+
+/// The usual names of the controller's `ConfigMap`: `ingress-nginx-controller`, `nginx-configuration`, with a release's name before.
+fn is_of_controller(name: &str) -> bool {
+    name.contains("nginx") && (name.contains("controller") || name.contains("config"))
 }
 
 /// The documents of a file, unless it is a template.
@@ -112,21 +130,22 @@ fn is_about_limits(key: &str, value: &str) -> bool {
 
 impl<'n> Ingress<'n> {
     fn new(source: &Source, node: &'n Node) -> Option<Self> {
-        let annotations = at(node, &["metadata", "annotations"])?;
+        let annotations = at(node, &["metadata", "annotations"]);
         (text_at(node, &["kind"])? == "Ingress").then_some(())?;
         let name = text_at(node, &["metadata", "name"]).unwrap_or("ingress").to_owned();
-        let is_canary = text_at(annotations, &["nginx.ingress.kubernetes.io/canary"]) == Some("true");
-        Some(Self { file: source.name.clone(), name, node, annotations, routes: Vec::new(), is_canary })
+        let ingress = Self { file: source.name.clone(), name, node, annotations, routes: Vec::new(), is_canary: false };
+        let is_canary = ingress.annotation("canary") == Some("true");
+        Some(Self { is_canary, ..ingress })
     }
 
     fn annotation(&self, name: &str) -> Option<&'n str> {
-        text_at(self.annotations, &[&format!("{PREFIX}{name}")])
+        text_at(self.annotations?, &[&format!("{PREFIX}{name}")])
     }
 
     /// The class, if it is not the one of ingress-nginx.
     fn other_class(&self) -> Option<&'n str> {
         let class = text_at(self.node, &["spec", "ingressClassName"])
-            .or(text_at(self.annotations, &["kubernetes.io/ingress.class"]));
+            .or(self.annotations.and_then(|all| text_at(all, &["kubernetes.io/ingress.class"])));
         class.filter(|class| !class.contains("nginx") || class.contains("nginx.org") || class.contains("plus"))
     }
 
@@ -148,9 +167,17 @@ impl<'n> Ingress<'n> {
     /// Hosts and paths, each as nginx gets them. One object with regular expressions makes those of all paths of a host.
     fn routes(&self, regex_hosts: &[Condition]) -> Vec<Scope> {
         let mut routes = Vec::new();
-        for rule in list_at(self.node, &["spec", "rules"]) {
+        let (rules, has_default) =
+            (list_at(self.node, &["spec", "rules"]), at(self.node, &["spec", "defaultBackend"]).is_some());
+        for rule in rules {
             let hosts = self.host(rule);
-            for path in list_at(rule, &["http", "paths"]) {
+            let paths = list_at(rule, &["http", "paths"]);
+            // The other paths of the host, which go to the default backend, have the annotations too.
+            let is_root = |path: &Node| text_at(path, &["path"]).is_none_or(|path| path == "/");
+            if paths.is_empty() || has_default && !paths.iter().any(is_root) {
+                routes.push(Scope { hosts: hosts.clone(), ..Scope::default() });
+            }
+            for path in paths {
                 let text_of = text_at(path, &["path"]).unwrap_or("/");
                 let test = match text_at(path, &["pathType"]) {
                     _ if regex_hosts.contains(&hosts) => Some(Test::Regex(format!("(?i)^{text_of}"))),
@@ -161,6 +188,9 @@ impl<'n> Ingress<'n> {
                 };
                 routes.push(Scope { hosts: hosts.clone(), paths: Condition::of(test), ..Scope::default() });
             }
+        }
+        if rules.is_empty() && has_default {
+            routes.push(Scope::default());
         }
         routes
     }
@@ -177,9 +207,9 @@ impl<'n> Ingress<'n> {
         let mut is_exact = true;
         for route in &self.routes {
             let mut scope = route.clone();
-            if scope.hosts.any.is_empty() {
-                scope.hosts.exclude(&named);
-            }
+            // nginx looks for an exact name first, then for the longest with a wildcard, then for any host.
+            let is_longer = |name: &&Test| route.hosts.any.iter().all(|own| own != *name && name.is_within(own));
+            scope.hosts.exclude(&named.iter().filter(is_longer).cloned().collect::<Vec<_>>());
             let before =
                 others.iter().filter(|other| other.hosts == route.hosts && is_before(&other.paths, &route.paths));
             is_exact &= scope.subtract_all(before.copied());
@@ -192,11 +222,14 @@ impl<'n> Ingress<'n> {
     }
 
     fn write(&self, all: &[Self], controller: &Controller, document: &mut Document) {
-        let settings = Settings::about(&self.file, self.annotations, is_about_limits);
+        let Some(annotations) = self.annotations else { return };
+        let settings = Settings::about(&self.file, annotations, is_about_limits);
         let reason =
             self.other_class().map(|class| format!("the class {} is that of another controller", piece(class)));
         let reason = reason.or(self.is_canary.then(|| "the limits of the main Ingress hold for a canary".to_owned()));
-        if let Some(reason) = reason {
+        let has_no_requests =
+            self.routes.is_empty().then(|| "the Ingress has no rules and no `defaultBackend`".to_owned());
+        if let Some(reason) = reason.or(has_no_requests) {
             let near: Vec<(String, String)> = settings.names().map(|name| (name, format!("{reason}."))).collect();
             let near: Vec<(&str, &str)> = near.iter().map(|(name, why)| (name.as_str(), why.as_str())).collect();
             return settings.finish(false, &near, document);
@@ -212,8 +245,11 @@ impl<'n> Ingress<'n> {
                 (name, why)
             })
             .collect();
+        let off = "it is off: the ConfigMap has no `global-rate-limit-memcached-host`.";
+        let is_off = controller.has_memcached == Some(false);
+        let off = GLOBAL.into_iter().filter(|_| is_off).map(|name| (name, off));
         let near: Vec<(&str, &str)> =
-            NEAR.into_iter().chain(others.iter().map(|(name, why)| (name.as_str(), *why))).collect();
+            off.chain(NEAR).chain(others.iter().map(|(name, why)| (name.as_str(), *why))).collect();
         let (scopes, is_exact) = self.scopes(all);
         let allowed = ["nginx.ingress.kubernetes.io/limit-allowlist", "nginx.ingress.kubernetes.io/limit-whitelist"];
         let allowed = allowed.into_iter().find_map(|name| settings.text(name)).unwrap_or_default();
@@ -306,20 +342,13 @@ impl<'n> Ingress<'n> {
         let window = settings.text("nginx.ingress.kubernetes.io/global-rate-limit-window");
         let key = settings.text("nginx.ingress.kubernetes.io/global-rate-limit-key").unwrap_or("$remote_addr");
         let spared = settings.text("nginx.ingress.kubernetes.io/global-rate-limit-ignored-cidrs").unwrap_or_default();
-        let Some((count, window)) = count.zip(window) else {
-            return ["", "-window", "-key", "-ignored-cidrs"]
-                .iter()
-                .for_each(|end| settings.forget(&format!("{PREFIX}global-rate-limit{end}")));
+        let Some((count, window)) = count.zip(window).filter(|_| controller.has_memcached != Some(false)) else {
+            return GLOBAL.iter().for_each(|name| settings.forget(&format!("{PREFIX}{name}")));
         };
         let origin = settings
             .get("nginx.ingress.kubernetes.io/global-rate-limit")
             .map(|node| Origin::of(&self.file, node.place))
             .unwrap_or_default();
-        if controller.has_memcached == Some(false) {
-            return document.unused(
-                origin.note("`global-rate-limit` is off: the ConfigMap has no `global-rate-limit-memcached-host`."),
-            );
-        }
         let cases = match Variables::default().cases(key) {
             Ok(cases) => cases,
             Err(why) => return document.unused(origin.note(format!("`global-rate-limit` is left out: {why}."))),
