@@ -221,15 +221,18 @@ impl<'n> Ingress<'n> {
         (scopes, is_exact)
     }
 
+    /// Why its annotations limit nothing.
+    fn no_limits(&self) -> Option<String> {
+        let other = self.other_class().map(|class| format!("the class {} is that of another controller", piece(class)));
+        let canary = self.is_canary.then(|| "the limits of the main Ingress hold for a canary".to_owned());
+        let is_empty = self.routes.is_empty();
+        other.or(canary).or(is_empty.then(|| "the Ingress has no rules and no `defaultBackend`".to_owned()))
+    }
+
     fn write(&self, all: &[Self], controller: &Controller, document: &mut Document) {
         let Some(annotations) = self.annotations else { return };
         let settings = Settings::about(&self.file, annotations, is_about_limits);
-        let reason =
-            self.other_class().map(|class| format!("the class {} is that of another controller", piece(class)));
-        let reason = reason.or(self.is_canary.then(|| "the limits of the main Ingress hold for a canary".to_owned()));
-        let has_no_requests =
-            self.routes.is_empty().then(|| "the Ingress has no rules and no `defaultBackend`".to_owned());
-        if let Some(reason) = reason.or(has_no_requests) {
+        if let Some(reason) = self.no_limits() {
             let near: Vec<(String, String)> = settings.names().map(|name| (name, format!("{reason}."))).collect();
             let near: Vec<(&str, &str)> = near.iter().map(|(name, why)| (name.as_str(), why.as_str())).collect();
             return settings.finish(false, &near, document);

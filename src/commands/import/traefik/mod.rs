@@ -2,7 +2,7 @@
 //!
 //! In memory, each router has counters of its own for each of its middlewares. In Redis, all routers share those of a middleware.
 
-use self::objects::{Object, Objects, read};
+use self::objects::{Object, Objects, Provider, read};
 use super::document::Document;
 use super::gateway::{By, GatewayLimit, Rate, whole};
 use super::scope::Scope;
@@ -25,7 +25,9 @@ const CRITERIA: [&str; 3] =
 /// A router that Traefik builds.
 struct Route<'o> {
     object: &'o Object,
+    /// If its rule cannot be read, all requests that it may take.
     scopes: Vec<Scope>,
+    unreadable: Option<String>,
     priority: u64,
 }
 
@@ -35,6 +37,7 @@ struct Draft<'o> {
     kind: &'static str,
     router: String,
     scope: Scope,
+    notes: Vec<String>,
     wider: Vec<String>,
 }
 
@@ -54,7 +57,12 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
     let mut routes: Vec<Route<'_>> = Vec::new();
     for object in &objects.routers {
         match objects.route(object) {
-            Ok(route) => routes.push(route),
+            Ok(route) => {
+                if let Some(why) = &route.unreadable {
+                    objects.leave_out(object, why, document);
+                }
+                routes.push(route);
+            }
             Err(why) => objects.leave_out(object, &why, document),
         }
     }
@@ -71,7 +79,11 @@ pub(super) fn import(sources: &[Source], document: &mut Document) -> Report {
                 .filter(|known| is_shared(known))
                 .find_map(|known| Some((known.scope.or(&draft.scope)?, known)))
             {
-                Some((scope, known)) => known.scope = scope,
+                Some((scope, known)) => {
+                    known.scope = scope;
+                    known.notes.extend(draft.notes);
+                    known.wider.extend(draft.wider);
+                }
                 None => drafts.push(draft),
             }
         }
@@ -122,17 +134,19 @@ fn near(path: &str) -> &'static str {
 }
 
 impl Objects {
-    fn middleware(&self, name: &str) -> Option<&Object> {
-        let name = name.split('@').next().unwrap_or_default();
-        self.middlewares.iter().find(|object| object.name == name)
+    /// The middleware that a router of a provider names. Files may lack the provider that is named.
+    fn middleware(&self, name: &str, provider: Provider) -> Option<&Object> {
+        let (name, named) = name.split_once('@').map_or((name, provider), |(name, named)| (name, Provider::of(named)));
+        let mut all = self.middlewares.iter().filter(|object| object.name == name);
+        all.clone().find(|object| object.provider == named).or_else(|| all.next())
     }
 
     /// The middlewares of a router in their order, chains expanded. The error says why Traefik does not build the router.
-    fn expanded(&self, names: &str, depth: usize) -> Result<Vec<&Object>, String> {
+    fn expanded(&self, names: &str, provider: Provider, depth: usize) -> Result<Vec<&Object>, String> {
         let mut all = Vec::new();
         for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {
             let object = self
-                .middleware(name)
+                .middleware(name, provider)
                 .ok_or_else(|| format!("there is no middleware {} in these files", piece(name)))?;
             let criteria = |kind: &str| {
                 CRITERIA
@@ -148,7 +162,9 @@ impl Objects {
                 return Err(format!("{} has several criteria, which Traefik rejects", piece(name)));
             }
             match object.get("chain.middlewares") {
-                Some(chain) if depth < DEEPEST => all.extend(self.expanded(&chain.value, depth + 1)?),
+                Some(chain) if depth < DEEPEST => {
+                    all.extend(self.expanded(&chain.value, object.provider, depth + 1)?);
+                }
                 _ => all.push(object),
             }
         }
@@ -157,19 +173,26 @@ impl Objects {
 
     fn route<'o>(&'o self, object: &'o Object) -> Result<Route<'o>, String> {
         let rule = object.get("rule").map_or("", |rule| rule.value.as_str());
-        self.expanded(object.get("middlewares").map_or("", |named| &named.value), 0)?;
-        let scopes = rule::scopes(rule)?;
+        self.expanded(object.get("middlewares").map_or("", |named| &named.value), object.provider, 0)?;
+        let (scopes, unreadable) = match rule::scopes(rule) {
+            Ok(scopes) => (scopes, None),
+            Err(why) => (rule::at_most(rule)?, Some(why)),
+        };
         let priority =
             object.get("priority").and_then(|priority| priority.value.parse().ok()).filter(|priority| *priority > 0);
-        Ok(Route { object, scopes, priority: priority.unwrap_or(rule.len() as u64) })
+        Ok(Route { object, scopes, unreadable, priority: priority.unwrap_or(rule.len() as u64) })
     }
 
     /// Tells of a router without an equivalent, if it has limits.
     fn leave_out(&self, object: &Object, why: &str, document: &mut Document) {
         let named = object.get("middlewares").map_or("", |named| named.value.as_str());
-        let is_limited = named.split(',').filter_map(|name| self.middleware(name.trim())).any(|object| {
-            object.settings.iter().any(|setting| is_about_limits(&setting.path) || setting.path.starts_with("chain"))
-        });
+        let is_limited =
+            named.split(',').filter_map(|name| self.middleware(name.trim(), object.provider)).any(|object| {
+                object
+                    .settings
+                    .iter()
+                    .any(|setting| is_about_limits(&setting.path) || setting.path.starts_with("chain"))
+            });
         if let Some(rule) = object.get("rule").filter(|_| is_limited) {
             document.unused(
                 rule.origin.note(format!("the limits of the router {} are left out: {why}.", piece(&object.name))),
@@ -181,7 +204,7 @@ impl Objects {
     fn drafts<'o>(&'o self, route: &Route<'o>, routes: &[Route<'o>]) -> Vec<Draft<'o>> {
         let named = route.object.get("middlewares").map_or("", |named| named.value.as_str());
         let limits: Vec<(&Object, &'static str)> = self
-            .expanded(named, 0)
+            .expanded(named, route.object.provider, 0)
             .unwrap_or_default()
             .into_iter()
             .flat_map(|object| {
@@ -192,26 +215,66 @@ impl Objects {
             })
             .collect();
         let mut drafts = Vec::new();
-        for scope in route.scopes.iter().filter(|_| !limits.is_empty()) {
-            let (mut scope, mut wider) = (scope.clone(), Vec::new());
-            let before: Vec<&Route<'_>> = routes.iter().filter(|other| other.priority > route.priority).collect();
+        for scope in route.scopes.iter().filter(|_| !limits.is_empty() && route.unreadable.is_none()) {
+            let mut scope = scope.clone();
+            let before = routes.iter().filter(|other| other.priority > route.priority);
+            // Routers at other entry points, and those with TLS and without, take nothing from each other.
+            let (apart, before): (Vec<&Route<'_>>, Vec<_>) = before.partition(|other| other.is_apart(route));
+            let (unreadable, before): (Vec<&Route<'_>>, Vec<_>) =
+                before.into_iter().partition(|other| other.unreadable.is_some());
             let can_except = scope.subtract_all(before.iter().flat_map(|other| &other.scopes));
-            for other in before.iter().filter(|_| !can_except) {
-                wider.extend(other.object.get("rule").map(|rule| {
-                    let name = piece(&other.object.name);
-                    rule.origin
-                        .note(format!("the router {name} takes some of these requests, which `match` cannot except."))
-                }));
+            let told = |others: &[&Route<'_>], what: &str| -> Vec<String> {
+                let note = |other: &&Route<'_>| {
+                    let rule = other.object.get("rule")?;
+                    Some(rule.origin.note(format!("the router {} {what}", piece(&other.object.name))))
+                };
+                others.iter().filter(|other| other.meets(&scope)).filter_map(note).collect()
+            };
+            let notes = told(
+                &apart,
+                "takes some of these requests at another entry point, which `match` cannot say; here they count.",
+            );
+            let mut wider = told(&unreadable, "takes some of these requests, by a rule that `match` cannot say.");
+            if !can_except {
+                wider.extend(told(&before, "takes some of these requests, which `match` cannot except."));
             }
             drafts.extend(limits.iter().map(|(middleware, kind)| Draft {
                 middleware,
                 kind,
                 router: route.object.name.clone(),
                 scope: scope.clone(),
+                notes: notes.clone(),
                 wider: wider.clone(),
             }));
         }
         drafts
+    }
+}
+
+impl Route<'_> {
+    /// Returns true if no request reaches both: they are at different entry points, or one of them is for TLS.
+    fn is_apart(&self, other: &Self) -> bool {
+        let points = |route: &Self| -> Vec<String> {
+            let points = route.object.get("entrypoints").map_or("", |points| points.value.as_str());
+            points.split(',').map(|point| point.trim().to_owned()).filter(|point| !point.is_empty()).collect()
+        };
+        let has_tls = |route: &Self| {
+            let settings = route.object.settings.iter();
+            settings.filter(|setting| setting.path.split('.').next() == Some("tls")).any(|tls| tls.value != "false")
+        };
+        let (own, others) = (points(self), points(other));
+        let is_elsewhere = !own.is_empty() && !others.is_empty() && !own.iter().any(|point| others.contains(point));
+        // At one entry point, TLS may be a setting of the entry point, for all of its routers.
+        let may_share = !own.is_empty() && !others.is_empty();
+        is_elsewhere || !may_share && has_tls(self) != has_tls(other)
+    }
+
+    /// Returns true if it may take some of these requests.
+    fn meets(&self, scope: &Scope) -> bool {
+        self.scopes.iter().any(|own| {
+            let mut left = scope.clone();
+            !left.subtract(own) || left != *scope
+        })
     }
 }
 
@@ -241,7 +304,7 @@ impl Draft<'_> {
             Err(why) => return tell(why, document),
         };
         let (by, missing) = self.by();
-        let mut notes = Vec::new();
+        let mut notes = self.notes.clone();
         if self.value("sourcecriterion.ipstrategy.depth").is_some()
             || self.value("sourcecriterion.ipstrategy.excludedips").is_some()
         {
@@ -262,7 +325,7 @@ impl Draft<'_> {
             notes,
             wider: self.wider.clone(),
             scope: self.scope.clone(),
-            by: vec![by],
+            by,
             missing,
             rate,
             status: None,
@@ -302,12 +365,15 @@ impl Draft<'_> {
     }
 
     /// The key, and what happens to requests without it.
-    fn by(&self) -> (By, Option<&'static str>) {
+    fn by(&self) -> (Vec<By>, Option<&'static str>) {
         if let Some(name) = self.value("sourcecriterion.requestheadername") {
-            return (By::Header(name.to_ascii_lowercase()), Some("shared"));
+            // Go keeps `Host` apart from the headers, so it is missing from all requests.
+            let by = Some(By::Header(name.to_ascii_lowercase())).filter(|_| !name.eq_ignore_ascii_case("host"));
+            let missing = by.as_ref().map(|_| "shared");
+            return (by.into_iter().collect(), missing);
         }
         if self.value("sourcecriterion.requesthost") == Some("true") {
-            return (By::Word("host"), None);
+            return (vec![By::Word("host")], None);
         }
         let bits = self.value("sourcecriterion.ipstrategy.ipv6subnet").and_then(|bits| bits.parse().ok());
         let has_strategy = self
@@ -317,8 +383,8 @@ impl Draft<'_> {
             .any(|setting| setting.path.starts_with(&format!("{}.sourcecriterion.ipstrategy", self.kind)));
         let _ = self.value("sourcecriterion.ipstrategy");
         match self.kind {
-            "inflightreq" if !has_strategy => (By::Word("host"), None),
-            _ => (By::Address(bits.unwrap_or(128)), None),
+            "inflightreq" if !has_strategy => (vec![By::Word("host")], None),
+            _ => (vec![By::Address(bits.unwrap_or(128))], None),
         }
     }
 }

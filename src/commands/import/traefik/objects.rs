@@ -18,9 +18,18 @@ pub(super) struct Setting {
     pub(super) state: Cell<SettingState>,
 }
 
+/// The source of a middleware or a router. Each has names of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Provider {
+    File,
+    Kubernetes,
+    Labels,
+}
+
 /// A middleware or a router, with its settings.
 pub(super) struct Object {
     pub(super) name: String,
+    pub(super) provider: Provider,
     pub(super) settings: Vec<Setting>,
 }
 
@@ -28,6 +37,17 @@ pub(super) struct Object {
 pub(super) struct Objects {
     pub(super) middlewares: Vec<Object>,
     pub(super) routers: Vec<Object>,
+}
+
+impl Provider {
+    /// The provider behind the `@` of a name.
+    pub(super) fn of(name: &str) -> Self {
+        match name {
+            "file" => Self::File,
+            _ if name.starts_with("kubernetes") => Self::Kubernetes,
+            _ => Self::Labels,
+        }
+    }
 }
 
 impl Object {
@@ -102,6 +122,26 @@ fn limits_in(node: &Node, found: &mut Vec<Place>) {
     }
 }
 
+/// The middlewares that a resource names, joined by commas.
+fn named_in(list: &[Node], namespace: &str) -> String {
+    let name = |named: &Node| {
+        let namespace = text_at(named, &["namespace"]).unwrap_or(namespace);
+        Some(format!("{namespace}-{}", text_at(named, &["name"])?))
+    };
+    list.iter().filter_map(name).collect::<Vec<_>>().join(",")
+}
+
+/// The settings of a router in a resource, with their nodes.
+fn of_route(file: &str, settings: Vec<(&str, String, &Node)>) -> Vec<Setting> {
+    let setting = |(path, value, node): (&str, String, &Node)| Setting {
+        path: path.to_owned(),
+        value,
+        origin: Origin::of(file, node.place),
+        state: Cell::default(),
+    };
+    settings.into_iter().map(setting).collect()
+}
+
 /// Settings of a value: maps as paths, lists joined by commas.
 fn flatten(file: &str, path: &str, node: &Node, settings: &mut Vec<Setting>) {
     let mut add = |value: String| {
@@ -151,10 +191,10 @@ impl Objects {
         }
     }
 
-    fn add(objects: &mut Vec<Object>, name: &str, file: &str, node: &Node) {
+    fn add(objects: &mut Vec<Object>, name: &str, provider: Provider, file: &str, node: &Node) {
         let mut settings = Vec::new();
         flatten(file, "", node, &mut settings);
-        objects.push(Object { name: name.to_owned(), settings });
+        objects.push(Object { name: name.to_owned(), provider, settings });
     }
 
     /// A dynamic file.
@@ -162,10 +202,10 @@ impl Objects {
         for prefix in [&["http"][..], &[]] {
             let path = |last| [prefix, &[last][..]].concat();
             for (name, node) in entries(root, &path("middlewares")) {
-                Self::add(&mut self.middlewares, &name, file, node);
+                Self::add(&mut self.middlewares, &name, Provider::File, file, node);
             }
             for (name, node) in entries(root, &path("routers")) {
-                Self::add(&mut self.routers, &name, file, node);
+                Self::add(&mut self.routers, &name, Provider::File, file, node);
             }
         }
     }
@@ -174,62 +214,72 @@ impl Objects {
     fn add_resource(&mut self, file: &str, node: &Node) {
         let meta = |key| text_at(node, &["metadata", key]).unwrap_or("default");
         let (namespace, name) = (meta("namespace"), meta("name"));
-        let of_route = |settings: Vec<(&str, String, &Node)>| {
-            settings
-                .into_iter()
-                .map(|(path, value, node)| Setting {
-                    path: path.to_owned(),
-                    value,
-                    origin: Origin::of(file, node.place),
-                    state: Cell::default(),
-                })
-                .collect()
-        };
         match text_at(node, &["kind"]) {
             Some("Middleware") => {
                 if let Some(spec) = at(node, &["spec"]) {
-                    Self::add(&mut self.middlewares, &format!("{namespace}-{name}"), file, spec);
+                    let named = named_in(list_at(spec, &["chain", "middlewares"]), namespace);
+                    Self::add(&mut self.middlewares, &format!("{namespace}-{name}"), Provider::Kubernetes, file, spec);
+                    let chain = self.middlewares.last_mut().and_then(|object| {
+                        object.settings.iter_mut().find(|setting| setting.path == "chain.middlewares")
+                    });
+                    if let Some(chain) = chain {
+                        chain.value = named;
+                    }
                 }
             }
             Some("IngressRoute") => {
                 for (place, route) in list_at(node, &["spec", "routes"]).iter().enumerate() {
-                    let named = list_at(route, &["middlewares"]).iter().filter_map(|named| {
-                        Some(format!(
-                            "{}-{}",
-                            text_at(named, &["namespace"]).unwrap_or(namespace),
-                            text_at(named, &["name"])?
-                        ))
-                    });
+                    let points = list_at(node, &["spec", "entryPoints"]).iter().filter_map(scalar);
                     let mut settings = vec![
                         ("rule", text_at(route, &["match"]).unwrap_or_default().to_owned(), route),
-                        ("middlewares", named.collect::<Vec<_>>().join(","), route),
+                        ("middlewares", named_in(list_at(route, &["middlewares"]), namespace), route),
+                        ("entrypoints", points.collect::<Vec<_>>().join(","), route),
                     ];
+                    settings.extend(at(node, &["spec", "tls"]).map(|tls| ("tls", String::new(), tls)));
                     settings
                         .extend(text_at(route, &["priority"]).map(|priority| ("priority", priority.to_owned(), route)));
                     let name = if place == 0 { name.to_owned() } else { format!("{name}-{place}") };
-                    self.routers.push(Object { name, settings: of_route(settings) });
+                    self.routers.push(Object {
+                        name,
+                        provider: Provider::Kubernetes,
+                        settings: of_route(file, settings),
+                    });
                 }
             }
-            Some("Ingress") => {
-                let named =
-                    text_at(node, &["metadata", "annotations", "traefik.ingress.kubernetes.io/router.middlewares"]);
-                for rule in named.into_iter().flat_map(|_| list_at(node, &["spec", "rules"])) {
-                    let host = text_at(rule, &["host"]).map(|host| format!("Host(`{host}`) && ")).unwrap_or_default();
-                    for path in list_at(rule, &["http", "paths"]) {
-                        let matcher = if text_at(path, &["pathType"]) == Some("Exact") { "Path" } else { "PathPrefix" };
-                        let value = text_at(path, &["path"]).unwrap_or("/");
-                        let settings = vec![
-                            ("rule", format!("{host}{matcher}(`{value}`)"), path),
-                            ("middlewares", named.unwrap_or_default().to_owned(), path),
-                        ];
-                        self.routers.push(Object {
-                            name: format!("{name}-{}", value.trim_matches('/')).trim_end_matches('-').to_owned(),
-                            settings: of_route(settings),
-                        });
-                    }
-                }
-            }
+            Some("Ingress") => self.add_ingress(file, name, node),
             _ => {}
+        }
+    }
+
+    /// An Ingress, whose requests Traefik takes without middlewares, too.
+    fn add_ingress(&mut self, file: &str, name: &str, node: &Node) {
+        let annotation = |name: &str| {
+            let name = format!("traefik.ingress.kubernetes.io/router.{name}");
+            text_at(node, &["metadata", "annotations", &name])
+        };
+        let class = text_at(node, &["spec", "ingressClassName"])
+            .or(text_at(node, &["metadata", "annotations", "kubernetes.io/ingress.class"]));
+        let is_other = annotation("middlewares").is_none() && class.is_some_and(|class| !class.contains("traefik"));
+        for rule in list_at(node, &["spec", "rules"]).iter().filter(|_| !is_other) {
+            let host = text_at(rule, &["host"]).map(|host| format!("Host(`{host}`) && ")).unwrap_or_default();
+            for path in list_at(rule, &["http", "paths"]) {
+                let matcher = match text_at(path, &["pathType"]) {
+                    Some("Exact") => "Path",
+                    Some("Prefix") => "PathPrefix",
+                    _ => annotation("pathmatcher").unwrap_or("PathPrefix"),
+                };
+                let value = text_at(path, &["path"]).unwrap_or("/");
+                let mut settings = vec![("rule", format!("{host}{matcher}(`{value}`)"), path)];
+                for name in ["middlewares", "entrypoints", "priority", "tls"] {
+                    settings.extend(annotation(name).map(|value| (name, value.to_owned(), path)));
+                }
+                settings.extend(at(node, &["spec", "tls"]).map(|tls| ("tls", String::new(), tls)));
+                self.routers.push(Object {
+                    provider: Provider::Kubernetes,
+                    name: format!("{name}-{}", value.trim_matches('/')).trim_end_matches('-').to_owned(),
+                    settings: of_route(file, settings),
+                });
+            }
         }
     }
 
@@ -268,9 +318,12 @@ impl Objects {
             };
             let Some((name, path)) = rest.split_once('.') else { continue };
             let setting = Setting { path: path.to_ascii_lowercase(), value, origin, state: Cell::default() };
-            match objects.iter_mut().find(|object| object.name == name) {
+            let mut known = objects.iter_mut().filter(|object| object.provider == Provider::Labels);
+            match known.find(|object| object.name == name) {
                 Some(object) => object.settings.push(setting),
-                None => objects.push(Object { name: name.to_owned(), settings: vec![setting] }),
+                None => {
+                    objects.push(Object { name: name.to_owned(), provider: Provider::Labels, settings: vec![setting] });
+                }
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Rules of Traefik's routers: matchers with `&&`, `||`, `!` and parentheses.
 
+use regex::Regex;
+
 use super::super::scope::{Condition, Scope, Test};
 use super::super::text::piece;
 
@@ -11,7 +13,16 @@ const MOST_MATCHERS: usize = 256;
 
 /// Reads a rule. One of the scopes is enough; the error says what has no equivalent.
 pub(super) fn scopes(rule: &str) -> Result<Vec<Scope>, String> {
-    let mut reader = Reader { rest: rule.trim(), matchers: 0 };
+    read(rule, false)
+}
+
+/// All requests that a rule may take: those without what has no equivalent. The error says why Traefik rejects it.
+pub(super) fn at_most(rule: &str) -> Result<Vec<Scope>, String> {
+    read(rule, true)
+}
+
+fn read(rule: &str, is_wide: bool) -> Result<Vec<Scope>, String> {
+    let mut reader = Reader { rest: rule.trim(), matchers: 0, is_wide };
     let scopes = reader.either(false)?;
     if reader.rest.is_empty() { Ok(scopes) } else { Err(format!("{} is not expected in a rule", piece(reader.rest))) }
 }
@@ -19,6 +30,8 @@ pub(super) fn scopes(rule: &str) -> Result<Vec<Scope>, String> {
 struct Reader<'t> {
     rest: &'t str,
     matchers: usize,
+    /// True if matchers without an equivalent take all requests.
+    is_wide: bool,
 }
 
 impl Reader<'_> {
@@ -34,7 +47,7 @@ impl Reader<'_> {
         let mut all = self.both(is_not)?;
         while self.skip("||") {
             let next = self.both(is_not)?;
-            all = if is_not { product(&all, &next)? } else { [all, next].concat() };
+            all = if is_not { self.product(&all, &next)? } else { [all, next].concat() };
         }
         Ok(all)
     }
@@ -44,7 +57,7 @@ impl Reader<'_> {
         let mut all = self.one(is_not)?;
         while self.skip("&&") {
             let next = self.one(is_not)?;
-            all = if is_not { [all, next].concat() } else { product(&all, &next)? };
+            all = if is_not { [all, next].concat() } else { self.product(&all, &next)? };
         }
         Ok(all)
     }
@@ -73,14 +86,23 @@ impl Reader<'_> {
             self.rest = rest;
             self.skip(",");
         }
-        matcher(name, &values, is_not)
+        let regexes = values.iter().skip(usize::from(name.starts_with("Header")));
+        if let Some(wrong) = regexes
+            .filter(|_| ["PathRegexp", "HeaderRegexp", "HeadersRegexp"].contains(&name))
+            .find(|value| Regex::new(value).is_err())
+        {
+            return Err(format!("invalid regular expression {}", piece(wrong)));
+        }
+        matcher(name, &values, is_not).or_else(|why| if self.is_wide { Ok(vec![Scope::default()]) } else { Err(why) })
     }
-}
 
-fn product(first: &[Scope], second: &[Scope]) -> Result<Vec<Scope>, String> {
-    let both = first.iter().flat_map(|first| second.iter().map(|second| first.and(second)));
-    let both = both.collect::<Option<Vec<_>>>().ok_or("`match` cannot join the conditions of its rule")?;
-    if both.len() > MOST_SCOPES { Err(format!("a rule of more than {MOST_SCOPES} cases")) } else { Ok(both) }
+    fn product(&self, first: &[Scope], second: &[Scope]) -> Result<Vec<Scope>, String> {
+        let both = first.iter().flat_map(|first| second.iter().map(|second| first.and(second)));
+        let both = both.collect::<Option<Vec<_>>>().filter(|both| !self.is_wide || both.len() <= MOST_SCOPES);
+        let both = both.or_else(|| self.is_wide.then(|| first.to_vec()));
+        let both = both.ok_or("`match` cannot join the conditions of its rule")?;
+        if both.len() > MOST_SCOPES { Err(format!("a rule of more than {MOST_SCOPES} cases")) } else { Ok(both) }
+    }
 }
 
 /// The requests that a matcher takes.
