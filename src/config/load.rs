@@ -270,8 +270,14 @@ impl Loader {
             findings
         };
         if drafts.iter().all(is_sound) {
-            let subjects: Vec<_> =
-                drafts.iter().map(|draft| Subject { limit: &draft.limit, places: &draft.places }).collect();
+            let exempt: HashSet<u32> = self.exemptions.iter().flat_map(|one| one.limits.iter().copied()).collect();
+            let has_exemptions = |place: usize| u32::try_from(place).is_ok_and(|place| exempt.contains(&place));
+            let subjects = drafts.iter().enumerate().map(|(place, draft)| Subject {
+                limit: &draft.limit,
+                places: &draft.places,
+                has_exemptions: has_exemptions(place),
+            });
+            let subjects: Vec<_> = subjects.collect();
             for finding in lints::findings(&subjects) {
                 of(finding.limit).warning(finding.lint, finding.place, finding.message, finding.help);
             }

@@ -48,7 +48,12 @@ pub(super) fn find<'s>(
 /// Returns whether `other` denies every request that the subject denies.
 fn hides(other: &Subject<'_>, subject: &Subject<'_>) -> bool {
     let (strict, loose) = (other.limit, subject.limit);
-    if !other.is_enforced_for_all() || !subject.limit.is_enforced() || !is_plain(strict) || !is_plain(loose) {
+    if !other.is_enforced_for_all()
+        || other.has_exemptions
+        || !subject.limit.is_enforced()
+        || !is_plain(strict)
+        || !is_plain(loose)
+    {
         return false;
     }
     if strict.missing != loose.missing

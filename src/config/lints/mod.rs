@@ -31,6 +31,8 @@ pub(super) const MOST_COMPARED: usize = 1_000;
 pub(super) struct Subject<'a> {
     pub(super) limit: &'a Limit,
     pub(super) places: &'a Places,
+    /// Some requests are exempt from this limit, but not from all.
+    pub(super) has_exemptions: bool,
 }
 
 /// The places of a limit's name and keys.

@@ -115,6 +115,15 @@ const ROWS: &[(&str, &[&str])] = &[
     // hidden-limit
     ("@  A: { by: ip/64, count: 1000, period: 1s }\n", &["hidden-limit 3:3"]),
     ("@  A: { by: ip/64, count: 60000, period: 1m }\n", &["hidden-limit 3:3"]),
+    // Requests that are exempt from the stricter limit alone are denied by the other.
+    (
+        "@  A: { by: ip/64, count: 60000, period: 1m }\nexempt: [{ match: { cidr: 192.0.2.0/24 }, limits: [Guard] }]\n",
+        &[],
+    ),
+    (
+        "@  A: { by: ip/64, count: 60000, period: 1m }\nexempt: [{ match: { cidr: 192.0.2.0/24 } }]\n",
+        &["hidden-limit 3:3"],
+    ),
     (
         "  A: { match: { path: { prefix: /ab } }, by: ip/64, count: 5, period: 1s }\n  B: { match: { path: { prefix: /a } }, by: ip/64, count: 5, period: 1s }\n",
         &["hidden-limit 2:3"],
