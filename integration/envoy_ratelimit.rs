@@ -48,21 +48,18 @@ fn ratelimit(directory: &Path) -> Command {
 /// Starts it with further variables. The proxy and the admin listener are what the tests' harness waits for.
 #[track_caller]
 fn start(variables: &[(&str, &str)]) -> Weir {
+    start_with(&["--store-timeout", "1m"], variables)
+}
+
+/// The same with these flags.
+#[track_caller]
+fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Weir {
     Weir::launch("", |directory| {
         let rules = directory.join("data/ratelimit/config");
         fs::create_dir_all(&rules).unwrap();
         fs::write(rules.join("web.yaml"), RULES).unwrap();
         let mut command = ratelimit(directory);
-        command.args([
-            "--upstream",
-            "echo",
-            "--proxy",
-            "127.0.0.1:0",
-            "--admin",
-            "127.0.0.1:0",
-            "--store-timeout",
-            "1m",
-        ]);
+        command.args(["--upstream", "echo", "--proxy", "127.0.0.1:0", "--admin", "127.0.0.1:0"]).args(flags);
         command.env("RUNTIME_ROOT", directory.join("data")).env("RUNTIME_SUBDIRECTORY", "ratelimit");
         command.envs(variables.iter().copied());
         command
@@ -149,6 +146,39 @@ fn it_counts_in_redis_and_answers_at_each_port() {
     assert!(notes.len() == 1 && notes[0].contains("PROMETHEUS_MAPPER_YAML has no effect: "), "{log}");
     let line = fs::read_to_string(format!("/proc/{}/cmdline", weir.id())).unwrap();
     assert!(!log.contains(PASSWORD) && !line.contains(PASSWORD), "{line}\n{log}");
+}
+
+/// The defaults are those of envoyproxy/ratelimit, for which Redis may take 10 s.
+#[test]
+fn it_waits_for_a_slow_redis() {
+    let redis = RedisServer::plain();
+    let address = redis.address();
+    let weir = start_with(&[], &[("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", &address)]);
+    weir.until_connected();
+    let [http, _] = ports(&weir);
+    assert_eq!(ask(http, "bob").0, 200);
+    redis.cli(&["CLIENT", "PAUSE", "1500"]);
+    let (status, answer) = ask(http, "bob");
+    assert_eq!((status, &answer["statuses"][0]["limitRemaining"]), (200, &json!(3)), "{answer}");
+}
+
+/// A port of its own has the place of the admin listener's, and the metrics are at both families of addresses.
+#[test]
+fn the_admin_listener_is_told_apart_from_the_ports() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let admin = taken.local_addr().unwrap().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("config")).unwrap();
+    let mut command = ratelimit(directory.path());
+    command.env("RUNTIME_ROOT", directory.path()).envs([("WEIR_STORE", "memory"), ("WEIR_ADMIN", &admin)]);
+    let Finished { code, err, .. } = finish(&mut command);
+    assert!(code == Some(3) && err.contains("; set another address with --admin or WEIR_ADMIN"), "{code:?} {err}");
+
+    let weir = in_memory(&[("USE_PROMETHEUS", "true"), ("PROMETHEUS_ADDR", ":0")]);
+    let port = weir.listener("metrics").port();
+    for address in [SocketAddr::from(([127, 0, 0, 1], port)), SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, port))] {
+        assert_eq!(get(address, "/metrics").status(), 200, "{address}");
+    }
 }
 
 /// All variables that Envoy Gateway sets, with Redis, Prometheus and traces enabled; its names and values, but for places and ports.
@@ -301,6 +331,7 @@ fn what_it_cannot_do_stops_the_start_and_is_named() {
     let directory = tempfile::tempdir().unwrap();
     for (variable, value) in [
         ("BACKEND_TYPE", "memcache"),
+        ("QUOTA_MODE", "true"),
         ("REDIS_PERSECOND", "true"),
         ("GRPC_CLIENT_TLS_SAN", "envoy"),
         ("REDIS_TYPE", "PROXY"),

@@ -8,6 +8,7 @@ use crate::engine::limit::live::LiveOverride;
 use crate::limiter::operator::kept_overrides;
 use crate::listeners::admin::tokens::{self, Tokens};
 use crate::message::host::host_of;
+use crate::server::{ListenAddress, ServerError};
 
 /// The admin listener of `weir serve`.
 #[derive(clap::Args, Debug)]
@@ -53,6 +54,16 @@ pub(super) struct TokenArgs {
 }
 
 impl AdminArgs {
+    /// Says why the server could not start; names the flag if it is the admin listener's address, which may be the default.
+    pub(super) fn explained(&self, error: &ServerError) -> String {
+        match error {
+            ServerError::Bind { address: ListenAddress::Tcp(address), .. } if *address == self.admin => {
+                format!("{error}; set another address with --admin or WEIR_ADMIN")
+            }
+            _ => error.to_string(),
+        }
+    }
+
     /// The address and the path for the metrics alone.
     pub(super) fn metrics(&self) -> Option<(SocketAddr, Arc<str>)> {
         self.metrics.map(|address| (address, self.metrics_path.as_str().into()))

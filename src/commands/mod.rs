@@ -112,7 +112,7 @@ fn run_command(
     err: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
     let typed = arguments.clone();
-    let variable = |name: &str| std::env::var(name).ok();
+    let variable = |name: &str| std::env::var_os(name);
     let expanded = envoy_ratelimit::expand(arguments, variable).map_err(Failure::usage)?;
     let arguments =
         config_file::expand(expanded.arguments).map_err(|report| Failure::reported(ExitCode::Usage, &report))?;

@@ -231,7 +231,7 @@ pub fn run(args: &Args, in_place: &InPlace, out: &mut dyn Write, err: &mut dyn W
     let make_store: MakeStore = Arc::new(move || Ok(store.open()));
     let reload = reloading::all(reloader, upstream_reloader, certificates, (shared.clone(), readiness.clone()));
     let running = server::start(&options, Some(process), &shared, &make_store, &readiness, reload);
-    running.map_err(Failure::could_not_start)?.join();
+    running.map_err(|error| args.admin.explained(&error)).map_err(Failure::could_not_start)?.join();
     traces.iter().for_each(Traces::finish);
     Ok(ExitCode::Success)
 }

@@ -1,26 +1,30 @@
 //! The values of envoyproxy/ratelimit's settings.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 
-use super::settings::default_of;
+use super::settings::{GROUPS, default_of};
 use crate::engine::text::duration;
 use crate::engine::text::quote::quoted;
 
 /// Reads settings by name. An empty one is not set.
 pub(super) struct Environment<'a> {
-    variable: &'a dyn Fn(&str) -> Option<String>,
+    variable: &'a dyn Fn(&str) -> Option<OsString>,
     /// The mistakes in them, without secrets.
     pub(super) mistakes: Vec<String>,
 }
 
 impl<'a> Environment<'a> {
-    pub(super) fn new(variable: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        Self { variable, mistakes: Vec::new() }
+    pub(super) fn new(variable: &'a dyn Fn(&str) -> Option<OsString>) -> Self {
+        let names = GROUPS.iter().flat_map(|group| group.settings).map(|(name, _)| name);
+        let is_unreadable = |name: &&&str| variable(name).is_some_and(|value| value.to_str().is_none());
+        let mistakes = names.filter(is_unreadable).map(|name| format!("{name}: expected UTF-8")).collect();
+        Self { variable, mistakes }
     }
 
     /// The value, if the setting is set.
     pub(super) fn given(&self, name: &str) -> Option<String> {
-        (self.variable)(name).filter(|value| !value.is_empty())
+        (self.variable)(name)?.into_string().ok().filter(|value| !value.is_empty())
     }
 
     /// The value, which another setting needs.
@@ -32,15 +36,25 @@ impl<'a> Environment<'a> {
         value
     }
 
+    /// The values of two settings, if any is set; it needs the other one.
+    pub(super) fn both(&mut self, [first, second]: [&str; 2]) -> [Option<String>; 2] {
+        if self.given(first).or_else(|| self.given(second)).is_none() {
+            return [None, None];
+        }
+        [self.needed(first, second), self.needed(second, first)]
+    }
+
     /// The value, or the default.
     pub(super) fn text(&self, name: &str) -> String {
         self.given(name).unwrap_or_else(|| default_of(name).to_owned())
     }
 
-    /// Adds a mistake, and shows the value. Not for secrets.
+    /// Adds a mistake, once, and shows the value. Not for secrets.
     pub(super) fn wrong(&mut self, name: &str, why: &str) {
-        let value = self.text(name);
-        self.mistakes.push(format!("{name}: {why}, found {}", quoted(&value)));
+        let mistake = format!("{name}: {why}, found {}", quoted(&self.text(name)));
+        if !self.mistakes.contains(&mistake) {
+            self.mistakes.push(mistake);
+        }
     }
 
     pub(super) fn is_true(&mut self, name: &str) -> bool {
@@ -62,22 +76,31 @@ impl<'a> Environment<'a> {
         !is_same
     }
 
-    /// The duration, if it is set.
-    pub(super) fn duration(&mut self, name: &str) -> Option<String> {
-        let value = self.given(name)?;
+    /// Returns false, and adds a mistake, if a setting that is true or false has another value.
+    pub(super) fn is_valid(&mut self, name: &str) -> bool {
+        let is_valid = !matches!(default_of(name), "true" | "false") || truth(&self.text(name)).is_some();
+        if !is_valid {
+            self.is_true(name);
+        }
+        is_valid
+    }
+
+    /// The duration, or the default.
+    pub(super) fn duration(&mut self, name: &str) -> String {
+        let value = self.text(name);
         if duration::parse(&value).is_err() {
             self.wrong(name, "expected a duration such as `10s`");
         }
-        Some(value)
+        value
     }
 
-    /// The duration, if it is set; it is a mistake if it is 0.
-    pub(super) fn timeout(&mut self, name: &str) -> Option<String> {
-        let value = self.duration(name)?;
+    /// The duration, or the default; it is a mistake if it is 0.
+    pub(super) fn timeout(&mut self, name: &str) -> String {
+        let value = self.duration(name);
         if duration::parse(&value) == Ok(0) {
             self.wrong(name, "expected a duration longer than 0");
         }
-        Some(value)
+        value
     }
 
     /// The address of a host and a port.
@@ -97,7 +120,7 @@ impl<'a> Environment<'a> {
     pub(super) fn listen(&mut self, name: &str) -> Option<String> {
         let text = self.text(name);
         let address = text.rsplit_once(':').and_then(|(host, port)| {
-            let ip = ip_of(host.trim_matches(['[', ']']))?;
+            let ip = if host.is_empty() { any() } else { ip_of(host.trim_matches(['[', ']']))? };
             Some(std::net::SocketAddr::new(ip, port.parse().ok()?).to_string())
         });
         if address.is_none() {
@@ -107,9 +130,14 @@ impl<'a> Environment<'a> {
     }
 }
 
+/// All addresses of the machine: as in Go, those of IPv6 and of IPv4, unless its kernel has no IPv6.
+fn any() -> IpAddr {
+    let has_ipv6 = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+    if has_ipv6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
 fn ip_of(host: &str) -> Option<IpAddr> {
     match host {
-        "" => Some(Ipv4Addr::UNSPECIFIED.into()),
         "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
         _ => host.parse().ok(),
     }

@@ -41,7 +41,7 @@ pub struct InPlace {
 /// `--envoy-ratelimit`. The error has a line per mistake.
 pub(super) fn expand(
     mut arguments: Vec<OsString>,
-    variable: impl Fn(&str) -> Option<String>,
+    variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Expanded, String> {
     let program = arguments.first().and_then(|program| Path::new(program).file_name());
     if program.is_some_and(|name| name == PROGRAM) {
@@ -102,8 +102,9 @@ fn flags(environment: &mut Environment<'_>) -> Vec<(&'static str, String)> {
         Some(path) => set("grpc", Some(format!("unix:{path}"))),
         None => set("grpc", environment.address("GRPC_HOST", "GRPC_PORT")),
     }
-    set("grpc-max-connection-age", environment.duration("GRPC_MAX_CONNECTION_AGE"));
-    set("grpc-max-connection-age-grace", environment.timeout("GRPC_MAX_CONNECTION_AGE_GRACE"));
+    set("grpc-max-connection-age", Some(environment.duration("GRPC_MAX_CONNECTION_AGE")));
+    set("grpc-max-connection-age-grace", Some(environment.timeout("GRPC_MAX_CONNECTION_AGE_GRACE")));
+    set("grpc-streams", environment.given("GRPC_MAX_CONCURRENT_STREAMS").filter(|streams| streams != "0"));
     if environment.is_true("GRPC_SERVER_USE_TLS") {
         set("grpc-tls-cert", environment.needed("GRPC_SERVER_TLS_CERT", "GRPC_SERVER_USE_TLS"));
         set("grpc-tls-key", environment.needed("GRPC_SERVER_TLS_KEY", "GRPC_SERVER_USE_TLS"));
@@ -113,27 +114,23 @@ fn flags(environment: &mut Environment<'_>) -> Vec<(&'static str, String)> {
     let format = |format: String| if format.eq_ignore_ascii_case("json") { "json" } else { "text" };
     set("log-format", environment.given("LOG_FORMAT").map(|given| format(given).to_owned()));
     set("store-prefix", environment.given("CACHE_KEY_PREFIX"));
-    set("store-timeout", environment.timeout("REDIS_TIMEOUT"));
+    set("store-timeout", Some(environment.timeout("REDIS_TIMEOUT")));
     set("near-limit", near_limit(environment));
     set("headers", Some(headers(environment).to_owned()));
     set("shadow", environment.is_true("SHADOW_MODE").then(|| "true".to_owned()));
-    // Not on the address of a mounted configuration: this process' other ports are open to everybody.
-    let (mut admin, mut metrics) = (9090, None);
     if environment.is_true("USE_PROMETHEUS") {
-        metrics = environment.listen("PROMETHEUS_ADDR");
+        set("metrics", environment.listen("PROMETHEUS_ADDR"));
         set("metrics-path", environment.given("PROMETHEUS_PATH"));
     }
-    if metrics.as_ref().is_some_and(|address| address.ends_with(":9090")) {
-        admin = 9091;
-    }
-    set("metrics", metrics);
-    set("admin", Some(format!("127.0.0.1:{admin}")));
     let has_endpoint = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"]
         .iter()
         .any(|name| environment.given(name).is_some());
     if environment.is_true("TRACING_ENABLED") && !has_endpoint {
         set("otlp-endpoint", Some("http://localhost:4318".to_owned()));
     }
+    // Not on the address of a mounted configuration: this process' other ports are open to everybody.
+    let is_free = |port: &u16| !flags.iter().any(|(_, value)| value.ends_with(&format!(":{port}")));
+    flags.extend((9090..=9094).find(is_free).map(|port| ("admin", format!("127.0.0.1:{port}"))));
     rules(environment, &mut flags);
     redis::flags(environment, &mut flags);
     flags
@@ -156,22 +153,33 @@ fn rules(environment: &mut Environment<'_>, flags: &mut Vec<(&'static str, Strin
     let scheme = if has_tls { "https" } else { "http" };
     set("xds-server", Some(format!("{scheme}://{}", environment.text("CONFIG_GRPC_XDS_SERVER_URL"))));
     set("xds-node-id", Some(environment.text("CONFIG_GRPC_XDS_NODE_ID")));
-    set("xds-node-metadata", environment.given("CONFIG_GRPC_XDS_NODE_METADATA"));
+    let metadata = environment.given("CONFIG_GRPC_XDS_NODE_METADATA").unwrap_or_default();
+    // As there, what is no pair is left out.
+    for pair in metadata.split(',').filter(|pair| pair.find('=').is_some_and(|place| place > 0)) {
+        set("xds-node-metadata", Some(pair.to_owned()));
+    }
     let headers = environment.given("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS").unwrap_or_default();
     for header in headers.split(',').filter(|header| !header.is_empty()) {
-        match header.split_once(':') {
-            Some((name, value)) => set("xds-header", Some(format!("{name}: {value}"))),
-            None => environment.wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "expected `name:value,name:value`"),
+        if let Some((name, value)) = header.split_once(':') {
+            set("xds-header", Some(format!("{name}: {value}")));
+        } else {
+            // It may be a secret, so it is not shown.
+            let why = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected `name:value,name:value`";
+            environment.mistakes.push(why.to_owned());
         }
     }
     if has_tls {
-        set("xds-cert", environment.given("CONFIG_GRPC_XDS_CLIENT_TLS_CERT"));
-        set("xds-key", environment.given("CONFIG_GRPC_XDS_CLIENT_TLS_KEY"));
+        let [cert, key] = environment.both(["CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"]);
+        set("xds-cert", cert);
+        set("xds-key", key);
         set("xds-ca", environment.given("CONFIG_GRPC_XDS_SERVER_TLS_CACERT"));
         set("xds-server-name", environment.given("CONFIG_GRPC_XDS_SERVER_TLS_SAN"));
     }
-    set("xds-backoff", environment.timeout("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"));
-    set("xds-max-backoff", environment.timeout("XDS_CLIENT_BACKOFF_MAX_INTERVAL"));
+    for (flag, name) in
+        [("xds-backoff", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"), ("xds-max-backoff", "XDS_CLIENT_BACKOFF_MAX_INTERVAL")]
+    {
+        set(flag, environment.given(name).map(|_| environment.timeout(name)));
+    }
     set("xds-max-message", environment.given("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"));
     let waits = environment.is_true("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED");
     if environment.is_true("FORCE_START_WITHOUT_INITIAL_CONFIG") && !waits {
@@ -180,7 +188,7 @@ fn rules(environment: &mut Environment<'_>, flags: &mut Vec<(&'static str, Strin
 }
 
 fn log_level(environment: &mut Environment<'_>) -> Option<String> {
-    let level = environment.given("LOG_LEVEL")?.to_ascii_lowercase();
+    let level = environment.text("LOG_LEVEL").to_ascii_lowercase();
     match level.as_str() {
         "panic" | "fatal" => Some("error".to_owned()),
         "warning" => Some("warn".to_owned()),
@@ -207,7 +215,11 @@ fn headers(environment: &mut Environment<'_>) -> &'static str {
     }
     if !is_of("ratelimit") {
         let why = "expected the names RateLimit-Limit, -Remaining and -Reset, or X-RateLimit-*, for all three headers";
-        environment.wrong(names[0], why);
+        let is_odd =
+            |name: &str| !["ratelimit", "x-ratelimit"].iter().any(|prefix| name.starts_with(&format!("{prefix}-")));
+        let odd = names.iter().zip(&given).find(|(_, given)| is_odd(given)).map(|(name, _)| *name);
+        let changed = names.into_iter().find(|name| environment.differs(name));
+        environment.wrong(odd.or(changed).unwrap_or(names[0]), why);
     }
     "ietf-03"
 }
@@ -228,8 +240,9 @@ fn near_limit(environment: &mut Environment<'_>) -> Option<String> {
 fn remaining(environment: &mut Environment<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     for group in GROUPS {
-        for (name, _) in group.settings.iter().filter(|(name, _)| environment.differs(name)).collect::<Vec<_>>() {
+        for (name, _) in group.settings {
             match group.effect {
+                _ if !environment.is_valid(name) || !environment.differs(name) => {}
                 Effect::Ignored(why) => notes.push(format!("{name} has no effect: {why}")),
                 Effect::Refused(why) => environment.mistakes.push(format!("{name}: {why}")),
                 Effect::Flags(_) | Effect::Always(_) => {}

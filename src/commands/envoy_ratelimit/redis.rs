@@ -13,12 +13,10 @@ pub(super) fn flags(environment: &mut Environment<'_>, flags: &mut Vec<(&'static
     let Some(store) = url(environment, has_tls) else { return };
     flags.push(("store", store));
     if has_tls {
-        for (flag, name) in [
-            ("store-cert-file", "REDIS_TLS_CLIENT_CERT"),
-            ("store-key-file", "REDIS_TLS_CLIENT_KEY"),
-            ("store-ca-file", "REDIS_TLS_CACERT"),
-        ] {
-            flags.extend(environment.given(name).map(|file| (flag, file)));
+        let [cert, key] = environment.both(["REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"]);
+        let ca = environment.given("REDIS_TLS_CACERT");
+        for (flag, file) in [("store-cert-file", cert), ("store-key-file", key), ("store-ca-file", ca)] {
+            flags.extend(file.map(|file| (flag, file)));
         }
     }
 }
@@ -26,7 +24,7 @@ pub(super) fn flags(environment: &mut Environment<'_>, flags: &mut Vec<(&'static
 fn url(environment: &mut Environment<'_>, has_tls: bool) -> Option<String> {
     let servers = environment.text("REDIS_URL");
     let (user, password) = login(environment, "REDIS_AUTH");
-    let redis = if has_tls { "rediss" } else { "redis" };
+    let redis = if has_tls || servers.contains("rediss://") { "rediss" } else { "redis" };
     let credentials = if password.is_empty() { String::new() } else { format!("{user}:{password}@") };
     match environment.text("REDIS_TYPE").to_ascii_uppercase().as_str() {
         // A URL, with credentials of its own or with those of `REDIS_AUTH`.
@@ -50,13 +48,24 @@ fn url(environment: &mut Environment<'_>, has_tls: bool) -> Option<String> {
             Some(format!("unix:///{path}{query}"))
         }
         "SINGLE" => Some(format!("{redis}://{credentials}{servers}")),
-        "CLUSTER" => Some(format!("{redis}+cluster://{credentials}{servers}")),
+        "CLUSTER" => {
+            let (servers, own) = listed(environment, &servers)?;
+            let credentials = if own.is_empty() { credentials } else { format!("{own}@") };
+            Some(format!("{redis}+cluster://{credentials}{servers}"))
+        }
         "SENTINEL" => {
-            let Some((master, sentinels)) = servers.split_once(',') else {
+            let Some((master, sentinels)) = servers.split_once(',').filter(|(master, _)| !master.contains("://"))
+            else {
                 environment.mistakes.push("REDIS_URL: expected `master-name,host:port,host:port` for Sentinels".into());
                 return None;
             };
-            let query = match login(environment, "REDIS_SENTINEL_AUTH") {
+            let (sentinels, own) = listed(environment, sentinels)?;
+            let (user, password) = own.split_once(':').unwrap_or((&own, ""));
+            let own = [user, password].map(|text| encoded(&percent::decode(text))).into();
+            let query = match Some(login(environment, "REDIS_SENTINEL_AUTH"))
+                .filter(|login| !login.1.is_empty())
+                .unwrap_or(own)
+            {
                 (_, password) if password.is_empty() => String::new(),
                 (user, password) if user.is_empty() => format!("?sentinel_password={password}"),
                 (user, password) => format!("?sentinel_user={user}&sentinel_password={password}"),
@@ -68,6 +77,26 @@ fn url(environment: &mut Environment<'_>, has_tls: bool) -> Option<String> {
             None
         }
     }
+}
+
+/// Takes a list of servers apart, each `host:port` or a URL. Returns them without schemes, and the user and the password of the URLs.
+fn listed(environment: &mut Environment<'_>, servers: &str) -> Option<(String, String)> {
+    let server = |server: &str| {
+        let rest = server.split_once("://").map_or(server, |(_, rest)| rest).to_owned();
+        let (login, host) = rest.rsplit_once('@').unwrap_or(("", &rest));
+        let host = host.strip_suffix("/0").unwrap_or(host).trim_end_matches('/');
+        (login.to_owned(), host.to_owned())
+    };
+    let (logins, hosts): (Vec<_>, Vec<_>) = servers.split(',').map(server).unzip();
+    let wrong = if hosts.iter().any(|host| host.contains('/')) {
+        "REDIS_URL: expected no database in the URLs of a list"
+    } else if logins.iter().any(|login| *login != logins[0]) {
+        "REDIS_URL: expected the same user and password in each URL of the list"
+    } else {
+        return Some((hosts.join(","), logins[0].clone()));
+    };
+    environment.mistakes.push(wrong.to_owned());
+    None
 }
 
 /// Returns user and password, percent-encoded. They are written `password` or `user:password`.

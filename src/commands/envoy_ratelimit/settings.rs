@@ -43,6 +43,11 @@ pub(super) const GROUPS: &[Group] = &[
     ignored("IP version and protocol follow from the address", &[("PROTO", "tcp")]),
     flags("--grpc-max-connection-age", &[("GRPC_MAX_CONNECTION_AGE", "24h")]),
     flags("--grpc-max-connection-age-grace", &[("GRPC_MAX_CONNECTION_AGE_GRACE", "1h")]),
+    flags("--grpc-streams, whose default stays Weir's", &[("GRPC_MAX_CONCURRENT_STREAMS", "0")]),
+    ignored(
+        "`--store-timeout` and the caller's own timeout end a call, and `--store-queue` bounds those that wait",
+        &[("MAX_CONCURRENT_REQUESTS", "0"), ("REQUEST_TIMEOUT", "0")],
+    ),
     flags(
         "--grpc-tls-cert, --grpc-tls-key",
         &[("GRPC_SERVER_USE_TLS", "false"), ("GRPC_SERVER_TLS_CERT", ""), ("GRPC_SERVER_TLS_KEY", "")],
@@ -85,8 +90,11 @@ pub(super) const GROUPS: &[Group] = &[
     flags("--xds-key", &[("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "")]),
     flags("--xds-ca", &[("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "")]),
     flags("--xds-server-name", &[("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "")]),
-    flags("--xds-backoff", &[("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s")]),
-    flags("--xds-max-backoff", &[("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s")]),
+    flags(
+        "--xds-backoff, whose default stays Weir's, so that limits come sooner",
+        &[("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "10s")],
+    ),
+    flags("--xds-max-backoff, whose default stays Weir's", &[("XDS_CLIENT_BACKOFF_MAX_INTERVAL", "60s")]),
     flags("--xds-max-message", &[("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "")]),
     ignored(
         "retries follow XDS_CLIENT_BACKOFF_INITIAL_INTERVAL and XDS_CLIENT_BACKOFF_MAX_INTERVAL alone",
@@ -112,6 +120,7 @@ pub(super) const GROUPS: &[Group] = &[
     ),
     flags("--metrics", &[("USE_PROMETHEUS", "false"), ("PROMETHEUS_ADDR", ":9090")]),
     flags("--metrics-path", &[("PROMETHEUS_PATH", "/metrics")]),
+    ignored("times are in seconds", &[("PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", "false")]),
     ignored("keys end with their windows", &[("EXPIRATION_JITTER_MAX_SECONDS", "300")]),
     always("what Redis has denied is remembered for a moment", &[("LOCAL_CACHE_SIZE_IN_BYTES", "0")]),
     flags("--near-limit", &[("NEAR_LIMIT_RATIO", "0.8")]),
@@ -128,6 +137,15 @@ pub(super) const GROUPS: &[Group] = &[
             ("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
             ("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
             ("LIMIT_RESET_HEADER", "RateLimit-Reset"),
+        ],
+    ),
+    ignored(
+        "only the client gets headers, not the upstream",
+        &[
+            ("LIMIT_REQUEST_HEADERS_ENABLED", "false"),
+            ("LIMIT_REQUEST_LIMIT_HEADER", "RateLimit-Limit"),
+            ("LIMIT_REQUEST_REMAINING_HEADER", "RateLimit-Remaining"),
+            ("LIMIT_REQUEST_RESET_HEADER", "RateLimit-Reset"),
         ],
     ),
     flags(
@@ -157,6 +175,7 @@ pub(super) const GROUPS: &[Group] = &[
             ("REDIS_PIPELINE_WINDOW", "0"),
             ("REDIS_PIPELINE_LIMIT", "0"),
             ("REDIS_USE_EXPLICIT_PIPELINE", "false"),
+            ("REDIS_CLUSTER_PIPELINE_PARALLELISM", "1"),
         ],
     ),
     ignored(
@@ -177,6 +196,7 @@ pub(super) const GROUPS: &[Group] = &[
             ("REDIS_PERSECOND_PIPELINE_WINDOW", "0"),
             ("REDIS_PERSECOND_PIPELINE_LIMIT", "0"),
             ("REDIS_PERSECOND_USE_EXPLICIT_PIPELINE", "false"),
+            ("REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM", "1"),
             ("REDIS_PERSECOND_TIMEOUT", "10s"),
             ("REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR", "WAIT"),
         ],
@@ -196,6 +216,10 @@ pub(super) const GROUPS: &[Group] = &[
         ],
     ),
     flags("--shadow", &[("SHADOW_MODE", "false")]),
+    refused(
+        "Weir has it only per descriptor; write `quota_mode: true` beside each `rate_limit`",
+        &[("QUOTA_MODE", "false")],
+    ),
     ignored("Envoy gets the `metadata` of the limits alone", &[("RESPONSE_DYNAMIC_METADATA", "false")]),
     flags("--otlp-endpoint", &[("TRACING_ENABLED", "false")]),
     ignored("spans are sent over HTTP", &[("TRACING_EXPORTER_PROTOCOL", "http")]),

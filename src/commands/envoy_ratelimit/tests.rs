@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStringExt;
 
 use super::settings::Group;
 use super::*;
@@ -11,7 +12,7 @@ use crate::config::schema_page::compare_or_write;
 #[track_caller]
 fn expanded(environment: &[&str]) -> Result<Expanded, String> {
     let pairs: BTreeMap<&str, &str> = environment.iter().map(|pair| pair.split_once('=').unwrap()).collect();
-    expand(vec!["/bin/ratelimit".into()], |name| pairs.get(name).map(|value| (*value).to_owned()))
+    expand(vec!["/bin/ratelimit".into()], |name| pairs.get(name).map(OsString::from))
 }
 
 #[track_caller]
@@ -32,6 +33,8 @@ const BECOME: &[(&[&str], &[&str])] = &[
     (&["GRPC_UDS=/tmp/ratelimit.sock"], &["--grpc=unix:/tmp/ratelimit.sock"]),
     (&["GRPC_MAX_CONNECTION_AGE=1h"], &["--grpc-max-connection-age=1h"]),
     (&["GRPC_MAX_CONNECTION_AGE_GRACE=5s"], &["--grpc-max-connection-age-grace=5s"]),
+    (&["GRPC_MAX_CONCURRENT_STREAMS=16"], &["--grpc-streams=16"]),
+    (&["GRPC_MAX_CONCURRENT_STREAMS=0"], &[]),
     (
         &["GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_KEY=/k", "GRPC_CLIENT_TLS_CACERT=/a"],
         &["--grpc-tls-cert=/c", "--grpc-tls-key=/k", "--grpc-tls-client-ca=/a"],
@@ -71,7 +74,7 @@ const BECOME: &[(&[&str], &[&str])] = &[
     (
         &[
             "CONFIG_TYPE=GRPC_XDS_SOTW",
-            "CONFIG_GRPC_XDS_NODE_METADATA=a=b,c=d",
+            "CONFIG_GRPC_XDS_NODE_METADATA=a=b,,c=d,e,=f,",
             "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=x-a:1,x-b:2",
             "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=1s",
             "XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s",
@@ -82,7 +85,8 @@ const BECOME: &[(&[&str], &[&str])] = &[
         &[
             "--xds-server=http://localhost:18000",
             "--xds-node-id=default",
-            "--xds-node-metadata=a=b,c=d",
+            "--xds-node-metadata=a=b",
+            "--xds-node-metadata=c=d",
             "--xds-header=x-a: 1",
             "--xds-header=x-b: 2",
             "--xds-backoff=1s",
@@ -90,10 +94,15 @@ const BECOME: &[(&[&str], &[&str])] = &[
             "--xds-max-message=1000",
         ],
     ),
-    (&["USE_PROMETHEUS=true", "PROMETHEUS_ADDR=:19001"], &["--metrics=0.0.0.0:19001"]),
+    (&["USE_PROMETHEUS=true", "PROMETHEUS_ADDR=:19001"], &["--metrics=[::]:19001"]),
     (
         &["USE_PROMETHEUS=true", "PROMETHEUS_PATH=/stats"],
-        &["--metrics=0.0.0.0:9090", "--metrics-path=/stats", "--admin=127.0.0.1:9091"],
+        &["--metrics=[::]:9090", "--metrics-path=/stats", "--admin=127.0.0.1:9091"],
+    ),
+    (&["PORT=9090"], &["--envoy-ratelimit-http=0.0.0.0:9090", "--admin=127.0.0.1:9091"]),
+    (
+        &["USE_PROMETHEUS=true", "DEBUG_PORT=9091", "GRPC_HOST=::", "GRPC_PORT=9092"],
+        &["--metrics=[::]:9090", "--envoy-ratelimit-debug=0.0.0.0:9091", "--grpc=[::]:9092", "--admin=127.0.0.1:9093"],
     ),
     (&["PROMETHEUS_ADDR=:19001"], &[]),
     (&["NEAR_LIMIT_RATIO=0.9"], &["--near-limit=90%"]),
@@ -129,6 +138,19 @@ const BECOME: &[(&[&str], &[&str])] = &[
         &["REDIS_TYPE=SENTINEL", "REDIS_URL=main,a:1,b:2", "REDIS_AUTH=x", "REDIS_SENTINEL_AUTH=u:y"],
         &["--store=redis+sentinel://:x@a:1,b:2/main?sentinel_user=u&sentinel_password=y"],
     ),
+    (
+        &["REDIS_TYPE=SENTINEL", "REDIS_URL=main,redis://u:p+q@a:1,redis://u:p+q@b:2/0", "REDIS_AUTH=x"],
+        &["--store=redis+sentinel://:x@a:1,b:2/main?sentinel_user=u&sentinel_password=p%2Bq"],
+    ),
+    (
+        &["REDIS_TYPE=SENTINEL", "REDIS_URL=main,redis://u:p@a:1/", "REDIS_SENTINEL_AUTH=y"],
+        &["--store=redis+sentinel://a:1/main?sentinel_password=y"],
+    ),
+    (
+        &["REDIS_TYPE=CLUSTER", "REDIS_URL=rediss://u:p@a:1,rediss://u:p@b:2", "REDIS_AUTH=x"],
+        &["--store=rediss+cluster://u:p@a:1,b:2"],
+    ),
+    (&["REDIS_TYPE=CLUSTER", "REDIS_URL=redis://a:1,b:2", "REDIS_AUTH=x"], &["--store=redis+cluster://:x@a:1,b:2"]),
     (&["REDIS_TIMEOUT=1s"], &["--store-timeout=1s"]),
     (&["SHADOW_MODE=true"], &["--shadow=true"]),
     (&["TRACING_ENABLED=true"], &["--otlp-endpoint=http://localhost:4318"]),
@@ -170,9 +192,13 @@ fn without_settings_it_serves_as_that_service_does() {
         "--envoy-ratelimit-config=/srv/runtime_data/current/config",
         "--envoy-ratelimit-debug=0.0.0.0:6070",
         "--envoy-ratelimit-http=0.0.0.0:8080",
+        "--grpc-max-connection-age-grace=1h",
+        "--grpc-max-connection-age=24h",
         "--grpc=0.0.0.0:8081",
         "--headers=none",
+        "--log=warn",
         "--near-limit=80%",
+        "--store-timeout=10s",
         "--store=unix:///var/run/nutcracker/ratelimit.sock",
     ];
     assert!(added(&[]).iter().eq(expected), "{:?}", added(&[]));
@@ -183,7 +209,11 @@ fn without_settings_it_serves_as_that_service_does() {
 fn each_other_setting_is_told_or_refused() {
     for group in GROUPS {
         for (name, default) in group.settings {
-            let other = if *default == "true" { "false" } else { "other" };
+            let other = match *default {
+                "true" => "false",
+                "false" => "true",
+                _ => "other",
+            };
             let set = |value: &str| expanded(&[&format!("{name}={value}")]);
             match group.effect {
                 Effect::Flags(_) => continue,
@@ -242,22 +272,56 @@ fn mistakes_name_the_setting_and_no_secret() {
             "REDIS_URL: expected `master-name,host:port,host:port` for Sentinels",
         ),
         (
+            &["REDIS_TYPE=SENTINEL", "REDIS_URL=redis://:secret@a,redis://:secret@b"],
+            "REDIS_URL: expected `master-name,host:port,host:port` for Sentinels",
+        ),
+        (
+            &["REDIS_TYPE=CLUSTER", "REDIS_URL=redis://:secret@a,redis://b"],
+            "REDIS_URL: expected the same user and password in each URL of the list",
+        ),
+        (
+            &["REDIS_TYPE=CLUSTER", "REDIS_URL=redis://:secret@a/2"],
+            "REDIS_URL: expected no database in the URLs of a list",
+        ),
+        (&["RUNTIME_WATCH_ROOT=yes"], "RUNTIME_WATCH_ROOT: expected true or false, found `yes`"),
+        (&["REDIS_PERSECOND=yes"], "REDIS_PERSECOND: expected true or false, found `yes`"),
+        (
+            &["REDIS_SOCKET_TYPE=tls", "REDIS_TLS_CLIENT_KEY=/k"],
+            "REDIS_TLS_CLIENT_CERT: it is needed for REDIS_TLS_CLIENT_KEY",
+        ),
+        (
+            &["CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_USE_TLS=true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c"],
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY: it is needed for CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+        ),
+        (
             &["USE_PROMETHEUS=true", "PROMETHEUS_ADDR=9090"],
             "PROMETHEUS_ADDR: expected `:port` or `address:port`, found `9090`",
         ),
         (&["NEAR_LIMIT_RATIO=80"], "NEAR_LIMIT_RATIO: expected a number from 0.01 to 1, found `80`"),
         (
-            &["CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=x"],
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected `name:value,name:value`, found `x`",
+            &["CONFIG_TYPE=GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS=authorization=Bearer secret"],
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS: expected `name:value,name:value`",
         ),
         (
             &["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_LIMIT_HEADER=Left"],
             "LIMIT_LIMIT_HEADER: expected the names RateLimit-Limit, -Remaining and -Reset, or X-RateLimit-*, for all three \
              headers, found `Left`",
         ),
+        (
+            &["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_RESET_HEADER=X-Reset"],
+            "LIMIT_RESET_HEADER: expected the names RateLimit-Limit, -Remaining and -Reset, or X-RateLimit-*, for all three \
+             headers, found `X-Reset`",
+        ),
+        (
+            &["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_REMAINING_HEADER=X-RateLimit-Remaining"],
+            "LIMIT_REMAINING_HEADER: expected the names RateLimit-Limit, -Remaining and -Reset, or X-RateLimit-*, for all \
+             three headers, found `X-RateLimit-Remaining`",
+        ),
     ] {
         assert_eq!(expanded(environment).unwrap_err(), expected);
     }
+    let not_text = |name: &str| (name == "PORT").then(|| OsString::from_vec(vec![0xff, 0xfe]));
+    assert_eq!(expand(vec!["ratelimit".into()], not_text).unwrap_err(), "PORT: expected UTF-8");
     let both = expanded(&["BACKEND_TYPE=memcache", "PORT=x"]).unwrap_err();
     assert!(both.contains("PORT: ") && both.contains("\nerror: BACKEND_TYPE: "), "{both}");
 }
@@ -282,7 +346,7 @@ fn flags_and_their_variables_come_first() {
     let expanded = |arguments: &[&str], environment: &[(&str, &str)]| {
         let arguments = arguments.iter().map(OsString::from).collect();
         let variable =
-            |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+            |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| OsString::from(value));
         let expanded = expand(arguments, variable).unwrap().arguments;
         expanded.into_iter().map(|argument| argument.into_string().unwrap()).collect::<Vec<_>>()
     };
@@ -303,7 +367,8 @@ fn the_pages_have_each_setting() {
     let mut page = "# Settings of envoyproxy/ratelimit
 
 What [Weir in its place](envoyproxy-ratelimit-in-place.md) does with each of its environment variables. Made from the program's own
-table. One that has its default, or is unknown, is passed over.
+table, which has those of mid-2026. Weir passes over a newer one, as it cannot tell it from another program's variable: compare yours with
+the table. One that is not set has the default of envoyproxy/ratelimit, unless the table says otherwise.
 
 | setting | in Weir |
 |---|---|
